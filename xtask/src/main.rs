@@ -1,0 +1,40 @@
+//! `cargo xtask ci` checks everything; `cargo xtask list` names the parts, each of which can be run
+//! alone with `cargo xtask ci --only NAME`.
+#![forbid(unsafe_code)]
+#![allow(clippy::print_stdout, reason = "a program for people's terminals")]
+
+mod run;
+mod shell;
+mod steps;
+mod tidy;
+
+use std::process::ExitCode;
+
+/// What can follow `cargo xtask`.
+const TASKS: &[&str] = &["ci", "list", "tidy"];
+
+const USAGE: &str = "\
+cargo xtask ci [--only NAME]... [--fail-fast]   check everything, or the named steps
+cargo xtask list                                the steps, in order
+cargo xtask tidy                                the rules over the files alone";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let done = match words.as_slice() {
+        ["ci", options @ ..] => run::Options::parse(options).and_then(|options| run::ci(&options)),
+        ["list"] => {
+            run::list();
+            Ok(())
+        }
+        ["tidy"] => tidy::run().map(|text| println!("{text}")),
+        _ => Err(USAGE.to_owned()),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(text) => {
+            println!("{text}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! The steps of `cargo xtask ci`, cheapest first.
+
+use crate::shell::Shell;
+use crate::tidy;
+use crate::tidy::documents::fenced_commands;
+
+/// One part of the whole.
+pub(crate) struct Step {
+    /// What `--only` takes.
+    pub(crate) name: &'static str,
+    /// What it shows.
+    pub(crate) sentence: &'static str,
+    /// The step that does the same among other things: a full run leaves it to that one.
+    pub(crate) within: Option<&'static str>,
+    /// Does it.
+    pub(crate) run: fn(&mut Shell) -> Result<(), String>,
+}
+
+/// Seeded simulations of each of the two kinds.
+const SIMULATIONS_EACH: &str = "5000";
+
+/// Every step, in order.
+pub(crate) const ALL: &[Step] = &[
+    Step {
+        name: "fmt",
+        sentence: "the code is formatted",
+        within: None,
+        run: |shell| shell.cargo(&["fmt", "--all", "--check"]),
+    },
+    Step {
+        name: "tidy",
+        sentence: "directions, unsafe homes, sizes, leftovers",
+        within: None,
+        run: |_| tidy::run().map(|text| println!("{text}")),
+    },
+    Step {
+        name: "clippy",
+        sentence: "no warning",
+        within: None,
+        run: |shell| {
+            let words =
+                ["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"];
+            shell.cargo(&words)
+        },
+    },
+    Step {
+        name: "docs",
+        sentence: "the documentation builds without a warning",
+        within: None,
+        run: |shell| {
+            shell.set("RUSTDOCFLAGS", "-D warnings");
+            shell.cargo(&["doc", "--workspace", "--no-deps", "--quiet"])
+        },
+    },
+    Step { name: "readme", sentence: "the README's own test command", within: None, run: readme },
+    Step {
+        name: "conformance",
+        sentence: "one suite over the fabrics mem, shm and sim",
+        within: Some("readme"),
+        run: |shell| {
+            shell.cargo_test(&["-p", "farside-fabric", "--tests"])?;
+            shell.cargo_test(&["-p", "farside-fabric-shm", "--test", "conformance"])?;
+            shell.cargo_test(&["-p", "farside-sim", "--test", "conformance"])
+        },
+    },
+    Step {
+        name: "explorer",
+        sentence: "every reachable state of the machines' models, the large ones too",
+        within: None,
+        run: explorer,
+    },
+    Step {
+        name: "litmus",
+        sentence: "no forbidden outcome at machine, node and wire height",
+        within: None,
+        run: litmus,
+    },
+    Step {
+        name: "simulation",
+        sentence: "10,000 seeded simulations with delays and deaths",
+        within: None,
+        run: simulation,
+    },
+    Step {
+        name: "loom",
+        sentence: "every interleaving of the hit path's words and of the shared-memory rings",
+        within: None,
+        run: |shell| interleavings(shell, "loom"),
+    },
+    Step {
+        name: "shuttle",
+        sentence: "random interleavings of the same, in larger programs",
+        within: None,
+        run: |shell| interleavings(shell, "shuttle"),
+    },
+    Step {
+        name: "canary",
+        sentence: "every planted defect is caught by its test",
+        within: None,
+        run: |shell| {
+            optimize(shell);
+            shell.own_target("canary");
+            shell.set("RUSTFLAGS", "--cfg canary");
+            shell.cargo_test(&["--release", "-p", "farside-protocol", "--lib", "canary_"])?;
+            shell.cargo_test(&["--release", "-p", "farside-sim", "--lib", "--tests", "canary_"])
+        },
+    },
+    Step {
+        name: "sanitizer",
+        sentence: "AddressSanitizer over the homes of unsafe code",
+        within: None,
+        run: sanitizer,
+    },
+    Step {
+        name: "process",
+        sentence: "processes that are killed in the middle of their work",
+        within: Some("readme"),
+        run: |shell| {
+            shell.cargo_test(&["-p", "farside-fabric-shm", "--test", "process"])?;
+            shell.cargo_test(&["-p", "farside", "--test", "processes"])?;
+            shell.cargo_test(&["-p", "farside-apps", "--test", "kill"])?;
+            shell.cargo_test(&["-p", "farside-cli", "--test", "process"])
+        },
+    },
+    Step {
+        name: "demo",
+        sentence: "the demonstration, in small",
+        within: None,
+        run: |shell| {
+            let words = [
+                "run",
+                "--release",
+                "--quiet",
+                "--",
+                "demo",
+                "--records",
+                "20000",
+                "--operations",
+                "20000",
+            ];
+            shell.cargo(&words)
+        },
+    },
+];
+
+/// Optimizes as for a release, but without the long link, which searches gain nothing from.
+fn optimize(shell: &mut Shell) {
+    shell.set("CARGO_PROFILE_RELEASE_LTO", "off");
+    shell.set("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true");
+}
+
+/// Runs what the README tells a newcomer to run.
+fn readme(shell: &mut Shell) -> Result<(), String> {
+    let text = std::fs::read_to_string("README.md").map_err(|e| format!("README.md: {e}"))?;
+    let commands = fenced_commands(&text);
+    let command = commands.iter().find_map(|(_, command)| command.strip_prefix("cargo test"));
+    let rest = command.ok_or("README.md names no `cargo test` command")?;
+    let words: Vec<_> = rest.split_whitespace().collect();
+    // What takes minutes is ignored there and done by the step `explorer`.
+    shell.cargo_test_but_ignored(&words)
+}
+
+fn explorer(shell: &mut Shell) -> Result<(), String> {
+    optimize(shell);
+    let targets = ["--lib", "--test", "coherence", "--test", "lock", "--test", "lock_walks"];
+    let words =
+        [&["--release", "-p", "farside-sim"], &targets[..], &["--", "--include-ignored"]].concat();
+    shell.cargo_test(&words)
+}
+
+fn litmus(shell: &mut Shell) -> Result<(), String> {
+    optimize(shell);
+    shell.cargo_test(&["--release", "-p", "farside-sim", "--test", "litmus_machine"])?;
+    shell.set("FARSIDE_RUNS", "500");
+    shell.cargo_test(&["--release", "-p", "farside-sim", "--test", "litmus_node"])?;
+    shell.set("FARSIDE_RUNS", "100");
+    shell.cargo_test(&["--release", "-p", "farside-sim", "--test", "litmus_wire"])
+}
+
+/// Starts at the commit's own seed, so that every change sees new schedules and each can be repeated.
+fn simulation(shell: &mut Shell) -> Result<(), String> {
+    optimize(shell);
+    shell.set("FARSIDE_RUNS", SIMULATIONS_EACH);
+    shell.set("FARSIDE_SEED", commit_seed().to_string());
+    shell.cargo_test(&["--release", "-p", "farside-sim", "--test", "simulation"])
+}
+
+/// The first 32 bits of the commit's hash; zero where there is no repository.
+fn commit_seed() -> u32 {
+    let asked = std::process::Command::new("git").args(["rev-parse", "HEAD"]).output();
+    let text = asked
+        .map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
+        .unwrap_or_default();
+    let head = text.get(..8).unwrap_or_default();
+    u32::from_str_radix(head, 16).unwrap_or(0)
+}
+
+fn interleavings(shell: &mut Shell, engine: &str) -> Result<(), String> {
+    optimize(shell);
+    shell.own_target(engine);
+    shell.set("RUSTFLAGS", format!("--cfg {engine}"));
+    let tests = format!("{engine}_");
+    for package in ["farside-fabric-shm", "farside"] {
+        shell.cargo_test(&["--release", "-p", package, "--lib", &tests])?;
+    }
+    Ok(())
+}
+
+fn sanitizer(shell: &mut Shell) -> Result<(), String> {
+    if !shell.use_nightly() {
+        return Ok(());
+    }
+    let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    shell.own_target("sanitizer");
+    shell.set("RUSTFLAGS", "-Zsanitizer=address");
+    // A test asks for more memory than there is, and wants to be told so.
+    shell.set("ASAN_OPTIONS", "allocator_may_return_null=1");
+    for package in ["farside-fabric", "farside-fabric-shm", "farside"] {
+        shell.cargo_test(&["-p", package, "--lib", "--tests", "--target", &target])?;
+    }
+    Ok(())
+}

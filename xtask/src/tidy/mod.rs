@@ -1,0 +1,134 @@
+//! The style as a test: rules over the files of the project.
+//!
+//! A rule is a function from the [`Tree`] to findings. Each has tests here with samples that it must
+//! find, so that it is known to be able to fail.
+
+mod banned;
+mod dead;
+mod direction;
+pub(crate) mod documents;
+mod leftover;
+mod size;
+mod tree;
+mod unsafety;
+
+use tree::Finding;
+pub(crate) use tree::Tree;
+
+/// One rule: its name, what it holds the project to, and the check.
+struct Rule {
+    name: &'static str,
+    sentence: &'static str,
+    check: fn(&Tree) -> Vec<Finding>,
+}
+
+const RULES: &[Rule] = &[
+    Rule {
+        name: "direction-crates",
+        sentence: "crates see only the crates below them, and outside crates where they may",
+        check: direction::crates,
+    },
+    Rule {
+        name: "direction-machines",
+        sentence: "machines of the protocol never see each other",
+        check: direction::machines,
+    },
+    Rule {
+        name: "direction-seam",
+        sentence: "only the turn and its router see both the machines and the fabric",
+        check: direction::seam,
+    },
+    Rule {
+        name: "unsafe-homes",
+        sentence: "unsafe code only in its homes; every other crate forbids it",
+        check: unsafety::homes,
+    },
+    Rule {
+        name: "unsafe-tables",
+        sentence: "a file with unsafe code opens with a table of who may touch what, when",
+        check: unsafety::tables,
+    },
+    Rule {
+        name: "size",
+        sentence: "functions of at most 70 lines, files of at most 1,000",
+        check: size::check,
+    },
+    Rule {
+        name: "leftovers",
+        sentence: "no notes to oneself, placeholders or debug prints",
+        check: leftover::notes,
+    },
+    Rule {
+        name: "machine-paths",
+        sentence: "no path of one person's machine in any text",
+        check: leftover::machine_paths,
+    },
+    Rule {
+        name: "pure-protocol",
+        sentence: "no clock, thread, randomness or random order in the protocol",
+        check: banned::protocol,
+    },
+    Rule {
+        name: "wire-casts",
+        sentence: "no `as` between numbers where bytes of the wire are read",
+        check: banned::wire_casts,
+    },
+    Rule {
+        name: "unwrap",
+        sentence: "no unwrap outside tests; expect states an invariant",
+        check: banned::unwraps,
+    },
+    Rule {
+        name: "dead-files",
+        sentence: "every source file is a module of its crate",
+        check: dead::files,
+    },
+    Rule {
+        name: "commands",
+        sentence: "commands that the documents name exist",
+        check: documents::commands,
+    },
+    Rule {
+        name: "programs",
+        sentence: "programs in the documents are parts of examples that are compiled",
+        check: documents::programs,
+    },
+    Rule {
+        name: "paths",
+        sentence: "paths that the documents name exist",
+        check: documents::paths,
+    },
+    Rule {
+        name: "dependencies",
+        sentence: "every outside crate has its sentence of reason in ARCHITECTURE.md",
+        check: documents::dependencies_explained,
+    },
+];
+
+/// Checks the project in the working directory; the text of all findings where there are any.
+pub(crate) fn run() -> Result<String, String> {
+    let tree = Tree::read(".")?;
+    let mut text = String::new();
+    for rule in RULES {
+        for finding in (rule.check)(&tree) {
+            text.push_str(&format!("{}: {finding}\n    rule: {}\n", rule.name, rule.sentence));
+        }
+    }
+    if text.is_empty() {
+        Ok(format!("{} rules over {} files hold", RULES.len(), tree.len()))
+    } else {
+        Err(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_have_names_of_their_own() {
+        for (at, rule) in RULES.iter().enumerate() {
+            assert!(RULES[..at].iter().all(|other| other.name != rule.name));
+        }
+    }
+}
