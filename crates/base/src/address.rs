@@ -1,0 +1,250 @@
+//! Global addresses: which node, which line size, which byte.
+//!
+//! ```text
+//!  63        48 47    44 43                                   0
+//! +------------+--------+--------------------------------------+
+//! |  home node | class  |  byte within the home's memory       |
+//! +------------+--------+--------------------------------------+
+//! ```
+//! The line size travels in the address (class 0 is 64 B, class 10 is 64 KiB), so that nobody needs
+//! a table of a peer's allocations to cut an access into lines. Arithmetic within an allocation
+//! stays ordinary addition. A forged class is refused by the home, whose tags know the true one.
+
+use crate::NodeId;
+use core::fmt;
+
+/// How many bytes travel and are owned together; a power of two from 64 B to 64 KiB.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LineSize(u8);
+
+impl LineSize {
+    /// The smallest class: 64 B.
+    pub const MIN: Self = Self(0);
+    /// 512 B, the paper's choice (004 §2.2) and the default.
+    pub const DEFAULT: Self = Self(3);
+    /// The largest class: 64 KiB.
+    pub const MAX: Self = Self(10);
+    /// How many classes there are.
+    pub const CLASSES: usize = 11;
+
+    /// The class of lines of `bytes`, which must be a power of two from 64 to 65,536.
+    pub const fn from_bytes(bytes: usize) -> Option<Self> {
+        if bytes.is_power_of_two() && bytes >= 64 && bytes <= 65_536 {
+            Some(Self(bytes.trailing_zeros() as u8 - 6))
+        } else {
+            None
+        }
+    }
+
+    /// The class with this number (0 to 10).
+    pub const fn from_class(class: u8) -> Option<Self> {
+        if class <= Self::MAX.0 { Some(Self(class)) } else { None }
+    }
+
+    /// The number of the class, 0 to 10.
+    pub const fn class(self) -> u8 {
+        self.0
+    }
+
+    /// Bytes of a line.
+    pub const fn bytes(self) -> usize {
+        64 << self.0
+    }
+
+    /// The exponent: a line has `1 << log2()` bytes.
+    pub const fn log2(self) -> u32 {
+        self.0 as u32 + 6
+    }
+
+    /// Every class, smallest first.
+    pub fn all() -> impl Iterator<Item = Self> {
+        (0..Self::CLASSES as u8).map(Self)
+    }
+}
+
+impl fmt::Debug for LineSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}B", self.bytes())
+    }
+}
+
+/// Why a number is no global address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum AddressError {
+    /// The class bits name no line size.
+    UnknownLineSize,
+    /// The byte does not fit the 44 bits of an offset.
+    OffsetTooLarge,
+}
+
+/// One byte of the cluster's memory.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct GlobalAddress(u64);
+
+impl GlobalAddress {
+    /// Bits of an offset within a home: 16 TiB a node.
+    pub const OFFSET_BITS: u32 = 44;
+    const OFFSET_MASK: u64 = (1 << Self::OFFSET_BITS) - 1;
+
+    /// The byte `offset` of `node`'s memory, in lines of `line_size`.
+    pub const fn new(node: NodeId, line_size: LineSize, offset: u64) -> Result<Self, AddressError> {
+        if offset > Self::OFFSET_MASK {
+            return Err(AddressError::OffsetTooLarge);
+        }
+        Ok(Self(((node.0 as u64) << 48) | ((line_size.0 as u64) << Self::OFFSET_BITS) | offset))
+    }
+
+    /// Takes an address out of 64 bits that a program stored, for example in a linked structure.
+    pub const fn from_bits(bits: u64) -> Result<Self, AddressError> {
+        if (bits >> Self::OFFSET_BITS) & 15 > LineSize::MAX.0 as u64 {
+            return Err(AddressError::UnknownLineSize);
+        }
+        Ok(Self(bits))
+    }
+
+    /// The 64 bits, to be stored by a program.
+    pub const fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    /// The node whose memory this is.
+    pub const fn home(self) -> NodeId {
+        NodeId((self.0 >> 48) as u16)
+    }
+
+    /// The size of the lines here.
+    pub const fn line_size(self) -> LineSize {
+        LineSize(((self.0 >> Self::OFFSET_BITS) & 15) as u8)
+    }
+
+    /// The byte within the home's memory.
+    pub const fn offset(self) -> u64 {
+        self.0 & Self::OFFSET_MASK
+    }
+
+    /// The line this byte lies in.
+    pub const fn line(self) -> LineAddress {
+        LineAddress(self.0 & !((1 << self.line_size().log2()) - 1))
+    }
+
+    /// The byte's place within its line.
+    pub const fn offset_in_line(self) -> usize {
+        (self.0 & ((1 << self.line_size().log2()) - 1)) as usize
+    }
+
+    /// The address `bytes` further on; `None` where that leaves the home's address range.
+    pub const fn checked_add(self, bytes: u64) -> Option<Self> {
+        if bytes > Self::OFFSET_MASK - self.offset() {
+            return None;
+        }
+        Some(Self(self.0 + bytes))
+    }
+}
+
+impl fmt::Debug for GlobalAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{:#x}/{:?}", self.home(), self.offset(), self.line_size())
+    }
+}
+
+impl fmt::Display for GlobalAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// The first byte of a line; names the line.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct LineAddress(u64);
+
+impl LineAddress {
+    /// The line whose first byte has these bits; `None` when they name no line start.
+    pub const fn from_bits(bits: u64) -> Option<Self> {
+        match GlobalAddress::from_bits(bits) {
+            Ok(address) if address.offset_in_line() == 0 => Some(Self(bits)),
+            _ => None,
+        }
+    }
+
+    /// The 64 bits of the first byte.
+    pub const fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    /// The first byte.
+    pub const fn address(self) -> GlobalAddress {
+        GlobalAddress(self.0)
+    }
+
+    /// The node whose memory this is.
+    pub const fn home(self) -> NodeId {
+        self.address().home()
+    }
+
+    /// Bytes of the line, as a class.
+    pub const fn line_size(self) -> LineSize {
+        self.address().line_size()
+    }
+
+    /// The first byte within the home's memory.
+    pub const fn offset(self) -> u64 {
+        self.address().offset()
+    }
+
+    /// The line `count` lines further on; `None` where that leaves the home's address range.
+    pub const fn checked_add(self, count: u64) -> Option<Self> {
+        let Some(bytes) = count.checked_mul(self.line_size().bytes() as u64) else {
+            return None;
+        };
+        match self.address().checked_add(bytes) {
+            Some(address) => Some(Self(address.0)),
+            None => None,
+        }
+    }
+}
+
+impl fmt::Debug for LineAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.address(), f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_come_back() {
+        let address = GlobalAddress::new(NodeId(9), LineSize::DEFAULT, 0x1234).unwrap();
+        assert_eq!(address.home(), NodeId(9));
+        assert_eq!(address.line_size(), LineSize::DEFAULT);
+        assert_eq!(address.offset(), 0x1234);
+        assert_eq!(address.line().offset(), 0x1200);
+        assert_eq!(address.offset_in_line(), 0x34);
+        assert_eq!(GlobalAddress::from_bits(address.to_bits()), Ok(address));
+        assert_eq!(LineAddress::from_bits(address.to_bits()), None);
+        assert_eq!(LineAddress::from_bits(address.line().to_bits()), Some(address.line()));
+    }
+
+    #[test]
+    fn classes_beyond_64_kib_are_refused() {
+        for class in 11..16_u64 {
+            let bits = class << GlobalAddress::OFFSET_BITS;
+            assert_eq!(GlobalAddress::from_bits(bits), Err(AddressError::UnknownLineSize));
+        }
+        assert_eq!(LineSize::from_bytes(32), None);
+        assert_eq!(LineSize::from_bytes(131_072), None);
+        assert_eq!(LineSize::from_bytes(96), None);
+    }
+
+    #[test]
+    fn addition_never_leaves_the_home() {
+        let last = GlobalAddress::new(NodeId(1), LineSize::MAX, (1 << 44) - 1).unwrap();
+        assert_eq!(last.checked_add(1), None);
+        assert_eq!(last.checked_add(0), Some(last));
+        assert_eq!(last.line().checked_add(1), None);
+    }
+}

@@ -1,0 +1,137 @@
+//! What a fabric can do and what it promises, as data. A machine or channel states what it needs;
+//! what is missing is refused by name and never emulated in silence.
+
+/// Against whom a remote atomic is atomic.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub enum AtomicScope {
+    /// No remote atomics.
+    None,
+    /// Only against remote atomics through the same adapter (`IBV_ATOMIC_HCA`): the processor must
+    /// not write such a word.
+    Adapter,
+    /// Against every access of processors and adapters to that memory (`IBV_ATOMIC_GLOB`).
+    System,
+}
+
+/// What happens to a SEND whose target has posted no receive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum BackPressure {
+    /// `post` stops before it and says so; nothing is lost and the caller posts it again later.
+    AtPost,
+    /// The fabric holds it and tries again; it completes late, or with `ReceiverNotReady`.
+    Retried,
+}
+
+/// Sizes and guarantees of a fabric.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Capabilities {
+    /// One-sided WRITE.
+    pub write: bool,
+    /// One-sided READ.
+    pub read: bool,
+    /// FETCH_ADD and COMPARE_SWAP, and against whom they are atomic.
+    pub atomics: AtomicScope,
+    /// SWAP and the masked forms of FETCH_ADD and COMPARE_SWAP.
+    pub extended_atomics: bool,
+    /// SEND and RECEIVE.
+    pub send: bool,
+    /// WRITE and SEND with 32 bits of immediate data.
+    pub immediate: bool,
+    /// Several links may share one receive queue.
+    pub shared_receive_queue: bool,
+    /// Requests of one link take effect, and messages arrive, in the order of posting.
+    pub message_order: bool,
+    /// The bytes of one WRITE land in rising address order.
+    pub byte_order: bool,
+    /// A completed WRITE is visible to every later access at the target.
+    pub completion_means_placed: bool,
+    /// The target's processor executes nothing for one-sided requests.
+    pub one_sided: bool,
+    /// A port can put its caller to sleep until something arrives.
+    pub sleep: bool,
+    /// How a SEND without a receive behaves.
+    pub receiver_not_ready: BackPressure,
+    /// Most bytes copied out of the request itself (`Source::Inline`).
+    pub inline_bytes_max: u32,
+    /// Most bytes of one SEND.
+    pub send_bytes_max: u32,
+    /// Most bytes of one WRITE or READ.
+    pub transfer_bytes_max: u64,
+    /// Most slices of a gather or scatter list.
+    pub slices_max: u32,
+    /// Most work requests of a link that are posted and not yet completed.
+    pub outstanding_max: u32,
+    /// Most links of a port.
+    pub links_max: u32,
+    /// Most bytes of one region.
+    pub region_bytes_max: u64,
+}
+
+/// What somebody needs of a fabric. Start from [`Requirements::NOTHING`] and switch on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Requirements {
+    /// One-sided WRITE.
+    pub write: bool,
+    /// One-sided READ.
+    pub read: bool,
+    /// Remote atomics at least this strong.
+    pub atomics: AtomicScope,
+    /// SWAP and masked atomics.
+    pub extended_atomics: bool,
+    /// SEND and RECEIVE.
+    pub send: bool,
+    /// Immediate data.
+    pub immediate: bool,
+    /// Shared receive queues.
+    pub shared_receive_queue: bool,
+    /// Order between requests of one link.
+    pub message_order: bool,
+    /// Rising order of bytes within one WRITE.
+    pub byte_order: bool,
+    /// Sleep until something arrives.
+    pub sleep: bool,
+    /// Bytes of one SEND, at least.
+    pub send_bytes: u32,
+}
+
+/// The first thing a fabric lacks; its name is what a user greps for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Missing(pub &'static str);
+
+impl Requirements {
+    /// Needs nothing.
+    pub const NOTHING: Self = Self {
+        write: false,
+        read: false,
+        atomics: AtomicScope::None,
+        extended_atomics: false,
+        send: false,
+        immediate: false,
+        shared_receive_queue: false,
+        message_order: false,
+        byte_order: false,
+        sleep: false,
+        send_bytes: 0,
+    };
+
+    /// Whether `has` suffices; otherwise the first capability that is missing.
+    pub fn check(&self, has: &Capabilities) -> Result<(), Missing> {
+        let table = [
+            (self.write && !has.write, "write"),
+            (self.read && !has.read, "read"),
+            (self.atomics > has.atomics, "atomics"),
+            (self.extended_atomics && !has.extended_atomics, "extended_atomics"),
+            (self.send && !has.send, "send"),
+            (self.immediate && !has.immediate, "immediate"),
+            (self.shared_receive_queue && !has.shared_receive_queue, "shared_receive_queue"),
+            (self.message_order && !has.message_order, "message_order"),
+            (self.byte_order && !has.byte_order, "byte_order"),
+            (self.sleep && !has.sleep, "sleep"),
+            (self.send_bytes > has.send_bytes_max, "send_bytes_max"),
+        ];
+        match table.into_iter().find(|(lacking, _)| *lacking) {
+            Some((_, name)) => Err(Missing(name)),
+            None => Ok(()),
+        }
+    }
+}

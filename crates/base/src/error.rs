@@ -1,0 +1,134 @@
+//! The one table of errors: number, name, whose fault, whether to try again, what happened and what
+//! to do. Every face of Farside (Rust, C, Python, the command) prints from here.
+
+/// Whose fault an error is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Blame {
+    /// The calling program: reading its code would show it.
+    Caller,
+    /// The set-up: limits, names, versions.
+    Configuration,
+    /// Another process broke the protocol.
+    Peer,
+    /// The world: a process died, memory ran out.
+    Environment,
+    /// Farside itself.
+    Farside,
+}
+
+/// Whether the same call can succeed later.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Retry {
+    /// Never, as it stands.
+    No,
+    /// Yes, after somebody else has moved on.
+    Later,
+}
+
+/// One row of the table.
+#[derive(Clone, Copy, Debug)]
+pub struct ErrorEntry {
+    /// Stable number, also the C value.
+    pub number: u16,
+    /// Stable name, as in JSON output.
+    pub name: &'static str,
+    /// Whose fault.
+    pub blame: Blame,
+    /// Whether to try again.
+    pub retry: Retry,
+    /// What happened.
+    pub sentence: &'static str,
+    /// What to do.
+    pub remedy: &'static str,
+}
+
+macro_rules! errors {
+    ($($number:literal $name:ident $blame:ident $retry:ident $sentence:literal $remedy:literal;)*) => {
+        /// What can go wrong; [`ErrorCode::entry`] tells the rest.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+        #[non_exhaustive]
+        #[repr(u16)]
+        pub enum ErrorCode {
+            $(#[doc = $sentence] #[doc = ""] #[doc = $remedy] $name = $number,)*
+        }
+
+        impl ErrorCode {
+            /// Every error, in the order of numbers.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
+
+            /// The error with this number, as it came over the wire or from C.
+            pub const fn from_number(number: u16) -> Option<Self> {
+                match number {
+                    $($number => Some(Self::$name),)*
+                    _ => None,
+                }
+            }
+
+            /// The row of the table.
+            pub const fn entry(self) -> ErrorEntry {
+                match self {
+                    $(Self::$name => ErrorEntry {
+                        number: $number,
+                        name: stringify!($name),
+                        blame: Blame::$blame,
+                        retry: Retry::$retry,
+                        sentence: $sentence,
+                        remedy: $remedy,
+                    },)*
+                }
+            }
+        }
+    };
+}
+
+errors! {
+    1 Unallocated Caller No "The address lies in no allocation." "Use an address that alloc returned and that was not freed since.";
+    2 OutOfBounds Caller No "The access passes the end of its allocation." "Shorten it, or allocate more.";
+    3 Misaligned Caller No "The address is not aligned to the size of the atomic." "Align 8-byte atomics to 8 bytes.";
+    4 ForeignAddress Caller No "No node of this cluster has this number." "Use addresses of this cluster only; addresses of another cluster or life mean nothing here.";
+    5 ZeroSize Caller No "The size is zero." "Ask for at least one byte.";
+    6 TooLarge Caller No "The size is over the limit." "Split it; Limits tells the bound.";
+    7 NotAnAllocation Caller No "The address is not the start of an allocation, or was freed already." "Free exactly what alloc returned, once.";
+    8 NotLocked Caller No "The session holds no such lock." "Unlock exactly what was locked, once, by the session that locked it.";
+    9 BadLineSize Caller No "The line size is not a power of two from 64 B to 64 KiB." "Choose one of 64, 128, ... 65536.";
+    10 LineSpanning Caller No "A single-line atomic crosses a line." "Keep it within one line, or use read_atomic and write_atomic.";
+    20 OutOfMemory Environment Later "No node has that much free memory." "Free something, start nodes with more memory, or add nodes.";
+    21 CacheFull Environment Later "All cache places that this line may use are in use by unfinished operations." "Let operations finish, or give the node a larger cache.";
+    22 Busy Environment Later "Somebody else holds a conflicting lock." "Try again later, or use the waiting form.";
+    23 Deadlock Environment Later "Waiting would have closed a cycle of lock waiters, and this session was the youngest in it." "Release the locks held and start over.";
+    24 UpgradeConflict Environment Later "Another reader of this range waits for its upgrade already." "Release the read lock and take the write lock.";
+    25 TooManySessions Configuration Later "The node has its most sessions." "Close sessions, or raise Limits::sessions_max on all nodes.";
+    26 TooManyLocks Caller Later "The session holds its most locks." "Release some, or raise Limits::locks_per_session_max.";
+    27 TimedOut Environment Later "The deadline passed first." "Look whether the peer is alive (farside info), then try again.";
+    40 NodeLost Environment No "The home of this address has left or died; its memory is gone." "Allocate anew on a living node; what other nodes are home of is still there.";
+    41 LineLost Environment No "The only up-to-date copy was at a node that died." "Free the allocation and write it anew from your own source.";
+    42 NodeClosed Caller No "This node has left its cluster." "Join again.";
+    43 NodeFailed Farside No "This node found itself in an impossible state and stopped serving." "Report the dump that stands in the node's failure text; restart the process.";
+    60 NameTaken Configuration No "A cluster of this name runs already." "Join it, choose another name, or end the other one.";
+    61 NoSuchCluster Configuration Later "No cluster of this name runs here." "Start it (farside up), or mend the name.";
+    62 ClusterFull Configuration No "The cluster has had its most nodes." "Raise Limits::nodes_max and start a new cluster.";
+    63 VersionMismatch Configuration No "The peer speaks another version of the protocol." "Run the same version of Farside on all nodes.";
+    64 LimitsMismatch Configuration No "The cluster runs with other limits." "Use the same Limits and line sizes on all nodes.";
+    65 BadConfiguration Configuration No "A setting is unknown or out of its range." "Mend the setting that the text names.";
+    66 FabricLacks Configuration No "The fabric lacks a capability that is needed." "Choose a fabric that has it; farside info lists them.";
+    67 NotPermitted Configuration No "The cluster belongs to another user." "Run as the user who started it.";
+    80 ProtocolViolation Peer No "A peer sent what the protocol forbids; its link was closed." "Check that all nodes run the same version; report it with the text.";
+    81 System Environment Later "The operating system refused." "See the text for its reason; farside doctor tells what to change.";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_rise_and_every_row_says_what_to_do() {
+        for pair in ErrorCode::ALL.windows(2) {
+            assert!(pair[0].entry().number < pair[1].entry().number);
+        }
+        for code in ErrorCode::ALL {
+            let entry = code.entry();
+            assert_eq!(ErrorCode::from_number(entry.number), Some(*code));
+            assert!(entry.sentence.ends_with('.') && entry.remedy.ends_with('.'), "{}", entry.name);
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! The values every crate of Farside speaks in: ids, global addresses, limits, capabilities,
+//! work requests, completions and the error table.
+//!
+//! Nothing here does anything: no input or output, no clock, no allocation, no unsafe code.
+#![no_std]
+#![forbid(unsafe_code)]
+
+mod address;
+mod capabilities;
+mod error;
+mod id;
+mod limits;
+mod work;
+
+pub use address::{AddressError, GlobalAddress, LineAddress, LineSize};
+pub use capabilities::{AtomicScope, BackPressure, Capabilities, Missing, Requirements};
+pub use error::{Blame, ErrorCode, ErrorEntry, Retry};
+pub use id::{
+    Grant, Incarnation, LinkId, NodeId, NodeSet, OperationId, ReceiveQueueId, RegionId, RemoteKey,
+    RemoteRegionId, SessionId, Ticket, ViewNumber, WorkId,
+};
+pub use limits::Limits;
+pub use work::{
+    Access, Completion, CompletionKind, CompletionStatus, LocalSlice, Operation, Receive,
+    RegionKind, RegionToken, RemoteSlice, Source, Work, WorkFlags,
+};
