@@ -1,0 +1,312 @@
+//! Counts what crosses a fabric: [`CountFabric`] around any other, [`Counts`] out of it.
+
+use crate::{
+    Fabric, FabricError, LinkEvent, Parts, Port, PortSpec, Posted, Region, RegionSpec, Waiter,
+};
+use farside_base::{
+    Capabilities, Completion, CompletionKind, CompletionStatus, LinkId, Receive, ReceiveQueueId,
+    RegionId, RegionToken, RemoteRegionId, Work,
+};
+use std::fmt;
+use std::ops::Sub;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+macro_rules! counts {
+    ($($(#[$doc:meta])* $name:ident $label:literal;)*) => {
+        /// A snapshot of a [`CountFabric`]. The difference of two is what happened between.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+        pub struct Counts {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        #[derive(Default)]
+        struct Counters {
+            $($name: AtomicU64,)*
+        }
+
+        impl Counters {
+            fn add(&self, more: &Counts) {
+                $(if more.$name > 0 {
+                    self.$name.fetch_add(more.$name, Ordering::Relaxed);
+                })*
+            }
+
+            fn counts(&self) -> Counts {
+                Counts { $($name: self.$name.load(Ordering::Relaxed),)* }
+            }
+        }
+
+        impl Sub for Counts {
+            type Output = Self;
+
+            /// What was counted since `earlier`; never below zero.
+            fn sub(self, earlier: Self) -> Self {
+                Self { $($name: self.$name.saturating_sub(earlier.$name),)* }
+            }
+        }
+
+        impl fmt::Display for Counts {
+            /// One line a count, zeroes left out.
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                $(if self.$name > 0 {
+                    writeln!(f, "{:<18}{:>16}", $label, self.$name)?;
+                })*
+                Ok(())
+            }
+        }
+    };
+}
+
+counts! {
+    /// WRITE requests taken.
+    writes "write";
+    /// READ requests taken.
+    reads "read";
+    /// FETCH_ADD requests taken.
+    fetch_adds "fetch_add";
+    /// COMPARE_SWAP requests taken.
+    compare_swaps "compare_swap";
+    /// SWAP requests taken.
+    swaps "swap";
+    /// Masked FETCH_ADD and COMPARE_SWAP requests taken.
+    masked_atomics "masked atomic";
+    /// SEND requests taken.
+    sends "send";
+    /// Requests with immediate data among them.
+    immediates "immediate";
+    /// Requests that report success.
+    signalled "signalled";
+    /// Bytes of all these requests.
+    bytes "bytes";
+    /// Calls of `post` that took something: doorbells.
+    doorbells "doorbell";
+    /// Calls of `post` or `post_receives` that did not take everything.
+    refusals "refusal";
+    /// Receives posted.
+    receives_posted "receive posted";
+    /// Calls of `post_receives` that took something.
+    receive_doorbells "receive doorbell";
+    /// Completions of requests.
+    completions "completion";
+    /// Completions of receives.
+    receives "receive";
+    /// Bytes of these receives.
+    bytes_received "bytes received";
+    /// Completions of either sort that were no success.
+    errors "error";
+    /// Polls that found nothing.
+    empty_polls "empty poll";
+    /// Calls of `arm`.
+    arms "arm";
+    /// Sleeps.
+    sleeps "sleep";
+    /// Sleeps that something ended, rather than their time.
+    wake_ups "wake-up";
+    /// Links lost.
+    links_lost "link lost";
+}
+
+impl Counts {
+    /// Work requests of every kind.
+    pub fn requests(&self) -> u64 {
+        let atomics = self.fetch_adds + self.compare_swaps + self.swaps + self.masked_atomics;
+        self.writes + self.reads + atomics + self.sends
+    }
+}
+
+/// Counts what crosses another fabric and changes nothing. Costs some relaxed additions a call.
+pub struct CountFabric {
+    inner: Arc<dyn Fabric>,
+    counters: Arc<Counters>,
+}
+
+impl CountFabric {
+    /// Counts what crosses `inner` through this fabric's ports, all of them together.
+    pub fn new(inner: Arc<dyn Fabric>) -> Self {
+        Self { inner, counters: Arc::default() }
+    }
+
+    /// What has crossed until now. Counts of calls that run meanwhile may be in part.
+    pub fn counts(&self) -> Counts {
+        self.counters.counts()
+    }
+}
+
+impl fmt::Debug for CountFabric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CountFabric({})", self.inner.name())
+    }
+}
+
+impl Fabric for CountFabric {
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn register(&self, spec: &RegionSpec) -> Result<Region, FabricError> {
+        self.inner.register(spec)
+    }
+
+    fn deregister(&self, region: RegionId) -> Result<(), FabricError> {
+        self.inner.deregister(region)
+    }
+
+    fn open(&self, spec: &PortSpec) -> Result<Box<dyn Port>, FabricError> {
+        Ok(Box::new(CountPort {
+            inner: self.inner.open(spec)?,
+            counters: Arc::clone(&self.counters),
+        }))
+    }
+}
+
+struct CountPort {
+    inner: Box<dyn Port>,
+    counters: Arc<Counters>,
+}
+
+fn count_request(counts: &mut Counts, work: &Work<'_>) {
+    let parts = Parts::of(&work.operation);
+    let kind = match parts.name {
+        "write" => &mut counts.writes,
+        "read" => &mut counts.reads,
+        "fetch_add" => &mut counts.fetch_adds,
+        "compare_swap" => &mut counts.compare_swaps,
+        "swap" => &mut counts.swaps,
+        "send" => &mut counts.sends,
+        _ => &mut counts.masked_atomics,
+    };
+    *kind += 1;
+    counts.bytes += parts.bytes();
+    counts.immediates += u64::from(parts.immediate.is_some());
+    counts.signalled += u64::from(work.flags.signalled);
+}
+
+fn count_completion(counts: &mut Counts, done: &Completion) {
+    counts.errors += u64::from(done.status != CompletionStatus::Success);
+    match done.kind {
+        CompletionKind::Receive | CompletionKind::ReceiveImmediate => {
+            counts.receives += 1;
+            counts.bytes_received += u64::from(done.bytes);
+        }
+        _ => counts.completions += 1,
+    }
+}
+
+impl Port for CountPort {
+    fn post(&mut self, work: &[Work<'_>]) -> Posted {
+        let posted = self.inner.post(work);
+        let mut counts = Counts {
+            doorbells: u64::from(posted.accepted > 0),
+            refusals: u64::from(posted.stop.is_some()),
+            ..Counts::default()
+        };
+        for request in &work[..posted.accepted] {
+            count_request(&mut counts, request);
+        }
+        self.counters.add(&counts);
+        posted
+    }
+
+    fn post_receives(&mut self, receives: &[Receive]) -> Posted {
+        let posted = self.inner.post_receives(receives);
+        self.counters.add(&Counts {
+            receives_posted: posted.accepted as u64,
+            receive_doorbells: u64::from(posted.accepted > 0),
+            refusals: u64::from(posted.stop.is_some()),
+            ..Counts::default()
+        });
+        posted
+    }
+
+    fn poll(&mut self, out: &mut [Completion]) -> usize {
+        let count = self.inner.poll(out);
+        let mut counts = Counts { empty_polls: u64::from(count == 0), ..Counts::default() };
+        for done in &out[..count] {
+            count_completion(&mut counts, done);
+        }
+        self.counters.add(&counts);
+        count
+    }
+
+    fn link_events(&mut self, out: &mut Vec<LinkEvent>) {
+        let before = out.len();
+        self.inner.link_events(out);
+        let lost = |event: &&LinkEvent| matches!(event, LinkEvent::Lost { .. });
+        let links_lost = out[before..].iter().filter(lost).count() as u64;
+        self.counters.add(&Counts { links_lost, ..Counts::default() });
+    }
+
+    fn arm(&mut self) -> bool {
+        self.counters.arms.fetch_add(1, Ordering::Relaxed);
+        self.inner.arm()
+    }
+
+    fn disarm(&mut self) {
+        self.inner.disarm();
+    }
+
+    fn waiter(&self) -> Arc<dyn Waiter> {
+        Arc::new(CountWaiter { inner: self.inner.waiter(), counters: Arc::clone(&self.counters) })
+    }
+
+    fn create_receive_queue(&mut self, depth: usize) -> Result<ReceiveQueueId, FabricError> {
+        self.inner.create_receive_queue(depth)
+    }
+
+    fn connect(
+        &mut self,
+        to: &str,
+        hello: &[u8],
+        receives: ReceiveQueueId,
+    ) -> Result<LinkId, FabricError> {
+        self.inner.connect(to, hello, receives)
+    }
+
+    fn accept(
+        &mut self,
+        link: LinkId,
+        reply: &[u8],
+        receives: ReceiveQueueId,
+    ) -> Result<(), FabricError> {
+        self.inner.accept(link, reply, receives)
+    }
+
+    fn refuse(&mut self, link: LinkId, reason: &[u8]) -> Result<(), FabricError> {
+        self.inner.refuse(link, reason)
+    }
+
+    fn import(&mut self, link: LinkId, token: &RegionToken) -> Result<RemoteRegionId, FabricError> {
+        self.inner.import(link, token)
+    }
+
+    fn close(&mut self, link: LinkId) {
+        self.inner.close(link);
+    }
+
+    fn path(&self, link: LinkId) -> String {
+        self.inner.path(link)
+    }
+}
+
+struct CountWaiter {
+    inner: Arc<dyn Waiter>,
+    counters: Arc<Counters>,
+}
+
+impl Waiter for CountWaiter {
+    fn wait(&self, timeout: Option<Duration>) -> bool {
+        let woken = self.inner.wait(timeout);
+        self.counters.add(&Counts { sleeps: 1, wake_ups: u64::from(woken), ..Counts::default() });
+        woken
+    }
+
+    fn wake(&self) {
+        self.inner.wake();
+    }
+}

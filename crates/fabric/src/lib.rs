@@ -1,0 +1,292 @@
+//! The transport seam of Farside. A [`Fabric`] registers memory and opens [`Port`]s; a port connects,
+//! posts work requests and polls completions. Everything that can differ between shared memory,
+//! InfiniBand, sockets and simulation is below these two traits, and [`conformance`] holds every
+//! backend to the same behaviour.
+//!
+//! What is absent: no threads, protocols, retries or policies. A fabric moves bytes as told.
+
+#![deny(unsafe_code)]
+
+pub mod conformance;
+mod count;
+mod fault;
+mod mem;
+#[allow(unsafe_code, reason = "the home of memory that peers change")]
+mod memory;
+mod parts;
+mod random;
+mod trace;
+
+use farside_base::{
+    Access, Capabilities, Completion, LinkId, Receive, ReceiveQueueId, RegionId, RegionKind,
+    RegionToken, RemoteRegionId, Work,
+};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use count::{CountFabric, Counts};
+pub use fault::{FaultFabric, FaultPlan};
+pub use mem::MemFabric;
+pub use memory::{Arena, OutOfBounds};
+pub use parts::Parts;
+pub use trace::{TraceEvent, TraceFabric};
+
+/// What a region shall be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RegionSpec {
+    /// Bytes; rounded up to what the fabric registers (the region's arena tells).
+    pub bytes: u64,
+    /// What peers may do.
+    pub access: Access,
+    /// What it is made of.
+    pub kind: RegionKind,
+}
+
+/// A registered region: memory that this process uses through `arena` and peers through `token`.
+#[derive(Clone, Debug)]
+pub struct Region {
+    /// Its number, for work requests of this process.
+    pub id: RegionId,
+    /// The memory.
+    pub arena: Arena,
+    /// What a peer needs to import it.
+    pub token: RegionToken,
+}
+
+/// Why a control call failed.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum FabricError {
+    /// The fabric lacks what was asked; the name of the capability.
+    Lacks(&'static str),
+    /// A number or token names nothing here, or nothing any more.
+    Unknown(&'static str),
+    /// The address is in use.
+    AddressInUse(String),
+    /// Nobody listens at the address.
+    NobodyThere(String),
+    /// The peer belongs to another user.
+    NotPermitted(String),
+    /// The peer's process is gone.
+    PeerLost,
+    /// A limit of [`Capabilities`] was passed; its name.
+    Limit(&'static str),
+    /// The operating system refused: what was tried, and its reason.
+    System(&'static str, std::io::Error),
+}
+
+impl fmt::Display for FabricError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lacks(name) => write!(f, "the fabric lacks `{name}`"),
+            Self::Unknown(what) => write!(f, "unknown {what}"),
+            Self::AddressInUse(address) => write!(f, "address {address} is in use"),
+            Self::NobodyThere(address) => write!(f, "nobody listens at {address}"),
+            Self::NotPermitted(who) => write!(f, "not permitted: {who}"),
+            Self::PeerLost => write!(f, "the peer is gone"),
+            Self::Limit(name) => write!(f, "over the fabric's limit `{name}`"),
+            Self::System(what, reason) => write!(f, "{what}: {reason}"),
+        }
+    }
+}
+
+impl std::error::Error for FabricError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::System(_, reason) => Some(reason),
+            _ => None,
+        }
+    }
+}
+
+/// How a port shall be.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct PortSpec {
+    /// Name to listen at, unique within the fabric's scope (for shm: this machine, network
+    /// namespace and user); `None` for a port that only connects.
+    pub listen: Option<String>,
+}
+
+/// The control side of a transport: what happens rarely and may block for a system call.
+pub trait Fabric: Send + Sync {
+    /// `shm`, `mem`, `sim`, ...
+    fn name(&self) -> &'static str;
+
+    /// What it can do and promises. Fixed for the life of the fabric.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Makes a region of zeroed memory with a fresh random key.
+    ///
+    /// # Errors
+    /// `Limit`, `Lacks` for an unsupported kind, `System` when memory cannot be had.
+    fn register(&self, spec: &RegionSpec) -> Result<Region, FabricError>;
+
+    /// Ends a region: when this returns, no request of any peer reaches the memory any more.
+    ///
+    /// # Errors
+    /// `Unknown` when it was ended before.
+    fn deregister(&self, region: RegionId) -> Result<(), FabricError>;
+
+    /// Opens a port. Regions of this fabric can be used by all its ports.
+    ///
+    /// # Errors
+    /// `AddressInUse` when somebody listens at that name already; `System`.
+    fn open(&self, spec: &PortSpec) -> Result<Box<dyn Port>, FabricError>;
+}
+
+/// How many requests `post` took, and why it stopped where it did not take all.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub struct Posted {
+    /// Requests taken, from the front. After a poll that left nothing, a link takes at least
+    /// `outstanding_max` of them before the next poll.
+    pub accepted: usize,
+    /// Why the next one was not taken.
+    pub stop: Option<Stop>,
+}
+
+/// Why `post` did not take a request. Nothing of that request has happened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Stop {
+    /// No room for its completion or in its send queue: poll, then post it again.
+    QueueFull,
+    /// The peer has posted no receive (`BackPressure::AtPost`): post it again later.
+    ReceiverNotReady,
+    /// The request cannot be right at this fabric; says what: `link`, `local region`,
+    /// `local bounds`, `remote region`, `too many slices`, `inline too long`, `send too long`,
+    /// `transfer too long`, `atomic slice`, `receive queue`, `lacks <capability>`.
+    Invalid(&'static str),
+}
+
+/// What happens to links, outside the data path.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum LinkEvent {
+    /// A peer wants to connect; answer with `accept` or `refuse`.
+    Requested {
+        /// The new link, not yet usable.
+        link: LinkId,
+        /// What the peer said.
+        hello: Vec<u8>,
+    },
+    /// The peer accepted; the link is usable.
+    Connected {
+        /// The link of `connect`.
+        link: LinkId,
+        /// What the peer answered.
+        reply: Vec<u8>,
+    },
+    /// The peer refused; the link is gone.
+    Refused {
+        /// The link of `connect`.
+        link: LinkId,
+        /// Why.
+        reason: Vec<u8>,
+    },
+    /// The peer's process or port is gone, or closed the link. Work on it completes as `PeerLost`,
+    /// then `Flushed`. Messages that arrived before are delivered before this event. The link keeps
+    /// its place among `links_max` until it is closed here too.
+    Lost {
+        /// The link.
+        link: LinkId,
+    },
+}
+
+impl LinkEvent {
+    /// The link it is about.
+    pub const fn link(&self) -> LinkId {
+        match self {
+            Self::Requested { link, .. }
+            | Self::Connected { link, .. }
+            | Self::Refused { link, .. }
+            | Self::Lost { link } => *link,
+        }
+    }
+}
+
+/// Wakes and puts to sleep, without holding the port.
+pub trait Waiter: Send + Sync {
+    /// Sleeps until something arrives since the port was armed, `wake` is called or the time is up;
+    /// true unless the time was up. May return early.
+    fn wait(&self, timeout: Option<Duration>) -> bool;
+
+    /// Wakes the sleeper, or lets the next `wait` return at once.
+    fn wake(&self);
+}
+
+/// One queue pair set: links, one completion queue, receive queues. Used by one thread at a time.
+pub trait Port: Send {
+    /// Posts requests in order, with one doorbell. Requests on one link take effect in order where
+    /// `Capabilities::message_order` says so. A request to a lost link is taken and completes with
+    /// an error. Never blocks, never allocates.
+    fn post(&mut self, work: &[Work<'_>]) -> Posted;
+
+    /// Adds receives to their queues. Never blocks.
+    fn post_receives(&mut self, receives: &[Receive]) -> Posted;
+
+    /// Takes completions, oldest first per link; how many were written to the front of `out`.
+    /// Never blocks, never calls the kernel.
+    fn poll(&mut self, out: &mut [Completion]) -> usize;
+
+    /// Takes what happened to links since the last call. Costs one load when nothing did.
+    fn link_events(&mut self, out: &mut Vec<LinkEvent>);
+
+    /// Announces that the caller is about to sleep on the waiter: from now on whatever arrives wakes
+    /// it. True when something is here already, so the caller must poll instead of sleeping.
+    fn arm(&mut self) -> bool;
+
+    /// Takes the announcement back after sleeping.
+    fn disarm(&mut self);
+
+    /// What to sleep on.
+    fn waiter(&self) -> Arc<dyn Waiter>;
+
+    /// A new receive queue for at most `depth` receives; share it between links at will.
+    ///
+    /// # Errors
+    /// `Limit`.
+    fn create_receive_queue(&mut self, depth: usize) -> Result<ReceiveQueueId, FabricError>;
+
+    /// Starts to connect; `Connected` or `Refused` follows as an event.
+    ///
+    /// # Errors
+    /// `NobodyThere`, `NotPermitted`, `Limit`, `System`.
+    fn connect(
+        &mut self,
+        to: &str,
+        hello: &[u8],
+        receives: ReceiveQueueId,
+    ) -> Result<LinkId, FabricError>;
+
+    /// Accepts a requested link; it is usable when this returns.
+    ///
+    /// # Errors
+    /// `Unknown` when there is no such request, `PeerLost` when the peer has gone meanwhile.
+    fn accept(
+        &mut self,
+        link: LinkId,
+        reply: &[u8],
+        receives: ReceiveQueueId,
+    ) -> Result<(), FabricError>;
+
+    /// Refuses a requested link.
+    ///
+    /// # Errors
+    /// `Unknown` when there is no such request.
+    fn refuse(&mut self, link: LinkId, reason: &[u8]) -> Result<(), FabricError>;
+
+    /// Makes a peer's region usable on a link. May block for one control round trip to the peer's
+    /// fabric (never to its program).
+    ///
+    /// # Errors
+    /// `Unknown` when the token is not valid (any more), `PeerLost`.
+    fn import(&mut self, link: LinkId, token: &RegionToken) -> Result<RemoteRegionId, FabricError>;
+
+    /// Closes a link; the peer sees `Lost`, and here no event about it follows. Idempotent.
+    fn close(&mut self, link: LinkId);
+
+    /// Which path a link uses and why, for people.
+    fn path(&self, link: LinkId) -> String;
+}

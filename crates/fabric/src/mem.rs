@@ -1,0 +1,305 @@
+//! A fabric within one process: the readable reference of [`Fabric`] and [`Port`].
+//!
+//! Everything lives in one [`State`] under one lock: regions, ports, links, receive queues. A
+//! request is executed completely inside `post`, by the caller's thread, so it never waits in a
+//! queue and its completion is there when `post` returns. Clarity goes before speed; other
+//! fabrics are compared with this one.
+//!
+//! Bounded: completions of requests by `outstanding_max` a port, completions of receives by the
+//! depths of its receive queues, links and link events by `links_max`.
+//!
+//! What is absent: any request that is under way. Nothing here has to be cancelled.
+
+mod execute;
+mod state;
+
+use crate::{
+    Fabric, FabricError, LinkEvent, Port, PortSpec, Posted, Region, RegionSpec, Stop, Waiter,
+};
+use farside_base::{
+    AtomicScope, BackPressure, Capabilities, Completion, LinkId, Receive, ReceiveQueueId, RegionId,
+    RegionToken, RemoteRegionId, Work,
+};
+use state::{PortNumber, ProcessNumber, State};
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What the in-process fabric can do: everything but `byte_order`, since its copies move the last
+/// bytes early.
+const CAPABILITIES: Capabilities = Capabilities {
+    write: true,
+    read: true,
+    atomics: AtomicScope::System,
+    extended_atomics: true,
+    send: true,
+    immediate: true,
+    shared_receive_queue: true,
+    message_order: true,
+    byte_order: false,
+    completion_means_placed: true,
+    one_sided: true,
+    sleep: true,
+    receiver_not_ready: BackPressure::AtPost,
+    inline_bytes_max: 256,
+    send_bytes_max: 1 << 20,
+    transfer_bytes_max: 1 << 30,
+    slices_max: 16,
+    outstanding_max: 1024,
+    links_max: 1024,
+    region_bytes_max: 1 << 40,
+};
+
+/// Most bytes of a hello, reply or reason, so that a peer cannot fill this side's memory.
+const HELLO_BYTES_MAX: usize = 4096;
+
+/// Most receives of one queue; their completions have room reserved.
+const RECEIVES_MAX: usize = 1 << 16;
+
+/// Most receive queues of a port; none can be given back.
+const QUEUES_MAX: usize = 4096;
+
+struct Network {
+    capabilities: Capabilities,
+    state: Mutex<State>,
+}
+
+impl Network {
+    /// Nothing that panics runs under the lock except on a broken invariant; the state is usable.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The in-process fabric. A clone is the same fabric; [`another`](Self::another) is a further one
+/// that plays another process. Ports of all of them find each other by listen name.
+#[derive(Clone)]
+pub struct MemFabric {
+    network: Arc<Network>,
+    process: ProcessNumber,
+}
+
+impl MemFabric {
+    /// A fabric on a network of its own.
+    pub fn new() -> Self {
+        Self::with_capabilities(CAPABILITIES)
+    }
+
+    /// A fabric that declares and grants only `capabilities`; what this fabric lacks anyway stays
+    /// lacking, and sizes are cut to its own. To test what others do without.
+    pub fn with_capabilities(capabilities: Capabilities) -> Self {
+        let network =
+            Arc::new(Network { capabilities: within_own(capabilities), state: Mutex::default() });
+        let process = network.lock().new_process();
+        Self { network, process }
+    }
+
+    /// A further fabric on the same network, with regions of its own: another process, as it were.
+    pub fn another(&self) -> Self {
+        Self { network: Arc::clone(&self.network), process: self.network.lock().new_process() }
+    }
+}
+
+impl Default for MemFabric {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for MemFabric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MemFabric(process {})", self.process.0)
+    }
+}
+
+/// The lesser of what is wanted and what there is.
+fn within_own(wanted: Capabilities) -> Capabilities {
+    let own = CAPABILITIES;
+    Capabilities {
+        byte_order: false,
+        message_order: true,
+        completion_means_placed: true,
+        one_sided: true,
+        receiver_not_ready: own.receiver_not_ready,
+        inline_bytes_max: wanted.inline_bytes_max.min(own.inline_bytes_max),
+        send_bytes_max: wanted.send_bytes_max.min(own.send_bytes_max),
+        transfer_bytes_max: wanted.transfer_bytes_max.min(own.transfer_bytes_max),
+        slices_max: wanted.slices_max.clamp(1, own.slices_max),
+        outstanding_max: wanted.outstanding_max.clamp(1, own.outstanding_max),
+        links_max: wanted.links_max.min(own.links_max),
+        region_bytes_max: wanted.region_bytes_max.min(own.region_bytes_max),
+        ..wanted
+    }
+}
+
+impl Fabric for MemFabric {
+    fn name(&self) -> &'static str {
+        "mem"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.network.capabilities
+    }
+
+    fn register(&self, spec: &RegionSpec) -> Result<Region, FabricError> {
+        if spec.bytes > self.network.capabilities.region_bytes_max {
+            return Err(FabricError::Limit("region_bytes_max"));
+        }
+        self.network.lock().register(self.process, spec)
+    }
+
+    fn deregister(&self, region: RegionId) -> Result<(), FabricError> {
+        self.network.lock().deregister(self.process, region)
+    }
+
+    fn open(&self, spec: &PortSpec) -> Result<Box<dyn Port>, FabricError> {
+        let waiter = Arc::new(MemWaiter::default());
+        let number = self.network.lock().open(
+            self.process,
+            spec,
+            Arc::clone(&waiter),
+            &self.network.capabilities,
+        )?;
+        Ok(Box::new(MemPort { network: Arc::clone(&self.network), number, waiter }))
+    }
+}
+
+struct MemPort {
+    network: Arc<Network>,
+    number: PortNumber,
+    waiter: Arc<MemWaiter>,
+}
+
+impl Drop for MemPort {
+    fn drop(&mut self) {
+        self.network.lock().close_port(self.number);
+    }
+}
+
+impl Port for MemPort {
+    fn post(&mut self, work: &[Work<'_>]) -> Posted {
+        let mut state = self.network.lock();
+        take_each(work, |one| state.post(&self.network.capabilities, self.number, one))
+    }
+
+    fn post_receives(&mut self, receives: &[Receive]) -> Posted {
+        let mut state = self.network.lock();
+        take_each(receives, |one| state.post_receive(self.number, one))
+    }
+
+    fn poll(&mut self, out: &mut [Completion]) -> usize {
+        self.network.lock().poll(self.number, out)
+    }
+
+    fn link_events(&mut self, out: &mut Vec<LinkEvent>) {
+        self.network.lock().link_events(self.number, out);
+    }
+
+    fn arm(&mut self) -> bool {
+        !self.network.capabilities.sleep || self.network.lock().arm(self.number)
+    }
+
+    fn disarm(&mut self) {
+        self.network.lock().disarm(self.number);
+    }
+
+    fn waiter(&self) -> Arc<dyn Waiter> {
+        Arc::clone(&self.waiter) as Arc<dyn Waiter>
+    }
+
+    fn create_receive_queue(&mut self, depth: usize) -> Result<ReceiveQueueId, FabricError> {
+        if depth > RECEIVES_MAX {
+            return Err(FabricError::Limit("receives"));
+        }
+        let created = self.network.lock().create_receive_queue(self.number, depth);
+        created.ok_or(FabricError::Limit("receive queues"))
+    }
+
+    fn connect(
+        &mut self,
+        to: &str,
+        hello: &[u8],
+        receives: ReceiveQueueId,
+    ) -> Result<LinkId, FabricError> {
+        check_hello(hello)?;
+        self.network.lock().connect(&self.network.capabilities, self.number, to, hello, receives)
+    }
+
+    fn accept(
+        &mut self,
+        link: LinkId,
+        reply: &[u8],
+        receives: ReceiveQueueId,
+    ) -> Result<(), FabricError> {
+        check_hello(reply)?;
+        self.network.lock().accept(&self.network.capabilities, self.number, link, reply, receives)
+    }
+
+    fn refuse(&mut self, link: LinkId, reason: &[u8]) -> Result<(), FabricError> {
+        check_hello(reason)?;
+        self.network.lock().refuse(self.number, link, reason)
+    }
+
+    fn import(&mut self, link: LinkId, token: &RegionToken) -> Result<RemoteRegionId, FabricError> {
+        self.network.lock().import(self.number, link, token)
+    }
+
+    fn close(&mut self, link: LinkId) {
+        self.network.lock().close(self.number, link);
+    }
+
+    fn path(&self, link: LinkId) -> String {
+        self.network.lock().path(self.number, link)
+    }
+}
+
+fn check_hello(bytes: &[u8]) -> Result<(), FabricError> {
+    if bytes.len() > HELLO_BYTES_MAX {
+        return Err(FabricError::Limit("hello"));
+    }
+    Ok(())
+}
+
+/// Takes requests from the front until one is refused.
+fn take_each<T>(requests: &[T], mut take: impl FnMut(&T) -> Result<(), Stop>) -> Posted {
+    for (accepted, request) in requests.iter().enumerate() {
+        if let Err(stop) = take(request) {
+            return Posted { accepted, stop: Some(stop) };
+        }
+    }
+    Posted { accepted: requests.len(), stop: None }
+}
+
+/// A permit to wake, as with `std::thread::park`.
+#[derive(Default)]
+struct MemWaiter {
+    permit: Mutex<bool>,
+    arrived: Condvar,
+}
+
+impl Waiter for MemWaiter {
+    fn wait(&self, timeout: Option<Duration>) -> bool {
+        let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let mut permit = self.permit.lock().unwrap_or_else(PoisonError::into_inner);
+        while !*permit {
+            permit = match end {
+                None => self.arrived.wait(permit).unwrap_or_else(PoisonError::into_inner),
+                Some(end) => {
+                    let left = end.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return false;
+                    }
+                    let waited = self.arrived.wait_timeout(permit, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+        *permit = false;
+        true
+    }
+
+    fn wake(&self) {
+        *self.permit.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.arrived.notify_one();
+    }
+}

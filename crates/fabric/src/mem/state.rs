@@ -1,0 +1,482 @@
+//! The tables of the in-process fabric and their control side: regions, ports, links.
+
+use super::{MemWaiter, QUEUES_MAX};
+use crate::{Arena, FabricError, LinkEvent, PortSpec, Region, RegionSpec, Stop, Waiter};
+use farside_base::{
+    Access, Capabilities, Completion, LinkId, LocalSlice, Receive, ReceiveQueueId, RegionId,
+    RegionToken, RemoteKey, RemoteRegionId,
+};
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct ProcessNumber(pub(super) u32);
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct PortNumber(u64);
+
+#[derive(Default)]
+pub(super) struct State {
+    processes: u32,
+    regions_made: u32,
+    regions: HashMap<(ProcessNumber, RegionId), Registered>,
+    listeners: HashMap<String, PortNumber>,
+    ports_made: u64,
+    ports: HashMap<PortNumber, PortState>,
+}
+
+/// A region as its owner knows it: what a request is judged by.
+pub(super) struct Registered {
+    pub(super) arena: Arena,
+    pub(super) key: RemoteKey,
+    pub(super) access: Access,
+}
+
+pub(super) struct PortState {
+    pub(super) process: ProcessNumber,
+    pub(super) links: HashMap<LinkId, Link>,
+    /// Numbers below were given out; one without an entry in `links` is closed.
+    links_made: u32,
+    imports_made: u32,
+    pub(super) queues: Vec<ReceiveQueue>,
+    pub(super) completions: VecDeque<Finished>,
+    /// Entries of `completions` that end requests of this port, not receives.
+    pub(super) requests_finished: usize,
+    events: VecDeque<LinkEvent>,
+    armed: bool,
+    waiter: Arc<MemWaiter>,
+}
+
+/// A completion, and the receive queue that gets its place back when it is polled.
+pub(super) struct Finished {
+    pub(super) completion: Completion,
+    pub(super) queue: Option<ReceiveQueueId>,
+}
+
+pub(super) struct ReceiveQueue {
+    depth: usize,
+    pub(super) posted: VecDeque<Receive>,
+    /// Taken receives whose completions nobody has polled yet.
+    pub(super) unpolled: usize,
+    /// Links that take receives from here.
+    links: usize,
+}
+
+pub(super) struct Link {
+    /// The other end.
+    pub(super) peer: (PortNumber, LinkId),
+    pub(super) state: LinkState,
+    pub(super) queue: Option<ReceiveQueueId>,
+    pub(super) imports: HashMap<RemoteRegionId, RegionToken>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum LinkState {
+    /// `connect` was called here; the peer has not answered.
+    Connecting,
+    /// The peer connected; this side has not answered.
+    Requested,
+    /// Usable.
+    Ready,
+    /// The peer is gone; the next request tells so and fails the link.
+    Lost,
+    /// A request failed, or the link was closed here: everything is flushed.
+    Failed,
+}
+
+impl State {
+    pub(super) fn new_process(&mut self) -> ProcessNumber {
+        self.processes += 1;
+        ProcessNumber(self.processes)
+    }
+
+    pub(super) fn port(&self, port: PortNumber) -> &PortState {
+        self.ports.get(&port).expect("a port's state lives as long as the port")
+    }
+
+    pub(super) fn port_mut(&mut self, port: PortNumber) -> &mut PortState {
+        self.ports.get_mut(&port).expect("a port's state lives as long as the port")
+    }
+
+    /// The other end of a link, when that still exists and points back.
+    pub(super) fn peer_of(&self, link: &Link) -> Option<(&PortState, &Link)> {
+        let port = self.ports.get(&link.peer.0)?;
+        Some((port, port.links.get(&link.peer.1)?))
+    }
+
+    pub(super) fn region(&self, process: ProcessNumber, region: RegionId) -> Option<&Registered> {
+        self.regions.get(&(process, region))
+    }
+
+    pub(super) fn register(
+        &mut self,
+        process: ProcessNumber,
+        spec: &RegionSpec,
+    ) -> Result<Region, FabricError> {
+        let bytes =
+            usize::try_from(spec.bytes).map_err(|_| FabricError::Limit("region_bytes_max"))?;
+        let arena =
+            Arena::try_heap(bytes).map_err(|reason| FabricError::System("memory", reason))?;
+        self.regions_made += 1;
+        let id = RegionId(self.regions_made);
+        // The standard library seeds each `RandomState` from the system's random numbers.
+        let key = RemoteKey(RandomState::new().hash_one(id.0));
+        let registered = Registered { arena: arena.clone(), key, access: spec.access };
+        self.regions.insert((process, id), registered);
+        let token = RegionToken { region: id, key, bytes: spec.bytes, access: spec.access };
+        Ok(Region { id, arena, token })
+    }
+
+    /// Requests run under the lock that the caller holds, so none is under way.
+    pub(super) fn deregister(
+        &mut self,
+        process: ProcessNumber,
+        region: RegionId,
+    ) -> Result<(), FabricError> {
+        let removed = self.regions.remove(&(process, region));
+        removed.map(|_| ()).ok_or(FabricError::Unknown("region"))
+    }
+
+    pub(super) fn open(
+        &mut self,
+        process: ProcessNumber,
+        spec: &PortSpec,
+        waiter: Arc<MemWaiter>,
+        capabilities: &Capabilities,
+    ) -> Result<PortNumber, FabricError> {
+        self.ports_made += 1;
+        let number = PortNumber(self.ports_made);
+        if let Some(address) = &spec.listen {
+            if self.listeners.contains_key(address) {
+                return Err(FabricError::AddressInUse(address.clone()));
+            }
+            self.listeners.insert(address.clone(), number);
+        }
+        let port = PortState {
+            process,
+            links: HashMap::new(),
+            links_made: 0,
+            imports_made: 0,
+            queues: Vec::new(),
+            completions: VecDeque::with_capacity(capabilities.outstanding_max as usize),
+            requests_finished: 0,
+            events: VecDeque::new(),
+            armed: false,
+            waiter,
+        };
+        self.ports.insert(number, port);
+        Ok(number)
+    }
+
+    pub(super) fn close_port(&mut self, number: PortNumber) {
+        self.listeners.retain(|_, listener| *listener != number);
+        let Some(port) = self.ports.remove(&number) else {
+            return;
+        };
+        for link in port.links.into_values() {
+            self.lose(link.peer);
+        }
+    }
+
+    /// Tells one end of a link that the other is gone.
+    fn lose(&mut self, (port, link): (PortNumber, LinkId)) {
+        let Some(port) = self.ports.get_mut(&port) else {
+            return;
+        };
+        let Some(end) = port.links.get_mut(&link) else {
+            return;
+        };
+        if end.state != LinkState::Failed {
+            end.state = LinkState::Lost;
+        }
+        port.tell(LinkEvent::Lost { link });
+    }
+
+    /// `None` when the port has too many.
+    pub(super) fn create_receive_queue(
+        &mut self,
+        port: PortNumber,
+        depth: usize,
+    ) -> Option<ReceiveQueueId> {
+        let port = self.port_mut(port);
+        if port.queues.len() >= QUEUES_MAX {
+            return None;
+        }
+        let number = ReceiveQueueId(port.queues.len() as u32);
+        port.queues.push(ReceiveQueue {
+            depth,
+            posted: VecDeque::with_capacity(depth),
+            unpolled: 0,
+            links: 0,
+        });
+        port.completions.reserve(depth);
+        Some(number)
+    }
+
+    pub(super) fn connect(
+        &mut self,
+        capabilities: &Capabilities,
+        from: PortNumber,
+        to: &str,
+        hello: &[u8],
+        receives: ReceiveQueueId,
+    ) -> Result<LinkId, FabricError> {
+        let listener = self.listeners.get(to).copied();
+        let listener = listener.ok_or_else(|| FabricError::NobodyThere(to.to_owned()))?;
+        for end in [from, listener] {
+            if self.port(end).links.len() >= capabilities.links_max as usize {
+                return Err(FabricError::Limit("links_max"));
+            }
+        }
+        self.port_mut(from).join_queue(capabilities, receives)?;
+        let here = self.port_mut(from).next_link();
+        let there = self.port_mut(listener).next_link();
+        let link = Link::new((listener, there), LinkState::Connecting, Some(receives));
+        self.port_mut(from).links.insert(here, link);
+        let link = Link::new((from, here), LinkState::Requested, None);
+        self.port_mut(listener).links.insert(there, link);
+        self.port_mut(listener).tell(LinkEvent::Requested { link: there, hello: hello.to_vec() });
+        Ok(here)
+    }
+
+    pub(super) fn accept(
+        &mut self,
+        capabilities: &Capabilities,
+        port: PortNumber,
+        link: LinkId,
+        reply: &[u8],
+        receives: ReceiveQueueId,
+    ) -> Result<(), FabricError> {
+        let asked = self.requester(port, link);
+        if matches!(asked, Err(FabricError::PeerLost)) {
+            self.port_mut(port).forget(link);
+        }
+        let (peer_port, peer_link) = asked?;
+        self.port_mut(port).join_queue(capabilities, receives)?;
+        let end = self.port_mut(port).links.get_mut(&link);
+        let end = end.ok_or(FabricError::Unknown("link"))?;
+        end.state = LinkState::Ready;
+        end.queue = Some(receives);
+        let peer = self.ports.get_mut(&peer_port).ok_or(FabricError::PeerLost)?;
+        let end = peer.links.get_mut(&peer_link).ok_or(FabricError::PeerLost)?;
+        end.state = LinkState::Ready;
+        peer.tell(LinkEvent::Connected { link: peer_link, reply: reply.to_vec() });
+        Ok(())
+    }
+
+    pub(super) fn refuse(
+        &mut self,
+        port: PortNumber,
+        link: LinkId,
+        reason: &[u8],
+    ) -> Result<(), FabricError> {
+        let asked = self.requester(port, link);
+        if matches!(asked, Err(FabricError::Unknown(_))) {
+            return Err(FabricError::Unknown("link"));
+        }
+        self.port_mut(port).forget(link);
+        let Ok((peer_port, peer_link)) = asked else {
+            return Ok(());
+        };
+        if let Some(peer) = self.ports.get_mut(&peer_port) {
+            peer.forget(peer_link);
+            peer.tell(LinkEvent::Refused { link: peer_link, reason: reason.to_vec() });
+        }
+        Ok(())
+    }
+
+    /// Who asked for `link`, as long as it is neither answered nor given up.
+    fn requester(
+        &self,
+        port: PortNumber,
+        link: LinkId,
+    ) -> Result<(PortNumber, LinkId), FabricError> {
+        let end = self.port(port).links.get(&link);
+        match end.map(|end| (end.state, end.queue)) {
+            Some((LinkState::Requested, _)) => {
+                let end = end.ok_or(FabricError::Unknown("link"))?;
+                self.peer_of(end).ok_or(FabricError::PeerLost)?;
+                Ok(end.peer)
+            }
+            Some((LinkState::Lost, None)) => Err(FabricError::PeerLost),
+            _ => Err(FabricError::Unknown("link")),
+        }
+    }
+
+    pub(super) fn import(
+        &mut self,
+        port: PortNumber,
+        link: LinkId,
+        token: &RegionToken,
+    ) -> Result<RemoteRegionId, FabricError> {
+        let end = self.port(port).links.get(&link);
+        let end = end.ok_or(FabricError::Unknown("link"))?;
+        if matches!(end.state, LinkState::Connecting | LinkState::Requested) {
+            return Err(FabricError::Unknown("link"));
+        }
+        let (owner, _) = self.peer_of(end).ok_or(FabricError::PeerLost)?;
+        match self.region(owner.process, token.region) {
+            Some(region) if region.key == token.key => {}
+            _ => return Err(FabricError::Unknown("region token")),
+        }
+        let known = end.imports.iter().find(|(_, known)| *known == token);
+        if let Some((number, _)) = known {
+            return Ok(*number);
+        }
+        let port = self.port_mut(port);
+        let number = RemoteRegionId(port.imports_made);
+        port.imports_made += 1;
+        if let Some(end) = port.links.get_mut(&link) {
+            end.imports.insert(number, *token);
+        }
+        Ok(number)
+    }
+
+    pub(super) fn close(&mut self, port: PortNumber, link: LinkId) {
+        if let Some(end) = self.port_mut(port).forget(link) {
+            self.lose(end.peer);
+        }
+    }
+
+    pub(super) fn path(&self, port: PortNumber, link: LinkId) -> String {
+        match self.port(port).links.get(&link) {
+            Some(end) => format!("mem: copies within this process, {:?}", end.state),
+            None => "mem: closed".to_owned(),
+        }
+    }
+
+    /// Checks that a slice lies in a region of `process`.
+    pub(super) fn check_slice(
+        &self,
+        process: ProcessNumber,
+        slice: &LocalSlice,
+    ) -> Result<(), Stop> {
+        let region = self.region(process, slice.region);
+        let region = region.ok_or(Stop::Invalid("local region"))?;
+        let inside = region.arena.at(slice.offset, slice.bytes as usize);
+        inside.map(|_| ()).map_err(|_| Stop::Invalid("local bounds"))
+    }
+
+    pub(super) fn post_receive(&mut self, port: PortNumber, receive: &Receive) -> Result<(), Stop> {
+        self.check_slice(self.port(port).process, &receive.into)?;
+        let queue = self.port_mut(port).queues.get_mut(receive.queue.0 as usize);
+        let queue = queue.ok_or(Stop::Invalid("receive queue"))?;
+        if queue.posted.len() + queue.unpolled >= queue.depth {
+            return Err(Stop::QueueFull);
+        }
+        queue.posted.push_back(*receive);
+        Ok(())
+    }
+
+    pub(super) fn poll(&mut self, port: PortNumber, out: &mut [Completion]) -> usize {
+        let port = self.port_mut(port);
+        let count = out.len().min(port.completions.len());
+        for (place, finished) in out.iter_mut().zip(port.completions.drain(..count)) {
+            *place = finished.completion;
+            match finished.queue {
+                Some(queue) => port.queues[queue.0 as usize].unpolled -= 1,
+                None => port.requests_finished -= 1,
+            }
+        }
+        count
+    }
+
+    /// A loss waits until the messages that came before it have been polled.
+    pub(super) fn link_events(&mut self, port: PortNumber, out: &mut Vec<LinkEvent>) {
+        let port = self.port_mut(port);
+        for _ in 0..port.events.len() {
+            let Some(event) = port.events.pop_front() else {
+                return;
+            };
+            match event {
+                LinkEvent::Lost { link } if port.has_message_of(link) => {
+                    port.events.push_back(event)
+                }
+                event => out.push(event),
+            }
+        }
+    }
+
+    pub(super) fn arm(&mut self, port: PortNumber) -> bool {
+        let port = self.port_mut(port);
+        let something = !port.completions.is_empty() || !port.events.is_empty();
+        port.armed = !something;
+        something
+    }
+
+    pub(super) fn disarm(&mut self, port: PortNumber) {
+        self.port_mut(port).armed = false;
+    }
+}
+
+impl Link {
+    fn new(peer: (PortNumber, LinkId), state: LinkState, queue: Option<ReceiveQueueId>) -> Self {
+        Self { peer, state, queue, imports: HashMap::new() }
+    }
+}
+
+impl PortState {
+    /// What a request on `link` meets; `None` when no request may name it.
+    pub(super) fn state_of(&self, link: LinkId) -> Option<LinkState> {
+        match self.links.get(&link).map(|end| end.state) {
+            Some(LinkState::Connecting | LinkState::Requested) => None,
+            None if link.0 < self.links_made => Some(LinkState::Failed),
+            state => state,
+        }
+    }
+
+    fn next_link(&mut self) -> LinkId {
+        self.links_made += 1;
+        LinkId(self.links_made - 1)
+    }
+
+    fn join_queue(
+        &mut self,
+        capabilities: &Capabilities,
+        queue: ReceiveQueueId,
+    ) -> Result<(), FabricError> {
+        let queue = self.queues.get_mut(queue.0 as usize);
+        let queue = queue.ok_or(FabricError::Unknown("receive queue"))?;
+        if queue.links > 0 && !capabilities.shared_receive_queue {
+            return Err(FabricError::Lacks("shared_receive_queue"));
+        }
+        queue.links += 1;
+        Ok(())
+    }
+
+    /// Takes a link out of the table; events about it that nobody saw go with it.
+    fn forget(&mut self, link: LinkId) -> Option<Link> {
+        let end = self.links.remove(&link)?;
+        if let Some(queue) = end.queue {
+            self.queues[queue.0 as usize].links -= 1;
+        }
+        self.events.retain(|event| event.link() != link);
+        Some(end)
+    }
+
+    fn has_message_of(&self, link: LinkId) -> bool {
+        let mut finished = self.completions.iter();
+        finished.any(|one| one.queue.is_some() && one.completion.link == link)
+    }
+
+    fn tell(&mut self, event: LinkEvent) {
+        self.events.push_back(event);
+        self.wake();
+    }
+
+    pub(super) fn finish(&mut self, completion: Completion, queue: Option<ReceiveQueueId>) {
+        match queue {
+            Some(queue) => self.queues[queue.0 as usize].unpolled += 1,
+            None => self.requests_finished += 1,
+        }
+        self.completions.push_back(Finished { completion, queue });
+        self.wake();
+    }
+
+    fn wake(&mut self) {
+        if std::mem::take(&mut self.armed) {
+            self.waiter.wake();
+        }
+    }
+}

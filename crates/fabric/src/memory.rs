@@ -1,0 +1,461 @@
+//! Memory that peers may change at any time. It is never lent as `&[u8]`: this file copies in and
+//! out, and does atomics, and nothing else in Farside touches such bytes.
+//!
+//! | who | may do | when |
+//! | --- | --- | --- |
+//! | any thread that holds an [`Arena`] | read, write, atomics within its bounds | always |
+//! | peers, through their fabric | the same, as their access allows | until deregistration |
+//! | whoever made the mapping | unmap | when the last `Arena` is dropped (`keep_alive`) |
+//!
+//! Races between these are expected. Every access to such memory below is an atomic of at most 8
+//! bytes or an assembly block, which the language treats as unordered atomic accesses, so a race
+//! gives torn bytes and never undefined behaviour. Protocols above detect tearing by versions. The
+//! other side of a copy is a slice that its caller borrowed, which nobody else touches meanwhile.
+//! No access touches a byte outside the bytes that were asked for.
+
+mod copy;
+
+use copy::{Private, Shared, copy};
+use std::any::Any;
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The access passes the end of the arena, or a word is not 8-byte aligned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OutOfBounds;
+
+/// A stretch of shared memory, 64-byte aligned. Cloning shares it.
+#[derive(Clone)]
+pub struct Arena {
+    base: NonNull<u8>,
+    bytes: usize,
+    keep_alive: Arc<dyn Any + Send + Sync>,
+}
+
+// SAFETY: all access goes through atomics and assembly copies; the memory lives as long as
+// `keep_alive`, which every clone holds.
+unsafe impl Send for Arena {}
+// SAFETY: as above.
+unsafe impl Sync for Arena {}
+
+/// Heap memory behind an arena without a fabric.
+struct Heap(NonNull<u8>, std::alloc::Layout);
+
+// SAFETY: owns plain memory, freed once in `drop`.
+unsafe impl Send for Heap {}
+// SAFETY: has no methods on `&self`.
+unsafe impl Sync for Heap {}
+
+impl Drop for Heap {
+    fn drop(&mut self) {
+        // SAFETY: allocated by `Arena::heap` with this layout, freed only here.
+        unsafe { std::alloc::dealloc(self.0.as_ptr(), self.1) }
+    }
+}
+
+impl Arena {
+    /// Zeroed memory of this process alone.
+    ///
+    /// # Panics
+    /// When the process is out of memory, as every allocation in Rust.
+    pub fn heap(bytes: usize) -> Self {
+        match Self::try_heap(bytes) {
+            Ok(arena) => arena,
+            Err(_) => std::alloc::handle_alloc_error(std::alloc::Layout::new::<u8>()),
+        }
+    }
+
+    /// Zeroed memory of this process alone, unless there is none.
+    ///
+    /// # Errors
+    /// `OutOfMemory`: ask for less, or free something.
+    pub fn try_heap(bytes: usize) -> std::io::Result<Self> {
+        let none = std::io::ErrorKind::OutOfMemory;
+        let layout = std::alloc::Layout::from_size_align(bytes.max(64), 4096).map_err(|_| none)?;
+        // SAFETY: the layout has a size over zero.
+        let memory = unsafe { std::alloc::alloc_zeroed(layout) };
+        let base = NonNull::new(memory).ok_or(none)?;
+        Ok(Self { base, bytes, keep_alive: Arc::new(Heap(base, layout)) })
+    }
+
+    /// Wraps memory that somebody else mapped.
+    ///
+    /// # Safety
+    /// `base` is 64-byte aligned and readable and writable for `bytes` until `keep_alive` is
+    /// dropped, and nothing in this process forms a reference to it.
+    pub unsafe fn from_raw(
+        base: NonNull<u8>,
+        bytes: usize,
+        keep_alive: Arc<dyn Any + Send + Sync>,
+    ) -> Self {
+        assert!(base.as_ptr().addr().is_multiple_of(64));
+        Self { base, bytes, keep_alive }
+    }
+
+    /// Bytes of it.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// The part of `bytes` from `offset` on, as an arena of its own.
+    ///
+    /// # Errors
+    /// When it passes the end or `offset` is not a multiple of 64.
+    pub fn part(&self, offset: u64, bytes: usize) -> Result<Self, OutOfBounds> {
+        if !offset.is_multiple_of(64) {
+            return Err(OutOfBounds);
+        }
+        let base = NonNull::new(self.at(offset, bytes)?).ok_or(OutOfBounds)?;
+        Ok(Self { base, bytes, keep_alive: Arc::clone(&self.keep_alive) })
+    }
+
+    /// The address of `bytes` bytes at `offset`, for a fabric that hands it to a device or to
+    /// [`copy_from`](Self::copy_from). Not for reading or writing in any other way.
+    ///
+    /// # Errors
+    /// When they pass the end.
+    #[inline]
+    pub fn at(&self, offset: u64, bytes: usize) -> Result<*mut u8, OutOfBounds> {
+        let size = self.bytes as u64;
+        if offset > size || bytes as u64 > size - offset {
+            return Err(OutOfBounds);
+        }
+        // SAFETY: `offset` is within the memory, as just checked.
+        Ok(unsafe { self.base.as_ptr().add(offset as usize) })
+    }
+
+    #[inline]
+    fn word(&self, offset: u64) -> Result<&AtomicU64, OutOfBounds> {
+        if !offset.is_multiple_of(8) {
+            return Err(OutOfBounds);
+        }
+        let at = self.at(offset, 8)?;
+        // SAFETY: in bounds, 8-byte aligned (the base is 64-byte aligned), lives as long as self,
+        // and only ever accessed atomically.
+        Ok(unsafe { &*at.cast::<AtomicU64>() })
+    }
+
+    /// Copies bytes out. Order and tearing are undefined beyond 8 aligned bytes.
+    ///
+    /// # Errors
+    /// When they pass the end; nothing is copied then.
+    #[inline]
+    pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), OutOfBounds> {
+        let from = self.at(offset, out.len())?;
+        // SAFETY: source is in bounds, target is an exclusive slice; they do not overlap because
+        // no reference to arena memory exists.
+        unsafe { copy::<Shared, Private>(from, out.as_mut_ptr(), out.len()) };
+        Ok(())
+    }
+
+    /// Copies bytes in.
+    ///
+    /// # Errors
+    /// When they pass the end; nothing is copied then.
+    #[inline]
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), OutOfBounds> {
+        let to = self.at(offset, bytes.len())?;
+        // SAFETY: target is in bounds, source is a shared slice; no overlap, as in `read`.
+        unsafe { copy::<Private, Shared>(bytes.as_ptr(), to, bytes.len()) };
+        Ok(())
+    }
+
+    /// Copies `bytes` from another arena (or another, not overlapping, part of this one).
+    ///
+    /// # Errors
+    /// When they pass the end of either; nothing is copied then.
+    #[inline(always)]
+    pub fn copy_from(
+        &self,
+        offset: u64,
+        from: &Self,
+        from_offset: u64,
+        bytes: usize,
+    ) -> Result<(), OutOfBounds> {
+        let to = self.at(offset, bytes)?;
+        let from = from.at(from_offset, bytes)?;
+        // SAFETY: both in bounds. Should they overlap, bytes of the overlap are mixed, as in any
+        // other race on shared memory.
+        unsafe { copy::<Shared, Shared>(from, to, bytes) };
+        Ok(())
+    }
+
+    /// Sets bytes to zero.
+    ///
+    /// # Errors
+    /// When they pass the end.
+    pub fn zero(&self, offset: u64, bytes: usize) -> Result<(), OutOfBounds> {
+        const ZEROES: [u8; 4096] = [0; 4096];
+        self.at(offset, bytes)?;
+        let mut done = 0;
+        while done < bytes {
+            let step = (bytes - done).min(ZEROES.len());
+            self.write(offset + done as u64, &ZEROES[..step])?;
+            done += step;
+        }
+        Ok(())
+    }
+
+    /// Loads an aligned 64-bit word.
+    ///
+    /// # Errors
+    /// When it passes the end or is misaligned.
+    #[inline]
+    pub fn load(&self, offset: u64, order: Ordering) -> Result<u64, OutOfBounds> {
+        Ok(self.word(offset)?.load(order))
+    }
+
+    /// Stores an aligned 64-bit word.
+    ///
+    /// # Errors
+    /// When it passes the end or is misaligned.
+    #[inline]
+    pub fn store(&self, offset: u64, value: u64, order: Ordering) -> Result<(), OutOfBounds> {
+        self.word(offset)?.store(value, order);
+        Ok(())
+    }
+
+    /// Adds to an aligned word, wrapping; the value before.
+    ///
+    /// # Errors
+    /// When it passes the end or is misaligned.
+    #[inline]
+    pub fn fetch_add(&self, offset: u64, add: u64) -> Result<u64, OutOfBounds> {
+        Ok(self.word(offset)?.fetch_add(add, Ordering::AcqRel))
+    }
+
+    /// Replaces an aligned word; the value before.
+    ///
+    /// # Errors
+    /// When it passes the end or is misaligned.
+    #[inline]
+    pub fn swap(&self, offset: u64, new: u64) -> Result<u64, OutOfBounds> {
+        Ok(self.word(offset)?.swap(new, Ordering::AcqRel))
+    }
+
+    /// Replaces an aligned word if it has the expected value; the value before either way.
+    ///
+    /// # Errors
+    /// When it passes the end or is misaligned.
+    #[inline]
+    pub fn compare_swap(&self, offset: u64, expected: u64, new: u64) -> Result<u64, OutOfBounds> {
+        let word = self.word(offset)?;
+        Ok(match word.compare_exchange(expected, new, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(before) | Err(before) => before,
+        })
+    }
+
+    /// Adds to the fields of an aligned word; the value before. A set bit of `boundaries` is the top
+    /// bit of a field, and no carry leaves it.
+    ///
+    /// # Errors
+    /// When it passes the end or is misaligned.
+    #[inline]
+    pub fn masked_fetch_add(
+        &self,
+        offset: u64,
+        add: u64,
+        boundaries: u64,
+    ) -> Result<u64, OutOfBounds> {
+        // Without its top bits no field can carry into the next; those bits add without carry.
+        self.update(offset, |word| {
+            ((word & !boundaries).wrapping_add(add & !boundaries)) ^ ((word ^ add) & boundaries)
+        })
+    }
+
+    /// Replaces the bits under `swap_mask` if those under `compare_mask` are as expected; the value
+    /// before either way.
+    ///
+    /// # Errors
+    /// When it passes the end or is misaligned.
+    #[inline]
+    pub fn masked_compare_swap(
+        &self,
+        offset: u64,
+        expected: u64,
+        compare_mask: u64,
+        new: u64,
+        swap_mask: u64,
+    ) -> Result<u64, OutOfBounds> {
+        self.update(offset, |word| {
+            if (word ^ expected) & compare_mask == 0 {
+                (word & !swap_mask) | (new & swap_mask)
+            } else {
+                word
+            }
+        })
+    }
+
+    /// Changes an aligned word by a function, again until nobody interfered; the value before.
+    ///
+    /// # Errors
+    /// When it passes the end or is misaligned.
+    #[inline]
+    pub fn update(
+        &self,
+        offset: u64,
+        mut change: impl FnMut(u64) -> u64,
+    ) -> Result<u64, OutOfBounds> {
+        let word = self.word(offset)?;
+        let mut before = word.load(Ordering::Acquire);
+        loop {
+            let new = change(before);
+            match word.compare_exchange_weak(before, new, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Ok(before),
+                Err(now) => before = now,
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Arena {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Arena({} B)", self.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_hold_at_both_ends() {
+        let arena = Arena::heap(128);
+        let mut eight = [0; 8];
+        assert_eq!(arena.read(120, &mut eight), Ok(()));
+        assert_eq!(arena.read(121, &mut eight), Err(OutOfBounds));
+        assert_eq!(arena.read(u64::MAX, &mut eight), Err(OutOfBounds));
+        assert_eq!(arena.write(128, &[]), Ok(()));
+        assert_eq!(arena.write(129, &[]), Err(OutOfBounds));
+        assert_eq!(arena.load(4, Ordering::Relaxed), Err(OutOfBounds));
+    }
+
+    #[test]
+    fn every_length_and_alignment_copies_exactly() {
+        let arena = Arena::heap(1024);
+        let pattern: Vec<u8> = (0..600).map(|i| i as u8 | 1).collect();
+        for offset in 0..9 {
+            for bytes in (0..80).chain([127, 128, 129, 255, 256, 257, 511, 512, 513]) {
+                arena.zero(0, 1024).unwrap();
+                arena.write(offset, &pattern[..bytes]).unwrap();
+                let mut back = vec![0; bytes + 1];
+                arena.read(offset, &mut back).unwrap();
+                assert_eq!(&back[..bytes], &pattern[..bytes]);
+                assert_eq!(back[bytes], 0, "nothing past the end");
+            }
+        }
+    }
+
+    /// All lengths that take another way, and their neighbours.
+    fn lengths() -> impl Iterator<Item = usize> {
+        (0..300).chain([383, 384, 385, 511, 512, 513, 1000, 4095, 4096])
+    }
+
+    #[test]
+    fn shared_copies_are_exact_at_every_alignment() {
+        let (from, to) = (Arena::heap(8192), Arena::heap(8192));
+        let pattern: Vec<u8> = (0..8192).map(|at| (at * 7 + at / 251) as u8).collect();
+        from.write(0, &pattern).unwrap();
+        for bytes in lengths() {
+            for (source, target) in [(0, 0), (1, 2), (3, 17), (16, 8), (31, 33), (63, 5)] {
+                to.write(0, &vec![0xee; bytes + 128]).unwrap();
+                to.copy_from(target, &from, source, bytes).unwrap();
+                let mut back = vec![0; bytes + 128];
+                to.read(0, &mut back).unwrap();
+                let (place, start) = (target as usize, source as usize);
+                let end = place + bytes;
+                assert_eq!(back[place..end], pattern[start..start + bytes]);
+                let beside = back[..place].iter().chain(&back[end..]);
+                assert!(beside.copied().all(|byte| byte == 0xee), "{bytes} bytes to {target}");
+            }
+        }
+    }
+
+    /// Two pages between two that nobody may touch: an access beyond either end ends the process.
+    #[cfg(target_os = "linux")]
+    fn fenced() -> Arena {
+        use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect};
+        const PAGE: usize = 4096;
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a fresh mapping of four pages, never unmapped; the outer two become untouchable
+        // before anybody knows of them.
+        unsafe {
+            let none = std::ptr::null_mut();
+            let all = mmap_anonymous(none, 4 * PAGE, access, MapFlags::PRIVATE).unwrap();
+            mprotect(all, PAGE, MprotectFlags::empty()).unwrap();
+            mprotect(all.byte_add(3 * PAGE), PAGE, MprotectFlags::empty()).unwrap();
+            let base = NonNull::new(all.cast::<u8>().add(PAGE)).unwrap();
+            Arena::from_raw(base, 2 * PAGE, Arc::new(()))
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn not_a_byte_beyond_the_edges_is_touched() {
+        let (one, other) = (fenced(), fenced());
+        let end = one.len();
+        let mut slice = vec![0; end];
+        for bytes in lengths() {
+            for offset in [0, (end - bytes) as u64] {
+                one.read(offset, &mut slice[..bytes]).unwrap();
+                one.write(offset, &slice[..bytes]).unwrap();
+                for other_offset in [0, (end - bytes) as u64] {
+                    one.copy_from(offset, &other, other_offset, bytes).unwrap();
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn aligned_words_are_never_torn() {
+        let arena = Arena::heap(64);
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                for at in 0..100_000_u64 {
+                    let word = if at % 2 == 0 { 0 } else { u64::MAX };
+                    arena.write(8, &word.to_ne_bytes()).unwrap();
+                }
+                stop.store(true, Ordering::Release);
+            });
+            while !stop.load(Ordering::Acquire) {
+                let mut word = [0; 8];
+                arena.read(8, &mut word).unwrap();
+                assert!(word == [0; 8] || word == [0xff; 8], "{word:?}");
+            }
+        });
+    }
+
+    #[test]
+    fn atomics_give_the_value_before() {
+        let arena = Arena::heap(64);
+        assert_eq!(arena.fetch_add(8, 5), Ok(0));
+        assert_eq!(arena.swap(8, 7), Ok(5));
+        assert_eq!(arena.compare_swap(8, 6, 1), Ok(7));
+        assert_eq!(arena.compare_swap(8, 7, 0xff00), Ok(7));
+        // Two fields of 16 bits: the carry out of the lower one is lost.
+        assert_eq!(arena.masked_fetch_add(8, 0x0001_0100, 0x8000_8000), Ok(0xff00));
+        assert_eq!(arena.load(8, Ordering::Acquire), Ok(0x0001_0000));
+        assert_eq!(arena.masked_compare_swap(8, 0x55, 0xff, 9, 0xf), Ok(0x0001_0000));
+        assert_eq!(arena.masked_compare_swap(8, 0xff00, 0xff, 9, 0xf), Ok(0x0001_0000));
+        assert_eq!(arena.load(8, Ordering::Acquire), Ok(0x0001_0009));
+        for misaligned in [1, 60, 64] {
+            assert_eq!(arena.fetch_add(misaligned, 1), Err(OutOfBounds));
+        }
+    }
+
+    #[test]
+    fn impossible_memory_is_an_error() {
+        assert!(Arena::try_heap(usize::MAX).is_err());
+        assert!(Arena::try_heap(usize::MAX / 4).is_err());
+        assert!(Arena::heap(0).is_empty());
+    }
+}

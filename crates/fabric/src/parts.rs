@@ -1,0 +1,140 @@
+//! What a request touches, kind by kind, and the checks that need no table: one place, so that all
+//! fabrics refuse the same things by the same names.
+
+use crate::Stop;
+use farside_base::{
+    Access, AtomicScope, Capabilities, CompletionKind, LocalSlice, Operation, RemoteSlice, Source,
+};
+
+/// An [`Operation`] taken apart.
+#[derive(Clone, Copy, Debug)]
+pub struct Parts<'a> {
+    /// Whole-word name of the operation, for people.
+    pub name: &'static str,
+    /// What its completion will say.
+    pub kind: CompletionKind,
+    /// Local slices it reads (WRITE, SEND) or fills (READ, atomics).
+    pub local: &'a [LocalSlice],
+    /// Bytes that travel in the request itself.
+    pub inline: Option<&'a [u8]>,
+    /// The place at the peer; a SEND has none.
+    pub remote: Option<RemoteSlice>,
+    /// What it needs to be allowed there.
+    pub access: Access,
+    /// Immediate data, which takes a receive at the peer.
+    pub immediate: Option<u32>,
+    /// SWAP or a masked form.
+    pub extended: bool,
+}
+
+impl<'a> Parts<'a> {
+    /// Takes `operation` apart.
+    pub fn of(operation: &'a Operation<'a>) -> Self {
+        match operation {
+            Operation::Write { source, to, immediate } => Self {
+                immediate: *immediate,
+                ..Self::outgoing("write", CompletionKind::Write, source, Some(*to))
+            },
+            Operation::Send { source, immediate } => Self {
+                immediate: *immediate,
+                ..Self::outgoing("send", CompletionKind::Send, source, None)
+            },
+            Operation::Read { into, from } => Self {
+                name: "read",
+                kind: CompletionKind::Read,
+                local: into,
+                inline: None,
+                remote: Some(*from),
+                access: Access::READ,
+                immediate: None,
+                extended: false,
+            },
+            Operation::FetchAdd { at, into, .. } => Self::atomic("fetch_add", *at, into, false),
+            Operation::CompareSwap { at, into, .. } => {
+                Self::atomic("compare_swap", *at, into, false)
+            }
+            Operation::Swap { at, into, .. } => Self::atomic("swap", *at, into, true),
+            Operation::MaskedCompareSwap { at, into, .. } => {
+                Self::atomic("masked_compare_swap", *at, into, true)
+            }
+            Operation::MaskedFetchAdd { at, into, .. } => {
+                Self::atomic("masked_fetch_add", *at, into, true)
+            }
+        }
+    }
+
+    fn outgoing(
+        name: &'static str,
+        kind: CompletionKind,
+        source: &Source<'a>,
+        remote: Option<RemoteSlice>,
+    ) -> Self {
+        let (local, inline): (&[LocalSlice], _) = match *source {
+            Source::Gather(slices) => (slices, None),
+            Source::Inline(bytes) => (&[], Some(bytes)),
+        };
+        Self {
+            name,
+            kind,
+            local,
+            inline,
+            remote,
+            access: if remote.is_some() { Access::WRITE } else { Access::NONE },
+            immediate: None,
+            extended: false,
+        }
+    }
+
+    fn atomic(name: &'static str, at: RemoteSlice, into: &'a LocalSlice, extended: bool) -> Self {
+        Self {
+            name,
+            kind: CompletionKind::Atomic,
+            local: std::slice::from_ref(into),
+            inline: None,
+            remote: Some(at),
+            access: Access::ATOMIC,
+            immediate: None,
+            extended,
+        }
+    }
+
+    /// Bytes the request moves.
+    pub fn bytes(&self) -> u64 {
+        let gathered: u64 = self.local.iter().map(|slice| u64::from(slice.bytes)).sum();
+        gathered + self.inline.map_or(0, |bytes| bytes.len() as u64)
+    }
+
+    /// Whether it takes a receive at the peer.
+    pub fn takes_receive(&self) -> bool {
+        self.kind == CompletionKind::Send || self.immediate.is_some()
+    }
+
+    /// Refuses what a fabric with these capabilities cannot do, whatever its tables say.
+    ///
+    /// # Errors
+    /// `Stop::Invalid` with the names listed there.
+    pub fn check(&self, capabilities: &Capabilities) -> Result<(), Stop> {
+        let atomic = self.kind == CompletionKind::Atomic;
+        let send = self.kind == CompletionKind::Send;
+        let bytes = self.bytes();
+        let inline = self.inline.map_or(0, <[u8]>::len);
+        let wrong_slice = |slice: &LocalSlice| slice.bytes != 8 || !slice.offset.is_multiple_of(8);
+        let table = [
+            (self.kind == CompletionKind::Write && !capabilities.write, "lacks write"),
+            (self.kind == CompletionKind::Read && !capabilities.read, "lacks read"),
+            (send && !capabilities.send, "lacks send"),
+            (atomic && capabilities.atomics == AtomicScope::None, "lacks atomics"),
+            (self.extended && !capabilities.extended_atomics, "lacks extended_atomics"),
+            (self.immediate.is_some() && !capabilities.immediate, "lacks immediate"),
+            (self.local.len() > capabilities.slices_max as usize, "too many slices"),
+            (inline > capabilities.inline_bytes_max as usize, "inline too long"),
+            (send && bytes > u64::from(capabilities.send_bytes_max), "send too long"),
+            (!send && bytes > capabilities.transfer_bytes_max, "transfer too long"),
+            (atomic && self.local.iter().any(wrong_slice), "atomic slice"),
+        ];
+        match table.into_iter().find(|(wrong, _)| *wrong) {
+            Some((_, name)) => Err(Stop::Invalid(name)),
+            None => Ok(()),
+        }
+    }
+}
