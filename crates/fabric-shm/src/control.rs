@@ -1,0 +1,595 @@
+//! The control side of a fabric: what its ports and its control thread share, and that thread.
+//!
+//! The thread sleeps in `epoll_wait` until a socket has something. It accepts connections, answers
+//! peers' imports without the program's help, and sees when a peer's process is gone. What it
+//! learns goes to the inboxes of ports. It waits for nobody: sockets do not block, and locks are
+//! held for moments.
+
+use crate::barrier;
+use crate::bell::SharedBell;
+use crate::connection::{Answer, Connection, Inbound, Inbox, Peer, Stage, lock};
+use crate::layout::{LINKS_MAX, PORTS_MAX, bells, board};
+use crate::mapping::{Peers, Shared};
+use crate::message::{MESSAGE_BYTES_MAX, Message, Terms};
+use crate::options::ShmOptions;
+use crate::region::RegionTable;
+use crate::ring::Geometry;
+use crate::socket::{self, Received};
+use farside_base::{LinkId, RegionId, RemoteKey};
+use farside_fabric::FabricError;
+use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::mem::MaybeUninit;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Most connections that have not said hello; further ones are dropped.
+const FRESH_MAX: usize = 256;
+
+/// The token of the event that ends the thread.
+const STOP: u64 = 0;
+
+/// What the ports of a fabric and its control thread share.
+pub(crate) struct Inner {
+    pub(crate) options: ShmOptions,
+    /// Whether this process can do both halves of the light and heavy barrier.
+    pub(crate) barriers: bool,
+    pub(crate) board: Shared,
+    pub(crate) bells: Shared,
+    pub(crate) regions: Mutex<RegionTable>,
+    registry: Mutex<Registry>,
+    epoll: OwnedFd,
+    stop: OwnedFd,
+}
+
+/// What sockets there are, by token.
+#[derive(Default)]
+struct Registry {
+    tokens: u64,
+    entries: HashMap<u64, Entry>,
+    /// By number.
+    ports: Vec<Option<Arc<Inbox>>>,
+}
+
+enum Entry {
+    /// A listening socket and the port that listens. Used under the lock of the registry alone, so
+    /// that its name is free as soon as it is forgotten.
+    Listener(OwnedFd, Arc<Inbox>),
+    /// A connection to that port that has not said hello.
+    Fresh(Arc<OwnedFd>, Arc<Inbox>),
+    /// One end of a link.
+    Link(Arc<Connection>),
+}
+
+/// Who has something to say, for the control thread.
+enum Speaker {
+    Listener,
+    Fresh(Arc<OwnedFd>, Arc<Inbox>),
+    Link(Arc<Connection>),
+}
+
+impl Entry {
+    fn socket(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Listener(socket, _) => socket.as_fd(),
+            Self::Fresh(socket, _) => socket.as_fd(),
+            Self::Link(connection) => connection.socket.as_fd(),
+        }
+    }
+}
+
+fn system(what: &'static str) -> impl FnOnce(Errno) -> FabricError {
+    move |reason| FabricError::System(what, reason.into())
+}
+
+impl Inner {
+    fn new(options: ShmOptions) -> Result<Self, FabricError> {
+        let memory = |name, bytes, peers| {
+            Shared::new(name, bytes, peers)
+                .map_err(|reason| FabricError::System("memory for control", reason))
+        };
+        let board = memory("farside-board", board::BYTES, Peers::Read)?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("epoll"))?;
+        let stop = eventfd(0, EventfdFlags::CLOEXEC).map_err(system("eventfd"))?;
+        let data = epoll::EventData::new_u64(STOP);
+        epoll::add(&epoll, &stop, data, epoll::EventFlags::IN).map_err(system("epoll"))?;
+        Ok(Self {
+            options,
+            barriers: barrier::register(),
+            bells: memory("farside-bells", bells::BYTES, Peers::Write)?,
+            regions: Mutex::new(RegionTable::new(board.arena.clone())),
+            board,
+            registry: Mutex::default(),
+            epoll,
+            stop,
+        })
+    }
+
+    /// A port number that nobody has, and the inbox of the port that has it now.
+    pub(crate) fn take_port(&self) -> Result<(u32, Arc<Inbox>), FabricError> {
+        let mut registry = lock(&self.registry);
+        let free = registry.ports.iter().position(Option::is_none);
+        let number = free.unwrap_or(registry.ports.len());
+        let limit = FabricError::Limit("ports");
+        if number >= PORTS_MAX as usize {
+            return Err(limit);
+        }
+        let bell = SharedBell::new(&self.bells.arena, number as u32).ok_or(limit)?;
+        let inbox = Arc::new(Inbox::new(bell));
+        let entry = Some(Arc::clone(&inbox));
+        match registry.ports.get_mut(number) {
+            Some(place) => *place = entry,
+            None => registry.ports.push(entry),
+        }
+        Ok((number as u32, inbox))
+    }
+
+    pub(crate) fn give_back_port(&self, number: u32) {
+        if let Some(place) = lock(&self.registry).ports.get_mut(number as usize) {
+            *place = None;
+        }
+    }
+
+    /// Makes every port look at its regions.
+    fn call_attention(&self) {
+        for inbox in lock(&self.registry).ports.iter().flatten() {
+            inbox.call_attention();
+        }
+    }
+
+    /// The terms of a link of port `port`.
+    pub(crate) fn terms(&self, port: u32) -> Terms {
+        Terms { geometry: self.geometry(), port, barriers: self.barriers }
+    }
+
+    /// The rings that links send with here.
+    pub(crate) fn geometry(&self) -> Geometry {
+        Geometry { slots: self.options.ring_slots, bulk: self.options.bulk_bytes }
+    }
+
+    /// Listens at `name` for a port.
+    pub(crate) fn listen(&self, name: &str, inbox: &Arc<Inbox>) -> Result<u64, FabricError> {
+        let socket = socket::listen(name)?;
+        self.watch(|_| Entry::Listener(socket, Arc::clone(inbox)))
+    }
+
+    /// Connects a port to who listens at `name`, as `link`.
+    pub(crate) fn connect(
+        &self,
+        name: &str,
+        link: LinkId,
+        inbox: &Arc<Inbox>,
+    ) -> Result<Arc<Connection>, FabricError> {
+        let socket = Arc::new(socket::connect(name)?);
+        let inbox = Arc::clone(inbox);
+        let mut made = None;
+        self.watch(|token| {
+            let connection = Connection::new(token, socket, link, inbox, Stage::Connecting);
+            let connection = Arc::new(connection);
+            made = Some(Arc::clone(&connection));
+            Entry::Link(connection)
+        })?;
+        made.ok_or(FabricError::PeerLost)
+    }
+
+    /// Lets the thread look after a socket.
+    fn watch(&self, make: impl FnOnce(u64) -> Entry) -> Result<u64, FabricError> {
+        let mut registry = lock(&self.registry);
+        registry.tokens += 1;
+        let token = registry.tokens;
+        let entry = make(token);
+        let data = epoll::EventData::new_u64(token);
+        // Under the lock, so that the thread finds the entry when the first event comes.
+        epoll::add(&self.epoll, entry.socket(), data, epoll::EventFlags::IN)
+            .map_err(system("epoll"))?;
+        registry.entries.insert(token, entry);
+        Ok(token)
+    }
+
+    /// Forgets a socket. It is closed when nobody holds it any more.
+    pub(crate) fn forget(&self, token: u64) {
+        let entry = lock(&self.registry).entries.remove(&token);
+        if let Some(entry) = entry {
+            // Fails only for a socket that is not watched.
+            let _ = epoll::delete(&self.epoll, entry.socket());
+        }
+    }
+
+    fn speaker(&self, token: u64) -> Option<Speaker> {
+        match lock(&self.registry).entries.get(&token)? {
+            Entry::Listener(..) => Some(Speaker::Listener),
+            Entry::Fresh(socket, inbox) => {
+                Some(Speaker::Fresh(Arc::clone(socket), Arc::clone(inbox)))
+            }
+            Entry::Link(connection) => Some(Speaker::Link(Arc::clone(connection))),
+        }
+    }
+
+    /// Connections that have not said hello.
+    fn fresh(&self) -> Vec<(u64, Arc<OwnedFd>, Arc<Inbox>)> {
+        let registry = lock(&self.registry);
+        let fresh = registry.entries.iter().filter_map(|(token, entry)| match entry {
+            Entry::Fresh(socket, inbox) => Some((*token, Arc::clone(socket), Arc::clone(inbox))),
+            Entry::Listener(..) | Entry::Link(_) => None,
+        });
+        fresh.collect()
+    }
+
+    /// Takes a connection that waits at a listener, with the port it is for.
+    fn accept(&self, token: u64) -> rustix::io::Result<Option<(OwnedFd, Arc<Inbox>)>> {
+        match lock(&self.registry).entries.get(&token) {
+            Some(Entry::Listener(socket, inbox)) => {
+                let accepted = socket::accept(socket.as_fd())?;
+                Ok(accepted.map(|socket| (socket, Arc::clone(inbox))))
+            }
+            Some(Entry::Fresh(..) | Entry::Link(_)) | None => Ok(None),
+        }
+    }
+
+    /// Forgets every socket of a port that goes.
+    pub(crate) fn forget_port(&self, inbox: &Arc<Inbox>) {
+        let mut registry = lock(&self.registry);
+        registry.entries.retain(|_, entry| {
+            let owner = match entry {
+                Entry::Listener(_, owner) => owner,
+                Entry::Fresh(_, owner) => owner,
+                Entry::Link(connection) => &connection.inbox,
+            };
+            let gone = Arc::ptr_eq(owner, inbox);
+            if gone {
+                socket::end(entry.socket());
+                // Fails only for a socket that is not watched.
+                let _ = epoll::delete(&self.epoll, entry.socket());
+            }
+            !gone
+        });
+    }
+
+    /// Ends a link from this side; the port is not told.
+    pub(crate) fn close(&self, connection: &Connection) {
+        connection.end();
+        self.forget(connection.token);
+    }
+
+    /// Ends a link because the peer is gone or broke the rules; the port is told.
+    fn lose(&self, connection: &Connection) {
+        let before = connection.end();
+        self.forget(connection.token);
+        if before != Stage::Ended {
+            let link = connection.link;
+            connection.inbox.push(Inbound::Lost { link });
+        }
+    }
+
+    /// Links whose other ends have imported `region`.
+    pub(crate) fn holders(&self, region: RegionId) -> Vec<Arc<Connection>> {
+        let registry = lock(&self.registry);
+        let links = registry.entries.values().filter_map(|entry| match entry {
+            Entry::Link(link) if lock(&link.held).contains(&region) => Some(Arc::clone(link)),
+            Entry::Listener(..) | Entry::Fresh(..) | Entry::Link(_) => None,
+        });
+        links.collect()
+    }
+
+    /// Sends a message on a link's socket.
+    pub(crate) fn send(
+        &self,
+        connection: &Connection,
+        message: &Message<'_>,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<(), FabricError> {
+        let mut bytes = Vec::with_capacity(64);
+        message.encode(&mut bytes);
+        socket::send(connection.socket.as_fd(), &bytes, descriptors)
+            .map_err(|_| FabricError::PeerLost)
+    }
+}
+
+/// Owns the control thread; dropped with the last port and the fabric.
+pub(crate) struct Control {
+    pub(crate) inner: Arc<Inner>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Control {
+    pub(crate) fn start(options: ShmOptions) -> Result<Self, FabricError> {
+        let inner = Arc::new(Inner::new(options)?);
+        let mut thread = Thread::new(Arc::clone(&inner))?;
+        let thread = std::thread::Builder::new()
+            .name("farside-shm".to_owned())
+            .spawn(move || thread.run())
+            .map_err(|reason| FabricError::System("control thread", reason))?;
+        Ok(Self { inner, thread: Some(thread) })
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        // An event counter takes a first value always.
+        let _ = rustix::io::write(&self.inner.stop, &1u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            // It panicked or it did not; it has ended.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The control thread.
+struct Thread {
+    inner: Arc<Inner>,
+    buffer: Box<[u8; MESSAGE_BYTES_MAX]>,
+    /// Given up to accept and drop a connection when the process has no descriptor left, so that
+    /// a waiting connection cannot keep the thread awake.
+    spare: Option<OwnedFd>,
+}
+
+impl Thread {
+    fn new(inner: Arc<Inner>) -> Result<Self, FabricError> {
+        Ok(Self {
+            inner,
+            buffer: Box::new([0; MESSAGE_BYTES_MAX]),
+            spare: Some(spare_descriptor().map_err(system("eventfd"))?),
+        })
+    }
+
+    fn run(&mut self) {
+        let mut space = [const { MaybeUninit::uninit() }; 64];
+        loop {
+            match epoll::wait(&self.inner.epoll, &mut space, None) {
+                Ok((events, _)) => {
+                    for event in events.iter() {
+                        match event.data.u64() {
+                            STOP => return,
+                            token => self.serve(token),
+                        }
+                    }
+                }
+                Err(Errno::INTR) => {}
+                // Only a closed epoll descriptor, which this thread holds open.
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn serve(&mut self, token: u64) {
+        // What is gone meanwhile needs nothing.
+        match self.inner.speaker(token) {
+            None => {}
+            Some(Speaker::Listener) => self.accept(token),
+            Some(Speaker::Fresh(socket, inbox)) => self.greet(token, &socket, &inbox),
+            Some(Speaker::Link(connection)) => self.listen_to(&connection),
+        }
+    }
+
+    fn accept(&mut self, listener: u64) {
+        loop {
+            match self.inner.accept(listener) {
+                Ok(None) => return,
+                Ok(Some(_)) if self.is_crowded() => {}
+                Ok(Some((socket, inbox))) => {
+                    let socket = Arc::new(socket);
+                    // Refused only for want of kernel memory; then the connection is dropped.
+                    let _ = self.inner.watch(|_| Entry::Fresh(socket, inbox));
+                }
+                Err(Errno::MFILE | Errno::NFILE) => {
+                    self.spare = None;
+                    drop(self.inner.accept(listener));
+                    self.spare = spare_descriptor().ok();
+                    return;
+                }
+                Err(_) => {
+                    // No memory: the connection keeps waiting, and this thread must not spin.
+                    pause(Duration::from_millis(10));
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Whether too many connections have said nothing, although they were listened to. Whoever
+    /// connects and is silent cannot use up all descriptors.
+    fn is_crowded(&mut self) -> bool {
+        let fresh = self.inner.fresh();
+        if fresh.len() < FRESH_MAX {
+            return false;
+        }
+        for (token, socket, inbox) in fresh {
+            self.greet(token, &socket, &inbox);
+        }
+        self.inner.fresh().len() >= FRESH_MAX
+    }
+
+    /// The first message of a connection makes it a link.
+    fn greet(&mut self, token: u64, socket: &Arc<OwnedFd>, inbox: &Arc<Inbox>) {
+        let (length, descriptors) = match socket::receive(socket.as_fd(), &mut self.buffer) {
+            Received::Nothing => return,
+            Received::Ended => return self.inner.forget(token),
+            Received::Datagram(length, descriptors) => (length, descriptors),
+        };
+        let message = Message::decode(&self.buffer[..length]);
+        let Some(Message::Hello { terms, bytes }) = message else {
+            return self.inner.forget(token);
+        };
+        let Ok(peer) = Peer::new(&terms, &descriptors) else {
+            return self.inner.forget(token);
+        };
+        let Some(link) = inbox.open_link(LINKS_MAX) else {
+            let mut refusal = Vec::new();
+            Message::Refuse { bytes: b"links_max" }.encode(&mut refusal);
+            // Best effort: without it the peer sees the connection end.
+            let _ = socket::send(socket.as_fd(), &refusal, &[]);
+            return self.inner.forget(token);
+        };
+        let hello = bytes.to_vec();
+        let (socket, owner) = (Arc::clone(socket), Arc::clone(inbox));
+        let connection = Connection::new(token, socket, link, owner, Stage::Requested);
+        // Set once, just here.
+        let _ = connection.peer.set(peer.clone());
+        let connection = Arc::new(connection);
+        let entry = Entry::Link(Arc::clone(&connection));
+        let known = lock(&self.inner.registry)
+            .entries
+            .get_mut(&token)
+            .map(|place| *place = entry)
+            .is_some();
+        let news = Inbound::Requested { connection: Arc::clone(&connection), peer, hello };
+        if !known || !inbox.push(news) {
+            // The port has gone meanwhile.
+            self.inner.close(&connection);
+        }
+    }
+
+    /// A message of an end of a link, or its end.
+    fn listen_to(&mut self, connection: &Arc<Connection>) {
+        let received = socket::receive(connection.socket.as_fd(), &mut self.buffer);
+        let right = match received {
+            Received::Nothing => true,
+            Received::Ended => false,
+            Received::Datagram(length, descriptors) => {
+                match Message::decode(&self.buffer[..length]) {
+                    Some(message) if message.descriptors() == descriptors.len() => {
+                        understand(&self.inner, connection, &message, descriptors)
+                    }
+                    _ => false,
+                }
+            }
+        };
+        if !right {
+            self.inner.lose(connection);
+        }
+    }
+}
+
+fn spare_descriptor() -> rustix::io::Result<OwnedFd> {
+    eventfd(0, EventfdFlags::CLOEXEC)
+}
+
+/// Does what a message asks for; false when it may not come now, or the link cannot go on.
+fn understand(
+    inner: &Inner,
+    connection: &Arc<Connection>,
+    message: &Message<'_>,
+    mut descriptors: Vec<OwnedFd>,
+) -> bool {
+    let link = connection.link;
+    match (connection.stage(), message) {
+        // What comes after the end was on its way when it came.
+        (Stage::Ended, _) => true,
+        (Stage::Connecting, Message::Accept { terms, bytes }) => {
+            let Ok(peer) = Peer::new(terms, &descriptors) else {
+                return false;
+            };
+            let first = connection.peer.set(peer.clone()).is_ok();
+            if first && connection.advance(Stage::Connecting, Stage::Ready) {
+                let reply = bytes.to_vec();
+                connection.inbox.push(Inbound::Connected { link, peer, reply });
+            }
+            first
+        }
+        (Stage::Connecting, Message::Refuse { bytes }) => {
+            if connection.end() == Stage::Connecting {
+                let reason = bytes.to_vec();
+                connection.inbox.push(Inbound::Refused { link, reason });
+            }
+            inner.forget(connection.token);
+            true
+        }
+        (Stage::Ready, Message::Import { question, region, key }) => {
+            hand_over(inner, connection, *question, *region, *key)
+        }
+        (Stage::Ready, Message::Imported { question, grant }) => {
+            let answer: Answer = grant.map(|grant| (grant, descriptors.pop()));
+            connection.answer(*question, answer)
+        }
+        (Stage::Ready, Message::Broken) => {
+            connection.hear_broken();
+            true
+        }
+        (
+            Stage::Connecting | Stage::Requested | Stage::Ready,
+            Message::Hello { .. }
+            | Message::Accept { .. }
+            | Message::Refuse { .. }
+            | Message::Import { .. }
+            | Message::Imported { .. }
+            | Message::Broken,
+        ) => false,
+    }
+}
+
+/// Answers an import.
+fn hand_over(
+    inner: &Inner,
+    connection: &Connection,
+    question: u64,
+    region: RegionId,
+    key: RemoteKey,
+) -> bool {
+    let granted = {
+        let regions = lock(&inner.regions);
+        let granted = regions.grant(region, key);
+        if granted.is_some() {
+            // Under the lock of the table: whoever revokes the region afterwards finds it held.
+            let mut held = lock(&connection.held);
+            if !held.contains(&region) {
+                held.push(region);
+            }
+        }
+        granted
+    };
+    let (grant, descriptor) = granted.unzip();
+    let message = Message::Imported { question, grant };
+    let descriptors: Vec<_> = match (&descriptor, message.descriptors()) {
+        (Some(descriptor), 1) => vec![descriptor.as_fd()],
+        _ => Vec::new(),
+    };
+    inner.send(connection, &message, &descriptors).is_ok()
+}
+
+/// Gives way to what cannot be waited for.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "no event tells when a peer leaves a request, when memory is free, or a name"
+)]
+pub(crate) fn pause(time: Duration) {
+    std::thread::sleep(time);
+}
+
+/// Says that a region is gone, and waits until no request of a peer can reach it any more.
+///
+/// A requester marks itself at work, then looks at the key; this side has taken the key away, and
+/// then looks who is at work. By the heavy barrier, whoever is not at work now will see that the
+/// key is gone; whoever is, is waited for.
+pub(crate) fn wait_for_requests(inner: &Inner, region: RegionId) -> Result<(), FabricError> {
+    inner.call_attention();
+    barrier::heavy();
+    let mut left = inner.options.control_timeout;
+    for connection in inner.holders(region) {
+        let Some(peer) = connection.peer.get() else {
+            continue;
+        };
+        let first = peer.in_flight();
+        let at_work = |now: u64| first % 2 == 1 && now == first && !connection.has_ended();
+        let mut spins = 0;
+        while at_work(peer.in_flight()) {
+            spins += 1;
+            if spins < 1000 {
+                std::hint::spin_loop();
+                continue;
+            }
+            let step = Duration::from_micros(50);
+            left = left.checked_sub(step).ok_or_else(|| {
+                let reason = std::io::ErrorKind::TimedOut.into();
+                FabricError::System("a peer stopped in the middle of a request", reason)
+            })?;
+            pause(step);
+        }
+    }
+    for connection in inner.holders(region) {
+        lock(&connection.held).retain(|held| *held != region);
+    }
+    Ok(())
+}

@@ -1,0 +1,357 @@
+//! The ring and the sleep protocol as small programs for a search of their interleavings: all of
+//! them with `--cfg loom`, random ones of larger programs with `--cfg shuttle`.
+//!
+//! Both halves of the light and heavy barrier stand for sequentially consistent fences here, which
+//! is what they are together ([`crate::barrier`]). That the search can see a missing one is shown
+//! by [`Barriers::NoLight`].
+
+#[cfg(loom)]
+use loom as engine;
+#[cfg(shuttle)]
+use shuttle as engine;
+
+use crate::bell::{Bell, Pace, ShmWaiter, ring};
+use crate::layout::link;
+use crate::ring::{Consumer, Geometry, Kind, NoPlace, Producer, ReadWords, WriteWords};
+use engine::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use engine::sync::{Arc, Condvar, Mutex};
+use engine::thread;
+use farside_fabric::Waiter;
+use std::time::Duration;
+
+/// How much a program does: a search of all interleavings bears little.
+const LARGE: bool = cfg!(shuttle);
+
+/// Slots and bulk so small that every program goes round.
+const TINY: Geometry = Geometry { slots: 2, bulk: 256 };
+
+/// Link memory of searched words.
+#[derive(Clone)]
+struct Words(Arc<Vec<AtomicU64>>);
+
+impl Words {
+    fn new() -> Self {
+        let count = 3 + (TINY.slots as usize * 64 + TINY.bulk as usize) / 8;
+        Self(Arc::new((0..count).map(|_| AtomicU64::new(0)).collect()))
+    }
+
+    fn word(&self, offset: u64) -> &AtomicU64 {
+        match offset {
+            link::SLOTS_TAKEN => &self.0[0],
+            link::BULK_TAKEN => &self.0[1],
+            link::BLOCKED => &self.0[2],
+            offset => &self.0[3 + (offset - link::SLOTS) as usize / 8],
+        }
+    }
+}
+
+impl ReadWords for Words {
+    fn load(&self, offset: u64, order: Ordering) -> u64 {
+        self.word(offset).load(order)
+    }
+}
+
+impl WriteWords for Words {
+    fn store(&self, offset: u64, value: u64, order: Ordering) {
+        self.word(offset).store(value, order);
+    }
+}
+
+/// Two ends of a link, of which one sends and the other receives.
+fn ends() -> (Producer<Words, Words>, Consumer<Words, Words>) {
+    let (sending, receiving) = (Words::new(), Words::new());
+    let producer = Producer::new(sending.clone(), receiving.clone(), TINY);
+    (producer, Consumer::new(receiving, sending, TINY))
+}
+
+/// Sends `value` in its first and last word, unless the ring is full.
+fn try_send(producer: &mut Producer<Words, Words>, bytes: u32, value: u64) -> bool {
+    let place = match producer.reserve(bytes) {
+        Ok(place) => place,
+        Err(NoPlace::Full) => return false,
+        Err(NoPlace::Violation) => panic!("the consumer's counts are right"),
+    };
+    let last = u64::from(bytes - 8) / 8 * 8;
+    for offset in [0, last] {
+        let own = producer.own();
+        own.store(place.payload + offset, value, Ordering::Relaxed);
+    }
+    producer.publish(&place, Kind::SendImmediate, bytes, value as u32);
+    true
+}
+
+/// Takes a message and gives its value, if there is one.
+fn try_receive(consumer: &mut Consumer<Words, Words>) -> Option<u64> {
+    let message = consumer.peek().expect("the producer's headers are right")?;
+    let last = u64::from(message.bytes - 8) / 8 * 8;
+    let word = |offset| consumer.other().load(message.payload + offset, Ordering::Relaxed);
+    let (first, second) = (word(0), word(last));
+    assert_eq!(first, second, "all bytes are there with the header");
+    assert_eq!(first, u64::from(message.immediate));
+    consumer.take(&message);
+    // As if there were more, every other time.
+    consumer.settle(first % 2 == 1);
+    Some(first)
+}
+
+/// Every message arrives once, whole, in order, although the ring is full in between.
+fn messages_pass_in_order(bytes: fn(u64) -> u32, count: u64) {
+    let (mut producer, mut consumer) = ends();
+    let sender = thread::spawn(move || {
+        for value in 1..=count {
+            while !try_send(&mut producer, bytes(value), value) {
+                thread::yield_now();
+            }
+        }
+    });
+    for value in 1..=count {
+        let got = loop {
+            match try_receive(&mut consumer) {
+                Some(got) => break got,
+                None => thread::yield_now(),
+            }
+        };
+        assert_eq!(got, value);
+    }
+    sender.join().expect("no panic");
+    assert_eq!(try_receive(&mut consumer), None);
+}
+
+fn short_messages_pass_in_order() {
+    messages_pass_in_order(|_| 16, if LARGE { 40 } else { 4 });
+}
+
+fn long_messages_pass_in_order() {
+    messages_pass_in_order(|_| 128, if LARGE { 40 } else { 3 });
+}
+
+fn messages_of_all_kinds_pass_in_order() {
+    let bytes = |value| [8, 120, 56, 128, 64][value as usize % 5];
+    messages_pass_in_order(bytes, if LARGE { 60 } else { 3 });
+}
+
+/// What the barriers of a searched bell are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Barriers {
+    /// What the real ones are.
+    All,
+    /// The light one is missing: a wake-up must get lost, or the search is blind.
+    #[cfg_attr(shuttle, allow(dead_code, reason = "it searches without weak memory"))]
+    NoLight,
+}
+
+/// A sleep word whose futex is a lock and a condition.
+struct SearchedBell {
+    word: AtomicU32,
+    futex: Mutex<()>,
+    woken: Condvar,
+    barriers: Barriers,
+}
+
+impl SearchedBell {
+    fn new(barriers: Barriers) -> Arc<Self> {
+        Arc::new(Self {
+            word: AtomicU32::new(0),
+            futex: Mutex::new(()),
+            woken: Condvar::new(),
+            barriers,
+        })
+    }
+}
+
+impl Bell for Arc<SearchedBell> {
+    fn load(&self) -> u32 {
+        self.word.load(Ordering::Acquire)
+    }
+
+    fn exchange(&self, now: u32, new: u32) -> bool {
+        let order = Ordering::Relaxed;
+        self.word.compare_exchange(now, new, order, order).is_ok()
+    }
+
+    fn add(&self, count: u32) {
+        self.word.fetch_add(count, Ordering::Release);
+    }
+
+    /// The kernel compares and queues under a lock that a waker takes too.
+    fn sleep(&self, now: u32, timeout: Option<Duration>) -> bool {
+        assert_eq!(timeout, None, "searched programs have no clock");
+        let queue = self.futex.lock().expect("no panic");
+        if self.word.load(Ordering::Relaxed) == now {
+            drop(self.woken.wait(queue).expect("no panic"));
+        }
+        true
+    }
+
+    fn wake(&self) {
+        drop(self.futex.lock().expect("no panic"));
+        self.woken.notify_all();
+    }
+
+    fn barrier_light(&self) {
+        if self.barriers == Barriers::All {
+            fence(Ordering::SeqCst);
+        }
+    }
+
+    fn barrier_full(&self) {
+        fence(Ordering::SeqCst);
+    }
+
+    fn barrier_heavy(&self) {
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// A pace that is brisk from the first poll on.
+fn brisk(bell: &Arc<SearchedBell>) -> Pace {
+    let mut pace = Pace::new(false);
+    pace.polled(u32::MAX, bell);
+    pace
+}
+
+/// Sleeps until `arrived` reaches `count`, as a port's user does. Never returns if a wake-up is
+/// lost, which the search reports.
+fn sleep_until(arrived: &AtomicU32, count: u32, bell: &Arc<SearchedBell>, mut pace: Pace) {
+    let waiter = ShmWaiter::new(Arc::clone(bell));
+    while arrived.load(Ordering::Acquire) < count {
+        pace.arm(bell);
+        if arrived.load(Ordering::Acquire) < count {
+            assert!(waiter.wait(None));
+        }
+        pace.disarm(bell);
+    }
+}
+
+/// Bringers bring one thing each, and the sleeper gets all.
+fn bring(bringers: u32, barriers: Barriers, pace: fn(&Arc<SearchedBell>) -> Pace) {
+    let bell = SearchedBell::new(barriers);
+    let arrived = Arc::new(AtomicU32::new(0));
+    // Before anybody brings anything, as a port is brisk while its peers come and go.
+    let pace = pace(&bell);
+    let threads: Vec<_> = (0..bringers)
+        .map(|_| {
+            let (bell, arrived) = (Arc::clone(&bell), Arc::clone(&arrived));
+            thread::spawn(move || {
+                if bringers == 1 {
+                    arrived.store(1, Ordering::Release);
+                } else {
+                    arrived.fetch_add(1, Ordering::Release);
+                }
+                ring(&bell);
+            })
+        })
+        .collect();
+    sleep_until(&arrived, bringers, &bell, pace);
+    for thread in threads {
+        thread.join().expect("no panic");
+    }
+}
+
+const BRINGERS: u32 = if LARGE { 5 } else { 2 };
+
+fn careful_sleeper_wakes() {
+    bring(1, Barriers::All, |_| Pace::new(true));
+}
+
+fn brisk_sleeper_wakes() {
+    bring(1, Barriers::All, brisk);
+}
+
+fn sleeper_wakes_for_all() {
+    bring(BRINGERS, Barriers::All, brisk);
+}
+
+/// A thread that waits is woken by `wake`, however another arms and disarms the port meanwhile.
+fn wake_reaches_a_waiter_of_another_thread() {
+    let bell = SearchedBell::new(Barriers::All);
+    let waiter = Arc::new(ShmWaiter::new(Arc::clone(&bell)));
+    let sleeper = {
+        let waiter = Arc::clone(&waiter);
+        thread::spawn(move || assert!(waiter.wait(None)))
+    };
+    let owner = {
+        let bell = Arc::clone(&bell);
+        thread::spawn(move || {
+            let mut pace = Pace::new(true);
+            pace.arm(&bell);
+            pace.disarm(&bell);
+        })
+    };
+    waiter.wake();
+    owner.join().expect("no panic");
+    sleeper.join().expect("no panic");
+}
+
+/// A sender that found the ring full sleeps until the receiver has made room.
+fn full_sender_sleeps_until_there_is_room() {
+    let (mut producer, mut consumer) = ends();
+    let bell = SearchedBell::new(Barriers::All);
+    for value in 1..=2 {
+        assert!(try_send(&mut producer, 16, value));
+    }
+    let receiver = {
+        let bell = Arc::clone(&bell);
+        thread::spawn(move || {
+            let message = consumer.peek().expect("right headers");
+            consumer.take(&message.expect("two messages"));
+            if consumer.settle(false) {
+                ring(&bell);
+            }
+            // As a port does before it sleeps.
+            if consumer.tell() {
+                ring(&bell);
+            }
+        })
+    };
+    let waiter = ShmWaiter::new(Arc::clone(&bell));
+    let mut pace = Pace::new(true);
+    while !try_send(&mut producer, 16, 3) {
+        pace.arm(&bell);
+        if !producer.has_room_again() {
+            assert!(waiter.wait(None));
+        }
+        pace.disarm(&bell);
+    }
+    receiver.join().expect("no panic");
+}
+
+macro_rules! searches {
+    ($($program:ident)*) => {
+        #[cfg(loom)]
+        mod loom_search {
+            $(#[test]
+            fn $program() {
+                let mut search = loom::model::Builder::new();
+                search.preemption_bound = Some(3);
+                search.check(super::$program);
+            })*
+
+            /// Shows that a lost wake-up would be found.
+            #[test]
+            #[should_panic(expected = "deadlock")]
+            fn missing_barrier_is_found() {
+                loom::model(|| super::bring(1, super::Barriers::NoLight, super::brisk));
+            }
+        }
+
+        #[cfg(shuttle)]
+        mod shuttle_search {
+            $(#[test]
+            fn $program() {
+                shuttle::check_random(super::$program, 2_000);
+            })*
+        }
+    };
+}
+
+searches! {
+    short_messages_pass_in_order
+    long_messages_pass_in_order
+    messages_of_all_kinds_pass_in_order
+    careful_sleeper_wakes
+    brisk_sleeper_wakes
+    sleeper_wakes_for_all
+    wake_reaches_a_waiter_of_another_thread
+    full_sender_sleeps_until_there_is_room
+}

@@ -1,0 +1,94 @@
+//! What a shared-memory fabric can be told, and what it can do.
+
+use farside_base::{AtomicScope, BackPressure, Capabilities};
+use std::time::Duration;
+
+/// Most bytes of one SEND, and of bytes that travel in a request.
+pub const SEND_BYTES_MAX: u32 = 8192;
+
+/// How a shared-memory fabric shall be. Ends of a link may differ in all of it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ShmOptions {
+    /// Messages that a link holds in each direction before `ReceiverNotReady`; a power of two from
+    /// 16 to 65,536. Each takes 64 bytes.
+    pub ring_slots: u32,
+    /// Bytes that a link holds in each direction for messages of more than 56 bytes; a power of two
+    /// from 64 KiB to 64 MiB. Memory is taken as it is first used.
+    pub bulk_bytes: u32,
+    /// A region is filled with memory when it is made, and when it is imported, up to this many
+    /// bytes and up to half of what the machine has left; the rest comes at the first touch, 4 KiB
+    /// and some 2 us at a time.
+    pub prefault_bytes_max: u64,
+    /// Ask for pages of 2 MiB in regions of at least that size.
+    pub huge_pages: bool,
+    /// How long `import` and `deregister` wait for a peer that lives but does not run (stopped, or
+    /// starved), before they fail with `System`.
+    pub control_timeout: Duration,
+}
+
+impl ShmOptions {
+    /// What is used unless told otherwise.
+    pub const DEFAULT: Self = Self {
+        ring_slots: 256,
+        bulk_bytes: 64 << 10,
+        prefault_bytes_max: 1 << 30,
+        huge_pages: true,
+        control_timeout: Duration::from_secs(10),
+    };
+
+    /// The name of the first option that is out of its range.
+    pub(crate) fn wrong(&self) -> Option<&'static str> {
+        if !slots_fit(self.ring_slots) {
+            Some("ring_slots")
+        } else if !bulk_fits(self.bulk_bytes) {
+            Some("bulk_bytes")
+        } else {
+            None
+        }
+    }
+}
+
+impl Default for ShmOptions {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+/// Whether a ring may have so many slots; peers are held to the same.
+pub(crate) fn slots_fit(slots: u32) -> bool {
+    slots.is_power_of_two() && (16..=1 << 16).contains(&slots)
+}
+
+/// Whether a ring may have so much bulk; peers are held to the same.
+pub(crate) fn bulk_fits(bytes: u32) -> bool {
+    bytes.is_power_of_two() && (64 << 10..=64 << 20).contains(&bytes)
+}
+
+// The receiver returns bulk a quarter at a time and a message may have to skip to the start, so
+// the largest one fits into what is left over however the ring stands.
+const _: () = assert!(SEND_BYTES_MAX * 4 <= 64 << 10);
+
+/// What every shared-memory fabric can do. Bytes of one WRITE land in no promised order (string
+/// instructions of the processor), so pollers must not look for its last byte.
+pub(crate) const CAPABILITIES: Capabilities = Capabilities {
+    write: true,
+    read: true,
+    atomics: AtomicScope::System,
+    extended_atomics: true,
+    send: true,
+    immediate: true,
+    shared_receive_queue: true,
+    message_order: true,
+    byte_order: false,
+    completion_means_placed: true,
+    one_sided: true,
+    sleep: true,
+    receiver_not_ready: BackPressure::AtPost,
+    inline_bytes_max: SEND_BYTES_MAX,
+    send_bytes_max: SEND_BYTES_MAX,
+    transfer_bytes_max: u32::MAX as u64,
+    slices_max: 16,
+    outstanding_max: 1024,
+    links_max: crate::layout::LINKS_MAX,
+    region_bytes_max: 1 << 40,
+};

@@ -1,0 +1,553 @@
+//! A port: its links, queues and tables. This file is the side that may call the kernel; requests
+//! are in [`post`], messages that arrive in [`poll`].
+
+mod cache;
+mod import;
+mod link;
+mod poll;
+mod post;
+
+use crate::bell::{Pace, SharedBell, ShmWaiter};
+use crate::connection::{Connection, Inbound, Inbox, Peer, Stage};
+use crate::control::{Control, Inner};
+use crate::layout::{LINKS_MAX, board};
+use crate::mapping::{OwnWord, PeerMemory, Peers, Shared, prefault_peer};
+use crate::message::{DESCRIPTORS_MAX, Grant, HELLO_BYTES_MAX, Message};
+use crate::options::CAPABILITIES;
+use crate::queue::{CompletionQueue, ReceiveQueue};
+use crate::ring::{Consumer, Producer};
+use crate::socket;
+use cache::RegionCache;
+use farside_base::{
+    Completion, CompletionStatus, LinkId, Receive, ReceiveQueueId, RegionToken, RemoteRegionId,
+    Work,
+};
+use farside_fabric::{Arena, FabricError, LinkEvent, Port, PortSpec, Posted, Stop, Waiter};
+use import::ImportTable;
+use link::{Link, LinkSlot, State, Waiting};
+use poll::Watch;
+use rustix::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Most receives of one queue.
+const RECEIVES_MAX: usize = 1 << 16;
+
+/// So many polls in a row may return completions of requests alone; the next one looks for messages
+/// too. That keeps the look, which touches a line of every link, out of most round trips of a
+/// caller who posts and polls one request at a time, and delays a message by some 100 ns.
+const PASSED_OVER_MAX: u32 = 7;
+
+/// One port of a shared-memory fabric. In cache lines of its own, in pairs as they are prefetched.
+#[repr(align(128))]
+pub(crate) struct ShmPort {
+    /// Keeps the control thread.
+    _control: Arc<Control>,
+    inner: Arc<Inner>,
+    number: u32,
+    inbox: Arc<Inbox>,
+    bell: SharedBell,
+    pace: Pace,
+    waiter: Arc<ShmWaiter<SharedBell>>,
+    /// By number. Links that are gone leave a small entry, since numbers are not used again.
+    links: Vec<LinkSlot>,
+    /// Where to look for messages of the open ones.
+    open: Vec<Watch>,
+    /// Where in `open` the next look begins.
+    turn: usize,
+    /// Polls since the last look.
+    passed_over: u32,
+    imports: ImportTable,
+    regions: RegionCache,
+    completions: CompletionQueue,
+    queues: Vec<ReceiveQueue>,
+    /// Lost links whose messages have not all been taken.
+    losing: Vec<LinkId>,
+    /// This port's in-flight word, and the count in it.
+    work_word: OwnWord,
+    at_work: u64,
+    /// Some peer, or this process, cannot do its half of the light and heavy barrier.
+    careful: bool,
+}
+
+impl ShmPort {
+    pub(crate) fn open(control: &Arc<Control>, spec: &PortSpec) -> Result<Self, FabricError> {
+        let inner = &control.inner;
+        let (number, inbox) = inner.take_port()?;
+        let bell = inbox.bell().clone();
+        let work_word = OwnWord::new(&inner.board.arena, board::in_flight(number));
+        let mut port = Self {
+            _control: Arc::clone(control),
+            inner: Arc::clone(inner),
+            number,
+            pace: Pace::new(!inner.barriers),
+            waiter: Arc::new(ShmWaiter::new(bell.clone())),
+            bell,
+            links: Vec::new(),
+            open: Vec::new(),
+            turn: 0,
+            passed_over: 0,
+            imports: ImportTable::default(),
+            regions: RegionCache::new(),
+            completions: CompletionQueue::new(CAPABILITIES.outstanding_max),
+            queues: Vec::new(),
+            losing: Vec::new(),
+            work_word: work_word.ok_or(FabricError::Limit("ports"))?,
+            at_work: 0,
+            careful: !inner.barriers,
+            inbox,
+        };
+        port.pace.disarm(&port.bell);
+        if let Some(name) = &spec.listen {
+            inner.listen(name, &port.inbox)?;
+        }
+        Ok(port)
+    }
+
+    fn inner(&self) -> &Inner {
+        &self.inner
+    }
+
+    /// Memory for this end of a link, and the descriptors that the peer gets.
+    fn link_memory(&self) -> Result<Shared, FabricError> {
+        let bytes = self.inner().geometry().bytes();
+        Shared::new("farside-link", bytes, Peers::Read)
+            .map_err(|reason| FabricError::System("link memory", reason))
+    }
+
+    /// What goes with a hello or its answer.
+    fn handed<'a>(&'a self, memory: &'a Shared) -> [BorrowedFd<'a>; DESCRIPTORS_MAX] {
+        let inner = self.inner();
+        [memory.descriptor.as_fd(), inner.board.descriptor.as_fd(), inner.bells.descriptor.as_fd()]
+    }
+
+    fn slot_mut(&mut self, link: LinkId) -> &mut LinkSlot {
+        let at = link.0 as usize;
+        if at >= self.links.len() {
+            self.links.resize_with(at + 1, || LinkSlot::Absent);
+        }
+        &mut self.links[at]
+    }
+
+    /// Makes a link usable.
+    fn establish(
+        &mut self,
+        connection: Arc<Connection>,
+        own: Arena,
+        peer: Peer,
+        queue: ReceiveQueueId,
+    ) {
+        if !peer.barriers {
+            // Before anything can come over the link.
+            self.careful = true;
+            self.pace.be_careful(&self.bell);
+        }
+        let geometry = self.inner().geometry();
+        let number = connection.link;
+        let link = Link {
+            producer: Producer::new(own.clone(), peer.memory.clone(), geometry),
+            consumer: Consumer::new(own, peer.memory, peer.geometry),
+            bell: peer.bell,
+            number,
+            queue: queue.0,
+            state: State::Up,
+            deaf: false,
+            connection,
+        };
+        self.open.push(Watch::new(&link));
+        *self.slot_mut(number) = LinkSlot::Open(Box::new(link));
+    }
+
+    /// Takes a link out of use; what remains is how later requests on it end.
+    fn drop_link(&mut self, link: LinkId, gone: LinkSlot) {
+        let before = std::mem::replace(self.slot_mut(link), gone);
+        self.open.retain(|watch| watch.link != link);
+        self.losing.retain(|losing| *losing != link);
+        self.imports.drop_link(link);
+        if let Some(connection) = before.connection() {
+            self.inner().close(connection);
+        }
+        let counted = |slot: &LinkSlot| match slot {
+            LinkSlot::Absent => false,
+            LinkSlot::Waiting(_) | LinkSlot::Open(_) => true,
+            LinkSlot::Gone { counted, .. } => *counted,
+        };
+        if counted(&before) && !counted(self.slot_mut(link)) {
+            self.inbox.link_closed();
+        }
+    }
+
+    /// Looks which links have ended and which regions have gone.
+    #[cold]
+    fn attend(&mut self) {
+        self.inbox.attend();
+        self.forget_regions();
+        for at in 0..self.open.len() {
+            let number = self.open[at].link;
+            if let LinkSlot::Open(link) = self.slot_mut(number)
+                && link.state == State::Up
+                && link.connection.is_down()
+            {
+                link.state = State::Down;
+                self.imports.drop_link(number);
+            }
+        }
+    }
+
+    /// Ends a link because a request or a message on it has failed. The other end learns of it
+    /// and runs no more requests; events come only when one of them closes the link.
+    #[cold]
+    fn fail(&mut self, link: LinkId) {
+        if let LinkSlot::Open(open) = self.slot_mut(link)
+            && open.state != State::Failed
+        {
+            open.state = State::Failed;
+            open.connection.tell_broken();
+            self.imports.drop_link(link);
+        }
+    }
+
+    fn news(&mut self, news: Inbound, out: &mut Vec<LinkEvent>) {
+        match news {
+            Inbound::Requested { connection, peer, hello } => {
+                let link = connection.link;
+                *self.slot_mut(link) =
+                    LinkSlot::Waiting(Box::new(Waiting::Requested { connection, peer }));
+                out.push(LinkEvent::Requested { link, hello });
+            }
+            Inbound::Connected { link, peer, reply } => {
+                // Closed here meanwhile: then there is nothing to tell.
+                if let Some(Waiting::Connecting { connection, own, queue }) =
+                    self.slot_mut(link).take_connecting()
+                {
+                    self.establish(connection, own, peer, queue);
+                    out.push(LinkEvent::Connected { link, reply });
+                }
+            }
+            Inbound::Refused { link, reason } => {
+                if self.slot_mut(link).connection().is_some() {
+                    self.drop_link(link, LinkSlot::closed());
+                    out.push(LinkEvent::Refused { link, reason });
+                }
+            }
+            Inbound::Lost { link } => match self.slot_mut(link) {
+                LinkSlot::Absent | LinkSlot::Gone { .. } => {}
+                LinkSlot::Open(_) => self.losing.push(link),
+                LinkSlot::Waiting(waiting) => {
+                    let unanswered = matches!(**waiting, Waiting::Requested { .. });
+                    let gone = LinkSlot::Gone {
+                        status: CompletionStatus::PeerLost,
+                        unanswered,
+                        counted: true,
+                    };
+                    self.drop_link(link, gone);
+                    out.push(LinkEvent::Lost { link });
+                }
+            },
+        }
+    }
+
+    /// Tells of the lost links from which nothing more will come.
+    fn settle_lost(&mut self, out: &mut Vec<LinkEvent>) {
+        let mut at = 0;
+        while let Some(&link) = self.losing.get(at) {
+            let status = match self.slot_mut(link) {
+                LinkSlot::Open(open) if !open.is_drained() => {
+                    at += 1;
+                    continue;
+                }
+                LinkSlot::Open(open) if open.state != State::Failed => CompletionStatus::PeerLost,
+                _ => CompletionStatus::Flushed,
+            };
+            let gone = LinkSlot::Gone { status, unanswered: false, counted: true };
+            self.drop_link(link, gone);
+            out.push(LinkEvent::Lost { link });
+        }
+    }
+
+    fn check_queue(&self, queue: ReceiveQueueId) -> Result<(), FabricError> {
+        match self.queues.get(queue.0 as usize) {
+            Some(_) => Ok(()),
+            None => Err(FabricError::Unknown("receive queue")),
+        }
+    }
+
+    /// The request for a link that `accept` or `refuse` answers.
+    fn take_request(&mut self, link: LinkId) -> Result<(Arc<Connection>, Peer), FabricError> {
+        let Some(slot) = self.links.get_mut(link.0 as usize) else {
+            return Err(FabricError::Unknown("link"));
+        };
+        if let Some(request) = slot.take_requested() {
+            return Ok(request);
+        }
+        match slot {
+            LinkSlot::Gone { unanswered: true, .. } => {
+                self.drop_link(link, LinkSlot::closed());
+                Err(FabricError::PeerLost)
+            }
+            _ => Err(FabricError::Unknown("link")),
+        }
+    }
+
+    /// Asks the owner for a region and maps it.
+    fn fetch(&self, link: &Link, token: &RegionToken) -> Result<(Grant, PeerMemory), FabricError> {
+        let inner = self.inner();
+        let answer = link.connection.ask(inner.options.control_timeout, |question| {
+            let (region, key) = (token.region, token.key);
+            let message = Message::Import { question, region, key };
+            inner.send(&link.connection, &message, &[])
+        })?;
+        let (grant, descriptor) = answer.ok_or(FabricError::Unknown("region token"))?;
+        let Some(descriptor) = descriptor else {
+            return Ok((grant, PeerMemory::none()));
+        };
+        let memory = PeerMemory::new(descriptor.as_fd(), grant.bytes, grant.access)
+            .map_err(|reason| FabricError::System("mapping a peer's region", reason))?;
+        prefault_peer(&memory, inner.options.prefault_bytes_max);
+        Ok((grant, memory))
+    }
+}
+
+fn check_hello(bytes: &[u8]) -> Result<(), FabricError> {
+    if bytes.len() > HELLO_BYTES_MAX {
+        return Err(FabricError::Limit("hello"));
+    }
+    Ok(())
+}
+
+impl Port for ShmPort {
+    fn post(&mut self, work: &[Work<'_>]) -> Posted {
+        if self.inbox.wants_attention() {
+            self.attend();
+        }
+        let count = self.start_work();
+        let posted = self.post_all(work);
+        self.end_work(count);
+        posted
+    }
+
+    fn post_receives(&mut self, receives: &[Receive]) -> Posted {
+        if self.inbox.wants_attention() {
+            self.attend();
+        }
+        for (accepted, receive) in receives.iter().enumerate() {
+            if let Err(stop) = self.post_receive(receive) {
+                let stop = Some(stop);
+                return Posted { accepted, stop };
+            }
+        }
+        Posted { accepted: receives.len(), stop: None }
+    }
+
+    fn poll(&mut self, out: &mut [Completion]) -> usize {
+        let finished = self.completions.take(out);
+        if finished > 0 && self.passed_over < PASSED_OVER_MAX {
+            self.passed_over += 1;
+            return finished;
+        }
+        finished + self.receive(&mut out[finished..])
+    }
+
+    fn link_events(&mut self, out: &mut Vec<LinkEvent>) {
+        if self.inbox.is_pending() {
+            for news in self.inbox.take() {
+                self.news(news, out);
+            }
+        }
+        if !self.losing.is_empty() {
+            self.settle_lost(out);
+        }
+    }
+
+    fn arm(&mut self) -> bool {
+        self.tell_all();
+        self.pace.arm(&self.bell);
+        self.has_something()
+    }
+
+    fn disarm(&mut self) {
+        self.pace.disarm(&self.bell);
+    }
+
+    fn waiter(&self) -> Arc<dyn Waiter> {
+        Arc::clone(&self.waiter) as Arc<dyn Waiter>
+    }
+
+    fn create_receive_queue(&mut self, depth: usize) -> Result<ReceiveQueueId, FabricError> {
+        if depth > RECEIVES_MAX {
+            return Err(FabricError::Limit("receives"));
+        }
+        let number = u32::try_from(self.queues.len()).map_err(|_| FabricError::Limit("queues"))?;
+        self.queues.push(ReceiveQueue::new(depth));
+        Ok(ReceiveQueueId(number))
+    }
+
+    fn connect(
+        &mut self,
+        to: &str,
+        hello: &[u8],
+        receives: ReceiveQueueId,
+    ) -> Result<LinkId, FabricError> {
+        check_hello(hello)?;
+        self.check_queue(receives)?;
+        let memory = self.link_memory()?;
+        let link = self.inbox.open_link(LINKS_MAX);
+        let link = link.ok_or(FabricError::Limit("links_max"))?;
+        let connection = match self.inner().connect(to, link, &self.inbox) {
+            Ok(connection) => connection,
+            Err(reason) => {
+                *self.slot_mut(link) = LinkSlot::closed();
+                self.inbox.link_closed();
+                return Err(reason);
+            }
+        };
+        let message = Message::Hello { terms: self.inner().terms(self.number), bytes: hello };
+        let sent = self.inner().send(&connection, &message, &self.handed(&memory));
+        let waiting = Waiting::Connecting { connection, own: memory.arena, queue: receives };
+        *self.slot_mut(link) = LinkSlot::Waiting(Box::new(waiting));
+        if let Err(reason) = sent {
+            self.drop_link(link, LinkSlot::closed());
+            return Err(reason);
+        }
+        Ok(link)
+    }
+
+    fn accept(
+        &mut self,
+        link: LinkId,
+        reply: &[u8],
+        receives: ReceiveQueueId,
+    ) -> Result<(), FabricError> {
+        check_hello(reply)?;
+        self.check_queue(receives)?;
+        let memory = self.link_memory()?;
+        let (connection, peer) = self.take_request(link)?;
+        let message = Message::Accept { terms: self.inner().terms(self.number), bytes: reply };
+        // Usable before the peer knows, since it may ask for regions at once.
+        let ready = connection.advance(Stage::Requested, Stage::Ready);
+        let sent = self.inner().send(&connection, &message, &self.handed(&memory));
+        self.establish(connection, memory.arena, peer, receives);
+        if !ready || sent.is_err() {
+            self.drop_link(link, LinkSlot::closed());
+            return Err(FabricError::PeerLost);
+        }
+        Ok(())
+    }
+
+    fn refuse(&mut self, link: LinkId, reason: &[u8]) -> Result<(), FabricError> {
+        check_hello(reason)?;
+        let connection = match self.take_request(link) {
+            Ok((connection, _)) => connection,
+            // Nobody is left to be told.
+            Err(FabricError::PeerLost) => return Ok(()),
+            Err(reason) => return Err(reason),
+        };
+        let message = Message::Refuse { bytes: reason };
+        // A peer that is gone needs no answer.
+        let _ = self.inner().send(&connection, &message, &[]);
+        self.inner().close(&connection);
+        self.inbox.link_closed();
+        Ok(())
+    }
+
+    fn import(&mut self, link: LinkId, token: &RegionToken) -> Result<RemoteRegionId, FabricError> {
+        let open = match self.links.get(link.0 as usize) {
+            Some(LinkSlot::Open(open)) if open.state == State::Up => open,
+            Some(LinkSlot::Open(_) | LinkSlot::Gone { status: CompletionStatus::PeerLost, .. }) => {
+                return Err(FabricError::PeerLost);
+            }
+            _ => return Err(FabricError::Unknown("link")),
+        };
+        let (grant, memory) = self.fetch(open, token)?;
+        let peer = open.connection.peer.get().ok_or(FabricError::PeerLost)?;
+        self.imports.add(link, token, &grant, memory, &peer.board)
+    }
+
+    fn close(&mut self, link: LinkId) {
+        let known = self.links.get(link.0 as usize);
+        if known.is_some_and(|slot| !matches!(slot, LinkSlot::Absent)) {
+            self.drop_link(link, LinkSlot::closed());
+        }
+    }
+
+    fn path(&self, link: LinkId) -> String {
+        match self.links.get(link.0 as usize) {
+            Some(LinkSlot::Open(open)) => self.path_of(open),
+            Some(LinkSlot::Waiting(_)) => "shm: not answered yet".to_owned(),
+            Some(LinkSlot::Gone { .. }) => "shm: closed".to_owned(),
+            Some(LinkSlot::Absent) | None => "shm: no such link".to_owned(),
+        }
+    }
+}
+
+impl ShmPort {
+    fn path_of(&self, link: &Link) -> String {
+        let own = self.inner().geometry();
+        let peer = match socket::peer_process(link.connection.socket.as_fd()) {
+            Some(process) => format!("process {process}"),
+            None => "a process of another process namespace".to_owned(),
+        };
+        let count = self.imports.of_link(link.number).count();
+        let barriers =
+            if self.careful { "full fences, since membarrier is missing" } else { "no fences" };
+        format!(
+            "shm: direct access to {count} imported regions of {peer}; ring of {} slots and {} KiB; {barriers}",
+            own.slots,
+            own.bulk / 1024,
+        )
+    }
+
+    fn post_receive(&mut self, receive: &Receive) -> Result<(), Stop> {
+        let arena = match self.regions.find(receive.into.region) {
+            Some(arena) => arena,
+            None => self.learn(receive.into.region)?,
+        };
+        arena
+            .at(receive.into.offset, receive.into.bytes as usize)
+            .map_err(|_| Stop::Invalid("local bounds"))?;
+        let queue = self.queues.get_mut(receive.queue.0 as usize);
+        let queue = queue.ok_or(Stop::Invalid("receive queue"))?;
+        if queue.push(*receive) { Ok(()) } else { Err(Stop::QueueFull) }
+    }
+
+    /// Whether the caller has anything to do.
+    fn has_something(&mut self) -> bool {
+        if !self.completions.is_empty() || self.inbox.is_pending() {
+            return true;
+        }
+        let mut something = false;
+        for watch in &self.open {
+            let Some(LinkSlot::Open(link)) = self.links.get_mut(watch.link.0 as usize) else {
+                continue;
+            };
+            let queue = self.queues.get(link.queue as usize);
+            let deliverable = queue.is_some_and(|queue| !queue.is_empty()) && !link.is_drained();
+            something |= deliverable || link.producer.has_room_again();
+        }
+        let drained = |link: &LinkId| match self.links.get(link.0 as usize) {
+            Some(LinkSlot::Open(open)) => open.is_drained(),
+            _ => true,
+        };
+        something || self.losing.iter().any(drained)
+    }
+}
+
+impl Drop for ShmPort {
+    fn drop(&mut self) {
+        let inner = &self.inner;
+        inner.forget_port(&self.inbox);
+        for news in self.inbox.close() {
+            if let Inbound::Requested { connection, .. } = news {
+                inner.close(&connection);
+            }
+        }
+        for slot in &self.links {
+            if let Some(connection) = slot.connection() {
+                inner.close(connection);
+            }
+        }
+        // Whoever looks at the word from now on means the next port of this number.
+        self.work_word.store(0, Ordering::Release);
+        inner.give_back_port(self.number);
+    }
+}

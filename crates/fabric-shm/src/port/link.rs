@@ -1,0 +1,147 @@
+//! The links of a port, in each of their states.
+
+use crate::bell::SharedBell;
+use crate::connection::{Connection, Peer};
+use crate::mapping::View;
+use crate::ring::{Consumer, Producer, ReadWords, WriteWords};
+use farside_base::{CompletionStatus, LinkId, ReceiveQueueId};
+use farside_fabric::Arena;
+use rustix::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl ReadWords for Arena {
+    #[inline]
+    fn load(&self, offset: u64, order: Ordering) -> u64 {
+        Arena::load(self, offset, order).unwrap_or(0)
+    }
+}
+
+impl WriteWords for Arena {
+    #[inline]
+    fn store(&self, offset: u64, value: u64, order: Ordering) {
+        let stored = Arena::store(self, offset, value, order);
+        debug_assert!(stored.is_ok(), "rings compute places within their memory");
+    }
+}
+
+impl ReadWords for View {
+    #[inline]
+    fn load(&self, offset: u64, order: Ordering) -> u64 {
+        View::load(self, offset, order)
+    }
+}
+
+/// What a link number stands for.
+pub(super) enum LinkSlot {
+    /// Not given out, or known to the control thread only.
+    Absent,
+    /// Somebody has to answer.
+    Waiting(Box<Waiting>),
+    /// Usable, or failed and not yet gone.
+    Open(Box<Link>),
+    /// Gone.
+    Gone {
+        /// How the next request on it ends; all further ones are flushed.
+        status: CompletionStatus,
+        /// The peer asked and went before it was answered.
+        unanswered: bool,
+        /// It counts among the links of the port until it is closed here too.
+        counted: bool,
+    },
+}
+
+/// A link that is being made.
+pub(super) enum Waiting {
+    Connecting { connection: Arc<Connection>, own: Arena, queue: ReceiveQueueId },
+    Requested { connection: Arc<Connection>, peer: Peer },
+}
+
+/// How requests on a link end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum State {
+    /// As they deserve.
+    Up,
+    /// The peer is gone, or its end has failed: the next one says so.
+    Down,
+    /// One has failed, or said that the peer is gone: all are flushed.
+    Failed,
+}
+
+/// A link that was usable once. In cache lines of its own.
+#[repr(align(128))]
+pub(super) struct Link {
+    pub(super) producer: Producer<Arena, View>,
+    pub(super) consumer: Consumer<Arena, View>,
+    /// The peer's sleep word.
+    pub(super) bell: SharedBell,
+    pub(super) number: LinkId,
+    /// The receive queue of its messages.
+    pub(super) queue: u32,
+    pub(super) state: State,
+    /// No more messages are taken from it.
+    pub(super) deaf: bool,
+    pub(super) connection: Arc<Connection>,
+}
+
+impl LinkSlot {
+    /// A link that was closed here.
+    pub(super) fn closed() -> Self {
+        Self::Gone { status: CompletionStatus::Flushed, unanswered: false, counted: false }
+    }
+
+    /// The connection, as long as there is one.
+    pub(super) fn connection(&self) -> Option<&Arc<Connection>> {
+        match self {
+            Self::Absent | Self::Gone { .. } => None,
+            Self::Open(link) => Some(&link.connection),
+            Self::Waiting(waiting) => match &**waiting {
+                Waiting::Connecting { connection, .. } | Waiting::Requested { connection, .. } => {
+                    Some(connection)
+                }
+            },
+        }
+    }
+
+    /// Takes out what `connect` began.
+    pub(super) fn take_connecting(&mut self) -> Option<Waiting> {
+        match self {
+            Self::Waiting(waiting) if matches!(**waiting, Waiting::Connecting { .. }) => {}
+            _ => return None,
+        }
+        match std::mem::replace(self, Self::closed()) {
+            Self::Waiting(waiting) => Some(*waiting),
+            Self::Absent | Self::Open(_) | Self::Gone { .. } => None,
+        }
+    }
+
+    /// Takes out what a peer asked for.
+    pub(super) fn take_requested(&mut self) -> Option<(Arc<Connection>, Peer)> {
+        match self {
+            Self::Waiting(waiting) if matches!(**waiting, Waiting::Requested { .. }) => {}
+            _ => return None,
+        }
+        match std::mem::replace(self, Self::closed()) {
+            Self::Waiting(waiting) => match *waiting {
+                Waiting::Requested { connection, peer } => Some((connection, peer)),
+                Waiting::Connecting { .. } => None,
+            },
+            Self::Absent | Self::Open(_) | Self::Gone { .. } => None,
+        }
+    }
+}
+
+impl Link {
+    /// Whether nothing more can be taken from it now.
+    pub(super) fn is_drained(&self) -> bool {
+        self.deaf || !self.consumer.is_ready()
+    }
+
+    /// As after a failed request, because the peer broke the rules of its messages: no completion
+    /// would tell, so both ends get `Lost`.
+    #[cold]
+    pub(super) fn break_off(&mut self) {
+        self.deaf = true;
+        crate::socket::end(self.connection.socket.as_fd());
+    }
+}

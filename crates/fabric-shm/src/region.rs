@@ -1,0 +1,191 @@
+//! The regions of a fabric: their memory, their keys on the board, who may import them.
+
+use crate::layout::{REGIONS_MAX, board};
+use crate::mapping::{self, PAGE, Pages, Peers, RegionDescriptor, RegionMemory};
+use crate::message::Grant;
+use crate::options::{CAPABILITIES, ShmOptions};
+use farside_base::{Access, RegionId, RegionKind, RegionToken, RemoteKey};
+use farside_fabric::{Arena, FabricError, Region, RegionSpec};
+use rustix::rand::{GetRandomFlags, getrandom};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// A registered region.
+pub(crate) struct Registered {
+    pub(crate) arena: Arena,
+    pub(crate) descriptor: Arc<RegionDescriptor>,
+    pub(crate) pages: Pages,
+    token: RegionToken,
+}
+
+enum Place {
+    Free,
+    Used(Registered),
+    /// Deregistered, but a request may be under way that has seen the key.
+    Leaving,
+}
+
+/// All regions, by place; a region's number is its place and how often the place was used, so no
+/// number names two regions in the life of a fabric.
+pub(crate) struct RegionTable {
+    places: Vec<(u32, Place)>,
+    board: Arena,
+}
+
+const PLACE_BITS: u32 = REGIONS_MAX.trailing_zeros();
+const USES_MAX: u32 = u32::MAX >> PLACE_BITS;
+
+/// Which key word and table entry a region has.
+#[inline]
+pub(crate) fn place_of(region: RegionId) -> usize {
+    (region.0 & (REGIONS_MAX - 1)) as usize
+}
+
+impl RegionTable {
+    pub(crate) fn new(board: Arena) -> Self {
+        Self { places: Vec::new(), board }
+    }
+
+    /// Adds a region whose memory is there.
+    pub(crate) fn add(
+        &mut self,
+        memory: RegionMemory,
+        pages: Pages,
+        access: Access,
+    ) -> Result<Region, FabricError> {
+        let place = self.free_place()?;
+        let key = random_key()?;
+        let (uses, entry) = &mut self.places[place];
+        *uses += 1;
+        let id = RegionId(*uses << PLACE_BITS | place as u32);
+        let token = RegionToken { region: id, key, bytes: memory.arena.len() as u64, access };
+        *entry = Place::Used(Registered {
+            arena: memory.arena.clone(),
+            descriptor: memory.descriptor,
+            pages,
+            token,
+        });
+        self.publish(place, key.0);
+        Ok(Region { id, arena: memory.arena, token })
+    }
+
+    fn free_place(&mut self) -> Result<usize, FabricError> {
+        let usable =
+            |(uses, place): &(u32, Place)| matches!(place, Place::Free) && *uses < USES_MAX;
+        if let Some(place) = self.places.iter().position(usable) {
+            return Ok(place);
+        }
+        if self.places.len() >= REGIONS_MAX as usize {
+            return Err(FabricError::Limit("regions"));
+        }
+        self.places.push((0, Place::Free));
+        Ok(self.places.len() - 1)
+    }
+
+    fn publish(&self, place: usize, key: u64) {
+        let at = board::key(place as u32);
+        let stored = self.board.store(at, key, Ordering::SeqCst);
+        debug_assert!(stored.is_ok(), "the board has a word for every place");
+    }
+
+    /// The region with this number.
+    pub(crate) fn find(&self, region: RegionId) -> Option<&Registered> {
+        match self.places.get(place_of(region)) {
+            Some((_, Place::Used(registered))) if registered.token.region == region => {
+                Some(registered)
+            }
+            _ => None,
+        }
+    }
+
+    /// What a peer that names this key gets.
+    pub(crate) fn grant(
+        &self,
+        region: RegionId,
+        key: RemoteKey,
+    ) -> Option<(Grant, Arc<RegionDescriptor>)> {
+        let registered = self.find(region).filter(|found| found.token.key == key)?;
+        let grant = Grant {
+            bytes: registered.token.bytes,
+            access: registered.token.access,
+            place: place_of(region) as u32,
+        };
+        Some((grant, Arc::clone(&registered.descriptor)))
+    }
+
+    /// Takes the key away, so that no later request passes. The place stays taken until
+    /// [`free`](Self::free).
+    ///
+    /// # Errors
+    /// `Unknown` when the region was freed before, or never was.
+    pub(crate) fn revoke(&mut self, region: RegionId) -> Result<(), FabricError> {
+        let place = place_of(region);
+        let unknown = FabricError::Unknown("region");
+        let Some((uses, entry)) = self.places.get_mut(place) else {
+            return Err(unknown);
+        };
+        if *uses != region.0 >> PLACE_BITS {
+            return Err(unknown);
+        }
+        match entry {
+            Place::Free => return Err(unknown),
+            Place::Leaving => {}
+            Place::Used(registered) => {
+                registered.descriptor.end();
+                *entry = Place::Leaving;
+            }
+        }
+        self.publish(place, 0);
+        Ok(())
+    }
+
+    /// Lets the place of a revoked region be used again.
+    pub(crate) fn free(&mut self, region: RegionId) {
+        if let Some((_, entry @ Place::Leaving)) = self.places.get_mut(place_of(region)) {
+            *entry = Place::Free;
+        }
+    }
+}
+
+/// Memory for a region, filled as far as the options say.
+pub(crate) fn allocate(
+    spec: &RegionSpec,
+    options: &ShmOptions,
+) -> Result<(RegionMemory, Pages), FabricError> {
+    match spec.kind {
+        RegionKind::Memory => {}
+        _ => return Err(FabricError::Lacks("region kind")),
+    }
+    if spec.bytes > CAPABILITIES.region_bytes_max {
+        return Err(FabricError::Limit("region_bytes_max"));
+    }
+    let bytes = spec.bytes.max(1).next_multiple_of(PAGE);
+    let mut pages = None;
+    let fill = |arena: &Arena| pages = Some(fill(arena, options));
+    let memory = RegionMemory::new(bytes, Peers::of(spec.access), fill)
+        .map_err(|reason| FabricError::System("region memory", reason))?;
+    let pages = pages.ok_or(FabricError::Lacks("region memory"))?;
+    Ok((memory, pages))
+}
+
+fn fill(arena: &Arena, options: &ShmOptions) -> Pages {
+    let bytes = arena.len() as u64;
+    let limit = mapping::prefault_limit(bytes, options.prefault_bytes_max);
+    if options.huge_pages && bytes >= mapping::HUGE_PAGE {
+        mapping::advise_huge(arena);
+    }
+    mapping::prefault(arena, limit, options.huge_pages)
+}
+
+/// A key that nobody can guess; never zero, which stands for no region.
+fn random_key() -> Result<RemoteKey, FabricError> {
+    loop {
+        let mut bytes = [0; 8];
+        let got = getrandom(&mut bytes, GetRandomFlags::empty())
+            .map_err(|reason| FabricError::System("random key", reason.into()))?;
+        let key = u64::from_le_bytes(bytes);
+        if got == bytes.len() && key != 0 {
+            return Ok(RemoteKey(key));
+        }
+    }
+}

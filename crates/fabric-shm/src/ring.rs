@@ -1,0 +1,406 @@
+//! The message ring of one direction of a link: one producer, one consumer, in two memories.
+//!
+//! | memory | written by | read by |
+//! | --- | --- | --- |
+//! | slots, bulk, `BLOCKED` | the producer | the consumer |
+//! | `SLOTS_TAKEN`, `BULK_TAKEN` | the consumer | the producer, when it thinks the ring is full |
+//!
+//! A slot is one cache line: a header word, then 56 bytes. The header carries the lap of the ring,
+//! so whether a slot is fresh is seen in the line that brings the message, and a message of up to
+//! 56 bytes crosses in that one line. Longer ones lie in one piece in the bulk, at a place that
+//! both sides compute alike; never in slots, where their bytes could look like a header later.
+//!
+//! ```text
+//! header  63       32 31  30 29       16 15     0
+//!        | immediate | kind |   bytes   |  lap   |
+//! ```
+//! The lap of position `p` is `p / slots + 1`, cut to 16 bits. A slot holds the lap before until
+//! the header of this one is stored, with release order, after the bytes. Everything that the
+//! other side wrote is checked before use: a header of another lap, kind or length, or a count that
+//! runs backward or ahead, is a [`Violation`], which ends the link and nothing else.
+
+use crate::layout::{LINE, link};
+use crate::options::SEND_BYTES_MAX;
+use std::sync::atomic::Ordering;
+
+/// Bytes of a message that travel in its slot.
+pub(crate) const SLOT_BYTES: u32 = 56;
+
+/// Words that the other side writes.
+pub(crate) trait ReadWords {
+    /// Loads the word at `offset`.
+    fn load(&self, offset: u64, order: Ordering) -> u64;
+}
+
+/// Words that this side writes.
+pub(crate) trait WriteWords: ReadWords {
+    /// Stores the word at `offset`.
+    fn store(&self, offset: u64, value: u64, order: Ordering);
+}
+
+/// The other side broke the rules of the ring.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Violation;
+
+/// Why there is no place for a message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum NoPlace {
+    /// The consumer has not made room yet.
+    Full,
+    /// The consumer's counts are impossible.
+    Violation,
+}
+
+/// What a message is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// A SEND.
+    Send,
+    /// A SEND with immediate.
+    SendImmediate,
+    /// A WRITE with immediate; its slot has one word, the bytes written.
+    WriteImmediate,
+}
+
+/// Slots and bulk of a ring; both are powers of two.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Geometry {
+    pub(crate) slots: u32,
+    pub(crate) bulk: u32,
+}
+
+impl Geometry {
+    /// Bytes of the memory that holds such a ring.
+    pub(crate) fn bytes(self) -> u64 {
+        (self.bulk_start() + u64::from(self.bulk)).next_multiple_of(4096)
+    }
+
+    fn bulk_start(self) -> u64 {
+        link::SLOTS + u64::from(self.slots) * LINE
+    }
+
+    /// Where the slot of a position is.
+    #[inline]
+    fn slot(self, position: u64) -> u64 {
+        link::SLOTS + (position & (u64::from(self.slots) - 1)) * LINE
+    }
+
+    #[inline]
+    fn lap(self, position: u64) -> u16 {
+        ((position >> self.slots.trailing_zeros()) as u16).wrapping_add(1)
+    }
+
+    /// Where `bytes` of bulk go that follow on `position`: the position they start at, which skips
+    /// to the start of the bulk rather than wrap, and the one after them.
+    #[inline]
+    fn bulk_span(self, position: u64, bytes: u32) -> (u64, u64) {
+        let size = u64::from(self.bulk);
+        let bytes = u64::from(bytes).next_multiple_of(LINE);
+        let left = size - (position & (size - 1));
+        let start = if bytes > left { position + left } else { position };
+        (start, start + bytes)
+    }
+
+    #[inline]
+    fn bulk_at(self, position: u64) -> u64 {
+        self.bulk_start() + (position & (u64::from(self.bulk) - 1))
+    }
+}
+
+fn header(lap: u16, kind: Kind, bytes: u32, immediate: u32) -> u64 {
+    let kind = match kind {
+        Kind::Send => 0,
+        Kind::SendImmediate => 1,
+        Kind::WriteImmediate => 2,
+    };
+    u64::from(immediate) << 32 | kind << 30 | u64::from(bytes) << 16 | u64::from(lap)
+}
+
+const _: () = assert!(SEND_BYTES_MAX < 1 << 14, "the header has 14 bits for the bytes");
+
+/// The sending end.
+pub(crate) struct Producer<W, R> {
+    own: W,
+    other: R,
+    geometry: Geometry,
+    /// Position of the next message.
+    tail: u64,
+    /// First position known not to be free.
+    free_until: u64,
+    bulk_tail: u64,
+    bulk_free_until: u64,
+    /// A message found no place and none has since.
+    blocked: bool,
+}
+
+/// Where a message goes: its bytes are written at `payload` of the own memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) payload: u64,
+    bulk_tail: u64,
+}
+
+impl<W: WriteWords, R: ReadWords> Producer<W, R> {
+    /// The ring is zeroed memory.
+    pub(crate) fn new(own: W, other: R, geometry: Geometry) -> Self {
+        Self {
+            own,
+            other,
+            geometry,
+            tail: 0,
+            free_until: u64::from(geometry.slots),
+            bulk_tail: 0,
+            bulk_free_until: u64::from(geometry.bulk),
+            blocked: false,
+        }
+    }
+
+    /// The memory to write a message's bytes to.
+    #[inline]
+    pub(crate) fn own(&self) -> &W {
+        &self.own
+    }
+
+    /// Finds a place for `bytes`. Without [`publish`](Self::publish) nothing has happened.
+    #[inline]
+    pub(crate) fn reserve(&mut self, bytes: u32) -> Result<Place, NoPlace> {
+        let place = self.place(bytes);
+        if self.fits(&place) {
+            return Ok(place);
+        }
+        self.reserve_slowly(bytes)
+    }
+
+    #[inline]
+    fn place(&self, bytes: u32) -> Place {
+        if bytes <= SLOT_BYTES {
+            return Place { payload: self.geometry.slot(self.tail) + 8, bulk_tail: self.bulk_tail };
+        }
+        let (start, end) = self.geometry.bulk_span(self.bulk_tail, bytes);
+        Place { payload: self.geometry.bulk_at(start), bulk_tail: end }
+    }
+
+    #[inline]
+    fn fits(&self, place: &Place) -> bool {
+        self.tail < self.free_until && place.bulk_tail <= self.bulk_free_until
+    }
+
+    #[cold]
+    fn reserve_slowly(&mut self, bytes: u32) -> Result<Place, NoPlace> {
+        self.refresh()?;
+        let place = self.place(bytes);
+        if self.fits(&place) {
+            self.unblock();
+            return Ok(place);
+        }
+        // Asks the consumer to give back what it has taken, however little, when it can take no
+        // more. It looks at the word at its polls, so a retry finds room although it may not have
+        // seen it yet now.
+        if !self.blocked {
+            self.blocked = true;
+            self.own.store(link::BLOCKED, 1, Ordering::Relaxed);
+        }
+        Err(NoPlace::Full)
+    }
+
+    fn unblock(&mut self) {
+        if self.blocked {
+            self.blocked = false;
+            self.own.store(link::BLOCKED, 0, Ordering::Relaxed);
+        }
+    }
+
+    /// Learns what the consumer has taken. Its counts must lie between what it said last and what
+    /// was sent.
+    fn refresh(&mut self) -> Result<(), NoPlace> {
+        let slots = u64::from(self.geometry.slots);
+        let bulk = u64::from(self.geometry.bulk);
+        let taken = self.other.load(link::SLOTS_TAKEN, Ordering::Acquire);
+        let bulk_taken = self.other.load(link::BULK_TAKEN, Ordering::Acquire);
+        let plausible = (self.free_until - slots..=self.tail).contains(&taken)
+            && (self.bulk_free_until - bulk..=self.bulk_tail).contains(&bulk_taken);
+        if !plausible {
+            return Err(NoPlace::Violation);
+        }
+        self.free_until = taken + slots;
+        self.bulk_free_until = bulk_taken + bulk;
+        Ok(())
+    }
+
+    /// Hands the message over whose bytes have been written to `place`.
+    #[inline]
+    pub(crate) fn publish(&mut self, place: &Place, kind: Kind, bytes: u32, immediate: u32) {
+        let lap = self.geometry.lap(self.tail);
+        let slot = self.geometry.slot(self.tail);
+        let header = header(lap, kind, bytes, immediate);
+        self.own.store(slot, header, Ordering::Release);
+        self.tail += 1;
+        self.bulk_tail = place.bulk_tail;
+    }
+
+    /// Whether a message found no place and there is room now. Says so once.
+    pub(crate) fn has_room_again(&mut self) -> bool {
+        if !self.blocked {
+            return false;
+        }
+        let before = (self.free_until, self.bulk_free_until);
+        let changed = self.refresh().is_err() || (self.free_until, self.bulk_free_until) != before;
+        if changed {
+            self.unblock();
+        }
+        changed
+    }
+}
+
+/// The receiving end.
+pub(crate) struct Consumer<W, R> {
+    own: W,
+    other: R,
+    geometry: Geometry,
+    /// Position of the next message, where its slot is, and the lap before its own.
+    head: u64,
+    slot: u64,
+    lap_before: u16,
+    bulk_head: u64,
+    /// What the producer was told.
+    told: u64,
+    bulk_told: u64,
+}
+
+/// Where a consumer stands, to see without it that nothing has changed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen {
+    slot: u64,
+    lap_before: u16,
+    /// The producer has not been told of all that was taken.
+    owes: bool,
+}
+
+impl Seen {
+    /// Whether there is no message in `memory`, the producer's, and nothing to tell.
+    #[inline(always)]
+    pub(crate) fn is_idle(&self, memory: &impl ReadWords) -> bool {
+        !self.owes && memory.load(self.slot, Ordering::Acquire) as u16 == self.lap_before
+    }
+}
+
+/// A message in the ring, not yet taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Message {
+    pub(crate) kind: Kind,
+    pub(crate) bytes: u32,
+    pub(crate) immediate: u32,
+    /// Where its bytes are in the producer's memory.
+    pub(crate) payload: u64,
+    bulk_head: u64,
+}
+
+impl<W: WriteWords, R: ReadWords> Consumer<W, R> {
+    /// The ring is zeroed memory; `geometry` is the producer's.
+    pub(crate) fn new(own: W, other: R, geometry: Geometry) -> Self {
+        Self {
+            own,
+            other,
+            geometry,
+            head: 0,
+            slot: geometry.slot(0),
+            lap_before: geometry.lap(0).wrapping_sub(1),
+            bulk_head: 0,
+            told: 0,
+            bulk_told: 0,
+        }
+    }
+
+    /// The memory to read a message's bytes from.
+    #[inline]
+    pub(crate) fn other(&self) -> &R {
+        &self.other
+    }
+
+    /// Whether a message, or a violation, is there.
+    #[inline(always)]
+    pub(crate) fn is_ready(&self) -> bool {
+        self.fresh().is_some()
+    }
+
+    #[inline(always)]
+    fn fresh(&self) -> Option<u64> {
+        let header = self.other.load(self.slot, Ordering::Acquire);
+        (header as u16 != self.lap_before).then_some(header)
+    }
+
+    /// Where things stand.
+    pub(crate) fn seen(&self) -> Seen {
+        Seen { slot: self.slot, lap_before: self.lap_before, owes: self.head != self.told }
+    }
+
+    /// The next message, which stays where it is until [`take`](Self::take).
+    #[inline]
+    pub(crate) fn peek(&self) -> Result<Option<Message>, Violation> {
+        match self.fresh() {
+            None => Ok(None),
+            Some(header) => self.parse(header).map(Some),
+        }
+    }
+
+    #[inline]
+    fn parse(&self, header: u64) -> Result<Message, Violation> {
+        let kind = match (header >> 30) & 3 {
+            0 => Kind::Send,
+            1 => Kind::SendImmediate,
+            2 => Kind::WriteImmediate,
+            _ => return Err(Violation),
+        };
+        let bytes = (header >> 16) as u32 & 0x3fff;
+        let right = header as u16 == self.lap_before.wrapping_add(1)
+            && bytes <= SEND_BYTES_MAX
+            && (kind != Kind::WriteImmediate || bytes == 8);
+        if !right {
+            return Err(Violation);
+        }
+        let (payload, bulk_head) = if bytes <= SLOT_BYTES {
+            (self.slot + 8, self.bulk_head)
+        } else {
+            let (start, end) = self.geometry.bulk_span(self.bulk_head, bytes);
+            (self.geometry.bulk_at(start), end)
+        };
+        Ok(Message { kind, bytes, immediate: (header >> 32) as u32, payload, bulk_head })
+    }
+
+    /// Ends the use of the message's bytes and goes on to the next.
+    #[inline]
+    pub(crate) fn take(&mut self, message: &Message) {
+        self.head += 1;
+        self.slot = self.geometry.slot(self.head);
+        self.lap_before = self.geometry.lap(self.head).wrapping_sub(1);
+        self.bulk_head = message.bulk_head;
+    }
+
+    /// Tells the producer what was taken, if that is a quarter of the ring, or if it waits for room
+    /// and there is no more to take now; whether it was told. While there is more, even a producer
+    /// that waits is told of a quarter at a time: told of each place, it would fill it and wait
+    /// again, and every message would cost the transfers of three lines.
+    #[inline]
+    pub(crate) fn settle(&mut self, more: bool) -> bool {
+        let slots = self.head - self.told;
+        if slots == 0 {
+            return false;
+        }
+        let bulk = self.bulk_head - self.bulk_told;
+        let due = slots * 4 >= u64::from(self.geometry.slots)
+            || bulk * 4 >= u64::from(self.geometry.bulk)
+            || (!more && self.other.load(link::BLOCKED, Ordering::Relaxed) != 0);
+        due && self.tell()
+    }
+
+    /// Tells the producer everything that was taken; whether there was something to tell.
+    pub(crate) fn tell(&mut self) -> bool {
+        if self.head == self.told {
+            return false;
+        }
+        self.own.store(link::SLOTS_TAKEN, self.head, Ordering::Release);
+        self.own.store(link::BULK_TAKEN, self.bulk_head, Ordering::Release);
+        (self.told, self.bulk_told) = (self.head, self.bulk_head);
+        true
+    }
+}

@@ -1,0 +1,272 @@
+//! Real processes, of which some are killed with kill -9 or stopped in the middle of their work.
+
+mod common;
+
+use common::{Helper, Node, name, role};
+use farside_base::{CompletionStatus, LinkId, Operation, RemoteSlice, Source};
+use farside_fabric::{Fabric, FabricError, LinkEvent, PortSpec};
+use farside_fabric_shm::{ShmFabric, ShmOptions};
+use std::time::Duration;
+
+/// What a child does; does nothing in an ordinary run.
+#[test]
+fn child() {
+    let Some(role) = role() else { return };
+    let role: Vec<&str> = role.iter().map(String::as_str).collect();
+    match role[..] {
+        ["echo", listen] => echo(listen),
+        ["stream", to] => stream(to),
+        ["hammer", to] => hammer(to),
+        _ => panic!("unknown role {role:?}"),
+    }
+}
+
+/// Accepts everybody and answers every message with the word after it, until it is killed.
+fn echo(listen: &str) {
+    let mut node = Node::new(Some(listen));
+    loop {
+        node.until("anything", |node| {
+            (!node.events.is_empty() || !node.completions.is_empty()).then_some(())
+        });
+        for event in std::mem::take(&mut node.events) {
+            if let LinkEvent::Requested { link, .. } = event {
+                let token = node.region.token.encode();
+                let accepted = node.port.accept(link, &token, node.queue);
+                accepted.expect("the peer waits");
+            }
+        }
+        for received in std::mem::take(&mut node.completions) {
+            let word = node.word_of(&received);
+            node.post_receive(received.id.0);
+            assert!(node.try_send(received.link, word + 1));
+        }
+    }
+}
+
+/// Sends 1, 2, 3, ... as fast as it can, until it is killed.
+fn stream(to: &str) {
+    let mut node = Node::new(None);
+    let (link, _) = node.connect(to);
+    for word in 1.. {
+        while !node.try_send(link, word) {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// Where `hammer` writes, how much at a time, and from where.
+const HAMMERED: u64 = 512 << 10;
+const BLOW: u32 = 256 << 10;
+const HAMMERS: [u64; 2] = [0, 256 << 10];
+
+/// Overwrites a large part of the peer's region with one pattern and another, until it is killed.
+fn hammer(to: &str) {
+    let mut node = Node::new(None);
+    let (link, token) = node.connect(to);
+    let region = node.port.import(link, &token).expect("a region");
+    for (from, byte) in HAMMERS.into_iter().zip([0x11, 0x22]) {
+        let pattern = vec![byte; BLOW as usize];
+        node.region.arena.write(from, &pattern).expect("in bounds");
+    }
+    for from in HAMMERS.into_iter().cycle() {
+        let slices = [node.slice(from, BLOW)];
+        let write = Operation::Write {
+            source: Source::Gather(&slices),
+            to: RemoteSlice { region, offset: HAMMERED },
+            immediate: None,
+        };
+        if node.perform(link, write).status != CompletionStatus::Success {
+            // The region was taken away: that is what the parent waits for.
+            std::thread::park();
+        }
+    }
+}
+
+/// Waits until the peer hammers.
+fn hammered(node: &Node) {
+    let start = std::time::Instant::now();
+    let mut changes = 0;
+    let mut last = 0;
+    while changes < 20 {
+        assert!(start.elapsed() < common::WATCHDOG, "the peer does not come");
+        let now = node.word(HAMMERED + u64::from(BLOW) / 2);
+        changes += u32::from(now != last);
+        last = now;
+        std::hint::spin_loop();
+    }
+}
+
+/// A child that echoes, and a link to it.
+fn echoing(node: &mut Node, listen: &str) -> (Helper, LinkId, farside_base::RemoteRegionId) {
+    let helper = Helper::start("child", &format!("echo {listen}"));
+    let (link, token) = node.connect(listen);
+    let region = node.port.import(link, &token).expect("a region");
+    node.works(link, region);
+    (helper, link, region)
+}
+
+fn echoes(node: &mut Node, link: LinkId, word: u64) {
+    assert!(node.try_send(link, word));
+    assert_eq!(node.message(), word + 1);
+}
+
+/// Entries of /dev/shm and /tmp, and sockets, that bear our names.
+fn left_behind(listen: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for folder in ["/dev/shm", "/tmp", "/run", "/var/tmp"] {
+        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+            let file = entry.file_name().to_string_lossy().into_owned();
+            if file.contains("farside") && file.contains(listen) {
+                found.push(format!("{folder}/{file}"));
+            }
+        }
+    }
+    let sockets = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    found.extend(sockets.lines().filter(|line| line.contains(listen)).map(str::to_owned));
+    found
+}
+
+#[test]
+fn kill_9_ends_the_links_of_the_dead_and_no_other() {
+    let mut node = Node::new(None);
+    let names = [name("dying"), name("living")];
+    let (mut dying, lost, gone) = echoing(&mut node, &names[0]);
+    let (_living, link, region) = echoing(&mut node, &names[1]);
+    echoes(&mut node, lost, 7);
+    assert!(!left_behind(&names[0]).is_empty(), "its sockets can be seen");
+    dying.kill();
+    assert_eq!(node.event(), LinkEvent::Lost { link: lost });
+    let slices = [node.slice(0, 8)];
+    let write = Operation::Write {
+        source: Source::Gather(&slices),
+        to: RemoteSlice { region: gone, offset: 0 },
+        immediate: None,
+    };
+    let first = node.perform(lost, write);
+    assert_eq!(first.status, CompletionStatus::PeerLost, "{first:?}");
+    for _ in 0..3 {
+        let next = node.perform(lost, write);
+        assert_eq!(next.status, CompletionStatus::Flushed, "{next:?}");
+    }
+    node.works(link, region);
+    echoes(&mut node, link, 9);
+    assert_eq!(left_behind(&names[0]), [""; 0]);
+    // The name is free at once.
+    let listen = Some(names[0].clone());
+    drop(node.fabric.open(&PortSpec { listen }).expect("a free name"));
+}
+
+#[test]
+fn a_sleeper_learns_of_a_death() {
+    let mut node = Node::new(None);
+    let listen = name("watched");
+    let (mut dying, lost, _) = echoing(&mut node, &listen);
+    let waiter = node.port.waiter();
+    assert!(!node.port.arm(), "nothing is going on");
+    let sleeper = std::thread::spawn(move || waiter.wait(Some(common::WATCHDOG)));
+    dying.kill();
+    assert!(sleeper.join().expect("no panic"), "the death did not wake");
+    node.port.disarm();
+    assert_eq!(node.event(), LinkEvent::Lost { link: lost });
+}
+
+/// What a sender has put into the ring before it is killed arrives, in order, and then the loss.
+#[test]
+fn messages_of_a_killed_sender_arrive_before_its_loss() {
+    let listen = name("receiver");
+    let mut node = Node::new(Some(&listen));
+    for messages in [1, 100, 1000, 5000] {
+        let mut sender = Helper::start("child", &format!("stream {listen}"));
+        let link = node.accept();
+        for word in 1..=messages {
+            assert_eq!(node.message(), word);
+        }
+        sender.kill();
+        let mut next = messages + 1;
+        let lost = node.until("the loss", |node| {
+            for received in std::mem::take(&mut node.completions) {
+                assert_eq!(node.word_of(&received), next, "no gap behind the dead");
+                next += 1;
+                node.post_receive(received.id.0);
+            }
+            node.events.pop()
+        });
+        assert_eq!(lost, LinkEvent::Lost { link });
+        assert_eq!(node.completions, [], "nothing arrives after the loss");
+        node.port.close(link);
+    }
+}
+
+/// One-sided requests need nothing of the target's process: it is stopped while they run.
+#[test]
+fn a_stopped_process_serves_its_memory() {
+    let options = ShmOptions { control_timeout: Duration::from_millis(50), ..ShmOptions::DEFAULT };
+    let fabric = ShmFabric::with_options(options).expect("a fabric");
+    let mut node = Node::with(fabric, None);
+    let listen = name("stopped");
+    let (helper, link, region) = echoing(&mut node, &listen);
+    helper.stop();
+    node.works(link, region);
+    for expected in 0..100 {
+        let add = Operation::FetchAdd {
+            at: RemoteSlice { region, offset: 64 },
+            add: 1,
+            into: node.slice(32, 8),
+        };
+        assert_eq!(node.perform(link, add).status, CompletionStatus::Success);
+        assert_eq!(node.word(32), expected);
+    }
+    // Whoever has to be asked does not hang the asker.
+    let token = node.region.token;
+    match node.port.import(link, &token) {
+        Err(FabricError::System(_, reason)) => {
+            assert_eq!(reason.kind(), std::io::ErrorKind::TimedOut);
+        }
+        other => panic!("a stopped fabric answered: {other:?}"),
+    }
+    helper.resume();
+    echoes(&mut node, link, 1);
+    node.works(link, region);
+}
+
+/// While a peer hammers on a region it is taken away, again and again: afterwards not one byte of
+/// the peer reaches it.
+#[test]
+fn nothing_reaches_a_deregistered_region() {
+    let listen = name("owner");
+    let mut node = Node::new(Some(&listen));
+    let target = |node: &Node| {
+        let mut bytes = vec![0; BLOW as usize];
+        node.region.arena.read(HAMMERED, &mut bytes).expect("in bounds");
+        bytes
+    };
+    for _ in 0..8 {
+        let _hammer = Helper::start("child", &format!("hammer {listen}"));
+        node.accept();
+        hammered(&node);
+        node.fabric.deregister(node.region.id).expect("to revoke");
+        let after = target(&node);
+        for _ in 0..20 {
+            assert!(target(&node) == after, "bytes came after the revocation");
+            std::thread::yield_now();
+        }
+        let fabric = node.fabric.clone();
+        // The name must be free before it is taken again.
+        drop(node);
+        node = Node::with(fabric, Some(&listen));
+    }
+}
+
+/// A death in the middle of a request does not hold up deregistration.
+#[test]
+fn a_dead_peer_does_not_hold_up_deregistration() {
+    let listen = name("held");
+    let mut node = Node::new(Some(&listen));
+    let mut hammer = Helper::start("child", &format!("hammer {listen}"));
+    node.accept();
+    hammered(&node);
+    hammer.kill();
+    node.fabric.deregister(node.region.id).expect("to revoke");
+    let again = node.fabric.deregister(node.region.id);
+    assert!(matches!(again, Err(FabricError::Unknown("region"))), "{again:?}");
+}
