@@ -1,0 +1,601 @@
+//! The allocator of one home.
+//!
+//! Memory is cut into segments of 1 MiB; a segment serves one line size at a time and may change it
+//! when it is wholly free. An allocation takes whole lines that follow one another, so no line is
+//! ever shared by two.
+//!
+//! - **Up to a segment** it lies within one segment of its line size. Such segments are kept in bins
+//!   by their longest free run: exact up to 15 lines, then four to a power of two. The lowest bin
+//!   that surely suffices is taken, so full segments fill up before others; and each 64 lines know
+//!   the longest free run that starts among them, so the first fitting run is found by looking at
+//!   one number per 64 lines.
+//! - **Beyond a segment** it starts at a segment border and takes the first wholly free segments in a
+//!   row that suffice; the rest of the last one goes on serving lines of the same size.
+//!
+//! *Memory.* Two bits and a quarter a line in segments that serve lines, nothing a line elsewhere,
+//! and [`Allocator::METADATA_BYTES`] a segment: less than 0.5% of the home for lines of 64 B.
+//!
+//! *Fragmentation.* A line is lost to others only while an allocation covers it. An allocation of
+//! `n` lines fails only when no segment of its line size has `n` free lines in a row and no segment
+//! (for large ones: no such row of segments) is wholly free.
+
+use super::bits;
+use super::canary::{Canary, Mutant};
+use alloc::{boxed::Box, vec, vec::Vec};
+use core::mem;
+use farside_base::{ErrorCode, GlobalAddress, Limits, LineSize};
+
+/// Bytes of a segment.
+pub const SEGMENT_BYTES: u64 = 1 << 20;
+
+/// Bytes at the start of a home that are never handed out, so that an address of offset 0 can mean
+/// nothing, in every line size.
+pub const RESERVED_BYTES: u64 = LineSize::MAX.bytes() as u64;
+
+const _: () = assert!(SEGMENT_BYTES.is_multiple_of(RESERVED_BYTES));
+
+/// Runs up to this many lines have a bin each.
+const EXACT_BINS: usize = 15;
+
+/// One bin for each exact length, four for each power of two above; the last one is for a whole
+/// segment of the smallest lines.
+const BINS: usize = bin_within(SEGMENT_BYTES as usize >> LineSize::MIN.log2()) + 1;
+const _: () = assert!(BINS <= u64::BITS as usize, "a word tells which bins are filled");
+
+const NONE: u32 = u32::MAX;
+
+/// What an allocation got.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Block {
+    /// First byte within the home's memory; a multiple of the line size, never 0.
+    pub offset: u64,
+    /// How many lines.
+    pub lines: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum State {
+    /// Wholly free.
+    Free,
+    /// Serves lines of this size.
+    Serves(LineSize),
+    /// Wholly inside one allocation of this line size; whether the allocation starts here.
+    Covered(LineSize, bool),
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Segment {
+    state: State,
+    /// Lines in use. Counts nothing that is reserved.
+    used: u32,
+    /// The longest free run, in lines.
+    run: u32,
+    /// Neighbours in the bin of `run`; `NONE` in no bin.
+    previous: u32,
+    next: u32,
+    /// While the segment serves lines: which are in use (or do not exist), then which are the first
+    /// of an allocation (or do not exist). Empty otherwise.
+    maps: Box<[u64]>,
+    /// For each word of the first map, the longest free run that starts in it. Empty otherwise.
+    runs: Box<[u16]>,
+}
+
+/// The segments of a line size, by `Segment::run`.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Bins {
+    heads: [u32; BINS],
+    /// Bit `i` is set when bin `i` has a segment.
+    filled: u64,
+}
+
+/// The memory of one home: which lines are free.
+///
+/// *Guarantees.* Blocks never overlap, never contain offset 0, and only what was allocated can be
+/// freed, once. *Cost*: up to a segment, a handful of steps and a search of at most 256 numbers;
+/// beyond, a search of one bit per segment. Heap memory is taken only when a segment changes what
+/// it serves.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Allocator {
+    segments: Vec<Segment>,
+    /// A set bit for each segment that is not wholly free, or not whole.
+    taken: Vec<u64>,
+    /// Words of `taken` before this one are full.
+    taken_open_word: usize,
+    bins: [Bins; LineSize::CLASSES],
+    /// Whole bytes of the home that exist; a multiple of 64 KiB.
+    bytes: u64,
+    free_bytes: u64,
+    allocation_bytes_max: u64,
+    canary: Canary,
+}
+
+impl Allocator {
+    /// Bytes of metadata a segment, apart from the two bits a line.
+    pub const METADATA_BYTES: usize = mem::size_of::<Segment>();
+
+    /// An allocator of a home of `bytes`, which are rounded down to 64 KiB; with the default limit
+    /// of one allocation.
+    pub fn new(bytes: u64) -> Self {
+        Self::with_limit(bytes, Limits::DEFAULT.allocation_bytes_max)
+    }
+
+    /// An allocator with `Limits::allocation_bytes_max` of its own. Bytes beyond what an address
+    /// can name are left out.
+    pub fn with_limit(bytes: u64, allocation_bytes_max: u64) -> Self {
+        let bytes = bytes.min(1 << GlobalAddress::OFFSET_BITS);
+        let bytes = bytes - bytes % RESERVED_BYTES;
+        let count = bytes.div_ceil(SEGMENT_BYTES) as usize;
+        let mut taken = vec![u64::MAX; count.div_ceil(64)];
+        // The first segment has a reserve; the last one may not be whole. Neither can be part of a
+        // large allocation, so both stay out of the pool.
+        let whole = (bytes / SEGMENT_BYTES) as usize;
+        if whole > 1 {
+            bits::fill(&mut taken, 1, whole, false);
+        }
+        Self {
+            segments: (0..count).map(|_| Segment::free()).collect(),
+            taken,
+            taken_open_word: 0,
+            bins: core::array::from_fn(|_| Bins { heads: [NONE; BINS], filled: 0 }),
+            bytes,
+            free_bytes: bytes.saturating_sub(RESERVED_BYTES),
+            allocation_bytes_max,
+            canary: Canary::default(),
+        }
+    }
+
+    /// Puts a defect in.
+    #[cfg(canary)]
+    pub fn with_mutant(mut self, mutant: Mutant) -> Self {
+        self.canary = Canary::new(mutant);
+        self
+    }
+
+    /// Bytes that are free, in whole lines; how many of them are in a row is not said.
+    pub fn free_bytes(&self) -> u64 {
+        self.free_bytes
+    }
+
+    /// Bytes that can be handed out when nothing is.
+    pub fn capacity_bytes(&self) -> u64 {
+        self.bytes.saturating_sub(RESERVED_BYTES)
+    }
+
+    /// Segments of the home.
+    pub fn segments(&self) -> usize {
+        self.segments.len()
+    }
+
+    /// The line size that this segment serves, if any.
+    pub fn segment_line_size(&self, segment: usize) -> Option<LineSize> {
+        match self.segments.get(segment)?.state {
+            State::Free => None,
+            State::Serves(size) | State::Covered(size, _) => Some(size),
+        }
+    }
+
+    /// Hands out whole lines in a row for `bytes`.
+    ///
+    /// # Errors
+    /// `ZeroSize`; `TooLarge` over the limit of one allocation; `OutOfMemory` when this home has not
+    /// that much in a row: ask another.
+    pub fn allocate(&mut self, bytes: u64, line_size: LineSize) -> Result<Block, ErrorCode> {
+        if bytes == 0 {
+            return Err(ErrorCode::ZeroSize);
+        }
+        if bytes > self.allocation_bytes_max {
+            return Err(ErrorCode::TooLarge);
+        }
+        let lines = bytes.div_ceil(line_size.bytes() as u64);
+        if lines > self.free_bytes >> line_size.log2() {
+            return Err(ErrorCode::OutOfMemory);
+        }
+        let offset = if lines <= segment_lines(line_size) as u64 {
+            self.allocate_small(lines as usize, line_size)
+        } else {
+            self.allocate_large(lines, line_size)
+        };
+        let offset = offset.ok_or(ErrorCode::OutOfMemory)?;
+        self.free_bytes -= lines << line_size.log2();
+        Ok(Block { offset, lines })
+    }
+
+    /// Takes a block back: exactly what `allocate` gave, once.
+    ///
+    /// # Errors
+    /// `NotAnAllocation` when it is not that; nothing was changed.
+    pub fn free(&mut self, offset: u64, lines: u64, line_size: LineSize) -> Result<(), ErrorCode> {
+        let in_line = offset & (line_size.bytes() as u64 - 1);
+        let bytes = lines.checked_mul(line_size.bytes() as u64);
+        let end = bytes.and_then(|bytes| offset.checked_add(bytes));
+        if in_line != 0 || lines == 0 || end.is_none_or(|end| end > self.bytes) {
+            return Err(ErrorCode::NotAnAllocation);
+        }
+        let segment = (offset / SEGMENT_BYTES) as usize;
+        match self.segments[segment].state {
+            State::Serves(size) if size == line_size => {
+                let line = (offset % SEGMENT_BYTES) >> line_size.log2();
+                self.free_small(segment, line as usize, lines, line_size)?;
+            }
+            State::Covered(size, true)
+                if size == line_size && offset.is_multiple_of(SEGMENT_BYTES) =>
+            {
+                self.free_large(segment, lines, line_size)?;
+            }
+            State::Free | State::Serves(_) | State::Covered(..) => {
+                return Err(ErrorCode::NotAnAllocation);
+            }
+        }
+        self.free_bytes += lines << line_size.log2();
+        Ok(())
+    }
+
+    /// Whether an allocation of this line size starts at `offset`.
+    pub fn is_start(&self, offset: u64, line_size: LineSize) -> bool {
+        let line = (offset % SEGMENT_BYTES) >> line_size.log2();
+        let segment = (offset / SEGMENT_BYTES) as usize;
+        if offset & (line_size.bytes() as u64 - 1) != 0 || offset >= self.bytes {
+            return false;
+        }
+        match self.segments[segment].state {
+            State::Serves(size) => {
+                let (first, last) = self.range(segment, line_size);
+                let line = line as usize;
+                size == line_size
+                    && (first..last).contains(&line)
+                    && bits::get(self.segments[segment].starts(), line)
+            }
+            State::Covered(size, start) => size == line_size && start && line == 0,
+            State::Free => false,
+        }
+    }
+
+    /// The lines of a segment that exist and are not reserved.
+    fn range(&self, segment: usize, line_size: LineSize) -> (usize, usize) {
+        let first = match segment {
+            0 if !self.canary.is(Mutant::ZeroHandedOut) => RESERVED_BYTES,
+            _ => 0,
+        };
+        let last = (self.bytes - segment as u64 * SEGMENT_BYTES).min(SEGMENT_BYTES);
+        ((first >> line_size.log2()) as usize, (last >> line_size.log2()) as usize)
+    }
+
+    /// From the lowest bin that surely suffices; else from a run that fits among shorter ones of its
+    /// bin; else from a fresh segment.
+    fn allocate_small(&mut self, lines: usize, line_size: LineSize) -> Option<u64> {
+        let at = self
+            .segment_above(lines, line_size)
+            .or_else(|| self.segment_near(lines, line_size))
+            .or_else(|| self.open_fresh(lines, line_size))?;
+        let line = self.segments[at].find_run(lines)?;
+        self.mark(at, line, lines, true, line_size);
+        Some(at as u64 * SEGMENT_BYTES + ((line as u64) << line_size.log2()))
+    }
+
+    /// A segment of the lowest bin in which every run suffices.
+    fn segment_above(&self, lines: usize, line_size: LineSize) -> Option<usize> {
+        let bins = &self.bins[line_size.class() as usize];
+        let lowest = bin_above(lines);
+        let filled = bins.filled.checked_shr(lowest as u32)?;
+        let head = bins.heads.get(lowest + filled.trailing_zeros() as usize)?;
+        Some(*head as usize)
+    }
+
+    /// A segment of the bin below, where runs of `lines` lie among shorter ones.
+    fn segment_near(&self, lines: usize, line_size: LineSize) -> Option<usize> {
+        let bin = bin_within(lines);
+        let mut at = self.bins[line_size.class() as usize].heads[bin];
+        while let Some(segment) = self.segments.get(at as usize) {
+            if segment.run as usize >= lines {
+                return Some(at as usize);
+            }
+            at = segment.next;
+        }
+        None
+    }
+
+    fn open_fresh(&mut self, lines: usize, line_size: LineSize) -> Option<usize> {
+        let at = self.fresh_segment(lines, line_size)?;
+        self.open_segment(at, line_size);
+        Some(at)
+    }
+
+    /// A wholly free segment; the first and last of the home before others, which large allocations
+    /// may want.
+    fn fresh_segment(&mut self, lines: usize, line_size: LineSize) -> Option<usize> {
+        let odd = [0, self.segments.len().checked_sub(1)?];
+        let fits = |at: &usize| {
+            let (first, last) = self.range(*at, line_size);
+            self.segments[*at].state == State::Free && !self.is_whole(*at) && last - first >= lines
+        };
+        if let Some(at) = odd.into_iter().find(fits) {
+            return Some(at);
+        }
+        self.taken_open_word = bits::first_open_word(&self.taken, self.taken_open_word);
+        bits::find_clear(&self.taken, self.taken_open_word, 1).ok()
+    }
+
+    /// Whether a segment can be part of a large allocation.
+    fn is_whole(&self, segment: usize) -> bool {
+        segment > 0 && (segment as u64 + 1) * SEGMENT_BYTES <= self.bytes
+    }
+
+    fn take_from_pool(&mut self, segment: usize) {
+        bits::fill(&mut self.taken, segment, segment + 1, true);
+    }
+
+    fn return_to_pool(&mut self, segment: usize) {
+        self.segments[segment] = Segment::free();
+        if self.is_whole(segment) {
+            bits::fill(&mut self.taken, segment, segment + 1, false);
+            self.taken_open_word = self.taken_open_word.min(segment / 64);
+        }
+    }
+
+    /// Makes a free segment serve lines of a size.
+    fn open_segment(&mut self, at: usize, line_size: LineSize) {
+        let (first, last) = self.range(at, line_size);
+        let words = segment_lines(line_size).div_ceil(64);
+        let mut maps = vec![0; 2 * words].into_boxed_slice();
+        for map in maps.chunks_exact_mut(words) {
+            bits::fill(map, 0, first, true);
+            bits::fill(map, last, words * 64, true);
+        }
+        self.take_from_pool(at);
+        self.segments[at] = Segment {
+            state: State::Serves(line_size),
+            maps,
+            runs: vec![0; words].into_boxed_slice(),
+            ..Segment::free()
+        };
+        self.segments[at].measure(0, words - 1);
+        self.bin_again(at, line_size);
+    }
+
+    /// Puts lines in use; `start` says whether the first one starts an allocation.
+    fn mark(&mut self, at: usize, line: usize, lines: usize, start: bool, line_size: LineSize) {
+        let segment = &mut self.segments[at];
+        let (used, starts) = segment.maps_mut();
+        bits::fill(used, line, line + lines, true);
+        bits::fill(starts, line, line + usize::from(start), true);
+        segment.used += lines as u32;
+        segment.measure(line / 64, (line + lines) / 64);
+        self.bin_again(at, line_size);
+    }
+
+    fn free_small(
+        &mut self,
+        at: usize,
+        line: usize,
+        lines: u64,
+        line_size: LineSize,
+    ) -> Result<(), ErrorCode> {
+        let (first, last) = self.range(at, line_size);
+        let end = line as u64 + lines;
+        if line < first || end > last as u64 {
+            return Err(ErrorCode::NotAnAllocation);
+        }
+        let end = end as usize;
+        let segment = &self.segments[at];
+        let exact = bits::get(segment.starts(), line)
+            && !bits::any(segment.starts(), line + 1, end)
+            && bits::all(segment.used_map(), line, end)
+            && !segment.goes_on_at(end);
+        if !exact {
+            return Err(ErrorCode::NotAnAllocation);
+        }
+        self.unmark(at, line, end, line_size);
+        Ok(())
+    }
+
+    /// Takes lines out of use; a segment without any goes back to the pool.
+    fn unmark(&mut self, at: usize, line: usize, end: usize, line_size: LineSize) {
+        let segment = &mut self.segments[at];
+        let (used, starts) = segment.maps_mut();
+        bits::fill(used, line, end, false);
+        bits::fill(starts, line, line + 1, false);
+        segment.used -= (end - line) as u32;
+        if segment.used == 0 && !self.canary.is(Mutant::SegmentKept) {
+            self.unbin(at, line_size);
+            return self.return_to_pool(at);
+        }
+        if self.canary.is(Mutant::RunForgotten) {
+            return;
+        }
+        let run_word = bits::run_start(segment.used_map(), line) / 64;
+        segment.measure(run_word, run_word);
+        segment.measure(line / 64, end / 64);
+        self.bin_again(at, line_size);
+    }
+
+    fn allocate_large(&mut self, lines: u64, line_size: LineSize) -> Option<u64> {
+        let per_segment = segment_lines(line_size) as u64;
+        let covered = (lines / per_segment) as usize;
+        let rest = (lines % per_segment) as usize;
+        let count = covered + usize::from(rest > 0);
+        self.taken_open_word = bits::first_open_word(&self.taken, self.taken_open_word);
+        let first = bits::find_clear(&self.taken, self.taken_open_word, count).ok()?;
+        for at in first..first + covered {
+            self.take_from_pool(at);
+            self.segments[at].state = State::Covered(line_size, at == first);
+        }
+        if rest > 0 {
+            self.open_segment(first + covered, line_size);
+            self.mark(first + covered, 0, rest, false, line_size);
+        }
+        Some(first as u64 * SEGMENT_BYTES)
+    }
+
+    fn free_large(
+        &mut self,
+        first: usize,
+        lines: u64,
+        line_size: LineSize,
+    ) -> Result<(), ErrorCode> {
+        let per_segment = segment_lines(line_size) as u64;
+        let end = first + (lines / per_segment) as usize;
+        let rest = (lines % per_segment) as usize;
+        let inside = |segment: &Segment| segment.state == State::Covered(line_size, false);
+        let covered = first < end && self.segments[first + 1..end].iter().all(inside);
+        if !covered || !self.ends_at(end, rest, line_size) {
+            return Err(ErrorCode::NotAnAllocation);
+        }
+        for at in first..end {
+            self.return_to_pool(at);
+        }
+        if rest > 0 {
+            self.unmark(end, 0, rest, line_size);
+        }
+        Ok(())
+    }
+
+    /// Whether a large allocation that covers the segments before `at` ends `rest` lines into it.
+    fn ends_at(&self, at: usize, rest: usize, line_size: LineSize) -> bool {
+        let Some(segment) = self.segments.get(at) else {
+            return rest == 0;
+        };
+        match segment.state {
+            State::Free => rest == 0,
+            State::Covered(_, start) => rest == 0 && start,
+            State::Serves(size) if rest == 0 => size != line_size || !segment.goes_on_at(0),
+            State::Serves(size) => {
+                size == line_size
+                    && bits::all(segment.used_map(), 0, rest)
+                    && !bits::any(segment.starts(), 0, rest)
+                    && (!segment.goes_on_at(rest) || self.canary.is(Mutant::EndUnchecked))
+            }
+        }
+    }
+
+    /// Puts a segment into the bin of its longest run, after a change.
+    fn bin_again(&mut self, at: usize, line_size: LineSize) {
+        let segment = &mut self.segments[at];
+        let run = u32::from(segment.runs.iter().copied().max().unwrap_or(0));
+        let before = mem::replace(&mut segment.run, run);
+        if bin_of(before) != bin_of(run) {
+            segment.run = before;
+            self.unbin(at, line_size);
+            self.segments[at].run = run;
+            self.bin(at, line_size);
+        }
+    }
+
+    fn bin(&mut self, at: usize, line_size: LineSize) {
+        let Some(bin) = bin_of(self.segments[at].run) else {
+            return;
+        };
+        let bins = &mut self.bins[line_size.class() as usize];
+        let head = mem::replace(&mut bins.heads[bin], at as u32);
+        bins.filled |= 1 << bin;
+        self.segments[at].previous = NONE;
+        self.segments[at].next = head;
+        if let Some(next) = self.segments.get_mut(head as usize) {
+            next.previous = at as u32;
+        }
+    }
+
+    /// Takes a segment out of its bin.
+    fn unbin(&mut self, at: usize, line_size: LineSize) {
+        let Some(bin) = bin_of(self.segments[at].run) else {
+            return;
+        };
+        let Segment { previous, next, .. } = self.segments[at];
+        if let Some(next) = self.segments.get_mut(next as usize) {
+            next.previous = previous;
+        }
+        match self.segments.get_mut(previous as usize) {
+            Some(previous) => previous.next = next,
+            None => {
+                let bins = &mut self.bins[line_size.class() as usize];
+                bins.heads[bin] = next;
+                bins.filled &= !(u64::from(next == NONE) << bin);
+            }
+        }
+        (self.segments[at].previous, self.segments[at].next) = (NONE, NONE);
+    }
+}
+
+impl Segment {
+    fn free() -> Self {
+        Self {
+            state: State::Free,
+            used: 0,
+            run: 0,
+            previous: NONE,
+            next: NONE,
+            maps: Box::default(),
+            runs: Box::default(),
+        }
+    }
+
+    fn used_map(&self) -> &[u64] {
+        &self.maps[..self.maps.len() / 2]
+    }
+
+    fn starts(&self) -> &[u64] {
+        &self.maps[self.maps.len() / 2..]
+    }
+
+    fn maps_mut(&mut self) -> (&mut [u64], &mut [u64]) {
+        let middle = self.maps.len() / 2;
+        self.maps.split_at_mut(middle)
+    }
+
+    /// Takes the runs that start in words `from..=to` anew.
+    fn measure(&mut self, from: usize, to: usize) {
+        let (used, _) = self.maps.split_at(self.maps.len() / 2);
+        let last = to.min(used.len() - 1);
+        for word in from..=last {
+            let runs = bits::runs_from(used, word).map(|(_, length)| length);
+            self.runs[word] = runs.max().unwrap_or(0) as u16;
+        }
+    }
+
+    /// The first run of at least so many free lines.
+    fn find_run(&self, lines: usize) -> Option<usize> {
+        let word = self.runs.iter().position(|run| usize::from(*run) >= lines)?;
+        let mut runs = bits::runs_from(self.used_map(), word);
+        let (line, _) = runs.find(|(_, length)| *length >= lines)?;
+        Some(line)
+    }
+
+    /// Whether the line at `at` belongs to the allocation of the line before it.
+    fn goes_on_at(&self, at: usize) -> bool {
+        at < self.used_map().len() * 64
+            && bits::get(self.used_map(), at)
+            && !bits::get(self.starts(), at)
+    }
+}
+
+/// The bin of runs of this length, which may also hold shorter ones beyond [`EXACT_BINS`].
+const fn bin_within(run: usize) -> usize {
+    if run <= EXACT_BINS {
+        return run;
+    }
+    let power = run.ilog2() as usize;
+    let quarter = (run >> (power - 2)) & 3;
+    let first = EXACT_BINS.ilog2() as usize + 1;
+    EXACT_BINS + 1 + (power - first) * 4 + quarter
+}
+
+/// The lowest bin in which every run has at least this length.
+const fn bin_above(run: usize) -> usize {
+    let bin = bin_within(run);
+    if run <= EXACT_BINS || bin_within(run - 1) != bin { bin } else { bin + 1 }
+}
+
+/// The bin of a segment, by its longest run; none without a free line.
+const fn bin_of(run: u32) -> Option<usize> {
+    match run {
+        0 => None,
+        _ => Some(bin_within(run as usize)),
+    }
+}
+
+/// Lines of a whole segment.
+fn segment_lines(line_size: LineSize) -> usize {
+    SEGMENT_BYTES as usize >> line_size.log2()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,207 @@
+//! What nodes say to each other about memory.
+
+use crate::wire::{BODY, Class, Reader, Violation, Writer};
+use farside_base::{ErrorCode, GlobalAddress, LineSize, Ticket};
+
+/// How an allocation shall be made.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct AllocateFlags {
+    /// Fill it with zeroes.
+    pub zeroed: bool,
+}
+
+impl AllocateFlags {
+    const fn to_bits(self) -> u8 {
+        self.zeroed as u8
+    }
+
+    const fn from_bits(bits: u8) -> Option<Self> {
+        match bits {
+            0 | 1 => Some(Self { zeroed: bits == 1 }),
+            _ => None,
+        }
+    }
+}
+
+/// A message of the family `Allocate`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Message {
+    /// Requester to home: memory, please.
+    Allocate {
+        /// Comes back in the answer.
+        ticket: Ticket,
+        /// How much.
+        bytes: u64,
+        /// In lines of which size.
+        line_size: LineSize,
+        /// How.
+        flags: AllocateFlags,
+    },
+    /// Home to requester: here it is.
+    Allocated {
+        /// Of the request.
+        ticket: Ticket,
+        /// The first byte.
+        address: GlobalAddress,
+        /// How many lines.
+        lines: u64,
+    },
+    /// Requester to home: not needed any more.
+    Free {
+        /// Comes back in the answer.
+        ticket: Ticket,
+        /// What `Allocated` said.
+        address: GlobalAddress,
+    },
+    /// Home to requester: nobody can reach it any more.
+    Freed {
+        /// Of the request.
+        ticket: Ticket,
+    },
+    /// Home to requester: no.
+    Refused {
+        /// Of the request.
+        ticket: Ticket,
+        /// Why.
+        code: ErrorCode,
+    },
+    /// To everybody: so much is free here.
+    FreeBytes {
+        /// In whole lines, perhaps scattered.
+        bytes: u64,
+    },
+}
+
+impl Message {
+    /// The class it travels in.
+    pub const fn class(&self) -> Class {
+        match self {
+            Self::Allocate { .. } | Self::Free { .. } => Class::Request,
+            Self::Allocated { .. }
+            | Self::Freed { .. }
+            | Self::Refused { .. }
+            | Self::FreeBytes { .. } => Class::Reply,
+        }
+    }
+
+    /// As a body.
+    pub fn encode(&self) -> [u8; BODY] {
+        let writer = Writer::new();
+        match *self {
+            Self::Allocate { ticket, bytes, line_size, flags } => {
+                writer.u8(1).u8(line_size.class()).u8(flags.to_bits()).u64(ticket.0).u64(bytes)
+            }
+            Self::Allocated { ticket, address, lines } => {
+                writer.u8(2).u64(ticket.0).u64(address.to_bits()).u64(lines)
+            }
+            Self::Free { ticket, address } => writer.u8(3).u64(ticket.0).u64(address.to_bits()),
+            Self::Freed { ticket } => writer.u8(4).u64(ticket.0),
+            Self::Refused { ticket, code } => writer.u8(5).u64(ticket.0).u16(code.entry().number),
+            Self::FreeBytes { bytes } => writer.u8(6).u64(bytes),
+        }
+        .finish()
+    }
+
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// [`Violation`]: no correct peer sends this. Close the link.
+    pub fn decode(body: &[u8; BODY]) -> Result<Self, Violation> {
+        let mut reader = Reader::new(body);
+        let message = match reader.u8()? {
+            1 => Self::read_allocate(&mut reader)?,
+            2 => Self::Allocated {
+                ticket: Ticket(reader.u64()?),
+                address: read_address(&mut reader)?,
+                lines: reader.u64()?,
+            },
+            3 => Self::Free { ticket: Ticket(reader.u64()?), address: read_address(&mut reader)? },
+            4 => Self::Freed { ticket: Ticket(reader.u64()?) },
+            5 => Self::Refused {
+                ticket: Ticket(reader.u64()?),
+                code: ErrorCode::from_number(reader.u16()?).ok_or(Violation("unknown error"))?,
+            },
+            6 => Self::FreeBytes { bytes: reader.u64()? },
+            _ => return Err(Violation("unknown allocate message")),
+        };
+        reader.finish()?;
+        Ok(message)
+    }
+
+    fn read_allocate(reader: &mut Reader<'_>) -> Result<Self, Violation> {
+        let line_size = LineSize::from_class(reader.u8()?).ok_or(Violation("unknown line size"))?;
+        let flags = AllocateFlags::from_bits(reader.u8()?).ok_or(Violation("unknown flags"))?;
+        Ok(Self::Allocate { ticket: Ticket(reader.u64()?), bytes: reader.u64()?, line_size, flags })
+    }
+}
+
+fn read_address(reader: &mut Reader<'_>) -> Result<GlobalAddress, Violation> {
+    GlobalAddress::from_bits(reader.u64()?).map_err(|_| Violation("impossible address"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farside_base::NodeId;
+
+    fn samples() -> [Message; 6] {
+        let ticket = Ticket(u64::MAX - 1);
+        let address = GlobalAddress::new(NodeId(65_535), LineSize::MAX, 1 << 43).unwrap();
+        [
+            Message::Allocate {
+                ticket,
+                bytes: 1 << 40,
+                line_size: LineSize::MIN,
+                flags: AllocateFlags { zeroed: true },
+            },
+            Message::Allocated { ticket, address, lines: 1 << 34 },
+            Message::Free { ticket, address },
+            Message::Freed { ticket },
+            Message::Refused { ticket, code: ErrorCode::OutOfMemory },
+            Message::FreeBytes { bytes: u64::MAX },
+        ]
+    }
+
+    #[test]
+    fn bodies_come_back() {
+        for message in samples() {
+            assert_eq!(Message::decode(&message.encode()), Ok(message));
+        }
+        for code in ErrorCode::ALL {
+            let message = Message::Refused { ticket: Ticket(1), code: *code };
+            assert_eq!(Message::decode(&message.encode()), Ok(message));
+        }
+    }
+
+    #[test]
+    fn whatever_is_read_is_what_would_be_written() {
+        // Every body either is refused or is the one encoding of what it decodes to.
+        for message in samples() {
+            for at in 0..BODY {
+                for value in 0..=255 {
+                    let mut body = message.encode();
+                    body[at] = value;
+                    if let Ok(read) = Message::decode(&body) {
+                        assert_eq!(read.encode(), body, "byte {at} = {value} of {message:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn junk_is_named() {
+        let cases: [(usize, u8, &str); 5] = [
+            (0, 0, "unknown allocate message"),
+            (0, 7, "unknown allocate message"),
+            (1, 11, "unknown line size"),
+            (2, 2, "unknown flags"),
+            (BODY - 1, 1, "padding is not zero"),
+        ];
+        for (at, value, name) in cases {
+            let mut body = samples()[0].encode();
+            body[at] = value;
+            assert_eq!(Message::decode(&body), Err(Violation(name)));
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! One end of one link. Each class of messages has credits of its own: a message of a class is sent
+//! only while the peer is known to have a receive posted for it, so a SEND never meets an empty
+//! receive queue and no class ever waits for another (the circle request, forward, reply cannot
+//! close).
+//!
+//! ```text
+//! byte 0 family | 1 class | 2..4 sequence | 4 request, 5 forward, 6 reply credits returned | 7 zero
+//! ```
+//! A received message is owed to the peer as one credit of its class. Owed credits ride on whatever
+//! is sent next; when half of a class's credits are owed and nothing can be sent, a message of
+//! family `Credit` carries them alone. Such messages need receives too, but no credits: each returns
+//! at least half of a class, so at most two a class are under way at a time.
+
+use super::canary::{Canary, Mutant};
+use crate::wire::{BODY, Class, Family, MESSAGE, Violation};
+use alloc::collections::VecDeque;
+
+/// Credit messages that can be under way to one end: two a class.
+const CREDIT_MESSAGES: u32 = 2 * Class::ALL.len() as u32;
+
+/// Messages of each class that a new messenger has room for, per credit.
+const QUEUE_PER_CREDIT: usize = 8;
+
+/// What waits and what is owed in one class.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Lane {
+    /// Pushed and not yet sent, oldest first.
+    queue: VecDeque<(Family, [u8; BODY])>,
+    /// Sent and not yet returned as credits. Invariant: at most the credits of the class.
+    outstanding: u32,
+    /// Received and not yet returned. Invariant: at most the credits of the class.
+    owed: u32,
+}
+
+/// What the last `peek` showed and `sent` consumes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Shown {
+    /// The class whose oldest message it is; `None` for credits alone.
+    class: Option<Class>,
+    /// The credits it carries, by class.
+    credits: [u8; 3],
+}
+
+/// One end of a link: what to send next, and whether what arrives may be believed.
+///
+/// *Guarantees.* Messages of a class arrive once each, in the order of `push`. A message is shown by
+/// `peek` only while the peer has a receive for it. *Cost*: no allocation while no more than eight
+/// messages per credit of a class wait; beyond that the queue grows, and what bounds it are the
+/// operations that the machines admit.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Messenger {
+    credits_per_class: u32,
+    lanes: [Lane; 3],
+    /// The class that is looked at first.
+    next: usize,
+    shown: Option<Shown>,
+    /// Messages sent so far, of all kinds; its low 16 bits travel.
+    sent: u64,
+    /// Messages received so far, of all kinds.
+    received: u64,
+    canary: Canary,
+}
+
+impl Messenger {
+    /// The most credits a class can have: what one message can return.
+    pub const CREDITS_MAX: u32 = u8::MAX as u32;
+
+    /// A messenger of a fresh link. Both ends must be given the same number of credits
+    /// (`Limits::credits_per_class`); it is brought into 1 to [`Self::CREDITS_MAX`].
+    pub fn new(credits_per_class: u32) -> Self {
+        let credits_per_class = credits_per_class.clamp(1, Self::CREDITS_MAX);
+        let lane = || Lane {
+            queue: VecDeque::with_capacity(credits_per_class as usize * QUEUE_PER_CREDIT),
+            outstanding: 0,
+            owed: 0,
+        };
+        Self {
+            credits_per_class,
+            lanes: [lane(), lane(), lane()],
+            next: 0,
+            shown: None,
+            sent: 0,
+            received: 0,
+            canary: Canary::default(),
+        }
+    }
+
+    /// Puts a defect in.
+    #[cfg(canary)]
+    pub fn with_mutant(mut self, mutant: Mutant) -> Self {
+        self.canary = Canary::new(mutant);
+        self
+    }
+
+    /// Receives that each end keeps posted for a link. The receive of a message is to be posted
+    /// again after [`Self::received`] and before the next [`Self::peek`], which may return its credit.
+    pub const fn receives_needed(credits_per_class: u32) -> u32 {
+        let credits = if credits_per_class == 0 {
+            1
+        } else if credits_per_class > Self::CREDITS_MAX {
+            Self::CREDITS_MAX
+        } else {
+            credits_per_class
+        };
+        credits * Class::ALL.len() as u32 + CREDIT_MESSAGES
+    }
+
+    /// Queues a message. `family` must not be `Credit`, which the messenger keeps to itself.
+    pub fn push(&mut self, class: Class, family: Family, body: &[u8; BODY]) {
+        debug_assert!(family != Family::Credit, "credits are the messenger's own");
+        self.lanes[class as usize].queue.push_back((family, *body));
+    }
+
+    /// Messages of a class that wait to be sent.
+    pub fn waiting(&self, class: Class) -> usize {
+        self.lanes[class as usize].queue.len()
+    }
+
+    /// Whether nothing waits to be sent, credits included.
+    pub fn is_idle(&self) -> bool {
+        self.lanes.iter().all(|lane| lane.queue.is_empty()) && !self.must_return()
+    }
+
+    /// The message to send next, or `None` while there is none or no credit for it. Shows the same
+    /// message until [`Self::sent`]; the credits on it may grow meanwhile.
+    ///
+    /// *Order.* Classes take turns, so a reply waits for at most one message of each other class,
+    /// and never for a credit of theirs.
+    pub fn peek(&mut self) -> Option<[u8; MESSAGE]> {
+        let class = match self.shown {
+            Some(Shown { class: Some(class), .. }) => Some(class),
+            _ => self.sendable(),
+        };
+        if class.is_none() && !(self.must_return() && self.may_send_credits()) {
+            self.shown = None;
+            return None;
+        }
+        let credits = self.lanes.each_ref().map(|lane| lane.owed as u8);
+        self.shown = Some(Shown { class, credits });
+        Some(self.encode(class, credits))
+    }
+
+    /// The message that `peek` showed was accepted by the fabric. Does nothing without one.
+    pub fn sent(&mut self) {
+        let Some(shown) = self.shown.take() else {
+            return;
+        };
+        for (lane, credits) in self.lanes.iter_mut().zip(shown.credits) {
+            lane.owed -= u32::from(credits);
+        }
+        self.sent += 1;
+        if let Some(class) = shown.class {
+            let lane = &mut self.lanes[class as usize];
+            lane.queue.pop_front();
+            lane.outstanding += 1;
+            self.next = (class as usize + 1) % Class::ALL.len();
+        }
+    }
+
+    /// Takes a message that arrived; `None` for credits alone. Nothing is changed by an error.
+    ///
+    /// # Errors
+    /// [`Violation`]: no correct peer sends this. Close the link.
+    pub fn received(
+        &mut self,
+        bytes: &[u8],
+    ) -> Result<Option<(Class, Family, [u8; BODY])>, Violation> {
+        let bytes: &[u8; MESSAGE] =
+            bytes.try_into().map_err(|_| Violation("message of a wrong length"))?;
+        let (header, body) = bytes
+            .split_first_chunk::<{ MESSAGE - BODY }>()
+            .ok_or(Violation("message of a wrong length"))?;
+        let body: &[u8; BODY] =
+            body.try_into().map_err(|_| Violation("message of a wrong length"))?;
+        let [family, class, low, high, returned @ .., reserved] = *header;
+        let family = Family::from_bits(family).ok_or(Violation("unknown family"))?;
+        let class = Class::from_bits(class).ok_or(Violation("unknown class"))?;
+        if reserved != 0 {
+            return Err(Violation("reserved byte is not zero"));
+        }
+        self.check_sequence(u16::from_le_bytes([low, high]))?;
+        self.check_returned(returned)?;
+        match family {
+            Family::Credit => check_credit_message(class, returned, body)?,
+            _ => self.check_room(class)?,
+        }
+        self.received += 1;
+        for (lane, credits) in self.lanes.iter_mut().zip(returned) {
+            lane.outstanding -= u32::from(credits);
+        }
+        if family == Family::Credit {
+            return Ok(None);
+        }
+        self.lanes[class as usize].owed += 1;
+        Ok(Some((class, family, *body)))
+    }
+
+    fn check_sequence(&self, sequence: u16) -> Result<(), Violation> {
+        // The link keeps order, so the 16 bits that travel never lag: they only show a peer that
+        // lost, repeated or invented a message.
+        if sequence == self.received as u16 || self.canary.is(Mutant::SequenceUnchecked) {
+            Ok(())
+        } else {
+            Err(Violation("message out of sequence"))
+        }
+    }
+
+    fn check_returned(&self, returned: [u8; 3]) -> Result<(), Violation> {
+        let believable = |(lane, credits): (&Lane, u8)| u32::from(credits) <= lane.outstanding;
+        if self.lanes.iter().zip(returned).all(believable) {
+            Ok(())
+        } else {
+            Err(Violation("more credits returned than messages sent"))
+        }
+    }
+
+    /// Every message whose credit was not returned yet may be under way at most once.
+    fn check_room(&self, class: Class) -> Result<(), Violation> {
+        let room = self.lanes[class as usize].owed < self.credits_per_class;
+        if room || self.canary.is(Mutant::SharedPool) {
+            Ok(())
+        } else {
+            Err(Violation("more messages than credits"))
+        }
+    }
+
+    /// The class whose turn it is among those with a message and a credit.
+    fn sendable(&self) -> Option<Class> {
+        let count = Class::ALL.len();
+        (0..count)
+            .map(|step| Class::ALL[(self.next + step) % count])
+            .find(|class| !self.lanes[*class as usize].queue.is_empty() && self.has_credit(*class))
+    }
+
+    fn has_credit(&self, class: Class) -> bool {
+        if self.canary.is(Mutant::SharedPool) {
+            return self.may_send_credits();
+        }
+        let extra = u32::from(self.canary.is(Mutant::CreditOffByOne));
+        self.lanes[class as usize].outstanding < self.credits_per_class + extra
+    }
+
+    fn may_send_credits(&self) -> bool {
+        let outstanding: u32 = self.lanes.iter().map(|lane| lane.outstanding).sum();
+        let pool = self.credits_per_class * Class::ALL.len() as u32;
+        outstanding < pool || !self.canary.is(Mutant::SharedPool)
+    }
+
+    /// Whether half of a class's credits, rounded up, are owed.
+    fn must_return(&self) -> bool {
+        let half = self.credits_per_class.div_ceil(2);
+        self.lanes.iter().any(|lane| lane.owed >= half)
+    }
+
+    fn encode(&self, class: Option<Class>, credits: [u8; 3]) -> [u8; MESSAGE] {
+        let blank = (Family::Credit, [0; BODY]);
+        let (family, body) =
+            class.and_then(|class| self.lanes[class as usize].queue.front()).unwrap_or(&blank);
+        let mut message = [0; MESSAGE];
+        let (header, rest) = message.split_at_mut(MESSAGE - BODY);
+        header[0] = *family as u8;
+        header[1] = class.unwrap_or(Class::Request) as u8;
+        header[2..4].copy_from_slice(&(self.sent as u16).to_le_bytes());
+        header[4..7].copy_from_slice(&credits);
+        rest.copy_from_slice(body);
+        message
+    }
+}
+
+fn check_credit_message(
+    class: Class,
+    returned: [u8; 3],
+    body: &[u8; BODY],
+) -> Result<(), Violation> {
+    if class != Class::Request || body.iter().any(|byte| *byte != 0) {
+        return Err(Violation("credit message with content"));
+    }
+    if returned == [0; 3] {
+        return Err(Violation("credit message without credits"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

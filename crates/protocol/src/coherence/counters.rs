@@ -1,0 +1,33 @@
+//! What a machine has done, for statistics.
+
+/// Counts since the machine was made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Counters {
+    /// Read requests sent to homes.
+    pub reads_requested: u64,
+    /// Write requests sent to homes, upgrades among them.
+    pub writes_requested: u64,
+    /// Write requests sent while a shared copy was held.
+    pub upgrades_requested: u64,
+    /// Operations that joined a request already under way.
+    pub operations_merged: u64,
+    /// Clean copies dropped to make room.
+    pub evictions_clean: u64,
+    /// Owned lines given back to make room.
+    pub evictions_dirty: u64,
+    /// Recalls obeyed as a holder.
+    pub recalls_obeyed: u64,
+    /// Recalls that had to wait for a grant or a pin.
+    pub recalls_deferred: u64,
+    /// Lines sent straight to another requester, as an owner.
+    pub lines_forwarded: u64,
+    /// Requests of other nodes served as a home.
+    pub requests_served: u64,
+    /// Requests of other nodes refused as a home.
+    pub requests_refused: u64,
+    /// Recalls sent as a home.
+    pub recalls_sent: u64,
+    /// Lines of this home whose only copy was at a node that died.
+    pub lines_lost: u64,
+}

@@ -1,0 +1,330 @@
+//! A holder: the lines of other homes that are in transition at this node, and the messages of those
+//! homes that it checks before any line is touched.
+//!
+//! What happens at one line is in [`holder_line`](super::holder_line).
+
+use super::canary::Mutant;
+use super::holder_line::{Desk, Granted, Recall, Waiting, Work};
+use super::{Context, Effect, Event, Frame, Held, Here, Level, Message, Step, Target};
+use crate::Table;
+use crate::wire::Violation;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::hash::{Hash, Hasher};
+use farside_base::{ErrorCode, Limits, LineAddress, NodeId, Ticket};
+
+/// Lines in transition that a holder has room for from the start.
+const LINES_BUSY: u32 = 1_024;
+
+/// All lines in transition that are homed elsewhere.
+#[derive(Debug)]
+pub(super) struct Holder {
+    busy: Table<LineAddress, Box<Work>>,
+    #[expect(clippy::vec_box, reason = "the boxes themselves are what is reused")]
+    spare: Vec<Box<Work>>,
+    last_ticket: Ticket,
+}
+
+impl Holder {
+    pub(super) fn new(limits: &Limits) -> Self {
+        Self {
+            busy: Table::with_capacity(limits.operations_max.min(LINES_BUSY) as usize),
+            spare: Vec::new(),
+            last_ticket: Ticket(0),
+        }
+    }
+
+    pub(super) fn lines_busy(&self) -> usize {
+        self.busy.len()
+    }
+
+    pub(super) fn own_event(&mut self, line: LineAddress, event: Event, context: &mut Context<'_>) {
+        match event {
+            Event::Issue { operation, want, pin, frame, here, .. } => {
+                let waiting = Waiting { operation, want, pin };
+                self.issue(line, waiting, frame, here, context);
+            }
+            Event::Evict { here, .. } if !self.busy.contains(line) => {
+                self.evict(line, here, context);
+            }
+            Event::Unpin { .. } if self.busy.contains(line) => {
+                self.at(line, Held::default(), context, |desk| {
+                    desk.state.pins = desk.state.pins.saturating_sub(1);
+                });
+            }
+            Event::Placed { .. } if self.busy.contains(line) => {
+                self.at(line, Held::default(), context, |desk| desk.placed());
+            }
+            Event::Evict { .. }
+            | Event::Unpin { .. }
+            | Event::Placed { .. }
+            | Event::Retire { .. }
+            | Event::Received { .. }
+            | Event::NodeDead { .. }
+            | Event::Settled { .. } => {}
+        }
+    }
+
+    fn issue(
+        &mut self,
+        line: LineAddress,
+        waiting: Waiting,
+        frame: Frame,
+        here: Here,
+        context: &mut Context<'_>,
+    ) {
+        let at_rest = !self.busy.contains(line);
+        if at_rest && !waiting.pin && here.held.level >= waiting.want.level() {
+            let operation = waiting.operation;
+            return context.effects.push(Effect::Ready { operation, line });
+        }
+        self.at(line, here.held, context, |desk| {
+            desk.state.frame = frame;
+            desk.issue(waiting);
+        });
+    }
+
+    /// Gives up a line at rest: a clean copy at once, an owned one when its home recalls it.
+    fn evict(&mut self, line: LineAddress, here: Here, context: &mut Context<'_>) {
+        let Held { level, grant } = here.held;
+        let dirty = level == Level::Dirty;
+        if level == Level::Invalid {
+            return;
+        }
+        let early = context.canary.is(Mutant::EvictionWritesBack);
+        self.at(line, here.held, context, |desk| {
+            if !dirty || early {
+                desk.set_level(Level::Invalid, grant);
+            }
+            let message = Message::Evict { line, grant, dirty };
+            if dirty && early {
+                return desk.place(line.home(), Target::Home, message);
+            }
+            desk.context.send(line.home(), message);
+            desk.state.evicting = dirty;
+            if dirty {
+                desk.context.counters.evictions_dirty += 1;
+            } else {
+                desk.context.counters.evictions_clean += 1;
+            }
+        });
+    }
+
+    /// A message whose sender is alive, and the home where it has to be.
+    pub(super) fn received(
+        &mut self,
+        from: NodeId,
+        message: Message,
+        here: Here,
+        context: &mut Context<'_>,
+    ) -> Step {
+        match message {
+            Message::Recall { line, grant, down_to, forward } => {
+                let recall = Recall { grant, down_to, forward };
+                self.recalled(line, recall, here.held, context)
+            }
+            Message::Grant { line, ticket, grant, level, supply, extent } => {
+                let granted = Granted { held: Held { level, grant }, supply, extent };
+                self.granted(line, ticket, granted, context)
+            }
+            Message::Refuse { line, ticket, code, supplier } => {
+                self.refused(line, ticket, code, supplier, context)
+            }
+            Message::Data { line, ticket } => self.supplied(line, ticket, from, context),
+            Message::Read { .. }
+            | Message::Write { .. }
+            | Message::Evict { .. }
+            | Message::Ack { .. } => Err(Violation("a message for a home")),
+        }
+    }
+
+    fn recalled(
+        &mut self,
+        line: LineAddress,
+        recall: Recall,
+        held: Held,
+        context: &mut Context<'_>,
+    ) -> Step {
+        let work = self.busy.get(line);
+        let held = work.map_or(held, |work| work.held);
+        if recall.down_to == Level::Dirty {
+            return Err(Violation("a recall that ends nothing"));
+        }
+        let is_held = held.level > Level::Invalid;
+        if is_held && recall.grant == held.grant {
+            held.check_recall(recall)?;
+            if work.is_some_and(|work| work.recall.is_some()) {
+                return Err(Violation("a second recall of one grant"));
+            }
+        } else if is_held && recall.grant < held.grant {
+            return Ok(()); // the eviction that ended this grant is the acknowledgement
+        } else if let Some(work) = work
+            && work.may_get(recall.grant)
+            && !context.canary.is(Mutant::EarlyRecallForgotten)
+        {
+            work.check_early(recall)?;
+        } else {
+            return Ok(()); // as above
+        }
+        self.at(line, held, context, |desk| desk.recalled(recall));
+        Ok(())
+    }
+
+    fn granted(
+        &mut self,
+        line: LineAddress,
+        ticket: Ticket,
+        granted: Granted,
+        context: &mut Context<'_>,
+    ) -> Step {
+        let Some(work) = self.busy.get(line) else {
+            return Err(Violation("a grant that nobody asked for"));
+        };
+        work.check_grant(ticket, granted)?;
+        self.at(line, Held::default(), context, |desk| {
+            if let Some(asked) = &mut desk.state.asked {
+                asked.granted = Some(granted);
+            }
+            desk.complete();
+        });
+        Ok(())
+    }
+
+    fn refused(
+        &mut self,
+        line: LineAddress,
+        ticket: Ticket,
+        code: ErrorCode,
+        supplier: Option<NodeId>,
+        context: &mut Context<'_>,
+    ) -> Step {
+        let asked = self.busy.get(line).and_then(|work| work.asked);
+        match asked {
+            Some(asked) if asked.ticket == ticket && asked.granted.is_none() => {}
+            _ => return Err(Violation("a refusal of what nobody asked for")),
+        }
+        if !matches!(code, ErrorCode::Unallocated | ErrorCode::LineLost) {
+            return Err(Violation("a refusal for a reason that a home cannot have"));
+        }
+        self.at(line, Held::default(), context, |desk| desk.refused(code, supplier));
+        Ok(())
+    }
+
+    fn supplied(
+        &mut self,
+        line: LineAddress,
+        ticket: Ticket,
+        from: NodeId,
+        context: &mut Context<'_>,
+    ) -> Step {
+        let Some(work) = self.busy.get(line) else {
+            return Err(Violation("bytes that nobody asked for"));
+        };
+        let is_stray = work.awaits_stray(ticket, from);
+        if !is_stray && !work.awaits_data(ticket, from) {
+            return Err(Violation("bytes that nobody asked for"));
+        }
+        self.at(line, Held::default(), context, |desk| {
+            if is_stray {
+                desk.state.stray = None;
+            } else {
+                desk.supplied(from);
+            }
+        });
+        Ok(())
+    }
+
+    pub(super) fn node_dead(&mut self, node: NodeId, context: &mut Context<'_>) {
+        for line in self.busy.sorted_keys() {
+            self.at(line, Held::default(), context, |desk| {
+                if line.home() == node {
+                    desk.home_dead(node);
+                } else {
+                    desk.supplier_dead(node);
+                }
+            });
+        }
+        context.effects.push(Effect::DropHome { node });
+    }
+
+    pub(super) fn settled(&mut self, node: NodeId, context: &mut Context<'_>) {
+        if !context.dead.contains(node) {
+            return;
+        }
+        for line in self.busy.sorted_keys() {
+            if line.home() == node {
+                self.at(line, Held::default(), context, |desk| desk.state.stray = None);
+            }
+        }
+    }
+
+    /// Lets `work` happen at a line, then whatever can go on from there. `held` is for a line without
+    /// an entry.
+    fn at(
+        &mut self,
+        line: LineAddress,
+        held: Held,
+        context: &mut Context<'_>,
+        work: impl FnOnce(&mut Desk<'_, '_>),
+    ) {
+        let spare = &mut self.spare;
+        let state = self.busy.get_or_insert_with(line, || {
+            let mut state = spare.pop().unwrap_or_else(|| Box::new(Work::new()));
+            state.held = held;
+            state
+        });
+        let mut desk = Desk { line, state, last_ticket: &mut self.last_ticket, context };
+        work(&mut desk);
+        desk.go_on();
+        if desk.state.is_idle() {
+            desk.release();
+            self.put_away(line);
+        }
+    }
+
+    fn put_away(&mut self, line: LineAddress) {
+        if let Some(mut state) = self.busy.remove(line) {
+            state.frame = Frame::default();
+            self.spare.push(state);
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn memory(&self) -> usize {
+        let works = self.busy.iter().map(|(_, work)| work).chain(&self.spare);
+        let queues: usize = works.map(|work| 1 + work.waiting.capacity()).sum();
+        self.busy.capacity() + queues
+    }
+
+    pub(super) fn invariants(&self, me: NodeId) -> Result<(), &'static str> {
+        for (line, work) in self.busy.iter() {
+            if line.home() == me {
+                return Err("a holder has work on a line of its own home");
+            }
+            work.invariants()?;
+        }
+        Ok(())
+    }
+}
+
+impl Clone for Holder {
+    /// Without the spare parts.
+    fn clone(&self) -> Self {
+        Self { busy: self.busy.clone(), spare: Vec::new(), last_ticket: self.last_ticket }
+    }
+}
+
+impl PartialEq for Holder {
+    fn eq(&self, other: &Self) -> bool {
+        self.last_ticket == other.last_ticket && self.busy == other.busy
+    }
+}
+
+impl Eq for Holder {}
+
+impl Hash for Holder {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.busy.hash(state);
+        self.last_ticket.hash(state);
+    }
+}

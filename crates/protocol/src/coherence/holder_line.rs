@@ -1,0 +1,516 @@
+//! One line of a holder: operations of this node on a line homed elsewhere, and the recalls of its
+//! home.
+//!
+//! A line at rest has no entry here: its tag says all. An entry lives while something is under way,
+//! and goes through any of these, several at a time:
+//!
+//! | field | what is under way | ends by |
+//! | --- | --- | --- |
+//! | `waiting` | operations, in the order of issue | `Ready`, `Fail` |
+//! | `asked` | one request to the home | `Grant` (and `Data`), `Refuse` |
+//! | `recall` | a recall that waits for a grant or a pin | `Ack` |
+//! | `pins` | operations that keep the line as it is | `Unpin` |
+//! | `places` | the line's bytes on their way to others | `Placed` |
+//! | `evicting` | an owned line that the home was asked to recall | the recall |
+//! | `stray` | bytes that may still come into the frame, for a request that has ended | `Data`, `Settled` |
+//! | `lost` | an ownership whose bytes died with the node that had them | the recall |
+
+use super::canary::Mutant;
+use super::{
+    Context, Effect, Extent, Frame, Had, Held, Level, Message, Requester, Step, Supply, Target,
+    Want,
+};
+use crate::wire::Violation;
+use alloc::collections::VecDeque;
+use farside_base::{ErrorCode, Grant, LineAddress, NodeId, OperationId, Ticket};
+
+/// Operations that usually wait for one line, at most.
+const WAITING: usize = 4;
+
+/// A line in transition.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub(super) struct Work {
+    /// What the tag says.
+    pub(super) held: Held,
+    pub(super) frame: Frame,
+    pub(super) waiting: VecDeque<Waiting>,
+    pub(super) asked: Option<Asked>,
+    pub(super) recall: Option<Recall>,
+    pub(super) pins: u32,
+    places: u32,
+    pub(super) evicting: bool,
+    pub(super) stray: Option<Stray>,
+    lost: Option<Grant>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Waiting {
+    pub(super) operation: OperationId,
+    pub(super) want: Want,
+    pub(super) pin: bool,
+}
+
+/// A request under way; complete when granted and supplied.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Asked {
+    pub(super) ticket: Ticket,
+    want: Want,
+    pub(super) granted: Option<Granted>,
+    /// Who has sent the bytes, if an owner has.
+    data: Option<NodeId>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Granted {
+    pub(super) held: Held,
+    pub(super) supply: Supply,
+    pub(super) extent: Extent,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Recall {
+    pub(super) grant: Grant,
+    pub(super) down_to: Level,
+    pub(super) forward: Option<Requester>,
+}
+
+/// Bytes that may still come for a request that has ended without them.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Stray {
+    ticket: Ticket,
+    /// From whom, if that is known.
+    from: Option<NodeId>,
+}
+
+impl Work {
+    /// With room for a few waiting operations, so that a recycled one does not grow later.
+    pub(super) fn new() -> Self {
+        Self { waiting: VecDeque::with_capacity(WAITING), ..Self::default() }
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.waiting.is_empty()
+            && self.asked.is_none()
+            && self.recall.is_none()
+            && self.pins == 0
+            && self.places == 0
+            && !self.evicting
+            && self.stray.is_none()
+            && self.lost.is_none()
+    }
+
+    /// Whether a grant that is not held may be on its way, or lost on its way.
+    pub(super) fn may_get(&self, grant: Grant) -> bool {
+        self.asked.is_some() || self.lost == Some(grant)
+    }
+
+    /// Whether a recall of a grant that is not held can be for the one that is asked for. Grants rise,
+    /// so one that waited before and is older was for a former grant.
+    pub(super) fn check_early(&self, recall: Recall) -> Step {
+        if self.recall.is_some_and(|other| other.grant >= recall.grant) {
+            return Err(Violation("a second recall of one grant"));
+        }
+        match self.asked.and_then(|asked| asked.granted) {
+            Some(granted) if granted.held.grant < recall.grant => {
+                Err(Violation("a recall of a grant that was never made"))
+            }
+            Some(granted) if granted.held.grant == recall.grant => {
+                granted.held.check_recall(recall)
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    pub(super) fn check_grant(&self, ticket: Ticket, granted: Granted) -> Step {
+        let Some(asked) = self.asked else {
+            return Err(Violation("a grant that nobody asked for"));
+        };
+        if asked.ticket != ticket || asked.granted.is_some() {
+            return Err(Violation("a grant that nobody asked for"));
+        }
+        if granted.held.level < asked.want.level() {
+            return Err(Violation("a grant of less than was asked for"));
+        }
+        match granted.supply {
+            Supply::Held if self.held.level != Level::Shared => {
+                return Err(Violation("an upgrade of a copy that is gone"));
+            }
+            Supply::Owner(owner) if asked.data.is_some_and(|from| from != owner) => {
+                return Err(Violation("bytes came from another node than the owner"));
+            }
+            Supply::Held | Supply::Home if asked.data.is_some() => {
+                return Err(Violation("bytes came from an owner where there was none"));
+            }
+            Supply::Held | Supply::Home | Supply::Owner(_) => {}
+        }
+        match self.recall {
+            Some(recall) if recall.grant > granted.held.grant => {
+                Err(Violation("a recall of a grant that was never made"))
+            }
+            Some(recall) if recall.grant == granted.held.grant => granted.held.check_recall(recall),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    pub(super) fn awaits_data(&self, ticket: Ticket, from: NodeId) -> bool {
+        self.asked.is_some_and(|asked| {
+            let from_owner = |granted: Granted| granted.supply == Supply::Owner(from);
+            asked.ticket == ticket && asked.data.is_none() && asked.granted.is_none_or(from_owner)
+        })
+    }
+
+    pub(super) fn awaits_stray(&self, ticket: Ticket, from: NodeId) -> bool {
+        self.stray.is_some_and(|stray| {
+            stray.ticket == ticket && stray.from.is_none_or(|node| node == from)
+        })
+    }
+
+    pub(super) fn invariants(&self) -> Result<(), &'static str> {
+        if self.is_idle() {
+            return Err("a line at rest is kept as in transition");
+        }
+        if self.asked.is_some() && self.waiting.is_empty() {
+            return Err("a request for no operation");
+        }
+        if self.asked.is_some() && (self.places > 0 || self.stray.is_some()) {
+            return Err("a request for bytes into a frame that is in use");
+        }
+        if self.asked.is_some() && self.held.level == Level::Dirty {
+            return Err("a request for a line that is owned");
+        }
+        if self.places > 0 && self.held.level == Level::Dirty {
+            return Err("a line may be written while its bytes are on their way");
+        }
+        if self.evicting && self.held.level != Level::Dirty {
+            return Err("a line that is not owned waits for its eviction");
+        }
+        if self.lost.is_some() && self.held.level != Level::Invalid {
+            return Err("a lost line may be read");
+        }
+        let blocked = self.recall.is_some() || self.places > 0 || self.stray.is_some();
+        if !self.waiting.is_empty() && self.asked.is_none() && !blocked {
+            return Err("operations wait for nothing");
+        }
+        if self.recall.is_some() && self.asked.is_none() && self.pins == 0 {
+            return Err("a recall waits for nothing");
+        }
+        Ok(())
+    }
+}
+
+impl Held {
+    /// Whether a home that made this grant can send this recall of it.
+    pub(super) fn check_recall(self, recall: Recall) -> Step {
+        let shared = self.level == Level::Shared;
+        if shared && (recall.down_to == Level::Shared || recall.forward.is_some()) {
+            return Err(Violation("a recall of a sharer as if it were the owner"));
+        }
+        Ok(())
+    }
+}
+
+/// One line during one step.
+pub(super) struct Desk<'a, 'b> {
+    pub(super) line: LineAddress,
+    pub(super) state: &'a mut Work,
+    pub(super) last_ticket: &'a mut Ticket,
+    pub(super) context: &'a mut Context<'b>,
+}
+
+impl Desk<'_, '_> {
+    /// Does what nothing hinders any more: ready operations, then a recall, then the next request.
+    pub(super) fn go_on(&mut self) {
+        if self.state.recall.is_none() {
+            self.serve();
+        }
+        self.obey();
+        self.ask();
+    }
+
+    pub(super) fn issue(&mut self, waiting: Waiting) {
+        let home = self.line.home();
+        if self.context.dead.contains(home) {
+            return self.context.fail(waiting.operation, self.line, ErrorCode::NodeLost);
+        }
+        if self.state.lost.is_some() {
+            return self.context.fail(waiting.operation, self.line, ErrorCode::LineLost);
+        }
+        if self.state.asked.is_some() {
+            self.context.counters.operations_merged += 1;
+        }
+        self.state.waiting.push_back(waiting);
+    }
+
+    /// Operations at the head of the queue for which the level suffices are ready.
+    fn serve(&mut self) {
+        let line = self.line;
+        while let Some(next) = self.state.waiting.front().copied() {
+            let early = self.context.canary.is(Mutant::EarlyWrite)
+                && self.state.held.level == Level::Shared;
+            if self.state.held.level < next.want.level() && !early {
+                break;
+            }
+            self.context.effects.push(Effect::Ready { operation: next.operation, line });
+            self.state.pins += u32::from(next.pin);
+            if self.context.canary.is(Mutant::PerformedTwice) && self.state.recall.is_some() {
+                break;
+            }
+            self.state.waiting.pop_front();
+        }
+    }
+
+    /// Sends the next request, if operations wait and nothing is in the way of it.
+    fn ask(&mut self) {
+        let state = &mut *self.state;
+        let hindered = state.asked.is_some()
+            || state.recall.is_some()
+            || state.places > 0
+            || state.stray.is_some();
+        if state.waiting.is_empty() || hindered {
+            return;
+        }
+        let wants_write = state.waiting.iter().any(|waiting| waiting.want == Want::Write);
+        let (line, frame) = (self.line, state.frame);
+        self.last_ticket.0 += 1;
+        let ticket = *self.last_ticket;
+        let (want, message) = if wants_write {
+            let shared = state.held.level == Level::Shared;
+            let held = shared.then_some(state.held.grant);
+            self.context.counters.writes_requested += 1;
+            self.context.counters.upgrades_requested += u64::from(shared);
+            let message = Message::Write { line, frame, ticket, held };
+            (Want::Write, message)
+        } else {
+            self.context.counters.reads_requested += 1;
+            (Want::Read, Message::Read { line, frame, ticket })
+        };
+        state.asked = Some(Asked { ticket, want, granted: None, data: None });
+        self.context.send(line.home(), message);
+    }
+
+    pub(super) fn recalled(&mut self, recall: Recall) {
+        if self.state.lost == Some(recall.grant) {
+            self.state.lost = None;
+            return self.acknowledge(recall.grant, Had::Nothing, Level::Invalid);
+        }
+        self.state.recall = Some(recall);
+        if !self.may_obey(recall) {
+            self.context.counters.recalls_deferred += 1;
+        }
+    }
+
+    /// A recall is obeyed when its grant is held and no pin is in the way.
+    fn may_obey(&self, recall: Recall) -> bool {
+        let pinned = self.state.pins > 0 && !self.context.canary.is(Mutant::PinIgnored);
+        self.state.held.level > Level::Invalid && self.state.held.grant == recall.grant && !pinned
+    }
+
+    fn obey(&mut self) {
+        let Some(recall) = self.state.recall else {
+            return;
+        };
+        if !self.may_obey(recall) {
+            return;
+        }
+        self.state.recall = None;
+        self.context.counters.recalls_obeyed += 1;
+        if self.state.held.level == Level::Shared {
+            self.set_level(Level::Invalid, recall.grant);
+            return self.acknowledge(recall.grant, Had::Clean, Level::Invalid);
+        }
+        let keeps = recall.down_to == Level::Shared && !self.state.evicting;
+        let left = if keeps { Level::Shared } else { Level::Invalid };
+        self.state.evicting = false;
+        if !self.context.canary.is(Mutant::LevelFallsAfterPlace) {
+            self.set_level(left, recall.grant);
+        }
+        self.send_bytes(recall, left);
+    }
+
+    /// Sends the bytes of a line owned until now to whom the recall says: the requester, the home,
+    /// or both.
+    fn send_bytes(&mut self, recall: Recall, left: Level) {
+        let line = self.line;
+        let alive = |to: &Requester| !self.context.dead.contains(to.node);
+        let forward = recall.forward.filter(alive);
+        if let Some(to) = forward {
+            self.context.counters.lines_forwarded += 1;
+            let ticket = to.ticket;
+            self.place(to.node, Target::Frame(to.frame), Message::Data { line, ticket });
+        }
+        if forward.is_some() && recall.down_to == Level::Invalid {
+            return self.acknowledge(recall.grant, Had::Forwarded, left);
+        }
+        let message = Message::Ack { line, grant: recall.grant, had: Had::Bytes, left };
+        self.place(line.home(), Target::Home, message);
+    }
+
+    pub(super) fn place(&mut self, to: NodeId, target: Target, message: Message) {
+        let counted = !self.context.canary.is(Mutant::FrameFreedEarly);
+        self.state.places += u32::from(counted);
+        self.context.effects.push(Effect::Place { line: self.line, to, target, message });
+    }
+
+    fn acknowledge(&mut self, grant: Grant, had: Had, left: Level) {
+        let message = Message::Ack { line: self.line, grant, had, left };
+        self.context.send(self.line.home(), message);
+    }
+
+    pub(super) fn placed(&mut self) {
+        self.state.places = self.state.places.saturating_sub(1);
+        if self.context.canary.is(Mutant::LevelFallsAfterPlace)
+            && self.state.places == 0
+            && self.state.held.level == Level::Dirty
+        {
+            self.set_level(Level::Invalid, self.state.held.grant);
+        }
+    }
+
+    pub(super) fn supplied(&mut self, from: NodeId) {
+        if let Some(asked) = &mut self.state.asked {
+            asked.data = Some(from);
+            let early = Granted {
+                held: Held { level: asked.want.level(), grant: Grant(0) },
+                supply: Supply::Owner(from),
+                extent: Extent { first: true, bytes: 1 },
+            };
+            if self.context.canary.is(Mutant::DataIsEnough) {
+                asked.granted.get_or_insert(early);
+            }
+        }
+        self.complete();
+    }
+
+    /// Ends the request if it is granted and supplied; 004 §2.4.2 says why it takes both.
+    pub(super) fn complete(&mut self) {
+        let Some(asked) = self.state.asked else {
+            return;
+        };
+        let Some(granted) = asked.granted else {
+            return;
+        };
+        if let Supply::Owner(owner) = granted.supply
+            && asked.data.is_none()
+            && !self.context.canary.is(Mutant::GrantIsEnough)
+        {
+            let awaited = self.context.canary.is(Mutant::DeadSupplierAwaited);
+            if self.context.dead.contains(owner) && !awaited {
+                self.never_supplied(granted.held);
+            }
+            return;
+        }
+        self.state.asked = None;
+        self.state.held = granted.held;
+        self.context.effects.push(Effect::SetLevel {
+            line: self.line,
+            held: granted.held,
+            extent: Some(granted.extent),
+        });
+        self.forget_former_recall(granted.held.grant);
+        self.serve();
+    }
+
+    /// A recall that waited and is not for the new grant was for a former one, whose eviction has
+    /// acknowledged it.
+    fn forget_former_recall(&mut self, grant: Grant) {
+        self.state.recall = self.state.recall.filter(|recall| recall.grant == grant);
+    }
+
+    /// The line is granted, and the node that was to supply it is dead. The home has the bytes of a
+    /// shared line, so this one is given back and asked for again; an owned one is lost.
+    fn never_supplied(&mut self, held: Held) {
+        let (line, grant) = (self.line, held.grant);
+        let dirty = held.level == Level::Dirty;
+        self.state.asked = None;
+        self.forget_former_recall(grant);
+        let had = if dirty { Had::Nothing } else { Had::Clean };
+        if self.state.recall.take().is_some() {
+            self.acknowledge(grant, had, Level::Invalid);
+        } else {
+            self.context.send(line.home(), Message::Evict { line, grant, dirty });
+            self.state.lost = dirty.then_some(grant);
+        }
+        if dirty {
+            self.fail_all(ErrorCode::LineLost);
+        }
+    }
+
+    pub(super) fn refused(&mut self, code: ErrorCode, supplier: Option<NodeId>) {
+        let asked = self.state.asked.take();
+        if let Some(asked) = asked
+            && asked.data.is_none()
+            && let Some(node) = supplier
+        {
+            self.expect_stray(asked.ticket, Some(node));
+        }
+        let held = self.state.held;
+        if held.level == Level::Invalid {
+            self.state.recall = None; // of a former grant, ended by its eviction
+        }
+        if self.context.canary.is(Mutant::RefusalRestoresCopy) && held.grant != Grant(0) {
+            self.set_level(Level::Shared, held.grant);
+        }
+        self.fail_all(code);
+        if self.context.canary.is(Mutant::FrameLeaks) {
+            self.state.pins += 1;
+        }
+    }
+
+    /// Keeps the frame until bytes that may be on their way have come, or cannot come any more.
+    fn expect_stray(&mut self, ticket: Ticket, from: Option<NodeId>) {
+        let dead = from.is_some_and(|node| self.context.dead.contains(node));
+        if !dead && !self.context.canary.is(Mutant::StrayForgotten) {
+            self.state.stray = Some(Stray { ticket, from });
+        }
+    }
+
+    fn fail_all(&mut self, code: ErrorCode) {
+        while let Some(waiting) = self.state.waiting.pop_front() {
+            self.context.fail(waiting.operation, self.line, code);
+        }
+    }
+
+    pub(super) fn home_dead(&mut self, home: NodeId) {
+        if let Some(asked) = self.state.asked.take()
+            && asked.data.is_none()
+        {
+            let others = match asked.granted.map(|granted| granted.supply) {
+                None => Some(None),
+                Some(Supply::Owner(owner)) => Some(Some(owner)),
+                Some(Supply::Held | Supply::Home) => None,
+            };
+            if let Some(from) = others.filter(|from| *from != Some(home)) {
+                self.expect_stray(asked.ticket, from);
+            }
+        }
+        self.state.recall = None;
+        self.state.evicting = false;
+        self.state.lost = None;
+        self.fail_all(ErrorCode::NodeLost);
+        if self.state.held.level > Level::Invalid {
+            self.set_level(Level::Invalid, self.state.held.grant);
+        }
+    }
+
+    pub(super) fn supplier_dead(&mut self, node: NodeId) {
+        if self.state.stray.is_some_and(|stray| stray.from == Some(node)) {
+            self.state.stray = None;
+        }
+        self.complete();
+    }
+
+    /// The frame of an invalid line at rest is free.
+    pub(super) fn release(&mut self) {
+        if self.state.held.level == Level::Invalid {
+            let line = self.line;
+            self.context.effects.push(Effect::Release { line });
+        }
+        self.state.held = Held::default();
+    }
+
+    pub(super) fn set_level(&mut self, level: Level, grant: Grant) {
+        let held = Held { level, grant };
+        self.state.held = held;
+        self.context.effects.push(Effect::SetLevel { line: self.line, held, extent: None });
+    }
+}

@@ -1,0 +1,381 @@
+//! A home: its lines, and the requests of others that it checks before any line is touched.
+//!
+//! What happens at one line is in [`home_line`](super::home_line).
+
+use super::canary::Mutant;
+use super::directory::Directory;
+use super::home_line::{Desk, Request, Stage, Work, keeps, same_kind};
+use super::{Context, Effect, Event, Extent, Had, Here, Level, Message, Requester, Step};
+use crate::Table;
+use crate::wire::Violation;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::hash::{Hash, Hasher};
+use farside_base::{ErrorCode, Grant, Limits, LineAddress, NodeId};
+
+/// Lines with work that a home has room for from the start.
+const LINES_BUSY: u32 = 1_024;
+
+/// All lines of one home.
+#[derive(Debug)]
+pub(super) struct Home {
+    directory: Directory,
+    /// Lines with a transaction, a queue or pins.
+    busy: Table<LineAddress, Box<Work>>,
+    #[expect(clippy::vec_box, reason = "the boxes themselves are what is reused")]
+    spare: Vec<Box<Work>>,
+    last_grant: Grant,
+}
+
+impl Home {
+    pub(super) fn new(limits: &Limits) -> Self {
+        let lines = limits.operations_max.min(LINES_BUSY) as usize;
+        Self {
+            directory: Directory::with_capacity(lines),
+            busy: Table::with_capacity(lines),
+            spare: Vec::new(),
+            last_grant: Grant(0),
+        }
+    }
+
+    pub(super) const fn continue_grants(&mut self, last: Grant) {
+        if last.0 > self.last_grant.0 {
+            self.last_grant = last;
+        }
+    }
+
+    pub(super) fn reserve_directory(&mut self, lines: usize) {
+        self.directory.reserve(lines);
+    }
+
+    pub(super) fn lines_away(&self) -> usize {
+        self.directory.len()
+    }
+
+    pub(super) fn lines_busy(&self) -> usize {
+        self.busy.len()
+    }
+
+    pub(super) fn owner(&self, line: LineAddress) -> Option<(NodeId, Grant)> {
+        self.directory.owner(line)
+    }
+
+    pub(super) fn sharers(&self, line: LineAddress) -> &[(NodeId, Grant)] {
+        self.directory.sharers(line)
+    }
+
+    pub(super) fn is_lost(&self, line: LineAddress) -> bool {
+        self.directory.is_lost(line)
+    }
+
+    pub(super) fn own_event(&mut self, line: LineAddress, event: Event, context: &mut Context<'_>) {
+        match event {
+            Event::Issue { operation, want, pin, here, .. } => {
+                self.issue(line, Request::Own(operation, want, pin), here, context)
+            }
+            Event::Retire { operation, here, .. } => {
+                self.at(line, here.extent, context, |desk| desk.retire(operation));
+            }
+            Event::Unpin { .. } if self.busy.contains(line) => {
+                self.at(line, None, context, |desk| desk.unpin());
+            }
+            Event::Placed { .. } if self.busy.contains(line) => {
+                self.at(line, None, context, |desk| desk.placed());
+            }
+            Event::Unpin { .. }
+            | Event::Placed { .. }
+            | Event::Evict { .. }
+            | Event::Received { .. }
+            | Event::NodeDead { .. }
+            | Event::Settled { .. } => {}
+        }
+    }
+
+    /// An operation of this node on its own line.
+    fn issue(
+        &mut self,
+        line: LineAddress,
+        request: Request,
+        here: Here,
+        context: &mut Context<'_>,
+    ) {
+        let Request::Own(operation, want, pin) = request else {
+            return;
+        };
+        if here.extent.is_none() {
+            return context.fail(operation, line, ErrorCode::Unallocated);
+        }
+        let at_rest = !self.busy.contains(line);
+        if at_rest && !pin && self.directory.level(line) >= want.level() {
+            return context.effects.push(Effect::Ready { operation, line });
+        }
+        self.at(line, here.extent, context, |desk| desk.enqueue(request));
+    }
+
+    /// A message whose sender is alive and whose line is this home's.
+    pub(super) fn received(
+        &mut self,
+        from: NodeId,
+        message: Message,
+        here: Here,
+        context: &mut Context<'_>,
+    ) -> Step {
+        match message {
+            Message::Read { line, frame, ticket } => {
+                let requester = Requester { node: from, frame, ticket };
+                self.request(line, Request::Read(requester), here, context)
+            }
+            Message::Write { line, frame, ticket, held } => {
+                let requester = Requester { node: from, frame, ticket };
+                self.request(line, Request::Write(requester, held), here, context)
+            }
+            Message::Evict { line, grant, dirty } => {
+                if grant > self.last_grant {
+                    return Err(Violation("an eviction of a grant that was never made"));
+                }
+                if dirty {
+                    self.evict_dirty(line, from, grant, context)
+                } else {
+                    self.evict_clean(line, from, grant, context)
+                }
+            }
+            Message::Ack { line, grant, had, left } => {
+                self.acknowledged(line, (from, grant), had, left, context)
+            }
+            Message::Recall { .. }
+            | Message::Grant { .. }
+            | Message::Refuse { .. }
+            | Message::Data { .. } => Err(Violation("a message for a holder")),
+        }
+    }
+
+    /// A read or write of another node.
+    fn request(
+        &mut self,
+        line: LineAddress,
+        request: Request,
+        here: Here,
+        context: &mut Context<'_>,
+    ) -> Step {
+        let busy = self.busy.get(line);
+        let twice = |work: &Work| work.waiting.iter().any(|other| same_kind(*other, request));
+        if busy.is_some_and(|work| twice(work)) {
+            return Err(Violation("a second request for a line before the first was answered"));
+        }
+        let owner = self.directory.owner(line).map(|(node, _)| node);
+        if busy.is_none() && owner == request.node() && owner.is_some() {
+            return Err(Violation("a request for a line from its owner"));
+        }
+        self.at(line, here.extent, context, |desk| {
+            if here.extent.is_none() {
+                desk.refuse(request, ErrorCode::Unallocated, None);
+            } else {
+                desk.enqueue(request);
+            }
+        });
+        Ok(())
+    }
+
+    /// An owner wants its line to be recalled. A stale wish does no harm: its turn finds it stale.
+    fn evict_dirty(
+        &mut self,
+        line: LineAddress,
+        from: NodeId,
+        grant: Grant,
+        context: &mut Context<'_>,
+    ) -> Step {
+        let request = Request::Evict(from, grant);
+        let Some(work) = self.busy.get(line) else {
+            if self.directory.owner(line) == Some((from, grant))
+                || context.canary.is(Mutant::StaleEvictionBelieved)
+            {
+                self.at(line, None, context, |desk| desk.enqueue(request));
+            }
+            return Ok(());
+        };
+        if work.waiting.iter().any(|other| same_kind(*other, request)) {
+            return Err(Violation("a second eviction of a line before the first was answered"));
+        }
+        self.at(line, None, context, |desk| desk.enqueue(request));
+        Ok(())
+    }
+
+    /// A sharer has dropped its copy. This ends its grant whatever is under way, and stands for the
+    /// acknowledgement of a recall that has crossed it.
+    fn evict_clean(
+        &mut self,
+        line: LineAddress,
+        from: NodeId,
+        grant: Grant,
+        context: &mut Context<'_>,
+    ) -> Step {
+        let by_node = context.canary.is(Mutant::QueueReorders);
+        let known = |copy: &(NodeId, Grant)| copy.0 == from && (by_node || copy.1 == grant);
+        let is_sharer = self.directory.sharers(line).iter().any(known);
+        let becomes_sharer = self.directory.owner(line) == Some((from, grant))
+            && matches!(self.stage(line), Some(Stage::Owner { down_to: Level::Shared, .. }));
+        if !is_sharer && !becomes_sharer {
+            return if by_node {
+                Ok(())
+            } else {
+                Err(Violation("an eviction of a copy that is none"))
+            };
+        }
+        let queued = context.canary.is(Mutant::EvictionQueuedBehindRecall);
+        if queued && self.stage(line) == Some(Stage::Sharers) {
+            return Ok(());
+        }
+        self.at(line, None, context, |desk| {
+            if is_sharer {
+                desk.sharer_gone(from);
+            } else {
+                desk.leaves_early();
+            }
+        });
+        Ok(())
+    }
+
+    fn stage(&self, line: LineAddress) -> Option<Stage> {
+        let current = self.busy.get(line)?.current?;
+        Some(current.stage)
+    }
+
+    /// A holder has obeyed a recall.
+    fn acknowledged(
+        &mut self,
+        line: LineAddress,
+        copy: (NodeId, Grant),
+        had: Had,
+        left: Level,
+        context: &mut Context<'_>,
+    ) -> Step {
+        match self.stage(line) {
+            Some(Stage::Sharers) if self.is_recalled_sharer(line, copy) => {
+                if had != Had::Clean || left != Level::Invalid {
+                    return Err(Violation("a sharer acknowledges what only an owner can"));
+                }
+                self.at(line, None, context, |desk| desk.sharer_gone(copy.0));
+                Ok(())
+            }
+            Some(Stage::Owner { down_to, .. }) if self.directory.owner(line) == Some(copy) => {
+                let forwarded =
+                    self.busy.get(line).and_then(|work| work.current?.request.requester());
+                let fits = match had {
+                    Had::Nothing => left == Level::Invalid,
+                    Had::Clean => false,
+                    Had::Bytes => left <= down_to,
+                    Had::Forwarded => {
+                        down_to == Level::Invalid && left == Level::Invalid && forwarded.is_some()
+                    }
+                };
+                if !fits {
+                    return Err(Violation("an owner acknowledges what it was not asked"));
+                }
+                self.at(line, None, context, |desk| desk.owner_acknowledged(copy, had, left));
+                Ok(())
+            }
+            _ => Err(Violation("an acknowledgement of nothing")),
+        }
+    }
+
+    fn is_recalled_sharer(&self, line: LineAddress, copy: (NodeId, Grant)) -> bool {
+        let request =
+            self.busy.get(line).and_then(|work| work.current).map(|current| current.request);
+        self.directory.is_sharer(line, copy) && !request.is_some_and(|request| keeps(request, copy))
+    }
+
+    pub(super) fn node_dead(&mut self, node: NodeId, context: &mut Context<'_>) {
+        let mut lines: Vec<LineAddress> = self.busy.iter().map(|(line, _)| line).collect();
+        self.directory.lines_of(node, &mut lines);
+        lines.sort_unstable();
+        lines.dedup();
+        for line in lines {
+            self.at(line, None, context, |desk| desk.node_dead(node));
+        }
+    }
+
+    /// Lets `work` happen at a line, then takes as many waiting requests as can be.
+    fn at(
+        &mut self,
+        line: LineAddress,
+        extent: Option<Extent>,
+        context: &mut Context<'_>,
+        work: impl FnOnce(&mut Desk<'_, '_>),
+    ) {
+        let level = self.directory.level(line);
+        let spare = &mut self.spare;
+        let state = self.busy.get_or_insert_with(line, || {
+            let mut state = spare.pop().unwrap_or_else(|| Box::new(Work::new()));
+            state.level = level;
+            state
+        });
+        state.extent = extent.or(state.extent);
+        let mut desk = Desk {
+            line,
+            state,
+            directory: &mut self.directory,
+            last_grant: &mut self.last_grant,
+            context,
+        };
+        work(&mut desk);
+        desk.advance();
+        if desk.is_idle() {
+            self.put_away(line);
+        }
+    }
+
+    fn put_away(&mut self, line: LineAddress) {
+        if let Some(mut state) = self.busy.remove(line) {
+            state.reset();
+            self.spare.push(state);
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn memory(&self) -> usize {
+        let works = self.busy.iter().map(|(_, work)| work).chain(&self.spare);
+        let queues: usize = works.map(|work| 1 + work.waiting.capacity()).sum();
+        self.directory.memory() + self.busy.capacity() + queues
+    }
+
+    pub(super) fn invariants(&self, me: NodeId) -> Result<(), &'static str> {
+        self.directory.invariants(self.last_grant)?;
+        for (line, work) in self.busy.iter() {
+            if line.home() != me {
+                return Err("a home has work on another node's line");
+            }
+            work.invariants(self.directory.level(line), self.directory.owner(line).is_some())?;
+        }
+        Ok(())
+    }
+}
+
+impl Clone for Home {
+    /// Without the spare parts.
+    fn clone(&self) -> Self {
+        Self {
+            directory: self.directory.clone(),
+            busy: self.busy.clone(),
+            spare: Vec::new(),
+            last_grant: self.last_grant,
+        }
+    }
+}
+
+impl PartialEq for Home {
+    fn eq(&self, other: &Self) -> bool {
+        self.last_grant == other.last_grant
+            && self.directory == other.directory
+            && self.busy == other.busy
+    }
+}
+
+impl Eq for Home {}
+
+impl Hash for Home {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.directory.hash(state);
+        self.busy.hash(state);
+        self.last_grant.hash(state);
+    }
+}

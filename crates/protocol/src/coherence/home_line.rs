@@ -1,0 +1,572 @@
+//! One line of a home: one transaction at a time, and a queue of requests that wait for it.
+//!
+//! A transaction recalls whoever is in the way, waits for this node's own pins and placements where
+//! they are in the way too, then answers and is closed. What it placed may still be on its way then:
+//! further readers are served meanwhile, everybody else waits until the bytes have landed.
+//!
+//! ```text
+//!            begin               last acknowledgement          no own pins, nothing on its way
+//!   waiting -------> Owner, Sharers ---------------> Own ------------------------> answer, closed
+//!               (nobody to recall: at once)     (nothing in the way: at once)
+//! ```
+//! An owner that supplies the requester itself ends the transaction by its acknowledgement.
+
+use super::canary::Mutant;
+use super::directory::Directory;
+use super::{Context, Effect, Extent, Had, Held, Level, Message, Requester, Supply, Target, Want};
+use alloc::collections::VecDeque;
+use farside_base::{ErrorCode, Grant, LineAddress, NodeId, OperationId};
+
+/// Requests that usually wait for one line, at most.
+const WAITING: usize = 4;
+
+/// A line with work.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub(super) struct Work {
+    pub(super) current: Option<Transaction>,
+    pub(super) waiting: VecDeque<Request>,
+    /// Operations of this node that keep the line as it is.
+    pins: u32,
+    /// Times that the line's bytes are on their way from this node's memory.
+    places: u32,
+    /// This node's own tag. At rest the directory implies it.
+    pub(super) level: Level,
+    /// From the last event that brought one.
+    pub(super) extent: Option<Extent>,
+    /// A `Retire` is in the queue or under way: everything else is refused.
+    retiring: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Transaction {
+    pub(super) request: Request,
+    pub(super) stage: Stage,
+    /// The requester died; what was begun is brought to its end without an answer.
+    abandoned: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Stage {
+    /// The owner's acknowledgement is awaited. `gone`: what it was to keep it has evicted since.
+    Owner { down_to: Level, gone: bool },
+    /// Acknowledgements of the sharers are awaited; each shortens the list in the directory.
+    Sharers,
+    /// Own pins, or bytes that are still on their way, are in the way.
+    Own,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Request {
+    Read(Requester),
+    Write(Requester, Option<Grant>),
+    Evict(NodeId, Grant),
+    Own(OperationId, Want, bool),
+    Retire(OperationId),
+}
+
+impl Request {
+    /// The other node that asked.
+    pub(super) const fn node(self) -> Option<NodeId> {
+        match self {
+            Self::Read(requester) | Self::Write(requester, _) => Some(requester.node),
+            Self::Evict(node, _) => Some(node),
+            Self::Own(..) | Self::Retire(_) => None,
+        }
+    }
+
+    /// Whom an owner can send the bytes to.
+    pub(super) const fn requester(self) -> Option<Requester> {
+        match self {
+            Self::Read(requester) | Self::Write(requester, _) => Some(requester),
+            Self::Evict(..) | Self::Own(..) | Self::Retire(_) => None,
+        }
+    }
+
+    /// What others may keep of the line.
+    const fn down_to(self) -> Level {
+        match self {
+            Self::Read(_) | Self::Own(_, Want::Read, _) => Level::Shared,
+            Self::Write(..) | Self::Evict(..) | Self::Own(_, Want::Write, _) | Self::Retire(_) => {
+                Level::Invalid
+            }
+        }
+    }
+}
+
+/// Whether a node may have only one of the two in a queue.
+pub(super) fn same_kind(one: Request, other: Request) -> bool {
+    let evicts = |request| matches!(request, Request::Evict(..));
+    one.node().is_some() && one.node() == other.node() && evicts(one) == evicts(other)
+}
+
+/// Whether the copy is the one that an upgrade wants to keep.
+pub(super) fn keeps(request: Request, copy: (NodeId, Grant)) -> bool {
+    matches!(request, Request::Write(requester, Some(held)) if (requester.node, held) == copy)
+}
+
+impl Work {
+    /// With room for a few waiting requests, so that a recycled one does not grow later.
+    pub(super) fn new() -> Self {
+        Self { waiting: VecDeque::with_capacity(WAITING), ..Self::default() }
+    }
+
+    /// Ready for another line.
+    pub(super) fn reset(&mut self) {
+        debug_assert!(self.waiting.is_empty() && self.current.is_none());
+        self.extent = None;
+        self.retiring = false;
+    }
+
+    pub(super) fn invariants(&self, implied: Level, owned: bool) -> Result<(), &'static str> {
+        if self.level > implied {
+            return Err("a home's own level exceeds what its directory implies");
+        }
+        if self.level == Level::Dirty && self.places > 0 {
+            return Err("a home may write a line whose bytes are on their way");
+        }
+        let Some(current) = self.current else {
+            if !self.waiting.is_empty() {
+                return Err("requests wait for no transaction");
+            }
+            if self.pins == 0 && self.places == 0 {
+                return Err("a line without work is kept as busy");
+            }
+            if self.level != implied && self.places == 0 {
+                return Err("a home's own level differs from what its directory implies");
+            }
+            return Ok(());
+        };
+        match current.stage {
+            Stage::Owner { .. } if !owned => Err("a recall of an owner where there is none"),
+            Stage::Own if self.pins == 0 && self.places == 0 => {
+                Err("a transaction waits for pins and places that are none")
+            }
+            Stage::Owner { .. } | Stage::Sharers | Stage::Own => Ok(()),
+        }
+    }
+}
+
+/// One line of the home during one step.
+pub(super) struct Desk<'a, 'b> {
+    pub(super) line: LineAddress,
+    pub(super) state: &'a mut Work,
+    pub(super) directory: &'a mut Directory,
+    pub(super) last_grant: &'a mut Grant,
+    pub(super) context: &'a mut Context<'b>,
+}
+
+impl Desk<'_, '_> {
+    pub(super) fn is_idle(&self) -> bool {
+        self.state.current.is_none()
+            && self.state.waiting.is_empty()
+            && self.state.pins == 0
+            && self.state.places == 0
+    }
+
+    pub(super) fn enqueue(&mut self, request: Request) {
+        if self.state.retiring {
+            return self.refuse(request, ErrorCode::Unallocated, None);
+        }
+        self.state.waiting.push_back(request);
+    }
+
+    pub(super) fn advance(&mut self) {
+        while self.state.current.is_none() {
+            let next = if self.context.canary.is(Mutant::QueueReorders) {
+                self.state.waiting.pop_back()
+            } else {
+                self.state.waiting.pop_front()
+            };
+            let Some(request) = next else { break };
+            self.state.current =
+                Some(Transaction { request, stage: Stage::Sharers, abandoned: false });
+            self.begin(request);
+        }
+    }
+
+    /// Recalls whoever is in the way of a request.
+    fn begin(&mut self, request: Request) {
+        if self.directory.is_lost(self.line) {
+            return self.finish_lost(None);
+        }
+        if let Request::Evict(node, grant) = request
+            && self.directory.owner(self.line) != Some((node, grant))
+        {
+            return self.evict_stale(node);
+        }
+        if self.context.canary.is(Mutant::EvictionWritesBack)
+            && matches!(request, Request::Evict(..))
+        {
+            self.directory.clear(self.line);
+            return self.close();
+        }
+        if let Some(owner) = self.directory.owner(self.line) {
+            if request.requester().map(|requester| requester.node) == Some(owner.0) {
+                self.refuse(request, ErrorCode::Unallocated, None); // no correct owner asks
+                return self.close();
+            }
+            if self.state.places > 0 {
+                return self.set_stage(Stage::Own); // the owner would write what is being sent
+            }
+            return self.recall_owner(request, owner);
+        }
+        if request.down_to() == Level::Invalid {
+            self.recall_sharers(request);
+        }
+        self.conclude_if_alone();
+    }
+
+    /// The turn of an eviction that a recall has overtaken: nothing is left to do.
+    fn evict_stale(&mut self, node: NodeId) {
+        if self.context.canary.is(Mutant::StaleEvictionBelieved) {
+            self.directory.clear(self.line);
+        }
+        if self.context.canary.is(Mutant::QueueReorders) {
+            self.directory.remove_sharer(self.line, node);
+        }
+        self.close();
+    }
+
+    fn recall_owner(&mut self, request: Request, (node, grant): (NodeId, Grant)) {
+        if self.context.canary.is(Mutant::FreeRecallsNobody)
+            && matches!(request, Request::Retire(_))
+        {
+            self.directory.clear(self.line);
+            return self.conclude();
+        }
+        let down_to = request.down_to();
+        self.set_stage(Stage::Owner { down_to, gone: false });
+        self.recall(node, grant, down_to, request.requester());
+    }
+
+    fn recall_sharers(&mut self, request: Request) {
+        if self.context.canary.is(Mutant::FreeRecallsNobody)
+            && matches!(request, Request::Retire(_))
+        {
+            return self.directory.clear(self.line);
+        }
+        self.set_stage(Stage::Sharers);
+        for at in 0..self.directory.sharers(self.line).len() {
+            let copy = self.directory.sharers(self.line)[at];
+            if !keeps(request, copy) {
+                self.recall(copy.0, copy.1, Level::Invalid, None);
+            }
+        }
+    }
+
+    fn recall(&mut self, node: NodeId, grant: Grant, down_to: Level, forward: Option<Requester>) {
+        self.context.counters.recalls_sent += 1;
+        let message = Message::Recall { line: self.line, grant, down_to, forward };
+        self.context.send(node, message);
+    }
+
+    fn set_stage(&mut self, stage: Stage) {
+        if let Some(current) = &mut self.state.current {
+            current.stage = stage;
+        }
+    }
+
+    /// A sharer's copy is gone: acknowledged, evicted, or dead with its node.
+    pub(super) fn sharer_gone(&mut self, node: NodeId) {
+        self.directory.remove_sharer(self.line, node);
+        match self.state.current {
+            None => self.raise(),
+            Some(current) if current.stage == Stage::Sharers => self.conclude_if_alone(),
+            Some(_) => {}
+        }
+    }
+
+    /// The owner has become a sharer and left again, and its acknowledgement is still to come.
+    pub(super) fn leaves_early(&mut self) {
+        if let Some(Transaction { stage: Stage::Owner { gone, .. }, .. }) = &mut self.state.current
+            && !self.context.canary.is(Mutant::EarlyLeaverKept)
+        {
+            *gone = true;
+        }
+    }
+
+    /// Goes on when nobody is left who must be recalled.
+    fn conclude_if_alone(&mut self) {
+        let Some(current) = self.state.current else {
+            return;
+        };
+        let in_the_way = |copy: &(NodeId, Grant)| !keeps(current.request, *copy);
+        let waits = current.request.down_to() == Level::Invalid
+            && self.directory.sharers(self.line).iter().any(in_the_way);
+        if !waits || self.context.canary.is(Mutant::AcksNotAwaited) {
+            self.conclude();
+        }
+    }
+
+    /// Nobody is in the way any more but this node itself: answers the request.
+    fn conclude(&mut self) {
+        let Some(current) = self.state.current else {
+            return;
+        };
+        if current.abandoned {
+            return self.close();
+        }
+        if self.is_hindered(current.request) {
+            return self.set_stage(Stage::Own);
+        }
+        match current.request {
+            Request::Evict(..) => self.close(),
+            Request::Own(operation, _, pin) => {
+                self.raise();
+                self.state.pins += u32::from(pin);
+                let line = self.line;
+                self.context.effects.push(Effect::Ready { operation, line });
+                self.close();
+            }
+            Request::Read(requester) => self.grant(requester, None, Level::Shared),
+            Request::Write(requester, held) => self.grant(requester, held, Level::Dirty),
+            Request::Retire(operation) => self.retired(operation),
+        }
+    }
+
+    /// Grants a line that this home has the bytes of.
+    fn grant(&mut self, requester: Requester, held: Option<Grant>, level: Level) {
+        let remains = if level == Level::Dirty { Level::Invalid } else { Level::Shared };
+        let copy = held.map(|held| (requester.node, held));
+        let has_bytes = copy.is_some_and(|copy| {
+            self.directory.is_sharer(self.line, copy)
+                || self.context.canary.is(Mutant::HeldBelieved)
+        });
+        let supply = if has_bytes { Supply::Held } else { Supply::Home };
+        let late = self.context.canary.is(Mutant::HomeLevelFallsLate) && supply == Supply::Home;
+        if !late {
+            self.lower(remains);
+        }
+        let message = self.granted(requester, level, supply);
+        if supply == Supply::Held {
+            self.context.send(requester.node, message);
+            return self.close();
+        }
+        self.context.effects.push(Effect::Place {
+            line: self.line,
+            to: requester.node,
+            target: Target::Frame(requester.frame),
+            message,
+        });
+        if late {
+            self.lower(remains);
+        }
+        self.state.places += u32::from(!self.context.canary.is(Mutant::HomeForgetsPlace));
+        self.close();
+    }
+
+    /// Whether this node's own pins or bytes on their way forbid the answer to a request.
+    fn is_hindered(&self, request: Request) -> bool {
+        let pinned = self.state.pins > 0 && !self.context.canary.is(Mutant::PinIgnored);
+        let placing = self.state.places > 0;
+        match request {
+            Request::Read(_) => pinned && self.state.level == Level::Dirty,
+            Request::Write(..) => pinned || placing,
+            Request::Retire(_) => pinned || placing,
+            Request::Own(_, want, _) => placing && want == Want::Write,
+            Request::Evict(..) => false,
+        }
+    }
+
+    /// Numbers a grant, enters it in the directory, and makes its message.
+    fn granted(&mut self, requester: Requester, level: Level, supply: Supply) -> Message {
+        self.context.counters.requests_served += 1;
+        self.last_grant.0 += 1;
+        if self.context.canary.is(Mutant::GrantsWrap) {
+            self.last_grant.0 &= u64::from(u32::MAX);
+        }
+        let grant = *self.last_grant;
+        if level == Level::Dirty {
+            self.directory.set_owner(self.line, (requester.node, grant));
+        } else {
+            self.directory.add_sharer(self.line, (requester.node, grant));
+        }
+        let unknown = Extent { first: true, bytes: 1 };
+        Message::Grant {
+            line: self.line,
+            ticket: requester.ticket,
+            grant,
+            level,
+            supply,
+            extent: self.state.extent.unwrap_or(unknown),
+        }
+    }
+
+    pub(super) fn owner_acknowledged(&mut self, owner: (NodeId, Grant), had: Had, left: Level) {
+        let Some(Transaction { request, stage: Stage::Owner { gone, .. }, abandoned }) =
+            self.state.current
+        else {
+            return;
+        };
+        match had {
+            Had::Nothing => {
+                self.lose();
+                return self.finish_lost(None);
+            }
+            Had::Forwarded if abandoned => {
+                self.lose();
+                return self.close();
+            }
+            Had::Bytes | Had::Clean | Had::Forwarded => self.directory.clear(self.line),
+        }
+        if left == Level::Shared && !gone {
+            self.directory.add_sharer(self.line, owner);
+        }
+        match request {
+            Request::Read(requester) if !abandoned => {
+                self.forwarded(requester, Level::Shared, owner.0)
+            }
+            Request::Write(requester, _) if had == Had::Forwarded => {
+                self.forwarded(requester, Level::Dirty, owner.0);
+            }
+            // An owner that was to forward a line and did not has found its target dead.
+            Request::Read(_) | Request::Write(..) => self.close(),
+            Request::Evict(..) | Request::Own(..) | Request::Retire(_) => self.conclude(),
+        }
+    }
+
+    /// Grants a line whose bytes come from its former owner.
+    fn forwarded(&mut self, requester: Requester, level: Level, owner: NodeId) {
+        let message = self.granted(requester, level, Supply::Owner(owner));
+        self.raise();
+        self.context.send(requester.node, message);
+        self.close();
+    }
+
+    pub(super) fn unpin(&mut self) {
+        self.state.pins = self.state.pins.saturating_sub(1);
+        self.retry();
+    }
+
+    pub(super) fn placed(&mut self) {
+        self.state.places = self.state.places.saturating_sub(1);
+        if self.state.current.is_none() {
+            self.raise();
+        }
+        self.retry();
+    }
+
+    /// A transaction that only this node's own work was in the way of starts again.
+    fn retry(&mut self) {
+        if let Some(current) = self.state.current
+            && current.stage == Stage::Own
+        {
+            self.begin(current.request);
+        }
+    }
+
+    /// Ends the transaction.
+    fn close(&mut self) {
+        self.state.current = None;
+        self.raise();
+    }
+
+    /// Raises this node's own level to what the directory leaves it; not to `Dirty` while its bytes,
+    /// which must not change then, are on their way.
+    fn raise(&mut self) {
+        let implied = self.directory.level(self.line);
+        let sending = self.state.places > 0;
+        let level = if sending { implied.min(Level::Shared) } else { implied };
+        if level > self.state.level {
+            self.set_level(level);
+        }
+    }
+
+    fn lower(&mut self, level: Level) {
+        if level < self.state.level {
+            self.set_level(level);
+        }
+    }
+
+    fn set_level(&mut self, level: Level) {
+        self.state.level = level;
+        self.context.effects.push(Effect::SetLevel {
+            line: self.line,
+            held: Held { level, grant: Grant(0) },
+            extent: None,
+        });
+    }
+
+    fn lose(&mut self) {
+        self.context.counters.lines_lost += 1;
+        self.directory.set_lost(self.line);
+        if self.context.canary.is(Mutant::LostServed) {
+            self.directory.clear(self.line);
+        }
+    }
+
+    /// Ends a transaction on a line whose only copy is lost.
+    fn finish_lost(&mut self, supplier: Option<NodeId>) {
+        let Some(current) = self.state.current else {
+            return;
+        };
+        if let Request::Retire(_) = current.request {
+            self.directory.clear(self.line);
+            return self.conclude();
+        }
+        if !current.abandoned {
+            self.refuse(current.request, ErrorCode::LineLost, supplier);
+        }
+        self.close();
+    }
+
+    pub(super) fn refuse(&mut self, request: Request, code: ErrorCode, supplier: Option<NodeId>) {
+        let line = self.line;
+        match request {
+            Request::Read(requester) | Request::Write(requester, _) => {
+                self.context.counters.requests_refused += 1;
+                let message = Message::Refuse { line, ticket: requester.ticket, code, supplier };
+                self.context.send(requester.node, message);
+            }
+            Request::Own(operation, ..) | Request::Retire(operation) => {
+                self.context.fail(operation, line, code);
+            }
+            Request::Evict(..) => {}
+        }
+    }
+
+    pub(super) fn retire(&mut self, operation: OperationId) {
+        let request = Request::Retire(operation);
+        if self.state.retiring {
+            return self.refuse(request, ErrorCode::Unallocated, None);
+        }
+        while let Some(waiting) = self.state.waiting.pop_front() {
+            self.refuse(waiting, ErrorCode::Unallocated, None);
+        }
+        self.state.waiting.push_back(request);
+        self.state.retiring = true;
+    }
+
+    /// Everybody has given up the line.
+    fn retired(&mut self, operation: OperationId) {
+        self.raise();
+        self.state.retiring = false;
+        let line = self.line;
+        self.context.effects.push(Effect::Ready { operation, line });
+        self.close();
+    }
+
+    pub(super) fn node_dead(&mut self, node: NodeId) {
+        self.state.waiting.retain(|request| request.node() != Some(node));
+        let owned = self.directory.owner(self.line).is_some_and(|(owner, _)| owner == node);
+        if owned {
+            self.lose();
+        } else {
+            self.directory.remove_sharer(self.line, node);
+        }
+        let Some(current) = &mut self.state.current else {
+            return self.raise();
+        };
+        current.abandoned |= current.request.node() == Some(node);
+        match current.stage {
+            Stage::Owner { .. } if owned => {
+                let forwarded = current.request.requester().is_some();
+                self.finish_lost(forwarded.then_some(node));
+            }
+            Stage::Sharers => self.conclude_if_alone(),
+            Stage::Own if current.abandoned => self.close(),
+            Stage::Own if owned => self.retry(),
+            Stage::Owner { .. } | Stage::Own => {}
+        }
+    }
+}

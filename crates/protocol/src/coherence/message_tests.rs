@@ -1,0 +1,159 @@
+//! The wire form: every message comes back, and nothing else is taken for one.
+
+use super::{Extent, Frame, Had, Level, Message, Requester, Supply};
+use crate::wire::BODY;
+use alloc::vec::Vec;
+use farside_base::{ErrorCode, GlobalAddress, Grant, LineAddress, LineSize, NodeId, Ticket};
+
+/// A fixed stream of numbers for a seed.
+struct Numbers(u64);
+
+impl Numbers {
+    fn word(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let word = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^ (word >> 31)
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.word() % bound
+    }
+
+    fn pick<T: Copy>(&mut self, values: &[T]) -> T {
+        values[self.below(values.len() as u64) as usize]
+    }
+
+    /// Small and large ones alike.
+    fn id(&mut self) -> u64 {
+        let bits = self.below(65) as u32;
+        self.word().checked_shr(bits).unwrap_or(0)
+    }
+
+    fn line(&mut self) -> LineAddress {
+        let size = LineSize::from_class(self.below(11) as u8).unwrap();
+        let offset = self.word() >> 20;
+        GlobalAddress::new(NodeId(self.id() as u16), size, offset).unwrap().line()
+    }
+
+    fn level(&mut self) -> Level {
+        self.pick(&[Level::Invalid, Level::Shared, Level::Dirty])
+    }
+
+    fn optional<T>(&mut self, value: impl FnOnce(&mut Self) -> T) -> Option<T> {
+        (self.below(2) == 1).then(|| value(self))
+    }
+
+    fn message(&mut self, kind: u64) -> Message {
+        let line = self.line();
+        let (ticket, grant) = (Ticket(self.id()), Grant(self.id()));
+        let frame = Frame(self.id() as u32);
+        match kind {
+            0 => Message::Read { line, frame, ticket },
+            1 => Message::Write {
+                line,
+                frame,
+                ticket,
+                held: self.optional(|numbers| Grant(numbers.id())),
+            },
+            2 => Message::Evict { line, grant, dirty: self.below(2) == 1 },
+            3 => Message::Recall {
+                line,
+                grant,
+                down_to: self.level(),
+                forward: self.optional(|numbers| Requester {
+                    node: NodeId(numbers.id() as u16),
+                    frame: Frame(numbers.id() as u32),
+                    ticket: Ticket(numbers.id()),
+                }),
+            },
+            4 => Message::Grant {
+                line,
+                ticket,
+                grant,
+                level: self.level(),
+                supply: {
+                    let owner = NodeId(self.id() as u16);
+                    self.pick(&[Supply::Held, Supply::Home, Supply::Owner(owner)])
+                },
+                extent: Extent {
+                    first: self.below(2) == 1,
+                    bytes: 1 + self.below(line.line_size().bytes() as u64) as u32,
+                },
+            },
+            5 => Message::Refuse {
+                line,
+                ticket,
+                code: self.pick(&[ErrorCode::Unallocated, ErrorCode::LineLost]),
+                supplier: self.optional(|numbers| NodeId(numbers.id() as u16)),
+            },
+            6 => Message::Data { line, ticket },
+            _ => Message::Ack {
+                line,
+                grant,
+                had: self.pick(&[Had::Nothing, Had::Clean, Had::Bytes, Had::Forwarded]),
+                left: self.level(),
+            },
+        }
+    }
+}
+
+#[test]
+fn every_message_comes_back() {
+    for seed in 0..20_000 {
+        let message = Numbers(seed).message(seed % 8);
+        assert_eq!(Message::decode(&message.encode()), Ok(message), "seed {seed}");
+    }
+}
+
+/// What is taken for a message is exactly what that message is sent as: there is one form of each,
+/// and no bit without a meaning.
+#[test]
+fn junk_is_refused() {
+    let (mut taken, mut refused) = (0, 0);
+    for seed in 0..40_000 {
+        let mut numbers = Numbers(seed);
+        let mut body = numbers.message(seed % 8).encode();
+        for _ in 0..=numbers.below(3) {
+            let bit = numbers.below(BODY as u64 * 8) as usize;
+            body[bit / 8] ^= 1 << (bit % 8);
+        }
+        match Message::decode(&body) {
+            Ok(message) => {
+                assert_eq!(message.encode(), body, "seed {seed}");
+                taken += 1;
+            }
+            Err(_) => refused += 1,
+        }
+    }
+    assert!(taken > 5_000 && refused > 5_000, "{taken} taken, {refused} refused");
+}
+
+#[test]
+fn noise_is_refused() {
+    for seed in 0..20_000 {
+        let mut numbers = Numbers(seed);
+        let noise: Vec<u8> = (0..BODY).map(|_| numbers.word() as u8).collect();
+        let body: [u8; BODY] = noise.try_into().expect("as long as a body");
+        assert!(Message::decode(&body).is_err(), "seed {seed}");
+    }
+    assert!(Message::decode(&[0; BODY]).is_err());
+    assert!(Message::decode(&[0xff; BODY]).is_err());
+}
+
+#[test]
+fn each_kind_of_message_has_its_class() {
+    use crate::wire::Class::{Forward, Reply, Request};
+    let classes: Vec<_> = (0..8).map(|kind| Numbers(kind).message(kind).class()).collect();
+    assert_eq!(classes, [Request, Request, Request, Forward, Reply, Reply, Reply, Reply]);
+}
+
+#[test]
+fn text_is_one_line_and_tells_everything_apart() {
+    let mut texts: Vec<_> =
+        (0..1_000).map(|seed| alloc::format!("{}", Numbers(seed).message(seed % 8))).collect();
+    assert!(texts.iter().all(|text| !text.contains('\n')));
+    texts.sort_unstable();
+    texts.dedup();
+    assert_eq!(texts.len(), 1_000);
+}

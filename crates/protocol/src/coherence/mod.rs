@@ -1,0 +1,282 @@
+//! Directory coherence of lines (004 §2.2 to §2.6), home and holder in one machine per node.
+//!
+//! The rules that differ from the paper, and why:
+//!
+//! - **Grants are numbered** by the home, one 64-bit counter for all its lines. A recall names the
+//!   grant it ends; acknowledgements are counted by (node, grant).
+//! - **An eviction asks to be recalled.** A clean copy is dropped at once and its home told; an owner
+//!   keeps its line until the home recalls it, so bytes travel to a home's memory under a recall
+//!   only, and a stale write-back cannot exist.
+//! - **A line is invalid the moment its bytes leave**; only the frame stays pinned until they are
+//!   placed.
+//! - **A recall that names a grant not held** while a request for the line is under way waits for
+//!   that request's grant: it is either for it (obey after using it once) or for a former one
+//!   (forget it; the eviction that ended the former one is the acknowledgement).
+//! - **An operation that waited is performed once** when its grant arrives, before any recall.
+//! - **A frame that somebody may still write stays reserved**: a requester that is refused or loses
+//!   its home after its request was forwarded keeps the frame until the owner's bytes have come, or
+//!   cannot come any more.
+//! - **Lost is lost.** A line whose owner died is refused until it is freed: never old bytes.
+//! - **Locks are not here.** No transition waits for a lock.
+//!
+//! | file | what |
+//! | --- | --- |
+//! | `machine` | one machine per node: dispatch to its two roles |
+//! | `home`, `home_line` | one transaction per line, a queue of waiting requests, the grant counter |
+//! | `directory` | who holds what, at rest |
+//! | `holder`, `holder_line` | operations that wait, deferred recalls, pins, evictions |
+//! | `message` | the wire form |
+//!
+//! What the machine does not know: bytes, frames' replacement order, levels of lines at rest (the
+//! tags of the runtime hold them; each event brings what the tag says).
+
+mod canary;
+mod counters;
+mod directory;
+mod display;
+mod holder;
+mod holder_line;
+mod home;
+mod home_line;
+mod machine;
+mod message;
+#[cfg(test)]
+mod message_tests;
+#[cfg(test)]
+mod steady_tests;
+
+#[cfg(canary)]
+pub use canary::Mutant;
+pub use counters::Counters;
+pub use machine::Coherence;
+
+use crate::wire::Violation;
+use alloc::vec::Vec;
+use farside_base::{ErrorCode, Grant, LineAddress, NodeId, NodeSet, OperationId, Ticket};
+
+/// What a node may do with a line.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub enum Level {
+    /// Nothing.
+    #[default]
+    Invalid,
+    /// Read; others may read too.
+    Shared,
+    /// Read and write; nobody else has it. For a home's own line: `UnShared` in the paper.
+    Dirty,
+}
+
+/// What a node holds of a line by its tag.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Held {
+    /// What it may do.
+    pub level: Level,
+    /// By which grant; meaningless at `Invalid` and for a home's own lines.
+    pub grant: Grant,
+}
+
+/// The place of a line in a node's cache: how the home or owner addresses a one-sided WRITE.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, PartialOrd, Ord)]
+pub struct Frame(pub u32);
+
+/// What the home knows of a line's allocation; travels with the first grant to a node.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Extent {
+    /// The line is the first of its allocation.
+    pub first: bool,
+    /// Bytes of the line that belong to the allocation, 1 to the line size.
+    pub bytes: u32,
+}
+
+/// What an operation needs.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Want {
+    /// `Shared` or better.
+    Read,
+    /// `Dirty`.
+    Write,
+}
+
+/// Where a requester's frame is, for whoever sends it the bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Requester {
+    /// The node.
+    pub node: NodeId,
+    /// Its frame.
+    pub frame: Frame,
+    /// Its request.
+    pub ticket: Ticket,
+}
+
+/// How the bytes of a granted line reach the requester.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Supply {
+    /// It has them: it was and is a sharer.
+    Held,
+    /// The home has placed them in the frame, before this message.
+    Home,
+    /// The former owner, this node, places them and says so by `Data`. Its name tells the requester
+    /// whose death means that they will not come.
+    Owner(NodeId),
+}
+
+/// What a holder had when it was recalled.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Had {
+    /// Nothing: it was granted the line, but the node that was to supply the bytes died first.
+    Nothing,
+    /// The bytes that the home has too.
+    Clean,
+    /// The only bytes; placed in the home's memory before this message.
+    Bytes,
+    /// The only bytes; placed in the frame that the recall named, and nowhere else. The home must not
+    /// conclude that they have landed.
+    Forwarded,
+}
+
+/// What nodes say to each other about lines.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[expect(missing_docs, reason = "a variant's sentence speaks of its fields")]
+pub enum Message {
+    /// Requester to home (class request): wants to read.
+    Read { line: LineAddress, frame: Frame, ticket: Ticket },
+    /// Requester to home (class request): wants to write; `held` is its shared grant, if any.
+    Write { line: LineAddress, frame: Frame, ticket: Ticket, held: Option<Grant> },
+    /// Holder to home (class request): a clean copy is gone already, and this acknowledges a recall of
+    /// it that is on its way; a dirty one asks to be recalled.
+    Evict { line: LineAddress, grant: Grant, dirty: bool },
+    /// Home to holder (class forward): give the line up down to `down_to`; the bytes of a dirty line
+    /// go to `forward` as its `Data`, and to the home's memory when `down_to` is `Shared` or there is
+    /// no `forward`.
+    Recall { line: LineAddress, grant: Grant, down_to: Level, forward: Option<Requester> },
+    /// Home to requester (class reply): yes.
+    Grant {
+        line: LineAddress,
+        ticket: Ticket,
+        grant: Grant,
+        level: Level,
+        supply: Supply,
+        extent: Extent,
+    },
+    /// Home to requester (class reply): no. `supplier` is the dead owner that the request had been
+    /// forwarded to: its bytes may still be on their way into the frame.
+    Refuse { line: LineAddress, ticket: Ticket, code: ErrorCode, supplier: Option<NodeId> },
+    /// Owner to requester (class reply): the bytes are in your frame.
+    Data { line: LineAddress, ticket: Ticket },
+    /// Holder to home (class reply): the recall of `grant` is done; `left` is what the holder keeps.
+    Ack { line: LineAddress, grant: Grant, had: Had, left: Level },
+}
+
+/// What the runtime's tags say of the line that an event is about.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Here {
+    /// For a line homed elsewhere: what this node holds. For an own line: ignored.
+    pub held: Held,
+    /// For an own line: its allocation; `None` when it lies in none. For others: ignored.
+    pub extent: Option<Extent>,
+}
+
+/// What happens to the machine.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[expect(missing_docs, reason = "a variant's sentence speaks of its fields")]
+pub enum Event {
+    /// An operation of this node found the tag insufficient. `frame` is its line's frame (reserved by
+    /// the runtime; any value for an own line). With `pin`, no other node gets the line between
+    /// `Ready` and `Unpin`; when its home dies it falls to `Invalid` all the same, but keeps its frame.
+    /// Operations on one line become ready in the order of issue.
+    Issue {
+        operation: OperationId,
+        line: LineAddress,
+        want: Want,
+        pin: bool,
+        frame: Frame,
+        here: Here,
+    },
+    /// A pinned operation is done with its line.
+    Unpin { line: LineAddress, here: Here },
+    /// The runtime wants the frame of a line homed elsewhere; `Release` follows at once for a clean
+    /// copy and after a recall for a dirty one. Ignored for a line with work under way.
+    Evict { line: LineAddress, here: Here },
+    /// The owner of the allocation frees this own line; `Ready` follows when nobody holds it any more
+    /// and every request for it is refused from now on.
+    Retire { operation: OperationId, line: LineAddress, here: Here },
+    /// A message.
+    Received { from: NodeId, message: Message, here: Here },
+    /// The bytes of the oldest `Place` of this line have landed, or their target is dead.
+    Placed { line: LineAddress, here: Here },
+    /// A node is dead: for good, its number is never used again. Its link is closed: nothing that it
+    /// sent or placed arrives after this.
+    NodeDead { node: NodeId },
+    /// Every living node has had `NodeDead` of this node, and what it sent before has arrived here.
+    /// Frees frames that an owner might have been asked to fill by a home that died; a runtime that
+    /// never says so loses as many frames as it had requests under way to that home.
+    Settled { node: NodeId },
+}
+
+/// Where a `Place` puts a line's bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Target {
+    /// The other node's frame.
+    Frame(Frame),
+    /// The other node's own memory: it is the line's home.
+    Home,
+}
+
+/// What the machine wants done, in this order, at once.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[expect(missing_docs, reason = "a variant's sentence speaks of its fields")]
+pub enum Effect {
+    /// Send a message.
+    Send { to: NodeId, message: Message },
+    /// Put the line's bytes (from its frame, or from this node's memory for an own line) into `to`'s
+    /// memory and then, on the same link, send the message. `Placed` follows; the bytes must not
+    /// change until then, and they do not: the level was lowered by an effect before.
+    Place { line: LineAddress, to: NodeId, target: Target, message: Message },
+    /// Set the line's tag. Waits for a copy under way on another thread. `extent` comes with the
+    /// first grant of a line homed elsewhere.
+    SetLevel { line: LineAddress, held: Held, extent: Option<Extent> },
+    /// The frame of a line homed elsewhere is free.
+    Release { line: LineAddress },
+    /// Perform the operation now: the line is at the level it wants.
+    Ready { operation: OperationId, line: LineAddress },
+    /// The operation cannot be: `Unallocated`, `LineLost`, `NodeLost`.
+    Fail { operation: OperationId, line: LineAddress, code: ErrorCode },
+    /// Drop every frame at `Shared` or `Dirty` of lines homed at this dead node. Those at `Invalid` are
+    /// in use (bytes on their way in or out, or a pin): a `Release` frees each.
+    DropHome { node: NodeId },
+}
+
+/// Collects effects; reuse it, so that a step allocates nothing.
+pub type Effects = Vec<Effect>;
+
+/// The outcome of a step: `Err` when a peer broke the protocol. Nothing was changed then.
+pub type Step = Result<(), Violation>;
+
+impl Want {
+    /// The lowest level that suffices.
+    pub const fn level(self) -> Level {
+        match self {
+            Self::Read => Level::Shared,
+            Self::Write => Level::Dirty,
+        }
+    }
+}
+
+/// What both roles share during one step.
+struct Context<'a> {
+    me: NodeId,
+    dead: &'a NodeSet,
+    effects: &'a mut Effects,
+    counters: &'a mut Counters,
+    canary: canary::Canary,
+}
+
+impl Context<'_> {
+    fn send(&mut self, to: NodeId, message: Message) {
+        self.effects.push(Effect::Send { to, message });
+    }
+
+    fn fail(&mut self, operation: OperationId, line: LineAddress, code: ErrorCode) {
+        self.effects.push(Effect::Fail { operation, line, code });
+    }
+}

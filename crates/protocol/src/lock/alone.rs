@@ -1,0 +1,57 @@
+//! The path of a lock that nobody else is interested in: two look-ups and a few stores.
+
+use super::canary::Mutant;
+use super::line::{Authority, Holder};
+use super::own::{Deferred, Locks, TOKENS_LOW};
+use super::{Ask, Effect, Effects, Token};
+use farside_base::Ticket;
+
+impl Locks {
+    /// Locks where this node decides, nobody is at the line, and the session waits for nothing.
+    /// False when anything is out of the ordinary; nothing was changed then.
+    pub(super) fn lock_alone(
+        &mut self,
+        issued: &Deferred,
+        ask: Ask,
+        effects: &mut Effects,
+    ) -> bool {
+        let (at, range) = (issued.request.line, issued.request.range);
+        let Ask::Lock { mode, .. } = ask else {
+            return false;
+        };
+        let Some(line) = self.lines.get_mut(at).filter(|line| line.is_idle()) else {
+            return false;
+        };
+        let (next, bytes) = match &mut line.authority {
+            Authority::Home => (&mut self.token_next, issued.here.bytes),
+            Authority::Delegate { next, end, .. } if *end - *next > TOKENS_LOW => {
+                (next, line.bytes)
+            }
+            Authority::Delegate { .. }
+            | Authority::Away { .. }
+            | Authority::Recalling { .. }
+            | Authority::Elsewhere { .. } => return false,
+        };
+        if !range.fits(at) || range.refusal(bytes.into()).is_some() {
+            return false;
+        }
+        if self.rules.has(Mutant::TokenRepeated) || self.rules.has(Mutant::ShortTokens) {
+            return false;
+        }
+        let Some(session) = self.sessions.get_mut(issued.session) else {
+            return false;
+        };
+        if session.wait.is_some() || session.locks >= self.limits.locks_per_session_max {
+            return false;
+        }
+        session.count(&mut self.birth_last, self.rules);
+        let token = Token(*next);
+        *next += 1;
+        line.bytes = bytes;
+        line.note_user(self.me);
+        let (session, ticket) = (issued.session, Ticket(0));
+        line.holders.push(Holder { session, token, range, mode, ticket, base: None });
+        effects.push(Effect::Locked { operation: issued.operation, token });
+        true
+    }
+}

@@ -1,0 +1,204 @@
+//! What whoever decides about a line does: grant, refuse, queue, hand the next one the lock.
+
+use super::canary::Mutant;
+use super::line::{Admission, Authority, Line, Waiter};
+use super::own::{Locks, TOKENS_LOW, TOKENS_PER_DELEGATION};
+use super::{Ask, Delegation, Effect, Effects, Here, Message, Token};
+use farside_base::{ErrorCode, LineAddress, NodeId};
+
+impl Locks {
+    /// Makes sure that there is an entry for a line, and notes what the runtime knows of it.
+    pub(super) fn open(&mut self, at: LineAddress, here: Here) {
+        let own = at.home() == self.me;
+        if !self.lines.contains(at) {
+            let authority =
+                if own { Authority::Home } else { Authority::Elsewhere { recall: None } };
+            self.lines.insert(at, Line::new(authority, self.me));
+            if own {
+                self.link(at);
+            }
+        }
+        if own {
+            self.line(at).bytes = here.bytes;
+        }
+    }
+
+    /// A line that has an entry.
+    pub(super) fn line(&mut self, at: LineAddress) -> &mut Line {
+        self.lines.get_mut(at).expect("the caller opened or found it")
+    }
+
+    /// A request of this node, or one to this home: decides it, or sees that it is decided.
+    pub(super) fn decide(&mut self, at: LineAddress, waiter: Waiter, effects: &mut Effects) {
+        match self.line(at).authority {
+            Authority::Home | Authority::Delegate { .. } => self.arrive(at, waiter, effects),
+            Authority::Elsewhere { .. } => self.ask_home(at, waiter, effects),
+            Authority::Recalling { .. } => self.line(at).limbo.push_back(waiter),
+            Authority::Away { .. } => {
+                self.line(at).limbo.push_back(waiter);
+                self.recall(at, effects);
+            }
+        }
+    }
+
+    /// Sends a request of this node to the home.
+    pub(super) fn ask_home(&mut self, at: LineAddress, waiter: Waiter, effects: &mut Effects) {
+        let Waiter { range, ask, session, ticket, birth, .. } = waiter;
+        let message = Message::Request { line: at, range, ask, session, ticket, birth };
+        self.line(at).limbo.push_back(waiter);
+        effects.push(Effect::Send { to: at.home(), message });
+    }
+
+    /// A request has come to whoever decides.
+    pub(super) fn arrive(&mut self, at: LineAddress, waiter: Waiter, effects: &mut Effects) {
+        let rules = self.rules;
+        let line = self.line(at);
+        match line.admit(rules, &waiter) {
+            Admission::Grant if line.is_out_of_tokens() => self.ask_home(at, waiter, effects),
+            Admission::Grant => self.grant(at, &waiter, effects),
+            Admission::Refuse(code) => self.refuse(at, &waiter, code, effects),
+            Admission::Queue => {
+                let key = waiter.key();
+                line.enqueue(rules, waiter);
+                self.blocked.push((at, key));
+            }
+        }
+    }
+
+    /// Grants whatever the queue's order allows.
+    pub(super) fn promote(&mut self, at: LineAddress, effects: &mut Effects) {
+        let rules = self.rules;
+        let mut from = 0;
+        loop {
+            let line = self.line(at);
+            if !line.decides() || line.is_out_of_tokens() {
+                return;
+            }
+            let Some(place) = line.grantable(rules, from) else {
+                return;
+            };
+            let waiter = line.queue.remove(place).expect("found just now");
+            self.grant(at, &waiter, effects);
+            from = place;
+        }
+    }
+
+    /// Gives a request, which is in no queue, what it wants.
+    fn grant(&mut self, at: LineAddress, waiter: &Waiter, effects: &mut Effects) {
+        let token = self.take_token(at, effects);
+        let me = self.me;
+        let node = waiter.session.node();
+        let line = self.line(at);
+        if !line.hold(waiter, token) {
+            return self.refuse(at, waiter, ErrorCode::NotLocked, effects);
+        }
+        line.note_user(node);
+        if node == me {
+            self.conclude(waiter, matches!(waiter.ask, Ask::Lock { .. }));
+            return effects.push(Effect::Locked { operation: waiter.operation, token });
+        }
+        let delegation = self.delegate(at, node, token);
+        let message = Message::Granted { line: at, ticket: waiter.ticket, token, delegation };
+        effects.push(Effect::Send { to: node, message });
+    }
+
+    /// Tells a request, which is in no queue, no.
+    pub(super) fn refuse(
+        &mut self,
+        at: LineAddress,
+        waiter: &Waiter,
+        code: ErrorCode,
+        effects: &mut Effects,
+    ) {
+        let node = waiter.session.node();
+        if self.rules.has(Mutant::DeniedTryUndoes)
+            && let Some(line) = self.lines.get_mut(at)
+        {
+            line.holders.take(|holder| holder.is_base_of(waiter));
+        }
+        if node == self.me {
+            self.conclude(waiter, false);
+            return effects.push(Effect::Failed { operation: waiter.operation, code });
+        }
+        let message = Message::Refused { line: at, ticket: waiter.ticket, code };
+        effects.push(Effect::Send { to: node, message });
+    }
+
+    /// A token of whoever decides. The caller knows that there is one.
+    fn take_token(&mut self, at: LineAddress, effects: &mut Effects) -> Token {
+        let repeat = self.rules.has(Mutant::TokenRepeated);
+        let short = self.rules.has(Mutant::ShortTokens);
+        let next_of_home = self.token_next;
+        let line = self.line(at);
+        let Authority::Delegate { number, ref mut next, end, ref mut offered } = line.authority
+        else {
+            self.token_next += 1;
+            return Token(if short { next_of_home & 0xffff_ffff } else { next_of_home });
+        };
+        let token = Token(*next);
+        *next += u64::from(!repeat);
+        if end - *next < TOKENS_LOW && !*offered {
+            *offered = true;
+            self.unlink(at);
+            let message = Message::Offer { line: at, number };
+            effects.push(Effect::Send { to: at.home(), message });
+        }
+        token
+    }
+
+    /// Whether `node`, just granted `token`, becomes the delegate; if so, it is from now on.
+    fn delegate(&mut self, at: LineAddress, node: NodeId, token: Token) -> Option<Delegation> {
+        let after = self.limits.delegate_after;
+        let line = self.line(at);
+        let alone = line.authority == Authority::Home
+            && line.streak >= after
+            && line.queue.is_empty()
+            && line.limbo.is_empty()
+            && line.holders.iter().all(|holder| holder.session.node() == node);
+        if !alone {
+            return None;
+        }
+        line.holders.clear();
+        line.authority = Authority::Away { delegate: node, number: token };
+        let bytes = line.bytes;
+        self.unlink(at);
+        self.token_next += u64::from(TOKENS_PER_DELEGATION);
+        Some(Delegation { tokens: TOKENS_PER_DELEGATION, bytes })
+    }
+
+    /// Forgets an entry that means nothing, or notes that it was used.
+    pub(super) fn settle(&mut self, at: LineAddress, effects: &mut Effects) {
+        let Some(line) = self.lines.get(at) else {
+            return;
+        };
+        if !line.is_idle() {
+            return;
+        }
+        match line.authority {
+            Authority::Elsewhere { recall: None } => {
+                self.lines.remove(at);
+            }
+            Authority::Home | Authority::Delegate { offered: false, .. } => self.touch(at, effects),
+            Authority::Elsewhere { recall: Some(_) }
+            | Authority::Delegate { offered: true, .. }
+            | Authority::Away { .. }
+            | Authority::Recalling { .. } => {}
+        }
+    }
+}
+
+impl Line {
+    /// Notes whom a grant goes to.
+    pub(super) const fn note_user(&mut self, node: NodeId) {
+        if self.user.0 == node.0 {
+            self.streak = self.streak.saturating_add(1);
+        } else {
+            (self.user, self.streak) = (node, 1);
+        }
+    }
+
+    /// Whether this delegate has no token left.
+    pub(super) const fn is_out_of_tokens(&self) -> bool {
+        matches!(self.authority, Authority::Delegate { next, end, .. } if next >= end)
+    }
+}

@@ -1,0 +1,499 @@
+//! The home of a line: what other nodes ask of it, and how a delegation comes back.
+
+use super::canary::Mutant;
+use super::line::{Authority, Early, Key, Waiter};
+use super::own::Locks;
+use super::session::NO_OPERATION;
+use super::{Ask, Effect, Effects, Here, Message, Patience, Range, Step, Token};
+use crate::wire::Violation;
+use alloc::vec::Vec;
+use farside_base::{ErrorCode, LineAddress, NodeId, SessionId, Ticket};
+
+impl Locks {
+    /// A message.
+    pub(super) fn received(
+        &mut self,
+        from: NodeId,
+        message: Message,
+        here: Here,
+        effects: &mut Effects,
+    ) -> Step {
+        if from == self.me || from.0 >= self.limits.nodes_max {
+            return Err(Violation("from no other node"));
+        }
+        let at = message.line();
+        // These two go between the node that sent a probe and the victim's, whoever is the home.
+        if let Message::Abort { ticket, number, .. } = message {
+            return self.aborted(from, at, ticket, number, effects);
+        }
+        if let Message::Aborted { number, .. } = message {
+            return self.victim_gone(at, number);
+        }
+        if at.home() == self.me {
+            self.received_at_home(from, at, message, here, effects)
+        } else if at.home() == from {
+            self.received_reply(from, message, effects)
+        } else {
+            Err(Violation("about locks of a third node's line"))
+        }
+    }
+
+    fn received_at_home(
+        &mut self,
+        from: NodeId,
+        at: LineAddress,
+        message: Message,
+        here: Here,
+        effects: &mut Effects,
+    ) -> Step {
+        match message {
+            Message::Request { range, ask, session, ticket, birth, .. } => {
+                let waiter = asked(from, at, session, range, ask, ticket, birth, 0)?;
+                self.request(from, at, waiter, here, effects)
+            }
+            Message::Release { token, .. } => self.release(from, at, token, effects),
+            Message::Cancel { ticket, .. } => self.cancel_remote(from, at, ticket, effects),
+            Message::Offer { number, .. } => self.offer(from, at, number, effects),
+            Message::Holder { session, range, mode, token, .. } => {
+                let ask = Ask::Lock { mode, patience: Patience::Wait };
+                let holder = asked(from, at, session, range, ask, Ticket(0), 0, 0)?;
+                self.returned_holder(from, at, &holder, token)
+            }
+            Message::Waiter { session, range, ask, ticket, birth, overtaken, .. } => {
+                let waiter = asked(from, at, session, range, ask, ticket, birth, overtaken)?;
+                self.returned_waiter(from, at, waiter)
+            }
+            Message::Returned { number, holders, waiters, .. } => {
+                self.returned(from, at, number, (holders, waiters), effects)
+            }
+            Message::Visit { ticket, probe, .. } => self.visit(from, at, ticket, probe, effects),
+            Message::Recall { .. }
+            | Message::Granted { .. }
+            | Message::Refused { .. }
+            | Message::Cancelled { .. }
+            | Message::Moved { .. }
+            | Message::Probe { .. }
+            | Message::Abort { .. }
+            | Message::Aborted { .. } => Err(Violation("told by another than the line's home")),
+        }
+    }
+
+    /// A session of another node asks.
+    fn request(
+        &mut self,
+        from: NodeId,
+        at: LineAddress,
+        waiter: Waiter,
+        here: Here,
+        effects: &mut Effects,
+    ) -> Step {
+        let last = self.tickets_seen.get(from).copied().unwrap_or_default();
+        if waiter.ticket <= last {
+            return Err(Violation("a ticket was used twice"));
+        }
+        self.tickets_seen.insert(from, waiter.ticket);
+        self.hear_birth(waiter.birth);
+        if let Some(code) = waiter.range.refusal(here.bytes.into()) {
+            self.refuse(at, &waiter, code, effects);
+            return Ok(());
+        }
+        self.open(at, here);
+        if self.line(at).authority.is_with(from) {
+            let message = Message::Moved { line: at, ticket: waiter.ticket };
+            effects.push(Effect::Send { to: from, message });
+        } else {
+            self.decide(at, waiter, effects);
+        }
+        self.settle(at, effects);
+        Ok(())
+    }
+
+    /// Whether a home has used a token; it cannot be released or returned otherwise.
+    const fn check_token(&self, token: Token) -> Step {
+        if token.0 == 0 || token.0 >= self.token_next {
+            return Err(Violation("a token that was never granted"));
+        }
+        Ok(())
+    }
+
+    /// A lock is held no more. Unknown ones went before: the delegation that it belonged to came
+    /// back without it, or its delegate has the truth.
+    fn release(
+        &mut self,
+        from: NodeId,
+        at: LineAddress,
+        token: Token,
+        effects: &mut Effects,
+    ) -> Step {
+        self.check_token(token)?;
+        let dropped = self.rules.has(Mutant::EarlyReleaseDropped);
+        let bound = self.items_max();
+        let Some(line) = self.lines.get_mut(at) else {
+            return Ok(());
+        };
+        match line.authority {
+            Authority::Home => {
+                if line
+                    .holders
+                    .iter()
+                    .any(|held| held.token == token && held.session.node() != from)
+                {
+                    return Err(Violation("released another node's lock"));
+                }
+                self.release_at(at, token, effects);
+                self.settle(at, effects);
+            }
+            Authority::Recalling { delegate, ref mut early, .. } if delegate == from => {
+                keep_early(early, Early::Release(token), bound)?;
+                if dropped {
+                    early.pop();
+                }
+            }
+            Authority::Recalling { .. }
+            | Authority::Away { .. }
+            | Authority::Elsewhere { .. }
+            | Authority::Delegate { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// Takes a holder out at the home, with an upgrade that it still wanted, and wakes who can be.
+    fn release_at(&mut self, at: LineAddress, token: Token, effects: &mut Effects) {
+        let line = self.line(at);
+        let Some(held) = line.holders.take(|held| held.token == token) else {
+            return;
+        };
+        let orphan = line.queue.iter().position(|waiter| held.is_base_of(waiter));
+        if let Some(waiter) = orphan.and_then(|place| line.queue.remove(place)) {
+            self.refuse(at, &waiter, ErrorCode::NotLocked, effects);
+        }
+        self.promote(at, effects);
+    }
+
+    /// A request is not wanted any more. One that was granted already is taken back, and `Granted`,
+    /// which is under way, will mean nothing; any other unknown one has its answer under way too.
+    fn cancel_remote(
+        &mut self,
+        from: NodeId,
+        at: LineAddress,
+        ticket: Ticket,
+        effects: &mut Effects,
+    ) -> Step {
+        if ticket == Ticket(0) {
+            return Err(Violation("a ticket that is none"));
+        }
+        let key = Key(from, ticket);
+        let dropped = self.rules.has(Mutant::EarlyCancelDropped);
+        let bound = self.items_max();
+        let Some(line) = self.lines.get_mut(at) else {
+            return Ok(());
+        };
+        let in_limbo = line.limbo.iter().position(|waiter| waiter.key() == key);
+        if let Some(place) = in_limbo {
+            line.limbo.remove(place);
+            let message = Message::Cancelled { line: at, ticket };
+            effects.push(Effect::Send { to: from, message });
+        } else if line.authority == Authority::Home {
+            self.cancel_at(at, key, effects);
+            self.settle(at, effects);
+        } else if let Authority::Recalling { delegate, ref mut early, .. } = line.authority
+            && delegate == from
+            && !dropped
+        {
+            keep_early(early, Early::Cancel(ticket), bound)?;
+        }
+        Ok(())
+    }
+
+    /// Takes a cancelled request, or what it was granted, out at the home, and wakes who can be.
+    fn cancel_at(&mut self, at: LineAddress, key: Key, effects: &mut Effects) {
+        let line = self.line(at);
+        if let Some(place) = line.place(key) {
+            line.queue.remove(place);
+            let message = Message::Cancelled { line: at, ticket: key.1 };
+            effects.push(Effect::Send { to: key.0, message });
+        } else {
+            line.take_back(key);
+        }
+        if !self.rules.has(Mutant::CancelWakesNobody) {
+            self.promote(at, effects);
+        }
+    }
+
+    /// A delegate wants to be rid of its delegation. One that is over already needs nothing.
+    fn offer(
+        &mut self,
+        from: NodeId,
+        at: LineAddress,
+        number: Token,
+        effects: &mut Effects,
+    ) -> Step {
+        self.check_token(number)?;
+        let current = Authority::Away { delegate: from, number };
+        if self.lines.get(at).is_some_and(|line| line.authority == current) {
+            self.recall(at, effects);
+        }
+        Ok(())
+    }
+
+    /// Demands a delegation back.
+    pub(super) fn recall(&mut self, at: LineAddress, effects: &mut Effects) {
+        let line = self.line(at);
+        if let Authority::Away { delegate, number } = line.authority {
+            line.authority = Authority::Recalling { delegate, number, early: Vec::new() };
+            let message = Message::Recall { line: at, number };
+            effects.push(Effect::Send { to: delegate, message });
+        }
+    }
+
+    /// Most locks, and most waits, that a node can have.
+    pub(super) fn items_max(&self) -> usize {
+        let locks =
+            u64::from(self.limits.sessions_max) * u64::from(self.limits.locks_per_session_max);
+        usize::try_from(locks).unwrap_or(usize::MAX)
+    }
+
+    /// Whether a return from `from` is expected.
+    fn is_returning(&self, from: NodeId, at: LineAddress) -> Result<(), Violation> {
+        match self.lines.get(at).map(|line| &line.authority) {
+            Some(Authority::Recalling { delegate, .. }) if *delegate == from => Ok(()),
+            _ => Err(Violation("returned what was not recalled")),
+        }
+    }
+
+    fn returned_holder(
+        &mut self,
+        from: NodeId,
+        at: LineAddress,
+        holder: &Waiter,
+        token: Token,
+    ) -> Step {
+        self.is_returning(from, at)?;
+        self.check_token(token)?;
+        let (rules, bound) = (self.rules, self.items_max());
+        let line = self.line(at);
+        if line.holders.len() >= bound {
+            return Err(Violation("returned more locks than a node can hold"));
+        }
+        if line.holders.iter().any(|held| held.token == token) || line.blocks(rules, holder, 0) {
+            return Err(Violation("returned locks that exclude each other"));
+        }
+        // Whatever it names a lock by from now on, the delegate knows that it has it.
+        line.hold(holder, token);
+        Ok(())
+    }
+
+    fn returned_waiter(&mut self, from: NodeId, at: LineAddress, waiter: Waiter) -> Step {
+        self.is_returning(from, at)?;
+        let bound = self.items_max();
+        if waiter.overtaken > self.rules.handovers_max {
+            return Err(Violation("returned a waiter that was overtaken too often"));
+        }
+        let line = self.line(at);
+        if line.queue.len() >= bound {
+            return Err(Violation("returned more waits than a node can have"));
+        }
+        if waiter.ask.patience() == Patience::Try {
+            return Err(Violation("returned a try among the waiters"));
+        }
+        let upgrade = matches!(waiter.ask, Ask::Upgrade { .. });
+        if upgrade && !line.holders.iter().any(|holder| holder.is_base_of(&waiter)) {
+            return Err(Violation("returned an upgrade of a lock that is not held"));
+        }
+        let birth = waiter.birth;
+        line.queue.push_back(waiter);
+        self.hear_birth(birth);
+        Ok(())
+    }
+
+    /// A delegation is back, all of it.
+    fn returned(
+        &mut self,
+        from: NodeId,
+        at: LineAddress,
+        number: Token,
+        counts: (u32, u32),
+        effects: &mut Effects,
+    ) -> Step {
+        self.is_returning(from, at)?;
+        let line = self.line(at);
+        let Authority::Recalling { number: recalled, ref mut early, .. } = line.authority else {
+            return Err(Violation("returned what was not recalled"));
+        };
+        if recalled != number {
+            return Err(Violation("returned another delegation than was recalled"));
+        }
+        if counts.0 as usize != line.holders.len() || counts.1 as usize != line.queue.len() {
+            return Err(Violation("returned another number of locks than was told"));
+        }
+        let early = core::mem::take(early);
+        self.take_authority(at);
+        for item in early {
+            match item {
+                Early::Release(token) => self.release_at(at, token, effects),
+                Early::Cancel(ticket) => self.cancel_at(at, Key(from, ticket), effects),
+            }
+        }
+        self.resume(at, effects);
+        Ok(())
+    }
+
+    /// The home decides again.
+    pub(super) fn take_authority(&mut self, at: LineAddress) {
+        self.line(at).authority = Authority::Home;
+        self.link(at);
+    }
+
+    /// The home decides again: about who came with the return, then about who asked meanwhile.
+    pub(super) fn resume(&mut self, at: LineAddress, effects: &mut Effects) {
+        if self.line(at).bytes == 0 {
+            self.refuse_all(at, effects);
+        }
+        self.promote(at, effects);
+        if !self.rules.has(Mutant::ReturnNotProbed) {
+            let line = self.lines.get(at).expect("the caller found it");
+            self.blocked.extend(line.queue.iter().map(|waiter| (at, waiter.key())));
+        }
+        loop {
+            let line = self.line(at);
+            if line.authority != Authority::Home {
+                break;
+            }
+            let Some(waiter) = line.limbo.pop_front() else {
+                break;
+            };
+            self.arrive(at, waiter, effects);
+        }
+        self.settle(at, effects);
+    }
+
+    /// An own line is in no allocation any more.
+    pub(super) fn retire(&mut self, at: LineAddress, effects: &mut Effects) {
+        let Some(line) = self.lines.get_mut(at).filter(|_| at.home() == self.me) else {
+            return;
+        };
+        line.bytes = 0;
+        if line.authority == Authority::Home {
+            self.refuse_all(at, effects);
+            self.settle(at, effects);
+        } else {
+            self.recall(at, effects);
+        }
+    }
+
+    /// Tells all that wait at a line which is in no allocation.
+    fn refuse_all(&mut self, at: LineAddress, effects: &mut Effects) {
+        let line = self.line(at);
+        let mut waiters = core::mem::take(&mut line.queue);
+        waiters.append(&mut line.limbo);
+        for waiter in waiters {
+            self.refuse(at, &waiter, ErrorCode::Unallocated, effects);
+        }
+    }
+
+    /// A node is dead.
+    pub(super) fn node_dead(&mut self, node: NodeId, effects: &mut Effects) {
+        if node == self.me || !self.dead.insert(node) {
+            return;
+        }
+        self.delegations_seen.remove(node);
+        self.tickets_seen.remove(node);
+        self.aborts.retain(|abort| abort.origin != node);
+        for at in self.lines.sorted_keys() {
+            // Settling one line may forget others that are idle.
+            if !self.lines.contains(at) {
+                continue;
+            }
+            if at.home() == node {
+                self.lose(at, effects);
+            } else if at.home() == self.me {
+                self.bury(at, node, effects);
+            }
+        }
+        self.chase_all();
+    }
+
+    /// Has all that wait here probed for again: whatever was to be heard of a victim may be lost.
+    fn chase_all(&mut self) {
+        for at in self.lines.sorted_keys() {
+            let line = self.lines.get(at).expect("the key is there");
+            if line.decides() {
+                self.blocked.extend(line.queue.iter().map(|waiter| (at, waiter.key())));
+            }
+        }
+    }
+
+    /// Takes out of an own line what a dead node had there.
+    fn bury(&mut self, at: LineAddress, node: NodeId, effects: &mut Effects) {
+        let (keeps, holds) =
+            (self.rules.has(Mutant::DeadDelegateKeeps), self.rules.has(Mutant::DeadStillHold));
+        let line = self.line(at);
+        line.limbo.retain(|waiter| waiter.session.node() != node);
+        line.queue.retain(|waiter| waiter.session.node() != node);
+        while !holds && line.holders.take(|holder| holder.session.node() == node).is_some() {}
+        if line.user == node {
+            line.streak = 0;
+        }
+        if line.authority.is_with(node) || line.authority.is_coming_from(node) {
+            if !keeps {
+                self.take_authority(at);
+                self.resume(at, effects);
+            }
+        } else if line.authority == Authority::Home {
+            self.promote(at, effects);
+            self.settle(at, effects);
+        }
+    }
+}
+
+impl Authority {
+    /// Whether `node` is the delegate, as far as the home knows.
+    pub(super) fn is_with(&self, node: NodeId) -> bool {
+        matches!(self, Self::Away { delegate, .. } if *delegate == node)
+    }
+
+    fn is_coming_from(&self, node: NodeId) -> bool {
+        matches!(self, Self::Recalling { delegate, .. } if *delegate == node)
+    }
+}
+
+fn keep_early(early: &mut Vec<Early>, item: Early, bound: usize) -> Step {
+    if early.len() >= bound.saturating_mul(2) {
+        return Err(Violation("more releases and cancellations than a node can have"));
+    }
+    early.push(item);
+    Ok(())
+}
+
+/// A request of another node's session, if it is sound.
+#[expect(clippy::too_many_arguments, reason = "the fields of a message, each named at the caller")]
+fn asked(
+    from: NodeId,
+    at: LineAddress,
+    session: SessionId,
+    range: Range,
+    ask: Ask,
+    ticket: Ticket,
+    birth: u64,
+    overtaken: u32,
+) -> Result<Waiter, Violation> {
+    if session.node() != from {
+        return Err(Violation("for a session of another node"));
+    }
+    if !range.fits(at) {
+        return Err(Violation("a range that is not within its line"));
+    }
+    Ok(Waiter {
+        session,
+        ticket,
+        operation: NO_OPERATION,
+        range,
+        ask,
+        birth,
+        overtaken,
+        cancelled: false,
+        probe: None,
+        closed: 0,
+        seen: Vec::new(),
+    })
+}

@@ -1,0 +1,218 @@
+//! What holds between any two steps, and a look at who waits.
+
+use super::deadlock::Abort;
+use super::line::{Authority, Key, Line, Rules, Waiter, is_behind, stands_against};
+use super::own::Locks;
+use super::{Ask, Patience, Wait};
+use alloc::vec::Vec;
+use farside_base::{LineAddress, OperationId, SessionId, Ticket};
+
+impl Locks {
+    /// Checks what must hold after every step.
+    ///
+    /// # Errors
+    /// With the rule that is broken. The machine is beyond use then. *Cost*: looks at everything
+    /// several times; for tests and simulation.
+    pub fn invariants(&self) -> Result<(), &'static str> {
+        for (at, line) in self.lines.iter() {
+            self.check_place(at, line)?;
+            self.check_holders(line)?;
+            self.check_queue(line)?;
+        }
+        self.check_sessions()?;
+        self.check_recency()?;
+        check(self.blocked.is_empty(), "probes that were not sent")?;
+        let known = |abort: &Abort| {
+            let key = Key(self.me, abort.ticket);
+            let meant = |waiter: &Waiter| waiter.cancelled && waiter.key() == key;
+            self.lines.iter().any(|(_, line)| line.limbo.iter().any(meant))
+        };
+        check(self.aborts.iter().all(known), "an abort of nobody")
+    }
+
+    fn check_place(&self, at: LineAddress, line: &Line) -> Result<(), &'static str> {
+        let own = at.home() == self.me;
+        let is_home = matches!(
+            line.authority,
+            Authority::Home | Authority::Away { .. } | Authority::Recalling { .. }
+        );
+        check(own == is_home, "a line's authority is of the wrong kind")?;
+        check(!self.dead.contains(at.home()), "a line whose home is dead")?;
+        match &line.authority {
+            Authority::Home => check(line.limbo.is_empty(), "undecided at the authority"),
+            Authority::Away { delegate, .. } => {
+                check(!self.dead.contains(*delegate), "a dead delegate")?;
+                check(line.is_idle(), "something is here though the authority is not")
+            }
+            Authority::Recalling { delegate, .. } => {
+                check(!self.dead.contains(*delegate), "a dead delegate")
+            }
+            Authority::Elsewhere { .. } => {
+                check(line.queue.is_empty(), "a queue where nothing is decided")?;
+                check(!line.is_idle(), "an entry for nothing")
+            }
+            Authority::Delegate { number, next, end, .. } => {
+                check(number.0 < *next && next <= end, "tokens of a delegation")
+            }
+        }
+    }
+
+    fn check_holders(&self, line: &Line) -> Result<(), &'static str> {
+        let holders: Vec<_> = line.holders.iter().collect();
+        for (place, holder) in holders.iter().enumerate() {
+            let others = holders[..place].iter();
+            check(
+                others.clone().all(|other| {
+                    !other.range.overlaps(holder.range)
+                        || (other.mode == super::Mode::Read && holder.mode == super::Mode::Read)
+                }),
+                "two holders exclude each other",
+            )?;
+            check(others.clone().all(|other| other.token != holder.token), "a token held twice")?;
+        }
+        Ok(())
+    }
+
+    fn check_queue(&self, line: &Line) -> Result<(), &'static str> {
+        let recalling = matches!(line.authority, Authority::Recalling { .. });
+        for (place, waiter) in line.queue.iter().enumerate() {
+            check(!waiter.cancelled, "a cancelled request in a queue")?;
+            check(waiter.ask.patience() == Patience::Wait, "a try in a queue")?;
+            check(waiter.overtaken <= self.rules.handovers_max, "overtaken too often")?;
+            if matches!(waiter.ask, Ask::Upgrade { .. }) {
+                let base = line.holders.iter().any(|holder| holder.is_base_of(waiter));
+                check(base, "an upgrade of a lock that is not held")?;
+            }
+            let blocked = line.blocks(self.rules, waiter, place);
+            check(blocked || recalling || line.is_out_of_tokens(), "nothing blocks a waiter")?;
+        }
+        Ok(())
+    }
+
+    fn check_sessions(&self) -> Result<(), &'static str> {
+        for (id, session) in self.sessions.iter() {
+            let (locks, found) = self.count_of(id);
+            check(locks == session.locks as usize, "a session's locks are miscounted")?;
+            let waits = session.wait.map(|wait| (wait.line, wait.ticket));
+            check(waits == found, "a session's wait is misplaced")?;
+        }
+        let own = |session: SessionId| session.node() == self.me;
+        let known = |session: SessionId| !own(session) || self.sessions.contains(session);
+        let all = self.lines.iter().all(|(_, line)| {
+            line.holders.iter().all(|holder| known(holder.session))
+                && line
+                    .queue
+                    .iter()
+                    .chain(&line.limbo)
+                    .all(|waiter| waiter.cancelled || known(waiter.session))
+        });
+        check(all, "a lock of a session that is not known")?;
+        let waits = self.deferred.iter().all(|next| self.waits(next.session));
+        check(waits, "a request waits for nothing")
+    }
+
+    /// What a session holds and awaits in number, and its wait, as the lines have it.
+    fn count_of(&self, session: SessionId) -> (usize, Option<(LineAddress, Ticket)>) {
+        let (mut locks, mut wait) = (0, None);
+        for (at, line) in self.lines.iter() {
+            locks += line.holders.iter().filter(|holder| holder.session == session).count();
+            let own = line.queue.iter().chain(&line.limbo);
+            for waiter in own.filter(|waiter| waiter.session == session && !waiter.cancelled) {
+                locks += 1;
+                if waiter.ask.patience() == Patience::Wait {
+                    wait = Some((at, waiter.ticket));
+                }
+            }
+        }
+        (locks, wait)
+    }
+
+    fn check_recency(&self) -> Result<(), &'static str> {
+        let (mut at, mut newer, mut listed) = (self.newest, None, 0);
+        while let Some(here) = at {
+            let line = self.lines.get(here).ok_or("a link to nowhere")?;
+            check(line.newer == newer, "a link that does not come back")?;
+            let kept = match line.authority {
+                Authority::Home => true,
+                Authority::Delegate { offered, .. } => !offered,
+                Authority::Away { .. }
+                | Authority::Recalling { .. }
+                | Authority::Elsewhere { .. } => false,
+            };
+            check(kept, "a line in the list that is not decided here")?;
+            listed += 1;
+            check(listed <= self.lines.len(), "the list is a ring")?;
+            (at, newer) = (line.older, Some(here));
+        }
+        check(self.oldest == newer, "the list has two ends")?;
+        check(listed == self.listed as usize, "the list is miscounted")?;
+        let kept = self.lines.iter().filter(|(_, line)| match line.authority {
+            Authority::Home => true,
+            Authority::Delegate { offered, .. } => !offered,
+            Authority::Away { .. } | Authority::Recalling { .. } | Authority::Elsewhere { .. } => {
+                false
+            }
+        });
+        check(kept.count() == listed, "a line decided here that is not in the list")
+    }
+}
+
+/// A request that waits where this node decides.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Blocked {
+    /// At which line.
+    pub line: LineAddress,
+    /// By whom.
+    pub session: SessionId,
+    /// Its age.
+    pub wait: Wait,
+    /// For whom: sessions that hold, or wait ahead, in conflict with it.
+    pub behind: Vec<SessionId>,
+}
+
+impl Locks {
+    /// All requests that wait where this node decides, by line and in order: for dumps and checkers.
+    pub fn blocked(&self) -> Vec<Blocked> {
+        let mut all = Vec::new();
+        for at in self.lines.sorted_keys() {
+            let line = self.lines.get(at).expect("the key is there");
+            if line.decides() {
+                let waiters = line.queue.iter().enumerate();
+                all.extend(waiters.map(|(place, waiter)| Blocked {
+                    line: at,
+                    session: waiter.session,
+                    wait: waiter.wait(),
+                    behind: line.obstacles(self.rules, place),
+                }));
+            }
+        }
+        all
+    }
+
+    /// The operation of a request of this node that has no result yet.
+    pub fn operation(&self, line: LineAddress, ticket: Ticket) -> Option<OperationId> {
+        let line = self.lines.get(line)?;
+        let meant = |waiter: &&Waiter| waiter.key() == Key(self.me, ticket) && !waiter.cancelled;
+        let waiter = line.queue.iter().chain(&line.limbo).find(meant)?;
+        Some(waiter.operation)
+    }
+
+    /// Whether nothing is held or awaited here, as far as this node knows.
+    pub fn is_idle(&self) -> bool {
+        self.deferred.is_empty() && self.lines.iter().all(|(_, line)| line.is_idle())
+    }
+}
+
+impl Line {
+    /// Whom the waiter at `place` waits for.
+    fn obstacles(&self, rules: Rules, place: usize) -> Vec<SessionId> {
+        let waiter = &self.queue[place];
+        let holders = self.holders.iter().filter(|held| stands_against(rules, held, waiter));
+        let ahead = self.queue.iter().take(place).filter(|other| is_behind(rules, waiter, other));
+        holders.map(|held| held.session).chain(ahead.map(|other| other.session)).collect()
+    }
+}
+
+const fn check(holds: bool, rule: &'static str) -> Result<(), &'static str> {
+    if holds { Ok(()) } else { Err(rule) }
+}

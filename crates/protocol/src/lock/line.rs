@@ -1,0 +1,389 @@
+//! What a node knows of the locks of one line, and who comes next. Pure computation: nothing here
+//! sends, and nothing knows which node it is.
+
+use super::canary::{Canary, Mutant};
+use super::{Ask, Mode, Patience, Range, Token, Wait};
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use farside_base::{ErrorCode, LineAddress, NodeId, OperationId, SessionId, Ticket};
+
+/// What the order of grants depends on.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Rules {
+    /// How often a reader may overtake one waiting writer.
+    pub(super) handovers_max: u32,
+    pub(super) canary: Canary,
+}
+
+impl Rules {
+    /// Whether a defect is put in.
+    pub(super) fn has(self, mutant: Mutant) -> bool {
+        self.canary.is(mutant)
+    }
+
+    fn conflict(self, a: (Range, Mode), b: (Range, Mode)) -> bool {
+        if a.1 == Mode::Read && b.1 == Mode::Read {
+            return false;
+        }
+        if self.has(Mutant::EqualRangesOnly) {
+            return a.0 == b.0;
+        }
+        a.0.overlaps(b.0) || self.has(Mutant::WholeLine)
+    }
+}
+
+/// A lock that a session holds.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Holder {
+    pub(super) session: SessionId,
+    pub(super) token: Token,
+    pub(super) range: Range,
+    pub(super) mode: Mode,
+    /// The request it was granted to, as long as that may be cancelled without knowing of the grant.
+    pub(super) ticket: Ticket,
+    /// Of an upgraded lock: the token that it had before.
+    pub(super) base: Option<Token>,
+}
+
+impl Holder {
+    /// What probes call it: the token of its first grant, on which its node and the authority agree
+    /// even while an upgrade, or the cancellation of one, is under way between them.
+    pub(super) fn name(&self) -> Token {
+        self.base.unwrap_or(self.token)
+    }
+
+    /// Whether it is the read lock that `waiter` wants to upgrade.
+    pub(super) fn is_base_of(&self, waiter: &Waiter) -> bool {
+        matches!(waiter.ask, Ask::Upgrade { .. })
+            && self.session == waiter.session
+            && self.range == waiter.range
+            && self.mode == Mode::Read
+    }
+}
+
+/// Holders in the order of their grants; the first needs no memory of its own.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub(super) struct Holders {
+    first: Option<Holder>,
+    rest: Vec<Holder>,
+}
+
+impl Holders {
+    pub(super) fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.rest.len() + usize::from(self.first.is_some())
+    }
+
+    pub(super) fn push(&mut self, holder: Holder) {
+        if self.first.is_none() {
+            self.first = Some(holder);
+        } else {
+            self.rest.push(holder);
+        }
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Holder> {
+        self.first.iter().chain(&self.rest)
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Holder> {
+        self.first.iter_mut().chain(&mut self.rest)
+    }
+
+    /// Takes the oldest holder out for which `which` says so.
+    pub(super) fn take(&mut self, which: impl Fn(&Holder) -> bool) -> Option<Holder> {
+        if self.first.as_ref().is_some_and(&which) {
+            let next = if self.rest.is_empty() { None } else { Some(self.rest.remove(0)) };
+            return core::mem::replace(&mut self.first, next);
+        }
+        let at = self.rest.iter().position(which)?;
+        Some(self.rest.remove(at))
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.first = None;
+        self.rest.clear();
+    }
+}
+
+/// A request that waits here, or that is under way to the home.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Waiter {
+    pub(super) session: SessionId,
+    pub(super) ticket: Ticket,
+    /// Meaningless unless the session is of this node.
+    pub(super) operation: OperationId,
+    pub(super) range: Range,
+    pub(super) ask: Ask,
+    pub(super) birth: u64,
+    /// How often a later reader went ahead. Invariant: at most `handovers_max`.
+    pub(super) overtaken: u32,
+    /// Its operation has its result already; only the home's answer is awaited.
+    pub(super) cancelled: bool,
+    /// The number of the probe that this authority sent for it and that has closed no cycle.
+    pub(super) probe: Option<u64>,
+    /// The number of the probe that has closed a cycle whose victim may wait still; zero for none.
+    pub(super) closed: u64,
+    /// The probes that it let through, by origin and number, the latest last.
+    pub(super) seen: Vec<(NodeId, u64)>,
+}
+
+impl Waiter {
+    pub(super) const fn mode(&self) -> Mode {
+        self.ask.mode()
+    }
+
+    pub(super) const fn key(&self) -> Key {
+        Key(self.session.node(), self.ticket)
+    }
+
+    pub(super) const fn wait(&self) -> Wait {
+        Wait { birth: self.birth, node: self.session.node(), ticket: self.ticket }
+    }
+
+    const fn claim(&self) -> (Range, Mode) {
+        (self.range, self.mode())
+    }
+}
+
+/// What names a request in the whole cluster.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Key(pub(super) NodeId, pub(super) Ticket);
+
+/// What overtook the return of a delegation on its way to the home.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Early {
+    Release(Token),
+    Cancel(Ticket),
+}
+
+/// Who decides about a line's locks.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Authority {
+    /// An own line: this node.
+    Home,
+    /// An own line: another node.
+    Away { delegate: NodeId, number: Token },
+    /// An own line: nobody until `Returned` is here. What came of it stands in holders and queue.
+    Recalling { delegate: NodeId, number: Token, early: Vec<Early> },
+    /// Another node's line: not this node. `recall` overtook the delegation that it is about.
+    Elsewhere { recall: Option<Token> },
+    /// Another node's line: this node, with the tokens from `next` to before `end`.
+    Delegate { number: Token, next: u64, end: u64, offered: bool },
+}
+
+/// What becomes of a request that has just arrived.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Admission {
+    Grant,
+    Queue,
+    Refuse(ErrorCode),
+}
+
+/// The locks of a line.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Line {
+    pub(super) authority: Authority,
+    /// Bytes that can be locked, as far as the authority knows.
+    pub(super) bytes: u32,
+    /// At the authority: all. Elsewhere: this node's.
+    pub(super) holders: Holders,
+    /// At the authority: who waits, in order. Invariant: each conflicts with a holder or with one
+    /// ahead of it.
+    pub(super) queue: VecDeque<Waiter>,
+    /// Not decided here: at a home that recalls, requests to be decided then; elsewhere, this node's
+    /// requests that the home has not answered.
+    pub(super) limbo: VecDeque<Waiter>,
+    /// At the home: whom the last grants went to, and how many in a row.
+    pub(super) user: NodeId,
+    pub(super) streak: u32,
+    /// The neighbours in the list of recency.
+    pub(super) newer: Option<LineAddress>,
+    pub(super) older: Option<LineAddress>,
+}
+
+impl Line {
+    pub(super) fn new(authority: Authority, user: NodeId) -> Self {
+        Self {
+            authority,
+            bytes: 0,
+            holders: Holders::default(),
+            queue: VecDeque::new(),
+            limbo: VecDeque::new(),
+            user,
+            streak: 0,
+            newer: None,
+            older: None,
+        }
+    }
+
+    /// Whether this node decides.
+    pub(super) const fn decides(&self) -> bool {
+        matches!(self.authority, Authority::Home | Authority::Delegate { .. })
+    }
+
+    /// Whether nobody here holds or wants anything.
+    pub(super) fn is_idle(&self) -> bool {
+        self.holders.is_empty() && self.queue.is_empty() && self.limbo.is_empty()
+    }
+
+    /// What a new request meets.
+    pub(super) fn admit(&self, rules: Rules, waiter: &Waiter) -> Admission {
+        let blocked = match waiter.ask {
+            Ask::Lock { .. } if rules.has(Mutant::Barging) => self.is_held_against(rules, waiter),
+            Ask::Lock { .. } => self.blocks(rules, waiter, self.queue.len()),
+            Ask::Upgrade { .. } => {
+                if !self.holders.iter().any(|holder| holder.is_base_of(waiter)) {
+                    return Admission::Refuse(ErrorCode::NotLocked);
+                }
+                if self.upgrades().any(|other| other.range.overlaps(waiter.range))
+                    && !rules.has(Mutant::UpgradersWait)
+                {
+                    return Admission::Refuse(ErrorCode::UpgradeConflict);
+                }
+                self.is_held_against(rules, waiter)
+            }
+        };
+        match (blocked, waiter.ask.patience()) {
+            (false, _) => Admission::Grant,
+            (true, Patience::Wait) => Admission::Queue,
+            (true, Patience::Try) if rules.has(Mutant::TryWaits) => Admission::Queue,
+            (true, Patience::Try) => Admission::Refuse(ErrorCode::Busy),
+        }
+    }
+
+    /// Queues an admitted request at its place.
+    pub(super) fn enqueue(&mut self, rules: Rules, waiter: Waiter) {
+        let place = match waiter.ask {
+            Ask::Upgrade { .. } => self.upgrades().count(),
+            Ask::Lock { mode: Mode::Write, .. } => self.queue.len(),
+            Ask::Lock { mode: Mode::Read, .. } => self.batch_place(rules, &waiter),
+        };
+        if matches!(waiter.ask, Ask::Lock { .. }) {
+            for other in self.queue.iter_mut().skip(place) {
+                if rules.conflict(other.claim(), waiter.claim()) {
+                    other.overtaken += 1;
+                }
+            }
+        }
+        self.queue.insert(place, waiter);
+    }
+
+    /// Behind the last waiting reader it overlaps, unless that would overtake somebody too often, or
+    /// leave it nothing to wait for: then it would overtake for its own sake.
+    fn batch_place(&self, rules: Rules, reader: &Waiter) -> usize {
+        let joins = |other: &Waiter| {
+            matches!(other.ask, Ask::Lock { mode: Mode::Read, .. })
+                && other.range.overlaps(reader.range)
+        };
+        let end = self.queue.len();
+        let Some(last) = self.queue.iter().rposition(joins) else {
+            return end;
+        };
+        let bound = |other: &Waiter| {
+            rules.conflict(other.claim(), reader.claim()) && other.overtaken >= rules.handovers_max
+        };
+        let too_often = self.queue.iter().skip(last + 1).any(bound);
+        if too_often && !rules.has(Mutant::EndlessBatch) || !self.blocks(rules, reader, last + 1) {
+            return end;
+        }
+        last + 1
+    }
+
+    fn upgrades(&self) -> impl Iterator<Item = &Waiter> {
+        self.queue.iter().take_while(|waiter| matches!(waiter.ask, Ask::Upgrade { .. }))
+    }
+
+    /// Whether a holder stands against the request.
+    fn is_held_against(&self, rules: Rules, waiter: &Waiter) -> bool {
+        self.holders.iter().any(|holder| stands_against(rules, holder, waiter))
+    }
+
+    /// Whether a holder, or one of the first `ahead` of the queue, stands against the request.
+    pub(super) fn blocks(&self, rules: Rules, waiter: &Waiter, ahead: usize) -> bool {
+        self.is_held_against(rules, waiter)
+            || self.queue.iter().take(ahead).any(|other| is_behind(rules, waiter, other))
+    }
+
+    /// The first of the queue from `from` on that nothing blocks.
+    pub(super) fn grantable(&self, rules: Rules, from: usize) -> Option<usize> {
+        (from..self.queue.len()).find(|at| !self.blocks(rules, &self.queue[*at], *at))
+    }
+
+    /// Makes a granted request a holder. False when it upgrades a lock that is not there.
+    pub(super) fn hold(&mut self, waiter: &Waiter, token: Token) -> bool {
+        match waiter.ask {
+            Ask::Lock { mode, .. } => {
+                let Waiter { session, range, ticket, .. } = *waiter;
+                self.holders.push(Holder { session, token, range, mode, ticket, base: None });
+                true
+            }
+            Ask::Upgrade { .. } => {
+                let mut holders = self.holders.iter_mut();
+                let Some(held) = holders.find(|holder| holder.is_base_of(waiter)) else {
+                    return false;
+                };
+                held.mode = Mode::Write;
+                held.base = Some(core::mem::replace(&mut held.token, token));
+                held.ticket = waiter.ticket;
+                true
+            }
+        }
+    }
+
+    /// Takes back what was granted to a request that nobody wants any more.
+    pub(super) fn take_back(&mut self, key: Key) {
+        let meant = |held: &Holder| held.session.node() == key.0 && held.ticket == key.1;
+        let upgraded = |held: &&mut Holder| meant(held) && held.base.is_some();
+        if let Some(held) = self.holders.iter_mut().find(upgraded) {
+            held.token = held.base.take().expect("an upgraded lock");
+            held.mode = Mode::Read;
+            held.ticket = Ticket(0);
+        } else {
+            self.holders.take(meant);
+        }
+    }
+
+    /// Whether `session` would wait for itself.
+    pub(super) fn conflicts_with_own(&self, rules: Rules, waiter: &Waiter) -> bool {
+        let own = |other: &Waiter| other.session == waiter.session && !other.cancelled;
+        self.holders
+            .iter()
+            .any(|holder| holder.session == waiter.session && stands_against(rules, holder, waiter))
+            || self
+                .queue
+                .iter()
+                .chain(&self.limbo)
+                .any(|other| own(other) && rules.conflict(waiter.claim(), other.claim()))
+    }
+
+    /// Takes a request out of limbo, or, where the home still owes it an answer, notes that nobody
+    /// wants it. The caller knows that it is there.
+    pub(super) fn leave_limbo(&mut self, key: Key, gone: bool) -> Waiter {
+        let place = self.limbo.iter().position(|waiter| waiter.key() == key);
+        let place = place.expect("a request is in the queue or in limbo");
+        if gone {
+            return self.limbo.remove(place).expect("found just now");
+        }
+        self.limbo[place].cancelled = true;
+        self.limbo[place].clone()
+    }
+
+    /// The place in the queue of a request.
+    pub(super) fn place(&self, key: Key) -> Option<usize> {
+        self.queue.iter().position(|waiter| waiter.key() == key)
+    }
+}
+
+/// Whether `holder` keeps `waiter` waiting.
+pub(super) fn stands_against(rules: Rules, holder: &Holder, waiter: &Waiter) -> bool {
+    rules.conflict((holder.range, holder.mode), waiter.claim()) && !holder.is_base_of(waiter)
+}
+
+/// Whether `waiter` has to let `other` go first, being behind it.
+pub(super) fn is_behind(rules: Rules, waiter: &Waiter, other: &Waiter) -> bool {
+    rules.conflict(waiter.claim(), other.claim())
+}

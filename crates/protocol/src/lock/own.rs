@@ -1,0 +1,428 @@
+//! The machine, and what its own sessions ask of it.
+
+use super::canary::{Canary, Mutant};
+use super::deadlock::Abort;
+use super::line::{Key, Line, Rules, Waiter};
+use super::session::Session;
+use super::{
+    Action, Ask, Effect, Effects, Event, Here, Message, Mode, Patience, Request, Step, Token,
+};
+use crate::Table;
+use crate::wire::Violation;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use farside_base::{
+    ErrorCode, Limits, LineAddress, NodeId, NodeSet, OperationId, SessionId, Ticket,
+};
+
+/// Tokens that come with a delegation: enough that asking for more is rare, few enough that 64 bits
+/// last for 2^48 delegations.
+pub(super) const TOKENS_PER_DELEGATION: u32 = 1 << 16;
+
+/// With how many tokens left a delegate asks to be recalled; it goes on granting meanwhile.
+pub(super) const TOKENS_LOW: u64 = 1 << 12;
+
+const _: () = assert!((TOKENS_PER_DELEGATION as u64) > 2 * TOKENS_LOW);
+
+/// A request that starts when its session's wait is over.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Deferred {
+    pub(super) operation: OperationId,
+    pub(super) session: SessionId,
+    pub(super) request: Request,
+    pub(super) here: Here,
+}
+
+/// All locks that one node has to do with: as home, as requester, as delegate.
+///
+/// *Cost.* Where this node decides and nobody else is at the line, locking and unlocking take two
+/// table look-ups each and allocate nothing. Memory grows with lines that are in use or delegated, and
+/// with `Limits::lock_delegations_max`.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Locks {
+    pub(super) me: NodeId,
+    pub(super) rules: Rules,
+    pub(super) limits: Bounds,
+    pub(super) lines: Table<LineAddress, Line>,
+    pub(super) sessions: Table<SessionId, Session>,
+    pub(super) deferred: VecDeque<Deferred>,
+    /// Requests that were queued in this step and have not sent their probes yet.
+    pub(super) blocked: Vec<(LineAddress, Key)>,
+    /// Victims whose requests the home has not answered.
+    pub(super) aborts: Vec<Abort>,
+    pub(super) dead: NodeSet,
+    /// The highest delegation that has come from each home.
+    pub(super) delegations_seen: Table<NodeId, Token>,
+    /// The last ticket of each node's requests to this home.
+    pub(super) tickets_seen: Table<NodeId, Ticket>,
+    /// The next token of this home.
+    pub(super) token_next: u64,
+    pub(super) ticket_next: u64,
+    pub(super) probe_next: u64,
+    /// The latest birth heard of.
+    pub(super) birth_last: u64,
+    /// The ends of the list of recency, and its length.
+    pub(super) newest: Option<LineAddress>,
+    pub(super) oldest: Option<LineAddress>,
+    pub(super) listed: u32,
+}
+
+/// The limits that matter here.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Bounds {
+    pub(super) nodes_max: u16,
+    pub(super) sessions_max: u32,
+    pub(super) locks_per_session_max: u32,
+    pub(super) delegations_max: u32,
+    pub(super) delegate_after: u32,
+}
+
+impl Locks {
+    /// The machine of node `me`, holding nothing.
+    pub fn new(me: NodeId, limits: &Limits) -> Self {
+        Self {
+            me,
+            rules: Rules { handovers_max: limits.lock_handovers_max, canary: Canary::default() },
+            limits: Bounds {
+                nodes_max: limits.nodes_max,
+                sessions_max: limits.sessions_max,
+                locks_per_session_max: limits.locks_per_session_max,
+                delegations_max: limits.lock_delegations_max,
+                delegate_after: limits.lock_delegate_after,
+            },
+            lines: Table::new(),
+            sessions: Table::new(),
+            deferred: VecDeque::new(),
+            blocked: Vec::new(),
+            aborts: Vec::new(),
+            dead: NodeSet::EMPTY,
+            delegations_seen: Table::new(),
+            tickets_seen: Table::new(),
+            token_next: 1,
+            ticket_next: 1,
+            probe_next: 1,
+            birth_last: 0,
+            newest: None,
+            oldest: None,
+            listed: 0,
+        }
+    }
+
+    /// Puts a defect in.
+    #[cfg(canary)]
+    pub fn with_mutant(mut self, mutant: Mutant) -> Self {
+        self.rules.canary = Canary::new(mutant);
+        self
+    }
+
+    /// Takes one event in and says what is to be done.
+    ///
+    /// # Errors
+    /// When a message breaks the protocol; nothing was changed, and the link is to be closed. For an
+    /// own event: when the session is not of this node.
+    pub fn step(&mut self, event: Event, effects: &mut Effects) -> Step {
+        match event {
+            Event::Issue { operation, session, request, here } => {
+                self.check_own(session)?;
+                self.issue(Deferred { operation, session, request, here }, effects);
+            }
+            Event::Cancel { operation, session, line } => {
+                self.check_own(session)?;
+                self.cancel(operation, session, line, effects);
+            }
+            Event::Close { session } => {
+                self.check_own(session)?;
+                self.close(session, effects);
+            }
+            Event::Retire { line } => self.retire(line, effects),
+            Event::Received { from, message, here } => {
+                if self.dead.contains(from) {
+                    return Ok(());
+                }
+                self.received(from, message, here, effects)?;
+            }
+            Event::NodeDead { node } => self.node_dead(node, effects),
+        }
+        self.follow_up(effects);
+        Ok(())
+    }
+
+    const fn check_own(&self, session: SessionId) -> Step {
+        if session.node().0 == self.me.0 {
+            Ok(())
+        } else {
+            Err(Violation("a session of another node"))
+        }
+    }
+
+    /// Probes for whoever was queued, then what waited within its session, until nothing is left.
+    fn follow_up(&mut self, effects: &mut Effects) {
+        loop {
+            self.chase_blocked(effects);
+            let Some(place) = self.deferred.iter().position(|next| !self.waits(next.session))
+            else {
+                return;
+            };
+            let next = self.deferred.remove(place).expect("found just now");
+            if let Action::Ask(ask) = next.request.action {
+                self.start(next, ask, effects);
+            }
+        }
+    }
+
+    /// A session wants something.
+    fn issue(&mut self, issued: Deferred, effects: &mut Effects) {
+        let Deferred { operation, session, request, .. } = issued;
+        match request.action {
+            Action::Ask(ask) if self.lock_alone(&issued, ask, effects) => {}
+            Action::Unlock(mode) => {
+                let unlocked = self.unlock(session, request, mode, effects);
+                effects.push(match unlocked {
+                    Ok(()) => Effect::Unlocked { operation },
+                    Err(code) => Effect::Failed { operation, code },
+                });
+            }
+            Action::Ask(ask) if ask.patience() == Patience::Wait && self.waits(session) => {
+                self.deferred.push_back(issued);
+            }
+            Action::Ask(ask) => self.start(issued, ask, effects),
+        }
+    }
+
+    /// Why a request cannot be, as far as the runtime and the address tell.
+    fn refusal(&self, request: Request, here: Here) -> Option<ErrorCode> {
+        let (home, line_bytes) = (request.line.home(), request.line.line_size().bytes() as u64);
+        if home.0 >= self.limits.nodes_max {
+            return Some(ErrorCode::ForeignAddress);
+        }
+        if self.dead.contains(home) {
+            return Some(ErrorCode::NodeLost);
+        }
+        let bytes = if home == self.me { line_bytes.min(here.bytes.into()) } else { line_bytes };
+        request.range.refusal(bytes)
+    }
+
+    /// Starts a request: it is decided here, or sent to the home.
+    fn start(&mut self, issued: Deferred, ask: Ask, effects: &mut Effects) {
+        let Deferred { operation, session, request, here } = issued;
+        let Request { line: at, range, .. } = request;
+        let birth = match self.refusal(request, here) {
+            Some(code) => Err(code),
+            None => self.count(session, ask),
+        };
+        let birth = match birth {
+            Ok(birth) => birth,
+            Err(code) => return effects.push(Effect::Failed { operation, code }),
+        };
+        let waiter = Waiter {
+            session,
+            ticket: self.take_ticket(),
+            operation,
+            range,
+            ask,
+            birth,
+            overtaken: 0,
+            cancelled: false,
+            probe: None,
+            closed: 0,
+            seen: Vec::new(),
+        };
+        self.open(at, here);
+        match self.own_refusal(at, &waiter) {
+            Some(code) => {
+                self.conclude(&waiter, false);
+                effects.push(Effect::Failed { operation, code });
+            }
+            None => {
+                self.begin_wait(at, &waiter);
+                self.decide(at, waiter, effects);
+            }
+        }
+        self.settle(at, effects);
+    }
+
+    /// Why a request cannot be, as far as this node's own locks and its delegation tell.
+    fn own_refusal(&self, at: LineAddress, waiter: &Waiter) -> Option<ErrorCode> {
+        let line = self.lines.get(at).expect("opened before");
+        if line.decides()
+            && let Some(code) = waiter.range.refusal(line.bytes.into())
+        {
+            return Some(code);
+        }
+        if matches!(waiter.ask, Ask::Upgrade { .. }) {
+            let bases = line.holders.iter().filter(|holder| holder.is_base_of(waiter));
+            match bases.count() {
+                0 => return Some(ErrorCode::NotLocked),
+                1 => {}
+                _ => return Some(ErrorCode::Deadlock),
+            }
+        }
+        line.conflicts_with_own(self.rules, waiter).then_some(ErrorCode::Deadlock)
+    }
+
+    /// Lets one lock of a session go.
+    fn unlock(
+        &mut self,
+        session: SessionId,
+        request: Request,
+        mode: Mode,
+        effects: &mut Effects,
+    ) -> Result<(), ErrorCode> {
+        let Request { line: at, range, .. } = request;
+        if self.dead.contains(at.home()) {
+            return Err(ErrorCode::NodeLost);
+        }
+        let any_mode = self.rules.has(Mutant::UnlockAnyMode);
+        let line = self.lines.get_mut(at).ok_or(ErrorCode::NotLocked)?;
+        let held = line.holders.take(|holder| {
+            holder.session == session && holder.range == range && (holder.mode == mode || any_mode)
+        });
+        let held = held.ok_or(ErrorCode::NotLocked)?;
+        let undisturbed = line.decides() && line.queue.is_empty() && line.limbo.is_empty();
+        let idle = undisturbed && line.holders.is_empty();
+        self.uncount(session);
+        if undisturbed {
+            // Nobody waits. What is left is to note the use, unless that is noted already.
+            if idle && (self.newest != Some(at) || self.listed > self.limits.delegations_max) {
+                self.settle(at, effects);
+            }
+            return Ok(());
+        }
+        if mode == Mode::Read {
+            self.drop_upgrade(at, session, request, effects);
+        }
+        self.released(at, held.token, effects);
+        self.settle(at, effects);
+        Ok(())
+    }
+
+    /// Fails the upgrade of a lock that is let go.
+    fn drop_upgrade(
+        &mut self,
+        at: LineAddress,
+        session: SessionId,
+        request: Request,
+        effects: &mut Effects,
+    ) {
+        let line = self.lines.get(at).expect("found just now");
+        let upgrade = |waiter: &&Waiter| {
+            waiter.session == session
+                && waiter.range == request.range
+                && matches!(waiter.ask, Ask::Upgrade { .. })
+                && !waiter.cancelled
+        };
+        let Some(waiter) = line.queue.iter().chain(&line.limbo).find(upgrade) else {
+            return;
+        };
+        let key = waiter.key();
+        self.withdraw(at, key, Some(ErrorCode::NotLocked), effects);
+    }
+
+    /// A lock of this node is held no more; whoever decides shall know.
+    fn released(&mut self, at: LineAddress, token: Token, effects: &mut Effects) {
+        let line = self.lines.get(at).expect("its lock was held just now");
+        if line.decides() {
+            self.promote(at, effects);
+        } else if at.home() != self.me {
+            effects.push(Effect::Send {
+                to: at.home(),
+                message: Message::Release { line: at, token },
+            });
+        }
+    }
+
+    /// Nobody waits for an operation any more.
+    fn cancel(
+        &mut self,
+        operation: OperationId,
+        session: SessionId,
+        at: LineAddress,
+        effects: &mut Effects,
+    ) {
+        let meant = |next: &Deferred| next.operation == operation && next.session == session;
+        if let Some(place) = self.deferred.iter().position(meant) {
+            self.deferred.remove(place);
+            return effects.push(Effect::Cancelled { operation });
+        }
+        let Some(line) = self.lines.get(at) else {
+            return;
+        };
+        let meant = |waiter: &&Waiter| {
+            waiter.operation == operation && waiter.session == session && !waiter.cancelled
+        };
+        if let Some(waiter) = line.queue.iter().chain(&line.limbo).find(meant) {
+            let key = waiter.key();
+            self.withdraw(at, key, None, effects);
+            self.settle(at, effects);
+        }
+    }
+
+    /// Takes a request of this node back; its operation ends with `code`, or as cancelled.
+    pub(super) fn withdraw(
+        &mut self,
+        at: LineAddress,
+        key: Key,
+        code: Option<ErrorCode>,
+        effects: &mut Effects,
+    ) {
+        let line = self.lines.get_mut(at).expect("it has the request");
+        let queued = line.place(key).and_then(|place| line.queue.remove(place));
+        let gone = queued.is_some() || at.home() == self.me;
+        let waiter = match queued {
+            Some(waiter) => waiter,
+            None => line.leave_limbo(key, gone),
+        };
+        self.conclude(&waiter, false);
+        let operation = waiter.operation;
+        effects.push(match code {
+            Some(code) => Effect::Failed { operation, code },
+            None => Effect::Cancelled { operation },
+        });
+        if !gone {
+            let message = Message::Cancel { line: at, ticket: waiter.ticket };
+            effects.push(Effect::Send { to: at.home(), message });
+        } else if !self.rules.has(Mutant::CancelWakesNobody) {
+            self.promote(at, effects);
+        }
+    }
+
+    /// A session ends.
+    fn close(&mut self, session: SessionId, effects: &mut Effects) {
+        self.deferred.retain(|next| {
+            if next.session == session {
+                effects.push(Effect::Cancelled { operation: next.operation });
+            }
+            next.session != session
+        });
+        let busy = self.sessions.get(session).is_some_and(|session| session.locks > 0);
+        for at in if busy { self.lines.sorted_keys() } else { Vec::new() } {
+            // Settling one line may forget others that are idle.
+            if self.lines.contains(at) {
+                self.close_at(at, session, effects);
+            }
+        }
+        self.sessions.remove(session);
+    }
+
+    fn close_at(&mut self, at: LineAddress, session: SessionId, effects: &mut Effects) {
+        loop {
+            let line = self.lines.get(at).expect("no line goes before it is settled");
+            let waiters = line.queue.iter().chain(&line.limbo);
+            let own = |waiter: &&Waiter| waiter.session == session && !waiter.cancelled;
+            let Some(waiter) = waiters.into_iter().find(own) else {
+                break;
+            };
+            let key = waiter.key();
+            self.withdraw(at, key, None, effects);
+        }
+        loop {
+            let line = self.lines.get_mut(at).expect("no line goes before it is settled");
+            let Some(held) = line.holders.take(|holder| holder.session == session) else {
+                break;
+            };
+            self.uncount(session);
+            self.released(at, held.token, effects);
+        }
+        self.settle(at, effects);
+    }
+}

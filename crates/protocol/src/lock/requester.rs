@@ -1,0 +1,264 @@
+//! A node that is not the home of a line: answers to its requests, and its part as a delegate.
+
+use super::canary::Mutant;
+use super::line::{Authority, Holder, Waiter};
+use super::own::{Locks, TOKENS_LOW};
+use super::{Ask, Delegation, Effect, Effects, Message, Step, Token};
+use crate::wire::Violation;
+use alloc::vec::Vec;
+use farside_base::{ErrorCode, LineAddress, NodeId, Ticket};
+
+/// The kinds of answers to a request.
+#[derive(Clone, Copy)]
+enum Answer {
+    /// That it was cancelled, as its node has asked.
+    Cancelled,
+    /// A grant with a delegation.
+    Delegation,
+    Other,
+}
+
+const UNASKED: Violation = Violation("answered what was not asked");
+
+impl Locks {
+    /// A message from the home of a line.
+    pub(super) fn received_reply(
+        &mut self,
+        from: NodeId,
+        message: Message,
+        effects: &mut Effects,
+    ) -> Step {
+        match message {
+            Message::Recall { line, number } => self.recalled(from, line, number, effects)?,
+            Message::Granted { line, ticket, token, delegation } => {
+                self.granted(line, ticket, token, delegation, effects)?;
+            }
+            Message::Refused { line, ticket, code } => {
+                let waiter = self.take_answered(line, ticket, Answer::Other, effects)?;
+                if !waiter.cancelled {
+                    self.conclude(&waiter, false);
+                    effects.push(Effect::Failed { operation: waiter.operation, code });
+                }
+            }
+            Message::Cancelled { line, ticket } => {
+                self.take_answered(line, ticket, Answer::Cancelled, effects)?;
+            }
+            Message::Moved { line, ticket } => self.moved(line, ticket, effects)?,
+            Message::Probe { line, token, probe } => self.probed(line, token, probe, effects)?,
+            Message::Request { .. }
+            | Message::Release { .. }
+            | Message::Cancel { .. }
+            | Message::Offer { .. }
+            | Message::Holder { .. }
+            | Message::Waiter { .. }
+            | Message::Returned { .. }
+            | Message::Visit { .. }
+            | Message::Abort { .. }
+            | Message::Aborted { .. } => return Err(Violation("asked of another than the home")),
+        }
+        self.settle(message.line(), effects);
+        Ok(())
+    }
+
+    /// Takes the request that an answer is for, if it is of the kind that can get this answer.
+    fn take_answered(
+        &mut self,
+        at: LineAddress,
+        ticket: Ticket,
+        answer: Answer,
+        effects: &mut Effects,
+    ) -> Result<Waiter, Violation> {
+        let line = self.lines.get_mut(at).ok_or(UNASKED)?;
+        let place = line.limbo.iter().position(|waiter| waiter.ticket == ticket).ok_or(UNASKED)?;
+        let recalled = matches!(line.authority, Authority::Elsewhere { recall: Some(_) });
+        match answer {
+            Answer::Cancelled if !line.limbo[place].cancelled => return Err(UNASKED),
+            Answer::Cancelled | Answer::Other if recalled && line.limbo.len() == 1 => {
+                return Err(Violation("recalled a delegation that never came"));
+            }
+            Answer::Cancelled | Answer::Other | Answer::Delegation => {}
+        }
+        let waiter = line.limbo.remove(place).ok_or(UNASKED)?;
+        if waiter.cancelled {
+            self.answer_aborts(ticket, effects);
+        }
+        Ok(waiter)
+    }
+
+    /// The home says yes.
+    fn granted(
+        &mut self,
+        at: LineAddress,
+        ticket: Ticket,
+        token: Token,
+        delegation: Option<Delegation>,
+        effects: &mut Effects,
+    ) -> Step {
+        let recall = match self.lines.get(at).map(|line| &line.authority) {
+            Some(Authority::Elsewhere { recall }) => *recall,
+            _ => return Err(Violation("granted what the delegate decides")),
+        };
+        if let Some(delegation) = delegation {
+            let seen = self.delegations_seen.get(at.home()).copied().unwrap_or_default();
+            if token <= seen || recall.is_some_and(|number| number != token) {
+                return Err(Violation("a delegation out of order"));
+            }
+            // With fewer it would be out of tokens without having asked to be recalled.
+            if u64::from(delegation.tokens) <= TOKENS_LOW {
+                return Err(Violation("a delegation with hardly a token"));
+            }
+            let end = token.0.checked_add(u64::from(delegation.tokens) + 1);
+            end.ok_or(Violation("a delegation beyond the last token"))?;
+        }
+        self.check_grant(at, ticket, token)?;
+        let answer = if delegation.is_some() { Answer::Delegation } else { Answer::Other };
+        let waiter = self.take_answered(at, ticket, answer, effects)?;
+        // The home takes back what was granted to a cancelled request when it hears of that, or has
+        // no say in it any more: a delegate's locks are what the delegate knows.
+        if !waiter.cancelled {
+            let held = self.line(at).hold(&waiter, token);
+            assert!(held, "an upgrade whose lock is gone was cancelled");
+            self.conclude(&waiter, matches!(waiter.ask, Ask::Lock { .. }));
+            effects.push(Effect::Locked { operation: waiter.operation, token });
+        }
+        if let Some(delegation) = delegation {
+            self.become_delegate(at, token, delegation);
+            if recall.is_some() {
+                self.give_back(at, token, effects);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a grant can be, as far as this node's own locks tell.
+    fn check_grant(&self, at: LineAddress, ticket: Ticket, token: Token) -> Step {
+        let line = self.lines.get(at).ok_or(UNASKED)?;
+        let asked = line.limbo.iter().find(|waiter| waiter.ticket == ticket);
+        let asked = asked.ok_or(UNASKED)?;
+        if token == Token(0) || line.holders.iter().any(|held| held.token == token) {
+            return Err(Violation("a token that was granted before"));
+        }
+        if !asked.cancelled && line.blocks(self.rules, asked, 0) {
+            return Err(Violation("granted locks that exclude each other"));
+        }
+        Ok(())
+    }
+
+    fn become_delegate(&mut self, at: LineAddress, number: Token, delegation: Delegation) {
+        let next = number.0 + 1;
+        let end = next + u64::from(delegation.tokens);
+        let line = self.line(at);
+        line.bytes = delegation.bytes;
+        line.authority = Authority::Delegate { number, next, end, offered: false };
+        self.link(at);
+        self.delegations_seen.insert(at.home(), number);
+    }
+
+    /// The request met this node's own delegation at the home.
+    fn moved(&mut self, at: LineAddress, ticket: Ticket, effects: &mut Effects) -> Step {
+        let mut waiter = self.take_answered(at, ticket, Answer::Other, effects)?;
+        if waiter.cancelled {
+            return Ok(());
+        }
+        if self.rules.has(Mutant::MovedForgotten) {
+            self.line(at).limbo.push_back(waiter);
+            return Ok(());
+        }
+        if !self.line(at).decides() {
+            // The delegation is gone again. The home has forgotten the ticket: it takes a new one.
+            waiter.ticket = self.take_ticket();
+            self.begin_wait(at, &waiter);
+        }
+        self.decide(at, waiter, effects);
+        Ok(())
+    }
+
+    /// The home demands a delegation back.
+    fn recalled(
+        &mut self,
+        from: NodeId,
+        at: LineAddress,
+        number: Token,
+        effects: &mut Effects,
+    ) -> Step {
+        let seen = self.delegations_seen.get(from).copied().unwrap_or_default();
+        let line = self.lines.get_mut(at).ok_or(Violation("recalled what was not delegated"))?;
+        match line.authority {
+            Authority::Delegate { number: held, .. } if held == number => {
+                if line.queue.is_empty() || !self.rules.has(Mutant::DelegateKeeps) {
+                    self.give_back(at, number, effects);
+                }
+                Ok(())
+            }
+            Authority::Elsewhere { ref mut recall }
+                if number > seen && recall.is_none() && !line.limbo.is_empty() =>
+            {
+                if self.rules.has(Mutant::RecallNumberIgnored) {
+                    let message = Message::Returned { line: at, number, holders: 0, waiters: 0 };
+                    effects.push(Effect::Send { to: from, message });
+                } else {
+                    *recall = Some(number);
+                }
+                Ok(())
+            }
+            Authority::Elsewhere { .. }
+            | Authority::Delegate { .. }
+            | Authority::Home
+            | Authority::Away { .. }
+            | Authority::Recalling { .. } => Err(Violation("recalled what was not delegated")),
+        }
+    }
+
+    /// Returns a delegation: its holders, its waiters in order, then the word that this is all. The
+    /// waiters are requests under way to the home from now on.
+    fn give_back(&mut self, at: LineAddress, number: Token, effects: &mut Effects) {
+        let forgets = self.rules.has(Mutant::ReturnsNoHolders);
+        let line = self.line(at);
+        let to = at.home();
+        let mut holders = 0;
+        for holder in line.holders.iter_mut().filter(|_| !forgets) {
+            // The home will know it by the token that it has now.
+            (holder.ticket, holder.base) = (Ticket(0), None);
+            let Holder { session, token, range, mode, .. } = *holder;
+            let message = Message::Holder { line: at, session, range, mode, token };
+            effects.push(Effect::Send { to, message });
+            holders += 1;
+        }
+        let waiters = line.queue.len() as u32;
+        for waiter in &mut line.queue {
+            let Waiter { session, range, ask, ticket, birth, overtaken, .. } = *waiter;
+            let message =
+                Message::Waiter { line: at, session, range, ask, ticket, birth, overtaken };
+            effects.push(Effect::Send { to, message });
+            (waiter.overtaken, waiter.probe) = (0, None);
+            (waiter.closed, waiter.seen) = (0, Vec::new());
+        }
+        line.limbo.append(&mut line.queue);
+        let offered = matches!(line.authority, Authority::Delegate { offered: true, .. });
+        line.authority = Authority::Elsewhere { recall: None };
+        if !offered {
+            self.unlink(at);
+        }
+        let message = Message::Returned { line: at, number, holders, waiters };
+        effects.push(Effect::Send { to, message });
+    }
+
+    /// The home of a line is dead: whatever this node had there is void.
+    pub(super) fn lose(&mut self, at: LineAddress, effects: &mut Effects) {
+        if matches!(self.line(at).authority, Authority::Delegate { offered: false, .. }) {
+            self.unlink(at);
+        }
+        let line = self.lines.remove(at).expect("the caller found it");
+        for holder in line.holders.iter() {
+            self.uncount(holder.session);
+        }
+        for waiter in line.queue.iter().chain(&line.limbo).filter(|waiter| !waiter.cancelled) {
+            self.conclude(waiter, false);
+            let code = ErrorCode::NodeLost;
+            effects.push(Effect::Failed { operation: waiter.operation, code });
+        }
+        for waiter in line.limbo.iter().filter(|waiter| waiter.cancelled) {
+            self.answer_aborts(waiter.ticket, effects);
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Sessions of this node: what they hold and await in number, how old they are, what they wait for.
+
+use super::canary::Mutant;
+use super::line::{Rules, Waiter};
+use super::own::Locks;
+use super::{Ask, Patience};
+use farside_base::{ErrorCode, LineAddress, OperationId, SessionId, Ticket};
+
+/// What the machine knows of a session of this node.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub(super) struct Session {
+    /// When it took its first lock, in the order of causes.
+    pub(super) birth: u64,
+    /// Locks held, and requests that have no result.
+    pub(super) locks: u32,
+    /// Its last wait ended with `Deadlock`: starting over, it keeps its birth.
+    pub(super) victim: bool,
+    /// The one request it waits for.
+    pub(super) wait: Option<Waiting>,
+}
+
+/// Where a session waits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Waiting {
+    pub(super) line: LineAddress,
+    pub(super) ticket: Ticket,
+}
+
+impl Session {
+    /// Counts a lock in. With the first one a session is born, unless it starts over.
+    pub(super) fn count(&mut self, birth_last: &mut u64, rules: Rules) {
+        if self.locks == 0 {
+            if !self.victim || rules.has(Mutant::VictimForgetsAge) {
+                *birth_last = birth_last.saturating_add(1);
+                self.birth = *birth_last;
+            }
+            self.victim = false;
+        }
+        self.locks += 1;
+    }
+}
+
+impl Locks {
+    /// Whether a session waits for a lock.
+    pub(super) fn waits(&self, session: SessionId) -> bool {
+        self.sessions.get(session).is_some_and(|session| session.wait.is_some())
+    }
+
+    /// Counts a request in; returns the session's birth.
+    pub(super) fn count(&mut self, session: SessionId, ask: Ask) -> Result<u64, ErrorCode> {
+        if self.sessions.len() >= self.limits.sessions_max as usize
+            && !self.sessions.contains(session)
+        {
+            return Err(ErrorCode::TooManySessions);
+        }
+        let session = self.sessions.get_or_insert_with(session, Session::default);
+        // An upgrade adds no lock.
+        if matches!(ask, Ask::Lock { .. }) && session.locks >= self.limits.locks_per_session_max {
+            return Err(ErrorCode::TooManyLocks);
+        }
+        session.count(&mut self.birth_last, self.rules);
+        Ok(session.birth)
+    }
+
+    /// Takes a held lock, or a request, out of the count.
+    pub(super) fn uncount(&mut self, session: SessionId) {
+        let session = self.sessions.get_mut(session).expect("what is counted has a session");
+        session.locks -= 1;
+    }
+
+    /// The session waits for a request from now on, if it is of the waiting kind.
+    pub(super) fn begin_wait(&mut self, line: LineAddress, waiter: &Waiter) {
+        if waiter.ask.patience() == Patience::Wait {
+            let session = self.sessions.get_mut(waiter.session).expect("counted before");
+            session.wait = Some(Waiting { line, ticket: waiter.ticket });
+        }
+    }
+
+    /// A request of this node has its result; with `kept`, a lock is held for it that was not before.
+    pub(super) fn conclude(&mut self, waiter: &Waiter, kept: bool) {
+        let session = self.sessions.get_mut(waiter.session).expect("counted before");
+        if session.wait.is_some_and(|wait| wait.ticket == waiter.ticket) {
+            session.wait = None;
+        }
+        if !kept {
+            session.locks -= 1;
+        }
+    }
+
+    /// Births heard of from others make later births here younger.
+    pub(super) fn hear_birth(&mut self, birth: u64) {
+        self.birth_last = self.birth_last.max(birth);
+    }
+
+    /// A ticket that this node has not used.
+    pub(super) const fn take_ticket(&mut self) -> Ticket {
+        let ticket = Ticket(self.ticket_next);
+        self.ticket_next += 1;
+        ticket
+    }
+
+    /// The operation of a request that a session waits for.
+    pub(super) fn waiting_at(&self, session: SessionId) -> Option<Waiting> {
+        self.sessions.get(session)?.wait
+    }
+
+    /// The session of this node that waits for a request.
+    pub(super) fn session_waiting(&self, ticket: Ticket) -> Option<(SessionId, Waiting)> {
+        self.sessions.iter().find_map(|(id, session)| {
+            let wait = session.wait.filter(|wait| wait.ticket == ticket)?;
+            Some((id, wait))
+        })
+    }
+}
+
+/// Stands for the operation of a session of another node.
+pub(super) const NO_OPERATION: OperationId = OperationId(0);

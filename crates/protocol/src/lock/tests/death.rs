@@ -1,0 +1,137 @@
+//! What is left of a dead node's locks, waits and delegations.
+
+use super::*;
+
+scenarios! {
+    locks_and_waits_of_a_dead_node_are_gone [DeadStillHold]
+    a_dead_delegate_leaves_the_line_to_its_home [DeadDelegateKeeps]
+    a_delegate_that_dies_while_it_returns_leaves_the_line_to_its_home [DeadDelegateKeeps]
+    a_dead_home_voids_its_locks_and_fails_its_waiters []
+    a_dead_home_voids_what_was_delegated []
+    a_cycle_through_a_dead_node_is_none []
+    what_a_dead_node_said_is_not_heard []
+    an_upgrade_goes_on_when_the_other_reader_dies [DeadStillHold]
+}
+
+fn locks_and_waits_of_a_dead_node_are_gone(setup: Setup) {
+    let mut cluster = Cluster::with_limits(setup, 4, AT_HOME);
+    let at = line(0, 0);
+    cluster.lock(session(1, 1), at, ALL, R);
+    cluster.lock(session(2, 1), at, ALL, R);
+    let dying = cluster.lock(session(1, 2), at, ALL, W);
+    let reader = cluster.lock(session(3, 1), at, ALL, R);
+    let writer = cluster.lock(session(0, 1), at, ALL, W);
+    cluster.kill(1);
+    cluster.settle();
+    assert!(cluster.waits(dying) && cluster.is_locked(reader) && cluster.waits(writer));
+    cluster.unlock(session(2, 1), at, ALL, R);
+    cluster.unlock(session(3, 1), at, ALL, R);
+    assert!(cluster.is_locked(writer));
+}
+
+fn a_dead_delegate_leaves_the_line_to_its_home(setup: Setup) {
+    let mut cluster = Cluster::new(setup, 3);
+    let at = line(0, 0);
+    cluster.make_delegate(1, at);
+    cluster.lock(session(1, 1), at, ALL, W);
+    cluster.kill(1);
+    let next = cluster.lock(session(2, 1), at, ALL, W);
+    assert!(cluster.is_locked(next));
+}
+
+fn a_delegate_that_dies_while_it_returns_leaves_the_line_to_its_home(setup: Setup) {
+    // After how much of the return.
+    for delivered in 0..4 {
+        let mut cluster = Cluster::new(setup, 3);
+        let at = line(0, 0);
+        cluster.make_delegate(1, at);
+        cluster.lock(session(1, 1), at, ALL, W);
+        cluster.lock(session(1, 2), at, ALL, W);
+        let remote = cluster.issue(session(2, 1), at, ALL, lock(W));
+        cluster.deliver(2, 0, Class::Request);
+        let own = cluster.issue(session(0, 1), at, ALL, lock(W));
+        cluster.deliver(0, 1, Class::Forward);
+        for _ in 0..delivered {
+            cluster.deliver(1, 0, Class::Reply);
+        }
+        cluster.kill(1);
+        cluster.settle();
+        assert!(cluster.is_locked(remote) && cluster.waits(own), "after {delivered} messages");
+        cluster.unlock(session(2, 1), at, ALL, W);
+        assert!(cluster.is_locked(own));
+    }
+}
+
+fn a_dead_home_voids_its_locks_and_fails_its_waiters(setup: Setup) {
+    let mut cluster = Cluster::with_limits(setup, 3, AT_HOME);
+    let at = line(0, 0);
+    cluster.lock(session(1, 1), at, ALL, W);
+    let waiters = [1, 2].map(|node| cluster.lock(session(node, 2), at, ALL, W));
+    let cancelled = cluster.issue(session(2, 3), at, ALL, lock(W));
+    cluster.cancel(cancelled);
+    cluster.kill(0);
+    for waiter in waiters {
+        assert_eq!(cluster.failure(waiter), Some(ErrorCode::NodeLost));
+    }
+    for action in [Action::Unlock(W), lock(W), try_lock(R), UPGRADE] {
+        let late = cluster.done(session(1, 1), at, ALL, action);
+        assert_eq!(cluster.failure(late), Some(ErrorCode::NodeLost), "{action:?}");
+    }
+    let elsewhere = cluster.lock(session(1, 1), line(2, 0), ALL, W);
+    assert!(cluster.is_locked(elsewhere));
+}
+
+fn a_dead_home_voids_what_was_delegated(setup: Setup) {
+    let mut cluster = Cluster::new(setup, 2);
+    let at = line(0, 0);
+    cluster.make_delegate(1, at);
+    cluster.lock(session(1, 1), at, ALL, R);
+    let waiter = cluster.lock(session(1, 2), at, ALL, W);
+    cluster.kill(0);
+    assert_eq!(cluster.failure(waiter), Some(ErrorCode::NodeLost));
+    assert!(!cluster.is_delegate(1, at));
+    cluster.close(session(1, 1));
+    assert!(cluster.nodes[1].lines.is_empty());
+}
+
+fn a_cycle_through_a_dead_node_is_none(setup: Setup) {
+    let mut cluster = Cluster::with_limits(setup, 4, AT_HOME);
+    let (one, two) = (line(2, 0), line(3, 0));
+    cluster.lock(session(0, 1), one, ALL, W);
+    cluster.lock(session(1, 1), two, ALL, W);
+    let first = cluster.issue(session(0, 1), two, ALL, lock(W));
+    let second = cluster.issue(session(1, 1), one, ALL, lock(W));
+    cluster.deliver(0, 3, Class::Request);
+    cluster.deliver(1, 2, Class::Request);
+    cluster.kill(1);
+    cluster.settle();
+    assert!(cluster.is_locked(first) && cluster.waits(second));
+}
+
+fn what_a_dead_node_said_is_not_heard(setup: Setup) {
+    let mut cluster = Cluster::with_limits(setup, 2, AT_HOME);
+    let at = line(0, 0);
+    let request = Message::Request {
+        line: at,
+        range: ALL,
+        ask: Ask::Lock { mode: W, patience: Patience::Wait },
+        session: session(1, 1),
+        ticket: farside_base::Ticket(1),
+        birth: 1,
+    };
+    cluster.kill(1);
+    assert_eq!(cluster.forge(1, 0, request), Ok(()));
+    let own = cluster.lock(session(0, 1), at, ALL, W);
+    assert!(cluster.is_locked(own));
+}
+
+fn an_upgrade_goes_on_when_the_other_reader_dies(setup: Setup) {
+    let mut cluster = Cluster::with_limits(setup, 3, AT_HOME);
+    let at = line(0, 0);
+    cluster.lock(session(1, 1), at, ALL, R);
+    cluster.lock(session(2, 1), at, ALL, R);
+    let upgrade = cluster.done(session(2, 1), at, ALL, UPGRADE);
+    cluster.kill(1);
+    cluster.settle();
+    assert!(cluster.is_locked(upgrade));
+}

@@ -1,0 +1,121 @@
+//! Messages as bytes.
+
+use super::*;
+use crate::lock::{Delegation, Probe, Wait};
+use crate::wire::BODY;
+use farside_base::Ticket;
+
+fn any_number(numbers: &mut Numbers) -> u64 {
+    let small = numbers.below(12);
+    match numbers.below(8) {
+        0 => u64::MAX - small,
+        1 => small << 32,
+        2 => small << 16,
+        _ => small,
+    }
+}
+
+fn any_ask(numbers: &mut Numbers) -> Ask {
+    let patience = [Patience::Try, Patience::Wait][numbers.below(2) as usize];
+    match numbers.below(3) {
+        0 => Ask::Upgrade { patience },
+        1 => Ask::Lock { mode: R, patience },
+        _ => Ask::Lock { mode: W, patience },
+    }
+}
+
+/// A message about a line, with fields that are likely to mean something and some that cannot.
+pub(super) fn any_message(numbers: &mut Numbers, line: LineAddress) -> Message {
+    let session = session(1, any_number(numbers));
+    let (start, bytes) = (8 * numbers.below(3) as u32, 8 * numbers.below(3) as u32);
+    let range = Range { start, bytes };
+    let (ask, mode) = (any_ask(numbers), [R, W][numbers.below(2) as usize]);
+    let (ticket, token) = (Ticket(any_number(numbers)), Token(any_number(numbers)));
+    let (number, birth) = (Token(any_number(numbers)), any_number(numbers));
+    let (holders, waiters) = (numbers.below(3) as u32, numbers.below(3) as u32);
+    let youngest = Wait { birth, node: NodeId(numbers.below(3) as u16), ticket };
+    let origin = NodeId(numbers.below(3) as u16);
+    let probe = Probe { origin, number: any_number(numbers), youngest };
+    let code = ErrorCode::ALL[numbers.below(ErrorCode::ALL.len() as u64) as usize];
+    let delegation = (numbers.below(2) == 0).then_some(Delegation { tokens: holders, bytes });
+    match numbers.below(16) {
+        0 => Message::Request { line, range, ask, session, ticket, birth },
+        1 => Message::Release { line, token },
+        2 => Message::Aborted { line, number: birth },
+        3 => Message::Cancel { line, ticket },
+        4 => Message::Offer { line, number },
+        5 => Message::Recall { line, number },
+        6 => Message::Granted { line, ticket, token, delegation },
+        7 => Message::Refused { line, ticket, code },
+        8 => Message::Cancelled { line, ticket },
+        9 => Message::Moved { line, ticket },
+        10 => Message::Holder { line, session, range, mode, token },
+        11 => Message::Waiter { line, session, range, ask, ticket, birth, overtaken: start },
+        12 => Message::Returned { line, number, holders, waiters },
+        13 => Message::Probe { line, token, probe },
+        14 => Message::Visit { line, ticket, probe },
+        _ => Message::Abort { line, ticket, number: birth },
+    }
+}
+
+#[test]
+fn every_message_comes_back() {
+    let mut numbers = Numbers(1);
+    for round in 0..20_000 {
+        let at = line((numbers.below(4) * 16_000) as u16, numbers.below(1 << 30));
+        let message = any_message(&mut numbers, at);
+        let body = message.encode();
+        assert_eq!(Message::decode(&body), Ok(message), "round {round}");
+        assert_eq!(message.line(), at);
+    }
+}
+
+/// Whatever decodes encodes to the same bytes: no two forms of one message, nothing ignored.
+#[test]
+fn no_bytes_are_ignored() {
+    let mut numbers = Numbers(2);
+    let mut decoded = 0;
+    for round in 0..200_000 {
+        let mut body = any_message(&mut numbers, line(1, 3)).encode();
+        for _ in 0..=numbers.below(3) {
+            body[numbers.below(BODY as u64) as usize] = numbers.below(256) as u8;
+        }
+        if let Ok(message) = Message::decode(&body) {
+            assert_eq!(message.encode(), body, "round {round}: {message:?}");
+            decoded += 1;
+        }
+    }
+    assert!(decoded > 1_000);
+}
+
+#[test]
+fn what_is_no_message_is_refused() {
+    let good = Message::Release { line: line(1, 3), token: Token(7) }.encode();
+    for tag in (0..=255).filter(|tag| !(1..=16).contains(tag)) {
+        let mut body = good;
+        body[0] = tag;
+        assert!(Message::decode(&body).is_err(), "tag {tag}");
+    }
+    for (place, byte) in [(1, 1), (6, 0xf0), (47, 1), (17, 1)] {
+        let mut body = good;
+        body[place] = byte;
+        assert!(Message::decode(&body).is_err(), "byte {place}");
+    }
+}
+
+#[test]
+fn classes_never_close_a_circle() {
+    let mut numbers = Numbers(3);
+    for _ in 0..1_000 {
+        let message = any_message(&mut numbers, line(0, 0));
+        let class = match message {
+            Message::Request { .. }
+            | Message::Release { .. }
+            | Message::Cancel { .. }
+            | Message::Offer { .. } => Class::Request,
+            Message::Recall { .. } => Class::Forward,
+            _ => Class::Reply,
+        };
+        assert_eq!(message.class(), class, "{message:?}");
+    }
+}

@@ -1,0 +1,49 @@
+//! Seeded defects, to test the tests. Only under `--cfg canary`.
+
+/// A defect that a machine can be built with.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[cfg_attr(not(canary), expect(unreachable_pub, reason = "public for tests of tests alone"))]
+pub enum Mutant {
+    /// The lowest number without a live node is handed out.
+    NumberReused,
+    /// A new coordinator does not wait for what others know.
+    TakeoverWithoutReports,
+    /// A view declares a node dead again that was found dead before.
+    DeadTwice,
+    /// A joiner goes on when its coordinator dies.
+    JoinerOutlivesCoordinator,
+    /// A joiner takes every broken link for a death.
+    JoinerJudges,
+    /// A new coordinator keeps members that it has no link to.
+    UnlinkedKept,
+    /// The question of a takeover does not void the former coordinator's late views.
+    FormerCoordinatorHeard,
+    /// A request for a link is refused if no view names the asker yet.
+    EarlyPeerRefused,
+}
+
+/// Which defect a machine has: none, unless built with `--cfg canary` and told so.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub(super) struct Canary {
+    #[cfg(canary)]
+    mutant: Option<Mutant>,
+}
+
+impl Canary {
+    #[cfg(canary)]
+    pub(super) const fn new(mutant: Mutant) -> Self {
+        Self { mutant: Some(mutant) }
+    }
+
+    /// Whether the machine has this defect.
+    #[cfg(canary)]
+    pub(super) fn is(self, mutant: Mutant) -> bool {
+        self.mutant == Some(mutant)
+    }
+
+    /// No machine has a defect.
+    #[cfg(not(canary))]
+    pub(super) const fn is(self, _: Mutant) -> bool {
+        false
+    }
+}

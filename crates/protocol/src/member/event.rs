@@ -1,0 +1,140 @@
+//! What happens to the membership machine and what it wants done.
+
+use super::hello::{Join, Peer, Refusal, Welcome};
+use super::message::Message;
+use alloc::{string::String, vec::Vec};
+use farside_base::{Incarnation, NodeId};
+
+/// The runtime's name for a connection request that waits for an answer.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct RequestId(pub u64);
+
+/// What a process is before it is a member.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Identity {
+    /// The cluster it wants.
+    pub cluster: String,
+    /// Its life; random, or the time of its start.
+    pub incarnation: Incarnation,
+    /// Fingerprint of its limits.
+    pub limits: u64,
+    /// `Limits::nodes_max`: node numbers are below it.
+    pub nodes_max: u16,
+}
+
+/// What happens to the machine.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Event {
+    /// The rendezvous name was free and is bound now: this is node 0 of a new cluster.
+    Found,
+    /// The coordinator's answer to this process's `Join`. Keep that link until `LinkUp` of the
+    /// coordinator; if it breaks before, report `LinkLost` of the coordinator.
+    Joined(Welcome),
+    /// Somebody asks at the rendezvous name.
+    JoinAsked {
+        /// The question.
+        request: RequestId,
+        /// What it says.
+        join: Join,
+    },
+    /// Somebody asks for a link.
+    PeerAsked {
+        /// The question.
+        request: RequestId,
+        /// What it says.
+        peer: Peer,
+    },
+    /// The link of an admitted `Join`, or of a `Peer` not yet answered, is gone. A joiner closes its
+    /// `Join` link after `LinkUp` of the coordinator; report that too.
+    RequestLost {
+        /// The question.
+        request: RequestId,
+    },
+    /// A link to a member is usable.
+    LinkUp {
+        /// The member.
+        node: NodeId,
+    },
+    /// The link to a member broke, or the member could not be reached.
+    LinkLost {
+        /// The member.
+        node: NodeId,
+    },
+    /// A member refused this joiner's `Peer`.
+    Refused {
+        /// The member.
+        node: NodeId,
+        /// What it says.
+        refusal: Refusal,
+    },
+    /// A message from a member.
+    Message {
+        /// The member at the other end of the link.
+        from: NodeId,
+        /// What it says.
+        message: Message,
+    },
+    /// The program wants to leave.
+    Leave,
+}
+
+/// What the machine wants done, in this order.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Effect {
+    /// Ask this member for a link, with a `Peer`.
+    Connect {
+        /// The member.
+        node: NodeId,
+        /// Its life; its answer must say the same.
+        incarnation: Incarnation,
+    },
+    /// Accept the `Join` with this answer, and keep the link.
+    Admit {
+        /// The question.
+        request: RequestId,
+        /// The answer.
+        welcome: Welcome,
+    },
+    /// Refuse.
+    Deny {
+        /// The question.
+        request: RequestId,
+        /// The answer.
+        refusal: Refusal,
+    },
+    /// Accept the `Peer`. The node counts as linked from now on: messages may follow. If it is gone
+    /// already, report `LinkLost`.
+    AcceptPeer {
+        /// The question.
+        request: RequestId,
+        /// What it said.
+        peer: Peer,
+    },
+    /// Send a message on the link to a member.
+    Send {
+        /// The member.
+        to: NodeId,
+        /// What.
+        message: Message,
+    },
+    /// A member is dead or has left, for good. Close any link to it, then tell all other machines.
+    Dead {
+        /// The member.
+        node: NodeId,
+    },
+    /// This node is a full member: linked to everybody.
+    Ready,
+    /// This node makes the views now: bind the rendezvous name. While somebody else has the name
+    /// (a process that founded another cluster meanwhile), try again now and then; until then
+    /// nobody can join, and nothing else suffers.
+    BecomeCoordinator,
+    /// This node is no member any more, or did not become one. Close everything; a joiner may start
+    /// over as a new life where the code says so.
+    Failed(Refusal),
+    /// This node has left. Close everything once the messages before are sent.
+    Closed,
+}
+
+/// Collects effects; reuse it. Carry out all effects of a step before the next step, or messages go
+/// out in another order than they were meant.
+pub type Effects = Vec<Effect>;

@@ -1,0 +1,450 @@
+//! What travels with a connection request and its answer, as bytes.
+//!
+//! ```text
+//! 0          8             12     13        16
+//! +----------+-------------+------+---------+---------------------------+
+//! | magic    | version     | kind | zero    | fields of the kind        |
+//! +----------+-------------+------+---------+---------------------------+
+//! ```
+//! All integers are little-endian; text and lists carry their length. The first 16 bytes and the
+//! whole of [`Refusal`] stay as they are in every version, so that a peer of another version can be
+//! told so. Bytes after the last field, unknown kinds and lengths beyond the bounds are refused.
+
+use alloc::{string::String, vec::Vec};
+use farside_base::{ErrorCode, Incarnation, NodeId, NodeSet, RegionToken, ViewNumber};
+
+/// The version of everything that nodes say to each other. Another version is another protocol.
+pub const PROTOCOL_VERSION: u32 = 1;
+
+/// Most bytes of a hello or answer, of any kind.
+pub const HELLO_MAX: usize = 4_096;
+
+/// Most bytes of `extra` in [`Peer`] and [`PeerReply`].
+pub const EXTRA_MAX: usize = 1_024;
+
+/// Most bytes of a cluster's name.
+pub const CLUSTER_NAME_MAX: usize = 64;
+
+/// Most bytes of a refusal's text.
+pub const REFUSAL_TEXT_MAX: usize = 512;
+
+const MAGIC: [u8; 8] = *b"farside\n";
+
+const _: () = assert!(NodeSet::CAPACITY * 10 + 64 <= HELLO_MAX, "a full Welcome fits");
+const _: () = assert!(EXTRA_MAX + CLUSTER_NAME_MAX + 2 * RegionToken::ENCODED + 64 <= HELLO_MAX);
+
+/// Whether a cluster may have this name: 1 to 64 ASCII letters, digits, `-`, `_` and `.`, starting
+/// with a letter or digit (the name becomes part of socket names and file names).
+pub fn valid_cluster_name(name: &str) -> bool {
+    let inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    name.len() <= CLUSTER_NAME_MAX
+        && name.as_bytes().first().is_some_and(u8::is_ascii_alphanumeric)
+        && name.bytes().all(inner)
+}
+
+/// To the rendezvous name: may I be a member?
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Join {
+    /// [`PROTOCOL_VERSION`] of the sender.
+    pub version: u32,
+    /// The cluster meant.
+    pub cluster: String,
+    /// Fingerprint of the sender's `Limits` and whatever else must be equal.
+    pub limits: u64,
+    /// The life of the sender's process.
+    pub incarnation: Incarnation,
+    /// Bytes of memory it brings.
+    pub home_bytes: u64,
+}
+
+/// From the coordinator: you are a member.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Welcome {
+    /// Your number.
+    pub node: NodeId,
+    /// The view that names you.
+    pub view: ViewNumber,
+    /// The other live members in rising order; the first is the coordinator. Connect to all.
+    pub members: Vec<(NodeId, Incarnation)>,
+    /// The cluster's fingerprint of limits.
+    pub limits: u64,
+}
+
+/// To another member: let us have a link.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Peer {
+    /// [`PROTOCOL_VERSION`] of the sender.
+    pub version: u32,
+    /// The cluster meant.
+    pub cluster: String,
+    /// The sender's number.
+    pub node: NodeId,
+    /// The sender's life.
+    pub incarnation: Incarnation,
+    /// The view that named the sender.
+    pub view: ViewNumber,
+    /// The sender's memory.
+    pub home: RegionToken,
+    /// The sender's cache: frames of all line sizes.
+    pub cache: RegionToken,
+    /// Whatever the runtimes tell each other, at most [`EXTRA_MAX`] bytes.
+    pub extra: Vec<u8>,
+}
+
+/// To the sender of [`Peer`]: yes.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct PeerReply {
+    /// The answering node.
+    pub node: NodeId,
+    /// Its life.
+    pub incarnation: Incarnation,
+    /// Its view.
+    pub view: ViewNumber,
+    /// Its memory.
+    pub home: RegionToken,
+    /// Its cache.
+    pub cache: RegionToken,
+    /// Whatever the runtimes tell each other, at most [`EXTRA_MAX`] bytes.
+    pub extra: Vec<u8>,
+}
+
+/// To the sender of anything: no.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Refusal {
+    /// Why, as a row of the error table.
+    pub code: ErrorCode,
+    /// What the row cannot know; may be empty.
+    pub text: String,
+}
+
+/// What comes with a connection request.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Hello {
+    /// At the rendezvous name.
+    Join(Join),
+    /// At a member's name.
+    Peer(Peer),
+}
+
+/// What comes back.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Answer {
+    /// To [`Join`].
+    Welcome(Welcome),
+    /// To [`Peer`].
+    PeerReply(PeerReply),
+    /// To either.
+    Refusal(Refusal),
+}
+
+/// Why bytes are no hello or answer.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum HelloError {
+    /// Not Farside's, or broken; says where.
+    Junk(&'static str),
+    /// A peer of this other version.
+    Version(u32),
+}
+
+impl HelloError {
+    /// The answer to whoever sent the bytes.
+    pub fn refusal(self) -> Refusal {
+        match self {
+            Self::Junk(place) => Refusal { code: ErrorCode::ProtocolViolation, text: place.into() },
+            Self::Version(theirs) => version_refusal(theirs),
+        }
+    }
+}
+
+/// The refusal of a peer of version `theirs`.
+pub(super) fn version_refusal(theirs: u32) -> Refusal {
+    Refusal {
+        code: ErrorCode::VersionMismatch,
+        text: alloc::format!("here version {PROTOCOL_VERSION}, there version {theirs}"),
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+enum Kind {
+    Join = 1,
+    Welcome = 2,
+    Peer = 3,
+    PeerReply = 4,
+    Refusal = 5,
+}
+
+impl Hello {
+    /// Reads a connection request.
+    ///
+    /// # Errors
+    /// [`HelloError`]: refuse the request with [`HelloError::refusal`].
+    pub fn decode(bytes: &[u8]) -> Result<Self, HelloError> {
+        let (kind, mut input) = Input::open(bytes)?;
+        match kind {
+            Kind::Join => input.join().map(Self::Join),
+            Kind::Peer => input.peer().map(Self::Peer),
+            Kind::Welcome | Kind::PeerReply | Kind::Refusal => Err(HelloError::Junk("kind")),
+        }
+    }
+}
+
+impl Answer {
+    /// Reads an answer to a connection request.
+    ///
+    /// # Errors
+    /// [`HelloError`]: whoever answered is no peer of this version; give up.
+    pub fn decode(bytes: &[u8]) -> Result<Self, HelloError> {
+        let (kind, mut input) = Input::open(bytes)?;
+        match kind {
+            Kind::Welcome => input.welcome().map(Self::Welcome),
+            Kind::PeerReply => input.peer_reply().map(Self::PeerReply),
+            Kind::Refusal => input.refusal().map(Self::Refusal),
+            Kind::Join | Kind::Peer => Err(HelloError::Junk("kind")),
+        }
+    }
+}
+
+impl Join {
+    /// The bytes to send. A name that is too long is encoded as it is, and refused by the receiver.
+    pub fn encode(&self) -> Vec<u8> {
+        let output = Output::new(Kind::Join, self.version)
+            .u64(self.limits)
+            .u64(self.incarnation.0)
+            .u64(self.home_bytes);
+        output.bytes(self.cluster.as_bytes()).0
+    }
+}
+
+impl Welcome {
+    /// The bytes to send.
+    pub fn encode(&self) -> Vec<u8> {
+        let output = Output::new(Kind::Welcome, PROTOCOL_VERSION)
+            .u64(self.view.0)
+            .u64(self.limits)
+            .u16(self.node.0)
+            .u16(self.members.len() as u16);
+        self.members
+            .iter()
+            .fold(output, |output, (node, incarnation)| output.u16(node.0).u64(incarnation.0))
+            .0
+    }
+}
+
+impl Peer {
+    /// The bytes to send. An `extra` that is too long is encoded as it is, and refused by the
+    /// receiver.
+    pub fn encode(&self) -> Vec<u8> {
+        let output = Output::new(Kind::Peer, self.version)
+            .u64(self.incarnation.0)
+            .u64(self.view.0)
+            .u16(self.node.0);
+        output
+            .raw(&self.home.encode())
+            .raw(&self.cache.encode())
+            .bytes(self.cluster.as_bytes())
+            .bytes(&self.extra)
+            .0
+    }
+}
+
+impl PeerReply {
+    /// The bytes to send. An `extra` that is too long is encoded as it is, and refused by the
+    /// receiver.
+    pub fn encode(&self) -> Vec<u8> {
+        let output = Output::new(Kind::PeerReply, PROTOCOL_VERSION)
+            .u64(self.incarnation.0)
+            .u64(self.view.0)
+            .u16(self.node.0);
+        output.raw(&self.home.encode()).raw(&self.cache.encode()).bytes(&self.extra).0
+    }
+}
+
+impl Refusal {
+    /// A refusal that the table says everything about.
+    pub const fn new(code: ErrorCode) -> Self {
+        Self { code, text: String::new() }
+    }
+
+    /// The bytes to send; the text is cut to [`REFUSAL_TEXT_MAX`] bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut end = self.text.len().min(REFUSAL_TEXT_MAX);
+        while !self.text.is_char_boundary(end) {
+            end -= 1;
+        }
+        Output::new(Kind::Refusal, PROTOCOL_VERSION)
+            .u16(self.code.entry().number)
+            .bytes(&self.text.as_bytes()[..end])
+            .0
+    }
+}
+
+struct Output(Vec<u8>);
+
+impl Output {
+    fn new(kind: Kind, version: u32) -> Self {
+        Self(Vec::with_capacity(256))
+            .raw(&MAGIC)
+            .raw(&version.to_le_bytes())
+            .raw(&[kind as u8, 0, 0, 0])
+    }
+
+    fn raw(mut self, bytes: &[u8]) -> Self {
+        self.0.extend_from_slice(bytes);
+        self
+    }
+
+    fn u16(self, value: u16) -> Self {
+        self.raw(&value.to_le_bytes())
+    }
+
+    fn u64(self, value: u64) -> Self {
+        self.raw(&value.to_le_bytes())
+    }
+
+    /// Bytes after their length.
+    fn bytes(self, bytes: &[u8]) -> Self {
+        self.u64(bytes.len() as u64).raw(bytes)
+    }
+}
+
+struct Input<'a>(&'a [u8]);
+
+impl<'a> Input<'a> {
+    fn open(bytes: &'a [u8]) -> Result<(Kind, Self), HelloError> {
+        if bytes.len() > HELLO_MAX {
+            return Err(HelloError::Junk("length"));
+        }
+        let mut input = Self(bytes);
+        if input.array()? != MAGIC {
+            return Err(HelloError::Junk("magic"));
+        }
+        let version = u32::from_le_bytes(input.array()?);
+        let [kind, zero @ ..] = input.array::<4>()?;
+        let kind = match kind {
+            1 => Kind::Join,
+            2 => Kind::Welcome,
+            3 => Kind::Peer,
+            4 => Kind::PeerReply,
+            5 => Kind::Refusal,
+            _ if version != PROTOCOL_VERSION => return Err(HelloError::Version(version)),
+            _ => return Err(HelloError::Junk("kind")),
+        };
+        if version != PROTOCOL_VERSION && kind != Kind::Refusal {
+            return Err(HelloError::Version(version));
+        }
+        if zero != [0; 3] {
+            return Err(HelloError::Junk("header padding"));
+        }
+        Ok((kind, input))
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], HelloError> {
+        let (head, rest) = self.0.split_first_chunk::<N>().ok_or(HelloError::Junk("too short"))?;
+        self.0 = rest;
+        Ok(*head)
+    }
+
+    fn u16(&mut self) -> Result<u16, HelloError> {
+        Ok(u16::from_le_bytes(self.array()?))
+    }
+
+    fn u64(&mut self) -> Result<u64, HelloError> {
+        Ok(u64::from_le_bytes(self.array()?))
+    }
+
+    fn bytes(&mut self, max: usize, place: &'static str) -> Result<&'a [u8], HelloError> {
+        let length = usize::try_from(self.u64()?).map_err(|_| HelloError::Junk(place))?;
+        if length > max {
+            return Err(HelloError::Junk(place));
+        }
+        let (head, rest) = self.0.split_at_checked(length).ok_or(HelloError::Junk("too short"))?;
+        self.0 = rest;
+        Ok(head)
+    }
+
+    fn cluster(&mut self) -> Result<String, HelloError> {
+        let bytes = self.bytes(CLUSTER_NAME_MAX, "cluster name")?;
+        match core::str::from_utf8(bytes) {
+            Ok(name) if valid_cluster_name(name) => Ok(name.into()),
+            _ => Err(HelloError::Junk("cluster name")),
+        }
+    }
+
+    fn token(&mut self) -> Result<RegionToken, HelloError> {
+        RegionToken::decode(&self.array()?).ok_or(HelloError::Junk("region token"))
+    }
+
+    fn end<T>(&self, value: T) -> Result<T, HelloError> {
+        if self.0.is_empty() { Ok(value) } else { Err(HelloError::Junk("too long")) }
+    }
+
+    fn join(&mut self) -> Result<Join, HelloError> {
+        let join = Join {
+            version: PROTOCOL_VERSION,
+            limits: self.u64()?,
+            incarnation: Incarnation(self.u64()?),
+            home_bytes: self.u64()?,
+            cluster: self.cluster()?,
+        };
+        self.end(join)
+    }
+
+    fn welcome(&mut self) -> Result<Welcome, HelloError> {
+        let view = ViewNumber(self.u64()?);
+        let limits = self.u64()?;
+        let node = NodeId(self.u16()?);
+        let count = usize::from(self.u16()?);
+        if count == 0 || count >= NodeSet::CAPACITY {
+            return Err(HelloError::Junk("count of members"));
+        }
+        let mut members = Vec::with_capacity(count);
+        for _ in 0..count {
+            members.push((NodeId(self.u16()?), Incarnation(self.u64()?)));
+        }
+        let rising = members.windows(2).all(|pair| pair[0].0 < pair[1].0);
+        let below = members.last().is_some_and(|(last, _)| *last < node);
+        if !rising || !below || usize::from(node.0) >= NodeSet::CAPACITY {
+            return Err(HelloError::Junk("order of members"));
+        }
+        self.end(Welcome { node, view, members, limits })
+    }
+
+    fn peer(&mut self) -> Result<Peer, HelloError> {
+        let peer = Peer {
+            version: PROTOCOL_VERSION,
+            incarnation: Incarnation(self.u64()?),
+            view: ViewNumber(self.u64()?),
+            node: NodeId(self.u16()?),
+            home: self.token()?,
+            cache: self.token()?,
+            cluster: self.cluster()?,
+            extra: self.bytes(EXTRA_MAX, "extra")?.into(),
+        };
+        self.end(peer)
+    }
+
+    fn peer_reply(&mut self) -> Result<PeerReply, HelloError> {
+        let reply = PeerReply {
+            incarnation: Incarnation(self.u64()?),
+            view: ViewNumber(self.u64()?),
+            node: NodeId(self.u16()?),
+            home: self.token()?,
+            cache: self.token()?,
+            extra: self.bytes(EXTRA_MAX, "extra")?.into(),
+        };
+        self.end(reply)
+    }
+
+    fn refusal(&mut self) -> Result<Refusal, HelloError> {
+        // A number of a newer version's table is still a refusal.
+        let code = ErrorCode::from_number(self.u16()?).unwrap_or(ErrorCode::ProtocolViolation);
+        let text = core::str::from_utf8(self.bytes(REFUSAL_TEXT_MAX, "text")?)
+            .map_err(|_| HelloError::Junk("text"))?
+            .into();
+        self.end(Refusal { code, text })
+    }
+}
+
+#[cfg(test)]
+mod tests;

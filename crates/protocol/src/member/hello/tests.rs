@@ -1,0 +1,257 @@
+use super::*;
+use alloc::vec;
+use farside_base::{Access, RegionId, RemoteKey};
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        (self.next() >> 16) % bound
+    }
+
+    fn name(&mut self) -> String {
+        let length = 1 + self.below(CLUSTER_NAME_MAX as u64) as usize;
+        let letters = b"abcXYZ019-_.";
+        let letter = |_| char::from(letters[self.below(letters.len() as u64) as usize]);
+        let rest: String = (1..length).map(letter).collect();
+        alloc::format!("q{rest}")
+    }
+
+    fn token(&mut self) -> RegionToken {
+        RegionToken {
+            region: RegionId(self.next() as u32),
+            key: RemoteKey(self.next()),
+            bytes: self.next(),
+            access: Access::from_bits(self.below(8) as u8).unwrap(),
+        }
+    }
+
+    fn extra(&mut self) -> Vec<u8> {
+        let length = self.below(EXTRA_MAX as u64 + 1);
+        (0..length).map(|_| self.next() as u8).collect()
+    }
+
+    fn hello(&mut self) -> Hello {
+        if self.below(2) == 0 {
+            return Hello::Join(Join {
+                version: PROTOCOL_VERSION,
+                cluster: self.name(),
+                limits: self.next(),
+                incarnation: Incarnation(self.next()),
+                home_bytes: self.next(),
+            });
+        }
+        Hello::Peer(Peer {
+            version: PROTOCOL_VERSION,
+            cluster: self.name(),
+            node: NodeId(self.next() as u16),
+            incarnation: Incarnation(self.next()),
+            view: ViewNumber(self.next()),
+            home: self.token(),
+            cache: self.token(),
+            extra: self.extra(),
+        })
+    }
+
+    fn answer(&mut self) -> Answer {
+        match self.below(3) {
+            0 => Answer::Welcome(self.welcome()),
+            1 => Answer::PeerReply(PeerReply {
+                node: NodeId(self.next() as u16),
+                incarnation: Incarnation(self.next()),
+                view: ViewNumber(self.next()),
+                home: self.token(),
+                cache: self.token(),
+                extra: self.extra(),
+            }),
+            _ => Answer::Refusal(Refusal {
+                code: ErrorCode::ALL[self.below(ErrorCode::ALL.len() as u64) as usize],
+                text: "é".repeat(self.below(REFUSAL_TEXT_MAX as u64 / 2 + 1) as usize),
+            }),
+        }
+    }
+
+    fn welcome(&mut self) -> Welcome {
+        let node = 1 + self.below(NodeSet::CAPACITY as u64 - 1) as u16;
+        let members = (0..node)
+            .filter(|member| *member == 0 || self.below(3) > 0)
+            .map(NodeId)
+            .collect::<Vec<_>>();
+        let lives = members.into_iter().map(|member| (member, Incarnation(self.next())));
+        Welcome { members: lives.collect(), node: NodeId(node), view: ViewNumber(1), limits: 7 }
+    }
+}
+
+fn encode_hello(hello: &Hello) -> Vec<u8> {
+    match hello {
+        Hello::Join(join) => join.encode(),
+        Hello::Peer(peer) => peer.encode(),
+    }
+}
+
+fn encode_answer(answer: &Answer) -> Vec<u8> {
+    match answer {
+        Answer::Welcome(welcome) => welcome.encode(),
+        Answer::PeerReply(reply) => reply.encode(),
+        Answer::Refusal(refusal) => refusal.encode(),
+    }
+}
+
+#[test]
+fn what_is_said_is_heard() {
+    for seed in 1..=500 {
+        let mut random = Random(seed);
+        let hello = random.hello();
+        let bytes = encode_hello(&hello);
+        assert!(bytes.len() <= HELLO_MAX, "seed {seed}");
+        assert_eq!(Hello::decode(&bytes), Ok(hello), "seed {seed}");
+        assert_eq!(Answer::decode(&bytes), Err(HelloError::Junk("kind")), "seed {seed}");
+        let answer = random.answer();
+        let bytes = encode_answer(&answer);
+        assert!(bytes.len() <= HELLO_MAX, "seed {seed}");
+        assert_eq!(Answer::decode(&bytes), Ok(answer), "seed {seed}");
+        assert!(Hello::decode(&bytes).is_err(), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_cut_or_lengthened_hello_is_refused() {
+    for seed in 1..=40 {
+        let mut random = Random(seed);
+        let hello = encode_hello(&random.hello());
+        let answer = encode_answer(&random.answer());
+        for end in 0..hello.len() {
+            assert!(Hello::decode(&hello[..end]).is_err(), "seed {seed}, cut at {end}");
+        }
+        for end in 0..answer.len() {
+            assert!(Answer::decode(&answer[..end]).is_err(), "seed {seed}, cut at {end}");
+        }
+        assert!(Hello::decode(&[&hello[..], &[0]].concat()).is_err(), "seed {seed}");
+        assert!(Answer::decode(&[&answer[..], &[0]].concat()).is_err(), "seed {seed}");
+    }
+}
+
+#[test]
+fn changed_bytes_never_decode_to_what_encodes_otherwise() {
+    for seed in 1..=3_000 {
+        let mut random = Random(seed);
+        let mut bytes = match random.below(2) {
+            0 => encode_hello(&random.hello()),
+            _ => encode_answer(&random.answer()),
+        };
+        for _ in 0..=random.below(3) {
+            let at = random.below(bytes.len() as u64) as usize;
+            bytes[at] = random.next() as u8;
+        }
+        if let Ok(hello) = Hello::decode(&bytes) {
+            assert_eq!(encode_hello(&hello), bytes, "seed {seed}");
+        }
+        match Answer::decode(&bytes) {
+            // Refusals are read from every version, with codes of every table.
+            Ok(Answer::Refusal(_)) | Err(_) => {}
+            Ok(answer) => assert_eq!(encode_answer(&answer), bytes, "seed {seed}"),
+        }
+    }
+}
+
+#[test]
+fn noise_is_refused() {
+    for seed in 1..=2_000 {
+        let mut random = Random(seed);
+        let length = random.below(300) as usize;
+        let mut bytes: Vec<u8> = (0..length).map(|_| random.next() as u8).collect();
+        assert!(Hello::decode(&bytes).is_err() && Answer::decode(&bytes).is_err(), "seed {seed}");
+        // The same behind a good header.
+        for kind in 1..=5 {
+            let header = Output::new(Kind::Join, PROTOCOL_VERSION).0;
+            bytes.splice(..bytes.len().min(16), header);
+            bytes[12] = kind;
+            let _ = Hello::decode(&bytes);
+            let _ = Answer::decode(&bytes);
+        }
+    }
+    assert_eq!(Hello::decode(&vec![0; HELLO_MAX + 1]), Err(HelloError::Junk("length")));
+}
+
+#[test]
+fn another_version_is_told_so_and_can_read_it() {
+    let mut join = Random(1).hello();
+    match &mut join {
+        Hello::Join(join) => join.version = 99,
+        Hello::Peer(peer) => peer.version = 99,
+    }
+    let mut bytes = encode_hello(&join);
+    bytes.extend([1, 2, 3]);
+    let error = Hello::decode(&bytes).unwrap_err();
+    assert_eq!(error, HelloError::Version(99));
+    let refusal = error.refusal();
+    assert_eq!(refusal.code, ErrorCode::VersionMismatch);
+    assert_eq!(refusal.text, "here version 1, there version 99");
+    // The other side's table may be longer, and its version differs.
+    let mut bytes = refusal.encode();
+    bytes[8] = 99;
+    assert_eq!(Answer::decode(&bytes), Ok(Answer::Refusal(refusal)));
+    bytes[16..18].copy_from_slice(&60_000_u16.to_le_bytes());
+    assert!(matches!(
+        Answer::decode(&bytes),
+        Ok(Answer::Refusal(Refusal { code: ErrorCode::ProtocolViolation, .. }))
+    ));
+}
+
+#[test]
+fn names_are_checked_where_they_arrive() {
+    for good in ["a", "A.b-c_9", &"x".repeat(64)] {
+        assert!(valid_cluster_name(good), "{good}");
+    }
+    for bad in ["", "-a", ".a", "a/b", "a b", "ä", "a\0", &"x".repeat(65)] {
+        assert!(!valid_cluster_name(bad), "{bad}");
+        let join = Join {
+            version: PROTOCOL_VERSION,
+            cluster: bad.into(),
+            limits: 0,
+            incarnation: Incarnation(0),
+            home_bytes: 0,
+        };
+        assert_eq!(Hello::decode(&join.encode()), Err(HelloError::Junk("cluster name")), "{bad}");
+    }
+}
+
+#[test]
+fn long_texts_are_cut_between_letters() {
+    let refusal = Refusal {
+        code: ErrorCode::System,
+        text: alloc::format!("x{}", "é".repeat(REFUSAL_TEXT_MAX)),
+    };
+    let Ok(Answer::Refusal(read)) = Answer::decode(&refusal.encode()) else {
+        panic!("a refusal");
+    };
+    assert_eq!(read.text.len(), REFUSAL_TEXT_MAX - 1);
+    assert!(refusal.text.starts_with(&read.text));
+}
+
+#[test]
+fn a_welcome_out_of_order_is_refused() {
+    let mut welcome = Welcome {
+        node: NodeId(5),
+        view: ViewNumber(9),
+        members: vec![(NodeId(1), Incarnation(1)), (NodeId(3), Incarnation(2))],
+        limits: 0,
+    };
+    assert!(Answer::decode(&welcome.encode()).is_ok());
+    let order = Err(HelloError::Junk("order of members"));
+    welcome.members.swap(0, 1);
+    assert_eq!(Answer::decode(&welcome.encode()), order);
+    welcome.members = vec![(NodeId(5), Incarnation(1))];
+    assert_eq!(Answer::decode(&welcome.encode()), order);
+    welcome.members = vec![(NodeId(1), Incarnation(1)); 2];
+    assert_eq!(Answer::decode(&welcome.encode()), order);
+    welcome.members.clear();
+    assert_eq!(Answer::decode(&welcome.encode()), Err(HelloError::Junk("count of members")));
+}

@@ -1,0 +1,730 @@
+//! The membership machine of one process.
+//!
+//! **Views.** A view differs from the one before by one node that came or went. Views are numbered
+//! without gaps and made by the coordinator alone, the lowest live node; each member gets them in
+//! order on its link to the coordinator, so what any two members know are prefixes of one sequence.
+//!
+//! **Numbers.** A new node gets the number after the highest ever seen. So numbers rise in the order
+//! of joining, every member knows all live nodes below itself, and the later one of two nodes is
+//! the one that connects.
+//!
+//! **Joining.** `Join` to the coordinator; `Welcome`; links to all members that it lists and that no
+//! view buries meanwhile; `Ready`. A member answers `Peer` once its view names that node and life. A
+//! joiner whose coordinator is lost before `Ready` gives up, as it does when anybody refuses it, and
+//! starts over as a new life. Until it is linked to the coordinator its `Join` link vouches for it.
+//!
+//! **Death.** Whoever loses a link declares the node dead at once and tells the coordinator; others
+//! learn it from the view. Once only, and for good.
+//!
+//! **Takeover.** The lowest survivor asks all it is linked to for views it missed, waits for every
+//! answer or death, passes on what others missed, and only then makes views. Who hears the question
+//! takes everybody below the asker for dead, so the former coordinator's late messages are void.
+//! A node that it has no link to cannot be watched, and is declared dead.
+//!
+//! *Why no number is used twice.* Suppose the dead coordinator admitted `n`, and the new one never
+//! hears of it. Then no survivor accepted `n` (it accepts only who its view names, and its views are
+//! all collected), the new coordinator among them. So `n` is not `Ready`: it needs that very link.
+//! It finds its coordinator lost, or is refused, and gives up; the number has not been in use.
+//! For the same reason nobody who is `Ready` is ever declared dead for want of a link.
+
+use super::canary::{Canary, Mutant};
+use super::event::{Effect, Effects, Event, Identity, RequestId};
+use super::hello::{Join, PROTOCOL_VERSION, Peer, Refusal, Welcome, version_refusal};
+use super::message::Message;
+use super::roster::{Member, Roster};
+use crate::wire::Violation;
+use alloc::{format, vec::Vec};
+use farside_base::{ErrorCode, GlobalAddress, Incarnation, NodeId, NodeSet, ViewNumber};
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Stage {
+    /// Neither founded nor joined yet.
+    Outside,
+    /// Welcomed, not yet linked to everybody.
+    Joining,
+    /// Linked to everybody; somebody else makes the views.
+    Member,
+    /// Everybody below is dead; collecting what others know.
+    TakingOver,
+    /// Makes the views.
+    Coordinator,
+    /// Left, expelled or given up.
+    Over,
+}
+
+/// Who is in the cluster, as this process knows.
+///
+/// *Guarantees.* At rest all members have the same view. No number is ever used by two ready nodes;
+/// each dead node is declared dead once. *Cost*: nothing here is on the path of an operation; a
+/// change of membership costs one message per member, a takeover two more.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Membership {
+    identity: Identity,
+    stage: Stage,
+    me: NodeId,
+    view: ViewNumber,
+    /// Everybody ever known.
+    roster: Roster,
+    /// Links asked for by nodes that no view names yet. Invariant: at most `nodes_max`.
+    waiting: Vec<(RequestId, Peer)>,
+    canary: Canary,
+}
+
+impl Membership {
+    /// A process that is no member yet; give it `Found` or `Joined`.
+    pub fn new(identity: Identity) -> Self {
+        Self {
+            identity,
+            stage: Stage::Outside,
+            me: NodeId(0),
+            view: ViewNumber(0),
+            roster: Roster::default(),
+            waiting: Vec::new(),
+            canary: Canary::default(),
+        }
+    }
+
+    /// Puts a defect in.
+    #[cfg(canary)]
+    pub fn with_mutant(mut self, mutant: Mutant) -> Self {
+        self.canary = Canary::new(mutant);
+        self
+    }
+
+    /// This node's number; `None` before `Found` or `Joined`.
+    pub fn node(&self) -> Option<NodeId> {
+        (self.stage != Stage::Outside).then_some(self.me)
+    }
+
+    /// This node's life.
+    pub fn incarnation(&self) -> Incarnation {
+        self.identity.incarnation
+    }
+
+    /// The last view that this node knows.
+    pub fn view(&self) -> ViewNumber {
+        self.view
+    }
+
+    /// The node that makes the views, or is about to: the lowest that is alive.
+    pub fn coordinator(&self) -> Option<NodeId> {
+        self.roster.lowest_alive()
+    }
+
+    /// Whether this node makes the views.
+    pub fn is_coordinator(&self) -> bool {
+        self.stage == Stage::Coordinator
+    }
+
+    /// Whether this node is a full member.
+    pub fn is_ready(&self) -> bool {
+        matches!(self.stage, Stage::Member | Stage::TakingOver | Stage::Coordinator)
+    }
+
+    /// The nodes that are alive as far as this node knows, itself included, in rising order.
+    pub fn alive(&self) -> impl Iterator<Item = (NodeId, Incarnation)> + '_ {
+        self.roster
+            .iter()
+            .filter(|member| !member.gone)
+            .map(|member| (member.node, member.incarnation))
+    }
+
+    /// Whether this node is alive as far as this node knows.
+    pub fn is_alive(&self, node: NodeId) -> bool {
+        self.roster.find(node).is_some_and(|member| !member.gone)
+    }
+
+    /// Whether this number has ever been a node's, as far as this node knows: of an address whose
+    /// home is not alive it tells `NodeLost` from `ForeignAddress`.
+    pub fn has_been(&self, node: NodeId) -> bool {
+        self.roster.last().is_some_and(|last| node <= last)
+    }
+
+    /// Takes one event.
+    ///
+    /// # Errors
+    /// [`Violation`]: the sender of the message broke the protocol; nothing was changed. Close the
+    /// link to it and report `LinkLost`.
+    pub fn step(&mut self, event: Event, effects: &mut Effects) -> Result<(), Violation> {
+        match event {
+            Event::Found => self.found(effects),
+            Event::Joined(welcome) => self.joined(&welcome, effects),
+            Event::JoinAsked { request, join } => self.join_asked(request, &join, effects),
+            Event::PeerAsked { request, peer } => self.peer_asked(request, peer, effects),
+            Event::RequestLost { request } => self.request_lost(request, effects),
+            Event::LinkUp { node } => self.link_up(node, effects),
+            Event::LinkLost { node } => self.lost(node, effects),
+            Event::Refused { refusal, .. } => {
+                if self.stage == Stage::Joining {
+                    self.fail(refusal, effects);
+                }
+            }
+            Event::Message { from, message } => self.message(from, message, effects)?,
+            Event::Leave => self.leave(effects),
+        }
+        self.invariants();
+        Ok(())
+    }
+
+    fn found(&mut self, effects: &mut Effects) {
+        if self.stage != Stage::Outside {
+            return;
+        }
+        self.stage = Stage::Coordinator;
+        self.view = ViewNumber(1);
+        let mut own = Member::new(self.me, self.identity.incarnation, self.view);
+        own.linked = true;
+        self.roster.insert(own);
+        effects.push(Effect::Ready);
+    }
+
+    fn joined(&mut self, welcome: &Welcome, effects: &mut Effects) {
+        if self.stage != Stage::Outside {
+            return;
+        }
+        if let Err(refusal) = self.check_welcome(welcome) {
+            return self.fail(refusal, effects);
+        }
+        self.stage = Stage::Joining;
+        self.me = welcome.node;
+        self.view = welcome.view;
+        for (node, incarnation) in &welcome.members {
+            self.roster.insert(Member::new(*node, *incarnation, ViewNumber(0)));
+            effects.push(Effect::Connect { node: *node, incarnation: *incarnation });
+        }
+        let mut own = Member::new(self.me, self.identity.incarnation, self.view);
+        own.linked = true;
+        self.roster.insert(own);
+        self.answer_waiting(effects);
+    }
+
+    fn check_welcome(&self, welcome: &Welcome) -> Result<(), Refusal> {
+        if welcome.limits != self.identity.limits {
+            return Err(Refusal::new(ErrorCode::LimitsMismatch));
+        }
+        let rising = welcome.members.windows(2).all(|pair| pair[0].0 < pair[1].0);
+        let last = welcome.members.last();
+        let below = last.is_some_and(|(last, _)| *last < welcome.node);
+        if rising && below && usize::from(welcome.node.0) < self.nodes_max() {
+            return Ok(());
+        }
+        Err(refusal(ErrorCode::ProtocolViolation, "impossible welcome"))
+    }
+
+    fn join_asked(&mut self, request: RequestId, join: &Join, effects: &mut Effects) {
+        let number = match self.check_join(join) {
+            Ok(number) => number,
+            Err(refusal) => return effects.push(Effect::Deny { request, refusal }),
+        };
+        let members = self.alive().collect();
+        let mut member = Member::new(number, join.incarnation, self.next_view());
+        member.join = Some(request);
+        self.publish(member.coming(), effects);
+        let welcome =
+            Welcome { node: number, view: self.view, members, limits: self.identity.limits };
+        self.roster.insert(member);
+        effects.push(Effect::Admit { request, welcome });
+    }
+
+    fn check_join(&self, join: &Join) -> Result<NodeId, Refusal> {
+        if self.stage == Stage::Over {
+            return Err(Refusal::new(ErrorCode::NodeClosed));
+        }
+        if join.version != PROTOCOL_VERSION {
+            return Err(version_refusal(join.version));
+        }
+        if join.cluster != self.identity.cluster || self.stage != Stage::Coordinator {
+            return Err(Refusal::new(ErrorCode::NoSuchCluster));
+        }
+        if join.limits != self.identity.limits {
+            return Err(Refusal::new(ErrorCode::LimitsMismatch));
+        }
+        if join.home_bytes > 1 << GlobalAddress::OFFSET_BITS {
+            return Err(Refusal {
+                code: ErrorCode::BadConfiguration,
+                text: format!("a node has at most {} bytes", 1_u64 << GlobalAddress::OFFSET_BITS),
+            });
+        }
+        let number = self.next_number();
+        if usize::from(number.0) >= self.nodes_max() {
+            return Err(Refusal {
+                code: ErrorCode::ClusterFull,
+                text: format!("Limits::nodes_max is {}", self.nodes_max()),
+            });
+        }
+        Ok(number)
+    }
+
+    /// The number after the highest ever seen.
+    fn next_number(&self) -> NodeId {
+        if self.canary.is(Mutant::NumberReused) {
+            let free = |number: &u16| !self.is_alive(NodeId(*number));
+            return NodeId((0..u16::MAX).find(free).unwrap_or(u16::MAX));
+        }
+        NodeId(self.roster.last().map_or(0, |last| last.0 + 1))
+    }
+
+    fn peer_asked(&mut self, request: RequestId, peer: Peer, effects: &mut Effects) {
+        match self.check_peer(&peer) {
+            Answer::Accept => self.accept(request, peer, effects),
+            Answer::Wait if self.waiting.len() < self.nodes_max() => {
+                self.waiting.push((request, peer));
+            }
+            Answer::Wait => {
+                effects.push(Effect::Deny { request, refusal: Refusal::new(ErrorCode::Busy) })
+            }
+            Answer::Deny(refusal) => effects.push(Effect::Deny { request, refusal }),
+        }
+    }
+
+    fn check_peer(&self, peer: &Peer) -> Answer {
+        let deny = |code| Answer::Deny(Refusal::new(code));
+        if self.stage == Stage::Over {
+            return deny(ErrorCode::NodeClosed);
+        }
+        if peer.version != PROTOCOL_VERSION {
+            return Answer::Deny(version_refusal(peer.version));
+        }
+        if peer.cluster != self.identity.cluster {
+            return deny(ErrorCode::NoSuchCluster);
+        }
+        if self.stage == Stage::Outside {
+            // A later joiner was quicker than this one's welcome.
+            return Answer::Wait;
+        }
+        if peer.node <= self.me {
+            // The later one of two nodes connects.
+            return deny(ErrorCode::ProtocolViolation);
+        }
+        match self.roster.find(peer.node) {
+            Some(member) if member.incarnation != peer.incarnation || member.gone => {
+                deny(ErrorCode::NodeClosed)
+            }
+            Some(member) if member.linked => deny(ErrorCode::ProtocolViolation),
+            Some(_) => Answer::Accept,
+            // The view that named it was made by a coordinator that died before telling anybody
+            // alive, and its number is another view's now.
+            None if self.canary.is(Mutant::EarlyPeerRefused) => deny(ErrorCode::Busy),
+            None if peer.view <= self.view => deny(ErrorCode::NodeClosed),
+            None => Answer::Wait,
+        }
+    }
+
+    fn accept(&mut self, request: RequestId, peer: Peer, effects: &mut Effects) {
+        let node = peer.node;
+        let Some(member) = self.roster.find_mut(node) else {
+            return;
+        };
+        member.linked = true;
+        member.join = None;
+        let born = member.born;
+        effects.push(Effect::AcceptPeer { request, peer });
+        match self.stage {
+            Stage::Coordinator => self.catch_up(node, born, effects),
+            Stage::TakingOver => {
+                let message = Message::Takeover { number: self.view };
+                effects.push(Effect::Send { to: node, message });
+            }
+            Stage::Outside | Stage::Joining | Stage::Member | Stage::Over => {}
+        }
+    }
+
+    /// Answers those whose time has come, after a view.
+    fn answer_waiting(&mut self, effects: &mut Effects) {
+        let mut at = 0;
+        while let Some((_, peer)) = self.waiting.get(at) {
+            match self.check_peer(peer) {
+                Answer::Wait => at += 1,
+                Answer::Accept => {
+                    let (request, peer) = self.waiting.remove(at);
+                    self.accept(request, peer, effects);
+                }
+                Answer::Deny(refusal) => {
+                    let (request, _) = self.waiting.remove(at);
+                    effects.push(Effect::Deny { request, refusal });
+                }
+            }
+        }
+    }
+
+    fn request_lost(&mut self, request: RequestId, effects: &mut Effects) {
+        self.waiting.retain(|(waiting, _)| *waiting != request);
+        let vouched = |member: &Member| member.join == Some(request);
+        if let Some(node) = self.roster.find_where(vouched) {
+            self.lost(node, effects);
+        }
+    }
+
+    fn link_up(&mut self, node: NodeId, effects: &mut Effects) {
+        if let Some(member) = self.roster.find_mut(node)
+            && !member.gone
+        {
+            member.linked = true;
+            self.check_ready(effects);
+        }
+    }
+
+    /// A joiner linked to every live member below it is a member.
+    fn check_ready(&mut self, effects: &mut Effects) {
+        let me = self.me;
+        let linked = |member: &Member| member.gone || member.linked || member.node > me;
+        if self.stage == Stage::Joining && self.roster.iter().all(linked) {
+            self.stage = Stage::Member;
+            effects.push(Effect::Ready);
+        }
+    }
+
+    /// Declares a node dead; false when it was before.
+    fn declare(&mut self, node: NodeId, effects: &mut Effects) -> bool {
+        let new = self.roster.declare(node);
+        if new {
+            effects.push(Effect::Dead { node });
+        }
+        new
+    }
+
+    /// A node is dead, found by a link and not by a view.
+    fn lost(&mut self, node: NodeId, effects: &mut Effects) {
+        if self.stage == Stage::Joining && !self.canary.is(Mutant::JoinerJudges) {
+            return self.lost_by_joiner(node, effects);
+        }
+        let outside = matches!(self.stage, Stage::Outside | Stage::Over);
+        if outside || node == self.me || !self.declare(node, effects) {
+            return;
+        }
+        match self.stage {
+            Stage::Member if self.coordinator() == Some(self.me) => self.take_over(effects),
+            Stage::Member => self.report_losses(effects),
+            Stage::TakingOver => self.check_takeover(effects),
+            Stage::Coordinator => self.publish_losses(effects),
+            Stage::Outside | Stage::Joining | Stage::Over => {}
+        }
+    }
+
+    /// A joiner declares nobody dead by itself: perhaps the other one was told to drop it. Its
+    /// coordinator will say.
+    fn lost_by_joiner(&mut self, node: NodeId, effects: &mut Effects) {
+        if self.welcomed_by(node) {
+            self.fail_lost_coordinator(effects);
+        } else if let Some(member) = self.roster.find_mut(node) {
+            member.linked = false;
+        }
+    }
+
+    /// Whether `node` is the coordinator that welcomed this joiner: the first that it ever knew.
+    fn welcomed_by(&self, node: NodeId) -> bool {
+        !self.canary.is(Mutant::JoinerOutlivesCoordinator) && self.roster.first() == Some(node)
+    }
+
+    fn fail_lost_coordinator(&mut self, effects: &mut Effects) {
+        self.fail(refusal(ErrorCode::NoSuchCluster, COORDINATOR_LOST), effects);
+    }
+
+    fn fail(&mut self, refusal: Refusal, effects: &mut Effects) {
+        self.close(effects);
+        effects.push(Effect::Failed(refusal));
+    }
+
+    fn close(&mut self, effects: &mut Effects) {
+        self.stage = Stage::Over;
+        for (request, _) in self.waiting.drain(..) {
+            let refusal = Refusal::new(ErrorCode::NodeClosed);
+            effects.push(Effect::Deny { request, refusal });
+        }
+    }
+
+    fn leave(&mut self, effects: &mut Effects) {
+        if self.stage == Stage::Over {
+            return;
+        }
+        for to in self.linked() {
+            let message = Message::Leave;
+            effects.push(Effect::Send { to, message });
+        }
+        self.close(effects);
+        effects.push(Effect::Closed);
+    }
+
+    fn message(
+        &mut self,
+        from: NodeId,
+        message: Message,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        if matches!(self.stage, Stage::Outside | Stage::Over) {
+            return Ok(());
+        }
+        match self.roster.find(from) {
+            None => return Err(Violation("message from a node that is no member")),
+            Some(_) if from == self.me => return Err(Violation("message from this very node")),
+            Some(member) if member.gone => return Ok(()),
+            Some(_) => {}
+        }
+        match message {
+            Message::View { number, node, incarnation, alive } => {
+                self.view_heard(from, Member::new(node, incarnation, number), alive, effects)
+            }
+            Message::Takeover { number } => self.takeover_heard(from, number, effects),
+            Message::Report { number } => self.report_heard(from, number, effects),
+            Message::Lost { node, incarnation } => {
+                let same_life = |member: &Member| member.incarnation == incarnation;
+                if self.roster.find(node).is_some_and(same_life) {
+                    self.lost(node, effects);
+                }
+                Ok(())
+            }
+            Message::Leave => {
+                self.lost(from, effects);
+                Ok(())
+            }
+        }
+    }
+
+    /// `change.born` is the number of the view, whether the node came or went.
+    fn view_heard(
+        &mut self,
+        from: NodeId,
+        change: Member,
+        alive: bool,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        if !self.may_tell_views(from) {
+            return Err(Violation("view from a node that is not the coordinator"));
+        }
+        if change.born <= self.view {
+            return Ok(());
+        }
+        self.check_view(&change, alive)?;
+        self.view = change.born;
+        match alive {
+            true => self.roster.insert(change),
+            false if change.node == self.me => {
+                self.fail(refusal(ErrorCode::NodeClosed, EXPELLED), effects);
+                return Ok(());
+            }
+            false => self.bury(change.node, change.born, effects),
+        }
+        self.answer_waiting(effects);
+        self.check_takeover(effects);
+        Ok(())
+    }
+
+    fn may_tell_views(&self, from: NodeId) -> bool {
+        match self.stage {
+            Stage::TakingOver => true,
+            Stage::Joining | Stage::Member => {
+                self.coordinator() == Some(from) || self.canary.is(Mutant::FormerCoordinatorHeard)
+            }
+            Stage::Coordinator => self.canary.is(Mutant::TakeoverWithoutReports),
+            Stage::Outside | Stage::Over => false,
+        }
+    }
+
+    fn check_view(&self, change: &Member, alive: bool) -> Result<(), Violation> {
+        if change.born != self.next_view() {
+            return Err(Violation("view out of order"));
+        }
+        let known = self.roster.find(change.node);
+        if !alive {
+            let same_life = |known: &Member| known.incarnation == change.incarnation;
+            let buries = known.is_some_and(|known| same_life(known) && known.died.is_none());
+            return match buries {
+                true => Ok(()),
+                false => Err(Violation("view buries nobody")),
+            };
+        }
+        let used = self.has_been(change.node) && !self.canary.is(Mutant::NumberReused);
+        if used || usize::from(change.node.0) >= self.nodes_max() {
+            return Err(Violation("view names a node by a used number"));
+        }
+        Ok(())
+    }
+
+    fn bury(&mut self, node: NodeId, number: ViewNumber, effects: &mut Effects) {
+        let declared = self.declare(node, effects);
+        if self.canary.is(Mutant::DeadTwice) && !declared {
+            effects.push(Effect::Dead { node });
+        }
+        if let Some(member) = self.roster.find_mut(node) {
+            member.died = Some(number);
+        }
+        if declared {
+            self.check_ready(effects);
+        }
+    }
+
+    /// Everybody below is dead: ask the others what they know.
+    fn take_over(&mut self, effects: &mut Effects) {
+        self.stage = Stage::TakingOver;
+        let message = Message::Takeover { number: self.view };
+        for to in self.linked() {
+            effects.push(Effect::Send { to, message });
+        }
+        self.check_takeover(effects);
+    }
+
+    fn takeover_heard(
+        &mut self,
+        from: NodeId,
+        number: ViewNumber,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        if from > self.me {
+            return Err(Violation("takeover by a higher node"));
+        }
+        match self.stage {
+            Stage::Joining if !self.canary.is(Mutant::JoinerOutlivesCoordinator) => {
+                self.fail_lost_coordinator(effects);
+                return Ok(());
+            }
+            Stage::Joining | Stage::Member => {}
+            Stage::Outside | Stage::TakingOver | Stage::Coordinator | Stage::Over => {
+                return Err(Violation("takeover below a live coordinator"));
+            }
+        }
+        let below: Vec<NodeId> = self.alive().map(|(node, _)| node).collect();
+        let former =
+            |node: &NodeId| *node < from && !self.canary.is(Mutant::FormerCoordinatorHeard);
+        for node in below.into_iter().filter(former).collect::<Vec<_>>() {
+            self.declare(node, effects);
+        }
+        self.catch_up(from, number, effects);
+        self.tell_losses(from, effects);
+        let message = Message::Report { number: self.view };
+        effects.push(Effect::Send { to: from, message });
+        Ok(())
+    }
+
+    fn report_heard(
+        &mut self,
+        from: NodeId,
+        number: ViewNumber,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        if self.canary.is(Mutant::TakeoverWithoutReports) {
+            return Ok(());
+        }
+        if self.stage != Stage::TakingOver {
+            return Err(Violation("report without a question"));
+        }
+        if number > self.view {
+            return Err(Violation("report of views that were not told"));
+        }
+        if let Some(member) = self.roster.find_mut(from) {
+            member.reported = Some(number);
+        }
+        self.check_takeover(effects);
+        Ok(())
+    }
+
+    /// Ends the takeover when everybody has answered.
+    fn check_takeover(&mut self, effects: &mut Effects) {
+        let me = self.me;
+        let silent =
+            |member: &Member| member.linked && member.node != me && member.reported.is_none();
+        let all_answered = self.roster.find_where(silent).is_none()
+            || self.canary.is(Mutant::TakeoverWithoutReports);
+        if self.stage != Stage::TakingOver || !all_answered {
+            return;
+        }
+        self.expel_unlinked(effects);
+        for to in self.linked() {
+            let reported = self.roster.find(to).and_then(|member| member.reported);
+            self.catch_up(to, reported.unwrap_or(self.view), effects);
+        }
+        self.stage = Stage::Coordinator;
+        self.publish_losses(effects);
+        effects.push(Effect::BecomeCoordinator);
+    }
+
+    fn expel_unlinked(&mut self, effects: &mut Effects) {
+        if self.canary.is(Mutant::UnlinkedKept) {
+            return;
+        }
+        for node in self.roster.all_where(|member| !member.gone && !member.linked) {
+            self.declare(node, effects);
+        }
+    }
+
+    /// Sends the views after `number`, in order.
+    fn catch_up(&self, to: NodeId, number: ViewNumber, effects: &mut Effects) {
+        let views = self.roster.views_after(number).into_iter();
+        effects.extend(views.map(|message| Effect::Send { to, message }));
+    }
+
+    /// Makes a view and sends it to everybody linked.
+    fn publish(&mut self, message: Message, effects: &mut Effects) {
+        self.view = self.next_view();
+        for to in self.linked() {
+            effects.push(Effect::Send { to, message });
+        }
+    }
+
+    /// Makes a view for each node found dead that no view has buried.
+    fn publish_losses(&mut self, effects: &mut Effects) {
+        for node in self.roster.all_where(Member::is_unburied) {
+            let number = self.next_view();
+            if let Some(member) = self.roster.find_mut(node) {
+                member.died = Some(number);
+                let message = member.going(number);
+                self.publish(message, effects);
+            }
+        }
+        self.answer_waiting(effects);
+    }
+
+    fn report_losses(&mut self, effects: &mut Effects) {
+        if let Some(coordinator) = self.coordinator() {
+            self.tell_losses(coordinator, effects);
+        }
+    }
+
+    /// Tells which nodes were found dead that no view has buried; those below `to` it knows.
+    fn tell_losses(&self, to: NodeId, effects: &mut Effects) {
+        let told = self.roster.iter().filter(|member| member.is_unburied() && member.node > to);
+        for member in told {
+            let message = Message::Lost { node: member.node, incarnation: member.incarnation };
+            effects.push(Effect::Send { to, message });
+        }
+    }
+
+    fn next_view(&self) -> ViewNumber {
+        ViewNumber(self.view.0 + 1)
+    }
+
+    fn nodes_max(&self) -> usize {
+        usize::from(self.identity.nodes_max).min(NodeSet::CAPACITY)
+    }
+
+    /// Everybody with a link, but this node.
+    fn linked(&self) -> Vec<NodeId> {
+        let me = self.me;
+        self.roster.all_where(|member| member.linked && member.node != me)
+    }
+
+    fn invariants(&self) {
+        debug_assert!(self.waiting.len() <= self.nodes_max());
+        for member in self.roster.iter() {
+            debug_assert!(member.gone || member.died.is_none());
+            debug_assert!(!(member.gone && member.linked));
+            debug_assert!(member.born <= self.view);
+            debug_assert!(member.died.is_none_or(|died| died <= self.view));
+        }
+    }
+}
+
+const COORDINATOR_LOST: &str = "the coordinator was lost during the join";
+const EXPELLED: &str = "the cluster declared this node dead";
+
+fn refusal(code: ErrorCode, text: &str) -> Refusal {
+    Refusal { code, text: text.into() }
+}
+
+enum Answer {
+    Accept,
+    Wait,
+    Deny(Refusal),
+}
+
+#[cfg(test)]
+mod tests;

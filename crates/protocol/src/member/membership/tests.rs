@@ -1,0 +1,403 @@
+use super::*;
+use alloc::string::String;
+use alloc::vec;
+use farside_base::{Access, RegionId, RegionToken, RemoteKey};
+
+const LIMITS: u64 = 99;
+
+fn identity(life: u64) -> Identity {
+    Identity { cluster: "c".into(), incarnation: Incarnation(life), limits: LIMITS, nodes_max: 4 }
+}
+
+fn join(life: u64) -> Join {
+    Join {
+        version: PROTOCOL_VERSION,
+        cluster: "c".into(),
+        limits: LIMITS,
+        incarnation: Incarnation(life),
+        home_bytes: 1 << 20,
+    }
+}
+
+fn peer(node: u16, life: u64, view: u64) -> Peer {
+    let token =
+        RegionToken { region: RegionId(0), key: RemoteKey(0), bytes: 0, access: Access::NONE };
+    Peer {
+        version: PROTOCOL_VERSION,
+        cluster: "c".into(),
+        node: NodeId(node),
+        incarnation: Incarnation(life),
+        view: ViewNumber(view),
+        home: token,
+        cache: token,
+        extra: Vec::new(),
+    }
+}
+
+fn welcome(node: u16, view: u64, members: &[u16]) -> Welcome {
+    let life = |node: &u16| (NodeId(*node), Incarnation(u64::from(*node)));
+    Welcome {
+        node: NodeId(node),
+        view: ViewNumber(view),
+        members: members.iter().map(life).collect(),
+        limits: LIMITS,
+    }
+}
+
+/// One line for each effect: data in, text out.
+fn told(effect: &Effect) -> String {
+    match effect {
+        Effect::Connect { node, .. } => format!("connect {node}"),
+        Effect::Admit { request, welcome } => {
+            format!("admit {} as {} in view {}", request.0, welcome.node, welcome.view)
+        }
+        Effect::Deny { request, refusal } => {
+            format!("deny {} {}", request.0, refusal.code.entry().name)
+        }
+        Effect::AcceptPeer { request, peer } => format!("accept {} from {}", request.0, peer.node),
+        Effect::Send { to, message } => match message {
+            Message::View { number, node, alive, .. } => {
+                format!("to {to}: view {number} {node} {}", if *alive { "came" } else { "went" })
+            }
+            Message::Takeover { number } => format!("to {to}: takeover {number}"),
+            Message::Report { number } => format!("to {to}: report {number}"),
+            Message::Lost { node, .. } => format!("to {to}: lost {node}"),
+            Message::Leave => format!("to {to}: leave"),
+        },
+        Effect::Dead { node } => format!("dead {node}"),
+        Effect::Ready => "ready".into(),
+        Effect::BecomeCoordinator => "coordinator".into(),
+        Effect::Failed(refusal) => format!("failed {}", refusal.code.entry().name),
+        Effect::Closed => "closed".into(),
+    }
+}
+
+#[track_caller]
+fn check(machine: &mut Membership, event: Event, expected: &[&str]) {
+    let mut effects = Effects::new();
+    assert_eq!(machine.step(event, &mut effects), Ok(()));
+    let told: Vec<String> = effects.iter().map(told).collect();
+    assert_eq!(told, expected);
+}
+
+#[track_caller]
+fn check_violation(machine: &Membership, from: u16, message: Message, expected: &'static str) {
+    let mut changed = machine.clone();
+    let mut effects = Effects::new();
+    let event = Event::Message { from: NodeId(from), message };
+    assert_eq!(changed.step(event, &mut effects), Err(Violation(expected)));
+    assert_eq!((&changed, effects.len()), (machine, 0), "a violation changes nothing");
+}
+
+fn view(number: u64, node: u16, life: u64, alive: bool) -> Message {
+    Message::View {
+        number: ViewNumber(number),
+        node: NodeId(node),
+        incarnation: Incarnation(life),
+        alive,
+    }
+}
+
+fn heard(from: u16, message: Message) -> Event {
+    Event::Message { from: NodeId(from), message }
+}
+
+fn asked_to_join(request: u64, join: Join) -> Event {
+    Event::JoinAsked { request: RequestId(request), join }
+}
+
+fn asked_for_link(request: u64, peer: Peer) -> Event {
+    Event::PeerAsked { request: RequestId(request), peer }
+}
+
+fn link_up(node: u16) -> Event {
+    Event::LinkUp { node: NodeId(node) }
+}
+
+fn link_lost(node: u16) -> Event {
+    Event::LinkLost { node: NodeId(node) }
+}
+
+fn founder() -> Membership {
+    let mut machine = Membership::new(identity(0));
+    check(&mut machine, Event::Found, &["ready"]);
+    machine
+}
+
+/// Node 1 of nodes 0, 1 and 2, all linked.
+fn middle() -> Membership {
+    let mut machine = Membership::new(identity(1));
+    check(&mut machine, Event::Joined(welcome(1, 2, &[0])), &["connect 0"]);
+    check(&mut machine, link_up(0), &["ready"]);
+    check(&mut machine, heard(0, view(3, 2, 2, true)), &[]);
+    check(&mut machine, asked_for_link(7, peer(2, 2, 3)), &["accept 7 from 2"]);
+    machine
+}
+
+#[test]
+fn the_founder_admits_and_tells_the_others() {
+    let mut machine = founder();
+    assert_eq!((machine.node(), machine.view()), (Some(NodeId(0)), ViewNumber(1)));
+    check(&mut machine, asked_to_join(1, join(1)), &["admit 1 as 1 in view 2"]);
+    check(&mut machine, asked_to_join(2, join(2)), &["admit 2 as 2 in view 3"]);
+    // Node 1 was not linked when node 2 came; it is told now.
+    check(
+        &mut machine,
+        asked_for_link(3, peer(1, 1, 2)),
+        &["accept 3 from 1", "to 1: view 3 2 came"],
+    );
+    check(&mut machine, asked_for_link(4, peer(2, 2, 3)), &["accept 4 from 2"]);
+    check(&mut machine, link_lost(1), &["dead 1", "to 2: view 4 1 went"]);
+    check(&mut machine, link_lost(1), &[]);
+    assert!(!machine.is_alive(NodeId(1)) && machine.has_been(NodeId(1)));
+    check(
+        &mut machine,
+        asked_to_join(5, join(3)),
+        &["to 2: view 5 3 came", "admit 5 as 3 in view 5"],
+    );
+    check(&mut machine, asked_to_join(6, join(4)), &["deny 6 ClusterFull"]);
+}
+
+type Change = fn(&mut Join);
+
+#[test]
+fn a_join_that_does_not_fit_is_refused_by_name() {
+    let mut machine = founder();
+    let cases: [(&str, Change); 4] = [
+        ("deny 1 VersionMismatch", |join| join.version = 2),
+        ("deny 1 NoSuchCluster", |join| join.cluster = "d".into()),
+        ("deny 1 LimitsMismatch", |join| join.limits = 1),
+        ("deny 1 BadConfiguration", |join| join.home_bytes = u64::MAX),
+    ];
+    for (expected, change) in cases {
+        let mut join = join(1);
+        change(&mut join);
+        check(&mut machine, asked_to_join(1, join), &[expected]);
+    }
+    assert_eq!(machine.view(), ViewNumber(1), "nobody was admitted");
+    check(&mut middle(), asked_to_join(1, join(9)), &["deny 1 NoSuchCluster"]);
+}
+
+#[test]
+fn an_admitted_joiner_that_dies_before_its_link_is_buried() {
+    let mut machine = founder();
+    check(&mut machine, asked_to_join(1, join(1)), &["admit 1 as 1 in view 2"]);
+    let request = RequestId(1);
+    check(&mut machine, Event::RequestLost { request }, &["dead 1"]);
+    check(&mut machine, asked_for_link(2, peer(1, 1, 2)), &["deny 2 NodeClosed"]);
+    check(&mut machine, asked_to_join(3, join(2)), &["admit 3 as 2 in view 4"]);
+}
+
+#[test]
+fn a_link_is_given_to_whom_the_view_names() {
+    let mut machine = middle();
+    check(&mut machine, asked_for_link(1, peer(3, 3, 4)), &[]);
+    check(&mut machine, heard(0, view(4, 3, 3, true)), &["accept 1 from 3"]);
+    check(&mut machine, asked_for_link(2, peer(3, 3, 4)), &["deny 2 ProtocolViolation"]);
+    check(&mut machine, asked_for_link(2, peer(0, 0, 1)), &["deny 2 ProtocolViolation"]);
+    check(&mut machine, asked_for_link(2, peer(2, 9, 3)), &["deny 2 NodeClosed"]);
+    // A view that came to nothing: its number is another's now.
+    check(&mut machine, asked_for_link(2, peer(4, 4, 4)), &["deny 2 NodeClosed"]);
+    let mut other = peer(5, 5, 9);
+    other.cluster = "d".into();
+    check(&mut machine, asked_for_link(2, other), &["deny 2 NoSuchCluster"]);
+    let mut other = peer(5, 5, 9);
+    other.version = 7;
+    check(&mut machine, asked_for_link(2, other), &["deny 2 VersionMismatch"]);
+}
+
+#[test]
+fn who_waits_in_vain_is_denied_and_who_goes_is_forgotten() {
+    let mut machine = middle();
+    check(&mut machine, asked_for_link(1, peer(3, 30, 4)), &[]);
+    check(&mut machine, asked_for_link(2, peer(3, 3, 4)), &[]);
+    check(&mut machine, heard(0, view(4, 3, 3, true)), &["deny 1 NodeClosed", "accept 2 from 3"]);
+    for request in 10..14 {
+        check(&mut machine, asked_for_link(request, peer(9, request, 99)), &[]);
+    }
+    check(&mut machine, asked_for_link(14, peer(9, 14, 99)), &["deny 14 Busy"]);
+    let request = RequestId(12);
+    check(&mut machine, Event::RequestLost { request }, &[]);
+    check(
+        &mut machine,
+        Event::Leave,
+        &[
+            "to 0: leave",
+            "to 2: leave",
+            "to 3: leave",
+            "deny 10 NodeClosed",
+            "deny 11 NodeClosed",
+            "deny 13 NodeClosed",
+            "closed",
+        ],
+    );
+    check(&mut machine, Event::Leave, &[]);
+    check(&mut machine, link_lost(0), &[]);
+    check(&mut machine, asked_for_link(1, peer(3, 3, 4)), &["deny 1 NodeClosed"]);
+    check(&mut machine, asked_to_join(1, join(1)), &["deny 1 NodeClosed"]);
+}
+
+#[test]
+fn a_joiner_waits_for_every_link_and_gives_up_with_its_coordinator() {
+    let mut machine = Membership::new(identity(3));
+    assert_eq!(machine.node(), None);
+    let connects = ["connect 0", "connect 1", "connect 2"];
+    check(&mut machine, Event::Joined(welcome(3, 7, &[0, 1, 2])), &connects);
+    check(&mut machine, link_up(1), &[]);
+    check(&mut machine, link_up(0), &[]);
+    check(&mut machine, link_lost(2), &[]);
+    assert!(machine.is_alive(NodeId(2)), "a joiner does not judge");
+    let mut lucky = machine.clone();
+    check(&mut lucky, heard(0, view(8, 2, 2, false)), &["dead 2", "ready"]);
+    check(&mut machine, link_lost(0), &["failed NoSuchCluster"]);
+
+    let mut machine = Membership::new(identity(2));
+    check(&mut machine, Event::Joined(welcome(2, 7, &[0, 1])), &["connect 0", "connect 1"]);
+    let mut unlucky = machine.clone();
+    let takeover = Message::Takeover { number: ViewNumber(6) };
+    check(&mut unlucky, heard(1, takeover), &["failed NoSuchCluster"]);
+    let refused = Event::Refused { node: NodeId(1), refusal: Refusal::new(ErrorCode::NodeClosed) };
+    check(&mut machine, refused, &["failed NodeClosed"]);
+}
+
+#[test]
+fn an_impossible_welcome_is_refused() {
+    let check_welcome = |welcome, expected| {
+        check(&mut Membership::new(identity(5)), Event::Joined(welcome), &[expected]);
+    };
+    check_welcome(welcome(4, 7, &[0]), "failed ProtocolViolation");
+    check_welcome(welcome(2, 7, &[0, 2]), "failed ProtocolViolation");
+    check_welcome(welcome(2, 7, &[1, 0]), "failed ProtocolViolation");
+    check_welcome(welcome(2, 7, &[]), "failed ProtocolViolation");
+    let mut other = welcome(2, 7, &[0]);
+    other.limits = 1;
+    check_welcome(other, "failed LimitsMismatch");
+}
+
+#[test]
+fn the_next_lowest_takes_over_and_brings_all_to_one_view() {
+    let mut machine = middle();
+    check(&mut machine, link_lost(0), &["dead 0", "to 2: takeover 3"]);
+    assert!(!machine.is_coordinator());
+    check(&mut machine, asked_to_join(1, join(9)), &["deny 1 NoSuchCluster"]);
+    // Node 2 had heard that node 3 came; node 3 has no link to here and cannot be watched.
+    check(&mut machine, heard(2, view(4, 3, 3, true)), &[]);
+    let report = Message::Report { number: ViewNumber(4) };
+    check(
+        &mut machine,
+        heard(2, report),
+        &["dead 3", "to 2: view 5 0 went", "to 2: view 6 3 went", "coordinator"],
+    );
+    check(&mut machine, asked_for_link(2, peer(3, 3, 4)), &["deny 2 NodeClosed"]);
+    assert!(machine.is_coordinator());
+    assert_eq!(machine.view(), ViewNumber(6));
+}
+
+#[test]
+fn a_new_coordinator_passes_on_what_others_missed() {
+    let mut machine = middle();
+    check(&mut machine, heard(0, view(4, 3, 3, true)), &[]);
+    check(&mut machine, asked_for_link(1, peer(3, 3, 4)), &["accept 1 from 3"]);
+    check(&mut machine, link_lost(0), &["dead 0", "to 2: takeover 4", "to 3: takeover 4"]);
+    let report = |number| Message::Report { number: ViewNumber(number) };
+    check(&mut machine, heard(2, report(3)), &[]);
+    check(
+        &mut machine,
+        heard(3, report(4)),
+        &["to 2: view 4 3 came", "to 2: view 5 0 went", "to 3: view 5 0 went", "coordinator"],
+    );
+}
+
+#[test]
+fn who_is_asked_at_a_takeover_tells_all_and_voids_the_former_coordinator() {
+    let mut machine = Membership::new(identity(2));
+    check(&mut machine, Event::Joined(welcome(2, 3, &[0, 1])), &["connect 0", "connect 1"]);
+    check(&mut machine, link_up(0), &[]);
+    check(&mut machine, link_up(1), &["ready"]);
+    check(&mut machine, heard(0, view(4, 3, 3, true)), &[]);
+    check(&mut machine, asked_for_link(1, peer(3, 3, 4)), &["accept 1 from 3"]);
+    check(&mut machine, link_lost(3), &["dead 3", "to 0: lost 3"]);
+    let takeover = Message::Takeover { number: ViewNumber(3) };
+    check(
+        &mut machine,
+        heard(1, takeover),
+        &["dead 0", "to 1: view 4 3 came", "to 1: lost 3", "to 1: report 4"],
+    );
+    check(&mut machine, heard(0, view(5, 3, 3, false)), &[]);
+    assert_eq!(machine.view(), ViewNumber(4), "the dead are not heard");
+    check(&mut machine, heard(1, view(5, 0, 0, false)), &[]);
+    check(&mut machine, heard(1, view(6, 3, 3, false)), &[]);
+    assert_eq!(machine.coordinator(), Some(NodeId(1)));
+}
+
+#[test]
+fn the_last_survivor_is_coordinator_at_once() {
+    let mut machine = middle();
+    check(&mut machine, heard(2, Message::Leave), &["dead 2", "to 0: lost 2"]);
+    check(&mut machine, heard(0, Message::Leave), &["dead 0", "coordinator"]);
+    assert_eq!(machine.view(), ViewNumber(5));
+}
+
+#[test]
+fn a_report_of_a_death_is_believed_once() {
+    let mut machine = founder();
+    check(&mut machine, asked_to_join(1, join(1)), &["admit 1 as 1 in view 2"]);
+    check(&mut machine, asked_for_link(2, peer(1, 1, 2)), &["accept 2 from 1"]);
+    check(
+        &mut machine,
+        asked_to_join(3, join(2)),
+        &["to 1: view 3 2 came", "admit 3 as 2 in view 3"],
+    );
+    let lost = |life| Message::Lost { node: NodeId(2), incarnation: Incarnation(life) };
+    check(&mut machine, heard(1, lost(77)), &[]);
+    check(&mut machine, heard(1, lost(2)), &["dead 2", "to 1: view 4 2 went"]);
+    check(&mut machine, heard(1, lost(2)), &[]);
+}
+
+#[test]
+fn an_expelled_node_stops() {
+    let mut machine = middle();
+    check(&mut machine, heard(0, view(4, 1, 1, false)), &["failed NodeClosed"]);
+    assert!(!machine.is_ready());
+}
+
+#[test]
+fn what_no_correct_member_says_changes_nothing() {
+    let machine = middle();
+    let number = ViewNumber(3);
+    check_violation(&machine, 9, Message::Leave, "message from a node that is no member");
+    check_violation(&machine, 1, Message::Leave, "message from this very node");
+    let not_coordinator = "view from a node that is not the coordinator";
+    check_violation(&machine, 2, view(4, 3, 3, true), not_coordinator);
+    check_violation(&founder_with_peer(), 1, view(3, 3, 3, true), not_coordinator);
+    check_violation(&machine, 0, view(5, 3, 3, true), "view out of order");
+    check_violation(&machine, 0, view(4, 2, 9, true), "view names a node by a used number");
+    check_violation(&machine, 0, view(4, 4, 9, true), "view names a node by a used number");
+    check_violation(&machine, 0, view(4, 2, 9, false), "view buries nobody");
+    check_violation(&machine, 0, view(4, 3, 3, false), "view buries nobody");
+    check_violation(&machine, 2, Message::Takeover { number }, "takeover by a higher node");
+    check_violation(&machine, 0, Message::Report { number }, "report without a question");
+    let mut taking_over = middle();
+    check(&mut taking_over, link_lost(0), &["dead 0", "to 2: takeover 3"]);
+    let report = Message::Report { number: ViewNumber(4) };
+    check_violation(&taking_over, 2, report, "report of views that were not told");
+    let mut old = middle();
+    check(&mut old, heard(0, view(3, 2, 2, true)), &[]);
+    check(&mut old, heard(0, view(1, 9, 9, false)), &[]);
+    assert_eq!(old, machine, "older views are past");
+}
+
+fn founder_with_peer() -> Membership {
+    let mut machine = founder();
+    check(&mut machine, asked_to_join(1, join(1)), &["admit 1 as 1 in view 2"]);
+    check(&mut machine, asked_for_link(2, peer(1, 1, 2)), &["accept 2 from 1"]);
+    machine
+}
+
+#[test]
+fn found_and_joined_happen_once() {
+    let mut machine = founder();
+    check(&mut machine, Event::Found, &[]);
+    check(&mut machine, Event::Joined(welcome(2, 7, &[0])), &[]);
+    assert_eq!(machine.alive().collect::<Vec<_>>(), vec![(NodeId(0), Incarnation(0))]);
+}

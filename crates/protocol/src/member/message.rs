@@ -1,0 +1,145 @@
+//! What members say to each other about who is there.
+
+use crate::wire::{BODY, Class, Reader, Violation, Writer};
+use farside_base::{Incarnation, NodeId, ViewNumber};
+
+/// A message of the family `Member`. A view is one change: the node that came or went.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Message {
+    /// From the coordinator, or to a node that is becoming it: view `number` differs from the one
+    /// before by this node.
+    View {
+        /// The view's number.
+        number: ViewNumber,
+        /// Who came or went.
+        node: NodeId,
+        /// Its life.
+        incarnation: Incarnation,
+        /// It came.
+        alive: bool,
+    },
+    /// From a node that found everyone below it dead: tell me the views after `number`.
+    Takeover {
+        /// The last view it knows.
+        number: ViewNumber,
+    },
+    /// The answer, after those views: my last one is `number`.
+    Report {
+        /// The last view of the sender.
+        number: ViewNumber,
+    },
+    /// To the coordinator: my link to this node broke.
+    Lost {
+        /// The node.
+        node: NodeId,
+        /// Its life.
+        incarnation: Incarnation,
+    },
+    /// The sender leaves; its memory is gone.
+    Leave,
+}
+
+impl Message {
+    /// All go in one class, so that they arrive in the order in which they were sent.
+    /// Handling one never waits for room to send another, so this closes no circle.
+    pub const fn class(&self) -> Class {
+        Class::Forward
+    }
+
+    /// As a body.
+    pub fn encode(&self) -> [u8; BODY] {
+        let writer = Writer::new();
+        match *self {
+            Self::View { number, node, incarnation, alive } => {
+                writer.u8(1).u8(u8::from(alive)).u16(node.0).u64(number.0).u64(incarnation.0)
+            }
+            Self::Takeover { number } => writer.u8(2).u64(number.0),
+            Self::Report { number } => writer.u8(3).u64(number.0),
+            Self::Lost { node, incarnation } => writer.u8(4).u16(node.0).u64(incarnation.0),
+            Self::Leave => writer.u8(5),
+        }
+        .finish()
+    }
+
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// [`Violation`]: no correct peer sends this. Close the link.
+    pub fn decode(body: &[u8; BODY]) -> Result<Self, Violation> {
+        let mut reader = Reader::new(body);
+        let message = match reader.u8()? {
+            1 => {
+                let alive = match reader.u8()? {
+                    0 => false,
+                    1 => true,
+                    _ => return Err(Violation("neither alive nor dead")),
+                };
+                let node = NodeId(reader.u16()?);
+                Self::View {
+                    number: ViewNumber(reader.u64()?),
+                    node,
+                    incarnation: Incarnation(reader.u64()?),
+                    alive,
+                }
+            }
+            2 => Self::Takeover { number: ViewNumber(reader.u64()?) },
+            3 => Self::Report { number: ViewNumber(reader.u64()?) },
+            4 => {
+                Self::Lost { node: NodeId(reader.u16()?), incarnation: Incarnation(reader.u64()?) }
+            }
+            5 => Self::Leave,
+            _ => return Err(Violation("unknown member message")),
+        };
+        reader.finish()?;
+        Ok(message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn samples() -> [Message; 6] {
+        let (node, incarnation, number) = (NodeId(7), Incarnation(u64::MAX), ViewNumber(1 << 40));
+        let view = |alive| Message::View { number, node, incarnation, alive };
+        [
+            view(true),
+            view(false),
+            Message::Takeover { number },
+            Message::Report { number },
+            Message::Lost { node, incarnation },
+            Message::Leave,
+        ]
+    }
+
+    #[test]
+    fn whatever_is_read_is_what_would_be_written() {
+        for message in samples() {
+            for at in 0..BODY {
+                for value in 0..=255 {
+                    let mut body = message.encode();
+                    body[at] = value;
+                    if let Ok(read) = Message::decode(&body) {
+                        assert_eq!(read.encode(), body, "byte {at} = {value} of {message:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn bodies_come_back_and_junk_does_not() {
+        for message in samples() {
+            let mut body = message.encode();
+            assert_eq!(Message::decode(&body), Ok(message));
+            body[BODY - 1] = 1;
+            assert_eq!(Message::decode(&body), Err(Violation("padding is not zero")));
+        }
+        for kind in [0, 6, 255] {
+            let body = Writer::new().u8(kind).finish();
+            assert_eq!(Message::decode(&body), Err(Violation("unknown member message")));
+        }
+        let body = Writer::new().u8(1).u8(2).finish();
+        assert_eq!(Message::decode(&body), Err(Violation("neither alive nor dead")));
+    }
+}

@@ -1,0 +1,30 @@
+//! Membership: who is in the cluster, under which number, in which numbered view.
+//!
+//! - [`hello`]: what a process says before it has a link, and the answers.
+//! - [`message`]: what members say to each other.
+//! - [`membership`]: the machine; its events and effects.
+//!
+//! The cluster has one *rendezvous name*, bound by the coordinator: the lowest live node. A process
+//! that finds the name unbound founds the cluster; otherwise it sends [`Join`] there, gets
+//! [`Welcome`], and connects with [`Peer`] to every member. A link that breaks is a dead process:
+//! the machine trusts its runtime in that (on one machine the operating system knows).
+//!
+//! What is absent: a quorum. Two halves that cannot see each other both go on, each without the
+//! memory of the other; what was lent across is dropped by both.
+
+mod canary;
+mod event;
+pub mod hello;
+pub mod membership;
+pub mod message;
+mod roster;
+
+#[cfg(canary)]
+pub use canary::Mutant;
+pub use event::{Effect, Effects, Event, Identity, RequestId};
+pub use hello::{
+    Answer, EXTRA_MAX, HELLO_MAX, Hello, HelloError, Join, PROTOCOL_VERSION, Peer, PeerReply,
+    Refusal, Welcome, valid_cluster_name,
+};
+pub use membership::Membership;
+pub use message::Message;

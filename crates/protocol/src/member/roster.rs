@@ -1,0 +1,136 @@
+//! Everybody that a node ever knew of, with the views in which they came and went.
+
+use super::event::RequestId;
+use super::message::Message;
+use alloc::vec::Vec;
+use farside_base::{Incarnation, NodeId, ViewNumber};
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Member {
+    pub(super) node: NodeId,
+    pub(super) incarnation: Incarnation,
+    /// The view it came with; 0 where that was before this node's time.
+    pub(super) born: ViewNumber,
+    /// The view it went with.
+    pub(super) died: Option<ViewNumber>,
+    /// Declared dead here. Invariant: true when `died` is some.
+    pub(super) gone: bool,
+    /// There is a link to it. Invariant: false when `gone`.
+    pub(super) linked: bool,
+    /// At the coordinator: its `Join`, until it is linked.
+    pub(super) join: Option<RequestId>,
+    /// During a takeover: the last view it knows.
+    pub(super) reported: Option<ViewNumber>,
+}
+
+impl Member {
+    pub(super) const fn new(node: NodeId, incarnation: Incarnation, born: ViewNumber) -> Self {
+        Self {
+            node,
+            incarnation,
+            born,
+            died: None,
+            gone: false,
+            linked: false,
+            join: None,
+            reported: None,
+        }
+    }
+
+    /// The view that names it.
+    pub(super) const fn coming(&self) -> Message {
+        Message::View {
+            number: self.born,
+            node: self.node,
+            incarnation: self.incarnation,
+            alive: true,
+        }
+    }
+
+    /// The view that buries it.
+    pub(super) const fn going(&self, number: ViewNumber) -> Message {
+        Message::View { number, node: self.node, incarnation: self.incarnation, alive: false }
+    }
+
+    /// Found dead, and no view has said so yet.
+    pub(super) const fn is_unburied(&self) -> bool {
+        self.gone && self.died.is_none()
+    }
+}
+
+/// Members in rising order of numbers, the dead ones too.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub(super) struct Roster {
+    members: Vec<Member>,
+}
+
+impl Roster {
+    pub(super) fn iter(&self) -> core::slice::Iter<'_, Member> {
+        self.members.iter()
+    }
+
+    pub(super) fn iter_mut(&mut self) -> core::slice::IterMut<'_, Member> {
+        self.members.iter_mut()
+    }
+
+    pub(super) fn first(&self) -> Option<NodeId> {
+        self.members.first().map(|member| member.node)
+    }
+
+    pub(super) fn last(&self) -> Option<NodeId> {
+        self.members.last().map(|member| member.node)
+    }
+
+    /// The lowest that is not known to be dead.
+    pub(super) fn lowest_alive(&self) -> Option<NodeId> {
+        self.find_where(|member| !member.gone)
+    }
+
+    /// The lowest of which this is true.
+    pub(super) fn find_where(&self, test: impl Fn(&Member) -> bool) -> Option<NodeId> {
+        self.iter().find(|member| test(member)).map(|member| member.node)
+    }
+
+    /// All of which this is true.
+    pub(super) fn all_where(&self, test: impl Fn(&Member) -> bool) -> Vec<NodeId> {
+        let found = self.iter().filter(|member| test(member));
+        found.map(|member| member.node).collect()
+    }
+
+    pub(super) fn insert(&mut self, member: Member) {
+        let at = self.members.partition_point(|known| known.node <= member.node);
+        self.members.insert(at, member);
+    }
+
+    pub(super) fn find(&self, node: NodeId) -> Option<&Member> {
+        // A number that was reused (only a mutant does that) means its youngest bearer.
+        self.iter().rev().find(|member| member.node == node)
+    }
+
+    pub(super) fn find_mut(&mut self, node: NodeId) -> Option<&mut Member> {
+        self.iter_mut().rev().find(|member| member.node == node)
+    }
+
+    /// Marks a node as dead; false when it was, or is not known.
+    pub(super) fn declare(&mut self, node: NodeId) -> bool {
+        let Some(member) = self.find_mut(node) else {
+            return false;
+        };
+        let alive = !member.gone;
+        member.gone = true;
+        member.linked = false;
+        member.join = None;
+        alive
+    }
+
+    /// The views after `number`, in order. Complete for a number that is not before this node's time.
+    pub(super) fn views_after(&self, number: ViewNumber) -> Vec<Message> {
+        let comings = self.iter().map(|member| (member.born, member.coming()));
+        let goings =
+            self.iter().filter_map(|member| member.died.map(|died| (died, member.going(died))));
+        let mut views: Vec<(ViewNumber, Message)> =
+            comings.chain(goings).filter(|(view, _)| *view > number).collect();
+        views.sort_unstable_by_key(|(view, _)| *view);
+        views.into_iter().map(|(_, message)| message).collect()
+    }
+}

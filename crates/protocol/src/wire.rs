@@ -1,0 +1,180 @@
+//! The common form of node-to-node messages: 56 bytes, so that one fits a 64-byte slot of a ring
+//! together with the slot's sequence word.
+//!
+//! ```text
+//! 0        1       2           4                 8                                   56
+//! +--------+-------+-----------+-----------------+------------------------------------+
+//! | family | class | sequence  | credits, unused |  body, laid out by the family      |
+//! +--------+-------+-----------+-----------------+------------------------------------+
+//! ```
+//! All integers are little-endian. The header belongs to [`crate::channel`].
+
+/// Bytes of a family's body.
+pub const BODY: usize = 48;
+
+/// Bytes of a whole message.
+pub const MESSAGE: usize = BODY + 8;
+
+/// Which machine a message is for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum Family {
+    /// [`crate::coherence`].
+    Coherence = 1,
+    /// [`crate::lock`].
+    Lock = 2,
+    /// [`crate::member`].
+    Member = 3,
+    /// [`crate::allocate`].
+    Allocate = 4,
+    /// Credits alone.
+    Credit = 5,
+}
+
+impl Family {
+    /// From the byte of the wire.
+    pub const fn from_bits(bits: u8) -> Option<Self> {
+        match bits {
+            1 => Some(Self::Coherence),
+            2 => Some(Self::Lock),
+            3 => Some(Self::Member),
+            4 => Some(Self::Allocate),
+            5 => Some(Self::Credit),
+            _ => None,
+        }
+    }
+}
+
+/// The three classes that never wait for one another, so that full queues cannot close a circle:
+/// a request may cause forwards and replies, a forward only replies, a reply nothing.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(u8)]
+pub enum Class {
+    /// From a node to a home.
+    Request = 0,
+    /// From a home to whoever holds something.
+    Forward = 1,
+    /// Answers.
+    Reply = 2,
+}
+
+impl Class {
+    /// Every class.
+    pub const ALL: [Self; 3] = [Self::Request, Self::Forward, Self::Reply];
+
+    /// From the byte of the wire.
+    pub const fn from_bits(bits: u8) -> Option<Self> {
+        match bits {
+            0 => Some(Self::Request),
+            1 => Some(Self::Forward),
+            2 => Some(Self::Reply),
+            _ => None,
+        }
+    }
+}
+
+/// A message that no correct peer sends; says which rule it broke. The link is closed for it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Violation(pub &'static str);
+
+/// Writes the fields of a body one after the other.
+#[derive(Clone, Debug)]
+pub struct Writer {
+    body: [u8; BODY],
+    at: usize,
+}
+
+impl Writer {
+    /// An empty body.
+    pub const fn new() -> Self {
+        Self { body: [0; BODY], at: 0 }
+    }
+
+    fn put(mut self, bytes: &[u8]) -> Self {
+        let end = self.at + bytes.len();
+        assert!(end <= BODY, "the layout of a message fits its body");
+        self.body[self.at..end].copy_from_slice(bytes);
+        self.at = end;
+        self
+    }
+
+    /// Adds a byte.
+    pub fn u8(self, value: u8) -> Self {
+        self.put(&[value])
+    }
+
+    /// Adds two bytes.
+    pub fn u16(self, value: u16) -> Self {
+        self.put(&value.to_le_bytes())
+    }
+
+    /// Adds four bytes.
+    pub fn u32(self, value: u32) -> Self {
+        self.put(&value.to_le_bytes())
+    }
+
+    /// Adds eight bytes.
+    pub fn u64(self, value: u64) -> Self {
+        self.put(&value.to_le_bytes())
+    }
+
+    /// The body, padded with zeroes.
+    pub const fn finish(self) -> [u8; BODY] {
+        self.body
+    }
+}
+
+impl Default for Writer {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Reads the fields of a body one after the other.
+#[derive(Clone, Debug)]
+pub struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    /// Reads from the start of a body.
+    pub const fn new(body: &'a [u8; BODY]) -> Self {
+        Self { rest: body }
+    }
+
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], Violation> {
+        let (head, rest) =
+            self.rest.split_first_chunk::<N>().ok_or(Violation("message too short"))?;
+        self.rest = rest;
+        Ok(*head)
+    }
+
+    /// Takes a byte.
+    pub fn u8(&mut self) -> Result<u8, Violation> {
+        Ok(self.take::<1>()?[0])
+    }
+
+    /// Takes two bytes.
+    pub fn u16(&mut self) -> Result<u16, Violation> {
+        Ok(u16::from_le_bytes(self.take()?))
+    }
+
+    /// Takes four bytes.
+    pub fn u32(&mut self) -> Result<u32, Violation> {
+        Ok(u32::from_le_bytes(self.take()?))
+    }
+
+    /// Takes eight bytes.
+    pub fn u64(&mut self) -> Result<u64, Violation> {
+        Ok(u64::from_le_bytes(self.take()?))
+    }
+
+    /// Checks that only padding is left.
+    pub fn finish(self) -> Result<(), Violation> {
+        if self.rest.iter().all(|byte| *byte == 0) {
+            Ok(())
+        } else {
+            Err(Violation("padding is not zero"))
+        }
+    }
+}
