@@ -1,0 +1,353 @@
+//! Atomic operations of a session: on words, on a line, over several lines.
+//!
+//! They run at the node that holds the line, under the line's tag, so that adapter and processor
+//! atomics never mix. Each orders: earlier writes of the session are visible before it.
+
+use crate::hit::{Claim, Lines, TagValue};
+use crate::memory::{Piece, Session, pieces};
+use crate::operation::Kind;
+use crate::{Error, ErrorCode, GlobalAddress};
+use farside_base::LineAddress;
+use farside_protocol::coherence::{Level, Want};
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::Poll;
+
+/// Bytes of an `atomic` call that fit the stack.
+const STACK: usize = 512;
+
+macro_rules! word_atomics {
+    ($(
+        $(#[$doc:meta])*
+        fn $name:ident, $twin:ident($($arg:ident),*) => $kind:expr, $change:expr;
+    )*) => {$(
+        $(#[$doc])*
+        ///
+        /// *Guarantees*: atomic against every access of every node; orders like a
+        /// [`fence`](Self::fence) before it. *Units*: 8 bytes, little-endian, 8-byte aligned.
+        /// *Blocks* until this node owns the line. *Cost*: a locked instruction on an owned line, else
+        /// one request to the home. *Source*: 004 §4.1.
+        ///
+        /// # Errors
+        /// `Misaligned`, those of [`read`](Self::read), and the first failure of an earlier write.
+        #[inline]
+        pub fn $name(&mut self, address: GlobalAddress, $($arg: u64),*) -> Result<u64, Error> {
+            if self.is_settled()
+                && address.offset().is_multiple_of(8)
+                && let Some(before) = self.lines().update(address, $change)
+            {
+                self.hit();
+                return Ok(before);
+            }
+            let (core, parker, waker) = self.waiting();
+            Self::block(&core, &parker, &waker, self.$twin(address, $($arg),*))
+        }
+
+        #[doc = concat!("The awaitable twin of [`", stringify!($name), "`](Self::", stringify!($name), ").")]
+        ///
+        /// # Errors
+        #[doc = concat!("As `", stringify!($name), "`.")]
+        pub async fn $twin(&mut self, address: GlobalAddress, $($arg: u64),*) -> Result<u64, Error> {
+            self.word($kind, address).await
+        }
+    )*};
+}
+
+impl Session {
+    word_atomics! {
+        /// Adds to a word, wrapping, and tells the value before.
+        fn fetch_add, fetch_add_async(add) => Kind::FetchAdd(add), |word| word.wrapping_add(add);
+
+        /// Replaces a word if it is as expected, and tells the value before either way.
+        fn compare_swap, compare_swap_async(expected, new) => Kind::CompareSwap(expected, new),
+            |word| if word == expected { new } else { word };
+
+        /// Replaces a word and tells the value before.
+        fn swap, swap_async(new) => Kind::Swap(new), |_| new;
+    }
+
+    async fn word(&mut self, kind: Kind, address: GlobalAddress) -> Result<u64, Error> {
+        if !address.offset().is_multiple_of(8) {
+            return Err(Error::at(ErrorCode::Misaligned, address));
+        }
+        self.fence_async().await?;
+        let piece = Piece { address, at: 0, bytes: 8 };
+        self.call(kind, piece, &[]).await
+    }
+
+    /// Runs `change` on bytes of one line as one atomic step, and returns what it returns.
+    ///
+    /// *Guarantees*: nobody reads or writes the line between; orders like a [`fence`](Self::fence)
+    /// before it. Keep `change` short: others that want the line wait. A panic in it leaves the bytes
+    /// as they were. *Blocks* until this node owns the line. *Cost*: as
+    /// [`fetch_add`](Self::fetch_add), and two copies of the bytes. *Source*: 004 §4.1 `Atomic`.
+    ///
+    /// # Errors
+    /// `LineSpanning` when the bytes cross a line (use [`write_atomic`](Self::write_atomic)), and as
+    /// `fetch_add`.
+    #[inline]
+    pub fn atomic<R>(
+        &mut self,
+        address: GlobalAddress,
+        bytes: usize,
+        change: impl FnOnce(&mut [u8]) -> R,
+    ) -> Result<R, Error> {
+        if self.is_settled()
+            && bytes > 0
+            && bytes <= address.line_size().bytes() - address.offset_in_line()
+        {
+            let lines = Arc::clone(self.lines());
+            if let Some(claim) = lines.claim(address, bytes, false) {
+                let result = change_line(&claim, address, bytes, change);
+                self.hit();
+                return Ok(result);
+            }
+        }
+        let (core, parker, waker) = self.waiting();
+        Self::block(&core, &parker, &waker, self.atomic_async(address, bytes, change))
+    }
+
+    /// The awaitable twin of [`atomic`](Self::atomic); `change` itself must not wait.
+    ///
+    /// # Errors
+    /// As `atomic`.
+    pub async fn atomic_async<R>(
+        &mut self,
+        address: GlobalAddress,
+        bytes: usize,
+        change: impl FnOnce(&mut [u8]) -> R,
+    ) -> Result<R, Error> {
+        self.check_size(address, bytes)?;
+        if bytes > address.line_size().bytes() - address.offset_in_line() {
+            return Err(Error::at(ErrorCode::LineSpanning, address));
+        }
+        self.fence_async().await?;
+        let piece = Piece { address, at: 0, bytes };
+        let pins = Pins::take(self, Want::Write, &[piece]).await?;
+        let lines = Arc::clone(pins.session.lines());
+        let claim = claim_pinned(&lines, piece)?;
+        Ok(change_line(&claim, address, bytes, change))
+    }
+
+    /// Reads bytes of any number of lines as they were at one moment.
+    ///
+    /// *Guarantees*: no write of another session, in whole or in part, comes between the lines.
+    /// *Blocks* like [`read`](Self::read). *Cost*: as `read` when the lines are here and still; else
+    /// the lines are held at this node one after the other while they are fetched.
+    ///
+    /// # Errors
+    /// As `read`; `CacheFull` when the lines cannot all be cached at a time.
+    pub fn read_atomic(&mut self, address: GlobalAddress, out: &mut [u8]) -> Result<(), Error> {
+        let (core, parker, waker) = self.waiting();
+        Self::block(&core, &parker, &waker, self.read_atomic_async(address, out))
+    }
+
+    /// The awaitable twin of [`read_atomic`](Self::read_atomic).
+    ///
+    /// # Errors
+    /// As `read_atomic`.
+    pub async fn read_atomic_async(
+        &mut self,
+        address: GlobalAddress,
+        out: &mut [u8],
+    ) -> Result<(), Error> {
+        self.check_size(address, out.len())?;
+        self.fence_async().await?;
+        let parts = pieces(address, out.len()).collect::<Result<Vec<_>, _>>()?;
+        if let [only] = parts.as_slice() {
+            return self.read_async(only.address, out).await;
+        }
+        if snapshot(self.lines(), &parts, out) {
+            return Ok(());
+        }
+        let pins = Pins::take(self, Want::Read, &parts).await?;
+        let lines = pins.session.lines();
+        while !snapshot(lines, &parts, out) {
+            // A writer of this node is in one of the lines, or the home of one has died.
+            for part in &parts {
+                check_pinned(lines, *part, Level::Shared)?;
+            }
+            std::hint::spin_loop();
+        }
+        Ok(())
+    }
+
+    /// Writes bytes of any number of lines as one atomic step.
+    ///
+    /// *Guarantees*: every [`read_atomic`](Self::read_atomic) sees all of it or nothing; a plain read
+    /// sees each line whole. Visible to all when it returns; earlier writes of the session are visible
+    /// before it. *Blocks* until this node owns all the lines. *Cost*: one request per line that is not
+    /// owned, one after the other in the order of addresses (which excludes deadlock).
+    ///
+    /// # Errors
+    /// As [`write`](Self::write), all at once; nothing is written then. `CacheFull` when the lines
+    /// cannot all be cached at a time.
+    pub fn write_atomic(&mut self, address: GlobalAddress, bytes: &[u8]) -> Result<(), Error> {
+        let (core, parker, waker) = self.waiting();
+        Self::block(&core, &parker, &waker, self.write_atomic_async(address, bytes))
+    }
+
+    /// The awaitable twin of [`write_atomic`](Self::write_atomic).
+    ///
+    /// # Errors
+    /// As `write_atomic`.
+    pub async fn write_atomic_async(
+        &mut self,
+        address: GlobalAddress,
+        bytes: &[u8],
+    ) -> Result<(), Error> {
+        self.check_size(address, bytes.len())?;
+        self.fence_async().await?;
+        let parts = pieces(address, bytes.len()).collect::<Result<Vec<_>, _>>()?;
+        let pins = Pins::take(self, Want::Write, &parts).await?;
+        let lines = Arc::clone(pins.session.lines());
+        // In the order of addresses: two writers of this node cannot wait for each other.
+        let claims = parts
+            .iter()
+            .map(|part| claim_pinned(&lines, *part))
+            .collect::<Result<Vec<Claim<'_>>, Error>>()?;
+        for (part, claim) in parts.iter().zip(&claims) {
+            claim.write(part.address.offset_in_line(), &bytes[part.at..part.at + part.bytes]);
+        }
+        Ok(())
+    }
+}
+
+fn change_line<R>(
+    claim: &Claim<'_>,
+    address: GlobalAddress,
+    bytes: usize,
+    change: impl FnOnce(&mut [u8]) -> R,
+) -> R {
+    let mut stack = [0; STACK];
+    let mut heap = Vec::new();
+    let copy = match stack.get_mut(..bytes) {
+        Some(copy) => copy,
+        None => {
+            heap.resize(bytes, 0);
+            heap.as_mut_slice()
+        }
+    };
+    claim.read(address.offset_in_line(), copy);
+    let result = change(copy);
+    claim.write(address.offset_in_line(), copy);
+    result
+}
+
+/// Takes the busy bit of a line that is pinned at this node; waits for local writers only.
+fn claim_pinned(lines: &Lines, piece: Piece) -> Result<Claim<'_>, Error> {
+    let mut tries = 0_u32;
+    loop {
+        if let Some(claim) = lines.claim(piece.address, piece.bytes, piece.continues()) {
+            return Ok(claim);
+        }
+        check_pinned(lines, piece, Level::Dirty)?;
+        tries += 1;
+        if tries < 64 {
+            std::hint::spin_loop();
+        } else {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// A pinned line stays at its level, unless its home dies.
+fn check_pinned(lines: &Lines, piece: Piece, level: Level) -> Result<(), Error> {
+    if lines.here(piece.address.line()).0.level >= level {
+        Ok(())
+    } else {
+        Err(Error::at(ErrorCode::NodeLost, piece.address))
+    }
+}
+
+/// Copies all lines between two looks at all tags; false when one of them moved or is not here.
+fn snapshot(lines: &Lines, parts: &[Piece], out: &mut [u8]) -> bool {
+    let mut seen: Vec<TagValue> = Vec::with_capacity(parts.len());
+    for part in parts {
+        let look = lines.spot(part.address.line()).and_then(|spot| {
+            spot.look(part.address.offset_in_line(), part.bytes, part.continues())
+        });
+        match look {
+            Some(value) => seen.push(value),
+            None => return false,
+        }
+    }
+    for part in parts {
+        match lines.spot(part.address.line()) {
+            Some(spot) => {
+                spot.copy_out(
+                    part.address.offset_in_line(),
+                    &mut out[part.at..part.at + part.bytes],
+                );
+            }
+            None => return false,
+        }
+    }
+    parts.iter().zip(seen).all(|(part, seen)| {
+        lines.spot(part.address.line()).is_some_and(|spot| spot.tag.unchanged(seen))
+    })
+}
+
+/// Lines kept at this node; dropping lets them go.
+struct Pins<'a> {
+    session: &'a mut Session,
+    pinned: Vec<LineAddress>,
+    gated: bool,
+}
+
+impl<'a> Pins<'a> {
+    async fn take(session: &'a mut Session, want: Want, parts: &[Piece]) -> Result<Self, Error> {
+        let mut pins = Self { session, pinned: Vec::with_capacity(parts.len()), gated: false };
+        pins.check_room(parts)?;
+        if parts.len() > 1 {
+            let core = Arc::clone(&pins.session.core);
+            poll_fn(|context| {
+                if core.gate.swap(true, Ordering::Acquire) {
+                    context.waker().wake_by_ref();
+                    Poll::Pending
+                } else {
+                    Poll::Ready(())
+                }
+            })
+            .await;
+            pins.gated = true;
+        }
+        for part in parts {
+            pins.session.call(Kind::Pin(want), *part, &[]).await?;
+            pins.pinned.push(part.address.line());
+        }
+        Ok(pins)
+    }
+
+    /// Whether the cache can hold all the lines at a time: one way of each set stays free for others.
+    fn check_room(&self, parts: &[Piece]) -> Result<(), Error> {
+        let lines = self.session.lines();
+        let mut sets: Vec<_> = parts
+            .iter()
+            .filter(|part| part.address.home() != lines.me())
+            .map(|part| lines.set_name(part.address.line()))
+            .collect();
+        sets.sort_unstable();
+        if sets.chunk_by(|a, b| a == b).any(|same| same.len() >= Lines::WAYS) {
+            return Err(Error::at(ErrorCode::CacheFull, parts[0].address));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Pins<'_> {
+    fn drop(&mut self) {
+        if !self.pinned.is_empty() {
+            self.session.core.with_engine(|engine| {
+                for line in self.pinned.drain(..) {
+                    engine.unpin(line);
+                }
+                engine.follow_up();
+            });
+        }
+        if self.gated {
+            self.session.core.gate.store(false, Ordering::Release);
+        }
+    }
+}

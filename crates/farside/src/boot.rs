@@ -1,0 +1,407 @@
+//! Joining, links and deaths: carries out what the membership machine wants.
+
+use crate::engine::Engine;
+use crate::peer::Peer;
+use farside_base::{ErrorCode, Incarnation, LinkId, NodeId, RegionToken};
+use farside_fabric::{Fabric, FabricError, LinkEvent, Port, PortSpec};
+use farside_protocol::channel::Messenger;
+use farside_protocol::coherence;
+use farside_protocol::member::{
+    self, Answer, Effect, Event, Hello, Message, PROTOCOL_VERSION, PeerReply, Refusal, RequestId,
+};
+use farside_protocol::wire::{BODY, Family, Violation};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Marks requests that came in at the rendezvous name.
+const AT_RENDEZVOUS: u64 = 1 << 63;
+
+/// The name where a cluster takes new nodes in.
+pub(crate) fn rendezvous_name(cluster: &str) -> String {
+    format!("farside.{cluster}")
+}
+
+/// The name where a node takes links of other nodes.
+pub(crate) fn member_name(cluster: &str, node: NodeId) -> String {
+    format!("farside.{cluster}.{node}")
+}
+
+/// A link on its way to a member.
+#[derive(Clone, Copy, Debug)]
+struct Connecting {
+    node: NodeId,
+    incarnation: Incarnation,
+    /// `None` while the member does not listen yet.
+    link: Option<LinkId>,
+}
+
+/// What joining and leaving needs beside the machine.
+pub(crate) struct Boot {
+    pub(crate) cluster: String,
+    pub(crate) fabric: Arc<dyn Fabric>,
+    connecting: Vec<Connecting>,
+    /// A joiner's link to the rendezvous name, kept until it is linked to the coordinator.
+    pub(crate) joining: Option<(Box<dyn Port>, LinkId, NodeId)>,
+    /// The rendezvous name is to be bound as soon as it is free.
+    wants_rendezvous: bool,
+    /// The effects of a membership step are being carried out; reports wait.
+    stepping: bool,
+    reports: VecDeque<Event>,
+    pub(crate) ready: bool,
+    pub(crate) closed: bool,
+    pub(crate) refused: Option<Refusal>,
+}
+
+impl Boot {
+    pub(crate) fn new(cluster: String, fabric: Arc<dyn Fabric>) -> Self {
+        Self {
+            cluster,
+            fabric,
+            connecting: Vec::new(),
+            joining: None,
+            wants_rendezvous: false,
+            stepping: false,
+            reports: VecDeque::new(),
+            ready: false,
+            closed: false,
+            refused: None,
+        }
+    }
+}
+
+impl Engine {
+    /// One step of the membership machine and all its effects, before any other step of it: what
+    /// effects report back waits in a queue.
+    fn step_member(&mut self, event: Event) -> Result<(), Violation> {
+        if self.boot.stepping {
+            self.boot.reports.push_back(event);
+            return Ok(());
+        }
+        self.boot.stepping = true;
+        let mut effects = Vec::new(); // changes of membership are rare
+        let first = self.membership.step(event, &mut effects);
+        loop {
+            for effect in effects.drain(..) {
+                self.route_member(effect);
+            }
+            let Some(report) = self.boot.reports.pop_front() else {
+                break;
+            };
+            if let Err(violation) = self.membership.step(report, &mut effects) {
+                self.failure = Some(violation.0);
+            }
+        }
+        self.boot.stepping = false;
+        first
+    }
+
+    /// A step of this node's own, which the machine cannot refuse.
+    pub(crate) fn member_own(&mut self, event: Event) {
+        if let Err(violation) = self.step_member(event) {
+            self.failure = Some(violation.0);
+        }
+    }
+
+    pub(crate) fn member_message(
+        &mut self,
+        from: NodeId,
+        body: &[u8; BODY],
+    ) -> Result<(), Violation> {
+        let message = Message::decode(body)?;
+        self.step_member(Event::Message { from, message })
+    }
+
+    fn route_member(&mut self, effect: Effect) {
+        match effect {
+            Effect::Connect { node, incarnation } => {
+                self.boot.connecting.push(Connecting { node, incarnation, link: None });
+                self.retry_connections();
+            }
+            Effect::Admit { request, welcome } => {
+                let answer = welcome.encode();
+                self.answer(request, |port, link, queue| port.accept(link, &answer, queue));
+            }
+            Effect::Deny { request, refusal } => {
+                let answer = refusal.encode();
+                self.answer(request, |port, link, _| port.refuse(link, &answer));
+            }
+            Effect::AcceptPeer { request, peer } => self.accept_peer(request, &peer),
+            Effect::Send { to, message } => {
+                self.peers.push(to, message.class(), Family::Member, &message.encode());
+            }
+            Effect::Dead { node } => self.node_dead(node),
+            Effect::Ready => self.boot.ready = true,
+            Effect::BecomeCoordinator => {
+                self.boot.wants_rendezvous = true;
+                self.bind_rendezvous();
+            }
+            Effect::Failed(refusal) => {
+                self.closed_with.get_or_insert(ErrorCode::NodeClosed);
+                self.boot.refused = Some(refusal);
+            }
+            Effect::Closed => self.boot.closed = true,
+        }
+    }
+
+    fn answer(
+        &mut self,
+        request: RequestId,
+        answer: impl FnOnce(
+            &mut dyn Port,
+            LinkId,
+            farside_base::ReceiveQueueId,
+        ) -> Result<(), FabricError>,
+    ) {
+        let link = LinkId((request.0 & !AT_RENDEZVOUS) as u32);
+        let done = if request.0 & AT_RENDEZVOUS == 0 {
+            answer(&mut *self.port, link, self.peers.receives)
+        } else {
+            match self.peers.rendezvous.as_mut() {
+                Some((port, queue)) => answer(&mut **port, link, *queue),
+                None => Err(FabricError::PeerLost),
+            }
+        };
+        if done.is_err() {
+            self.member_own(Event::RequestLost { request });
+        }
+    }
+
+    /// Tries once more to bind the rendezvous name, if this node should have it and has not.
+    pub(crate) fn bind_rendezvous(&mut self) {
+        if !self.boot.wants_rendezvous || self.peers.rendezvous.is_some() {
+            return;
+        }
+        let listen = Some(rendezvous_name(&self.boot.cluster));
+        let Ok(mut port) = self.boot.fabric.open(&PortSpec { listen }) else {
+            return; // taken: the next try may find it free
+        };
+        if let Ok(queue) = port.create_receive_queue(1) {
+            self.peers.rendezvous = Some((port, queue));
+        }
+    }
+
+    /// What is worth a look now and then only.
+    pub(crate) fn probe(&mut self) {
+        self.bind_rendezvous();
+    }
+
+    /// Connects to members that did not listen yet.
+    pub(crate) fn retry_connections(&mut self) {
+        for index in 0..self.boot.connecting.len() {
+            let Some(Connecting { node, link: None, .. }) =
+                self.boot.connecting.get(index).copied()
+            else {
+                continue;
+            };
+            let hello = member::Peer {
+                version: PROTOCOL_VERSION,
+                cluster: self.boot.cluster.clone(),
+                node: self.me(),
+                incarnation: self.membership.incarnation(),
+                view: self.membership.view(),
+                home: self.regions.home.token,
+                cache: self.regions.cache.token,
+                extra: Vec::new(),
+            }
+            .encode();
+            let name = member_name(&self.boot.cluster, node);
+            match self.port.connect(&name, &hello, self.peers.receives) {
+                Ok(link) => self.boot.connecting[index].link = Some(link),
+                Err(FabricError::NobodyThere(_)) => {}
+                Err(_) => self.lost_on_the_way(node),
+            }
+        }
+    }
+
+    fn lost_on_the_way(&mut self, node: NodeId) {
+        self.boot.connecting.retain(|connecting| connecting.node != node);
+        self.member_own(Event::LinkLost { node });
+    }
+
+    fn accept_peer(&mut self, request: RequestId, peer: &member::Peer) {
+        let link = LinkId(request.0 as u32);
+        let reply = PeerReply {
+            node: self.me(),
+            incarnation: self.membership.incarnation(),
+            view: self.membership.view(),
+            home: self.regions.home.token,
+            cache: self.regions.cache.token,
+            extra: Vec::new(),
+        }
+        .encode();
+        let accepted = self.port.accept(link, &reply, self.peers.receives).is_ok();
+        if !accepted || !self.admit(peer.node, link, &peer.home, &peer.cache) {
+            self.port.close(link);
+            self.member_own(Event::LinkLost { node: peer.node });
+        }
+    }
+
+    /// Makes a linked node a peer; false when its regions cannot be had.
+    fn admit(
+        &mut self,
+        node: NodeId,
+        link: LinkId,
+        home: &RegionToken,
+        cache: &RegionToken,
+    ) -> bool {
+        let (Ok(home), Ok(cache)) = (self.port.import(link, home), self.port.import(link, cache))
+        else {
+            return false;
+        };
+        let credits = self.limits.credits_per_class;
+        let peer = Peer { link, home, cache, messenger: Messenger::new(credits) };
+        if !self.peers.insert(node, peer) {
+            return false;
+        }
+        let receives = u64::from(Messenger::receives_needed(credits));
+        self.peers.post_receives(&mut *self.port, self.regions.messages.id, receives);
+        self.announce_free(Some(node));
+        true
+    }
+
+    /// Whether a link is on its way to a member.
+    pub(crate) fn is_connecting(&self, link: LinkId) -> bool {
+        self.boot.connecting.iter().any(|connecting| connecting.link == Some(link))
+    }
+
+    /// What happened on the port that links nodes.
+    pub(crate) fn link_event(&mut self, event: LinkEvent) {
+        match event {
+            LinkEvent::Requested { link, hello } => {
+                let request = RequestId(u64::from(link.0));
+                match Hello::decode(&hello) {
+                    Ok(Hello::Peer(peer)) => {
+                        self.asked.push(request);
+                        self.member_own(Event::PeerAsked { request, peer });
+                    }
+                    Ok(Hello::Join(_)) => {
+                        self.turn_away(request, Refusal::new(ErrorCode::ProtocolViolation))
+                    }
+                    Err(error) => self.turn_away(request, error.refusal()),
+                }
+            }
+            LinkEvent::Connected { link, reply } => self.connected(link, &reply),
+            LinkEvent::Refused { link, reason } => {
+                let Some(node) = self.take_connecting(link).map(|connecting| connecting.node)
+                else {
+                    return;
+                };
+                match Answer::decode(&reason) {
+                    Ok(Answer::Refusal(refusal)) => {
+                        self.member_own(Event::Refused { node, refusal })
+                    }
+                    _ => self.member_own(Event::LinkLost { node }),
+                }
+            }
+            LinkEvent::Lost { link } => {
+                if let Some(node) = self.peers.node(link) {
+                    self.member_own(Event::LinkLost { node });
+                } else if let Some(connecting) = self.take_connecting(link) {
+                    self.member_own(Event::LinkLost { node: connecting.node });
+                } else {
+                    let request = RequestId(u64::from(link.0));
+                    if let Some(index) = self.asked.iter().position(|asked| *asked == request) {
+                        self.asked.swap_remove(index);
+                        self.member_own(Event::RequestLost { request });
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn take_connecting(&mut self, link: LinkId) -> Option<Connecting> {
+        let connecting = &mut self.boot.connecting;
+        let index = connecting.iter().position(|entry| entry.link == Some(link))?;
+        Some(connecting.swap_remove(index))
+    }
+
+    fn turn_away(&mut self, request: RequestId, refusal: Refusal) {
+        let answer = refusal.encode();
+        let link = LinkId((request.0 & !AT_RENDEZVOUS) as u32);
+        // Whoever asked may be gone already; then nobody needs the answer.
+        let _ = match self.peers.rendezvous.as_mut() {
+            Some((port, _)) if request.0 & AT_RENDEZVOUS != 0 => port.refuse(link, &answer),
+            _ => self.port.refuse(link, &answer),
+        };
+    }
+
+    fn connected(&mut self, link: LinkId, reply: &[u8]) {
+        let Some(connecting) = self.take_connecting(link) else {
+            return;
+        };
+        let node = connecting.node;
+        let admitted = match Answer::decode(reply) {
+            Ok(Answer::PeerReply(reply)) => {
+                reply.node == node
+                    && reply.incarnation == connecting.incarnation
+                    && self.admit(node, link, &reply.home, &reply.cache)
+            }
+            _ => false,
+        };
+        if !admitted {
+            self.port.close(link);
+            return self.member_own(Event::LinkLost { node });
+        }
+        self.member_own(Event::LinkUp { node });
+        let early: Vec<_> = self.peers.early.extract_if(.., |(early, _)| *early == link).collect();
+        for (_, bytes) in early {
+            self.message(node, Some(&bytes));
+        }
+        if self.boot.joining.as_ref().is_some_and(|(_, _, coordinator)| *coordinator == node) {
+            self.boot.joining = None;
+        }
+    }
+
+    /// What happened at the rendezvous name.
+    pub(crate) fn rendezvous_event(&mut self, event: LinkEvent) {
+        match event {
+            LinkEvent::Requested { link, hello } => {
+                let request = RequestId(u64::from(link.0) | AT_RENDEZVOUS);
+                match Hello::decode(&hello) {
+                    Ok(Hello::Join(join)) => self.member_own(Event::JoinAsked { request, join }),
+                    Ok(Hello::Peer(_)) => {
+                        self.turn_away(request, Refusal::new(ErrorCode::ProtocolViolation))
+                    }
+                    Err(error) => self.turn_away(request, error.refusal()),
+                }
+            }
+            LinkEvent::Lost { link } => {
+                let request = RequestId(u64::from(link.0) | AT_RENDEZVOUS);
+                self.member_own(Event::RequestLost { request });
+            }
+            _ => {}
+        }
+    }
+
+    /// Looks after a joiner's link to the rendezvous name.
+    pub(crate) fn watch_joining(&mut self) {
+        let Some((port, _, coordinator)) = self.boot.joining.as_mut() else {
+            return;
+        };
+        let coordinator = *coordinator;
+        let mut events = Vec::new();
+        port.link_events(&mut events);
+        if events.iter().any(|event| matches!(event, LinkEvent::Lost { .. })) {
+            self.boot.joining = None;
+            self.lost_on_the_way(coordinator);
+        }
+    }
+
+    /// A link failed or its peer broke the protocol: the node counts as dead.
+    pub(crate) fn drop_peer(&mut self, node: NodeId) {
+        if self.peers.get(node).is_some() {
+            self.member_own(Event::LinkLost { node });
+        }
+    }
+
+    fn node_dead(&mut self, node: NodeId) {
+        self.boot.connecting.retain(|connecting| connecting.node != node);
+        if let Some(link) = self.peers.remove(node) {
+            self.port.close(link);
+        }
+        self.step_own(coherence::Event::NodeDead { node });
+        self.locks_of_dead(node);
+        self.home_dead(node);
+    }
+}

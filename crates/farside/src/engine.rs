@@ -1,0 +1,270 @@
+//! The engine of a node: its machines, its port and what they share. Whoever holds the engine's lock
+//! runs [`turn`](crate::turn); nothing here blocks.
+
+use crate::allocation::Homes;
+use crate::boot::Boot;
+use crate::hit::Lines;
+use crate::operation::{Kind, Outcome, SessionSlots, Slot, is_home, session_index};
+use crate::peer::Peers;
+use crate::turn::BATCH;
+use farside_base::{
+    Completion, ErrorCode, GlobalAddress, Limits, LineAddress, NodeId, OperationId, WorkId,
+};
+use farside_fabric::{Port, Region};
+use farside_protocol::coherence::{Coherence, Effects, Held};
+use farside_protocol::lock::{self, Locks};
+use farside_protocol::member::{Membership, RequestId};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Follow-ups of an effect, performed when the effects of the step are done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum FollowUp {
+    /// Bytes placed at a peer that is gone count as landed.
+    Placed(LineAddress),
+    /// A pinned operation whose caller has lost interest.
+    Unpin(LineAddress),
+    /// Operations that wait for a frame may find one now.
+    RetryFrames,
+    /// A line of a freed allocation is retired.
+    Retired(OperationId),
+    /// A peer broke the protocol or its link failed.
+    Drop(NodeId),
+}
+
+/// A one-sided WRITE of a line's bytes, waiting for its turn to be posted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Placement {
+    pub(crate) to: NodeId,
+    /// From the cache region, or from the home region.
+    pub(crate) from_cache: bool,
+    pub(crate) offset: u64,
+    pub(crate) bytes: u32,
+    /// Into the peer's cache region, or its home region.
+    pub(crate) to_cache: bool,
+    pub(crate) to_offset: u64,
+    pub(crate) id: WorkId,
+}
+
+/// Counters of what the engine did.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Counters {
+    pub(crate) invalidations: u64,
+    pub(crate) evictions: u64,
+    pub(crate) messages_sent: u64,
+    pub(crate) messages_received: u64,
+    pub(crate) bytes_placed: u64,
+    pub(crate) work_requests: u64,
+    pub(crate) doorbells: u64,
+    pub(crate) locks: u64,
+    /// Hits and misses of sessions that are closed.
+    pub(crate) past_hits: u64,
+    pub(crate) past_misses: u64,
+}
+
+/// The regions of a node.
+#[derive(Clone, Debug)]
+pub(crate) struct Regions {
+    /// The memory this node is home of; peers write it under recalls.
+    pub(crate) home: Region,
+    /// Frames of cached lines; homes and owners write them under grants.
+    pub(crate) cache: Region,
+    /// Receive buffers of messages; nobody else reaches it.
+    pub(crate) messages: Region,
+}
+
+/// Everything of a node that is driven by `turn`.
+pub(crate) struct Engine {
+    pub(crate) lines: Arc<Lines>,
+    pub(crate) regions: Regions,
+    pub(crate) port: Box<dyn Port>,
+    pub(crate) peers: Peers,
+    /// Where polls put completions; `None` only while they are gone through.
+    pub(crate) completions: Option<Box<[Completion; BATCH]>>,
+    pub(crate) coherence: Coherence,
+    pub(crate) locks: Locks,
+    pub(crate) membership: Membership,
+    pub(crate) homes: Homes,
+    pub(crate) sessions: Vec<Option<Arc<SessionSlots>>>,
+    /// Places of closed sessions whose abandoned operations may not have ended yet.
+    pub(crate) closed_sessions: Vec<u32>,
+    pub(crate) effects: Effects,
+    /// Effects of the coherence machine carried out so far.
+    pub(crate) routed: u64,
+    pub(crate) lock_effects: lock::Effects,
+    /// The lock operation that is just being started, and how it ended if at once.
+    pub(crate) awaited_lock: Option<(OperationId, Option<Result<u64, ErrorCode>>)>,
+    pub(crate) follow_ups: VecDeque<FollowUp>,
+    pub(crate) placements: VecDeque<Placement>,
+    /// Lines of placements that are posted, by work id; freed places are listed.
+    pub(crate) placing: Vec<LineAddress>,
+    pub(crate) placing_free: Vec<u32>,
+    /// Operations on lines whose set has no free frame at the moment.
+    pub(crate) frameless: VecDeque<OperationId>,
+    pub(crate) counters: Counters,
+    pub(crate) limits: Limits,
+    /// The port is armed: some thread sleeps and peers will wake it.
+    pub(crate) armed: bool,
+    /// Why this node stopped serving, if it did.
+    pub(crate) failure: Option<&'static str>,
+    /// This node has left, or was made to; what every operation says from now on.
+    pub(crate) closed_with: Option<ErrorCode>,
+    pub(crate) boot: Boot,
+    /// Link requests not yet answered.
+    pub(crate) asked: Vec<RequestId>,
+}
+
+impl Engine {
+    /// This node's number.
+    pub(crate) fn me(&self) -> NodeId {
+        self.lines.me()
+    }
+
+    /// The session of an operation, if it still exists.
+    pub(crate) fn session_of(&self, operation: OperationId) -> Option<&Arc<SessionSlots>> {
+        self.sessions.get(session_index(operation))?.as_ref()
+    }
+
+    fn slot(&self, operation: OperationId) -> Option<&Slot> {
+        self.session_of(operation)?.slot(operation)
+    }
+
+    /// What an operation is and what it is about, if its session still exists.
+    pub(crate) fn request(&self, operation: OperationId) -> Option<(Kind, Option<GlobalAddress>)> {
+        let request = self.slot(operation)?.request();
+        Some((request.kind, request.address))
+    }
+
+    /// Ends an operation.
+    pub(crate) fn finish(&mut self, operation: OperationId, outcome: Outcome) {
+        if is_home(operation) {
+            self.follow_ups.push_back(FollowUp::Retired(operation));
+        } else if let Some(slot) = self.slot(operation) {
+            slot.finish(outcome);
+        }
+    }
+
+    /// Ends an operation with a result.
+    pub(crate) fn finish_with(&self, operation: OperationId, result: u64) {
+        if let Some(slot) = self.slot(operation) {
+            slot.request().result = result;
+            slot.finish(Ok(()));
+        }
+    }
+
+    /// Performs an operation whose line is there.
+    pub(crate) fn perform(&mut self, operation: OperationId, line: LineAddress) {
+        let slots = self.session_of(operation).map(Arc::clone);
+        let Some(slot) = slots.as_ref().and_then(|slots| slots.slot(operation)) else {
+            return; // a session keeps its place until all its operations have ended
+        };
+        let (outcome, pinned) = perform(&self.lines, slot, line);
+        if pinned && (outcome.is_err() || slot.is_abandoned()) {
+            self.follow_ups.push_back(FollowUp::Unpin(line));
+        }
+        slot.finish(outcome);
+    }
+
+    /// Frees the places of closed sessions none of whose operations is under way any more.
+    pub(crate) fn free_places(&mut self) {
+        let sessions = &mut self.sessions;
+        self.closed_sessions.retain(|index| {
+            let Some(place) = sessions.get_mut(*index as usize) else {
+                return false;
+            };
+            let busy = place.as_ref().is_some_and(|slots| slots.slots.iter().any(Slot::is_pending));
+            if !busy {
+                *place = None;
+            }
+            busy
+        });
+    }
+
+    /// Every operation that waits fails: the node has left.
+    pub(crate) fn fail_waiting(&mut self) {
+        let code = self.closed_with.unwrap_or(ErrorCode::NodeClosed);
+        for slots in self.sessions.iter().flatten() {
+            for slot in &slots.slots {
+                slot.finish_if_pending(Err(code));
+            }
+        }
+    }
+
+    /// Closes all links.
+    pub(crate) fn disconnect(&mut self) {
+        let peers: Vec<NodeId> = self.peers.iter().collect();
+        for node in peers {
+            if let Some(link) = self.peers.remove(node) {
+                self.port.close(link);
+            }
+        }
+        self.peers.rendezvous = None;
+    }
+
+    /// What this node holds of a line.
+    pub(crate) fn held(&self, line: LineAddress) -> Held {
+        self.lines.here(line).0
+    }
+
+    /// One line on what this node is doing, for people.
+    pub(crate) fn describe(&self) -> String {
+        format!(
+            "node {} peers {} frameless {} placements {} failure {:?} accused {:?}",
+            self.me(),
+            self.peers.alive(),
+            self.frameless.len(),
+            self.placements.len(),
+            self.failure,
+            self.peers.accused
+        )
+    }
+}
+
+/// Performs a slot's request on a line whose level suffices; whether it was a pin.
+fn perform(lines: &Lines, slot: &Slot, line: LineAddress) -> (Outcome, bool) {
+    let request = &mut *slot.request();
+    let pinned = matches!(request.kind, Kind::Pin(_));
+    let (Some(address), Some(spot)) = (request.address, lines.spot(line)) else {
+        return (Err(ErrorCode::NodeFailed), pinned);
+    };
+    let (offset, bytes) = (address.offset_in_line(), request.bytes);
+    let Some(extent) = lines.here(line).1 else {
+        return (Err(ErrorCode::Unallocated), pinned);
+    };
+    if offset + bytes > extent.bytes as usize || (request.continues && extent.first) {
+        return (Err(ErrorCode::OutOfBounds), pinned);
+    }
+    match request.kind {
+        Kind::Read => {
+            request.buffer.resize(bytes, 0);
+            while !spot.try_read(offset, &mut request.buffer, request.continues) {
+                std::hint::spin_loop();
+            }
+        }
+        Kind::Pin(_) => {}
+        kind => {
+            let claim = loop {
+                if let Some(claim) = spot.try_claim(offset, bytes, request.continues) {
+                    break claim;
+                }
+                std::hint::spin_loop();
+            };
+            match kind {
+                Kind::Write => claim.write(offset, &request.buffer),
+                Kind::FetchAdd(add) => {
+                    request.result = claim.update(offset, |word| word.wrapping_add(add));
+                }
+                Kind::Swap(new) => request.result = claim.update(offset, |_| new),
+                Kind::CompareSwap(expected, new) => {
+                    request.result =
+                        claim.update(offset, |word| if word == expected { new } else { word });
+                }
+                Kind::Read | Kind::Pin(_) => {}
+                Kind::Idle | Kind::Allocate { .. } | Kind::Free | Kind::Lock(_) => {
+                    return (Err(ErrorCode::NodeFailed), pinned);
+                }
+            }
+        }
+    }
+    (Ok(()), pinned)
+}

@@ -1,0 +1,59 @@
+//! What an operation fails with.
+
+use farside_base::{Blame, ErrorCode, GlobalAddress};
+use std::fmt;
+
+/// An error: a row of the table, and what it was about.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Error {
+    /// Which; [`ErrorCode::entry`] tells blame, retry, sentence and remedy.
+    pub code: ErrorCode,
+    /// The address it was about, if any.
+    pub address: Option<GlobalAddress>,
+    /// More, for people.
+    pub detail: String,
+}
+
+impl Error {
+    /// An error about nothing in particular.
+    pub fn new(code: ErrorCode) -> Self {
+        Self { code, address: None, detail: String::new() }
+    }
+
+    /// An error about an address.
+    pub fn at(code: ErrorCode, address: GlobalAddress) -> Self {
+        Self { address: Some(address), ..Self::new(code) }
+    }
+
+    /// An error with an explanation.
+    pub fn with(code: ErrorCode, detail: impl Into<String>) -> Self {
+        Self { detail: detail.into(), ..Self::new(code) }
+    }
+
+    /// Whose fault it is.
+    pub fn blame(&self) -> Blame {
+        self.code.entry().blame
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let entry = self.code.entry();
+        write!(f, "{}", entry.sentence)?;
+        if let Some(address) = self.address {
+            write!(f, " (address {address})")?;
+        }
+        if !self.detail.is_empty() {
+            write!(f, " ({})", self.detail)?;
+        }
+        write!(f, " {}", entry.remedy)
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<ErrorCode> for Error {
+    fn from(code: ErrorCode) -> Self {
+        Self::new(code)
+    }
+}

@@ -1,0 +1,685 @@
+//! The hit path: tags, and copies under them, on the caller's thread. No machine, lock, system call
+//! or allocation; a local or cached access is one tag check and one copy.
+//!
+//! | what | who changes it | when |
+//! | --- | --- | --- |
+//! | a tag's busy bit | whoever wrote it from 0 to 1 | `claim` to `release`, for the length of one copy |
+//! | a tag's version | the same, and the engine with each change of level | at `release` and `set` |
+//! | a tag's level, class, extent | the engine alone | `set`, only while it holds the busy bit |
+//! | a line's bytes | the holder of the busy bit at `Dirty`; peers by one-sided WRITE at `Invalid` | |
+//! | a key's line | the engine alone | only while the tag is `Invalid`; the version rises after it |
+//! | a key's age | any reader that hits | any time, by compare-and-swap |
+//!
+//! A reader looks at the tag, copies, and looks again: an unchanged, not busy tag means that no
+//! writer and no change of level came between (a sequence lock per line). A reader of the cache also
+//! looks at the key again after the first look at the tag, because the key may have changed before.
+
+use farside_base::GlobalAddress;
+use farside_base::{Grant, LineAddress, LineSize, NodeId};
+use farside_fabric::Arena;
+use farside_protocol::coherence::{Extent, Frame, Held, Level};
+
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicU64, Ordering, fence};
+#[cfg(shuttle)]
+use shuttle::sync::atomic::{AtomicU64, Ordering, fence};
+#[cfg(not(any(loom, shuttle)))]
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+const BUSY: u64 = 1;
+const LEVEL_SHIFT: u32 = 1;
+const LEVEL_MASK: u64 = 3 << LEVEL_SHIFT;
+const FIRST: u64 = 1 << 3;
+const CLASS_SHIFT: u32 = 4;
+const CLASS_MASK: u64 = 15 << CLASS_SHIFT;
+const WORDS_SHIFT: u32 = 8;
+const WORDS_MASK: u64 = 0x3fff << WORDS_SHIFT;
+const VERSION: u64 = 1 << 22;
+
+/// Bytes are counted in words in a tag: allocations are rounded up to this.
+pub(crate) const WORD: u64 = 8;
+
+/// What a tag said at one moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct TagValue(u64);
+
+impl TagValue {
+    #[inline]
+    fn busy(self) -> bool {
+        self.0 & BUSY != 0
+    }
+
+    /// What this node may do with the line.
+    #[inline]
+    pub(crate) fn level(self) -> Level {
+        match (self.0 & LEVEL_MASK) >> LEVEL_SHIFT {
+            0 => Level::Invalid,
+            1 => Level::Shared,
+            _ => Level::Dirty,
+        }
+    }
+
+    /// The line's allocation; `None` when it lies in none (or this is not known).
+    pub(crate) fn extent(self) -> Option<Extent> {
+        let words = (self.0 & WORDS_MASK) >> WORDS_SHIFT;
+        (words != 0).then_some(Extent { first: self.0 & FIRST != 0, bytes: (words * WORD) as u32 })
+    }
+
+    #[inline]
+    fn class(self) -> u8 {
+        ((self.0 & CLASS_MASK) >> CLASS_SHIFT) as u8
+    }
+
+    /// Whether `level` suffices for `bytes` at `offset` of the line, and nobody writes. An access
+    /// that `continues` from the line before must not run into the next allocation.
+    #[inline]
+    fn allows(self, level: u64, offset: usize, bytes: usize, continues: bool) -> bool {
+        let end = (offset + bytes) as u64;
+        let stop = if continues { BUSY | FIRST } else { BUSY };
+        self.0 & stop == 0
+            && (self.0 & LEVEL_MASK) >> LEVEL_SHIFT >= level
+            && end <= ((self.0 & WORDS_MASK) >> WORDS_SHIFT) * WORD
+    }
+}
+
+/// The word where the coherence machine and the hit path meet.
+#[derive(Debug)]
+#[repr(transparent)]
+pub(crate) struct Tag(AtomicU64);
+
+impl Tag {
+    #[cfg(any(loom, shuttle))]
+    pub(crate) fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// First look of a reader.
+    #[inline]
+    pub(crate) fn observe(&self) -> TagValue {
+        TagValue(self.0.load(Ordering::Acquire))
+    }
+
+    /// Second look of a reader: true when nothing happened to the line since `seen`.
+    #[inline]
+    pub(crate) fn unchanged(&self, seen: TagValue) -> bool {
+        fence(Ordering::Acquire);
+        self.0.load(Ordering::Relaxed) == seen.0
+    }
+
+    /// Takes the busy bit if the tag still says `seen`.
+    #[inline]
+    pub(crate) fn claim(&self, seen: TagValue) -> bool {
+        let claimed = self
+            .0
+            .compare_exchange(seen.0, seen.0 | BUSY, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok();
+        // Readers that see bytes written from here on also see the busy bit.
+        fence(Ordering::Release);
+        claimed
+    }
+
+    /// Gives the busy bit back after writing.
+    #[inline]
+    pub(crate) fn release(&self, claimed: TagValue) {
+        self.0.store(claimed.0.wrapping_add(VERSION), Ordering::Release);
+    }
+
+    /// Takes the busy bit whatever the tag says; waits for a copy under way on another thread.
+    pub(crate) fn claim_any(&self) -> TagValue {
+        let mut tries = 0_u32;
+        loop {
+            let seen = TagValue(self.0.load(Ordering::Relaxed));
+            if !seen.busy() && self.claim(seen) {
+                return seen;
+            }
+            tries += 1;
+            pause(tries);
+        }
+    }
+
+    /// Sets level and, where given, class and extent. Engine only.
+    pub(crate) fn set(&self, level: Level, extent: Option<(LineSize, Option<Extent>)>) {
+        let seen = self.claim_any();
+        let mut bits = seen.0 & !LEVEL_MASK | (level as u64) << LEVEL_SHIFT;
+        if let Some((size, extent)) = extent {
+            bits &= !(FIRST | CLASS_MASK | WORDS_MASK);
+            bits |= u64::from(size.class()) << CLASS_SHIFT;
+            if let Some(extent) = extent {
+                let words = u64::from(extent.bytes).div_ceil(WORD);
+                bits |= words << WORDS_SHIFT;
+                bits |= if extent.first { FIRST } else { 0 };
+            }
+        }
+        self.release(TagValue(bits));
+    }
+}
+
+#[cfg(loom)]
+fn pause(_tries: u32) {
+    loom::thread::yield_now();
+}
+
+#[cfg(shuttle)]
+fn pause(_tries: u32) {
+    shuttle::thread::yield_now();
+}
+
+#[cfg(not(any(loom, shuttle)))]
+fn pause(tries: u32) {
+    if tries < 64 {
+        std::hint::spin_loop();
+    } else {
+        std::thread::yield_now();
+    }
+}
+
+/// Ways of a set: their keys fill one 64-byte line of the processor's cache.
+const WAYS: usize = 8;
+const AGE_MASK: u64 = 63;
+
+/// The keys of one set, and with it one LRU list (004 §2.6: many lists).
+#[repr(align(64))]
+#[derive(Debug)]
+struct KeySet([AtomicU64; WAYS]);
+
+#[repr(align(64))]
+#[derive(Debug)]
+struct TagSet([Tag; WAYS]);
+
+#[repr(align(64))]
+#[derive(Debug)]
+struct GrantSet([AtomicU64; WAYS]);
+
+/// The cached lines of one size.
+#[derive(Debug)]
+struct ClassCache {
+    line: LineSize,
+    /// First byte of its frames within the cache region.
+    base: u64,
+    keys: Box<[KeySet]>,
+    tags: Box<[TagSet]>,
+    grants: Box<[GrantSet]>,
+    /// The current age; frames that were used since carry it.
+    age: AtomicU64,
+    evictions: AtomicU64,
+}
+
+/// Names one set of the cache: line size class and number.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct SetName(u8, u32);
+
+impl ClassCache {
+    fn new(line: LineSize, base: u64, bytes: u64) -> Self {
+        let sets = (bytes / (line.bytes() * WAYS) as u64) as usize;
+        Self {
+            line,
+            base,
+            keys: zeroed(sets),
+            tags: zeroed(sets),
+            grants: zeroed(sets),
+            age: AtomicU64::new(0),
+            evictions: AtomicU64::new(0),
+        }
+    }
+
+    /// The set of a line, and the way where it is looked for first and put if that is free.
+    #[inline]
+    fn set_and_way(&self, line: LineAddress) -> (usize, usize) {
+        let hash = (line.to_bits() >> 6).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let set = (u128::from(hash) * self.keys.len() as u128) >> 64;
+        (set as usize, (hash >> 8) as usize % WAYS)
+    }
+
+    fn set_of(&self, line: LineAddress) -> usize {
+        self.set_and_way(line).0
+    }
+
+    #[inline]
+    fn find(&self, line: LineAddress) -> Option<(usize, usize)> {
+        let (set, way) = self.set_and_way(line);
+        let keys = &self.keys.get(set)?.0;
+        let is_it = |key: &AtomicU64| key.load(Ordering::Relaxed) & !AGE_MASK == line.to_bits();
+        if is_it(&keys[way]) {
+            return Some((set, way));
+        }
+        Some((set, keys.iter().position(is_it)?))
+    }
+
+    #[inline]
+    fn offset(&self, set: usize, way: usize) -> u64 {
+        self.base + (((set * WAYS + way) as u64) << self.line.log2())
+    }
+
+    /// Marks a frame as just used. Lost races are harmless.
+    #[inline]
+    fn touch(&self, set: usize, way: usize) {
+        let age = self.age.load(Ordering::Relaxed);
+        let key = &self.keys[set].0[way];
+        let seen = key.load(Ordering::Relaxed);
+        if seen & AGE_MASK != age {
+            let _ = key.compare_exchange(
+                seen,
+                seen & !AGE_MASK | age,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
+        }
+    }
+
+    /// Sets a frame's line (0: free). Engine only, while the tag is `Invalid`.
+    fn set_key(&self, set: usize, way: usize, bits: u64) {
+        let age = self.age.load(Ordering::Relaxed);
+        self.keys[set].0[way].swap(if bits == 0 { 0 } else { bits | age }, Ordering::Release);
+    }
+}
+
+/// A slice whose elements are all zero bytes, of memory that is touched only when used.
+#[cfg(not(any(loom, shuttle)))]
+#[allow(unsafe_code, reason = "this file is a home of unsafe code; see the reason below")]
+fn zeroed<T: AllZero>(count: usize) -> Box<[T]> {
+    // SAFETY: `AllZero` promises that zero bytes are a value of the type.
+    unsafe { Box::<[T]>::new_zeroed_slice(count).assume_init() }
+}
+
+/// Modelled atomics are no plain bytes; the models use tags alone.
+#[cfg(any(loom, shuttle))]
+fn zeroed<T: AllZero>(_count: usize) -> Box<[T]> {
+    Box::new([])
+}
+
+/// Types of atomics only, for which all bytes zero is a value.
+trait AllZero {}
+impl AllZero for KeySet {}
+impl AllZero for TagSet {}
+impl AllZero for GrantSet {}
+impl AllZero for Tag {}
+
+const SEGMENT_LOG2: u32 = 20;
+/// The unit in which a home's memory serves one line size at a time.
+pub(crate) const SEGMENT: u64 = 1 << SEGMENT_LOG2;
+
+/// All lines of a node: the memory it is home of and the lines it caches.
+#[derive(Debug)]
+pub(crate) struct Lines {
+    me: NodeId,
+    home: Arena,
+    home_tags: Box<[Tag]>,
+    cache: Arena,
+    classes: Vec<ClassCache>,
+}
+
+/// Bytes of the cache region that each line size gets.
+pub(crate) fn cache_split(
+    bytes: u64,
+    shares: &[u8; LineSize::CLASSES],
+) -> [u64; LineSize::CLASSES] {
+    let total: u64 = shares.iter().map(|share| u64::from(*share)).sum();
+    let mut split = [0; LineSize::CLASSES];
+    for (class, size) in LineSize::all().enumerate() {
+        let set = (size.bytes() * WAYS) as u64;
+        let part = (bytes / total.max(1)) * u64::from(shares[class]);
+        split[class] = part / set * set;
+    }
+    split
+}
+
+/// A line that this node can reach: its tag and its bytes.
+pub(crate) struct Spot<'a> {
+    pub(crate) tag: &'a Tag,
+    arena: &'a Arena,
+    start: u64,
+    key: Option<(&'a ClassCache, usize, usize)>,
+    line: LineAddress,
+}
+
+impl<'a> Spot<'a> {
+    /// Whether the spot is still this line's, asked after a look at the tag.
+    #[inline]
+    fn still(&self, seen: TagValue) -> bool {
+        match self.key {
+            None => seen.class() == self.line.line_size().class(),
+            Some((class, set, way)) => {
+                class.keys[set].0[way].load(Ordering::Relaxed) & !AGE_MASK == self.line.to_bits()
+            }
+        }
+    }
+
+    #[inline]
+    fn touch(&self) {
+        if let Some((class, set, way)) = self.key {
+            class.touch(set, way);
+        }
+    }
+
+    /// The bytes' place for a fabric: offset in the region, and whether that is the cache.
+    pub(crate) fn offset(&self) -> (u64, bool) {
+        (self.start, self.key.is_some())
+    }
+
+    /// One try to copy bytes out.
+    #[inline]
+    pub(crate) fn try_read(&self, offset: usize, out: &mut [u8], continues: bool) -> bool {
+        let seen = self.tag.observe();
+        if !seen.allows(1, offset, out.len(), continues) || !self.still(seen) {
+            return false;
+        }
+        if self.arena.read(self.start + offset as u64, out).is_err() {
+            return false;
+        }
+        if !self.tag.unchanged(seen) {
+            return false;
+        }
+        self.touch();
+        true
+    }
+
+    /// First look of a read of several lines: what the tag said, if it allows.
+    pub(crate) fn look(&self, offset: usize, bytes: usize, continues: bool) -> Option<TagValue> {
+        let seen = self.tag.observe();
+        (seen.allows(1, offset, bytes, continues) && self.still(seen)).then_some(seen)
+    }
+
+    /// Copies bytes out between the two looks of a read of several lines.
+    pub(crate) fn copy_out(&self, offset: usize, out: &mut [u8]) {
+        let done = self.arena.read(self.start + offset as u64, out);
+        debug_assert!(done.is_ok(), "the tag's extent lies within the line");
+    }
+
+    /// One try to take the line's busy bit for a change of `bytes` at `offset`.
+    #[inline]
+    pub(crate) fn try_claim(
+        &self,
+        offset: usize,
+        bytes: usize,
+        continues: bool,
+    ) -> Option<Claim<'a>> {
+        let seen = self.tag.observe();
+        if !seen.allows(2, offset, bytes, continues) || !self.tag.claim(seen) {
+            return None;
+        }
+        let claim = Claim { tag: self.tag, seen, arena: self.arena, start: self.start };
+        if !self.still(seen) {
+            return None; // dropping the claim gives the bit back
+        }
+        self.touch();
+        Some(claim)
+    }
+}
+
+/// The right to change a line's bytes, until dropped.
+pub(crate) struct Claim<'a> {
+    tag: &'a Tag,
+    seen: TagValue,
+    arena: &'a Arena,
+    start: u64,
+}
+
+impl Claim<'_> {
+    #[inline]
+    pub(crate) fn write(&self, offset: usize, bytes: &[u8]) {
+        let done = self.arena.write(self.start + offset as u64, bytes);
+        debug_assert!(done.is_ok(), "the tag's extent lies within the line");
+    }
+
+    #[inline]
+    pub(crate) fn read(&self, offset: usize, out: &mut [u8]) {
+        let done = self.arena.read(self.start + offset as u64, out);
+        debug_assert!(done.is_ok(), "the tag's extent lies within the line");
+    }
+
+    /// Changes an aligned 64-bit word and tells the value before.
+    #[inline]
+    pub(crate) fn update(&self, offset: usize, change: impl FnOnce(u64) -> u64) -> u64 {
+        let mut word = [0; 8];
+        self.read(offset, &mut word);
+        let before = u64::from_le_bytes(word);
+        self.write(offset, &change(before).to_le_bytes());
+        before
+    }
+}
+
+impl Drop for Claim<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.tag.release(self.seen);
+    }
+}
+
+impl Lines {
+    /// Lines over the given regions, all unallocated and nothing cached.
+    pub(crate) fn new(
+        me: NodeId,
+        home: Arena,
+        cache: Arena,
+        split: &[u64; LineSize::CLASSES],
+    ) -> Self {
+        let mut base = 0;
+        let mut classes = Vec::with_capacity(LineSize::CLASSES);
+        for size in LineSize::all() {
+            let bytes = split[usize::from(size.class())];
+            classes.push(ClassCache::new(size, base, bytes));
+            base += bytes;
+        }
+        let tags = (home.len() as u64).div_ceil(SEGMENT) << (SEGMENT_LOG2 - LineSize::MIN.log2());
+        Self { me, home_tags: zeroed(tags as usize), home, cache, classes }
+    }
+
+    #[inline]
+    pub(crate) fn me(&self) -> NodeId {
+        self.me
+    }
+
+    /// Where a line is at this node: at home, or in a frame.
+    #[inline]
+    pub(crate) fn spot(&self, line: LineAddress) -> Option<Spot<'_>> {
+        if line.home() == self.me {
+            let offset = line.offset();
+            let size = line.line_size();
+            let in_segment = (offset & (SEGMENT - 1)) >> size.log2();
+            let index =
+                ((offset >> SEGMENT_LOG2) << (SEGMENT_LOG2 - LineSize::MIN.log2())) + in_segment;
+            return Some(Spot {
+                tag: self.home_tags.get(index as usize)?,
+                arena: &self.home,
+                start: offset,
+                key: None,
+                line,
+            });
+        }
+        let class = self.classes.get(usize::from(line.line_size().class()))?;
+        let (set, way) = class.find(line)?;
+        Some(Spot {
+            tag: &class.tags.get(set)?.0[way],
+            arena: &self.cache,
+            start: class.offset(set, way),
+            key: Some((class, set, way)),
+            line,
+        })
+    }
+
+    /// Copies bytes of one line out if the tag allows. `address` to its end lie in one line.
+    #[inline]
+    pub(crate) fn read(&self, address: GlobalAddress, out: &mut [u8], continues: bool) -> bool {
+        match self.spot(address.line()) {
+            Some(spot) => spot.try_read(address.offset_in_line(), out, continues),
+            None => false,
+        }
+    }
+
+    /// Copies bytes of several lines out, each at one moment, if all tags allow; how many lines.
+    pub(crate) fn read_lines(&self, address: GlobalAddress, out: &mut [u8]) -> Option<u64> {
+        let line_bytes = address.line_size().bytes();
+        let (first, rest) = out.split_at_mut_checked(line_bytes - address.offset_in_line())?;
+        if !self.read(address, first, false) {
+            return None;
+        }
+        let mut line = address.line();
+        let mut lines = 1;
+        for part in rest.chunks_mut(line_bytes) {
+            line = line.checked_add(1)?;
+            if !self.read(line.address(), part, true) {
+                return None;
+            }
+            lines += 1;
+        }
+        Some(lines)
+    }
+
+    /// Takes the right to change bytes of one line if the tag allows.
+    #[inline]
+    pub(crate) fn claim(
+        &self,
+        address: GlobalAddress,
+        bytes: usize,
+        continues: bool,
+    ) -> Option<Claim<'_>> {
+        self.spot(address.line())?.try_claim(address.offset_in_line(), bytes, continues)
+    }
+
+    /// Copies bytes into one line if the tag allows.
+    #[inline]
+    pub(crate) fn write(&self, address: GlobalAddress, bytes: &[u8], continues: bool) -> bool {
+        match self.claim(address, bytes.len(), continues) {
+            Some(claim) => {
+                claim.write(address.offset_in_line(), bytes);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Changes an aligned word if the tag allows, and tells the value before.
+    #[inline]
+    pub(crate) fn update(
+        &self,
+        address: GlobalAddress,
+        change: impl FnOnce(u64) -> u64,
+    ) -> Option<u64> {
+        let claim = self.claim(address, 8, false)?;
+        Some(claim.update(address.offset_in_line(), change))
+    }
+
+    /// What the machine wants to know of a line.
+    pub(crate) fn here(&self, line: LineAddress) -> (Held, Option<Extent>) {
+        let Some(spot) = self.spot(line) else {
+            return (Held::default(), None);
+        };
+        let seen = spot.tag.observe();
+        if !spot.still(seen) {
+            return (Held::default(), None);
+        }
+        let grant = match spot.key {
+            Some((class, set, way)) => class.grants[set].0[way].load(Ordering::Relaxed),
+            None => 0,
+        };
+        let held = Held { level: seen.level(), grant: Grant(grant) };
+        (held, seen.extent())
+    }
+
+    /// Sets a line's tag. Engine only.
+    pub(crate) fn set_level(&self, line: LineAddress, held: Held, extent: Option<Extent>) {
+        let Some(spot) = self.spot(line) else {
+            return;
+        };
+        if let Some((class, set, way)) = spot.key {
+            class.grants[set].0[way].store(held.grant.0, Ordering::Relaxed);
+            class.touch(set, way);
+        }
+        let extent = extent.map(|extent| (line.line_size(), Some(extent)));
+        spot.tag.set(held.level, extent);
+    }
+
+    /// Makes an own line part of an allocation (or of none). Engine only.
+    pub(crate) fn set_own(&self, line: LineAddress, level: Level, extent: Option<Extent>) {
+        if let Some(spot) = self.spot(line) {
+            spot.tag.set(level, Some((line.line_size(), extent)));
+        }
+    }
+
+    /// The memory this node is home of.
+    pub(crate) fn home(&self) -> &Arena {
+        &self.home
+    }
+
+    /// The frame of a line that is cached or on its way.
+    pub(crate) fn frame(&self, line: LineAddress) -> Option<Frame> {
+        let spot = self.spot(line)?;
+        spot.key.map(|_| Frame((spot.start >> LineSize::MIN.log2()) as u32))
+    }
+
+    /// Reserves a free frame for a line that has none. Engine only.
+    pub(crate) fn reserve(&self, line: LineAddress) -> Option<Frame> {
+        let class = &self.classes[usize::from(line.line_size().class())];
+        let (set, first) = class.set_and_way(line);
+        let keys = &class.keys.get(set)?.0;
+        let free = |way: &usize| keys[*way].load(Ordering::Relaxed) == 0;
+        let way = std::iter::once(first).chain(0..WAYS).find(free)?;
+        class.tags[set].0[way].set(Level::Invalid, Some((class.line, None)));
+        class.set_key(set, way, line.to_bits());
+        Some(Frame((class.offset(set, way) >> LineSize::MIN.log2()) as u32))
+    }
+
+    /// Frees a line's frame. Engine only; the tag is `Invalid` already.
+    pub(crate) fn release(&self, line: LineAddress) {
+        if let Some(Spot { key: Some((class, set, way)), tag, .. }) = self.spot(line) {
+            tag.set(Level::Invalid, Some((class.line, None)));
+            class.set_key(set, way, 0);
+        }
+    }
+
+    /// The lines that could make room for `line`: of its set and at rest or nearly so, the least
+    /// recently used first.
+    pub(crate) fn victims(&self, line: LineAddress) -> impl Iterator<Item = LineAddress> + use<> {
+        let class = &self.classes[usize::from(line.line_size().class())];
+        let set = class.set_of(line);
+        let now = class.age.load(Ordering::Relaxed);
+        let mut ages = [(0, 0); WAYS];
+        if let Some(keys) = class.keys.get(set) {
+            for (way, (key, tag)) in keys.0.iter().zip(&class.tags[set].0).enumerate() {
+                if tag.observe().level() != Level::Invalid {
+                    let key = key.load(Ordering::Relaxed);
+                    ages[way] = (now.wrapping_sub(key) & AGE_MASK, key & !AGE_MASK);
+                }
+            }
+        }
+        // The clock of ages ticks once per eighth of the cache evicted: enough to tell old from new.
+        let evictions = class.evictions.fetch_add(1, Ordering::Relaxed) + 1;
+        if evictions.is_multiple_of(class.keys.len().max(1) as u64) {
+            class.age.store((now + 1) & AGE_MASK, Ordering::Relaxed);
+        }
+        ages.sort_unstable_by(|a, b| b.cmp(a));
+        ages.into_iter()
+            .filter(|(_, bits)| *bits != 0)
+            .filter_map(|(_, bits)| LineAddress::from_bits(bits))
+    }
+
+    /// Whether lines of this size can be cached at all.
+    pub(crate) fn caches(&self, size: LineSize) -> bool {
+        !self.classes[usize::from(size.class())].keys.is_empty()
+    }
+
+    /// Every line at rest or on its way in the cache, for the rare sweeps.
+    pub(crate) fn cached(&self) -> impl Iterator<Item = LineAddress> + '_ {
+        self.classes
+            .iter()
+            .flat_map(|class| class.keys.iter())
+            .flat_map(|set| set.0.iter())
+            .filter_map(|key| match key.load(Ordering::Relaxed) & !AGE_MASK {
+                0 => None,
+                bits => LineAddress::from_bits(bits),
+            })
+    }
+
+    /// How many lines of a set there is room for.
+    pub(crate) const WAYS: usize = WAYS;
+
+    /// The set of a line, so that callers can count lines that share one.
+    pub(crate) fn set_name(&self, line: LineAddress) -> SetName {
+        let class = line.line_size().class();
+        SetName(class, self.classes[usize::from(class)].set_of(line) as u32)
+    }
+}
+
+#[cfg(test)]
+#[path = "hit_tests.rs"]
+mod tests;

@@ -1,0 +1,246 @@
+//! The tag's rules: unit tests on the lines of a node, and (under `cfg(loom)`) every interleaving of
+//! a reader, a writer and a change of level, or (under `cfg(shuttle)`) many random ones. Run them with
+//! `cargo xtask ci --only loom` and `--only shuttle`.
+
+use super::*;
+
+#[cfg(any(loom, shuttle))]
+mod programs {
+    use super::*;
+    #[cfg(loom)]
+    use loom as engine;
+    #[cfg(shuttle)]
+    use shuttle as engine;
+
+    use engine::sync::Arc;
+    use engine::sync::atomic::AtomicU64 as Word;
+    use engine::thread;
+
+    const WHOLE: Extent = Extent { first: true, bytes: 64 };
+
+    struct Line {
+        tag: Tag,
+        words: [Word; 2],
+    }
+
+    impl Line {
+        fn new(level: Level) -> Arc<Self> {
+            let line = Self { tag: Tag::new(), words: [Word::new(0), Word::new(0)] };
+            line.tag.set(level, Some((LineSize::MIN, Some(WHOLE))));
+            Arc::new(line)
+        }
+
+        fn write(&self, value: u64) -> bool {
+            let seen = self.tag.observe();
+            if !seen.allows(2, 0, 16, false) || !self.tag.claim(seen) {
+                return false;
+            }
+            for word in &self.words {
+                word.store(value, Ordering::Relaxed);
+            }
+            self.tag.release(seen);
+            true
+        }
+
+        fn read(&self) -> Option<[u64; 2]> {
+            let seen = self.tag.observe();
+            if !seen.allows(1, 0, 16, false) {
+                return None;
+            }
+            let words = [0, 1].map(|at: usize| self.words[at].load(Ordering::Relaxed));
+            self.tag.unchanged(seen).then_some(words)
+        }
+    }
+
+    pub(super) fn a_reader_never_sees_half_a_write() {
+        let line = Line::new(Level::Dirty);
+        let writer = Arc::clone(&line);
+        let thread = thread::spawn(move || writer.write(1));
+        if let Some([a, b]) = line.read() {
+            assert_eq!(a, b);
+        }
+        thread.join().unwrap();
+    }
+
+    pub(super) fn two_writers_do_not_mix() {
+        let line = Line::new(Level::Dirty);
+        let other = Arc::clone(&line);
+        let thread = thread::spawn(move || other.write(1));
+        line.write(2);
+        thread.join().unwrap();
+        let [a, b] = line.read().expect("nobody writes any more");
+        assert_eq!(a, b);
+    }
+
+    pub(super) fn nothing_is_read_or_written_after_the_level_fell() {
+        let line = Line::new(Level::Dirty);
+        let (reader, writer) = (Arc::clone(&line), Arc::clone(&line));
+        let threads = [
+            thread::spawn(move || {
+                if let Some([a, b]) = reader.read() {
+                    assert_eq!(a, b);
+                    assert!(a != 9, "bytes that a peer placed at `Invalid` are not read");
+                }
+            }),
+            thread::spawn(move || {
+                writer.write(1);
+            }),
+        ];
+        line.tag.set(Level::Invalid, None);
+        // What a peer does to the frame from now on, in pieces:
+        for word in &line.words {
+            word.store(9, Ordering::Relaxed);
+        }
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        assert_eq!(line.words[0].load(Ordering::Relaxed), 9, "no late local write");
+        assert_eq!(line.words[1].load(Ordering::Relaxed), 9, "no late local write");
+    }
+
+    pub(super) fn granted_bytes_are_seen_with_the_grant() {
+        let line = Line::new(Level::Invalid);
+        let reader = Arc::clone(&line);
+        let thread = thread::spawn(move || {
+            if let Some(words) = reader.read() {
+                assert_eq!(words, [5, 5]);
+            }
+        });
+        for word in &line.words {
+            word.store(5, Ordering::Relaxed);
+        }
+        line.tag.set(Level::Shared, Some((LineSize::MIN, Some(WHOLE))));
+        thread.join().unwrap();
+    }
+}
+
+#[cfg(any(loom, shuttle))]
+macro_rules! searched {
+    ($($name:ident)*) => {
+        #[cfg(loom)]
+        mod loom_tests {
+            $(#[test] fn $name() {
+                // Three preemptions show every bug of two or three threads this small; without a
+                // bound the largest program takes minutes.
+                let mut search = loom::model::Builder::new();
+                search.preemption_bound = Some(3);
+                search.check(super::programs::$name);
+            })*
+        }
+
+        #[cfg(shuttle)]
+        mod shuttle_tests {
+            $(#[test] fn $name() { shuttle::check_random(super::programs::$name, 20_000) })*
+        }
+    };
+}
+
+#[cfg(any(loom, shuttle))]
+searched! {
+    a_reader_never_sees_half_a_write
+    two_writers_do_not_mix
+    nothing_is_read_or_written_after_the_level_fell
+    granted_bytes_are_seen_with_the_grant
+}
+
+#[cfg(not(any(loom, shuttle)))]
+mod unit {
+    use super::*;
+
+    fn lines() -> Lines {
+        let split = cache_split(16 << 20, &[1; LineSize::CLASSES]);
+        let cache = Arena::heap(split.iter().sum::<u64>() as usize);
+        Lines::new(NodeId(1), Arena::heap(2 << 20), cache, &split)
+    }
+
+    fn line(node: u16, number: u64) -> LineAddress {
+        let offset = number * 512;
+        GlobalAddress::new(NodeId(node), LineSize::DEFAULT, offset).unwrap().line()
+    }
+
+    const WHOLE: Extent = Extent { first: true, bytes: 512 };
+
+    fn held(level: Level) -> Held {
+        Held { level, grant: Grant(7) }
+    }
+
+    #[test]
+    fn own_lines_obey_level_extent_and_class() {
+        let lines = lines();
+        let (own, mut out) = (line(1, 3), [0; 8]);
+        assert!(!lines.read(own.address(), &mut out, false), "unallocated");
+        lines.set_own(own, Level::Dirty, Some(Extent { first: true, bytes: 40 }));
+        assert!(lines.write(own.address(), &[1; 8], false));
+        assert!(lines.read(own.address(), &mut out, false));
+        assert!(!lines.read(own.address(), &mut out, true), "first of its allocation");
+        assert!(lines.read(own.address().checked_add(32).unwrap(), &mut out, false));
+        assert!(
+            !lines.read(own.address().checked_add(33).unwrap(), &mut out, false),
+            "past the end"
+        );
+        let forged = GlobalAddress::new(NodeId(1), LineSize::MIN, own.offset()).unwrap();
+        assert!(!lines.read(forged, &mut out, false), "another line size");
+        lines.set_level(own, held(Level::Shared), None);
+        assert!(lines.read(own.address(), &mut out, false) && out == [1; 8]);
+        assert!(!lines.write(own.address(), &[2; 8], false));
+        lines.set_level(own, held(Level::Invalid), None);
+        assert!(!lines.read(own.address(), &mut out, false));
+    }
+
+    #[test]
+    fn frames_are_reserved_used_and_freed() {
+        let lines = lines();
+        let far = line(0, 9);
+        assert_eq!(lines.frame(far), None);
+        let frame = lines.reserve(far).unwrap();
+        assert_eq!(lines.frame(far), Some(frame));
+        let mut out = [0; 8];
+        assert!(!lines.read(far.address(), &mut out, false), "on its way");
+        lines.set_level(far, held(Level::Dirty), Some(WHOLE));
+        assert_eq!(lines.here(far), (held(Level::Dirty), Some(WHOLE)));
+        assert!(lines.write(far.address(), &[3; 8], false));
+        assert!(lines.read(far.address(), &mut out, false) && out == [3; 8]);
+        assert_eq!(lines.cached().collect::<Vec<_>>(), [far]);
+        lines.set_level(far, held(Level::Invalid), None);
+        lines.release(far);
+        assert_eq!(lines.frame(far), None);
+        assert_eq!(lines.cached().count(), 0);
+    }
+
+    #[test]
+    fn the_least_recently_used_line_of_a_set_is_the_victim() {
+        let lines = lines();
+        let target = line(0, 1);
+        let set = lines.set_name(target);
+        let same: Vec<LineAddress> = (2..)
+            .map(|number| line(0, number))
+            .filter(|line| lines.set_name(*line) == set)
+            .take(Lines::WAYS)
+            .collect();
+        for other in &same {
+            lines.reserve(*other).unwrap();
+            lines.set_level(*other, held(Level::Shared), Some(WHOLE));
+        }
+        assert_eq!(lines.reserve(target), None, "the set is full");
+        let class = &lines.classes[usize::from(target.line_size().class())];
+        class.age.store(5, Ordering::Relaxed);
+        let mut out = [0; 8];
+        for used in same.iter().filter(|line| **line != same[3]) {
+            assert!(lines.read(used.address(), &mut out, false));
+        }
+        assert_eq!(lines.victims(target).next(), Some(same[3]));
+        assert_eq!(lines.victims(target).count(), Lines::WAYS);
+        lines.set_level(same[3], held(Level::Invalid), None);
+        assert!(
+            lines.victims(target).all(|line| line != same[3]),
+            "what is on its way is no victim"
+        );
+    }
+
+    #[test]
+    fn metadata_is_24_bytes_a_cached_line() {
+        let per_set = size_of::<KeySet>() + size_of::<TagSet>() + size_of::<GrantSet>();
+        assert_eq!(per_set / WAYS, 24);
+        assert_eq!(size_of::<Tag>(), 8, "and 8 of an own line");
+    }
+}

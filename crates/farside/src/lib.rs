@@ -1,0 +1,41 @@
+//! Remote memory for clusters: programs on many nodes share one coherent global memory.
+//!
+//! ```no_run
+//! use farside::{Config, Node};
+//! # fn main() -> Result<(), farside::Error> {
+//! let node = Node::create(&Config::new("example"))?; // others: Node::join(&Config::new("example"))
+//! let mut session = node.session()?;
+//! let counter = session.alloc(8)?;
+//! session.fetch_add(counter, 1)?;
+//! # Ok(())
+//! # }
+//! ```
+#![deny(unsafe_code)]
+
+mod allocation;
+mod atomic;
+mod boot;
+mod config;
+mod engine;
+mod error;
+pub mod fabrics;
+mod hit;
+mod locks;
+mod memory;
+mod node;
+mod operation;
+mod peer;
+mod route;
+mod stats;
+mod turn;
+mod wait;
+
+pub use config::{AllocationHint, AllocationSpec, Config};
+pub use error::Error;
+pub use farside_base::{
+    Blame, ErrorCode, GlobalAddress, Limits, LineSize, NodeId, Retry, SessionId,
+};
+pub use locks::LockGuard;
+pub use memory::Session;
+pub use node::{Joining, Member, Node, REQUIREMENTS};
+pub use stats::Stats;

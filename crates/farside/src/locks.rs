@@ -1,0 +1,421 @@
+//! Locks of byte ranges: the calls of a session, and the engine's side of the lock machine.
+
+use crate::engine::Engine;
+use crate::memory::{Piece, Session, failure, pieces};
+use crate::operation::Kind;
+use crate::{Error, ErrorCode, GlobalAddress, NodeId, SessionId};
+use farside_base::OperationId;
+use farside_protocol::lock::{
+    Action, Ask, Effect, Event, Here, Message, Mode, Patience, Range, Request,
+};
+use farside_protocol::wire::{BODY, Family, Violation};
+use std::ops::{Deref, DerefMut};
+
+impl Engine {
+    fn lock_here(&self, line: farside_base::LineAddress) -> Here {
+        let extent = if line.home() == self.me() { self.lines.here(line).1 } else { None };
+        Here { bytes: extent.map_or(0, |extent| extent.bytes) }
+    }
+
+    /// Gives an operation to the lock machine. `None`: it is under way, and its slot will tell.
+    fn start_lock(
+        &mut self,
+        operation: OperationId,
+        session: SessionId,
+        request: Request,
+    ) -> Option<Result<u64, ErrorCode>> {
+        if let Some(code) = self.refusal() {
+            return Some(Err(code));
+        }
+        if request.line.home() != self.me()
+            && let Some(code) = self.peers.refusal(request.line.home())
+        {
+            return Some(Err(code));
+        }
+        let here = self.lock_here(request.line);
+        self.awaited_lock = Some((operation, None));
+        self.lock_own(Event::Issue { operation, session, request, here });
+        self.awaited_lock.take().and_then(|(_, outcome)| outcome)
+    }
+
+    /// How a lock operation ended: told to whoever is just starting it, or by its slot.
+    fn lock_ended(&mut self, operation: OperationId, outcome: Result<u64, ErrorCode>) {
+        if let Some((awaited, result)) = self.awaited_lock.as_mut()
+            && *awaited == operation
+        {
+            *result = Some(outcome);
+            return;
+        }
+        match outcome {
+            Ok(token) => self.finish_with(operation, token),
+            Err(code) => self.finish(operation, Err(code)),
+        }
+    }
+
+    /// One step of the lock machine and all its effects.
+    fn step_lock(&mut self, event: Event) -> Result<(), Violation> {
+        let mut effects = std::mem::take(&mut self.lock_effects);
+        let step = self.locks.step(event, &mut effects);
+        for effect in effects.drain(..) {
+            match effect {
+                Effect::Send { to, message } => {
+                    self.peers.push(to, message.class(), Family::Lock, &message.encode());
+                }
+                Effect::Locked { operation, token } => {
+                    self.counters.locks += 1;
+                    self.lock_ended(operation, Ok(token.0));
+                }
+                Effect::Unlocked { operation } => self.lock_ended(operation, Ok(0)),
+                Effect::Failed { operation, code } => self.lock_ended(operation, Err(code)),
+                Effect::Cancelled { operation } => {
+                    self.lock_ended(operation, Err(ErrorCode::TimedOut));
+                }
+            }
+        }
+        self.lock_effects = effects;
+        step
+    }
+
+    fn lock_own(&mut self, event: Event) {
+        if let Err(violation) = self.step_lock(event) {
+            self.failure = Some(violation.0);
+        }
+    }
+
+    pub(crate) fn lock_message(
+        &mut self,
+        from: NodeId,
+        body: &[u8; BODY],
+    ) -> Result<(), Violation> {
+        let message = Message::decode(body)?;
+        let here = self.lock_here(message.line());
+        self.step_lock(Event::Received { from, message, here })
+    }
+
+    /// A session has closed: it holds and awaits nothing any more.
+    pub(crate) fn close_locks(&mut self, session: SessionId) {
+        self.lock_own(Event::Close { session });
+    }
+
+    /// A node is dead, and its locks with it.
+    pub(crate) fn locks_of_dead(&mut self, node: NodeId) {
+        self.lock_own(Event::NodeDead { node });
+    }
+
+    /// An own line is freed.
+    pub(crate) fn retire_locks(&mut self, line: farside_base::LineAddress) {
+        self.lock_own(Event::Retire { line });
+    }
+
+    /// Nobody waits for a lock operation any more; one that was granted is undone.
+    pub(crate) fn forget_lock(&mut self, operation: OperationId, request: Request, granted: bool) {
+        let Some(session) = self.session_of(operation).map(|slots| slots.session) else {
+            return;
+        };
+        match request.action {
+            Action::Ask(ask) if granted => {
+                let action = Action::Unlock(ask.mode());
+                let request = Request { action, ..request };
+                let here = self.lock_here(request.line);
+                self.lock_own(Event::Issue { operation, session, request, here });
+            }
+            _ if granted => {}
+            _ => self.lock_own(Event::Cancel { operation, session, line: request.line }),
+        }
+    }
+}
+
+/// A lock operation that was begun.
+enum Begun {
+    Ended(Result<u64, ErrorCode>),
+    /// It waits in this slot.
+    Waits(usize),
+}
+
+/// A held lock. Acts as the session meanwhile; dropping it unlocks, which waits for the session's
+/// writes in flight like a [`fence`](Session::fence).
+#[derive(Debug)]
+pub struct LockGuard<'a> {
+    session: &'a mut Session,
+    address: GlobalAddress,
+    bytes: u64,
+    mode: Mode,
+    token: u64,
+    held: bool,
+}
+
+impl LockGuard<'_> {
+    /// The fencing token of the lock (of its last line): later holders of the range have larger ones.
+    pub fn token(&self) -> u64 {
+        self.token
+    }
+
+    /// Unlocks and reports failure, which dropping cannot.
+    ///
+    /// # Errors
+    /// The first failure of a write under the lock; `NodeLost` when the home of the lock died.
+    pub fn unlock(mut self) -> Result<(), Error> {
+        self.held = false;
+        let (address, bytes, mode) = (self.address, self.bytes, self.mode);
+        self.session.unlock_mode(address, bytes, mode)
+    }
+
+    /// Keeps the lock after the guard is gone, until [`Session::unlock`]; its token.
+    pub fn keep(mut self) -> u64 {
+        self.held = false;
+        self.token
+    }
+
+    /// Turns a read lock into a write lock without letting go between; waits for other readers.
+    ///
+    /// # Errors
+    /// `UpgradeConflict` when another reader waits for its upgrade already (the read lock stays held:
+    /// let it go and lock anew), `Deadlock`.
+    pub fn upgrade(&mut self) -> Result<(), Error> {
+        if self.mode == Mode::Write {
+            return Ok(());
+        }
+        let ask = Ask::Upgrade { patience: Patience::Wait };
+        let (core, parker, waker) = self.session.waiting();
+        let all = self.session.ask_async(self.address, self.bytes, ask);
+        self.token = Session::block(&core, &parker, &waker, all)?;
+        self.mode = Mode::Write;
+        Ok(())
+    }
+}
+
+impl Drop for LockGuard<'_> {
+    fn drop(&mut self) {
+        if self.held {
+            let (address, bytes, mode) = (self.address, self.bytes, self.mode);
+            // Whoever wants to know calls `unlock`; a failed write is told by the next fence as well.
+            if let Err(error) = self.session.unlock_mode(address, bytes, mode) {
+                self.session.remember(error);
+            }
+        }
+    }
+}
+
+impl Deref for LockGuard<'_> {
+    type Target = Session;
+    fn deref(&self) -> &Session {
+        self.session
+    }
+}
+
+impl DerefMut for LockGuard<'_> {
+    fn deref_mut(&mut self) -> &mut Session {
+        self.session
+    }
+}
+
+macro_rules! lock_calls {
+    ($(
+        $(#[$doc:meta])*
+        fn $name:ident, $twin:ident => $mode:ident, $patience:ident;
+    )*) => {$(
+        $(#[$doc])*
+        ///
+        /// *Guarantees*: advisory: excludes conflicting locks of overlapping bytes on every node, not
+        /// plain accesses. Orders like a [`fence`](Self::fence), and what the last holder wrote is seen.
+        /// First come, first served, readers in batches of bounded length. Several lines are locked in
+        /// the order of addresses. *Cost*: no message while this node alone uses the locks of the line;
+        /// else one round trip to the home. *Source*: 004 §4.1.
+        ///
+        /// # Errors
+        /// `Deadlock` (let go of what you hold and start over; the youngest of a cycle fails), `Busy` of
+        /// the `try` forms, `ZeroSize`, `Unallocated`, `OutOfBounds`, `TooManyLocks`, `NodeLost`, and the
+        /// first failure of an earlier write.
+        pub fn $name(&mut self, address: GlobalAddress, bytes: u64) -> Result<LockGuard<'_>, Error> {
+            let ask = Ask::Lock { mode: Mode::$mode, patience: Patience::$patience };
+            let token = self.ask(address, bytes, ask)?;
+            Ok(self.guard(address, bytes, Mode::$mode, token))
+        }
+
+        #[doc = concat!("The awaitable twin of [`", stringify!($name), "`](Self::", stringify!($name), ").")]
+        ///
+        /// # Errors
+        #[doc = concat!("As `", stringify!($name), "`.")]
+        pub async fn $twin(&mut self, address: GlobalAddress, bytes: u64) -> Result<LockGuard<'_>, Error> {
+            let ask = Ask::Lock { mode: Mode::$mode, patience: Patience::$patience };
+            let token = self.ask_async(address, bytes, ask).await?;
+            Ok(self.guard(address, bytes, Mode::$mode, token))
+        }
+    )*};
+}
+
+impl Session {
+    lock_calls! {
+        /// Locks bytes for reading: others may hold them for reading too.
+        fn lock_read, lock_read_async => Read, Wait;
+
+        /// Locks bytes for writing: nobody else holds them.
+        fn lock_write, lock_write_async => Write, Wait;
+
+        /// Locks bytes for reading, or fails with `Busy` within one round trip.
+        fn try_lock_read, try_lock_read_async => Read, Try;
+
+        /// Locks bytes for writing, or fails with `Busy` within one round trip.
+        fn try_lock_write, try_lock_write_async => Write, Try;
+    }
+
+    fn guard(
+        &mut self,
+        address: GlobalAddress,
+        bytes: u64,
+        mode: Mode,
+        token: u64,
+    ) -> LockGuard<'_> {
+        LockGuard { session: self, address, bytes, mode, token, held: true }
+    }
+
+    fn ask(&mut self, address: GlobalAddress, bytes: u64, ask: Ask) -> Result<u64, Error> {
+        if self.is_settled()
+            && let Some(piece) = Piece::single(address, bytes)
+        {
+            return self.lock_blocking(piece, Action::Ask(ask));
+        }
+        let (core, parker, waker) = self.waiting();
+        Self::block(&core, &parker, &waker, self.ask_async(address, bytes, ask))
+    }
+
+    /// One line's lock; without any waiting where this node is the authority and nobody is in the way.
+    fn lock_blocking(&mut self, piece: Piece, action: Action) -> Result<u64, Error> {
+        match self.begin_lock(piece, action) {
+            Begun::Ended(Ok(token)) => Ok(token),
+            Begun::Ended(Err(code)) => Err(Error::at(code, piece.address)),
+            Begun::Waits(slot) => {
+                let (core, parker, waker) = self.waiting();
+                Self::block(&core, &parker, &waker, self.await_call(slot, piece))
+            }
+        }
+    }
+
+    fn begin_lock(&mut self, piece: Piece, action: Action) -> Begun {
+        let request = Request {
+            line: piece.address.line(),
+            range: Range {
+                start: piece.address.offset_in_line() as u32,
+                bytes: piece.bytes as u32,
+            },
+            action,
+        };
+        let Some(slot) = self.free_call_slot() else {
+            return Begun::Ended(Err(ErrorCode::Busy));
+        };
+        let (operation, session) = (self.slots.operation(slot), self.slots.session);
+        self.core.with_engine(|engine| match engine.start_lock(operation, session, request) {
+            Some(outcome) => Begun::Ended(outcome),
+            None => {
+                // Before anybody else can have the engine, and with it end the operation.
+                self.fill(slot, Kind::Lock(request), piece, &[]);
+                self.slots.slots[slot].submit();
+                Begun::Waits(slot)
+            }
+        })
+    }
+
+    /// Asks for all lines of a range; on failure none is kept. The token of the last.
+    async fn ask_async(
+        &mut self,
+        address: GlobalAddress,
+        bytes: u64,
+        ask: Ask,
+    ) -> Result<u64, Error> {
+        let bytes = self.lock_bytes(address, bytes)?;
+        self.fence_async().await?;
+        let mut token = 0;
+        let mut done = 0;
+        for piece in pieces(address, bytes) {
+            let piece = piece?;
+            match self.lock_call(piece, Action::Ask(ask)).await {
+                Ok(value) => token = value,
+                Err(error) => {
+                    self.undo(address, done, ask).await;
+                    return Err(error);
+                }
+            }
+            done = piece.at + piece.bytes;
+        }
+        Ok(token)
+    }
+
+    /// Lets go of the lines of a range that were had before one could not be had. An upgrade that
+    /// failed half way keeps what it has: the guard still stands for the range as a whole.
+    async fn undo(&mut self, address: GlobalAddress, bytes: usize, ask: Ask) {
+        if matches!(ask, Ask::Upgrade { .. }) {
+            return;
+        }
+        for piece in pieces(address, bytes).flatten() {
+            // What fails here is a home that died: its locks are gone with it.
+            let _ = self.lock_call(piece, Action::Unlock(ask.mode())).await;
+        }
+    }
+
+    fn lock_bytes(&self, address: GlobalAddress, bytes: u64) -> Result<usize, Error> {
+        let bytes = usize::try_from(bytes).map_err(|_| Error::at(ErrorCode::TooLarge, address))?;
+        self.check_size(address, bytes)?;
+        Ok(bytes)
+    }
+
+    async fn lock_call(&mut self, piece: Piece, action: Action) -> Result<u64, Error> {
+        match self.begin_lock(piece, action) {
+            Begun::Ended(Ok(token)) => Ok(token),
+            Begun::Ended(Err(code)) => Err(failure(code, piece.address, piece.continues())),
+            Begun::Waits(slot) => self.await_call(slot, piece).await,
+        }
+    }
+
+    fn unlock_mode(&mut self, address: GlobalAddress, bytes: u64, mode: Mode) -> Result<(), Error> {
+        if self.is_settled()
+            && let Some(piece) = Piece::single(address, bytes)
+        {
+            return self.lock_blocking(piece, Action::Unlock(mode)).map(drop);
+        }
+        let (core, parker, waker) = self.waiting();
+        Self::block(&core, &parker, &waker, self.unlock_mode_async(address, bytes, mode))
+    }
+
+    async fn unlock_mode_async(
+        &mut self,
+        address: GlobalAddress,
+        bytes: u64,
+        mode: Mode,
+    ) -> Result<(), Error> {
+        let bytes = self.lock_bytes(address, bytes)?;
+        let mut first = self.fence_async().await;
+        for piece in pieces(address, bytes) {
+            let unlocked = self.lock_call(piece?, Action::Unlock(mode)).await.map(drop);
+            first = first.and(unlocked);
+        }
+        first
+    }
+
+    /// Lets go of a lock that a guard [kept](LockGuard::keep): exactly the range that was locked.
+    ///
+    /// *Guarantees*: waits for this session's earlier writes first, so that the next holder sees them.
+    ///
+    /// # Errors
+    /// `NotLocked` when this session does not hold exactly that; else as [`LockGuard::unlock`].
+    pub fn unlock(&mut self, address: GlobalAddress, bytes: u64) -> Result<(), Error> {
+        match self.unlock_mode(address, bytes, Mode::Write) {
+            Err(error) if error.code == ErrorCode::NotLocked => {
+                self.unlock_mode(address, bytes, Mode::Read)
+            }
+            other => other,
+        }
+    }
+
+    /// The awaitable twin of [`unlock`](Self::unlock).
+    ///
+    /// # Errors
+    /// As `unlock`.
+    pub async fn unlock_async(&mut self, address: GlobalAddress, bytes: u64) -> Result<(), Error> {
+        match self.unlock_mode_async(address, bytes, Mode::Write).await {
+            Err(error) if error.code == ErrorCode::NotLocked => {
+                self.unlock_mode_async(address, bytes, Mode::Read).await
+            }
+            other => other,
+        }
+    }
+}

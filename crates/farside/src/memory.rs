@@ -1,0 +1,595 @@
+//! The global memory as a program uses it: reads, writes and fences of a session.
+
+use crate::hit::Lines;
+use crate::node::{Drive, Shared};
+use crate::operation::{Kind, SessionSlots};
+use crate::wait::{Core, Parker};
+use crate::{Error, ErrorCode, GlobalAddress, SessionId};
+use std::future::{Future, poll_fn};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Waker};
+
+/// Slots of a session for calls that wait; asynchronous writes have their own.
+pub(crate) const CALL_SLOTS: usize = 8;
+
+/// An asynchronous write in flight.
+#[derive(Clone, Copy, Debug)]
+struct PendingWrite {
+    slot: usize,
+    address: GlobalAddress,
+    bytes: usize,
+    continues: bool,
+}
+
+/// One program order: a thread's or task's own view of the memory. `Send`; used by one at a time.
+///
+/// *Consistency* is partial store order (004 §4): reads are synchronous; writes are asynchronous, are
+/// seen by their own session at once and by others when their grant is held, and may become visible
+/// in another order than issued. [`fence`](Self::fence), locks and atomics wait for all earlier writes
+/// of the session. Accesses within one line are atomic; over several lines only the `_atomic` calls are.
+///
+/// Every blocking call has an `_async` twin for any executor. Dropping a twin's future before its end
+/// leaves open whether it took effect; memory and session stay usable.
+pub struct Session {
+    pub(crate) core: Arc<Core>,
+    lines: Arc<Lines>,
+    pub(crate) slots: Arc<SessionSlots>,
+    pub(crate) parker: Arc<Parker>,
+    pub(crate) waker: Waker,
+    pending: Vec<PendingWrite>,
+    /// The first failure of an asynchronous write, reported by the next call that orders.
+    write_failure: Option<Error>,
+    hits: u64,
+    misses: u64,
+    /// The last field: the node may leave only after this session has closed.
+    _node: Arc<Shared>,
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Session({}, {} writes pending)", self.slots.session.0, self.pending.len())
+    }
+}
+
+/// A part of an access that lies in one line.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece {
+    pub(crate) address: GlobalAddress,
+    /// Where the piece starts in the access.
+    pub(crate) at: usize,
+    pub(crate) bytes: usize,
+}
+
+impl Piece {
+    /// The whole of an access that lies in one line.
+    pub(crate) fn single(address: GlobalAddress, bytes: u64) -> Option<Self> {
+        let bytes = usize::try_from(bytes).ok()?;
+        one_line(address, bytes).then_some(Self { address, at: 0, bytes })
+    }
+
+    pub(crate) fn continues(&self) -> bool {
+        self.at > 0
+    }
+}
+
+/// Cuts an access into lines.
+pub(crate) fn pieces(
+    address: GlobalAddress,
+    bytes: usize,
+) -> impl Iterator<Item = Result<Piece, Error>> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        if at >= bytes {
+            return None;
+        }
+        let Some(here) = address.checked_add(at as u64) else {
+            at = bytes;
+            return Some(Err(Error::at(ErrorCode::OutOfBounds, address)));
+        };
+        let room = here.line_size().bytes() - here.offset_in_line();
+        let piece = Piece { address: here, at, bytes: room.min(bytes - at) };
+        at += piece.bytes;
+        Some(Ok(piece))
+    })
+}
+
+#[inline]
+fn one_line(address: GlobalAddress, bytes: usize) -> bool {
+    bytes.wrapping_sub(1) < address.line_size().bytes() - address.offset_in_line()
+}
+
+impl Session {
+    pub(crate) fn new(node: Arc<Shared>, slots: Arc<SessionSlots>) -> Self {
+        let core = Arc::clone(&node.core);
+        let parker = Parker::new();
+        Self {
+            lines: Arc::clone(&core.lines),
+            waker: Waker::from(Arc::clone(&parker)),
+            pending: Vec::with_capacity(core.limits.writes_in_flight_max as usize),
+            core,
+            slots,
+            parker,
+            write_failure: None,
+            hits: 0,
+            misses: 0,
+            _node: node,
+        }
+    }
+
+    /// This session's number.
+    pub fn id(&self) -> SessionId {
+        self.slots.session
+    }
+
+    pub(crate) fn lines(&self) -> &Arc<Lines> {
+        &self.lines
+    }
+
+    #[inline]
+    pub(crate) fn hit(&mut self) {
+        self.hits(1);
+    }
+
+    #[inline]
+    fn hits(&mut self, lines: u64) {
+        self.hits += lines;
+        self.slots.hits.store(self.hits, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn missed(&mut self) {
+        self.misses += 1;
+        self.slots.misses.store(self.misses, Ordering::Relaxed);
+    }
+
+    /// Blocks on a twin's future.
+    pub(crate) fn block<F: Future>(
+        core: &Arc<Core>,
+        parker: &Arc<Parker>,
+        waker: &Waker,
+        future: F,
+    ) -> F::Output {
+        core.block_on(parker, waker, future)
+    }
+
+    /// Reads bytes.
+    ///
+    /// *Guarantees*: each line is read at one moment; lines in no particular order. Sees every write
+    /// of this session, and every write that was fenced before this call began.
+    /// *Blocks* on lines that this node does not have.
+    /// *Cost*: a tag check and a copy per line that is local or cached; else one request to the home
+    /// (one round trip; one and a half when another node owns the line), several lines overlapped.
+    /// *Source*: 004 §2.3.
+    ///
+    /// # Errors
+    /// `ZeroSize`, `TooLarge`, `Unallocated`, `OutOfBounds`, `ForeignAddress`, `NodeLost`, `LineLost`,
+    /// `CacheFull`; each entry of the table says what to do.
+    #[inline]
+    pub fn read(&mut self, address: GlobalAddress, out: &mut [u8]) -> Result<(), Error> {
+        if self.pending.is_empty() {
+            if one_line(address, out.len()) {
+                if self.lines.read(address, out, false) {
+                    self.hits(1);
+                    return Ok(());
+                }
+            } else if let Some(lines) = self.lines.read_lines(address, out) {
+                self.hits(lines);
+                return Ok(());
+            }
+        }
+        self.read_blocking(address, out)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn read_blocking(&mut self, address: GlobalAddress, out: &mut [u8]) -> Result<(), Error> {
+        let (core, parker, waker) = self.waiting();
+        Self::block(&core, &parker, &waker, self.read_async(address, out))
+    }
+
+    pub(crate) fn waiting(&self) -> (Arc<Core>, Arc<Parker>, Waker) {
+        (Arc::clone(&self.core), Arc::clone(&self.parker), self.waker.clone())
+    }
+
+    /// The awaitable twin of [`read`](Self::read).
+    ///
+    /// # Errors
+    /// As `read`.
+    pub async fn read_async(
+        &mut self,
+        address: GlobalAddress,
+        out: &mut [u8],
+    ) -> Result<(), Error> {
+        self.check_size(address, out.len())?;
+        self.reap();
+        let mut calls = Calls::new(self);
+        for piece in pieces(address, out.len()) {
+            let piece = piece?;
+            let part = piece.at..piece.at + piece.bytes;
+            if !calls.session.pending.is_empty()
+                && calls.session.settle_overlap(piece, &mut out[part.clone()]).await
+            {
+                continue;
+            }
+            if calls.session.lines.read(piece.address, &mut out[part.clone()], piece.continues()) {
+                calls.session.hit();
+                continue;
+            }
+            calls.session.missed();
+            if calls.is_full() {
+                calls
+                    .take_oldest(|at, bytes| out[at..at + bytes.len()].copy_from_slice(bytes))
+                    .await?;
+            }
+            calls.start(Kind::Read, piece, &[]);
+        }
+        while !calls.is_empty() {
+            calls.take_oldest(|at, bytes| out[at..at + bytes.len()].copy_from_slice(bytes)).await?;
+        }
+        Ok(())
+    }
+
+    /// Deals with own writes in flight to the piece's line. True when the bytes came from them.
+    async fn settle_overlap(&mut self, piece: Piece, out: &mut [u8]) -> bool {
+        let line = piece.address.line();
+        let newest = self.pending.iter().rev().find(|write| write.address.line() == line).copied();
+        let Some(newest) = newest else {
+            return false;
+        };
+        let skip = piece.address.offset().checked_sub(newest.address.offset());
+        if let Some(skip) = skip.map(|skip| skip as usize)
+            && skip + piece.bytes <= newest.bytes
+        {
+            let request = self.slots.slots[newest.slot].request();
+            out.copy_from_slice(&request.buffer[skip..skip + piece.bytes]);
+            return true;
+        }
+        while self.pending.iter().any(|write| write.address.line() == line) {
+            self.reap_one().await;
+        }
+        false
+    }
+
+    /// Writes bytes.
+    ///
+    /// *Guarantees*: seen by this session at once; by others, line by line, when this node owns the
+    /// line, and at the latest when a following [`fence`](Self::fence) returns. Writes to one line keep
+    /// their order. *Blocks* only when the session's writes in flight are at their limit.
+    /// *Cost*: a tag check, a locked instruction and a copy per owned line; else one request to the
+    /// home, not waited for. *Source*: 004 §2.4, §4.
+    ///
+    /// # Errors
+    /// `ZeroSize`, `TooLarge`, at once. What is found out later (`Unallocated`, `OutOfBounds`,
+    /// `NodeLost`, ...) is reported by the next `fence`, lock, unlock or atomic of this session.
+    #[inline]
+    pub fn write(&mut self, address: GlobalAddress, bytes: &[u8]) -> Result<(), Error> {
+        if self.pending.is_empty()
+            && one_line(address, bytes.len())
+            && self.lines.write(address, bytes, false)
+        {
+            self.hit();
+            return Ok(());
+        }
+        self.write_slow(address, bytes)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn write_slow(&mut self, address: GlobalAddress, bytes: &[u8]) -> Result<(), Error> {
+        let (core, parker, waker) = self.waiting();
+        Self::block(&core, &parker, &waker, self.write_async(address, bytes))
+    }
+
+    /// The awaitable twin of [`write`](Self::write); waits only for room.
+    ///
+    /// # Errors
+    /// As `write`.
+    pub async fn write_async(&mut self, address: GlobalAddress, bytes: &[u8]) -> Result<(), Error> {
+        self.check_size(address, bytes.len())?;
+        self.reap();
+        for piece in pieces(address, bytes.len()) {
+            let piece = piece?;
+            let part = &bytes[piece.at..piece.at + piece.bytes];
+            let line = piece.address.line();
+            let behind = self.pending.iter().any(|write| write.address.line() == line);
+            if !behind && self.lines.write(piece.address, part, piece.continues()) {
+                self.hit();
+                continue;
+            }
+            self.missed();
+            while self.pending.len() >= self.core.limits.writes_in_flight_max as usize {
+                self.reap_one().await;
+            }
+            self.start_write(piece, part);
+        }
+        Ok(())
+    }
+
+    fn start_write(&mut self, piece: Piece, part: &[u8]) {
+        let first = CALL_SLOTS;
+        let free = (first..self.slots.slots.len()).find(|slot| self.slots.slots[*slot].is_free());
+        let Some(slot) = free else {
+            // As many slots as writes in flight: a free one exists whenever there is room.
+            self.write_failure = Some(Error::new(ErrorCode::NodeFailed));
+            return;
+        };
+        self.fill(slot, Kind::Write, piece, part);
+        self.pending.push(PendingWrite {
+            slot,
+            address: piece.address,
+            bytes: piece.bytes,
+            continues: piece.continues(),
+        });
+        self.launch(slot);
+    }
+
+    pub(crate) fn fill(&self, slot: usize, kind: Kind, piece: Piece, part: &[u8]) {
+        let request = &mut *self.slots.slots[slot].request();
+        request.kind = kind;
+        request.address = Some(piece.address);
+        request.bytes = piece.bytes;
+        request.continues = piece.continues();
+        request.buffer.clear();
+        request.buffer.extend_from_slice(part);
+        request.result = 0;
+    }
+
+    /// Hands a filled slot to the engine and rings the doorbell.
+    pub(crate) fn launch(&self, slot: usize) {
+        self.slots.slots[slot].submit();
+        let operation = self.slots.operation(slot);
+        self.core.with_engine(|engine| engine.issue(operation));
+    }
+
+    /// Forgets writes that have ended.
+    fn reap(&mut self) {
+        if self.pending.is_empty() {
+            return;
+        }
+        let mut index = 0;
+        while index < self.pending.len() {
+            let write = self.pending[index];
+            match self.slots.slots[write.slot].outcome() {
+                None => index += 1,
+                Some(outcome) => {
+                    self.ended(write, outcome);
+                    self.pending.remove(index);
+                }
+            }
+        }
+    }
+
+    /// Keeps a failure that nobody was there to hear for the next call that orders.
+    pub(crate) fn remember(&mut self, failure: Error) {
+        self.write_failure.get_or_insert(failure);
+    }
+
+    fn ended(&mut self, write: PendingWrite, outcome: Result<(), ErrorCode>) {
+        self.slots.slots[write.slot].recycle();
+        if let Err(code) = outcome
+            && self.write_failure.is_none()
+        {
+            self.write_failure = Some(failure(code, write.address, write.continues));
+        }
+    }
+
+    /// Waits until the oldest write has ended.
+    async fn reap_one(&mut self) {
+        let Some(write) = self.pending.first().copied() else {
+            return;
+        };
+        let slots = Arc::clone(&self.slots);
+        poll_fn(|context| poll_slot(&slots, write.slot, context)).await;
+        self.reap();
+    }
+
+    /// Waits until every earlier write of this session is visible to all.
+    ///
+    /// *Guarantees*: whoever sees a write that this session issues later also sees the earlier ones
+    /// (004 §4.1). *Blocks* until their grants are held. *Cost*: nothing when no write is in flight.
+    ///
+    /// # Errors
+    /// The first failure of an asynchronous write since the last call that reported one.
+    #[inline]
+    pub fn fence(&mut self) -> Result<(), Error> {
+        if self.pending.is_empty() && self.write_failure.is_none() {
+            std::sync::atomic::fence(Ordering::SeqCst);
+            return Ok(());
+        }
+        let (core, parker, waker) = self.waiting();
+        Self::block(&core, &parker, &waker, self.fence_async())
+    }
+
+    /// The awaitable twin of [`fence`](Self::fence).
+    ///
+    /// # Errors
+    /// As `fence`.
+    pub async fn fence_async(&mut self) -> Result<(), Error> {
+        while !self.pending.is_empty() {
+            self.reap_one().await;
+        }
+        std::sync::atomic::fence(Ordering::SeqCst);
+        match self.write_failure.take() {
+            Some(failure) => Err(failure),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether nothing of this session is under way, so that a hit may go ahead without a fence.
+    #[inline]
+    pub(crate) fn is_settled(&self) -> bool {
+        self.pending.is_empty() && self.write_failure.is_none()
+    }
+
+    pub(crate) fn check_size(&self, address: GlobalAddress, bytes: usize) -> Result<(), Error> {
+        if bytes == 0 {
+            return Err(Error::at(ErrorCode::ZeroSize, address));
+        }
+        if bytes as u64 > self.core.limits.access_bytes_max {
+            return Err(Error::at(ErrorCode::TooLarge, address));
+        }
+        Ok(())
+    }
+
+    /// Reads an integer of 8 bytes, little-endian; as [`read`](Self::read).
+    ///
+    /// # Errors
+    /// As `read`.
+    #[inline]
+    pub fn read_u64(&mut self, address: GlobalAddress) -> Result<u64, Error> {
+        let mut word = [0; 8];
+        self.read(address, &mut word)?;
+        Ok(u64::from_le_bytes(word))
+    }
+
+    /// Writes an integer of 8 bytes, little-endian; as [`write`](Self::write).
+    ///
+    /// # Errors
+    /// As `write`.
+    #[inline]
+    pub fn write_u64(&mut self, address: GlobalAddress, value: u64) -> Result<(), Error> {
+        self.write(address, &value.to_le_bytes())
+    }
+
+    /// Reads several places; as so many [`read`](Self::read)s, in order.
+    ///
+    /// # Errors
+    /// As `read`; earlier parts have been read then.
+    pub fn read_vectored(&mut self, parts: &mut [(GlobalAddress, &mut [u8])]) -> Result<(), Error> {
+        parts.iter_mut().try_for_each(|(address, out)| self.read(*address, out))
+    }
+
+    /// Writes several places; as so many [`write`](Self::write)s, in order.
+    ///
+    /// # Errors
+    /// As `write`; earlier parts are under way then.
+    pub fn write_vectored(&mut self, parts: &[(GlobalAddress, &[u8])]) -> Result<(), Error> {
+        parts.iter().try_for_each(|(address, bytes)| self.write(*address, bytes))
+    }
+
+    /// A slot for a call that waits; calls that were abandoned may still occupy some.
+    pub(crate) fn free_call_slot(&self) -> Option<usize> {
+        let slots = &self.slots.slots;
+        (0..CALL_SLOTS).find(|slot| {
+            if slots[*slot].is_abandoned() && slots[*slot].outcome().is_some() {
+                slots[*slot].recycle();
+            }
+            slots[*slot].is_free()
+        })
+    }
+
+    /// Waits for a call that is under way in a slot.
+    pub(crate) async fn await_call(&mut self, slot: usize, piece: Piece) -> Result<u64, Error> {
+        let mut calls = Calls::new(self);
+        calls.adopt(slot, piece);
+        calls.take_oldest(|_, _| {}).await
+    }
+
+    /// Runs one call of `kind` on a piece and hands its request over; for atomics, locks and so on.
+    pub(crate) async fn call(
+        &mut self,
+        kind: Kind,
+        piece: Piece,
+        part: &[u8],
+    ) -> Result<u64, Error> {
+        let mut calls = Calls::new(self);
+        calls.start(kind, piece, part);
+        calls.take_oldest(|_, _| {}).await
+    }
+}
+
+/// What a failed piece means for the access: one that ran from an allocation into no man's land has
+/// passed the allocation's end.
+pub(crate) fn failure(code: ErrorCode, address: GlobalAddress, continues: bool) -> Error {
+    match code {
+        ErrorCode::Unallocated if continues => Error::at(ErrorCode::OutOfBounds, address),
+        code => Error::at(code, address),
+    }
+}
+
+/// Ready when the slot's operation has ended.
+fn poll_slot(slots: &SessionSlots, slot: usize, context: &mut Context<'_>) -> Poll<()> {
+    if slots.slots[slot].watch(context.waker()) { Poll::Ready(()) } else { Poll::Pending }
+}
+
+/// Calls of one session in flight, oldest first. Dropping it abandons what is still in flight.
+pub(crate) struct Calls<'a> {
+    pub(crate) session: &'a mut Session,
+    flying: [Option<(usize, Piece)>; CALL_SLOTS],
+}
+
+impl<'a> Calls<'a> {
+    pub(crate) fn new(session: &'a mut Session) -> Self {
+        Self { session, flying: [None; CALL_SLOTS] }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.flying[0].is_none()
+    }
+
+    /// Whether another call would find no slot; abandoned calls may still occupy some.
+    fn is_full(&self) -> bool {
+        self.flying[CALL_SLOTS - 1].is_some() || self.session.free_call_slot().is_none()
+    }
+
+    fn start(&mut self, kind: Kind, piece: Piece, part: &[u8]) {
+        let Some(slot) = self.session.free_call_slot() else {
+            return;
+        };
+        self.session.fill(slot, kind, piece, part);
+        self.adopt(slot, piece);
+        self.session.launch(slot);
+    }
+
+    /// Takes a slot whose operation is under way.
+    fn adopt(&mut self, slot: usize, piece: Piece) {
+        if let Some(place) = self.flying.iter_mut().find(|place| place.is_none()) {
+            *place = Some((slot, piece));
+        }
+    }
+
+    /// Waits for the oldest call and takes its bytes and result.
+    async fn take_oldest(&mut self, take: impl FnOnce(usize, &[u8])) -> Result<u64, Error> {
+        let Some((slot, piece)) = self.flying[0] else {
+            return Err(Error::new(ErrorCode::Busy));
+        };
+        let slots = Arc::clone(&self.session.slots);
+        poll_fn(|context| poll_slot(&slots, slot, context)).await;
+        self.flying.rotate_left(1);
+        self.flying[CALL_SLOTS - 1] = None;
+        let outcome = slots.slots[slot].outcome();
+        let result = {
+            let request = slots.slots[slot].request();
+            take(piece.at, &request.buffer);
+            request.result
+        };
+        slots.slots[slot].recycle();
+        match outcome {
+            Some(Ok(())) => Ok(result),
+            Some(Err(code)) => Err(failure(code, piece.address, piece.continues())),
+            None => Err(Error::new(ErrorCode::NodeFailed)),
+        }
+    }
+}
+
+impl Drop for Calls<'_> {
+    fn drop(&mut self) {
+        for (slot, _) in self.flying.iter().flatten() {
+            let ended = self.session.slots.slots[*slot].abandon();
+            self.session.core.abandoned(&self.session.slots, *slot, ended);
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let (core, parker, waker) = self.waiting();
+        if core.drive == Drive::Caller {
+            return core.close_session(&self.slots);
+        }
+        // What was written is written even if nobody fenced; a failure has nobody left to hear it.
+        let _ = Self::block(&core, &parker, &waker, self.fence_async());
+        core.close_session(&self.slots);
+    }
+}

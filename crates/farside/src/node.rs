@@ -1,0 +1,656 @@
+//! A node of a cluster: set-up, joining, leaving.
+
+use crate::allocation::Homes;
+use crate::boot::{Boot, member_name, rendezvous_name};
+use crate::engine::{Counters, Engine, Regions};
+use crate::hit::{Lines, SEGMENT, cache_split};
+use crate::memory::{CALL_SLOTS, Session};
+use crate::operation::{Kind, SessionSlots};
+use crate::peer::{MESSAGE_SLOT, Peers};
+use crate::turn::BATCH;
+use crate::wait::{Core, serve, tick};
+use crate::{Config, Error, ErrorCode, NodeId, SessionId, Stats};
+use farside_base::{
+    Access, AtomicScope, Completion, Incarnation, Limits, LinkId, RegionKind, Requirements,
+};
+use farside_fabric::{Fabric, FabricError, LinkEvent, Port, PortSpec, Region, RegionSpec};
+use farside_protocol::channel::Messenger;
+use farside_protocol::coherence::{Coherence, Level};
+use farside_protocol::lock::Locks;
+use farside_protocol::member::{
+    self, Answer, Identity, Join, Membership, PROTOCOL_VERSION, Refusal,
+};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long a node that leaves waits for its dirty lines to be taken back.
+const LEAVE_PATIENCE: Duration = Duration::from_secs(2);
+/// How long a joiner waits for a cluster to answer.
+const JOIN_PATIENCE: Duration = Duration::from_secs(10);
+/// A node of the cluster, as this node sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Member {
+    /// Its number.
+    pub node: NodeId,
+    /// Whether it is alive.
+    pub alive: bool,
+    /// Free memory of which it is home, as last heard.
+    pub memory_free_bytes: u64,
+}
+
+/// A node of a cluster: this process's share of its memory, and its way to the rest. Clones share
+/// it; the node leaves when the last clone and the last session are gone.
+#[derive(Clone, Debug)]
+pub struct Node {
+    shared: Arc<Shared>,
+}
+
+/// What clones and sessions keep alive.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) core: Arc<Core>,
+    server: Mutex<Option<JoinHandle<()>>>,
+    left: AtomicBool,
+    session_count: AtomicU64,
+    path: String,
+}
+
+/// What machines and memory of a node need of a fabric.
+pub const REQUIREMENTS: Requirements = Requirements {
+    write: true,
+    send: true,
+    message_order: true,
+    shared_receive_queue: true,
+    sleep: true,
+    atomics: AtomicScope::None,
+    send_bytes: farside_protocol::wire::MESSAGE as u32,
+    ..Requirements::NOTHING
+};
+
+fn fabric_error(error: FabricError) -> Error {
+    let code = match &error {
+        FabricError::Lacks(_) | FabricError::Limit(_) => ErrorCode::FabricLacks,
+        FabricError::AddressInUse(_) => ErrorCode::NameTaken,
+        FabricError::NobodyThere(_) => ErrorCode::NoSuchCluster,
+        FabricError::NotPermitted(_) => ErrorCode::NotPermitted,
+        FabricError::PeerLost => ErrorCode::NodeLost,
+        _ => ErrorCode::System,
+    };
+    Error::with(code, error.to_string())
+}
+
+fn refused(refusal: Refusal) -> Error {
+    Error::with(refusal.code, refusal.text)
+}
+
+/// One number for all that must be equal on all nodes.
+fn limits_fingerprint(limits: &Limits) -> u64 {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    for byte in format!("{limits:?}").bytes() {
+        hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+    }
+    hash
+}
+
+fn register(fabric: &dyn Fabric, bytes: u64, access: Access) -> Result<Region, Error> {
+    let kind = RegionKind::Memory;
+    fabric.register(&RegionSpec { bytes, access, kind }).map_err(fabric_error)
+}
+
+/// Who drives a node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Drive {
+    /// A thread of its own, and whoever waits.
+    Threads,
+    /// The caller, by [`Node::turn`]; nothing of the node ever blocks.
+    Caller,
+}
+
+/// What a node is made of before it is in a cluster.
+struct Setup {
+    config: Config,
+    fabric: Arc<dyn Fabric>,
+    identity: Identity,
+    regions: Regions,
+    drive: Drive,
+}
+
+impl Setup {
+    fn new(config: &Config, fabric: Arc<dyn Fabric>, drive: Drive) -> Result<Self, Error> {
+        config.check()?;
+        let capabilities = fabric.capabilities();
+        REQUIREMENTS.check(&capabilities).map_err(|missing| {
+            Error::with(ErrorCode::FabricLacks, format!("{} lacks {}", fabric.name(), missing.0))
+        })?;
+        let limits = &config.limits;
+        let receives = Messenger::receives_needed(limits.credits_per_class);
+        let message_bytes = u64::from(limits.nodes_max) * u64::from(receives) * MESSAGE_SLOT;
+        let home_bytes = config.memory_bytes.next_multiple_of(SEGMENT).max(SEGMENT);
+        let home = register(&*fabric, home_bytes, Access::WRITE)?;
+        let regions = Regions {
+            home: home.clone(),
+            cache: register(&*fabric, config.cache_bytes, Access::WRITE)?,
+            messages: register(&*fabric, message_bytes, Access::NONE)?,
+        };
+        Ok(Self {
+            config: config.clone(),
+            fabric,
+            drive,
+            identity: Identity {
+                cluster: config.cluster.clone(),
+                // As random as the key of a region, which a simulated fabric draws from its seed.
+                incarnation: Incarnation(home.token.key.0),
+                limits: limits_fingerprint(limits),
+                nodes_max: limits.nodes_max,
+            },
+            regions,
+        })
+    }
+
+    /// Asks the cluster for a number.
+    fn ask(&self) -> Result<(Box<dyn Port>, LinkId), Error> {
+        let mut port = self.fabric.open(&PortSpec::default()).map_err(fabric_error)?;
+        let queue = port.create_receive_queue(1).map_err(fabric_error)?;
+        let hello = Join {
+            version: PROTOCOL_VERSION,
+            cluster: self.config.cluster.clone(),
+            limits: self.identity.limits,
+            incarnation: self.identity.incarnation,
+            home_bytes: self.config.memory_bytes,
+        }
+        .encode();
+        let name = rendezvous_name(&self.config.cluster);
+        let link = port.connect(&name, &hello, queue).map_err(fabric_error)?;
+        Ok((port, link))
+    }
+
+    /// The engine of node `me`, listening, with nobody linked yet.
+    fn engine(&self, me: NodeId) -> Result<Engine, Error> {
+        let config = &self.config;
+        let limits = config.limits;
+        let listen = Some(member_name(&config.cluster, me));
+        let mut port = self.fabric.open(&PortSpec { listen }).map_err(fabric_error)?;
+        let receives = Messenger::receives_needed(limits.credits_per_class) as usize;
+        let queue = port
+            .create_receive_queue(usize::from(limits.nodes_max) * receives)
+            .map_err(fabric_error)?;
+        let split = cache_split(config.cache_bytes, &config.cache_shares);
+        let lines = Lines::new(
+            me,
+            self.regions.home.arena.clone(),
+            self.regions.cache.arena.clone(),
+            &split,
+        );
+        let usable = config.memory_bytes;
+        Ok(Engine {
+            lines: Arc::new(lines),
+            regions: self.regions.clone(),
+            port,
+            peers: Peers::new(limits.nodes_max, queue),
+            completions: Some(Box::new([Completion::BLANK; BATCH])),
+            coherence: Coherence::new(me, &limits),
+            locks: Locks::new(me, &limits),
+            membership: Membership::new(self.identity.clone()),
+            homes: Homes::new(me, usable),
+            sessions: Vec::new(),
+            closed_sessions: Vec::new(),
+            effects: Vec::with_capacity(64),
+            routed: 0,
+            lock_effects: Vec::with_capacity(64),
+            awaited_lock: None,
+            follow_ups: VecDeque::with_capacity(64),
+            placements: VecDeque::with_capacity(64),
+            placing: Vec::with_capacity(64),
+            placing_free: Vec::with_capacity(64),
+            frameless: VecDeque::new(),
+            counters: Counters::default(),
+            limits,
+            armed: false,
+            failure: None,
+            closed_with: None,
+            boot: Boot::new(config.cluster.clone(), Arc::clone(&self.fabric)),
+            asked: Vec::new(),
+        })
+    }
+
+    fn finish(self, engine: Engine) -> Result<Node, Error> {
+        let core = Arc::new(Core {
+            lines: Arc::clone(&engine.lines),
+            waiter: engine.port.waiter(),
+            engine: Mutex::new(engine),
+            server_asleep: AtomicBool::new(false),
+            sleeps: AtomicU64::new(0),
+            closing: AtomicBool::new(false),
+            gate: AtomicBool::new(false),
+            spin: Duration::from_nanos(self.config.spin_ns),
+            limits: self.config.limits,
+            line_size: self.config.line_size,
+            fabric: self.fabric,
+            drive: self.drive,
+        });
+        let server = match self.drive {
+            Drive::Caller => None,
+            Drive::Threads => {
+                let for_server = Arc::clone(&core);
+                let thread =
+                    std::thread::Builder::new().name(format!("farside-{}", core.lines.me()));
+                let server = thread.spawn(move || serve(&for_server));
+                Some(server.map_err(|error| Error::with(ErrorCode::System, error.to_string()))?)
+            }
+        };
+        let path = format!("{}: {:?}", core.fabric.name(), core.fabric.capabilities());
+        Ok(Node {
+            shared: Arc::new(Shared {
+                core,
+                server: Mutex::new(server),
+                left: AtomicBool::new(false),
+                session_count: AtomicU64::new(0),
+                path,
+            }),
+        })
+    }
+}
+
+/// A node on its way into a cluster, driven by its caller: for simulation, and for programs with an
+/// event loop of their own. [`Node::join`] does the same and blocks.
+pub struct Joining {
+    setup: Option<Setup>,
+    asking: Option<(Box<dyn Port>, LinkId)>,
+    engine: Option<Engine>,
+}
+
+impl std::fmt::Debug for Joining {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Joining({})", if self.engine.is_some() { "linking" } else { "asking" })
+    }
+}
+
+impl Joining {
+    /// Sets a node up and asks the cluster to take it in. The node will be driven by
+    /// [`Node::turn`] and has no thread of its own.
+    ///
+    /// # Errors
+    /// As [`Node::join`].
+    pub fn start(config: &Config, fabric: Arc<dyn Fabric>) -> Result<Self, Error> {
+        Self::with(config, fabric, Drive::Caller)
+    }
+
+    fn with(config: &Config, fabric: Arc<dyn Fabric>, drive: Drive) -> Result<Self, Error> {
+        let setup = Setup::new(config, fabric, drive)?;
+        let asking = Some(setup.ask()?);
+        Ok(Self { setup: Some(setup), asking, engine: None })
+    }
+
+    /// Goes on as far as it can without waiting; the node, once it is linked to all members.
+    ///
+    /// # Errors
+    /// As [`Node::join`]; joining is over then.
+    pub fn poll(&mut self) -> Result<Option<Node>, Error> {
+        if let Some((mut port, link)) = self.asking.take() {
+            let mut events = Vec::new();
+            port.link_events(&mut events);
+            match events.into_iter().next() {
+                None => self.asking = Some((port, link)),
+                Some(event) => self.answered(port, link, event)?,
+            }
+        }
+        let Some(engine) = self.engine.as_mut() else {
+            return Ok(None);
+        };
+        engine.turn();
+        engine.watch_joining();
+        engine.retry_connections();
+        if let Some(refusal) = engine.boot.refused.take() {
+            return Err(refused(refusal));
+        }
+        if !engine.boot.ready {
+            return Ok(None);
+        }
+        engine.post();
+        match (self.setup.take(), self.engine.take()) {
+            (Some(setup), Some(engine)) => setup.finish(engine).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    fn answered(
+        &mut self,
+        port: Box<dyn Port>,
+        link: LinkId,
+        event: LinkEvent,
+    ) -> Result<(), Error> {
+        let answer = match event {
+            LinkEvent::Connected { reply, .. } => reply,
+            LinkEvent::Refused { reason, .. } => reason,
+            _ => return Err(Error::new(ErrorCode::NoSuchCluster)),
+        };
+        let welcome = match Answer::decode(&answer) {
+            Ok(Answer::Welcome(welcome)) => welcome,
+            Ok(Answer::Refusal(refusal)) => return Err(refused(refusal)),
+            Ok(Answer::PeerReply(_)) => return Err(Error::new(ErrorCode::ProtocolViolation)),
+            Err(error) => return Err(refused(error.refusal())),
+        };
+        let Some(setup) = self.setup.as_ref() else {
+            return Ok(());
+        };
+        let mut engine = setup.engine(welcome.node)?;
+        let coordinator = welcome.members.first().map_or(NodeId(0), |(node, _)| *node);
+        engine.boot.joining = Some((port, link, coordinator));
+        engine.member_own(member::Event::Joined(welcome));
+        self.engine = Some(engine);
+        Ok(())
+    }
+}
+
+impl Node {
+    /// Starts a new cluster on this machine with this process as its first node.
+    ///
+    /// *Blocks* while the memory is mapped and made ready.
+    ///
+    /// # Errors
+    /// `NameTaken`, `BadConfiguration`, `System`.
+    pub fn create(config: &Config) -> Result<Self, Error> {
+        Self::create_on(config, crate::fabrics::shared_memory()?)
+    }
+
+    /// As [`create`](Self::create), on a given fabric.
+    ///
+    /// # Errors
+    /// As `create`, and `FabricLacks`.
+    pub fn create_on(config: &Config, fabric: Arc<dyn Fabric>) -> Result<Self, Error> {
+        Self::create_with(config, fabric, Drive::Threads)
+    }
+
+    /// As [`create_on`](Self::create_on), for a node that is driven by [`turn`](Self::turn) and has no
+    /// thread of its own. Only awaitable twins are of use then, polled between turns.
+    ///
+    /// # Errors
+    /// As `create_on`.
+    pub fn create_driven(config: &Config, fabric: Arc<dyn Fabric>) -> Result<Self, Error> {
+        Self::create_with(config, fabric, Drive::Caller)
+    }
+
+    fn create_with(config: &Config, fabric: Arc<dyn Fabric>, drive: Drive) -> Result<Self, Error> {
+        config.check()?;
+        // The name first: whoever has it is the cluster, and nobody maps memory in vain.
+        let listen = Some(rendezvous_name(&config.cluster));
+        let mut rendezvous = fabric.open(&PortSpec { listen }).map_err(fabric_error)?;
+        let queue = rendezvous.create_receive_queue(1).map_err(fabric_error)?;
+        let setup = Setup::new(config, fabric, drive)?;
+        let mut engine = setup.engine(NodeId(0))?;
+        engine.peers.rendezvous = Some((rendezvous, queue));
+        engine.member_own(member::Event::Found);
+        engine.turn();
+        setup.finish(engine)
+    }
+
+    /// Does what there is to do, without blocking; true when there was something. For nodes that are
+    /// driven by their caller; harmless for others.
+    pub fn turn(&self) -> bool {
+        self.shared.core.engine().turn()
+    }
+
+    /// Joins a cluster that runs on this machine.
+    ///
+    /// *Blocks* until this node is linked to all members.
+    ///
+    /// # Errors
+    /// `NoSuchCluster`, `ClusterFull`, `VersionMismatch`, `LimitsMismatch`, `NotPermitted`,
+    /// `TimedOut`, `BadConfiguration`, `System`.
+    pub fn join(config: &Config) -> Result<Self, Error> {
+        Self::join_on(config, crate::fabrics::shared_memory()?)
+    }
+
+    /// As [`join`](Self::join), on a given fabric.
+    ///
+    /// # Errors
+    /// As `join`, and `FabricLacks`.
+    pub fn join_on(config: &Config, fabric: Arc<dyn Fabric>) -> Result<Self, Error> {
+        let deadline = Instant::now() + JOIN_PATIENCE;
+        loop {
+            match Self::join_once(config, &fabric, deadline) {
+                // The coordinator died or changed meanwhile: start over as a new life.
+                Err(error)
+                    if matches!(error.code, ErrorCode::NodeClosed | ErrorCode::Busy)
+                        && Instant::now() < deadline => {}
+                done => return done,
+            }
+        }
+    }
+
+    fn join_once(
+        config: &Config,
+        fabric: &Arc<dyn Fabric>,
+        deadline: Instant,
+    ) -> Result<Self, Error> {
+        let mut joining = Joining::with(config, Arc::clone(fabric), Drive::Threads)?;
+        loop {
+            if let Some(node) = joining.poll()? {
+                return Ok(node);
+            }
+            if Instant::now() > deadline {
+                return Err(Error::new(ErrorCode::TimedOut));
+            }
+            tick();
+        }
+    }
+
+    /// This node's number.
+    pub fn id(&self) -> NodeId {
+        self.shared.core.lines.me()
+    }
+
+    /// Which fabric this node uses, and what that can do.
+    pub fn path(&self) -> &str {
+        &self.shared.path
+    }
+
+    /// A new program order on this node, for one thread or task.
+    ///
+    /// # Errors
+    /// `TooManySessions`, `NodeClosed`.
+    pub fn session(&self) -> Result<Session, Error> {
+        let core = &self.shared.core;
+        let count = self.shared.session_count.fetch_add(1, Ordering::Relaxed);
+        let id = SessionId::new(self.id(), count);
+        let mut engine = core.engine();
+        if let Some(code) = engine.closed_with {
+            return Err(code.into());
+        }
+        engine.free_places();
+        let free = engine.sessions.iter().position(Option::is_none);
+        let index = free.unwrap_or(engine.sessions.len());
+        if index >= core.limits.sessions_max as usize {
+            return Err(Error::new(ErrorCode::TooManySessions));
+        }
+        let count = CALL_SLOTS + core.limits.writes_in_flight_max as usize;
+        let slots = Arc::new(SessionSlots::new(id, index as u32, count));
+        if index == engine.sessions.len() {
+            engine.sessions.push(None);
+        }
+        engine.sessions[index] = Some(Arc::clone(&slots));
+        drop(engine);
+        Ok(Session::new(Arc::clone(&self.shared), slots))
+    }
+
+    /// All nodes that this node has known, in the order of numbers.
+    pub fn members(&self) -> Vec<Member> {
+        let engine = self.shared.core.engine();
+        (0..engine.limits.nodes_max)
+            .map(NodeId)
+            .filter(|node| engine.membership.has_been(*node))
+            .map(|node| Member {
+                node,
+                alive: engine.membership.is_alive(node),
+                memory_free_bytes: engine.homes.placement.free_bytes(node).unwrap_or(0),
+            })
+            .collect()
+    }
+
+    /// Blocks until at least `count` nodes, this one among them, are alive and linked to this one.
+    ///
+    /// # Errors
+    /// `TimedOut`, `NodeClosed`.
+    pub fn wait_for_members(&self, count: usize, timeout: Duration) -> Result<(), Error> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            {
+                let mut engine = self.shared.core.engine();
+                engine.turn();
+                if engine.peers.alive() + 1 >= count {
+                    return Ok(());
+                }
+                if let Some(code) = engine.closed_with {
+                    return Err(code.into());
+                }
+            }
+            self.shared.core.with_engine(|_| ());
+            if Instant::now() > deadline {
+                return Err(Error::new(ErrorCode::TimedOut));
+            }
+            tick();
+        }
+    }
+
+    /// What this node has done so far.
+    pub fn stats(&self) -> Stats {
+        let core = &self.shared.core;
+        let engine = core.engine();
+        let counters = &engine.counters;
+        let sessions = || engine.sessions.iter().flatten();
+        Stats {
+            hits: counters.past_hits
+                + sessions().map(|s| s.hits.load(Ordering::Relaxed)).sum::<u64>(),
+            misses: counters.past_misses
+                + sessions().map(|s| s.misses.load(Ordering::Relaxed)).sum::<u64>(),
+            invalidations: counters.invalidations,
+            evictions: counters.evictions,
+            messages_sent: counters.messages_sent,
+            messages_received: counters.messages_received,
+            bytes_placed: counters.bytes_placed,
+            work_requests: counters.work_requests,
+            doorbells: counters.doorbells,
+            sleeps: core.sleeps.load(Ordering::Relaxed),
+            locks: counters.locks,
+            memory_free_bytes: engine.homes.free_bytes(),
+        }
+    }
+
+    /// Gives cached lines back to their homes, all that are not in use; does not wait for it.
+    ///
+    /// *Guarantees*: nothing that was written is lost. *Cost*: one message per line, and a recall with
+    /// its bytes for a dirty one.
+    pub fn evict_all(&self) {
+        self.shared.core.with_engine(Engine::evict_all);
+    }
+
+    /// One line on what the node is doing, and why it failed if it did; for people.
+    pub fn describe(&self) -> String {
+        self.shared.core.engine().describe()
+    }
+
+    /// Gives dirty lines back to their homes and leaves. The memory that this node is home of is gone
+    /// for all; sessions of this node fail with `NodeClosed` from now on.
+    ///
+    /// *Blocks* until the lines are taken back, at most some seconds.
+    ///
+    /// # Errors
+    /// `TimedOut` when a home did not take its lines back in time; the node has left all the same.
+    pub fn leave(self) -> Result<(), Error> {
+        self.shared.leave()
+    }
+}
+
+impl Shared {
+    fn leave(&self) -> Result<(), Error> {
+        if self.left.swap(true, Ordering::SeqCst) {
+            return Ok(());
+        }
+        let server = crate::operation::locked(&self.server).take();
+        let clean = self.core.drive == Drive::Caller || self.give_back();
+        {
+            let mut engine = self.core.engine();
+            engine.member_own(member::Event::Leave);
+            engine.closed_with.get_or_insert(ErrorCode::NodeClosed);
+            engine.turn();
+            engine.fail_waiting();
+        }
+        self.core.closing.store(true, Ordering::SeqCst);
+        self.core.waiter.wake();
+        let joined = server.is_none_or(|server| server.join().is_ok());
+        let mut engine = self.core.engine();
+        engine.turn();
+        engine.disconnect();
+        if clean && joined { Ok(()) } else { Err(Error::new(ErrorCode::TimedOut)) }
+    }
+
+    /// Evicts everything; false when not all of it was taken back in time.
+    fn give_back(&self) -> bool {
+        let deadline = Instant::now() + LEAVE_PATIENCE;
+        loop {
+            let left = {
+                let mut engine = self.core.engine();
+                engine.turn();
+                let dirty =
+                    engine.lines.cached().filter(|line| engine.held(*line).level == Level::Dirty);
+                let left = dirty.count();
+                engine.evict_all();
+                engine.post();
+                left
+            };
+            if left == 0 {
+                return true;
+            }
+            if Instant::now() > deadline {
+                return false;
+            }
+            tick();
+        }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // Whoever wants to know whether everything was taken back calls `leave`.
+        let _ = self.leave();
+    }
+}
+
+impl Core {
+    /// A call whose caller has gone: undo what it holds, if it has ended; cancel it, if that can be.
+    pub(crate) fn abandoned(&self, slots: &SessionSlots, slot: usize, ended: bool) {
+        let (kind, address) = {
+            let request = slots.slots[slot].request();
+            (request.kind, request.address)
+        };
+        let well = slots.slots[slot].outcome() == Some(Ok(()));
+        let operation = slots.operation(slot);
+        self.with_engine(|engine| {
+            match (kind, address) {
+                (Kind::Pin(_), Some(address)) if ended && well => engine.unpin(address.line()),
+                (Kind::Lock(request), _) if well || !ended => {
+                    engine.forget_lock(operation, request, ended)
+                }
+                _ => {}
+            }
+            if ended {
+                slots.slots[slot].recycle();
+            }
+            engine.follow_up();
+        });
+    }
+
+    /// Takes a session out: its locks are released, its place is free.
+    pub(crate) fn close_session(&self, slots: &SessionSlots) {
+        self.with_engine(|engine| {
+            engine.close_locks(slots.session);
+            engine.counters.past_hits += slots.hits.load(Ordering::Relaxed);
+            engine.counters.past_misses += slots.misses.load(Ordering::Relaxed);
+            engine.closed_sessions.push(slots.index);
+            engine.free_places();
+        });
+    }
+}

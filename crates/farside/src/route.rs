@@ -1,0 +1,244 @@
+//! The other half of [`turn`](crate::turn): gives events to the machines and carries out their
+//! effects. Effects of one step are carried out in order, before anything else happens.
+
+use crate::engine::{Engine, FollowUp, Placement};
+use crate::operation::{Kind, is_home};
+use crate::peer::PLACED;
+use farside_base::{ErrorCode, LineAddress, LineSize, NodeId, OperationId, WorkId};
+use farside_protocol::coherence::{Effect, Event, Frame, Here, Level, Message, Target};
+use farside_protocol::wire::{BODY, Class, Family, Violation};
+
+impl Engine {
+    /// Gives a message to its machine.
+    pub(crate) fn dispatch(
+        &mut self,
+        from: NodeId,
+        _class: Class,
+        family: Family,
+        body: &[u8; BODY],
+    ) -> Result<(), Violation> {
+        match family {
+            Family::Coherence => {
+                let message = Message::decode(body)?;
+                let here = self.here(message.line());
+                self.step(Event::Received { from, message, here })
+            }
+            Family::Lock => self.lock_message(from, body),
+            Family::Member => self.member_message(from, body),
+            Family::Allocate => self.allocate_message(from, body),
+            Family::Credit => Ok(()),
+        }
+    }
+
+    /// What the tags say of a line.
+    pub(crate) fn here(&self, line: LineAddress) -> Here {
+        let (held, extent) = self.lines.here(line);
+        Here { held, extent }
+    }
+
+    /// One step of the coherence machine and all its effects.
+    pub(crate) fn step(&mut self, event: Event) -> Result<(), Violation> {
+        let mut effects = std::mem::take(&mut self.effects);
+        let step = self.coherence.step(event, &mut effects);
+        for effect in effects.drain(..) {
+            self.route(effect);
+        }
+        self.effects = effects;
+        step
+    }
+
+    /// A step of this node's own doing, which the machine cannot refuse.
+    pub(crate) fn step_own(&mut self, event: Event) {
+        if let Err(violation) = self.step(event) {
+            self.failure = Some(violation.0);
+        }
+    }
+
+    fn route(&mut self, effect: Effect) {
+        self.routed += 1;
+        match effect {
+            Effect::Send { to, message } => self.send(to, &message),
+            Effect::Place { line, to, target, message } => self.place(line, to, target, &message),
+            Effect::SetLevel { line, held, extent } => {
+                if held.level == Level::Invalid && line.home() != self.me() {
+                    self.counters.invalidations += 1;
+                }
+                self.lines.set_level(line, held, extent);
+            }
+            Effect::Release { line } => {
+                self.lines.release(line);
+                self.retry_frames();
+            }
+            Effect::Ready { operation, line } => {
+                if is_home(operation) {
+                    self.follow_ups.push_back(FollowUp::Retired(operation));
+                } else {
+                    self.perform(operation, line);
+                    self.retry_frames(); // a line that has come to rest can be evicted
+                }
+            }
+            Effect::Fail { operation, code, .. } => self.finish(operation, Err(code)),
+            Effect::DropHome { node } => self.drop_home(node),
+        }
+    }
+
+    fn send(&mut self, to: NodeId, message: &Message) {
+        self.peers.push(to, message.class(), Family::Coherence, &message.encode());
+    }
+
+    fn place(&mut self, line: LineAddress, to: NodeId, target: Target, message: &Message) {
+        let (Some(spot), true) = (self.lines.spot(line), self.peers.get(to).is_some()) else {
+            self.follow_ups.push_back(FollowUp::Placed(line));
+            return;
+        };
+        let (offset, from_cache) = spot.offset();
+        let (to_cache, to_offset) = match target {
+            Target::Frame(Frame(frame)) => (true, u64::from(frame) << LineSize::MIN.log2()),
+            Target::Home => (false, line.offset()),
+        };
+        let index = match self.placing_free.pop() {
+            Some(index) => index,
+            None => {
+                self.placing.push(line);
+                self.placing.len() as u32 - 1
+            }
+        };
+        self.placing[index as usize] = line;
+        self.placements.push_back(Placement {
+            to,
+            from_cache,
+            offset,
+            bytes: line.line_size().bytes() as u32,
+            to_cache,
+            to_offset,
+            id: WorkId(PLACED | u64::from(index)),
+        });
+        self.send(to, message);
+    }
+
+    /// Starts an operation and carries out what follows.
+    pub(crate) fn issue(&mut self, operation: OperationId) {
+        self.start(operation);
+        self.follow_up();
+    }
+
+    /// Gives an operation to its machine, with a frame if its line needs one.
+    fn start(&mut self, operation: OperationId) {
+        let Some((kind, address)) = self.request(operation) else {
+            return;
+        };
+        if let Some(code) = self.refusal() {
+            return self.finish(operation, Err(code));
+        }
+        let (Some(want), Some(address)) = (kind.want(), address) else {
+            return self.control(operation, kind, address);
+        };
+        let line = address.line();
+        let Some(frame) = self.frame_for(line, operation) else {
+            return;
+        };
+        let pin = matches!(kind, Kind::Pin(_));
+        let here = self.here(line);
+        self.step_own(Event::Issue { operation, line, want, pin, frame, here });
+    }
+
+    /// Why no operation can start, if none can.
+    pub(crate) fn refusal(&self) -> Option<ErrorCode> {
+        self.closed_with.or(self.failure.map(|_| ErrorCode::NodeFailed))
+    }
+
+    /// A frame for the line; none when the operation has failed or waits for one.
+    fn frame_for(&mut self, line: LineAddress, operation: OperationId) -> Option<Frame> {
+        if line.home() == self.me() {
+            if line.offset() + line.line_size().bytes() as u64 > self.lines.home().len() as u64 {
+                self.finish(operation, Err(ErrorCode::Unallocated));
+                return None;
+            }
+            return Some(Frame(0));
+        }
+        if let Some(code) = self.peers.refusal(line.home()) {
+            self.finish(operation, Err(code));
+            return None;
+        }
+        if !self.lines.caches(line.line_size()) {
+            self.finish(operation, Err(ErrorCode::CacheFull));
+            return None;
+        }
+        if let Some(frame) = self.lines.frame(line).or_else(|| self.lines.reserve(line)) {
+            return Some(frame);
+        }
+        for victim in self.lines.victims(line) {
+            let here = self.here(victim);
+            let routed = self.routed;
+            self.step_own(Event::Evict { line: victim, here });
+            if self.routed == routed {
+                continue; // in use; the next oldest then
+            }
+            self.counters.evictions += 1;
+            if let Some(frame) = self.lines.reserve(line) {
+                return Some(frame);
+            }
+            break; // dirty: its frame is free when its home has taken it back
+        }
+        self.frameless.push_back(operation);
+        None
+    }
+
+    /// Carries out what effects have left behind.
+    pub(crate) fn follow_up(&mut self) {
+        while let Some(follow_up) = self.follow_ups.pop_front() {
+            match follow_up {
+                FollowUp::Placed(line) => {
+                    let here = self.here(line);
+                    self.step_own(Event::Placed { line, here });
+                }
+                FollowUp::Unpin(line) => self.unpin(line),
+                FollowUp::RetryFrames => {
+                    for _ in 0..self.frameless.len() {
+                        if let Some(operation) = self.frameless.pop_front() {
+                            self.start(operation);
+                        }
+                    }
+                }
+                FollowUp::Retired(operation) => self.retired(operation),
+                FollowUp::Drop(node) => self.drop_peer(node),
+            }
+        }
+    }
+
+    /// Lets a pinned line go.
+    pub(crate) fn unpin(&mut self, line: LineAddress) {
+        let here = self.here(line);
+        self.step_own(Event::Unpin { line, here });
+        self.retry_frames();
+    }
+
+    /// Gives every cached line back that is not in use.
+    pub(crate) fn evict_all(&mut self) {
+        let lines: Vec<LineAddress> = self.lines.cached().collect();
+        for line in lines {
+            let here = self.here(line);
+            self.step_own(Event::Evict { line, here });
+        }
+        self.follow_up();
+    }
+
+    fn drop_home(&mut self, node: NodeId) {
+        let lost: Vec<LineAddress> = self
+            .lines
+            .cached()
+            .filter(|line| line.home() == node && self.held(*line).level != Level::Invalid)
+            .collect();
+        for line in lost {
+            self.lines.set_level(line, farside_protocol::coherence::Held::default(), None);
+            self.lines.release(line);
+        }
+        self.retry_frames();
+    }
+
+    fn retry_frames(&mut self) {
+        if !self.frameless.is_empty() && !self.follow_ups.contains(&FollowUp::RetryFrames) {
+            self.follow_ups.push_back(FollowUp::RetryFrames);
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! What a node has done.
+
+/// Counters of one node since its start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Line accesses served by a tag check and a copy.
+    pub hits: u64,
+    /// Line accesses that needed the engine.
+    pub misses: u64,
+    /// Cached lines lost to other nodes' writes.
+    pub invalidations: u64,
+    /// Cached lines given up for room.
+    pub evictions: u64,
+    /// Messages sent.
+    pub messages_sent: u64,
+    /// Messages received.
+    pub messages_received: u64,
+    /// Bytes of lines placed at other nodes.
+    pub bytes_placed: u64,
+    /// Work requests posted.
+    pub work_requests: u64,
+    /// Doorbells: `post` calls.
+    pub doorbells: u64,
+    /// Times a thread of this node went to sleep.
+    pub sleeps: u64,
+    /// Locks granted.
+    pub locks: u64,
+    /// Bytes of this node's memory that are free.
+    pub memory_free_bytes: u64,
+}

@@ -1,0 +1,245 @@
+//! The one loop: poll, land, step, route, post. The only caller of both the machines and the fabric
+//! (with [`route`](crate::route), its other half).
+
+use crate::engine::{Engine, FollowUp, Placement};
+use crate::peer::{MESSAGE_SLOT, PLACED, SENT};
+use farside_base::{
+    Completion, CompletionKind, CompletionStatus, LocalSlice, NodeId, Operation, RemoteSlice,
+    Source, Work, WorkFlags, WorkId,
+};
+use farside_fabric::{Posted, Stop};
+use farside_protocol::wire::{MESSAGE, Violation};
+
+/// Completions taken by one poll.
+pub(crate) const BATCH: usize = 64;
+/// Work requests posted by one doorbell.
+const POST: usize = 16;
+
+impl Engine {
+    /// Does what there is to do, without blocking; true when there was something.
+    pub(crate) fn turn(&mut self) -> bool {
+        if self.armed {
+            self.port.disarm();
+            self.armed = false;
+        }
+        let landed = self.land();
+        let linked = self.links();
+        self.follow_up();
+        let posted = self.post();
+        landed || linked || posted
+    }
+
+    /// Gets ready to sleep; true when there is something to do instead.
+    pub(crate) fn arm(&mut self) -> bool {
+        self.armed = true;
+        self.port.arm()
+    }
+
+    fn land(&mut self) -> bool {
+        // Taken out for the time of the loop; the buffer itself stays where it is.
+        let Some(mut completions) = self.completions.take() else {
+            return false;
+        };
+        let count = self.port.poll(&mut *completions);
+        for completion in &completions[..count] {
+            match completion.kind {
+                CompletionKind::Receive => self.received(completion),
+                CompletionKind::Write => self.placed(completion.id),
+                _ => {}
+            }
+            let failed = !matches!(
+                completion.status,
+                CompletionStatus::Success | CompletionStatus::Flushed | CompletionStatus::PeerLost
+            );
+            if failed && let Some(node) = self.peers.node(completion.link) {
+                self.follow_ups.push_back(FollowUp::Drop(node));
+            }
+            self.follow_up();
+        }
+        self.completions = Some(completions);
+        count > 0
+    }
+
+    fn received(&mut self, completion: &Completion) {
+        if completion.status != CompletionStatus::Success {
+            return;
+        }
+        let slot = completion.id.0;
+        let mut bytes = [0; MESSAGE];
+        let whole = completion.bytes as usize == MESSAGE
+            && self.regions.messages.arena.read(slot * MESSAGE_SLOT, &mut bytes).is_ok();
+        self.peers.repost(&mut *self.port, self.regions.messages.id, slot);
+        let Some(node) = self.peers.node(completion.link) else {
+            if whole && self.is_connecting(completion.link) {
+                self.peers.early.push((completion.link, bytes));
+            }
+            return; // else a former link; its node is dead
+        };
+        self.message(node, whole.then_some(&bytes));
+    }
+
+    /// Takes one message of a peer; `None` for one of a wrong length.
+    pub(crate) fn message(&mut self, node: NodeId, bytes: Option<&[u8; MESSAGE]>) {
+        self.counters.messages_received += 1;
+        self.peers.ready.insert(node); // credits may be owed now
+        let parsed = match (self.peers.get_mut(node), bytes) {
+            (Some(peer), Some(bytes)) => peer.messenger.received(bytes),
+            (None, _) => return,
+            (_, None) => Err(Violation("message of a wrong length")),
+        };
+        let done = match parsed {
+            Ok(Some((class, family, body))) => self.dispatch(node, class, family, &body),
+            Ok(None) => Ok(()),
+            Err(violation) => Err(violation),
+        };
+        if let Err(violation) = done {
+            self.peers.accuse(node, violation);
+            self.follow_ups.push_back(FollowUp::Drop(node));
+        }
+    }
+
+    fn placed(&mut self, id: WorkId) {
+        let index = (id.0 & !PLACED) as usize;
+        if id.0 & PLACED == 0 || id == SENT {
+            return;
+        }
+        if let Some(line) = self.placing.get(index).copied() {
+            self.placing_free.push(index as u32);
+            self.follow_ups.push_back(FollowUp::Placed(line));
+        }
+    }
+
+    fn links(&mut self) -> bool {
+        let mut events = std::mem::take(&mut self.peers.events);
+        self.port.link_events(&mut events);
+        let mut any = !events.is_empty();
+        for event in events.drain(..) {
+            self.link_event(event);
+        }
+        if let Some((rendezvous, _)) = self.peers.rendezvous.as_mut() {
+            rendezvous.link_events(&mut events);
+            any |= !events.is_empty();
+            for event in events.drain(..) {
+                self.rendezvous_event(event);
+            }
+        }
+        self.peers.events = events;
+        any
+    }
+
+    /// Posts what waits: bytes of lines first, then messages, so that on each link the bytes that a
+    /// message speaks of travel ahead of it.
+    pub(crate) fn post(&mut self) -> bool {
+        let mut any = false;
+        while !self.placements.is_empty() {
+            let (taken, posted) = self.post_placements();
+            any |= taken > 0;
+            if posted.stop.is_some() {
+                return any;
+            }
+        }
+        if !self.peers.ready.is_empty() {
+            let ready = std::mem::take(&mut self.peers.ready);
+            for node in ready.iter() {
+                any |= self.post_messages(node);
+            }
+        }
+        any
+    }
+
+    fn post_placements(&mut self) -> (usize, Posted) {
+        let waiting = self.placements.make_contiguous();
+        let count = waiting.len().min(POST);
+        let slices: [LocalSlice; POST] = std::array::from_fn(|at| {
+            let placement = &waiting[at.min(count - 1)];
+            LocalSlice {
+                region: if placement.from_cache {
+                    self.regions.cache.id
+                } else {
+                    self.regions.home.id
+                },
+                offset: placement.offset,
+                bytes: placement.bytes,
+            }
+        });
+        let peers = &self.peers;
+        let works: [Option<Work<'_>>; POST] = std::array::from_fn(|at| {
+            let placement = waiting.get(at)?;
+            let peer = peers.get(placement.to)?;
+            Some(place(placement, &slices[at], peer.link, peer.region(placement.to_cache)))
+        });
+        // A peer that is gone: its placement counts as landed.
+        let Some(first) = works[0] else {
+            let gone = self.placements.pop_front();
+            if let Some(gone) = gone {
+                self.placed(gone.id);
+            }
+            self.follow_up();
+            return (1, Posted { accepted: 1, stop: None });
+        };
+        let run = works.iter().take(count).take_while(|work| work.is_some()).count();
+        let works: [Work<'_>; POST] =
+            std::array::from_fn(|at| works[at.min(run - 1)].unwrap_or(first));
+        let posted = self.port.post(&works[..run]);
+        self.counters.doorbells += 1;
+        self.counters.work_requests += posted.accepted as u64;
+        let bytes: u64 = waiting[..posted.accepted].iter().map(|p| u64::from(p.bytes)).sum();
+        self.counters.bytes_placed += bytes;
+        if let Some(Stop::Invalid(what)) = posted.stop {
+            let refused = waiting[posted.accepted];
+            self.failure = Some(what);
+            self.follow_ups.push_back(FollowUp::Drop(refused.to));
+        }
+        self.placements.drain(..posted.accepted);
+        (posted.accepted, posted)
+    }
+
+    fn post_messages(&mut self, node: NodeId) -> bool {
+        let mut any = false;
+        loop {
+            let Some(peer) = self.peers.get_mut(node) else {
+                return any;
+            };
+            let link = peer.link;
+            let Some(message) = peer.messenger.peek() else {
+                return any;
+            };
+            let work = Work {
+                id: SENT,
+                link,
+                flags: WorkFlags::default(),
+                operation: Operation::Send { source: Source::Inline(&message), immediate: None },
+            };
+            let posted = self.port.post(&[work]);
+            self.counters.doorbells += 1;
+            if posted.accepted == 0 {
+                self.peers.ready.insert(node);
+                return any; // the next turn tries again
+            }
+            self.counters.work_requests += 1;
+            self.counters.messages_sent += 1;
+            if let Some(peer) = self.peers.get_mut(node) {
+                peer.messenger.sent();
+            }
+            any = true;
+        }
+    }
+}
+
+fn place<'a>(
+    placement: &Placement,
+    slice: &'a LocalSlice,
+    link: farside_base::LinkId,
+    region: farside_base::RemoteRegionId,
+) -> Work<'a> {
+    Work {
+        id: placement.id,
+        link,
+        flags: WorkFlags { signalled: true, fence: false },
+        operation: Operation::Write {
+            source: Source::Gather(std::slice::from_ref(slice)),
+            to: RemoteSlice { region, offset: placement.to_offset },
+            immediate: None,
+        },
+    }
+}

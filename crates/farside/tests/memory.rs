@@ -1,0 +1,325 @@
+//! The global memory through its face, several nodes in one process.
+
+use farside::{
+    AllocationHint, AllocationSpec, Config, ErrorCode, GlobalAddress, LineSize, Node, NodeId,
+};
+use farside_fabric::{Fabric, MemFabric};
+use farside_fabric_shm::ShmFabric;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Makes the fabric of a node; the nodes of a cluster can reach each other over what it makes.
+type Make = dyn Fn() -> Arc<dyn Fabric>;
+
+fn mem() -> Box<Make> {
+    let fabric: Arc<dyn Fabric> = Arc::new(MemFabric::new());
+    Box::new(move || Arc::clone(&fabric))
+}
+
+fn shm() -> Box<Make> {
+    Box::new(|| Arc::new(ShmFabric::new().unwrap()))
+}
+
+macro_rules! on_each_fabric {
+    ($($fabric:ident => $tests:tt)*) => {
+        $(mod $fabric { on_each_fabric!(@tests $fabric $tests); })*
+    };
+    (@tests $fabric:ident ($($name:ident)*)) => {
+        $(#[test] fn $name() { super::$name(&*super::$fabric()) })*
+    };
+}
+
+macro_rules! everywhere {
+    ($($name:ident)*) => { on_each_fabric! { mem => ($($name)*) shm => ($($name)*) } };
+}
+
+everywhere! {
+    one_node_reads_what_it_wrote
+    every_node_sees_every_nodes_writes
+    atomics_of_all_nodes_add_up
+    an_atomic_write_is_seen_whole
+    a_small_cache_evicts_and_forgets_nothing
+    bad_input_is_a_typed_error_and_harms_nobody
+    a_full_home_sends_allocations_elsewhere
+    every_line_size_works_from_everywhere
+    names_are_taken_and_missed
+    locks_exclude_and_order
+    lock_errors_are_typed
+    a_cycle_of_locks_has_a_victim
+}
+
+fn config(name: &str) -> Config {
+    let name = format!("{name}-{}", std::process::id());
+    Config { memory_bytes: 8 << 20, cache_bytes: 16 << 20, ..Config::new(name) }
+}
+
+fn cluster(make: &Make, name: &str, count: usize) -> Vec<Node> {
+    let mut nodes = vec![Node::create_on(&config(name), make()).unwrap()];
+    for _ in 1..count {
+        nodes.push(Node::join_on(&config(name), make()).unwrap());
+    }
+    for node in &nodes {
+        node.wait_for_members(count, Duration::from_secs(10)).unwrap();
+    }
+    nodes
+}
+
+fn code<T: std::fmt::Debug>(result: Result<T, farside::Error>) -> ErrorCode {
+    result.unwrap_err().code
+}
+
+fn one_node_reads_what_it_wrote(make: &Make) {
+    let nodes = cluster(make, "one", 1);
+    let mut session = nodes[0].session().unwrap();
+    let address = session.alloc(1000).unwrap();
+    let mut bytes = [1; 1000];
+    session.read(address, &mut bytes).unwrap();
+    assert_eq!(bytes, [0; 1000], "fresh memory is zero");
+    let pattern: Vec<u8> = (0..1000).map(|i| i as u8).collect();
+    session.write(address, &pattern).unwrap();
+    session.read(address, &mut bytes).unwrap();
+    assert_eq!(bytes.as_slice(), pattern);
+}
+
+fn every_node_sees_every_nodes_writes(make: &Make) {
+    let nodes = cluster(make, "three", 3);
+    let mut sessions: Vec<_> = nodes.iter().map(|node| node.session().unwrap()).collect();
+    for home in 0..3_u16 {
+        let address = sessions[0].alloc_on(4096, NodeId(home)).unwrap();
+        assert_eq!(address.home(), NodeId(home));
+        for round in 0..20_u8 {
+            let writer = usize::from(round) % 3;
+            sessions[writer].write(address, &[round + 1; 3000]).unwrap();
+            sessions[writer].fence().unwrap();
+            for session in &mut sessions {
+                let mut bytes = [0; 3000];
+                if let Err(error) = session.read(address, &mut bytes) {
+                    let nodes: Vec<_> = nodes.iter().map(Node::describe).collect();
+                    panic!("{error} {nodes:#?}");
+                }
+                assert_eq!(bytes, [round + 1; 3000], "home {home} round {round}");
+            }
+        }
+    }
+}
+
+fn atomics_of_all_nodes_add_up(make: &Make) {
+    let nodes = cluster(make, "atomics", 3);
+    let mut first = nodes[0].session().unwrap();
+    let counter = first.alloc_on(8, NodeId(1)).unwrap();
+    std::thread::scope(|scope| {
+        for node in &nodes {
+            scope.spawn(move || {
+                let mut session = node.session().unwrap();
+                for _ in 0..500 {
+                    session.fetch_add(counter, 1).unwrap();
+                    session
+                        .atomic(counter, 8, |bytes| {
+                            let word = u64::from_le_bytes(bytes.try_into().unwrap());
+                            bytes.copy_from_slice(&(word + 1).to_le_bytes());
+                        })
+                        .unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(first.read_u64(counter).unwrap(), 3000);
+    assert_eq!(first.compare_swap(counter, 3000, 7).unwrap(), 3000);
+    assert_eq!(first.compare_swap(counter, 3000, 8).unwrap(), 7);
+    assert_eq!(first.swap(counter, 9).unwrap(), 7);
+}
+
+fn an_atomic_write_is_seen_whole(make: &Make) {
+    let nodes = cluster(make, "whole", 2);
+    let mut first = nodes[0].session().unwrap();
+    let address = first.alloc_on(4096, NodeId(1)).unwrap();
+    std::thread::scope(|scope| {
+        for (number, node) in nodes.iter().enumerate() {
+            scope.spawn(move || {
+                let mut session = node.session().unwrap();
+                for round in 0..100_u8 {
+                    session.write_atomic(address, &[round * 2 + number as u8; 2000]).unwrap();
+                    let mut bytes = [0; 2000];
+                    session.read_atomic(address, &mut bytes).unwrap();
+                    assert!(bytes.iter().all(|byte| *byte == bytes[0]), "torn: {bytes:?}");
+                }
+            });
+        }
+    });
+}
+
+fn a_small_cache_evicts_and_forgets_nothing(make: &Make) {
+    let small = Config { cache_bytes: 1 << 20, ..config("evict") };
+    let home = Node::create_on(&config("evict"), make()).unwrap();
+    let user = Node::join_on(&small, make()).unwrap();
+    let mut session = user.session().unwrap();
+    let bytes = 4 << 20;
+    let address = session.alloc_on(bytes, NodeId(0)).unwrap();
+    let at = |line: u64| address.checked_add(line * 512).unwrap();
+    let lines = bytes / 512;
+    for line in 0..lines {
+        session.write_u64(at(line), line + 1).unwrap();
+    }
+    session.fence().unwrap();
+    for line in 0..lines {
+        assert_eq!(session.read_u64(at(line)).unwrap(), line + 1);
+    }
+    assert!(user.stats().evictions > 1000, "{:?}", user.stats());
+    drop(session);
+    user.leave().unwrap();
+    let mut session = home.session().unwrap();
+    for line in 0..lines {
+        assert_eq!(session.read_u64(at(line)).unwrap(), line + 1, "written back");
+    }
+}
+
+fn bad_input_is_a_typed_error_and_harms_nobody(make: &Make) {
+    let nodes = cluster(make, "bad", 2);
+    let mut session = nodes[0].session().unwrap();
+    let mut bytes = [0; 64];
+    for home in 0..2 {
+        let address = session.alloc_on(100, NodeId(home)).unwrap();
+        let past = address.checked_add(104).unwrap();
+        assert_eq!(code(session.read(past, &mut bytes)), ErrorCode::OutOfBounds);
+        let edge = address.checked_add(96).unwrap();
+        assert_eq!(code(session.read(edge, &mut bytes)), ErrorCode::OutOfBounds);
+        session.write(edge, &bytes).unwrap();
+        assert_eq!(code(session.fence()), ErrorCode::OutOfBounds);
+        assert_eq!(session.fence(), Ok(()), "a failure is told once");
+        assert_eq!(code(session.read(address, &mut [])), ErrorCode::ZeroSize);
+        let odd = address.checked_add(4).unwrap();
+        assert_eq!(code(session.fetch_add(odd, 1)), ErrorCode::Misaligned);
+        assert_eq!(code(session.free(odd)), ErrorCode::NotAnAllocation);
+        let far = address.checked_add(1 << 40).unwrap();
+        assert_eq!(code(session.read(far, &mut bytes)), ErrorCode::Unallocated);
+        let next = session.alloc_on(64, NodeId(home)).unwrap();
+        let forged = GlobalAddress::new(NodeId(home), LineSize::MIN, address.offset()).unwrap();
+        assert_eq!(code(session.read(forged, &mut bytes)), ErrorCode::Unallocated);
+        session.free(address).unwrap();
+        assert_eq!(code(session.free(address)), ErrorCode::NotAnAllocation);
+        assert_eq!(code(session.read(address, &mut bytes)), ErrorCode::Unallocated);
+        session.read(next, &mut bytes).unwrap();
+    }
+    let foreign = GlobalAddress::new(NodeId(77), LineSize::DEFAULT, 512).unwrap();
+    assert_eq!(code(session.read(foreign, &mut bytes)), ErrorCode::ForeignAddress);
+    assert_eq!(code(session.alloc(0)), ErrorCode::ZeroSize);
+    assert_eq!(code(session.alloc(1 << 41)), ErrorCode::TooLarge);
+    assert_eq!(code(session.alloc(1 << 30)), ErrorCode::OutOfMemory);
+    assert_eq!(code(session.alloc_on(8, NodeId(9))), ErrorCode::ForeignAddress);
+}
+
+fn a_full_home_sends_allocations_elsewhere(make: &Make) {
+    let nodes = cluster(make, "full", 2);
+    let mut session = nodes[0].session().unwrap();
+    let mut homes = [0; 2];
+    loop {
+        match session.alloc(1 << 20) {
+            Ok(address) => homes[usize::from(address.home().0)] += 1,
+            Err(error) => {
+                assert_eq!(error.code, ErrorCode::OutOfMemory);
+                break;
+            }
+        }
+    }
+    assert!(homes[0] >= 6 && homes[1] >= 6, "{homes:?}");
+    let spec =
+        AllocationSpec { hint: AllocationHint::Local, line_size: LineSize::from_bytes(4096) };
+    assert_eq!(code(session.alloc_with(1 << 20, spec)), ErrorCode::OutOfMemory);
+}
+
+fn every_line_size_works_from_everywhere(make: &Make) {
+    let nodes = cluster(make, "sizes", 2);
+    let mut here = nodes[0].session().unwrap();
+    let mut there = nodes[1].session().unwrap();
+    for size in LineSize::all() {
+        let spec = AllocationSpec { hint: AllocationHint::On(NodeId(1)), line_size: Some(size) };
+        let bytes = size.bytes() * 3 + 40;
+        let address = here.alloc_with(bytes as u64, spec).unwrap();
+        let pattern: Vec<u8> = (0..bytes).map(|i| (i * 7 + size.bytes()) as u8).collect();
+        here.write(address, &pattern).unwrap();
+        here.fence().unwrap();
+        let mut back = vec![0; bytes];
+        there.read(address, &mut back).unwrap();
+        assert!(back == pattern, "{size:?}");
+        there.free(address).unwrap();
+    }
+}
+
+fn names_are_taken_and_missed(make: &Make) {
+    let node = Node::create_on(&config("name"), make()).unwrap();
+    assert_eq!(code(Node::create_on(&config("name"), make())), ErrorCode::NameTaken);
+    assert_eq!(code(Node::join_on(&config("other"), make())), ErrorCode::NoSuchCluster);
+    let mut wrong = config("name");
+    wrong.limits.sessions_max = 5;
+    assert_eq!(code(Node::join_on(&wrong, make())), ErrorCode::LimitsMismatch);
+    assert_eq!(code(Node::join_on(&config("no spaces"), make())), ErrorCode::BadConfiguration);
+    node.leave().unwrap();
+}
+
+fn locks_exclude_and_order(make: &Make) {
+    let nodes = cluster(make, "locks", 3);
+    let mut first = nodes[0].session().unwrap();
+    let address = first.alloc_on(1024, NodeId(2)).unwrap();
+    std::thread::scope(|scope| {
+        for node in &nodes {
+            scope.spawn(move || {
+                let mut session = node.session().unwrap();
+                for _ in 0..200 {
+                    let mut guard = session.lock_write(address, 1024).unwrap();
+                    let one = guard.read_u64(address).unwrap();
+                    let far = address.checked_add(1016).unwrap();
+                    let other = guard.read_u64(far).unwrap();
+                    assert_eq!(one, other, "both ends change under one lock");
+                    guard.write_u64(address, one + 1).unwrap();
+                    guard.write_u64(far, one + 1).unwrap();
+                    guard.unlock().unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(first.read_u64(address).unwrap(), 600);
+}
+
+fn lock_errors_are_typed(make: &Make) {
+    let nodes = cluster(make, "lock-errors", 2);
+    let mut a = nodes[0].session().unwrap();
+    let mut b = nodes[1].session().unwrap();
+    for home in 0..2 {
+        let address = a.alloc_on(512, NodeId(home)).unwrap();
+        let half = address.checked_add(256).unwrap();
+        assert_eq!(code(a.unlock(address, 8)), ErrorCode::NotLocked);
+        a.lock_write(address, 256).unwrap().keep();
+        assert_eq!(code(b.try_lock_read(address, 8)), ErrorCode::Busy);
+        b.lock_write(half, 8).unwrap().unlock().unwrap();
+        assert_eq!(code(a.unlock(address, 8)), ErrorCode::NotLocked, "exactly what was locked");
+        a.unlock(address, 256).unwrap();
+        let token = b.lock_read(address, 8).unwrap().token();
+        let mut guard = a.lock_read(address, 8).unwrap();
+        assert!(guard.token() != token);
+        guard.upgrade().unwrap();
+        drop(guard);
+        assert_eq!(code(a.lock_read(address, 513)), ErrorCode::OutOfBounds);
+        assert_eq!(code(a.lock_read(address, 0)), ErrorCode::ZeroSize);
+    }
+}
+
+fn a_cycle_of_locks_has_a_victim(make: &Make) {
+    let nodes = cluster(make, "cycle", 2);
+    let mut setup = nodes[0].session().unwrap();
+    let addresses = [0, 1].map(|home| setup.alloc_on(64, NodeId(home)).unwrap());
+    let barrier = std::sync::Barrier::new(2);
+    let victims: usize = std::thread::scope(|scope| {
+        let threads = [0, 1].map(|number| {
+            let (node, barrier) = (&nodes[number], &barrier);
+            scope.spawn(move || {
+                let mut session = node.session().unwrap();
+                let mut guard = session.lock_write(addresses[number], 64).unwrap();
+                barrier.wait();
+                let other = guard.lock_write(addresses[1 - number], 64);
+                usize::from(other.is_err_and(|error| error.code == ErrorCode::Deadlock))
+            })
+        });
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    });
+    assert_eq!(victims, 1);
+}

@@ -1,0 +1,233 @@
+//! Real processes over shared memory, and what is left when one of them is killed.
+//!
+//! The test executable starts itself again as the other nodes: a process with `FARSIDE_TEST_CHILD`
+//! set joins the cluster of that name, does what its role says, and tells so on its output.
+
+use farside::{Config, ErrorCode, GlobalAddress, Node, NodeId};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn config(cluster: &str) -> Config {
+    Config { memory_bytes: 4 << 20, cache_bytes: 16 << 20, ..Config::new(cluster) }
+}
+
+/// A node in a process of its own, killed when the test ends.
+struct Other {
+    child: Child,
+    said: BufReader<ChildStdout>,
+}
+
+impl Other {
+    fn start(cluster: &str, role: &str) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["child", "--exact", "--nocapture", "--test-threads=1"])
+            .env("FARSIDE_TEST_CHILD", cluster)
+            .env("FARSIDE_TEST_ROLE", role)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let said = BufReader::new(child.stdout.take().unwrap());
+        Self { child, said }
+    }
+
+    /// The rest of the line that begins with `word`.
+    fn hear(&mut self, word: &str) -> String {
+        let mut line = String::new();
+        loop {
+            line.clear();
+            assert!(
+                self.said.read_line(&mut line).unwrap() > 0,
+                "the other node ended before `{word}`"
+            );
+            if let Some((_, rest)) = line.split_once(word) {
+                return rest.trim().to_owned();
+            }
+        }
+    }
+
+    fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+fn say(text: &str) {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{text}").unwrap();
+    out.flush().unwrap();
+}
+
+fn address(bits: &str) -> GlobalAddress {
+    GlobalAddress::from_bits(bits.parse().unwrap()).unwrap()
+}
+
+/// Not a test by itself: what the other processes do.
+#[test]
+fn child() {
+    let Ok(cluster) = std::env::var("FARSIDE_TEST_CHILD") else {
+        return;
+    };
+    let node = Node::join(&config(&cluster)).unwrap();
+    let mut session = node.session().unwrap();
+    match std::env::var("FARSIDE_TEST_ROLE").unwrap().as_str() {
+        "home" => {
+            let address = session.alloc_on(4096, node.id()).unwrap();
+            session.write(address, &[7; 4096]).unwrap();
+            session.fence().unwrap();
+            say(&format!("address {}", address.to_bits()));
+        }
+        "owner" => {
+            let address = session.alloc_on(4096, NodeId(0)).unwrap();
+            session.write(address, &[9; 4096]).unwrap();
+            session.fence().unwrap();
+            let token = session.lock_write(address, 64).unwrap().keep();
+            say(&format!("address {}", address.to_bits()));
+            say(&format!("token {token}"));
+        }
+        role => panic!("unknown role {role}"),
+    }
+    // Until it is killed, or its parent is gone.
+    let mut line = String::new();
+    let _ = std::io::stdin().read_line(&mut line);
+}
+
+fn parent(name: &str) -> (String, Node) {
+    let cluster = format!("{name}-{}", std::process::id());
+    let node = Node::create(&config(&cluster)).unwrap();
+    (cluster, node)
+}
+
+fn code<T: std::fmt::Debug>(result: Result<T, farside::Error>) -> ErrorCode {
+    result.unwrap_err().code
+}
+
+/// Waits until the node knows that only `alive` are left.
+fn wait_for_deaths(node: &Node, alive: usize) {
+    let deadline = std::time::Instant::now() + PATIENCE;
+    while node.members().iter().filter(|member| member.alive).count() > alive {
+        assert!(
+            std::time::Instant::now() < deadline,
+            "the death is not noticed: {}",
+            node.describe()
+        );
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_killed_home_takes_its_memory_and_nothing_else() {
+    let (cluster, node) = parent("home");
+    let mut lost = Other::start(&cluster, "home");
+    let lost_address = address(&lost.hear("address"));
+    let mut kept = Other::start(&cluster, "home");
+    let kept_address = address(&kept.hear("address"));
+    node.wait_for_members(3, PATIENCE).unwrap();
+    let mut session = node.session().unwrap();
+    let mut bytes = [0; 4096];
+    session.read(lost_address, &mut bytes).unwrap();
+    assert_eq!(bytes, [7; 4096]);
+    lost.kill();
+    wait_for_deaths(&node, 2);
+    assert_eq!(code(session.read(lost_address, &mut bytes)), ErrorCode::NodeLost);
+    assert_eq!(code(session.fetch_add(lost_address, 1)), ErrorCode::NodeLost);
+    assert_eq!(code(session.lock_read(lost_address, 8)), ErrorCode::NodeLost);
+    assert_eq!(code(session.free(lost_address)), ErrorCode::NodeLost);
+    session.write(lost_address, &bytes).unwrap();
+    assert_eq!(code(session.fence()), ErrorCode::NodeLost);
+    session.read(kept_address, &mut bytes).unwrap();
+    assert_eq!(bytes, [7; 4096], "the other node's memory is as it was");
+    session.write(kept_address, &[8; 4096]).unwrap();
+    session.fence().unwrap();
+    let again = Other::start(&cluster, "home");
+    node.wait_for_members(3, PATIENCE).unwrap();
+    let numbers: Vec<_> =
+        node.members().iter().map(|member| (member.node.0, member.alive)).collect();
+    assert_eq!(numbers, [(0, true), (1, false), (2, true), (3, true)], "no number is used again");
+    again.kill();
+    kept.kill();
+}
+
+#[test]
+fn a_killed_owner_loses_what_only_it_had_and_its_locks() {
+    let (cluster, node) = parent("owner");
+    let mut owner = Other::start(&cluster, "owner");
+    let address = address(&owner.hear("address"));
+    let token: u64 = owner.hear("token").parse().unwrap();
+    node.wait_for_members(2, PATIENCE).unwrap();
+    let mut session = node.session().unwrap();
+    assert_eq!(code(session.try_lock_write(address, 64)), ErrorCode::Busy);
+    let mut bytes = [0; 512];
+    session.read(address, &mut bytes).unwrap();
+    assert_eq!(bytes, [9; 512], "the first line has come home before the owner dies");
+    owner.kill();
+    wait_for_deaths(&node, 1);
+    session.read(address, &mut bytes).unwrap();
+    assert_eq!(bytes, [9; 512]);
+    let second = address.checked_add(512).unwrap();
+    assert_eq!(
+        code(session.read(second, &mut bytes)),
+        ErrorCode::LineLost,
+        "never silently old data"
+    );
+    let guard = session.lock_write(address, 64).unwrap();
+    assert!(guard.token() > token, "fencing tokens rise");
+    guard.unlock().unwrap();
+    session.free(address).unwrap();
+    let fresh = session.alloc(4096).unwrap();
+    session.read(fresh, &mut bytes).unwrap();
+    assert_eq!(bytes, [0; 512]);
+}
+
+#[test]
+fn a_waiter_is_told_of_the_death_it_waits_for() {
+    let (cluster, node) = parent("waiter");
+    let mut owner = Other::start(&cluster, "owner");
+    let address = address(&owner.hear("address"));
+    owner.hear("token");
+    node.wait_for_members(2, PATIENCE).unwrap();
+    let mut session = node.session().unwrap();
+    let killer = std::thread::spawn(move || owner.kill());
+    // Granted when the holder dies, however the two race.
+    session.lock_write(address, 64).unwrap().unlock().unwrap();
+    killer.join().unwrap();
+}
+
+#[test]
+fn a_killed_coordinator_is_replaced() {
+    let cluster = format!("coordinator-{}", std::process::id());
+    // The coordinator must be the killed one: it is a child that creates.
+    let (name, node) = (cluster.clone(), Node::create(&config(&cluster)).unwrap());
+    let follower = Node::join(&config(&name)).unwrap();
+    node.leave().unwrap();
+    wait_for_deaths(&follower, 1);
+    let deadline = std::time::Instant::now() + PATIENCE;
+    let joined = loop {
+        match Node::join(&config(&name)) {
+            Ok(joined) => break joined,
+            Err(error) => assert!(std::time::Instant::now() < deadline, "{error}"),
+        }
+    };
+    assert_eq!(joined.id(), NodeId(2));
+    joined.wait_for_members(2, PATIENCE).unwrap();
+}
+
+#[test]
+fn nothing_is_left_behind() {
+    let (cluster, node) = parent("leftover");
+    let mut other = Other::start(&cluster, "home");
+    other.hear("address");
+    node.wait_for_members(2, PATIENCE).unwrap();
+    other.kill();
+    wait_for_deaths(&node, 1);
+    node.leave().unwrap();
+    let sockets = std::fs::read_to_string("/proc/net/unix").unwrap();
+    assert!(!sockets.contains(&cluster), "a socket is left");
+    let left = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten();
+    assert!(
+        left.filter(|entry| entry.file_name().to_string_lossy().contains("farside")).count() == 0
+    );
+}
