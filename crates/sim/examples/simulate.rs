@@ -1,0 +1,42 @@
+//! Runs seeded simulations of whole nodes: `simulate [--seed N] [--count N] [--faults]`.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for people")]
+
+use farside_sim::cluster::{Scenario, simulate};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let (mut first, mut count, mut faults) = (0, 1, false);
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        let mut number = || arguments.next().and_then(|text| text.parse::<u64>().ok());
+        match argument.as_str() {
+            "--seed" => first = number().unwrap_or(0),
+            "--count" => count = number().unwrap_or(1),
+            "--faults" => faults = true,
+            other => {
+                eprintln!("unknown argument {other}; see the head of this file");
+                return ExitCode::from(2);
+            }
+        }
+    }
+    let (mut steps, mut operations, mut failed, mut evictions) = (0, 0, 0, 0);
+    for seed in first..first + count {
+        let scenario = Scenario::draw(seed, faults);
+        match simulate(scenario) {
+            Ok(summary) => {
+                steps += summary.steps;
+                operations += summary.history.len();
+                failed += summary.failed;
+                evictions += summary.evictions;
+            }
+            Err(trouble) => {
+                eprintln!("{trouble}");
+                return ExitCode::FAILURE;
+            }
+        }
+    }
+    println!(
+        "{count} runs, {steps} steps, {operations} operations on words, {failed} failed for a death, {evictions} evictions"
+    );
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,560 @@
+//! Checkers over what a cluster does, fed event by event in the order in which it happens:
+//! [`SingleWriter`] for permissions, [`ValueChain`] for values, [`MemoryChecker`] for both.
+//!
+//! They know the promise, not the protocol: whoever may write a line excludes everybody else, and a
+//! read gives what was last written. So they hold at any height that can say who may do what, and
+//! when a word was read or written; the node height does, since a simulation has one order.
+//!
+//! What is absent: store buffers. A read that its own session's buffer answers is no access to
+//! memory and is not reported here; the litmus tests judge those.
+
+use crate::explorer::Violation;
+use farside_base::{GlobalAddress, LineAddress, NodeId, SessionId};
+use farside_protocol::coherence::Level;
+use std::collections::BTreeMap;
+
+/// One event of a trace. Times only grow; equal ones are in the order of report.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Observation {
+    /// A node's tag of a line is set: what it may do from now on.
+    Level {
+        /// Whose.
+        node: NodeId,
+        /// Which.
+        line: LineAddress,
+        /// What it may do.
+        level: Level,
+    },
+    /// A node reads an aligned word from its copy of the line.
+    Read {
+        /// Where.
+        node: NodeId,
+        /// For whom.
+        session: SessionId,
+        /// The word.
+        address: GlobalAddress,
+        /// What it finds.
+        value: u64,
+    },
+    /// A node writes an aligned word of a line that it may write.
+    Write {
+        /// Where.
+        node: NodeId,
+        /// The word.
+        address: GlobalAddress,
+        /// The value.
+        value: u64,
+    },
+    /// A node changes an aligned word in one step.
+    Update {
+        /// Where.
+        node: NodeId,
+        /// The word.
+        address: GlobalAddress,
+        /// What it found.
+        before: u64,
+        /// What it left.
+        after: u64,
+    },
+    /// A node is dead: its permissions are void, and lines that it alone could write are lost.
+    Dead {
+        /// Which.
+        node: NodeId,
+    },
+    /// A line begins anew: allocated, all zero, at its home.
+    Fresh {
+        /// Which.
+        line: LineAddress,
+    },
+}
+
+/// From when to when a node might write a line.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WriteInterval {
+    /// Who.
+    pub node: NodeId,
+    /// Since when.
+    pub from_ns: u64,
+    /// Until when; `None` while it still may.
+    pub until_ns: Option<u64>,
+}
+
+/// What one line's holders may do now, and who might write it when.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+struct Holders {
+    /// Nodes that may do something.
+    levels: BTreeMap<NodeId, Level>,
+    intervals: Vec<WriteInterval>,
+    /// The only node that might write it died.
+    lost: bool,
+}
+
+/// At most one node may write a line at a time, and nobody else reads it meanwhile.
+///
+/// A line that was never reported is its home's: `Dirty` there, `Invalid` elsewhere.
+/// Memory: one interval per change of writer and line, until [`forget_history`](Self::forget_history).
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct SingleWriter {
+    lines: BTreeMap<LineAddress, Holders>,
+}
+
+impl SingleWriter {
+    /// A new level of a node.
+    ///
+    /// # Errors
+    /// When the level and another node's exclude each other.
+    pub fn level(
+        &mut self,
+        at_ns: u64,
+        node: NodeId,
+        line: LineAddress,
+        level: Level,
+    ) -> Result<(), Violation> {
+        let holders = self.holders(line);
+        let conflicts = |other: Level| match level {
+            Level::Invalid => false,
+            Level::Shared => other == Level::Dirty,
+            Level::Dirty => other != Level::Invalid,
+        };
+        let mut others = holders.levels.iter().filter(|(other, _)| **other != node);
+        if let Some((other, theirs)) = others.find(|(_, theirs)| conflicts(**theirs)) {
+            return Err(Violation::new(format!(
+                "at {at_ns} ns: node {node} becomes {level:?} of line {line:?} while node {other} is {theirs:?}"
+            )));
+        }
+        holders.set(at_ns, node, level);
+        Ok(())
+    }
+
+    /// What a node may do now.
+    pub fn level_of(&self, node: NodeId, line: LineAddress) -> Level {
+        match self.lines.get(&line) {
+            Some(holders) => holders.levels.get(&node).copied().unwrap_or_default(),
+            None if line.home() == node => Level::Dirty,
+            None => Level::Invalid,
+        }
+    }
+
+    /// A node is dead. Returns the lines of other homes that are lost with it.
+    pub fn dead(&mut self, at_ns: u64, node: NodeId) -> Vec<LineAddress> {
+        let mut lost = Vec::new();
+        for (line, holders) in &mut self.lines {
+            if holders.levels.get(&node) == Some(&Level::Dirty) && line.home() != node {
+                holders.lost = true;
+                lost.push(*line);
+            }
+            holders.set(at_ns, node, Level::Invalid);
+        }
+        lost
+    }
+
+    /// A line begins anew at its home.
+    ///
+    /// # Errors
+    /// When another node may still do something with it.
+    pub fn fresh(&mut self, at_ns: u64, line: LineAddress) -> Result<(), Violation> {
+        let home = line.home();
+        let holders = self.holders(line);
+        if let Some((other, level)) = holders.levels.iter().find(|(other, _)| **other != home) {
+            return Err(Violation::new(format!(
+                "at {at_ns} ns: line {line:?} begins anew while node {other} is {level:?}"
+            )));
+        }
+        holders.lost = false;
+        holders.set(at_ns, home, Level::Dirty);
+        Ok(())
+    }
+
+    /// Whether the only up-to-date copy died.
+    pub fn is_lost(&self, line: LineAddress) -> bool {
+        self.lines.get(&line).is_some_and(|holders| holders.lost)
+    }
+
+    /// Who might write a line when, oldest first. They do not overlap.
+    pub fn write_intervals(&self, line: LineAddress) -> &[WriteInterval] {
+        self.lines.get(&line).map_or(&[], |holders| &holders.intervals)
+    }
+
+    /// Drops the intervals that have ended.
+    pub fn forget_history(&mut self) {
+        for holders in self.lines.values_mut() {
+            holders.intervals.retain(|interval| interval.until_ns.is_none());
+        }
+    }
+
+    fn holders(&mut self, line: LineAddress) -> &mut Holders {
+        self.lines.entry(line).or_insert_with(|| {
+            let mut holders = Holders::default();
+            holders.set(0, line.home(), Level::Dirty);
+            holders
+        })
+    }
+}
+
+impl Holders {
+    fn set(&mut self, at_ns: u64, node: NodeId, level: Level) {
+        let before = if level == Level::Invalid {
+            self.levels.remove(&node)
+        } else {
+            self.levels.insert(node, level)
+        };
+        match (before == Some(Level::Dirty), level == Level::Dirty) {
+            (false, true) => {
+                self.intervals.push(WriteInterval { node, from_ns: at_ns, until_ns: None })
+            }
+            (true, false) => {
+                let open = self.intervals.iter_mut().rev();
+                let mut open = open.filter(|one| one.node == node && one.until_ns.is_none());
+                if let Some(interval) = open.next() {
+                    interval.until_ns = Some(at_ns);
+                }
+            }
+            (true, true) | (false, false) => {}
+        }
+    }
+}
+
+/// What one word has held, oldest first.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Word {
+    /// Value number `first` and those after it, each with the time since when.
+    values: Vec<(u64, u64)>,
+    first: u64,
+    /// By session: the number of the value that it saw last.
+    seen: BTreeMap<SessionId, u64>,
+}
+
+impl Default for Word {
+    fn default() -> Self {
+        Self { values: vec![(0, 0)], first: 0, seen: BTreeMap::new() }
+    }
+}
+
+impl Word {
+    fn last(&self) -> (u64, u64) {
+        self.values.last().copied().unwrap_or_default()
+    }
+}
+
+/// Every read gives a value that the word held then, and no session goes back to an older one.
+///
+/// Words start with 0 at time 0. Memory: the values that were current in the last `window_ns` and
+/// the last one before, for each word that was written.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ValueChain {
+    words: BTreeMap<GlobalAddress, Word>,
+    window_ns: u64,
+}
+
+impl ValueChain {
+    /// For reads that take at most `window_ns` from begin to end; 0 when a read is one instant.
+    pub fn new(window_ns: u64) -> Self {
+        Self { words: BTreeMap::new(), window_ns }
+    }
+
+    /// A word is written.
+    pub fn write(&mut self, at_ns: u64, address: GlobalAddress, value: u64) {
+        let window_ns = self.window_ns;
+        let word = self.words.entry(address).or_default();
+        word.values.push((at_ns, value));
+        // A value is over when the next one came; what was over before the window is not needed.
+        let old_ns = at_ns.saturating_sub(window_ns);
+        let over = word.values.windows(2).take_while(|pair| pair[1].0 < old_ns).count();
+        word.values.drain(..over);
+        word.first += over as u64;
+    }
+
+    /// A word is changed in one step from `before` to `after`.
+    ///
+    /// # Errors
+    /// When the word did not hold `before`: an update was lost.
+    pub fn update(
+        &mut self,
+        at_ns: u64,
+        address: GlobalAddress,
+        before: u64,
+        after: u64,
+    ) -> Result<(), Violation> {
+        let (since_ns, held) = self.words.entry(address).or_default().last();
+        if held != before {
+            return Err(Violation::new(format!(
+                "at {at_ns} ns: an update of {address} found {before:#x}, but it holds {held:#x} since {since_ns} ns"
+            )));
+        }
+        self.write(at_ns, address, after);
+        Ok(())
+    }
+
+    /// A word is read between two times; with equal ones, in one instant, after all that was
+    /// reported before.
+    ///
+    /// # Errors
+    /// When it did not hold that value then, or the session has seen a newer one already.
+    pub fn read(
+        &mut self,
+        (from_ns, to_ns): (u64, u64),
+        session: SessionId,
+        address: GlobalAddress,
+        value: u64,
+    ) -> Result<(), Violation> {
+        let word = self.words.entry(address).or_default();
+        let last_seen = word.seen.get(&session).copied().unwrap_or(0);
+        let count = word.values.len();
+        let mut found = None;
+        for (at, (since_ns, held)) in word.values.iter().enumerate() {
+            let over_ns = word.values.get(at + 1).map(|next| next.0);
+            let instant = from_ns == to_ns;
+            let current = if instant {
+                at + 1 == count
+            } else {
+                *since_ns <= to_ns && over_ns.is_none_or(|over_ns| over_ns >= from_ns)
+            };
+            let number = word.first + at as u64;
+            if current && *held == value && number >= last_seen {
+                found = Some(number);
+                break;
+            }
+        }
+        let Some(number) = found else {
+            let (since_ns, held) = word.last();
+            return Err(Violation::new(format!(
+                "from {from_ns} to {to_ns} ns: session {session:?} reads {value:#x} of {address}, \
+                 which holds {held:#x} since {since_ns} ns; it has seen value {last_seen} of {}",
+                word.first + count as u64 - 1
+            )));
+        };
+        word.seen.insert(session, number);
+        Ok(())
+    }
+
+    /// The words of a line begin anew with 0.
+    pub fn fresh(&mut self, at_ns: u64, line: LineAddress) {
+        let inside = |address: &GlobalAddress| address.line() == line;
+        let words: Vec<_> = self.words.keys().copied().filter(inside).collect();
+        for address in words {
+            self.write(at_ns, address, 0);
+        }
+    }
+
+    /// What a word holds now.
+    pub fn value(&self, address: GlobalAddress) -> u64 {
+        self.words.get(&address).map_or(0, |word| word.last().1)
+    }
+}
+
+/// Both checkers over one trace: accesses need their permission, and lost lines are never read.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MemoryChecker {
+    /// Who may do what.
+    pub permissions: SingleWriter,
+    /// What words hold.
+    pub values: ValueChain,
+}
+
+impl Default for MemoryChecker {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl MemoryChecker {
+    /// Before anything has happened.
+    pub fn new() -> Self {
+        Self { permissions: SingleWriter::default(), values: ValueChain::new(0) }
+    }
+
+    /// The next event.
+    ///
+    /// # Errors
+    /// What does not hold. The checker is of no further use then.
+    pub fn observe(&mut self, at_ns: u64, event: Observation) -> Result<(), Violation> {
+        match event {
+            Observation::Level { node, line, level } => {
+                self.permissions.level(at_ns, node, line, level)
+            }
+            Observation::Read { node, session, address, value } => {
+                self.needs(at_ns, node, address, Level::Shared)?;
+                self.values.read((at_ns, at_ns), session, address, value)
+            }
+            Observation::Write { node, address, value } => {
+                self.needs(at_ns, node, address, Level::Dirty)?;
+                self.values.write(at_ns, address, value);
+                Ok(())
+            }
+            Observation::Update { node, address, before, after } => {
+                self.needs(at_ns, node, address, Level::Dirty)?;
+                self.values.update(at_ns, address, before, after)
+            }
+            Observation::Dead { node } => {
+                self.permissions.dead(at_ns, node);
+                Ok(())
+            }
+            Observation::Fresh { line } => {
+                self.values.fresh(at_ns, line);
+                self.permissions.fresh(at_ns, line)
+            }
+        }
+    }
+
+    fn needs(
+        &self,
+        at_ns: u64,
+        node: NodeId,
+        address: GlobalAddress,
+        level: Level,
+    ) -> Result<(), Violation> {
+        let line = address.line();
+        if self.permissions.is_lost(line) {
+            return Err(Violation::new(format!(
+                "at {at_ns} ns: node {node} uses {address} of a lost line"
+            )));
+        }
+        let has = self.permissions.level_of(node, line);
+        if has < level {
+            return Err(Violation::new(format!(
+                "at {at_ns} ns: node {node} uses {address}, which needs {level:?}, with {has:?}"
+            )));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farside_base::LineSize;
+
+    const HOME: NodeId = NodeId(0);
+    const A: NodeId = NodeId(1);
+    const B: NodeId = NodeId(2);
+    const SESSION: SessionId = SessionId::new(A, 1);
+
+    fn word(offset: u64) -> GlobalAddress {
+        GlobalAddress::new(HOME, LineSize::DEFAULT, offset).unwrap()
+    }
+
+    fn level(node: NodeId, level: Level) -> Observation {
+        let line = word(0).line();
+        Observation::Level { node, line, level }
+    }
+
+    fn read(node: NodeId, value: u64) -> Observation {
+        Observation::Read { node, session: SessionId::new(node, 1), address: word(8), value }
+    }
+
+    fn write(node: NodeId, value: u64) -> Observation {
+        Observation::Write { node, address: word(8), value }
+    }
+
+    /// Feeds events one per nanosecond; where it fails, if it does.
+    fn fails_at(events: &[Observation]) -> Option<usize> {
+        let mut checker = MemoryChecker::new();
+        let mut events = events.iter().enumerate();
+        events.find_map(|(at, event)| checker.observe(at as u64, *event).err().map(|_| at))
+    }
+
+    #[test]
+    fn ownership_moves_and_values_follow() {
+        let events = [
+            write(HOME, 1),
+            level(HOME, Level::Invalid),
+            level(A, Level::Dirty),
+            read(A, 1),
+            write(A, 2),
+            level(A, Level::Shared),
+            level(HOME, Level::Shared),
+            level(B, Level::Shared),
+            read(B, 2),
+            read(HOME, 2),
+        ];
+        assert_eq!(fails_at(&events), None);
+    }
+
+    #[test]
+    fn two_writers_and_a_reader_beside_a_writer_are_found() {
+        assert_eq!(fails_at(&[level(A, Level::Dirty)]), Some(0), "the home may still write");
+        assert_eq!(fails_at(&[level(A, Level::Shared)]), Some(0));
+        let handed = [level(HOME, Level::Invalid), level(A, Level::Dirty)];
+        assert_eq!(fails_at(&[&handed[..], &[level(B, Level::Shared)]].concat()), Some(2));
+        assert_eq!(fails_at(&[&handed[..], &[level(B, Level::Dirty)]].concat()), Some(2));
+    }
+
+    #[test]
+    fn accesses_need_their_level() {
+        assert_eq!(fails_at(&[read(A, 0)]), Some(0));
+        assert_eq!(fails_at(&[level(HOME, Level::Shared), write(HOME, 1)]), Some(1));
+    }
+
+    #[test]
+    fn stale_values_and_lost_updates_are_found() {
+        assert_eq!(fails_at(&[write(HOME, 1), write(HOME, 2), read(HOME, 1)]), Some(2));
+        let update =
+            |before, after| Observation::Update { node: HOME, address: word(8), before, after };
+        assert_eq!(fails_at(&[update(0, 1), update(1, 2), read(HOME, 2)]), None);
+        assert_eq!(fails_at(&[update(0, 1), update(0, 1)]), Some(1));
+    }
+
+    #[test]
+    fn a_lost_line_is_never_used_until_it_begins_anew() {
+        let lost = [
+            level(HOME, Level::Invalid),
+            level(A, Level::Dirty),
+            write(A, 5),
+            Observation::Dead { node: A },
+        ];
+        let served = [&lost[..], &[level(HOME, Level::Dirty), read(HOME, 0)]].concat();
+        assert_eq!(fails_at(&served), Some(5), "old data is not served");
+        let line = word(0).line();
+        let anew = [&lost[..], &[Observation::Fresh { line }, read(HOME, 0)]].concat();
+        assert_eq!(fails_at(&anew), None);
+    }
+
+    #[test]
+    fn write_intervals_are_kept_and_do_not_overlap() {
+        let mut checker = SingleWriter::default();
+        let line = word(0).line();
+        for (at_ns, node, level) in [
+            (5, HOME, Level::Invalid),
+            (6, A, Level::Dirty),
+            (9, A, Level::Shared),
+            (11, A, Level::Invalid),
+            (12, B, Level::Dirty),
+        ] {
+            checker.level(at_ns, node, line, level).unwrap();
+        }
+        let intervals: Vec<_> = checker
+            .write_intervals(line)
+            .iter()
+            .map(|one| (one.node, one.from_ns, one.until_ns))
+            .collect();
+        assert_eq!(intervals, [(HOME, 0, Some(5)), (A, 6, Some(9)), (B, 12, None)]);
+        checker.forget_history();
+        assert_eq!(checker.write_intervals(line).len(), 1);
+    }
+
+    #[test]
+    fn reads_that_take_time_may_see_what_was_current_meanwhile_and_never_go_back() {
+        let mut chain = ValueChain::new(100);
+        chain.write(10, word(0), 1);
+        chain.write(20, word(0), 2);
+        chain.write(30, word(0), 3);
+        assert!(chain.read((15, 25), SESSION, word(0), 3).is_err(), "not yet");
+        chain.read((15, 25), SESSION, word(0), 1).unwrap();
+        chain.read((15, 25), SESSION, word(0), 2).unwrap();
+        assert!(chain.read((15, 25), SESSION, word(0), 1).is_err(), "back to an older one");
+        chain.read((15, 25), SessionId::new(B, 1), word(0), 1).unwrap();
+        assert!(chain.read((40, 50), SESSION, word(0), 2).is_err(), "over since long");
+        chain.read((40, 50), SESSION, word(0), 3).unwrap();
+        assert_eq!(chain.value(word(0)), 3);
+    }
+
+    #[test]
+    fn old_values_are_forgotten() {
+        let mut chain = ValueChain::new(10);
+        for at_ns in 0..10_000 {
+            chain.write(at_ns, word(0), at_ns);
+        }
+        assert!(chain.words[&word(0)].values.len() < 20);
+        chain.read((9_995, 9_999), SESSION, word(0), 9_996).unwrap();
+    }
+}

@@ -1,0 +1,692 @@
+//! The node height: whole nodes of the product (the real turn, machines, tags and sessions) on the
+//! simulated fabric, in one thread, scheduled by a seed.
+//!
+//! A run has a *safety* part, in which tasks work on shared words, lines and locks while the network
+//! does its worst and perhaps a node dies, and a *liveness* part: in the end every task must have
+//! come to its end, and all survivors must agree. A failure names the seed, which repeats it.
+
+use crate::fabric::{INFINIBAND, SHARED_MEMORY, SimNet, SimOptions};
+use crate::linearizability::{Call, Register, RegisterOperation, check};
+use crate::random::Random;
+use farside::{
+    AllocationHint, AllocationSpec, Config, Error, ErrorCode, GlobalAddress, Joining, LineSize,
+    Node, NodeId, Session,
+};
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+/// What a run is about, drawn from its seed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Scenario {
+    /// Draws everything else.
+    pub seed: u64,
+    /// Nodes of the cluster, each with memory.
+    pub nodes: u16,
+    /// Sessions on each node.
+    pub sessions: u16,
+    /// Shared words, spread over lines and homes.
+    pub words: u16,
+    /// Words of a line.
+    pub words_per_line: u16,
+    /// Operations of each session.
+    pub operations: u16,
+    /// The node that is killed, and after how many events.
+    pub kill: Option<(u16, u64)>,
+    /// Sets of the cache: the fewer, the more evictions.
+    pub cache_sets: u16,
+}
+
+impl Scenario {
+    /// The scenario of a seed; with `faults`, half of them kill a node.
+    pub fn draw(seed: u64, faults: bool) -> Self {
+        let mut random = Random::new(seed);
+        let nodes = random.between(2, 4) as u16;
+        let kill = (faults && random.chance(500))
+            .then(|| (random.below(u64::from(nodes)) as u16, random.between(10, 3_000)));
+        Self {
+            seed,
+            nodes,
+            sessions: random.between(1, 2) as u16,
+            words: random.between(2, 12) as u16,
+            words_per_line: random.between(1, 3) as u16,
+            operations: random.between(3, 25) as u16,
+            kill,
+            cache_sets: random.between(1, 2) as u16,
+        }
+    }
+}
+
+impl fmt::Display for Scenario {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "seed={} nodes={} sessions={} words={} per_line={} operations={} kill={:?} sets={}",
+            self.seed,
+            self.nodes,
+            self.sessions,
+            self.words,
+            self.words_per_line,
+            self.operations,
+            self.kill,
+            self.cache_sets
+        )
+    }
+}
+
+/// What one operation on a word did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// Read this.
+    Read(u64),
+    /// Wrote this, and fenced.
+    Write(u64),
+    /// Replaced the first by the second.
+    Swap(u64, u64),
+    /// Found the first, expected the second, would have put the third.
+    CompareSwap(u64, u64, u64),
+    /// Found the first and added the second.
+    FetchAdd(u64, u64),
+}
+
+/// One operation of the recorded history.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Record {
+    /// Which word.
+    pub word: usize,
+    /// Which session.
+    pub session: usize,
+    /// What; results mean nothing when `ended` is `None`.
+    pub action: Action,
+    /// The moment before it.
+    pub began: u64,
+    /// The moment after it; `None` when it failed or its node died, so that it may or may not have
+    /// happened.
+    pub ended: Option<u64>,
+}
+
+/// What a run has shown.
+#[derive(Clone, Debug, Default)]
+pub struct Summary {
+    /// Operations on words, for the linearizability check.
+    pub history: Vec<Record>,
+    /// Operations that failed because a node had died.
+    pub failed: u64,
+    /// Events of the network.
+    pub steps: u64,
+    /// Evictions, over all nodes.
+    pub evictions: u64,
+    /// Lines lost to other nodes' writes.
+    pub invalidations: u64,
+    /// Hash over the network's transcript; equal for equal seeds.
+    pub fingerprint: u64,
+}
+
+type Task = Pin<Box<dyn Future<Output = ()>>>;
+
+/// What all tasks of a run share.
+struct Board {
+    clock: Cell<u64>,
+    history: RefCell<Vec<Record>>,
+    failed: Cell<u64>,
+    /// The session that is within the section of each lock.
+    inside: RefCell<Vec<Option<usize>>>,
+    trouble: RefCell<Option<String>>,
+    may_fail: Cell<bool>,
+}
+
+impl Board {
+    fn now(&self) -> u64 {
+        self.clock.set(self.clock.get() + 1);
+        self.clock.get()
+    }
+
+    fn trouble(&self, text: String) {
+        self.trouble.borrow_mut().get_or_insert(text);
+    }
+
+    /// Whether a result is fine; a failure is, once a node was killed, if its code says so.
+    fn accept<T>(&self, what: &str, result: Result<T, Error>) -> Option<T> {
+        match result {
+            Ok(value) => Some(value),
+            Err(error) => {
+                let expected = match error.code {
+                    ErrorCode::NodeLost | ErrorCode::LineLost => true,
+                    // Whoever is alone finds nobody else with memory.
+                    ErrorCode::OutOfMemory => what == "alloc",
+                    _ => false,
+                };
+                if !(expected && self.may_fail.get()) {
+                    self.trouble(format!("{what}: {error}"));
+                }
+                self.failed.set(self.failed.get() + 1);
+                None
+            }
+        }
+    }
+}
+
+/// One session of a run.
+struct Worker {
+    session: Session,
+    number: usize,
+    words: Rc<Vec<GlobalAddress>>,
+    /// Blocks of three lines for writes that must be seen whole.
+    blocks: Rc<Vec<GlobalAddress>>,
+    /// A word each that is only changed under its lock.
+    guarded: Rc<Vec<GlobalAddress>>,
+    board: Rc<Board>,
+    random: Random,
+}
+
+const BLOCK_BYTES: usize = 1_200;
+
+impl Worker {
+    async fn run(mut self, operations: u16) {
+        for _ in 0..operations {
+            match self.random.below(12) {
+                0..=2 => self.read().await,
+                3..=4 => self.write().await,
+                5 => self.fetch_add().await,
+                6 => self.compare_swap().await,
+                7 => self.swap().await,
+                8 => self.locked().await,
+                9 => self.whole_write().await,
+                10 => self.whole_read().await,
+                _ => self.allocate().await,
+            }
+        }
+    }
+
+    fn pick(&mut self) -> (usize, GlobalAddress) {
+        let word = self.random.index(self.words.len());
+        (word, self.words[word])
+    }
+
+    /// A value that nobody else writes.
+    fn fresh(&mut self) -> u64 {
+        (self.board.now() << 8) | self.number as u64
+    }
+
+    fn begin(&self, word: usize, action: Action) -> usize {
+        let began = self.board.now();
+        let mut history = self.board.history.borrow_mut();
+        history.push(Record { word, session: self.number, action, began, ended: None });
+        history.len() - 1
+    }
+
+    fn end(&self, record: usize, action: Action) {
+        let ended = Some(self.board.now());
+        let mut history = self.board.history.borrow_mut();
+        history[record].action = action;
+        history[record].ended = ended;
+    }
+
+    async fn read(&mut self) {
+        let (word, address) = self.pick();
+        let record = self.begin(word, Action::Read(0));
+        let mut bytes = [0; 8];
+        let done = self.session.read_async(address, &mut bytes).await;
+        if self.board.accept("read", done).is_some() {
+            self.end(record, Action::Read(u64::from_le_bytes(bytes)));
+        }
+    }
+
+    /// One to three writes, then a fence.
+    async fn write(&mut self) {
+        let mut records = Vec::new();
+        for _ in 0..self.random.between(1, 3) {
+            let (word, address) = self.pick();
+            let value = self.fresh();
+            records.push((self.begin(word, Action::Write(value)), value));
+            let done = self.session.write_async(address, &value.to_le_bytes()).await;
+            self.board.accept("write", done);
+        }
+        let done = self.session.fence_async().await;
+        if self.board.accept("fence", done).is_some() {
+            for (record, value) in records {
+                self.end(record, Action::Write(value));
+            }
+        }
+    }
+
+    async fn fetch_add(&mut self) {
+        let (word, address) = self.pick();
+        let add = self.random.between(1, 5);
+        let record = self.begin(word, Action::FetchAdd(0, add));
+        let done = self.session.fetch_add_async(address, add).await;
+        if let Some(before) = self.board.accept("fetch_add", done) {
+            self.end(record, Action::FetchAdd(before, add));
+        }
+    }
+
+    async fn compare_swap(&mut self) {
+        let (word, address) = self.pick();
+        let mut bytes = [0; 8];
+        let done = self.session.read_async(address, &mut bytes).await;
+        if self.board.accept("read", done).is_none() {
+            return;
+        }
+        let (expected, new) = (u64::from_le_bytes(bytes), self.fresh());
+        let record = self.begin(word, Action::CompareSwap(0, expected, new));
+        let done = self.session.compare_swap_async(address, expected, new).await;
+        if let Some(before) = self.board.accept("compare_swap", done) {
+            self.end(record, Action::CompareSwap(before, expected, new));
+        }
+    }
+
+    async fn swap(&mut self) {
+        let (word, address) = self.pick();
+        let new = self.fresh();
+        let record = self.begin(word, Action::Swap(0, new));
+        let done = self.session.swap_async(address, new).await;
+        if let Some(before) = self.board.accept("swap", done) {
+            self.end(record, Action::Swap(before, new));
+        }
+    }
+
+    /// Adds to a guarded word by plain accesses under its lock.
+    async fn locked(&mut self) {
+        let index = self.random.index(self.guarded.len());
+        let address = self.guarded[index];
+        let guard = self.session.lock_write_async(address, 8).await;
+        let Some(guard) = self.board.accept("lock", guard) else {
+            return;
+        };
+        guard.keep();
+        let others = self.board.inside.borrow_mut()[index].replace(self.number);
+        if let Some(other) = others.filter(|_| !self.board.may_fail.get()) {
+            self.board.trouble(format!("sessions {other} and {} hold one lock", self.number));
+        }
+        let mut bytes = [0; 8];
+        let done = self.session.read_async(address, &mut bytes).await;
+        if self.board.accept("locked read", done).is_some() {
+            let value = u64::from_le_bytes(bytes) + 1;
+            let done = self.session.write_async(address, &value.to_le_bytes()).await;
+            self.board.accept("locked write", done);
+        }
+        let inside = self.board.inside.borrow_mut()[index].take();
+        if inside.is_some_and(|session| session != self.number) && !self.board.may_fail.get() {
+            self.board.trouble(format!("session {inside:?} came in while {} was in", self.number));
+        }
+        let done = self.session.unlock_async(address, 8).await;
+        self.board.accept("unlock", done);
+    }
+
+    async fn whole_write(&mut self) {
+        let address = *self.random.pick(&self.blocks);
+        let bytes = [self.fresh() as u8; BLOCK_BYTES];
+        let done = self.session.write_atomic_async(address, &bytes).await;
+        self.board.accept("write_atomic", done);
+    }
+
+    async fn whole_read(&mut self) {
+        let address = *self.random.pick(&self.blocks);
+        let mut bytes = [0; BLOCK_BYTES];
+        let done = self.session.read_atomic_async(address, &mut bytes).await;
+        if self.board.accept("read_atomic", done).is_some()
+            && bytes.iter().any(|byte| *byte != bytes[0])
+        {
+            self.board.trouble(format!("block {address} is torn"));
+        }
+    }
+
+    /// Allocates somewhere, uses it, frees it, and finds it gone.
+    async fn allocate(&mut self) {
+        let hint = *self.random.pick(&[AllocationHint::Default, AllocationHint::Remote]);
+        let spec = AllocationSpec { hint, line_size: None };
+        let bytes = self.random.between(1, 1_500);
+        let address = self.session.alloc_with_async(bytes, spec).await;
+        let Some(address) = self.board.accept("alloc", address) else {
+            return;
+        };
+        let mut back = vec![1; bytes as usize];
+        let read = self.session.read_async(address, &mut back).await;
+        if self.board.accept("read of fresh memory", read).is_some()
+            && back.iter().any(|byte| *byte != 0)
+        {
+            self.board.trouble(format!("fresh memory at {address} is not zero"));
+        }
+        let written = self.session.write_async(address, &vec![7; bytes as usize]).await;
+        self.board.accept("write of fresh memory", written);
+        let freed = self.session.free_async(address).await;
+        if self.board.accept("free", freed).is_none() {
+            return;
+        }
+        match self.session.read_async(address, &mut back[..1]).await {
+            Err(error) if error.code == ErrorCode::Unallocated => {}
+            // Somebody else has it already, which only the home knows; or the home is dead.
+            other => {
+                if let Err(error) = other {
+                    self.board.accept("read of freed memory", Err::<(), _>(error));
+                }
+            }
+        }
+    }
+}
+
+/// A cluster of whole nodes on a simulated network.
+pub struct Cluster {
+    net: SimNet,
+    nodes: Vec<Option<Node>>,
+    random: Random,
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Cluster({} nodes)", self.nodes.len())
+    }
+}
+
+/// The name of a node's process in the network.
+pub fn process(node: u16) -> String {
+    format!("node-{node}")
+}
+
+/// A sweep is one event and one turn everywhere; so many without any progress are a deadlock.
+const IDLE_SWEEPS_MAX: u32 = 50;
+
+impl Cluster {
+    /// A cluster of `count` nodes that are linked to each other.
+    ///
+    /// # Errors
+    /// When they do not find together.
+    pub fn start(seed: u64, count: u16, cache_sets: u16) -> Result<Self, String> {
+        let mut random = Random::new(seed ^ 0xc1_0573);
+        let capabilities = *random.pick(&[INFINIBAND, SHARED_MEMORY]);
+        let net = SimNet::new(seed, SimOptions::draw(seed, capabilities));
+        let mut shares = [0; LineSize::CLASSES];
+        shares[usize::from(LineSize::DEFAULT.class())] = 1;
+        let config = Config {
+            memory_bytes: 4 << 20,
+            cache_bytes: u64::from(cache_sets) * 8 * LineSize::DEFAULT.bytes() as u64,
+            cache_shares: shares,
+            ..Config::new("sim")
+        };
+        let first = Node::create_driven(&config, net.fabric(&process(0)))
+            .map_err(|error| error.to_string())?;
+        let mut cluster = Self { net, nodes: vec![Some(first)], random };
+        for node in 1..count {
+            let fabric = cluster.net.fabric(&process(node));
+            let mut joining = Joining::start(&config, fabric).map_err(|error| error.to_string())?;
+            let mut idle = 0;
+            let joined = loop {
+                if let Some(joined) = joining.poll().map_err(|error| error.to_string())? {
+                    break joined;
+                }
+                idle = if cluster.sweep() { 0 } else { idle + 1 };
+                if idle > IDLE_SWEEPS_MAX {
+                    return Err(format!("node {node} does not get in: {joining:?}"));
+                }
+            };
+            cluster.nodes.push(Some(joined));
+        }
+        Ok(cluster)
+    }
+
+    /// The network.
+    pub fn net(&self) -> &SimNet {
+        &self.net
+    }
+
+    /// A living node.
+    pub fn node(&self, node: u16) -> Option<&Node> {
+        self.nodes.get(usize::from(node))?.as_ref()
+    }
+
+    /// The numbers of the living nodes.
+    pub fn alive(&self) -> Vec<u16> {
+        (0..self.nodes.len() as u16).filter(|node| self.node(*node).is_some()).collect()
+    }
+
+    /// Kills a node's process: what it holds is gone, what it sent may still arrive.
+    pub fn kill(&mut self, node: u16) {
+        self.net.kill(&process(node));
+        self.nodes[usize::from(node)] = None;
+    }
+
+    /// One event of the network and one turn of every node; false when nothing happened.
+    pub fn sweep(&mut self) -> bool {
+        let stepped = self.net.step();
+        self.nodes.iter().flatten().fold(stepped, |busy, node| node.turn() || busy)
+    }
+
+    /// One random thing: mostly an event of the network, else a turn of some node.
+    fn stir(&mut self) -> bool {
+        if self.random.chance(600) {
+            return self.net.step();
+        }
+        let node = self.random.index(self.nodes.len());
+        self.nodes[node].as_ref().is_some_and(Node::turn)
+    }
+
+    /// Polls a future to its end, in between letting nodes and network do what they like.
+    ///
+    /// # Errors
+    /// When nothing moves any more and it has not ended.
+    pub fn finish<F: Future>(&mut self, future: F) -> Result<F::Output, String> {
+        let mut future = std::pin::pin!(future);
+        let mut context = Context::from_waker(Waker::noop());
+        let mut idle = 0;
+        loop {
+            if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+                return Ok(output);
+            }
+            idle = if self.sweep() { 0 } else { idle + 1 };
+            if idle > IDLE_SWEEPS_MAX {
+                return Err(format!("stuck: {}", self.describe()));
+            }
+        }
+    }
+
+    /// What every node is doing.
+    pub fn describe(&self) -> String {
+        let nodes: Vec<String> = self.nodes.iter().flatten().map(Node::describe).collect();
+        nodes.join("; ")
+    }
+}
+
+/// Runs a scenario.
+///
+/// # Errors
+/// What went wrong, with the line that repeats it.
+pub fn simulate(scenario: Scenario) -> Result<Summary, String> {
+    let again = format!(
+        "repeat: cargo run -p farside-sim --example simulate -- --seed {} {}",
+        scenario.seed,
+        if scenario.kill.is_some() { "--faults" } else { "" }
+    );
+    run(scenario).map_err(|trouble| format!("{trouble}\n{scenario}\n{again}"))
+}
+
+fn run(scenario: Scenario) -> Result<Summary, String> {
+    let mut cluster = Cluster::start(scenario.seed, scenario.nodes, scenario.cache_sets)?;
+    let board = Rc::new(Board {
+        clock: Cell::new(0),
+        history: RefCell::new(Vec::new()),
+        failed: Cell::new(0),
+        inside: RefCell::new(vec![None; usize::from(scenario.nodes)]),
+        trouble: RefCell::new(None),
+        may_fail: Cell::new(false),
+    });
+    let shared = allocate_shared(&mut cluster, &scenario)?;
+    let mut tasks: Vec<(u16, Option<Task>)> = Vec::new();
+    for node in 0..scenario.nodes {
+        for _ in 0..scenario.sessions {
+            let session = session(&cluster, node)?;
+            let worker = Worker {
+                session,
+                number: tasks.len(),
+                words: Rc::clone(&shared.words),
+                blocks: Rc::clone(&shared.blocks),
+                guarded: Rc::clone(&shared.guarded),
+                board: Rc::clone(&board),
+                random: cluster.random.fork(),
+            };
+            tasks.push((node, Some(Box::pin(worker.run(scenario.operations)))));
+        }
+    }
+    let steps = drive(&mut cluster, &scenario, &board, &mut tasks)?;
+    agree(&mut cluster, &shared.words, &board)?;
+    if let Some(trouble) = board.trouble.borrow_mut().take() {
+        return Err(trouble);
+    }
+    check_history(&board.history.borrow())?;
+    let stats = |pick: fn(&farside::Stats) -> u64| {
+        cluster.nodes.iter().flatten().map(|node| pick(&node.stats())).sum()
+    };
+    Ok(Summary {
+        failed: board.failed.get(),
+        steps,
+        evictions: stats(|stats| stats.evictions),
+        invalidations: stats(|stats| stats.invalidations),
+        fingerprint: cluster.net.fingerprint(),
+        history: board.history.take(),
+    })
+}
+
+/// Whether the operations on each word are those of one word, in some order within their times.
+fn check_history(history: &[Record]) -> Result<(), String> {
+    let words = history.iter().map(|record| record.word + 1).max().unwrap_or(0);
+    let mut calls: Vec<Vec<Call<RegisterOperation, u64>>> = vec![Vec::new(); words];
+    for record in history {
+        let (operation, answer) = match record.action {
+            Action::Read(value) => (RegisterOperation::Read, value),
+            Action::Write(value) => (RegisterOperation::Write(value), 0),
+            Action::Swap(before, new) => (RegisterOperation::Swap(new), before),
+            Action::CompareSwap(before, expected, new) => {
+                (RegisterOperation::CompareSwap(expected, new), before)
+            }
+            Action::FetchAdd(before, add) => (RegisterOperation::FetchAdd(add), before),
+        };
+        calls[record.word].push(Call {
+            process: record.session as u64,
+            operation,
+            invoke_ns: record.began,
+            returned: record.ended.map(|ended| (ended, answer)),
+        });
+    }
+    for (word, calls) in calls.iter().enumerate() {
+        check(&Register(0), calls).holds().map_err(|text| format!("word {word}: {text}"))?;
+    }
+    Ok(())
+}
+
+struct Shared {
+    words: Rc<Vec<GlobalAddress>>,
+    blocks: Rc<Vec<GlobalAddress>>,
+    guarded: Rc<Vec<GlobalAddress>>,
+}
+
+fn session(cluster: &Cluster, node: u16) -> Result<Session, String> {
+    let node = cluster.node(node).ok_or("a dead node has no sessions")?;
+    node.session().map_err(|error| error.to_string())
+}
+
+fn allocate_shared(cluster: &mut Cluster, scenario: &Scenario) -> Result<Shared, String> {
+    let mut setup = session(cluster, 0)?;
+    let mut on = |cluster: &mut Cluster, home: u16, bytes: u64| {
+        let spec = AllocationSpec { hint: AllocationHint::On(NodeId(home)), line_size: None };
+        let address = cluster.finish(setup.alloc_with_async(bytes, spec))?;
+        address.map_err(|error| error.to_string())
+    };
+    let mut words = Vec::new();
+    while words.len() < usize::from(scenario.words) {
+        let home = cluster.random.below(u64::from(scenario.nodes)) as u16;
+        let line = on(cluster, home, LineSize::DEFAULT.bytes() as u64)?;
+        let room = usize::from(scenario.words) - words.len();
+        let count = usize::from(scenario.words_per_line).min(room);
+        words.extend((0..count).filter_map(|word| line.checked_add(word as u64 * 64)));
+    }
+    let mut blocks = Vec::new();
+    let mut guarded = Vec::new();
+    for home in 0..scenario.nodes {
+        blocks.push(on(cluster, home, BLOCK_BYTES as u64)?);
+        guarded.push(on(cluster, home, 8)?);
+    }
+    Ok(Shared { words: Rc::new(words), blocks: Rc::new(blocks), guarded: Rc::new(guarded) })
+}
+
+/// Lets tasks, nodes and network go on until all tasks have ended; the events it took.
+fn drive(
+    cluster: &mut Cluster,
+    scenario: &Scenario,
+    board: &Board,
+    tasks: &mut [(u16, Option<Task>)],
+) -> Result<u64, String> {
+    let mut context = Context::from_waker(Waker::noop());
+    let (mut steps, mut idle) = (0, 0_u32);
+    while tasks.iter().any(|(_, task)| task.is_some()) {
+        steps += 1;
+        if let Some((node, at)) = scenario.kill
+            && steps == at
+        {
+            board.may_fail.set(true);
+            for (owner, task) in tasks.iter_mut() {
+                if *owner == node {
+                    *task = None;
+                }
+            }
+            cluster.kill(node);
+        }
+        let mut busy = cluster.stir();
+        let chosen = cluster.random.index(tasks.len());
+        if let Some(task) = tasks[chosen].1.as_mut()
+            && task.as_mut().poll(&mut context).is_ready()
+        {
+            tasks[chosen].1 = None;
+            busy = true;
+        }
+        if let Some(trouble) = board.trouble.borrow_mut().take() {
+            return Err(trouble);
+        }
+        idle = if busy { 0 } else { idle + 1 };
+        if idle > 200 && !cluster.sweep() {
+            if idle > 200 + IDLE_SWEEPS_MAX * 20 {
+                return Err(format!("stuck: {}", cluster.describe()));
+            }
+        } else if idle > 200 {
+            idle = 0;
+        }
+    }
+    Ok(steps)
+}
+
+/// After everything has come to rest, every node reads the same from every word.
+fn agree(cluster: &mut Cluster, words: &[GlobalAddress], board: &Board) -> Result<(), String> {
+    board.may_fail.set(board.may_fail.get() || cluster.alive().len() < cluster.nodes.len());
+    // Everybody has heard of every death, and everything under way has arrived.
+    while cluster.sweep() {}
+    let alive = cluster.alive();
+    for address in words {
+        let mut seen = Vec::new();
+        for node in &alive {
+            let mut session = session(cluster, *node)?;
+            let mut bytes = [0; 8];
+            let done = cluster.finish(session.read_async(*address, &mut bytes))?;
+            seen.push(board.accept("last read", done).map(|()| bytes));
+        }
+        if seen.windows(2).any(|pair| pair[0] != pair[1]) {
+            return Err(format!("survivors {alive:?} do not agree about {address}: {seen:?}"));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_repeats_its_run() {
+        for seed in 0..5 {
+            let one = simulate(Scenario::draw(seed, true)).unwrap();
+            let two = simulate(Scenario::draw(seed, true)).unwrap();
+            assert_eq!(one.fingerprint, two.fingerprint);
+            assert_eq!(one.history, two.history);
+        }
+    }
+}

@@ -1,0 +1,510 @@
+//! Nodes, regions, links: what happens rarely, and what goes wrong.
+
+use super::port::SimWaiter;
+use super::request::{Phase, Progress};
+use super::world::{
+    End, Event, Link, LinkState, Node, NodeKey, PortKey, PortState, ReceiveQueue, Registered, World,
+};
+use farside_base::{
+    CompletionKind, CompletionStatus, LinkId, ReceiveQueueId, RegionId, RegionToken, RemoteKey,
+    RemoteRegionId,
+};
+use farside_fabric::{Arena, FabricError, LinkEvent, PortSpec, Region, RegionSpec};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+impl World {
+    /// The living node of this name; a new one if there is none (any more).
+    pub(super) fn node_named(&mut self, name: &str) -> NodeKey {
+        if let Some(node) = self.find_node(name) {
+            return node;
+        }
+        self.nodes.push(Node {
+            name: name.to_owned(),
+            alive: true,
+            paused: false,
+            frozen: false,
+            held: Vec::new(),
+            regions: BTreeMap::new(),
+            regions_made: 0,
+            busy_words: Vec::new(),
+        });
+        NodeKey(self.nodes.len() - 1)
+    }
+
+    pub(super) fn find_node(&self, name: &str) -> Option<NodeKey> {
+        let living = |node: &Node| node.alive && node.name == name;
+        self.nodes.iter().rposition(living).map(NodeKey)
+    }
+
+    pub(super) fn register(
+        &mut self,
+        node: NodeKey,
+        spec: &RegionSpec,
+    ) -> Result<Region, FabricError> {
+        if spec.bytes > self.options.capabilities.region_bytes_max {
+            return Err(FabricError::Limit("region_bytes_max"));
+        }
+        let bytes =
+            usize::try_from(spec.bytes).map_err(|_| FabricError::Limit("region_bytes_max"))?;
+        let arena =
+            Arena::try_heap(bytes).map_err(|reason| FabricError::System("memory", reason))?;
+        let key = RemoteKey(self.random.word());
+        self.tell_node("register", node, spec.bytes);
+        let node = &mut self.nodes[node.0];
+        node.regions_made += 1;
+        let id = RegionId(node.regions_made);
+        let registered = Registered { arena: arena.clone(), key, access: spec.access };
+        node.regions.insert(id, registered);
+        let token = RegionToken { region: id, key, bytes: spec.bytes, access: spec.access };
+        Ok(Region { id, arena, token })
+    }
+
+    /// Pieces still under way find the region gone.
+    pub(super) fn deregister(
+        &mut self,
+        node: NodeKey,
+        region: RegionId,
+    ) -> Result<(), FabricError> {
+        self.tell_node("deregister", node, u64::from(region.0));
+        let removed = self.nodes[node.0].regions.remove(&region);
+        removed.map(|_| ()).ok_or(FabricError::Unknown("region"))
+    }
+
+    pub(super) fn open(
+        &mut self,
+        node: NodeKey,
+        spec: &PortSpec,
+        waiter: Arc<SimWaiter>,
+    ) -> Result<PortKey, FabricError> {
+        let port = PortKey(self.ports.len());
+        if let Some(address) = &spec.listen {
+            if self.listeners.contains_key(address) {
+                return Err(FabricError::AddressInUse(address.clone()));
+            }
+            self.listeners.insert(address.clone(), port);
+        }
+        self.tell_node("open", node, port.0 as u64);
+        self.ports.push(PortState {
+            node,
+            open: true,
+            links: Vec::new(),
+            imports_made: 0,
+            queues: Vec::new(),
+            completions: VecDeque::new(),
+            events: VecDeque::new(),
+            armed: false,
+            waiter,
+        });
+        Ok(port)
+    }
+
+    pub(super) fn create_receive_queue(&mut self, port: PortKey, depth: usize) -> ReceiveQueueId {
+        let port = self.port_mut(port);
+        port.queues.push(ReceiveQueue {
+            depth,
+            posted: VecDeque::new(),
+            unpolled: 0,
+            links: 0,
+            credits: 0,
+        });
+        ReceiveQueueId(port.queues.len() as u32 - 1)
+    }
+
+    pub(super) fn connect(
+        &mut self,
+        from: PortKey,
+        to: &str,
+        hello: &[u8],
+        receives: ReceiveQueueId,
+    ) -> Result<LinkId, FabricError> {
+        let listener = self.listeners.get(to).copied();
+        let listener = listener.ok_or_else(|| FabricError::NobodyThere(to.to_owned()))?;
+        for port in [from, listener] {
+            let links = self.port(port).links.iter();
+            let open = links.filter(|link| link.state != LinkState::Closed).count();
+            if open >= self.options.capabilities.links_max as usize {
+                return Err(FabricError::Limit("links_max"));
+            }
+        }
+        self.join_queue(from, receives)?;
+        let here = End { port: from, link: self.next_link(from) };
+        // Placeholder peer, so that a port that connects to itself numbers its ends apart.
+        let link = Link::new(here, LinkState::Connecting, Some(receives));
+        self.port_mut(from).links.push(link);
+        let there = End { port: listener, link: self.next_link(listener) };
+        let mut link = Link::new(here, LinkState::Coming, None);
+        link.greeting = hello.to_vec();
+        self.port_mut(listener).links.push(link);
+        self.link_mut(here).peer = there;
+        self.tell("connect", here, 0, hello.len() as u64);
+        self.after(self.options.control_ns, Event::Requested(there));
+        Ok(here.link)
+    }
+
+    fn next_link(&self, port: PortKey) -> LinkId {
+        LinkId(self.port(port).links.len() as u32)
+    }
+
+    fn join_queue(&mut self, port: PortKey, queue: ReceiveQueueId) -> Result<(), FabricError> {
+        let shared = self.options.capabilities.shared_receive_queue;
+        let queue = self.port_mut(port).queues.get_mut(queue.0 as usize);
+        let queue = queue.ok_or(FabricError::Unknown("receive queue"))?;
+        if queue.links > 0 && !shared {
+            return Err(FabricError::Lacks("shared_receive_queue"));
+        }
+        queue.links += 1;
+        Ok(())
+    }
+
+    pub(super) fn requested(&mut self, end: End) {
+        let link = self.link_mut(end);
+        if link.state != LinkState::Coming {
+            return;
+        }
+        link.state = LinkState::Requested;
+        let hello = std::mem::take(&mut link.greeting);
+        self.tell("requested", end, 0, hello.len() as u64);
+        let link = end.link;
+        self.port_mut(end.port).notify(LinkEvent::Requested { link, hello });
+    }
+
+    pub(super) fn accept(
+        &mut self,
+        end: End,
+        reply: &[u8],
+        receives: ReceiveQueueId,
+    ) -> Result<(), FabricError> {
+        self.answerable(end)?;
+        self.join_queue(end.port, receives)?;
+        let peer = self.link(end).peer;
+        let link = self.link_mut(end);
+        link.state = LinkState::Ready;
+        link.queue = Some(receives);
+        let asking = self.link_mut(peer);
+        asking.accepted = true;
+        asking.greeting = reply.to_vec();
+        self.tell("accept", end, 0, reply.len() as u64);
+        self.after(self.options.control_ns, Event::Connected(peer));
+        Ok(())
+    }
+
+    /// Whether `end` waits for an answer. That its peer has gone meanwhile is noticed now, or later.
+    fn answerable(&mut self, end: End) -> Result<(), FabricError> {
+        let link = self.port(end.port).links.get(end.link.0 as usize);
+        let link = link.ok_or(FabricError::Unknown("link"))?;
+        let gone = match link.state {
+            LinkState::Requested => link.severed && self.random.chance(500),
+            LinkState::Lost => link.queue.is_none(),
+            _ => return Err(FabricError::Unknown("link")),
+        };
+        if gone {
+            self.forget(end);
+            return Err(FabricError::PeerLost);
+        }
+        match self.link(end).state {
+            LinkState::Requested => Ok(()),
+            _ => Err(FabricError::Unknown("link")),
+        }
+    }
+
+    pub(super) fn connected(&mut self, end: End) {
+        let link = self.link_mut(end);
+        if link.state != LinkState::Connecting {
+            return;
+        }
+        link.state = LinkState::Ready;
+        let reply = std::mem::take(&mut link.greeting);
+        self.tell("connected", end, 0, reply.len() as u64);
+        let link = end.link;
+        self.port_mut(end.port).notify(LinkEvent::Connected { link, reply });
+    }
+
+    pub(super) fn refuse(&mut self, end: End, reason: &[u8]) -> Result<(), FabricError> {
+        match self.answerable(end) {
+            Ok(()) => {}
+            Err(FabricError::PeerLost) => return Ok(()),
+            Err(error) => return Err(error),
+        }
+        let peer = self.link(end).peer;
+        self.forget(end);
+        self.link_mut(peer).greeting = reason.to_vec();
+        self.tell("refuse-link", end, 0, reason.len() as u64);
+        self.after(self.options.control_ns, Event::Refused(peer));
+        Ok(())
+    }
+
+    pub(super) fn refused(&mut self, end: End) {
+        let link = self.link_mut(end);
+        if link.state != LinkState::Connecting {
+            return;
+        }
+        let reason = std::mem::take(&mut link.greeting);
+        self.forget(end);
+        self.tell("refused", end, 0, reason.len() as u64);
+        let link = end.link;
+        self.port_mut(end.port).notify(LinkEvent::Refused { link, reason });
+    }
+
+    pub(super) fn import(
+        &mut self,
+        end: End,
+        token: &RegionToken,
+    ) -> Result<RemoteRegionId, FabricError> {
+        let link = self.port(end.port).links.get(end.link.0 as usize);
+        let link = link.ok_or(FabricError::Unknown("link"))?;
+        match link.state {
+            LinkState::Connecting
+            | LinkState::Coming
+            | LinkState::Requested
+            | LinkState::Closed => return Err(FabricError::Unknown("link")),
+            LinkState::Lost => return Err(FabricError::PeerLost),
+            LinkState::Ready | LinkState::Failed => {}
+        }
+        if link.severed || self.link(link.peer).state == LinkState::Closed {
+            return Err(FabricError::PeerLost);
+        }
+        match self.node(link.peer).regions.get(&token.region) {
+            Some(region) if region.key == token.key => {}
+            _ => return Err(FabricError::Unknown("region token")),
+        }
+        let known = link.imports.iter().find(|(_, known)| *known == token);
+        if let Some((number, _)) = known {
+            return Ok(*number);
+        }
+        let port = self.port_mut(end.port);
+        let number = RemoteRegionId(port.imports_made);
+        port.imports_made += 1;
+        self.link_mut(end).imports.insert(number, *token);
+        self.tell("import", end, 0, u64::from(number.0));
+        Ok(number)
+    }
+
+    pub(super) fn close(&mut self, end: End) {
+        let link = self.port(end.port).links.get(end.link.0 as usize);
+        if link.is_none_or(|link| link.state == LinkState::Closed) {
+            return;
+        }
+        self.tell("close", end, 0, 0);
+        self.part(end);
+        self.fail_link(end);
+        self.forget(end);
+    }
+
+    pub(super) fn close_port(&mut self, port: PortKey) {
+        self.listeners.retain(|_, listener| *listener != port);
+        for link in 0..self.next_link(port).0 {
+            self.close(End { port, link: LinkId(link) });
+        }
+        self.port_mut(port).open = false;
+    }
+
+    /// Takes a link out of use; events about it that nobody saw go with it.
+    fn forget(&mut self, end: End) {
+        let port = self.port_mut(end.port);
+        let link = &mut port.links[end.link.0 as usize];
+        link.state = LinkState::Closed;
+        if let Some(queue) = link.queue {
+            port.queues[queue.0 as usize].links -= 1;
+        }
+        port.events.retain(|event| event_link(event) != end.link);
+    }
+
+    /// The node is dead from now on; what it had under way may or may not happen.
+    pub(super) fn kill(&mut self, node: NodeKey) {
+        self.tell_node("kill", node, 0);
+        self.nodes[node.0].alive = false;
+        self.nodes[node.0].held.clear();
+        for port in 0..self.ports.len() {
+            if self.ports[port].node != node || !self.ports[port].open {
+                continue;
+            }
+            let port = PortKey(port);
+            self.listeners.retain(|_, listener| *listener != port);
+            self.port_mut(port).open = false;
+            for link in 0..self.next_link(port).0 {
+                let end = End { port, link: LinkId(link) };
+                if self.link(end).state != LinkState::Closed {
+                    self.part(end);
+                }
+            }
+        }
+    }
+
+    /// Ends every link between two nodes; both sides notice, each in its own time.
+    pub(super) fn cut(&mut self, one: NodeKey, other: NodeKey) {
+        self.tell_node("cut", one, other.0 as u64);
+        for port in 0..self.ports.len() {
+            if self.ports[port].node != one || !self.ports[port].open {
+                continue;
+            }
+            for link in 0..self.ports[port].links.len() {
+                let end = End { port: PortKey(port), link: LinkId(link as u32) };
+                let peer = self.link(end).peer;
+                let there = self.port(peer.port).node;
+                if there == other && self.link(end).state != LinkState::Closed {
+                    self.sever(end);
+                    self.sever(peer);
+                }
+            }
+        }
+    }
+
+    /// This end goes away: its messages to the peer may or may not arrive, the peer will notice,
+    /// and nothing of the peer happens here any more.
+    fn part(&mut self, end: End) {
+        while let Some(inbound) = self.link(end).inbound.front() {
+            let number = inbound.message.number;
+            self.discard(end, number);
+        }
+        self.link_mut(end).severed = true;
+        let peer = self.link(end).peer;
+        self.sever(peer);
+    }
+
+    /// Nothing more comes to `end` from its peer: of what is under way, what was answered happens,
+    /// of the rest a random part, and then the loss is noticed.
+    fn sever(&mut self, end: End) {
+        let link = self.link(end);
+        if link.severed || link.state == LinkState::Closed || !self.node(end).alive {
+            return;
+        }
+        self.link_mut(end).severed = true;
+        let certain = self.certain(end);
+        let ordered = self.options.capabilities.message_order;
+        let count = self.link(end).inbound.len();
+        let through = self.random.between(certain as u64, count as u64) as usize;
+        let mut dropped = Vec::new();
+        for at in 0..count {
+            let coin = self.random.chance(500);
+            let inbound = &mut self.link_mut(end).inbound[at];
+            inbound.message.payload.sample();
+            let write = inbound.message.kind == CompletionKind::Write;
+            let keep = match (ordered, must_happen(inbound)) {
+                (true, _) => at < through && inbound.phase != Phase::Waiting,
+                (false, must) => must || (coin && inbound.phase != Phase::Waiting),
+            };
+            if !keep || inbound.message.kind == CompletionKind::Read {
+                dropped.push(inbound.message.number);
+            } else if write && !inbound.answered && inbound.receive.is_none() {
+                inbound.torn = if ordered { at + 1 == through } else { coin };
+            }
+        }
+        for number in dropped {
+            self.drop_message(end, number);
+        }
+        self.thin_answers(end);
+        self.after(self.options.loss_ns, Event::Lost(end));
+    }
+
+    /// How many messages at the front happen for certain.
+    fn certain(&self, end: End) -> usize {
+        let last = self.link(end).inbound.iter().rposition(must_happen);
+        last.map_or(0, |at| at + 1)
+    }
+
+    fn drop_message(&mut self, end: End, number: u64) {
+        self.marks.dropped_by_death += 1;
+        let inbound = self.link_mut(end).inbound(number);
+        let begun = inbound.is_some_and(|one| {
+            one.message.kind == CompletionKind::Write && one.pieces.left < one.pieces.all.len()
+        });
+        self.marks.writes_torn_by_death += u64::from(begun);
+        self.discard(end, number);
+    }
+
+    /// Drops this message and, where there is an order, all behind it.
+    pub(super) fn drop_from(&mut self, end: End, number: u64) {
+        let ordered = self.options.capabilities.message_order;
+        let all = self.link(end).inbound.iter().map(|one| one.message.number);
+        let gone: Vec<u64> =
+            all.filter(|one| *one == number || (ordered && *one > number)).collect();
+        for number in gone {
+            self.drop_message(end, number);
+        }
+    }
+
+    /// Of the answers that are under way to `end`, the first few get through.
+    fn thin_answers(&mut self, end: End) {
+        let mut through = true;
+        for at in 0..self.link(end).requests.len() {
+            through &= self.random.chance(600);
+            let request = &mut self.link_mut(end).requests[at];
+            if !through && matches!(request.progress, Progress::Answered(_)) {
+                request.progress = Progress::Departed;
+            }
+        }
+    }
+
+    pub(super) fn lost(&mut self, end: End) {
+        let link = self.link_mut(end);
+        match link.state {
+            LinkState::Closed => {}
+            LinkState::Coming => self.forget(end),
+            LinkState::Connecting if link.accepted => {
+                self.after(self.options.control_ns, Event::Lost(end));
+            }
+            LinkState::Connecting
+            | LinkState::Requested
+            | LinkState::Ready
+            | LinkState::Failed
+            | LinkState::Lost => {
+                link.losing = true;
+                self.lose_if_drained(end);
+            }
+        }
+    }
+
+    /// Tells the program of a loss once everything that arrived before has been delivered.
+    pub(super) fn lose_if_drained(&mut self, end: End) {
+        let link = self.link_mut(end);
+        if !link.losing || !link.inbound.is_empty() {
+            return;
+        }
+        link.losing = false;
+        if link.state != LinkState::Failed {
+            link.state = LinkState::Lost;
+        }
+        if let Some(request) = link.requests.front_mut() {
+            request.progress = Progress::Done(CompletionStatus::PeerLost);
+            self.complete(end);
+        }
+        self.tell("lost", end, 0, 0);
+        let link = end.link;
+        self.port_mut(end.port).notify(LinkEvent::Lost { link });
+    }
+
+    pub(super) fn freeze(&mut self, node: NodeKey, adapter: bool) {
+        self.tell_node("pause", node, u64::from(adapter));
+        let node = &mut self.nodes[node.0];
+        node.paused = true;
+        node.frozen |= adapter;
+    }
+
+    /// What was held happens now, in the order in which it would have.
+    pub(super) fn resume(&mut self, node: NodeKey) {
+        self.tell_node("resume", node, 0);
+        let state = &mut self.nodes[node.0];
+        state.paused = false;
+        state.frozen = false;
+        let held = std::mem::take(&mut state.held);
+        for (count, event) in held.into_iter().enumerate() {
+            self.at(self.now_ns + count as u64, event);
+        }
+    }
+}
+
+/// Whether a message happens even if its requester is gone: it was answered, or has taken a receive.
+fn must_happen(inbound: &super::request::Inbound) -> bool {
+    inbound.answered || inbound.receive.is_some()
+}
+
+fn event_link(event: &LinkEvent) -> LinkId {
+    match event {
+        LinkEvent::Requested { link, .. }
+        | LinkEvent::Connected { link, .. }
+        | LinkEvent::Refused { link, .. }
+        | LinkEvent::Lost { link } => *link,
+        _ => LinkId(u32::MAX),
+    }
+}

@@ -1,0 +1,208 @@
+//! What a simulated network declares, and within that how mean it is.
+
+use crate::random::Random;
+use farside_base::{AtomicScope, BackPressure, Capabilities};
+use std::fmt;
+
+/// Like a reliable connection of an InfiniBand adapter: order within a link, atomics against the
+/// same adapter only, a completed WRITE that its target may not see yet.
+pub const INFINIBAND: Capabilities = Capabilities {
+    write: true,
+    read: true,
+    atomics: AtomicScope::Adapter,
+    extended_atomics: true,
+    send: true,
+    immediate: true,
+    shared_receive_queue: true,
+    message_order: true,
+    byte_order: true,
+    completion_means_placed: false,
+    one_sided: true,
+    sleep: true,
+    receiver_not_ready: BackPressure::Retried,
+    inline_bytes_max: 220,
+    send_bytes_max: 1 << 20,
+    transfer_bytes_max: 1 << 30,
+    slices_max: 16,
+    outstanding_max: 256,
+    links_max: 1 << 16,
+    region_bytes_max: 1 << 40,
+};
+
+/// Like processes of one machine with common memory.
+pub const SHARED_MEMORY: Capabilities = Capabilities {
+    atomics: AtomicScope::System,
+    byte_order: false,
+    completion_means_placed: true,
+    receiver_not_ready: BackPressure::AtPost,
+    ..INFINIBAND
+};
+
+/// Like an adapter with relaxed ordering: requests of a link overtake each other.
+pub const UNORDERED: Capabilities = Capabilities {
+    atomics: AtomicScope::None,
+    extended_atomics: false,
+    message_order: false,
+    byte_order: false,
+    ..INFINIBAND
+};
+
+/// How long something takes: nanoseconds of virtual time, both ends included.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DelayRange {
+    /// At least.
+    pub min_ns: u64,
+    /// At most; not less than `min_ns`.
+    pub max_ns: u64,
+}
+
+impl DelayRange {
+    /// No time at all.
+    pub const ZERO: Self = Self::new(0, 0);
+
+    /// From `min_ns` to `max_ns`, in either order.
+    pub const fn new(min_ns: u64, max_ns: u64) -> Self {
+        if min_ns <= max_ns {
+            Self { min_ns, max_ns }
+        } else {
+            Self { min_ns: max_ns, max_ns: min_ns }
+        }
+    }
+}
+
+impl fmt::Display for DelayRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}..{}", self.min_ns, self.max_ns)
+    }
+}
+
+/// The settings of a [`SimNet`](super::SimNet). `Display` prints all of them on one line.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SimOptions {
+    /// What the fabric declares. Whatever this permits may happen.
+    pub capabilities: Capabilities,
+    /// From posting, or from the start of the request before, until the adapter starts a request.
+    pub issue_ns: DelayRange,
+    /// From the start of a request until it is at the other adapter.
+    pub flight_ns: DelayRange,
+    /// Until one piece of a request is read from or written to memory.
+    pub place_ns: DelayRange,
+    /// From the answer of the other adapter until it is back.
+    pub response_ns: DelayRange,
+    /// Connecting, accepting, refusing.
+    pub control_ns: DelayRange,
+    /// From a death or closed link until the survivor's adapter notices.
+    pub loss_ns: DelayRange,
+    /// How many delays of a thousand are stretched by `straggler_factor`.
+    pub straggler_per_mille: u32,
+    /// See `straggler_per_mille`.
+    pub straggler_factor: u64,
+    /// READs and atomics keep their place in the order of a link, and it takes no
+    /// `WorkFlags::fence` to keep later requests behind them. A reliable connection does not
+    /// promise this (IBTA 10.8.3.3); a fabric that executes a request at once has it.
+    pub reads_in_order: bool,
+    /// How long a SEND waits for a receive before it fails (`BackPressure::Retried`); `None` for
+    /// ever.
+    pub receiver_not_ready_ns: Option<u64>,
+    /// Most pieces of one transfer; the cuts lie between 64-byte lines.
+    pub pieces_max: usize,
+    /// How many transcript lines are kept; the fingerprint covers all.
+    pub transcript_lines: usize,
+}
+
+impl SimOptions {
+    /// The declared capabilities with delays like those of a rack, in order but for stragglers.
+    pub const fn new(capabilities: Capabilities) -> Self {
+        Self {
+            capabilities,
+            issue_ns: DelayRange::new(50, 300),
+            flight_ns: DelayRange::new(300, 2_000),
+            place_ns: DelayRange::new(10, 500),
+            response_ns: DelayRange::new(300, 2_000),
+            control_ns: DelayRange::new(1_000, 50_000),
+            loss_ns: DelayRange::new(1_000, 1_000_000),
+            straggler_per_mille: 20,
+            straggler_factor: 30,
+            reads_in_order: false,
+            receiver_not_ready_ns: None,
+            pieces_max: 8,
+            transcript_lines: 4_096,
+        }
+    }
+
+    /// Delays and manners drawn from `seed`, so that every stage of a request is now the slow one
+    /// and now the fast one. The capabilities stay.
+    pub fn draw(seed: u64, capabilities: Capabilities) -> Self {
+        let mut random = Random::new(seed ^ 0x006f_7074_696f_6e73);
+        let mut range = |scales: &[u64]| {
+            let scale = *random.pick(scales);
+            DelayRange::new(random.below(scale / 2 + 1), scale)
+        };
+        let stage = [0, 10, 300, 3_000, 100_000];
+        let options = Self {
+            issue_ns: range(&stage),
+            flight_ns: range(&stage),
+            place_ns: range(&stage),
+            response_ns: range(&stage),
+            control_ns: range(&[0, 1_000, 100_000]),
+            loss_ns: range(&[0, 10_000, 1_000_000]),
+            ..Self::new(capabilities)
+        };
+        Self {
+            straggler_per_mille: *random.pick(&[0, 10, 100]),
+            straggler_factor: *random.pick(&[5, 50, 1_000]),
+            pieces_max: *random.pick(&[2, 4, 8, 64]),
+            ..options
+        }
+    }
+}
+
+impl fmt::Display for SimOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let has = &self.capabilities;
+        write!(
+            f,
+            "atomics={:?} extended={} immediate={} order={} bytes={} placed={} one_sided={} rnr={:?} ",
+            has.atomics,
+            u8::from(has.extended_atomics),
+            u8::from(has.immediate),
+            u8::from(has.message_order),
+            u8::from(has.byte_order),
+            u8::from(has.completion_means_placed),
+            u8::from(has.one_sided),
+            has.receiver_not_ready,
+        )?;
+        write!(
+            f,
+            "issue={} flight={} place={} response={} control={} loss={} ",
+            self.issue_ns,
+            self.flight_ns,
+            self.place_ns,
+            self.response_ns,
+            self.control_ns,
+            self.loss_ns,
+        )?;
+        write!(
+            f,
+            "stragglers={}x{} reads_in_order={} rnr_ns={:?} pieces={}",
+            self.straggler_per_mille,
+            self.straggler_factor,
+            u8::from(self.reads_in_order),
+            self.receiver_not_ready_ns,
+            self.pieces_max,
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drawn_options_fit_one_line_and_repeat() {
+        let line = SimOptions::draw(5, INFINIBAND).to_string();
+        assert_eq!(line.lines().count(), 1);
+        assert_eq!(line, SimOptions::draw(5, INFINIBAND).to_string());
+        assert_ne!(line, SimOptions::draw(6, INFINIBAND).to_string());
+    }
+}

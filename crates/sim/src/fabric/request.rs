@@ -1,0 +1,325 @@
+//! One request on its way: the requester's record of it, the message that travels, and what the
+//! responder makes of it.
+
+use crate::random::Random;
+use farside_base::{
+    Access, CompletionKind, CompletionStatus, Operation, Receive, RegionToken, Work, WorkId,
+};
+use farside_fabric::{Arena, Parts};
+
+/// Lines are 64 bytes: within one, a piece never tears.
+const LINE_BYTES: u64 = 64;
+
+/// A stretch of local memory, found when the request was posted.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    pub(super) arena: Arena,
+    pub(super) offset: u64,
+    pub(super) bytes: usize,
+}
+
+/// The bytes of a message: still in their sender's memory, or taken from there.
+#[derive(Clone, Debug)]
+pub(super) enum Payload {
+    Unsampled(Vec<Place>),
+    Sampled(Vec<u8>),
+}
+
+impl Payload {
+    /// Reads the sender's memory now, unless that happened before.
+    pub(super) fn sample(&mut self) {
+        let Self::Unsampled(places) = self else {
+            return;
+        };
+        let mut bytes = vec![0; places.iter().map(|place| place.bytes).sum()];
+        let mut at = 0;
+        for place in places {
+            let part = &mut bytes[at..at + place.bytes];
+            // The bounds were checked at posting and an arena never shrinks.
+            let read = place.arena.read(place.offset, part);
+            debug_assert!(read.is_ok());
+            at += place.bytes;
+        }
+        *self = Self::Sampled(bytes);
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Unsampled(_) => &[],
+            Self::Sampled(bytes) => bytes,
+        }
+    }
+}
+
+/// What an atomic makes of a word.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Change {
+    Add { add: u64, boundaries: u64 },
+    Replace { expected: u64, compare_mask: u64, new: u64, swap_mask: u64 },
+}
+
+impl Change {
+    fn of(operation: &Operation<'_>) -> Option<Self> {
+        match *operation {
+            Operation::FetchAdd { add, .. } => Some(Self::Add { add, boundaries: 0 }),
+            Operation::MaskedFetchAdd { add, boundaries, .. } => {
+                Some(Self::Add { add, boundaries })
+            }
+            Operation::Swap { new, .. } => {
+                Some(Self::Replace { expected: 0, compare_mask: 0, new, swap_mask: u64::MAX })
+            }
+            Operation::CompareSwap { expected, new, .. } => {
+                Some(Self::Replace { expected, compare_mask: u64::MAX, new, swap_mask: u64::MAX })
+            }
+            Operation::MaskedCompareSwap { expected, compare_mask, new, swap_mask, .. } => {
+                Some(Self::Replace { expected, compare_mask, new, swap_mask })
+            }
+            Operation::Write { .. } | Operation::Read { .. } | Operation::Send { .. } => None,
+        }
+    }
+
+    /// The word after it.
+    pub(super) fn apply(self, word: u64) -> u64 {
+        match self {
+            Self::Add { add, boundaries } => {
+                let sum = (word & !boundaries).wrapping_add(add & !boundaries);
+                sum ^ ((word ^ add) & boundaries)
+            }
+            Self::Replace { expected, compare_mask, new, swap_mask } => {
+                if (word ^ expected) & compare_mask == 0 {
+                    (word & !swap_mask) | (new & swap_mask)
+                } else {
+                    word
+                }
+            }
+        }
+    }
+}
+
+/// A place in the memory of the peer, as the requester names it.
+pub(super) type RemotePlace = (RegionToken, u64);
+
+/// What travels to the other adapter.
+#[derive(Clone, Debug)]
+pub(super) struct Message {
+    pub(super) number: u64,
+    pub(super) kind: CompletionKind,
+    pub(super) at: Option<RemotePlace>,
+    pub(super) access: Access,
+    pub(super) immediate: Option<u32>,
+    pub(super) payload: Payload,
+    pub(super) change: Option<Change>,
+    pub(super) bytes: usize,
+    /// A receive of the peer was set aside for it (`BackPressure::AtPost`).
+    pub(super) reserved: bool,
+}
+
+impl Message {
+    pub(super) fn new(
+        number: u64,
+        work: &Work<'_>,
+        parts: &Parts<'_>,
+        places: &[Place],
+        at: Option<RemotePlace>,
+    ) -> Self {
+        let payload = match (parts.kind, parts.inline) {
+            (_, Some(bytes)) => Payload::Sampled(bytes.to_vec()),
+            (CompletionKind::Write | CompletionKind::Send, None) => {
+                Payload::Unsampled(places.to_vec())
+            }
+            _ => Payload::Sampled(Vec::new()),
+        };
+        Self {
+            number,
+            kind: parts.kind,
+            at,
+            access: parts.access,
+            immediate: parts.immediate,
+            payload,
+            change: Change::of(&work.operation),
+            bytes: parts.bytes() as usize,
+            reserved: false,
+        }
+    }
+
+    /// READs and atomics: later requests may overtake them.
+    pub(super) fn fetches(&self) -> bool {
+        fetches(self.kind)
+    }
+}
+
+/// Whether requests of this kind bring something back.
+pub(super) fn fetches(kind: CompletionKind) -> bool {
+    matches!(kind, CompletionKind::Read | CompletionKind::Atomic)
+}
+
+/// How far a request is, seen by its requester.
+#[derive(Debug)]
+pub(super) enum Progress {
+    /// In the send queue.
+    Queued(Message),
+    /// Under way; nothing known.
+    Departed,
+    /// The other adapter has answered; the answer is under way.
+    Answered(Answer),
+    /// What was fetched is being put into local memory.
+    Landing(Vec<u8>, Pieces),
+    /// Ended; completes when those before it have.
+    Done(CompletionStatus),
+}
+
+/// What the other adapter says.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) status: CompletionStatus,
+    pub(super) fetched: Vec<u8>,
+}
+
+/// The requester's record.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) number: u64,
+    pub(super) id: WorkId,
+    pub(super) kind: CompletionKind,
+    pub(super) signalled: bool,
+    pub(super) fence: bool,
+    pub(super) bytes: u32,
+    pub(super) into: Vec<Place>,
+    pub(super) progress: Progress,
+}
+
+impl Request {
+    pub(super) fn done(&self) -> Option<CompletionStatus> {
+        match self.progress {
+            Progress::Done(status) => Some(status),
+            _ => None,
+        }
+    }
+
+    pub(super) fn fetching(&self) -> bool {
+        fetches(self.kind) && self.done().is_none()
+    }
+}
+
+/// How far a message is, seen by the responder.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Phase {
+    /// Not here yet.
+    Flying,
+    /// Here, waiting for its turn.
+    Arrived,
+    /// Its pieces are read or written one by one.
+    Running,
+    /// Wants a receive and there is none.
+    Waiting,
+}
+
+/// The responder's record.
+#[derive(Debug)]
+pub(super) struct Inbound {
+    pub(super) message: Message,
+    pub(super) phase: Phase,
+    pub(super) pieces: Pieces,
+    /// What a READ has sampled, or an atomic has loaded.
+    pub(super) fetched: Vec<u8>,
+    /// The receive that it took, and where that lies.
+    pub(super) receive: Option<(Receive, Option<Place>)>,
+    /// The requester has been answered; from here on it happens, whatever becomes of the requester.
+    pub(super) answered: bool,
+    /// The requester died in the middle of it: some pieces never land.
+    pub(super) torn: bool,
+}
+
+impl Inbound {
+    pub(super) fn new(message: Message) -> Self {
+        Self {
+            message,
+            phase: Phase::Flying,
+            pieces: Pieces::default(),
+            fetched: Vec::new(),
+            receive: None,
+            answered: false,
+            torn: false,
+        }
+    }
+}
+
+/// One piece: bytes of the transfer from `start` on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Piece {
+    pub(super) start: usize,
+    pub(super) bytes: usize,
+}
+
+/// The pieces of a transfer and how many are still to come.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Pieces {
+    pub(super) all: Vec<Piece>,
+    pub(super) left: usize,
+}
+
+impl Pieces {
+    /// Cuts `bytes` bytes at `offset` between 64-byte lines, into at most `pieces_max` pieces.
+    pub(super) fn cut(offset: u64, bytes: usize, pieces_max: usize, random: &mut Random) -> Self {
+        let mut all = Vec::new();
+        if bytes > 0 {
+            let first_line = offset / LINE_BYTES;
+            let lines = (offset + bytes as u64 - 1) / LINE_BYTES - first_line + 1;
+            let mut cuts = boundaries(lines, pieces_max.max(1) as u64, random);
+            cuts.push(lines);
+            let mut start = 0;
+            for cut in cuts {
+                let end = ((first_line + cut) * LINE_BYTES - offset).min(bytes as u64) as usize;
+                all.push(Piece { start, bytes: end - start });
+                start = end;
+            }
+        }
+        Self { left: all.len(), all }
+    }
+}
+
+/// Between which lines to cut: everywhere if that gives few enough pieces, else at random.
+fn boundaries(lines: u64, pieces_max: u64, random: &mut Random) -> Vec<u64> {
+    if lines <= pieces_max {
+        return (1..lines).collect();
+    }
+    let mut cuts: Vec<u64> = (1..pieces_max).map(|_| random.between(1, lines - 1)).collect();
+    cuts.sort_unstable();
+    cuts.dedup();
+    cuts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_cover_everything_once_and_split_no_line() {
+        let mut random = Random::new(3);
+        for (offset, bytes, pieces_max) in
+            [(0, 1, 4), (60, 8, 4), (64, 128, 8), (8, 4096, 5), (63, 1, 1)]
+        {
+            let pieces = Pieces::cut(offset, bytes, pieces_max, &mut random);
+            let mut at = 0;
+            for piece in &pieces.all {
+                assert_eq!(piece.start, at);
+                assert!(piece.bytes > 0);
+                assert!(at == 0 || (offset + at as u64).is_multiple_of(64));
+                at += piece.bytes;
+            }
+            assert_eq!(at, bytes);
+            assert!(pieces.left == pieces.all.len() && pieces.left <= pieces_max.max(2));
+        }
+        assert_eq!(Pieces::cut(10, 0, 4, &mut random).left, 0);
+    }
+
+    #[test]
+    fn masked_atomics_respect_their_fields() {
+        let add = Change::Add { add: 1, boundaries: 0x80 };
+        assert_eq!(add.apply(0x00ff), 0x0000, "the carry stops at the top bit of the low byte");
+        let swap =
+            Change::Replace { expected: 0x10, compare_mask: 0xf0, new: 0xab, swap_mask: 0x0f };
+        assert_eq!(swap.apply(0x1c), 0x1b);
+        assert_eq!(swap.apply(0x2c), 0x2c);
+    }
+}

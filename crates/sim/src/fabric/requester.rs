@@ -1,0 +1,315 @@
+//! The requester's adapter: taking requests, starting them, bringing answers home.
+
+use super::request::{Answer, Inbound, Message, Pieces, Place, Progress, RemotePlace, Request};
+use super::world::{End, Event, LinkState, PortKey, World};
+use farside_base::{BackPressure, Completion, CompletionKind, CompletionStatus, LocalSlice, Work};
+use farside_fabric::{Parts, Stop};
+
+impl World {
+    pub(super) fn post(&mut self, port: PortKey, work: &Work<'_>) -> Result<(), Stop> {
+        let end = End { port, link: work.link };
+        let parts = Parts::of(&work.operation);
+        let (places, at) = self.check(end, &parts)?;
+        let reserved = self.set_receive_aside(end, &parts)?;
+        let link = self.link_mut(end);
+        let number = link.requests_made;
+        link.requests_made += 1;
+        let mut message = Message::new(number, work, &parts, &places, at);
+        message.reserved = reserved;
+        let fetches = message.fetches();
+        link.requests.push_back(Request {
+            number,
+            id: work.id,
+            kind: parts.kind,
+            signalled: work.flags.signalled,
+            fence: work.flags.fence,
+            bytes: parts.bytes() as u32,
+            into: if fetches { places } else { Vec::new() },
+            progress: Progress::Queued(message),
+        });
+        self.tell("post", end, number, work.id.0);
+        match self.link(end).state {
+            LinkState::Ready => self.schedule_departure(end),
+            LinkState::Lost => self.end_request(end, number, CompletionStatus::PeerLost),
+            LinkState::Failed
+            | LinkState::Closed
+            | LinkState::Connecting
+            | LinkState::Coming
+            | LinkState::Requested => self.end_request(end, number, CompletionStatus::Flushed),
+        }
+        Ok(())
+    }
+
+    /// Everything that can be said without the peer. Nothing has happened when it refuses.
+    fn check(
+        &self,
+        end: End,
+        parts: &Parts<'_>,
+    ) -> Result<(Vec<Place>, Option<RemotePlace>), Stop> {
+        let capabilities = &self.options.capabilities;
+        let links = &self.port(end.port).links;
+        let link = links.get(end.link.0 as usize);
+        let link = link.ok_or(Stop::Invalid("link"))?;
+        if matches!(link.state, LinkState::Connecting | LinkState::Coming | LinkState::Requested) {
+            return Err(Stop::Invalid("link"));
+        }
+        parts.check(capabilities)?;
+        let places = parts.local.iter().map(|slice| self.place(end, slice));
+        let places = places.collect::<Result<Vec<_>, _>>()?;
+        let at = match parts.remote {
+            None => None,
+            Some(remote) => {
+                let token = link.imports.get(&remote.region);
+                let token = token.ok_or(Stop::Invalid("remote region"))?;
+                Some((*token, remote.offset))
+            }
+        };
+        if link.requests.len() + link.unpolled >= capabilities.outstanding_max as usize {
+            return Err(Stop::QueueFull);
+        }
+        Ok((places, at))
+    }
+
+    /// The memory behind a local slice.
+    pub(super) fn place(&self, end: End, slice: &LocalSlice) -> Result<Place, Stop> {
+        let region = self.node(end).regions.get(&slice.region);
+        let arena = &region.ok_or(Stop::Invalid("local region"))?.arena;
+        let inside = arena.at(slice.offset, slice.bytes as usize);
+        inside.map_err(|_| Stop::Invalid("local bounds"))?;
+        Ok(Place { arena: arena.clone(), offset: slice.offset, bytes: slice.bytes as usize })
+    }
+
+    /// Sets a receive of the peer aside where senders must (`BackPressure::AtPost`).
+    fn set_receive_aside(&mut self, end: End, parts: &Parts<'_>) -> Result<bool, Stop> {
+        let capabilities = &self.options.capabilities;
+        if capabilities.receiver_not_ready != BackPressure::AtPost
+            || !parts.takes_receive()
+            || self.link(end).state != LinkState::Ready
+        {
+            return Ok(false);
+        }
+        let peer = self.link(end).peer;
+        let usable = matches!(self.link(peer).state, LinkState::Ready | LinkState::Connecting);
+        let Some(queue) = self.link(peer).queue.filter(|_| usable) else {
+            // The peer has gone or closed: the request is taken and completes with an error.
+            return Ok(false);
+        };
+        let queue = &mut self.port_mut(peer.port).queues[queue.0 as usize];
+        if queue.credits == 0 {
+            self.marks.receives_missing += 1;
+            return Err(Stop::ReceiverNotReady);
+        }
+        queue.credits -= 1;
+        Ok(true)
+    }
+
+    /// Ends a request that never leaves.
+    fn end_request(&mut self, end: End, number: u64, status: CompletionStatus) {
+        if let Some(request) = self.link_mut(end).request(number) {
+            request.progress = Progress::Done(status);
+        }
+        self.complete(end);
+    }
+
+    /// Lets the adapter start the next request, unless it is about to or has to wait.
+    pub(super) fn schedule_departure(&mut self, end: End) {
+        let link = self.link(end);
+        if link.departing || link.state != LinkState::Ready {
+            return;
+        }
+        let mut fetching = false;
+        for request in &link.requests {
+            if matches!(request.progress, Progress::Queued(_)) {
+                if !(request.fence && fetching) {
+                    self.link_mut(end).departing = true;
+                    self.after(self.options.issue_ns, Event::Depart(end));
+                }
+                return;
+            }
+            fetching |= request.fetching();
+        }
+    }
+
+    pub(super) fn depart(&mut self, end: End) {
+        let link = self.link_mut(end);
+        link.departing = false;
+        if link.state != LinkState::Ready {
+            return;
+        }
+        let peer = link.peer;
+        let queued = |request: &&mut Request| matches!(request.progress, Progress::Queued(_));
+        let Some(request) = link.requests.iter_mut().find(queued) else {
+            return;
+        };
+        let number = request.number;
+        let progress = std::mem::replace(&mut request.progress, Progress::Departed);
+        if let Progress::Queued(message) = progress {
+            self.tell("depart", end, number, message.bytes as u64);
+            self.fly(peer, message);
+        }
+        self.schedule_departure(end);
+    }
+
+    /// Puts a message on its way. Its bytes are read now or as late as its arrival.
+    fn fly(&mut self, to: End, mut message: Message) {
+        if self.link(to).severed || self.link(to).state == LinkState::Closed || !self.node(to).alive
+        {
+            return;
+        }
+        if self.random.chance(500) {
+            message.payload.sample();
+        }
+        let number = message.number;
+        let mut at_ns = self.now_ns + self.delay(self.options.flight_ns);
+        let link = self.link(to);
+        if self.options.capabilities.message_order {
+            at_ns = at_ns.max(link.arrival_ns + 1);
+        }
+        let link = self.link_mut(to);
+        link.arrival_ns = link.arrival_ns.max(at_ns);
+        link.inbound.push_back(Inbound::new(message));
+        self.at(at_ns, Event::Arrive(to, number));
+    }
+
+    /// The responder at `from` answers request `number` of its peer.
+    pub(super) fn answer(&mut self, from: End, number: u64, answer: Answer) {
+        let end = self.link(from).peer;
+        if self.link(from).severed {
+            return;
+        }
+        let Some(request) = self.link_mut(end).request(number) else {
+            return;
+        };
+        if matches!(request.progress, Progress::Departed) {
+            request.progress = Progress::Answered(answer);
+            self.after(self.options.response_ns, Event::Response(end, number));
+        }
+    }
+
+    pub(super) fn response(&mut self, end: End, number: u64) {
+        let Some(request) = self.link_mut(end).request(number) else {
+            return;
+        };
+        let Progress::Answered(answer) = &mut request.progress else {
+            return;
+        };
+        let status = answer.status;
+        let fetched = std::mem::take(&mut answer.fetched);
+        let offset = request.into.first().map_or(0, |place| place.offset);
+        self.tell("response", end, number, status as u64);
+        let pieces_max = self.options.pieces_max;
+        let pieces = Pieces::cut(offset, fetched.len(), pieces_max, &mut self.random);
+        for piece in 0..pieces.all.len() {
+            self.after(self.options.place_ns, Event::Land(end, number, piece));
+        }
+        let empty = pieces.left == 0;
+        if let Some(request) = self.link_mut(end).request(number) {
+            request.progress =
+                if empty { Progress::Done(status) } else { Progress::Landing(fetched, pieces) };
+        }
+        if empty {
+            self.complete(end);
+        }
+    }
+
+    pub(super) fn land(&mut self, end: End, number: u64, piece: usize) {
+        let Some(request) = self.link_mut(end).request(number) else {
+            return;
+        };
+        let Progress::Landing(fetched, pieces) = &mut request.progress else {
+            return;
+        };
+        let Some(piece) = pieces.all.get(piece).copied() else {
+            return;
+        };
+        let bytes = fetched[piece.start..piece.start + piece.bytes].to_vec();
+        pieces.left -= 1;
+        scatter(&request.into, piece.start, &bytes);
+        let last = pieces.left == 0;
+        if last {
+            request.progress = Progress::Done(CompletionStatus::Success);
+        }
+        self.transcript.bytes(&bytes);
+        self.tell("land", end, number, piece.bytes as u64);
+        if last {
+            self.complete(end);
+        }
+    }
+
+    /// Completes the requests at the front that have ended; the first failure ends the link.
+    pub(super) fn complete(&mut self, end: End) {
+        loop {
+            let link = self.link_mut(end);
+            let Some(status) = link.requests.front().and_then(Request::done) else {
+                break;
+            };
+            if let Some(request) = link.requests.pop_front() {
+                self.report(end, &request, status);
+            }
+            if status != CompletionStatus::Success {
+                self.fail_link(end);
+                return;
+            }
+        }
+        self.schedule_departure(end);
+    }
+
+    fn report(&mut self, end: End, request: &Request, status: CompletionStatus) {
+        self.tell("complete", end, request.number, status as u64);
+        let success = status == CompletionStatus::Success;
+        if success && !request.signalled {
+            return;
+        }
+        if success && request.kind == CompletionKind::Write && self.unplaced(end, request.number) {
+            self.marks.completed_before_placed += 1;
+        }
+        let completion = Completion {
+            id: request.id,
+            link: end.link,
+            bytes: if success { request.bytes } else { 0 },
+            immediate: None,
+            kind: request.kind,
+            status,
+        };
+        self.port_mut(end.port).finish(completion, None);
+    }
+
+    fn unplaced(&self, end: End, number: u64) -> bool {
+        let peer = self.link(end).peer;
+        let mut inbound = self.link(peer).inbound.iter();
+        inbound.any(|inbound| inbound.message.number == number)
+    }
+
+    /// Flushes what is left; the link takes no further part in anything.
+    pub(super) fn fail_link(&mut self, end: End) {
+        let link = self.link_mut(end);
+        if link.state != LinkState::Closed {
+            link.state = LinkState::Failed;
+        }
+        while let Some(request) = self.link_mut(end).requests.pop_front() {
+            if let Progress::Queued(message) = &request.progress {
+                self.give_receive_back(self.link(end).peer, message.reserved);
+            }
+            self.report(end, &request, CompletionStatus::Flushed);
+        }
+    }
+}
+
+/// Puts bytes of what was fetched, from byte `start` of it on, into the places.
+fn scatter(places: &[Place], start: usize, bytes: &[u8]) {
+    let mut skip = start;
+    let mut bytes = bytes;
+    for place in places {
+        if skip >= place.bytes {
+            skip -= place.bytes;
+            continue;
+        }
+        let count = bytes.len().min(place.bytes - skip);
+        let (now, later) = bytes.split_at(count);
+        // The bounds were checked at posting and an arena never shrinks.
+        let written = place.arena.write(place.offset + skip as u64, now);
+        debug_assert!(written.is_ok());
+        bytes = later;
+        skip = 0;
+    }
+}

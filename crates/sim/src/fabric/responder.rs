@@ -1,0 +1,550 @@
+//! The responder's adapter: what arrives takes effect piece by piece, within the declared order.
+
+use super::request::{Answer, Inbound, Phase, Piece, Pieces};
+use super::world::{End, Event, LinkState, PortKey, World};
+use farside_base::{
+    AtomicScope, BackPressure, Completion, CompletionKind, CompletionStatus, Receive,
+    ReceiveQueueId, RegionId,
+};
+use farside_fabric::{Arena, Stop};
+use std::sync::atomic::Ordering;
+
+impl World {
+    /// A message of the peer is here. With order it is the oldest that was flying.
+    pub(super) fn arrive(&mut self, end: End, number: u64) {
+        let ordered = self.options.capabilities.message_order;
+        let state = self.link(end).state;
+        if matches!(state, LinkState::Connecting) {
+            // The peer has accepted and sent at once; its acceptance is still under way.
+            self.after(self.options.control_ns, Event::Arrive(end, number));
+            return;
+        }
+        let mut flying = self.link_mut(end).inbound.iter_mut().filter(|inbound| {
+            inbound.phase == Phase::Flying && (ordered || inbound.message.number == number)
+        });
+        let Some(inbound) = flying.next() else {
+            return;
+        };
+        inbound.phase = Phase::Arrived;
+        inbound.message.payload.sample();
+        let number = inbound.message.number;
+        let bytes = inbound.message.bytes as u64;
+        self.tell("arrive", end, number, bytes);
+        if number >= self.link(end).broken_from {
+            self.discard(end, number);
+        } else if matches!(state, LinkState::Failed | LinkState::Lost) {
+            self.refuse_message(end, number, CompletionStatus::PeerLost);
+        } else if let Err(status) = self.target(end, number) {
+            self.refuse_message(end, number, status);
+        } else {
+            self.acknowledge_early(end, number);
+            self.admit(end);
+        }
+    }
+
+    /// The memory that a message is for, if the owner's own record allows it. What the token
+    /// claims counts for nothing but its number and key.
+    fn target(&self, end: End, number: u64) -> Result<Option<(Arena, u64)>, CompletionStatus> {
+        let mut all = self.link(end).inbound.iter();
+        let refused = CompletionStatus::RemoteAccess;
+        let inbound = all.find(|inbound| inbound.message.number == number);
+        let message = &inbound.ok_or(refused)?.message;
+        let Some((token, offset)) = message.at else {
+            return Ok(None);
+        };
+        let region = self.node(end).regions.get(&token.region);
+        let region = region.ok_or(refused)?;
+        if region.key != token.key || !region.access.allows(message.access) {
+            return Err(refused);
+        }
+        region.arena.at(offset, message.bytes).map_err(|_| refused)?;
+        if message.kind == CompletionKind::Atomic && !offset.is_multiple_of(8) {
+            return Err(CompletionStatus::RemoteAlignment);
+        }
+        Ok(Some((region.arena.clone(), offset)))
+    }
+
+    /// Starts every message whose turn has come.
+    fn admit(&mut self, end: End) {
+        while let Some(number) = self.next_turn(end) {
+            self.start(end, number);
+        }
+    }
+
+    /// The first message that has arrived and has to wait for none of those before it.
+    fn next_turn(&mut self, end: End) -> Option<u64> {
+        let ordered = self.options.capabilities.message_order;
+        let strict = self.options.reads_in_order;
+        let (mut writes_before, mut fetches_before, mut flying_before) = (false, false, false);
+        for inbound in &self.link(end).inbound {
+            let blocked = ordered && (writes_before || (strict && fetches_before));
+            if inbound.phase == Phase::Arrived && !blocked {
+                let number = inbound.message.number;
+                self.marks.fetches_overtaken += u64::from(fetches_before);
+                let reordered = !ordered && (writes_before || flying_before);
+                self.marks.messages_reordered += u64::from(reordered);
+                return Some(number);
+            }
+            if inbound.message.fetches() {
+                fetches_before = true;
+            } else {
+                writes_before = true;
+            }
+            flying_before |= inbound.phase == Phase::Flying;
+        }
+        None
+    }
+
+    fn start(&mut self, end: End, number: u64) {
+        let Some(inbound) = self.link_mut(end).inbound(number) else {
+            return;
+        };
+        inbound.phase = Phase::Running;
+        let (kind, bytes) = (inbound.message.kind, inbound.message.bytes);
+        let offset = inbound.message.at.map_or(0, |(_, offset)| offset);
+        self.tell("start", end, number, bytes as u64);
+        match kind {
+            CompletionKind::Atomic => {
+                self.after(self.options.place_ns, Event::Piece(end, number, 0))
+            }
+            CompletionKind::Send => self.take_receive(end, number),
+            CompletionKind::Read => {
+                if let Some(inbound) = self.link_mut(end).inbound(number) {
+                    inbound.fetched = vec![0; bytes];
+                }
+                self.run_pieces(end, number, offset, false);
+            }
+            CompletionKind::Write => {
+                let in_order = self.options.capabilities.byte_order;
+                self.run_pieces(end, number, offset, in_order);
+            }
+            _ => self.discard(end, number),
+        }
+    }
+
+    /// Answers a WRITE on arrival, before anything of it is in memory, where that is permitted:
+    /// not with `completion_means_placed`, and not behind a message that may still fail.
+    fn acknowledge_early(&mut self, end: End, number: u64) {
+        if self.options.capabilities.completion_means_placed || self.random.chance(300) {
+            return;
+        }
+        for inbound in &self.link(end).inbound {
+            let message = &inbound.message;
+            if message.number == number {
+                if message.kind == CompletionKind::Write && message.immediate.is_none() {
+                    self.acknowledge(end, number);
+                }
+                return;
+            }
+            if !message.fetches() && !inbound.answered {
+                return;
+            }
+        }
+    }
+
+    /// Cuts a transfer and lets its pieces happen: all at random, or one after the other.
+    fn run_pieces(&mut self, end: End, number: u64, offset: u64, in_order: bool) {
+        let pieces_max = self.options.pieces_max;
+        let Some(inbound) = self.ports[end.port.0].links[end.link.0 as usize].inbound(number)
+        else {
+            return;
+        };
+        inbound.pieces = Pieces::cut(offset, inbound.message.bytes, pieces_max, &mut self.random);
+        let count = inbound.pieces.left;
+        let first = if in_order { count.min(1) } else { count };
+        for piece in 0..first {
+            self.after(self.options.place_ns, Event::Piece(end, number, piece));
+        }
+        if count == 0 {
+            self.moved(end, number);
+        }
+    }
+
+    pub(super) fn piece(&mut self, end: End, number: u64, index: usize) {
+        let Some(inbound) = self.link_mut(end).inbound(number) else {
+            return;
+        };
+        let kind = inbound.message.kind;
+        let (torn, begun) = (inbound.torn, inbound.pieces.left < inbound.pieces.all.len());
+        if torn && self.random.chance(400) {
+            self.marks.writes_torn_by_death += u64::from(begun);
+            return self.discard(end, number);
+        }
+        if kind == CompletionKind::Atomic {
+            self.atomic_load(end, number);
+            return;
+        }
+        let Some((arena, offset)) = self.running_place(end, number) else {
+            self.withdrawn(end, number);
+            return;
+        };
+        let Some((piece, count)) = self.move_piece(end, number, index, &arena, offset) else {
+            return;
+        };
+        self.tell("piece", end, number, piece.start as u64);
+        let Some(inbound) = self.link_mut(end).inbound(number) else {
+            return;
+        };
+        let left = inbound.pieces.left;
+        let in_order = self.options.capabilities.byte_order && kind != CompletionKind::Read;
+        if left == 0 {
+            self.moved(end, number);
+        } else if in_order {
+            self.after(self.options.place_ns, Event::Piece(end, number, index + 1));
+        } else if index != count - left - 1 {
+            self.marks.pieces_reordered += 1;
+        }
+    }
+
+    /// Where a running message reads or writes; `None` when that memory was withdrawn meanwhile.
+    fn running_place(&self, end: End, number: u64) -> Option<(Arena, u64)> {
+        let mut all = self.link(end).inbound.iter();
+        let inbound = all.find(|inbound| inbound.message.number == number)?;
+        if inbound.message.kind != CompletionKind::Send {
+            return self.target(end, number).ok().flatten();
+        }
+        let (receive, place) = inbound.receive.as_ref()?;
+        let place = place.as_ref()?;
+        self.node(end).regions.get(&receive.into.region)?;
+        Some((place.arena.clone(), place.offset))
+    }
+
+    fn move_piece(
+        &mut self,
+        end: End,
+        number: u64,
+        index: usize,
+        arena: &Arena,
+        offset: u64,
+    ) -> Option<(Piece, usize)> {
+        let inbound = self.link_mut(end).inbound(number)?;
+        let piece = inbound.pieces.all.get(index).copied()?;
+        let at = offset + piece.start as u64;
+        let range = piece.start..piece.start + piece.bytes;
+        let moved = if inbound.message.kind == CompletionKind::Read {
+            arena.read(at, &mut inbound.fetched[range.clone()])
+        } else {
+            arena.write(at, &inbound.message.payload.bytes()[range.clone()])
+        };
+        debug_assert!(moved.is_ok(), "the bounds were checked");
+        inbound.pieces.left -= 1;
+        let bytes = if inbound.message.kind == CompletionKind::Read {
+            inbound.fetched[range].to_vec()
+        } else {
+            inbound.message.payload.bytes()[range].to_vec()
+        };
+        let count = inbound.pieces.all.len();
+        self.transcript.bytes(&bytes);
+        Some((piece, count))
+    }
+
+    /// The bytes of a message have all been read or written.
+    fn moved(&mut self, end: End, number: u64) {
+        let Some(inbound) = self.link_mut(end).inbound(number) else {
+            return;
+        };
+        match inbound.message.kind {
+            CompletionKind::Read => {
+                let fetched = std::mem::take(&mut inbound.fetched);
+                let status = CompletionStatus::Success;
+                self.answer(end, number, Answer { status, fetched });
+                self.finish(end, number);
+            }
+            CompletionKind::Write if inbound.message.immediate.is_some() => {
+                self.take_receive(end, number);
+            }
+            _ => {
+                self.acknowledge(end, number);
+                self.deliver(end, number, CompletionStatus::Success);
+                self.finish(end, number);
+            }
+        }
+    }
+
+    /// Says yes to a WRITE or SEND, once.
+    fn acknowledge(&mut self, end: End, number: u64) {
+        let Some(inbound) = self.link_mut(end).inbound(number) else {
+            return;
+        };
+        if !std::mem::replace(&mut inbound.answered, true) {
+            let status = CompletionStatus::Success;
+            self.answer(end, number, Answer { status, fetched: Vec::new() });
+        }
+    }
+
+    /// Gives the next posted receive to a message that needs one, or lets it wait.
+    fn take_receive(&mut self, end: End, number: u64) {
+        let Some(queue) = self.link(end).queue else {
+            return self.refuse_message(end, number, CompletionStatus::PeerLost);
+        };
+        let Some(receive) = self.port_mut(end.port).queues[queue.0 as usize].posted.pop_front()
+        else {
+            return self.wait_for_receive(end, number);
+        };
+        let place = self.place(end, &receive.into).ok();
+        let Some(inbound) = self.link_mut(end).inbound(number) else {
+            return;
+        };
+        inbound.phase = Phase::Running;
+        inbound.message.reserved = false;
+        let (kind, bytes) = (inbound.message.kind, inbound.message.bytes);
+        inbound.receive = Some((receive, place.clone()));
+        self.tell("receive", end, number, receive.id.0);
+        if kind == CompletionKind::Write {
+            self.acknowledge(end, number);
+            self.deliver(end, number, CompletionStatus::Success);
+            return self.finish(end, number);
+        }
+        let status = match place {
+            _ if bytes > receive.into.bytes as usize => CompletionStatus::LengthExceeded,
+            None => CompletionStatus::RemoteAccess,
+            Some(_) => CompletionStatus::Success,
+        };
+        if status != CompletionStatus::Success {
+            self.deliver(end, number, status);
+            return self.refuse_message(end, number, status);
+        }
+        if self.random.chance(500) {
+            self.acknowledge(end, number);
+        }
+        let in_order = self.options.capabilities.byte_order;
+        self.run_pieces(end, number, receive.into.offset, in_order);
+    }
+
+    fn wait_for_receive(&mut self, end: End, number: u64) {
+        debug_assert_eq!(
+            self.options.capabilities.receiver_not_ready,
+            BackPressure::Retried,
+            "a receive was set aside"
+        );
+        let Some(inbound) = self.link_mut(end).inbound(number) else {
+            return;
+        };
+        let first = inbound.phase != Phase::Waiting;
+        inbound.phase = Phase::Waiting;
+        if !first {
+            return;
+        }
+        if self.link(end).severed {
+            return self.drop_from(end, number);
+        }
+        self.marks.receives_missing += 1;
+        self.tell("no-receive", end, number, 0);
+        if let Some(patience_ns) = self.options.receiver_not_ready_ns {
+            let at_ns = self.now_ns.saturating_add(patience_ns);
+            self.at(at_ns, Event::ReceiverNotReady(end, number));
+        }
+    }
+
+    pub(super) fn look_for_receive(&mut self, end: End, number: u64) {
+        if self.waits_for_receive(end, number) {
+            self.take_receive(end, number);
+        }
+    }
+
+    pub(super) fn receiver_not_ready(&mut self, end: End, number: u64) {
+        if self.waits_for_receive(end, number) {
+            self.refuse_message(end, number, CompletionStatus::ReceiverNotReady);
+        }
+    }
+
+    fn waits_for_receive(&mut self, end: End, number: u64) -> bool {
+        let inbound = self.link_mut(end).inbound(number);
+        inbound.is_some_and(|inbound| inbound.phase == Phase::Waiting)
+    }
+
+    pub(super) fn post_receive(&mut self, port: PortKey, receive: &Receive) -> Result<(), Stop> {
+        let anywhere = End { port, link: farside_base::LinkId(0) };
+        self.place(anywhere, &receive.into)?;
+        let queue = self.port_mut(port).queues.get_mut(receive.queue.0 as usize);
+        let queue = queue.ok_or(Stop::Invalid("receive queue"))?;
+        if queue.posted.len() + queue.unpolled >= queue.depth {
+            return Err(Stop::QueueFull);
+        }
+        queue.posted.push_back(*receive);
+        queue.credits += 1;
+        self.wake_waiting(port, receive.queue);
+        Ok(())
+    }
+
+    /// Lets every message that waits at this queue look again; who is first is anybody's guess.
+    fn wake_waiting(&mut self, port: PortKey, queue: ReceiveQueueId) {
+        let mut waiting = Vec::new();
+        for (number, link) in self.port(port).links.iter().enumerate() {
+            let link_id = farside_base::LinkId(number as u32);
+            let here = link.queue == Some(queue);
+            for inbound in link.inbound.iter().filter(|one| here && one.phase == Phase::Waiting) {
+                waiting.push((End { port, link: link_id }, inbound.message.number));
+            }
+        }
+        for (end, number) in waiting {
+            self.after(self.options.flight_ns, Event::LookForReceive(end, number));
+        }
+    }
+
+    /// A receive that was set aside at `end` for a message that never comes is free again.
+    pub(super) fn give_receive_back(&mut self, end: End, reserved: bool) {
+        let Some(queue) = self.link(end).queue.filter(|_| reserved) else {
+            return;
+        };
+        self.port_mut(end.port).queues[queue.0 as usize].credits += 1;
+    }
+
+    /// Reports the receive that the message took, if it took one.
+    fn deliver(&mut self, end: End, number: u64, status: CompletionStatus) {
+        let Some(inbound) = self.link_mut(end).inbound(number) else {
+            return;
+        };
+        let Some((receive, _)) = inbound.receive.take() else {
+            return;
+        };
+        let success = status == CompletionStatus::Success;
+        let message = &inbound.message;
+        let completion = Completion {
+            id: receive.id,
+            link: end.link,
+            bytes: if success { message.bytes as u32 } else { 0 },
+            immediate: message.immediate.filter(|_| success),
+            kind: if message.kind == CompletionKind::Send {
+                CompletionKind::Receive
+            } else {
+                CompletionKind::ReceiveImmediate
+            },
+            status,
+        };
+        self.tell("deliver", end, number, receive.id.0);
+        let peer = self.link(end).peer;
+        if !self.node(peer).alive {
+            self.marks.delivered_after_death += 1;
+        }
+        self.port_mut(end.port).finish(completion, Some(receive.queue));
+    }
+
+    fn atomic_load(&mut self, end: End, number: u64) {
+        let Some((arena, offset)) = self.running_place(end, number) else {
+            return self.withdrawn(end, number);
+        };
+        let word = (self.region_of(end, number), offset);
+        if self.node(end).busy_words.contains(&word) {
+            self.marks.atomics_contended += 1;
+            return self.after(self.options.place_ns, Event::Piece(end, number, 0));
+        }
+        let system = self.options.capabilities.atomics == AtomicScope::System;
+        let change = self.link_mut(end).inbound(number).and_then(|inbound| inbound.message.change);
+        let before = match change {
+            // In one step against processors too, which may be other threads.
+            Some(change) if system => arena.update(offset, |word| change.apply(word)),
+            _ => arena.load(offset, Ordering::Acquire),
+        };
+        let before = before.unwrap_or_default();
+        if let Some(inbound) = self.link_mut(end).inbound(number) {
+            inbound.fetched = before.to_ne_bytes().to_vec();
+        }
+        self.tell("atomic-load", end, number, before);
+        if system {
+            let after = change.map_or(before, |change| change.apply(before));
+            self.atomic_end(end, number, after);
+        } else {
+            self.node_mut(end).busy_words.push(word);
+            self.after(self.options.place_ns, Event::AtomicStore(end, number));
+        }
+    }
+
+    /// Stores what an atomic makes of the word that it loaded, whatever the word is by now.
+    pub(super) fn atomic_store(&mut self, end: End, number: u64) {
+        let Some((arena, offset)) = self.running_place(end, number) else {
+            return self.withdrawn(end, number);
+        };
+        self.release_word(end, number);
+        let Some(inbound) = self.link_mut(end).inbound(number) else {
+            return;
+        };
+        let before = inbound.fetched.first_chunk().copied().map_or(0, u64::from_ne_bytes);
+        let change = inbound.message.change;
+        let after = change.map_or(before, |change| change.apply(before));
+        if after != before {
+            let stored = arena.store(offset, after, Ordering::Release);
+            debug_assert!(stored.is_ok(), "the bounds were checked");
+        }
+        self.atomic_end(end, number, after);
+    }
+
+    fn atomic_end(&mut self, end: End, number: u64, after: u64) {
+        let Some(inbound) = self.link_mut(end).inbound(number) else {
+            return;
+        };
+        let fetched = std::mem::take(&mut inbound.fetched);
+        self.tell("atomic-store", end, number, after);
+        let status = CompletionStatus::Success;
+        self.answer(end, number, Answer { status, fetched });
+        self.finish(end, number);
+    }
+
+    fn region_of(&mut self, end: End, number: u64) -> RegionId {
+        let inbound = self.link_mut(end).inbound(number);
+        let at = inbound.and_then(|inbound| inbound.message.at);
+        at.map_or(RegionId(0), |(token, _)| token.region)
+    }
+
+    fn release_word(&mut self, end: End, number: u64) {
+        let Some(inbound) = self.link_mut(end).inbound(number) else {
+            return;
+        };
+        let busy = !inbound.fetched.is_empty() && inbound.message.kind == CompletionKind::Atomic;
+        if let Some((token, offset)) = inbound.message.at.filter(|_| busy) {
+            let words = &mut self.node_mut(end).busy_words;
+            words.retain(|word| *word != (token.region, offset));
+        }
+    }
+
+    /// The memory of a running message was deregistered under it.
+    fn withdrawn(&mut self, end: End, number: u64) {
+        if self.link_mut(end).inbound(number).is_some_and(|one| one.answered) {
+            return self.finish(end, number);
+        }
+        self.deliver(end, number, CompletionStatus::RemoteAccess);
+        self.refuse_message(end, number, CompletionStatus::RemoteAccess);
+    }
+
+    /// Answers no; later messages of the link are ignored, as the requester will flush them.
+    pub(super) fn refuse_message(&mut self, end: End, number: u64, status: CompletionStatus) {
+        self.tell("refuse", end, number, status as u64);
+        self.marks.requests_refused += 1;
+        let link = self.link_mut(end);
+        link.broken_from = link.broken_from.min(number + 1);
+        let later = |inbound: &&Inbound| {
+            inbound.message.number > number
+                && matches!(inbound.phase, Phase::Arrived | Phase::Waiting)
+        };
+        let later: Vec<u64> =
+            link.inbound.iter().filter(later).map(|one| one.message.number).collect();
+        for number in later {
+            self.discard(end, number);
+        }
+        self.answer(end, number, Answer { status, fetched: Vec::new() });
+        self.finish(end, number);
+    }
+
+    /// Takes a message out that has done what it had to do, and lets those behind it start.
+    fn finish(&mut self, end: End, number: u64) {
+        self.discard(end, number);
+        self.admit(end);
+    }
+
+    /// Takes a message out.
+    pub(super) fn discard(&mut self, end: End, number: u64) {
+        self.release_word(end, number);
+        let link = self.link_mut(end);
+        let at = link.inbound.iter().position(|one| one.message.number == number);
+        let Some(inbound) = at.and_then(|at| link.inbound.remove(at)) else {
+            return;
+        };
+        self.give_receive_back(end, inbound.message.reserved);
+        if let Some((receive, _)) = inbound.receive {
+            // The receive goes back where it came from: nobody was told of it.
+            let queue = &mut self.port_mut(end.port).queues[receive.queue.0 as usize];
+            queue.posted.push_front(receive);
+        }
+        self.lose_if_drained(end);
+    }
+}

@@ -1,0 +1,393 @@
+//! Everything there is in a simulated network, and its clock.
+
+use super::options::{DelayRange, SimOptions};
+use super::port::SimWaiter;
+use super::request::{Inbound, Request};
+use super::transcript::{Transcript, TranscriptLine};
+use crate::random::Random;
+use farside_base::{
+    Access, Completion, LinkId, Receive, ReceiveQueueId, RegionId, RegionToken, RemoteKey,
+    RemoteRegionId,
+};
+use farside_fabric::{Arena, LinkEvent, Waiter};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::sync::Arc;
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct NodeKey(pub(super) usize);
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct PortKey(pub(super) usize);
+
+/// One end of a link.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct End {
+    pub(super) port: PortKey,
+    pub(super) link: LinkId,
+}
+
+/// What can happen next. An event names the end where it happens; requests are named by their
+/// number within the requester's link.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Event {
+    /// The requester's adapter starts the first queued request.
+    Depart(End),
+    /// A message is here; which one is said where links have no order, else it is the oldest.
+    Arrive(End, u64),
+    /// One piece of a running message is placed or sampled.
+    Piece(End, u64, usize),
+    /// The second half of an atomic that is atomic only within the adapter.
+    AtomicStore(End, u64),
+    /// A message that found no receive looks again.
+    LookForReceive(End, u64),
+    /// A message has waited too long for a receive.
+    ReceiverNotReady(End, u64),
+    /// The answer to a request is back.
+    Response(End, u64),
+    /// One piece of what was fetched is put into local memory.
+    Land(End, u64, usize),
+    /// A connection request is here.
+    Requested(End),
+    /// The peer's acceptance is here.
+    Connected(End),
+    /// The peer's refusal is here.
+    Refused(End),
+    /// The adapter notices that the peer is gone.
+    Lost(End),
+}
+
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) name: String,
+    pub(super) alive: bool,
+    /// The program stands still.
+    pub(super) paused: bool,
+    /// The adapter stands still too; what it should have done waits in `held`.
+    pub(super) frozen: bool,
+    pub(super) held: Vec<Event>,
+    pub(super) regions: BTreeMap<RegionId, Registered>,
+    pub(super) regions_made: u32,
+    /// Words that the adapter is in the middle of an atomic on.
+    pub(super) busy_words: Vec<(RegionId, u64)>,
+}
+
+/// A region as its owner knows it: what a request is judged by.
+#[derive(Debug)]
+pub(super) struct Registered {
+    pub(super) arena: Arena,
+    pub(super) key: RemoteKey,
+    pub(super) access: Access,
+}
+
+pub(super) struct PortState {
+    pub(super) node: NodeKey,
+    pub(super) open: bool,
+    pub(super) links: Vec<Link>,
+    pub(super) imports_made: u32,
+    pub(super) queues: Vec<ReceiveQueue>,
+    pub(super) completions: VecDeque<Finished>,
+    pub(super) events: VecDeque<LinkEvent>,
+    pub(super) armed: bool,
+    pub(super) waiter: Arc<SimWaiter>,
+}
+
+/// A completion, and the receive queue that gets its place back when it is polled.
+pub(super) struct Finished {
+    pub(super) completion: Completion,
+    pub(super) queue: Option<ReceiveQueueId>,
+}
+
+pub(super) struct ReceiveQueue {
+    pub(super) depth: usize,
+    pub(super) posted: VecDeque<Receive>,
+    /// Taken receives whose completions nobody has polled yet.
+    pub(super) unpolled: usize,
+    /// Links that take receives from here.
+    pub(super) links: usize,
+    /// Receives that no sender has set aside (`BackPressure::AtPost`).
+    pub(super) credits: usize,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum LinkState {
+    /// `connect` was called here; the peer has not answered.
+    Connecting,
+    /// The peer's request is still under way to this side.
+    Coming,
+    /// The peer connected; this side has not answered.
+    Requested,
+    /// Usable.
+    Ready,
+    /// The peer is gone; the next request tells so and fails the link.
+    Lost,
+    /// A request failed: everything is flushed.
+    Failed,
+    /// Closed or refused here; the number is not used again.
+    Closed,
+}
+
+pub(super) struct Link {
+    pub(super) peer: End,
+    pub(super) state: LinkState,
+    pub(super) queue: Option<ReceiveQueueId>,
+    pub(super) imports: BTreeMap<RemoteRegionId, RegionToken>,
+    /// What was said at connecting, on its way to the program.
+    pub(super) greeting: Vec<u8>,
+    pub(super) requests: VecDeque<Request>,
+    pub(super) requests_made: u64,
+    /// Completions of requests that nobody has polled yet.
+    pub(super) unpolled: usize,
+    /// A `Depart` is scheduled.
+    pub(super) departing: bool,
+    /// Messages of the peer, in the order of departure.
+    pub(super) inbound: VecDeque<Inbound>,
+    /// When the latest of them arrives.
+    pub(super) arrival_ns: u64,
+    /// Messages of the peer from this number on are ignored: one before them failed.
+    pub(super) broken_from: u64,
+    /// Nothing more comes from the peer, and no answer gets back to it.
+    pub(super) severed: bool,
+    /// The peer has accepted; that is still under way to this side.
+    pub(super) accepted: bool,
+    /// The adapter knows that the peer is gone; the program is told when `inbound` is empty.
+    pub(super) losing: bool,
+}
+
+impl Link {
+    pub(super) fn new(peer: End, state: LinkState, queue: Option<ReceiveQueueId>) -> Self {
+        Self {
+            peer,
+            state,
+            queue,
+            imports: BTreeMap::new(),
+            greeting: Vec::new(),
+            requests: VecDeque::new(),
+            requests_made: 0,
+            unpolled: 0,
+            departing: false,
+            inbound: VecDeque::new(),
+            arrival_ns: 0,
+            broken_from: u64::MAX,
+            severed: false,
+            accepted: false,
+            losing: false,
+        }
+    }
+
+    pub(super) fn request(&mut self, number: u64) -> Option<&mut Request> {
+        let first = self.requests.front()?.number;
+        let at = usize::try_from(number.checked_sub(first)?).ok()?;
+        self.requests.get_mut(at)
+    }
+
+    pub(super) fn inbound(&mut self, number: u64) -> Option<&mut Inbound> {
+        let mut all = self.inbound.iter_mut();
+        all.find(|inbound| inbound.message.number == number)
+    }
+}
+
+/// How often what a fabric may do, and seldom does, has happened: a run that never meets a case
+/// has not tested it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Marks {
+    /// Pieces of one transfer that took effect out of address order.
+    pub pieces_reordered: u64,
+    /// Requests that started while an earlier READ or atomic of their link was at work.
+    pub fetches_overtaken: u64,
+    /// Requests of a link without order that took effect before an earlier one.
+    pub messages_reordered: u64,
+    /// WRITEs that completed before all their pieces were in place.
+    pub completed_before_placed: u64,
+    /// Messages that met an empty receive queue.
+    pub receives_missing: u64,
+    /// Atomics that waited for another on the same word.
+    pub atomics_contended: u64,
+    /// WRITEs of a dead requester of which some pieces landed and some never will.
+    pub writes_torn_by_death: u64,
+    /// Messages of a dead requester that were delivered after its death.
+    pub delivered_after_death: u64,
+    /// Messages of a dead requester that never arrive.
+    pub dropped_by_death: u64,
+    /// Requests that were refused at the other adapter.
+    pub requests_refused: u64,
+}
+
+pub(super) struct World {
+    pub(super) seed: u64,
+    pub(super) options: SimOptions,
+    pub(super) random: Random,
+    pub(super) now_ns: u64,
+    queue: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    pub(super) nodes: Vec<Node>,
+    pub(super) ports: Vec<PortState>,
+    pub(super) listeners: BTreeMap<String, PortKey>,
+    pub(super) transcript: Transcript,
+    pub(super) marks: Marks,
+}
+
+impl World {
+    pub(super) fn new(seed: u64, options: SimOptions) -> Self {
+        Self {
+            seed,
+            options,
+            random: Random::new(seed),
+            now_ns: 0,
+            queue: BinaryHeap::new(),
+            nodes: Vec::new(),
+            ports: Vec::new(),
+            listeners: BTreeMap::new(),
+            transcript: Transcript::new(options.transcript_lines),
+            marks: Marks::default(),
+        }
+    }
+
+    /// Performs the next event; false when there is none.
+    pub(super) fn step(&mut self) -> bool {
+        let Some(Reverse((at_ns, _, event))) = self.queue.pop() else {
+            return false;
+        };
+        self.now_ns = self.now_ns.max(at_ns);
+        let node = self.node_of(event);
+        let node = &mut self.nodes[node.0];
+        if node.frozen {
+            node.held.push(event);
+        } else if node.alive {
+            self.perform(event);
+        }
+        true
+    }
+
+    pub(super) fn next_event_ns(&self) -> Option<u64> {
+        self.queue.peek().map(|Reverse((at_ns, _, _))| *at_ns)
+    }
+
+    fn perform(&mut self, event: Event) {
+        match event {
+            Event::Depart(end) => self.depart(end),
+            Event::Arrive(end, number) => self.arrive(end, number),
+            Event::Piece(end, number, piece) => self.piece(end, number, piece),
+            Event::AtomicStore(end, number) => self.atomic_store(end, number),
+            Event::LookForReceive(end, number) => self.look_for_receive(end, number),
+            Event::ReceiverNotReady(end, number) => self.receiver_not_ready(end, number),
+            Event::Response(end, number) => self.response(end, number),
+            Event::Land(end, number, piece) => self.land(end, number, piece),
+            Event::Requested(end) => self.requested(end),
+            Event::Connected(end) => self.connected(end),
+            Event::Refused(end) => self.refused(end),
+            Event::Lost(end) => self.lost(end),
+        }
+    }
+
+    fn node_of(&self, event: Event) -> NodeKey {
+        let port = match event {
+            Event::Depart(end)
+            | Event::Arrive(end, _)
+            | Event::Piece(end, _, _)
+            | Event::AtomicStore(end, _)
+            | Event::LookForReceive(end, _)
+            | Event::ReceiverNotReady(end, _)
+            | Event::Response(end, _)
+            | Event::Land(end, _, _)
+            | Event::Requested(end)
+            | Event::Connected(end)
+            | Event::Refused(end)
+            | Event::Lost(end) => end.port,
+        };
+        self.ports[port.0].node
+    }
+
+    /// A delay of this range, now and then a much longer one.
+    pub(super) fn delay(&mut self, range: DelayRange) -> u64 {
+        let delay = self.random.between(range.min_ns, range.max_ns);
+        if self.random.chance(self.options.straggler_per_mille) {
+            delay.saturating_mul(self.options.straggler_factor)
+        } else {
+            delay
+        }
+    }
+
+    /// Lets `event` happen after a delay of `range`; events of one instant in any order.
+    pub(super) fn after(&mut self, range: DelayRange, event: Event) {
+        let at_ns = self.now_ns.saturating_add(self.delay(range));
+        self.at(at_ns, event);
+    }
+
+    pub(super) fn at(&mut self, at_ns: u64, event: Event) {
+        let tie = self.random.word();
+        self.queue.push(Reverse((at_ns, tie, event)));
+    }
+
+    pub(super) fn port(&self, port: PortKey) -> &PortState {
+        &self.ports[port.0]
+    }
+
+    pub(super) fn port_mut(&mut self, port: PortKey) -> &mut PortState {
+        &mut self.ports[port.0]
+    }
+
+    pub(super) fn link(&self, end: End) -> &Link {
+        &self.ports[end.port.0].links[end.link.0 as usize]
+    }
+
+    pub(super) fn link_mut(&mut self, end: End) -> &mut Link {
+        &mut self.ports[end.port.0].links[end.link.0 as usize]
+    }
+
+    pub(super) fn node(&self, end: End) -> &Node {
+        &self.nodes[self.port(end.port).node.0]
+    }
+
+    pub(super) fn node_mut(&mut self, end: End) -> &mut Node {
+        let node = self.port(end.port).node;
+        &mut self.nodes[node.0]
+    }
+
+    /// Writes a transcript line about a request of a link.
+    pub(super) fn tell(&mut self, event: &'static str, end: End, request: u64, detail: u64) {
+        self.transcript.write(TranscriptLine {
+            at_ns: self.now_ns,
+            event,
+            node: self.port(end.port).node.0 as u32,
+            port: end.port.0 as u32,
+            link: end.link.0,
+            request,
+            detail,
+        });
+    }
+
+    /// Writes a transcript line about a node or port.
+    pub(super) fn tell_node(&mut self, event: &'static str, node: NodeKey, detail: u64) {
+        self.transcript.write(TranscriptLine {
+            at_ns: self.now_ns,
+            event,
+            node: node.0 as u32,
+            port: 0,
+            link: 0,
+            request: 0,
+            detail,
+        });
+    }
+}
+
+impl PortState {
+    pub(super) fn finish(&mut self, completion: Completion, queue: Option<ReceiveQueueId>) {
+        match queue {
+            Some(queue) => self.queues[queue.0 as usize].unpolled += 1,
+            None => self.links[completion.link.0 as usize].unpolled += 1,
+        }
+        self.completions.push_back(Finished { completion, queue });
+        self.wake();
+    }
+
+    pub(super) fn notify(&mut self, event: LinkEvent) {
+        self.events.push_back(event);
+        self.wake();
+    }
+
+    fn wake(&mut self) {
+        if std::mem::take(&mut self.armed) {
+            self.waiter.wake();
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! Simulation and proof of Farside's machines: the explorer, one model per machine, the simulated
+//! fabric, litmus tests and checkers.
+#![forbid(unsafe_code)]
+
+pub mod checkers;
+pub mod cluster;
+pub mod explorer;
+pub mod fabric;
+pub mod faults;
+pub mod linearizability;
+pub mod litmus;
+pub mod model;
+pub mod random;

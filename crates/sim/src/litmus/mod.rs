@@ -1,0 +1,31 @@
+//! Litmus tests: tiny programs whose outcomes tell memory models apart, run at every height.
+//!
+//! - [`CATALOG`] holds them as data, with what partial and total store order say.
+//! - [`outcomes`] enumerates what a model allows, by a small reference machine.
+//! - A [`LitmusSubject`] is whatever runs the programs step by step, a [`FreeSubject`] whatever runs
+//!   them on real threads; [`walk`] and [`run_free`] drive them over [placements](Placement).
+//! - A [`Report`] compares what was seen with what is allowed: it fails on an outcome outside, and
+//!   names the allowed ones that were never seen.
+
+mod catalog;
+mod machine;
+mod node;
+mod program;
+mod reference;
+mod report;
+mod run;
+mod search;
+mod wire;
+
+pub use catalog::CATALOG;
+pub use machine::{
+    Action as MachineAction, LIMITS, Machines, Start, machine_ends, machine_report, machine_walks,
+    machine_walks_with,
+};
+pub use node::NodeSubject;
+pub use program::{Condition, Instruction, Litmus, Outcome, Outcomes, Verdict};
+pub use reference::{Action as ReferenceAction, MemoryModel, Reference, outcomes};
+pub use report::{Observations, Report, Row};
+pub use run::{FreeSubject, LitmusSubject, Pace, Placement, Spot, Stuck, observe, run_free, walk};
+pub use search::{Ends, Run, ends};
+pub use wire::WireSubject;

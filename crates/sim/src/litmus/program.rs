@@ -1,0 +1,224 @@
+//! Litmus tests as data: what each thread does, and the outcome that the test is about.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+
+/// One instruction of a thread. Variables are numbered from 0; all start at zero.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Instruction {
+    /// Store a value; it may be asynchronous.
+    Write {
+        /// The variable.
+        variable: u8,
+        /// The value.
+        value: u64,
+    },
+    /// Load a variable into the thread's next register.
+    Read {
+        /// The variable.
+        variable: u8,
+    },
+    /// Go on only when all earlier writes of this thread are visible to everybody.
+    Fence,
+    /// Add, in one step; the value before goes into the next register. Orders like a fence.
+    FetchAdd {
+        /// The variable.
+        variable: u8,
+        /// What is added.
+        add: u64,
+    },
+    /// Replace, in one step; the value before goes into the next register. Orders like a fence.
+    Swap {
+        /// The variable.
+        variable: u8,
+        /// The new value.
+        value: u64,
+    },
+}
+
+impl Instruction {
+    /// The variable it touches; a fence touches none.
+    pub const fn variable(self) -> Option<u8> {
+        match self {
+            Self::Write { variable, .. }
+            | Self::Read { variable }
+            | Self::FetchAdd { variable, .. }
+            | Self::Swap { variable, .. } => Some(variable),
+            Self::Fence => None,
+        }
+    }
+
+    /// Whether it fills a register.
+    pub const fn fills_register(self) -> bool {
+        matches!(self, Self::Read { .. } | Self::FetchAdd { .. } | Self::Swap { .. })
+    }
+
+    /// Whether it reads and changes in one step.
+    pub const fn is_atomic(self) -> bool {
+        matches!(self, Self::FetchAdd { .. } | Self::Swap { .. })
+    }
+
+    /// What an atomic makes of the value before; a write's value; else the value itself.
+    pub const fn apply(self, before: u64) -> u64 {
+        match self {
+            Self::Write { value, .. } | Self::Swap { value, .. } => value,
+            Self::FetchAdd { add, .. } => before.wrapping_add(add),
+            Self::Read { .. } | Self::Fence => before,
+        }
+    }
+}
+
+/// How a run ended: every register, threads one after the other, and what memory holds at last.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Outcome {
+    /// In the order of threads and, within a thread, of its reads and atomics.
+    pub registers: Vec<u64>,
+    /// By variable.
+    pub memory: Vec<u64>,
+}
+
+/// The usual names of variables.
+const NAMES: [&str; 4] = ["x", "y", "z", "w"];
+
+/// The usual name of a variable.
+pub(super) fn name_of(variable: u8) -> &'static str {
+    NAMES.get(usize::from(variable)).unwrap_or(&"?")
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, value) in self.registers.iter().enumerate() {
+            write!(f, "r{number}={value} ")?;
+        }
+        for (number, value) in self.memory.iter().enumerate() {
+            let gap = if number == 0 { "" } else { " " };
+            write!(f, "{gap}{}={value}", name_of(number as u8))?;
+        }
+        Ok(())
+    }
+}
+
+/// One thing that the witness of a test requires.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Condition {
+    /// This register, numbered as in [`Outcome`], ends with this value.
+    Register(u8, u64),
+    /// This variable ends with this value.
+    Memory(u8, u64),
+}
+
+/// What a memory model says of a test's witness.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// It may be seen.
+    Allowed,
+    /// It must never be seen.
+    Forbidden,
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Allowed => "allowed",
+            Self::Forbidden => "forbidden",
+        })
+    }
+}
+
+/// A litmus test.
+#[derive(Clone, Copy, Debug)]
+pub struct Litmus {
+    /// Its usual name, with what was added to it.
+    pub name: &'static str,
+    /// The programs.
+    pub threads: &'static [&'static [Instruction]],
+    /// The outcome that the test is about: all of these together.
+    pub witness: &'static [Condition],
+    /// Writes may be delayed past later reads and past later writes to other variables.
+    pub pso: Verdict,
+    /// Writes may be delayed past later reads only.
+    pub tso: Verdict,
+}
+
+impl PartialEq for Litmus {
+    /// Names are unique.
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Litmus {}
+
+impl Hash for Litmus {
+    /// The program of a run never changes, so states of one search need not tell it apart.
+    fn hash<H: Hasher>(&self, _: &mut H) {}
+}
+
+impl Litmus {
+    /// How many variables it uses.
+    pub fn variables(&self) -> usize {
+        let all = self.threads.iter().copied().flatten();
+        let last = all.filter_map(|instruction| instruction.variable()).max();
+        last.map_or(0, |last| usize::from(last) + 1)
+    }
+
+    /// The number of the first register of a thread.
+    pub fn first_register(&self, thread: usize) -> usize {
+        let before = self.threads[..thread].iter().copied().flatten();
+        before.filter(|one| one.fills_register()).count()
+    }
+
+    /// How many registers it has.
+    pub fn registers(&self) -> usize {
+        self.first_register(self.threads.len())
+    }
+
+    /// Whether this is the outcome that the test is about.
+    pub fn is_witness(&self, outcome: &Outcome) -> bool {
+        self.witness.iter().all(|condition| match *condition {
+            Condition::Register(register, value) => {
+                outcome.registers.get(usize::from(register)) == Some(&value)
+            }
+            Condition::Memory(variable, value) => {
+                outcome.memory.get(usize::from(variable)) == Some(&value)
+            }
+        })
+    }
+
+    /// What `model` says of the witness.
+    pub const fn verdict(&self, model: super::MemoryModel) -> Verdict {
+        match model {
+            super::MemoryModel::Pso => self.pso,
+            super::MemoryModel::Tso => self.tso,
+        }
+    }
+}
+
+impl fmt::Display for Litmus {
+    /// The programs side by side on one line, for people.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:", self.name)?;
+        let mut register = 0;
+        for thread in self.threads {
+            f.write_str(" |")?;
+            for instruction in *thread {
+                let name = instruction.variable().map_or("?", name_of);
+                match instruction {
+                    Instruction::Write { value, .. } => write!(f, " {name}={value};")?,
+                    Instruction::Read { .. } => write!(f, " r{register}={name};")?,
+                    Instruction::Fence => f.write_str(" fence;")?,
+                    Instruction::FetchAdd { add, .. } => write!(f, " r{register}={name}+={add};")?,
+                    Instruction::Swap { value, .. } => {
+                        write!(f, " r{register}=swap({name},{value});")?
+                    }
+                }
+                register += usize::from(instruction.fills_register());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The outcomes that a model allows.
+pub type Outcomes = BTreeSet<Outcome>;

@@ -1,0 +1,186 @@
+//! The memory models as a small machine: one memory, and before it a store buffer per thread.
+//! It says which outcomes a program may have; whatever else a subject shows is an error.
+
+use super::program::{Instruction, Litmus, Outcome, Outcomes};
+use super::search::{Run, ends};
+use crate::explorer::{Model, Violation};
+use std::collections::VecDeque;
+
+/// Which delays of writes are allowed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum MemoryModel {
+    /// Partial store order: writes to different variables may become visible in any order.
+    Pso,
+    /// Total store order: writes of a thread become visible in their order.
+    Tso,
+}
+
+/// A program under way.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Reference {
+    litmus: &'static Litmus,
+    model: MemoryModel,
+    threads: Vec<Thread>,
+    memory: Vec<u64>,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+struct Thread {
+    next: usize,
+    registers: Vec<u64>,
+    /// Writes that nobody else sees yet, oldest first.
+    buffer: VecDeque<(u8, u64)>,
+}
+
+/// What can happen next.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Action {
+    /// The thread performs its next instruction.
+    Execute(usize),
+    /// The thread's buffered write with this index becomes visible.
+    Drain(usize, usize),
+}
+
+impl Reference {
+    /// The start of a test under a model.
+    pub fn new(litmus: &'static Litmus, model: MemoryModel) -> Self {
+        Self {
+            litmus,
+            model,
+            threads: vec![Thread::default(); litmus.threads.len()],
+            memory: vec![0; litmus.variables()],
+        }
+    }
+
+    fn execute(&mut self, number: usize) {
+        let thread = &mut self.threads[number];
+        let instruction = self.litmus.threads[number][thread.next];
+        thread.next += 1;
+        let Some(variable) = instruction.variable() else {
+            return;
+        };
+        if let Instruction::Write { value, .. } = instruction {
+            thread.buffer.push_back((variable, value));
+            return;
+        }
+        let word = &mut self.memory[usize::from(variable)];
+        let own = thread.buffer.iter().rev().find(|(other, _)| *other == variable);
+        thread.registers.push(own.map_or(*word, |(_, value)| *value));
+        // A read leaves the word as it is; an atomic has an empty buffer.
+        *word = instruction.apply(*word);
+    }
+}
+
+impl Model for Reference {
+    type Action = Action;
+
+    fn enabled(&self) -> Vec<Action> {
+        let mut actions = Vec::new();
+        for (number, thread) in self.threads.iter().enumerate() {
+            let next = self.litmus.threads[number].get(thread.next);
+            let waits = |one: &Instruction| one.is_atomic() || *one == Instruction::Fence;
+            if next.is_some_and(|next| !waits(next) || thread.buffer.is_empty()) {
+                actions.push(Action::Execute(number));
+            }
+            for (at, (variable, _)) in thread.buffer.iter().enumerate() {
+                let mut before = thread.buffer.iter().take(at);
+                let first = match self.model {
+                    MemoryModel::Tso => at == 0,
+                    MemoryModel::Pso => before.all(|(other, _)| other != variable),
+                };
+                if first {
+                    actions.push(Action::Drain(number, at));
+                }
+            }
+        }
+        actions
+    }
+
+    fn apply(&mut self, action: Action) {
+        match action {
+            Action::Execute(number) => self.execute(number),
+            Action::Drain(number, at) => {
+                if let Some((variable, value)) = self.threads[number].buffer.remove(at) {
+                    self.memory[usize::from(variable)] = value;
+                }
+            }
+        }
+    }
+
+    fn violation(&self) -> Option<Violation> {
+        None
+    }
+}
+
+impl Run for Reference {
+    fn outcome(&self) -> Option<Outcome> {
+        let ended = |(number, thread): (usize, &Thread)| {
+            thread.next == self.litmus.threads[number].len() && thread.buffer.is_empty()
+        };
+        self.threads.iter().enumerate().all(ended).then(|| Outcome {
+            registers: self.threads.iter().flat_map(|thread| thread.registers.clone()).collect(),
+            memory: self.memory.clone(),
+        })
+    }
+}
+
+/// Every outcome that a test may have under a model, by exhaustive search.
+pub fn outcomes(litmus: &'static Litmus, model: MemoryModel) -> Outcomes {
+    let ends = ends(&Reference::new(litmus, model), 10_000_000);
+    ends.expect("a reference machine of a few instructions ends").outcomes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{CATALOG, Verdict};
+    use super::*;
+
+    #[test]
+    fn every_verdict_of_the_catalog_is_what_the_model_gives() {
+        for litmus in CATALOG {
+            for model in [MemoryModel::Pso, MemoryModel::Tso] {
+                let possible = outcomes(litmus, model);
+                let seen = possible.iter().any(|outcome| litmus.is_witness(outcome));
+                let verdict = if seen { Verdict::Allowed } else { Verdict::Forbidden };
+                assert_eq!(verdict, litmus.verdict(model), "{litmus} under {model:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn total_store_order_allows_no_more_than_partial() {
+        for litmus in CATALOG {
+            let pso = outcomes(litmus, MemoryModel::Pso);
+            assert!(outcomes(litmus, MemoryModel::Tso).is_subset(&pso), "{litmus}");
+        }
+    }
+
+    #[test]
+    fn witnesses_name_registers_and_variables_that_are_there() {
+        for litmus in CATALOG {
+            let possible = outcomes(litmus, MemoryModel::Pso);
+            for outcome in &possible {
+                assert_eq!(outcome.registers.len(), litmus.registers(), "{litmus}");
+                assert_eq!(outcome.memory.len(), litmus.variables(), "{litmus}");
+            }
+            for condition in litmus.witness {
+                let there = match *condition {
+                    super::super::Condition::Register(register, _) => {
+                        usize::from(register) < litmus.registers()
+                    }
+                    super::super::Condition::Memory(variable, _) => {
+                        usize::from(variable) < litmus.variables()
+                    }
+                };
+                assert!(there, "{litmus}: {condition:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn names_are_unique() {
+        for (at, litmus) in CATALOG.iter().enumerate() {
+            assert!(CATALOG[..at].iter().all(|other| other.name != litmus.name));
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! What was seen against what is allowed.
+
+use super::program::{Condition, Litmus, Outcome, Verdict};
+use super::reference::{MemoryModel, outcomes};
+use std::collections::BTreeMap;
+use std::fmt::{self, Write as _};
+
+/// How often each outcome was seen.
+pub type Observations = BTreeMap<Outcome, u64>;
+
+/// One outcome of a test at one height.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Row {
+    /// The outcome.
+    pub outcome: Outcome,
+    /// How often it was seen.
+    pub seen: u64,
+    /// What the memory model says of it.
+    pub verdict: Verdict,
+    /// Whether it is the one that the test is about.
+    pub witness: bool,
+}
+
+/// A test at one height: every outcome that is allowed or was seen.
+///
+/// `Display` prints a table; [`json_lines`](Self::json_lines) the same for machines.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Report {
+    /// The test.
+    pub litmus: &'static Litmus,
+    /// `machine`, `node`, `wire`, ...
+    pub height: String,
+    /// The model that it was held to.
+    pub model: MemoryModel,
+    /// By outcome.
+    pub rows: Vec<Row>,
+}
+
+impl Report {
+    /// Compares observations with everything that `model` allows.
+    pub fn new(
+        litmus: &'static Litmus,
+        height: impl Into<String>,
+        model: MemoryModel,
+        observations: &Observations,
+    ) -> Self {
+        let allowed = outcomes(litmus, model);
+        let mut all: BTreeMap<&Outcome, u64> = allowed.iter().map(|one| (one, 0)).collect();
+        all.extend(observations.iter().map(|(outcome, seen)| (outcome, *seen)));
+        let row = |(outcome, seen): (&Outcome, u64)| Row {
+            outcome: outcome.clone(),
+            seen,
+            verdict: if allowed.contains(outcome) { Verdict::Allowed } else { Verdict::Forbidden },
+            witness: litmus.is_witness(outcome),
+        };
+        Self { litmus, height: height.into(), model, rows: all.into_iter().map(row).collect() }
+    }
+
+    /// Runs that ended.
+    pub fn runs(&self) -> u64 {
+        self.rows.iter().map(|row| row.seen).sum()
+    }
+
+    /// How often the outcome was seen that the test is about.
+    pub fn witness_seen(&self) -> u64 {
+        let witnesses = self.rows.iter().filter(|row| row.witness);
+        witnesses.map(|row| row.seen).sum()
+    }
+
+    /// Outcomes that were seen and must not be.
+    pub fn forbidden_seen(&self) -> impl Iterator<Item = &Row> {
+        let forbidden = |row: &&Row| row.verdict == Verdict::Forbidden && row.seen > 0;
+        self.rows.iter().filter(forbidden)
+    }
+
+    /// Outcomes that may be and never were: a hint that the runs are too tame.
+    pub fn allowed_unseen(&self) -> impl Iterator<Item = &Row> {
+        let unseen = |row: &&Row| row.verdict == Verdict::Allowed && row.seen == 0;
+        self.rows.iter().filter(unseen)
+    }
+
+    /// The report itself if nothing forbidden was seen.
+    ///
+    /// # Errors
+    /// The table, when something was.
+    pub fn holds(self) -> Result<Self, String> {
+        if self.forbidden_seen().next().is_some() {
+            return Err(self.to_string());
+        }
+        Ok(self)
+    }
+
+    /// One JSON object a line: `test`, `height`, `model`, `outcome`, `seen`, `verdict`, `witness`.
+    /// The first line is the witness as a whole, which a forbidden one has no other line for.
+    pub fn json_lines(&self) -> String {
+        let mut out = String::new();
+        let model = match self.model {
+            MemoryModel::Pso => "pso",
+            MemoryModel::Tso => "tso",
+        };
+        let mut line = |outcome: &str, seen: u64, verdict: Verdict, witness: bool| {
+            let _ = writeln!(
+                out,
+                "{{\"test\":\"{}\",\"height\":\"{}\",\"model\":\"{model}\",\"outcome\":\"{outcome}\",\
+                 \"seen\":{seen},\"verdict\":\"{verdict}\",\"witness\":{witness}}}",
+                self.litmus.name, self.height,
+            );
+        };
+        let witness = witness_text(self.litmus.witness);
+        line(&witness, self.witness_seen(), self.litmus.verdict(self.model), true);
+        for row in &self.rows {
+            line(&row.outcome.to_string(), row.seen, row.verdict, row.witness);
+        }
+        out
+    }
+}
+
+fn witness_text(conditions: &[Condition]) -> String {
+    let one = |condition: &Condition| match *condition {
+        Condition::Register(register, value) => format!("r{register}={value}"),
+        Condition::Memory(variable, value) => {
+            format!("{}={value}", super::program::name_of(variable))
+        }
+    };
+    conditions.iter().map(one).collect::<Vec<_>>().join(" ")
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} at height {}, {:?}", self.litmus, self.height, self.model)?;
+        writeln!(
+            f,
+            "  witness {:<36} {:>9} seen  {}",
+            witness_text(self.litmus.witness),
+            self.witness_seen(),
+            self.litmus.verdict(self.model),
+        )?;
+        for row in &self.rows {
+            let mark = match (row.verdict, row.seen) {
+                (Verdict::Forbidden, _) => "FORBIDDEN",
+                (Verdict::Allowed, 0) => "allowed, never seen",
+                (Verdict::Allowed, _) => "allowed",
+            };
+            let star = if row.witness { '*' } else { ' ' };
+            writeln!(f, "  {star} {:<42} {:>9} seen  {mark}", row.outcome.to_string(), row.seen)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::CATALOG;
+    use super::*;
+
+    fn sb_fences() -> &'static Litmus {
+        CATALOG.iter().find(|litmus| litmus.name == "SB+fences").unwrap()
+    }
+
+    fn outcome(registers: [u64; 2]) -> Outcome {
+        Outcome { registers: registers.to_vec(), memory: vec![1, 1] }
+    }
+
+    #[test]
+    fn a_forbidden_outcome_fails_and_an_unseen_one_is_named() {
+        let mut seen = Observations::from([(outcome([1, 1]), 5), (outcome([0, 1]), 2)]);
+        let report = Report::new(sb_fences(), "test", MemoryModel::Pso, &seen);
+        let report = report.holds().expect("nothing forbidden");
+        assert_eq!(report.runs(), 7);
+        assert!(report.allowed_unseen().map(|row| &row.outcome).eq([&outcome([1, 0])]));
+        seen.insert(outcome([0, 0]), 1);
+        let report = Report::new(sb_fences(), "test", MemoryModel::Pso, &seen);
+        assert_eq!(report.witness_seen(), 1);
+        let text = report.holds().expect_err("r0=0 r1=0 is forbidden");
+        assert!(text.contains("FORBIDDEN"), "{text}");
+    }
+
+    #[test]
+    fn json_lines_have_all_fields() {
+        let seen = Observations::from([(outcome([1, 1]), 5)]);
+        let lines = Report::new(sb_fences(), "test", MemoryModel::Pso, &seen).json_lines();
+        assert!(lines.starts_with(
+            "{\"test\":\"SB+fences\",\"height\":\"test\",\"model\":\"pso\",\"outcome\":\"r0=0 r1=0\",\
+             \"seen\":0,\"verdict\":\"forbidden\",\"witness\":true}\n"
+        ));
+        assert_eq!(lines.lines().count(), 4);
+    }
+}

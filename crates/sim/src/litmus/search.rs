@@ -1,0 +1,91 @@
+//! Exhaustive search for the ways in which runs of one program can end.
+
+use super::program::{Outcome, Outcomes};
+use crate::explorer::{self, Coverage, Explorer, Model, Violation};
+use std::cell::RefCell;
+use std::hash::{Hash, Hasher};
+use std::rc::Rc;
+
+/// A model of a program under way.
+pub trait Run: Model {
+    /// How the run has ended; `None` when somebody waits for ever.
+    fn outcome(&self) -> Option<Outcome>;
+}
+
+/// All ways in which a run can end.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Ends {
+    /// The outcomes.
+    pub outcomes: Outcomes,
+    /// How much was searched.
+    pub coverage: Coverage,
+}
+
+/// Visits every state of at most `states_max` and collects the outcomes.
+///
+/// # Errors
+/// The transcript of a violation or of a run that does not end; or that the bound was reached.
+pub fn ends<R: Run>(start: &R, states_max: u64) -> Result<Ends, String> {
+    let collecting = Collecting { run: start.clone(), outcomes: Rc::default() };
+    let explorer = Explorer::new().bounds(states_max, usize::MAX);
+    let coverage = match explorer.explore(&collecting) {
+        explorer::Outcome::Holds(coverage) => coverage,
+        explorer::Outcome::Fails(failure) => return Err(failure.transcript),
+        explorer::Outcome::OutOfBounds(coverage) => {
+            return Err(format!("more than {states_max} states: {coverage:?}"));
+        }
+    };
+    let outcomes = collecting.outcomes.take();
+    Ok(Ends { outcomes, coverage })
+}
+
+/// A run whose last states leave their outcome in a common place. That place is no part of the state.
+#[derive(Clone)]
+struct Collecting<R> {
+    run: R,
+    outcomes: Rc<RefCell<Outcomes>>,
+}
+
+impl<R: Run> PartialEq for Collecting<R> {
+    fn eq(&self, other: &Self) -> bool {
+        self.run == other.run
+    }
+}
+
+impl<R: Run> Eq for Collecting<R> {}
+
+impl<R: Run> Hash for Collecting<R> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.run.hash(state);
+    }
+}
+
+impl<R: Run> Model for Collecting<R> {
+    type Action = R::Action;
+
+    fn enabled(&self) -> Vec<R::Action> {
+        self.run.enabled()
+    }
+
+    fn apply(&mut self, action: R::Action) {
+        self.run.apply(action);
+    }
+
+    fn violation(&self) -> Option<Violation> {
+        self.run.violation()
+    }
+
+    fn stuck(&self) -> Option<Violation> {
+        match self.run.outcome() {
+            Some(outcome) => {
+                self.outcomes.borrow_mut().insert(outcome);
+                self.run.stuck()
+            }
+            None => Some(Violation::new("a run that does not end")),
+        }
+    }
+
+    fn narrate(&mut self, action: R::Action, lines: &mut Vec<String>) {
+        self.run.narrate(action, lines);
+    }
+}

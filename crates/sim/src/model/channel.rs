@@ -1,0 +1,226 @@
+//! The channel's model: two ends of one link that keeps order and loses nothing. Each end issues a
+//! few requests; a request causes a forward, a forward a reply. That is the circle that full queues
+//! would close if classes shared anything.
+
+use crate::explorer::{Model, Violation};
+use farside_protocol::channel::Messenger;
+use farside_protocol::wire::{BODY, Class, Family, MESSAGE};
+use std::collections::VecDeque;
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct End {
+    messenger: Messenger,
+    /// Requests still to be issued.
+    issues: u8,
+    /// Messages pushed so far, by class: the next one's number.
+    pushed: [u8; 3],
+    /// Messages taken so far, by class: the number that must come next.
+    taken: [u8; 3],
+    /// On the way to this end: what its posted receives must hold.
+    wire: VecDeque<[u8; MESSAGE]>,
+}
+
+/// Two ends and what is under way.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Channel {
+    ends: [End; 2],
+    requests: u8,
+    receives: usize,
+    /// Messages that the wire may still repeat; none by default, since a link never does.
+    repeats: u8,
+    /// It has repeated one.
+    repeated: bool,
+    /// A messenger refused a repeated message, and the link was closed for it.
+    closed: bool,
+    broken: Option<&'static str>,
+}
+
+/// What can happen next; the number is the end.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Action {
+    /// The end's program issues a request.
+    Issue(usize),
+    /// The end posts the message that its messenger shows.
+    Send(usize),
+    /// The oldest message on the way to the end arrives.
+    Deliver(usize),
+    /// The oldest message on the way to the end is there twice.
+    Repeat(usize),
+}
+
+impl Channel {
+    /// Ends with so many credits a class, of which each issues so many requests. `change` may put a
+    /// defect into a messenger.
+    pub fn new(credits: u32, requests: u8, change: impl Fn(Messenger) -> Messenger) -> Self {
+        let end = || End {
+            messenger: change(Messenger::new(credits)),
+            issues: requests,
+            pushed: [0; 3],
+            taken: [0; 3],
+            wire: VecDeque::new(),
+        };
+        Self {
+            ends: [end(), end()],
+            requests,
+            receives: Messenger::receives_needed(credits) as usize,
+            repeats: 0,
+            repeated: false,
+            closed: false,
+            broken: None,
+        }
+    }
+
+    /// The same on a wire that repeats so many messages. The messengers must notice and close.
+    pub fn repeating(mut self, repeats: u8) -> Self {
+        self.repeats = repeats;
+        self
+    }
+
+    fn push(&mut self, at: usize, class: Class) {
+        let end = &mut self.ends[at];
+        let mut body = [0; BODY];
+        body[0] = end.pushed[class as usize];
+        end.pushed[class as usize] += 1;
+        end.messenger.push(class, Family::Coherence, &body);
+    }
+
+    fn send(&mut self, at: usize) {
+        let Some(bytes) = self.ends[at].messenger.peek() else {
+            return;
+        };
+        self.ends[at].messenger.sent();
+        let wire = &mut self.ends[1 - at].wire;
+        wire.push_back(bytes);
+        if wire.len() > self.receives {
+            self.broken = Some("a message found no receive");
+        }
+    }
+
+    fn deliver(&mut self, at: usize) {
+        let end = &mut self.ends[at];
+        let Some(bytes) = end.wire.pop_front() else {
+            return;
+        };
+        let (class, body) = match end.messenger.received(&bytes) {
+            Ok(Some((class, _, body))) => (class, body),
+            Ok(None) => return,
+            Err(_) if self.repeated => {
+                self.closed = true;
+                return;
+            }
+            Err(violation) => {
+                self.broken = Some(violation.0);
+                return;
+            }
+        };
+        if body[0] != end.taken[class as usize] {
+            self.broken = Some("lost, repeated or out of order");
+        }
+        end.taken[class as usize] += 1;
+        match class {
+            Class::Request => self.push(at, Class::Forward),
+            Class::Forward => self.push(at, Class::Reply),
+            Class::Reply => {}
+        }
+    }
+}
+
+impl Model for Channel {
+    type Action = Action;
+
+    fn enabled(&self) -> Vec<Action> {
+        let mut actions = Vec::new();
+        if self.closed {
+            return actions;
+        }
+        for (at, end) in self.ends.iter().enumerate() {
+            if end.issues > 0 {
+                actions.push(Action::Issue(at));
+            }
+            if end.messenger.clone().peek().is_some() {
+                actions.push(Action::Send(at));
+            }
+            if !end.wire.is_empty() {
+                actions.push(Action::Deliver(at));
+            }
+            if !end.wire.is_empty() && self.repeats > 0 {
+                actions.push(Action::Repeat(at));
+            }
+        }
+        actions
+    }
+
+    fn apply(&mut self, action: Action) {
+        match action {
+            Action::Issue(at) => {
+                self.ends[at].issues -= 1;
+                self.push(at, Class::Request);
+            }
+            Action::Send(at) => self.send(at),
+            Action::Deliver(at) => self.deliver(at),
+            Action::Repeat(at) => {
+                self.repeats -= 1;
+                self.repeated = true;
+                if let Some(oldest) = self.ends[at].wire.front().copied() {
+                    self.ends[at].wire.push_front(oldest);
+                }
+            }
+        }
+    }
+
+    fn violation(&self) -> Option<Violation> {
+        self.broken.map(Violation::new)
+    }
+
+    fn stuck(&self) -> Option<Violation> {
+        let done = |end: &End| end.taken == [self.requests; 3];
+        let all_done = self.ends.iter().all(done);
+        (!all_done && !self.closed).then(|| Violation::new("deadlock"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::explorer::Explorer;
+
+    fn states(credits: u32, requests: u8) -> u64 {
+        let model = Channel::new(credits, requests, |messenger| messenger);
+        match Explorer::new().explore(&model).holds() {
+            Ok(coverage) => coverage.states,
+            Err(text) => panic!("credits {credits}, requests {requests}: {text}"),
+        }
+    }
+
+    #[test]
+    fn nothing_is_lost_and_nothing_waits_for_ever() {
+        let cases = [(1, 1), (1, 2), (2, 2), (3, 2), (1, 3)];
+        let states = cases.map(|(credits, requests)| states(credits, requests));
+        assert_eq!(states, [196, 6_573, 20_927, 12_546, 123_701], "{cases:?}");
+    }
+
+    #[test]
+    fn a_repeated_message_is_noticed() {
+        let model = Channel::new(2, 1, |messenger| messenger).repeating(1);
+        let coverage = Explorer::new().explore(&model).holds().expect("no violation");
+        assert_eq!(coverage.states, 983);
+    }
+
+    #[cfg(canary)]
+    #[test]
+    fn canary_defects_are_found() {
+        use farside_protocol::channel::Mutant;
+        let cases = [
+            (Mutant::CreditOffByOne, "more messages than credits", 6),
+            (Mutant::SharedPool, "deadlock", 18),
+            (Mutant::SequenceUnchecked, "lost, repeated or out of order", 6),
+        ];
+        for (mutant, expected, steps) in cases {
+            let model = Channel::new(1, 3, |messenger| messenger.with_mutant(mutant));
+            let model = model.repeating(u8::from(mutant == Mutant::SequenceUnchecked));
+            let failure = Explorer::new().explore(&model).failure().expect("a failure");
+            let found = (failure.violation.0.as_str(), failure.trace.len());
+            assert_eq!(found, (expected, steps), "{mutant:?}: {}", failure.transcript);
+        }
+    }
+}

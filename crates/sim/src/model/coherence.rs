@@ -1,0 +1,391 @@
+//! The coherence machines of a few nodes, a network of which only the guaranteed order is assumed,
+//! and the runtime's part of the contract: tags, frames, bytes.
+//!
+//! Messages keep their order per (source, destination, class) and in no other way. The bytes of a
+//! `Place` land at some time between its posting and the delivery of its message; `Placed` comes at
+//! any time after the posting. Bytes are version numbers: each write makes a new one.
+//!
+//! Properties, in every state:
+//! - a readable copy is the latest version; a writable one is the only one (so every read returns
+//!   the latest write, whenever it happens);
+//! - bytes on their way do not change at their source, and land only in a frame reserved for them at
+//!   `Invalid`; no frame is freed while bytes are on their way out of or into it;
+//! - a pinned line stays as it is; operations on a line become ready in the order of issue;
+//! - no machine finds a message of another to be a violation, and its invariants hold;
+//! - when nothing is under way any more, no operation waits, no machine is busy, and each directory
+//!   is what the tags say.
+
+mod actions;
+mod properties;
+mod runtime;
+
+use crate::explorer::{Model, Violation};
+use farside_base::{GlobalAddress, Grant, Limits, LineAddress, LineSize, NodeId, OperationId};
+use farside_protocol::coherence::{Coherence, Extent, Held, Here, Level, Message, Target, Want};
+use farside_protocol::wire::Class;
+use std::hash::{Hash, Hasher};
+use std::rc::Rc;
+
+#[cfg(canary)]
+use farside_protocol::coherence::Mutant;
+
+/// Bytes that nobody may read.
+const JUNK: u8 = u8::MAX;
+
+/// How often a node may do what.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Budget {
+    /// Reads that miss.
+    pub reads: u8,
+    /// Writes, missing or not.
+    pub writes: u8,
+    /// Reads and then writes with the line pinned in between.
+    pub updates: u8,
+    /// Reads with the line pinned for a while.
+    pub holds: u8,
+    /// Evictions.
+    pub evictions: u8,
+}
+
+/// What is modelled.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Setup {
+    /// The home of each line.
+    pub homes: Vec<u16>,
+    /// What each node may do.
+    pub budgets: Vec<Budget>,
+    /// How often a line may be freed, in all.
+    pub retires: u8,
+    /// How often a freed line may be allocated again, in all.
+    pub allocations: u8,
+    /// The nodes that may die.
+    pub mortal: Vec<u16>,
+    /// How many of them.
+    pub deaths: u8,
+    /// The last grant that homes made before the start.
+    pub last_grant: u64,
+}
+
+/// Something that happens.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Action {
+    /// The next message of a class from one node to another arrives.
+    Deliver(u16, u16, Class),
+    /// The node learns that the bytes of its oldest place of the line have landed.
+    Placed(u16, u8),
+    /// An operation begins.
+    Start(u16, u8, Kind),
+    /// A pinned operation ends.
+    Finish(u16, u8),
+    /// The runtime wants the frame.
+    Evict(u16, u8),
+    /// The line's home frees it.
+    Retire(u8),
+    /// The line's home allocates it again.
+    Allocate(u8),
+    /// A node dies.
+    Die(u16),
+    /// A node learns that another is dead.
+    Notice(u16, u16),
+    /// A node learns that all have learned it.
+    Settle(u16, u16),
+}
+
+/// Kinds of operations.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Kind {
+    /// Read.
+    Read,
+    /// Write.
+    Write,
+    /// Read, and later write, pinned in between.
+    Update,
+    /// Read, and later read the same again, pinned in between.
+    Hold,
+    /// Free.
+    Retire,
+}
+
+impl Kind {
+    const fn want(self) -> Want {
+        match self {
+            Self::Read | Self::Hold => Want::Read,
+            Self::Write | Self::Update | Self::Retire => Want::Write,
+        }
+    }
+
+    const fn pins(self) -> bool {
+        matches!(self, Self::Update | Self::Hold)
+    }
+}
+
+/// A node's tag, frame and bytes of a line; for its home, its memory.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Tag {
+    held: Held,
+    reserved: bool,
+    value: u8,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Operation {
+    id: OperationId,
+    line: u8,
+    kind: Kind,
+    /// The bytes at its `Ready`, for a pinned one.
+    seen: u8,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Node {
+    machine: Coherence,
+    alive: bool,
+    /// Deaths it knows of, as bits.
+    noticed: u8,
+    tags: Vec<Tag>,
+    waiting: Vec<Operation>,
+    pinned: Vec<Operation>,
+    started: u8,
+    budget: Budget,
+}
+
+/// A message on its way.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Flight {
+    from: u16,
+    to: u16,
+    message: Message,
+    /// Bytes that have not landed yet.
+    bytes: Option<(Target, u8)>,
+}
+
+impl Flight {
+    const fn link(&self) -> (u16, u16, u8) {
+        (self.from, self.to, self.message.class() as u8)
+    }
+}
+
+/// Bytes of a line of which `from` does not know yet that they have landed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Place {
+    from: u16,
+    line: u8,
+    to: u16,
+}
+
+/// What is true of a line, whoever knows it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Truth {
+    latest: u8,
+    allocated: bool,
+    retiring: bool,
+}
+
+/// A state of the whole.
+#[derive(Clone, Debug)]
+pub struct System {
+    setup: Rc<Setup>,
+    nodes: Vec<Node>,
+    /// By link; in order of sending within a link.
+    flights: Vec<Flight>,
+    /// By source; in order of posting within a source.
+    places: Vec<Place>,
+    truths: Vec<Truth>,
+    retires: u8,
+    allocations: u8,
+    deaths: u8,
+    wrong: Option<String>,
+    /// What happens, told, when somebody listens.
+    log: Option<Vec<String>>,
+}
+
+impl System {
+    /// The start: nothing shared, every line allocated, all at version 0.
+    pub fn new(setup: Setup) -> Self {
+        Self::with_machines(setup, |node| Coherence::new(node, &limits()))
+    }
+
+    /// The same with a defect in every machine.
+    #[cfg(canary)]
+    pub fn with_mutant(setup: Setup, mutant: Mutant) -> Self {
+        Self::with_machines(setup, |node| Coherence::with_mutant(node, &limits(), mutant))
+    }
+
+    fn with_machines(setup: Setup, machine: impl Fn(NodeId) -> Coherence) -> Self {
+        let continued = |number: usize| {
+            let mut machine = machine(NodeId(number as u16));
+            machine.continue_grants(Grant(setup.last_grant));
+            machine
+        };
+        let node = |number: usize| Node {
+            machine: continued(number),
+            alive: true,
+            noticed: 0,
+            tags: setup.homes.iter().map(|home| Tag::new(usize::from(*home) == number)).collect(),
+            waiting: Vec::new(),
+            pinned: Vec::new(),
+            started: 0,
+            budget: setup.budgets[number],
+        };
+        let truth = Truth { latest: 0, allocated: true, retiring: false };
+        Self {
+            nodes: (0..setup.budgets.len()).map(node).collect(),
+            flights: Vec::new(),
+            places: Vec::new(),
+            truths: vec![truth; setup.homes.len()],
+            retires: setup.retires,
+            allocations: setup.allocations,
+            deaths: setup.deaths,
+            wrong: None,
+            log: None,
+            setup: Rc::new(setup),
+        }
+    }
+
+    fn wrong(&mut self, what: impl Into<String>) {
+        self.wrong.get_or_insert_with(|| what.into());
+    }
+
+    fn tell(&mut self, line: impl FnOnce() -> String) {
+        if let Some(log) = &mut self.log {
+            log.push(line());
+        }
+    }
+
+    fn address(&self, line: u8) -> LineAddress {
+        let home = NodeId(self.setup.homes[usize::from(line)]);
+        let offset = u64::from(line) * LineSize::DEFAULT.bytes() as u64;
+        GlobalAddress::new(home, LineSize::DEFAULT, offset).expect("a small offset").line()
+    }
+
+    fn line(address: LineAddress) -> u8 {
+        (address.offset() / LineSize::DEFAULT.bytes() as u64) as u8
+    }
+
+    fn home(&self, line: u8) -> u16 {
+        self.setup.homes[usize::from(line)]
+    }
+
+    fn node(&self, node: u16) -> &Node {
+        &self.nodes[usize::from(node)]
+    }
+
+    fn node_mut(&mut self, node: u16) -> &mut Node {
+        &mut self.nodes[usize::from(node)]
+    }
+
+    fn tag(&self, node: u16, line: u8) -> &Tag {
+        &self.node(node).tags[usize::from(line)]
+    }
+
+    fn tag_mut(&mut self, node: u16, line: u8) -> &mut Tag {
+        &mut self.node_mut(node).tags[usize::from(line)]
+    }
+
+    fn truth(&mut self, line: u8) -> &mut Truth {
+        &mut self.truths[usize::from(line)]
+    }
+
+    fn here(&self, node: u16, line: u8) -> Here {
+        let allocated = self.truths[usize::from(line)].allocated;
+        let extent = Extent { first: true, bytes: 512 };
+        Here {
+            held: self.tag(node, line).held,
+            extent: (allocated && self.home(line) == node).then_some(extent),
+        }
+    }
+
+    fn alive(&self) -> impl Iterator<Item = (u16, &Node)> {
+        (0..).zip(&self.nodes).filter(|(_, node)| node.alive)
+    }
+}
+
+impl Tag {
+    /// Of a home's own line, or of a line that a node has nothing of.
+    fn new(own: bool) -> Self {
+        let level = if own { Level::Dirty } else { Level::Invalid };
+        Self {
+            held: Held { level, ..Held::default() },
+            reserved: false,
+            value: if own { 0 } else { JUNK },
+        }
+    }
+}
+
+/// So small that a state costs little; the machines grow where they must.
+const fn limits() -> Limits {
+    Limits { operations_max: 0, nodes_max: 8, ..Limits::TINY }
+}
+
+impl Model for System {
+    type Action = Action;
+
+    fn enabled(&self) -> Vec<Action> {
+        let mut actions = Vec::new();
+        self.enabled_internal(&mut actions);
+        self.enabled_external(&mut actions);
+        actions
+    }
+
+    fn apply(&mut self, action: Action) {
+        match action {
+            Action::Deliver(from, to, class) => self.deliver(from, to, class),
+            Action::Placed(node, line) => self.placed(node, line),
+            Action::Start(node, line, kind) => self.start(node, line, kind),
+            Action::Finish(node, line) => self.finish(node, line),
+            Action::Evict(node, line) => self.evict(node, line),
+            Action::Retire(line) => self.start(self.home(line), line, Kind::Retire),
+            Action::Allocate(line) => self.allocate(line),
+            Action::Die(node) => self.die(node),
+            Action::Notice(node, dead) => self.notice(node, dead),
+            Action::Settle(node, dead) => self.settle(node, dead),
+        }
+    }
+
+    fn violation(&self) -> Option<Violation> {
+        let mut found = self.wrong.clone();
+        for line in 0..self.setup.homes.len() as u8 {
+            found = found.or_else(|| self.copies_violation(line));
+        }
+        found = found.or_else(|| self.pins_violation());
+        if found.is_none() {
+            let mut internal = Vec::new();
+            self.enabled_internal(&mut internal);
+            if internal.is_empty() {
+                found = self.rest_violation();
+            }
+        }
+        found.map(Violation)
+    }
+
+    fn narrate(&mut self, action: Action, lines: &mut Vec<String>) {
+        self.log = Some(Vec::new());
+        self.apply(action);
+        lines.append(&mut self.log.take().unwrap_or_default());
+    }
+}
+
+impl PartialEq for System {
+    fn eq(&self, other: &Self) -> bool {
+        self.nodes == other.nodes
+            && self.flights == other.flights
+            && self.places == other.places
+            && self.truths == other.truths
+            && (self.retires, self.allocations, self.deaths)
+                == (other.retires, other.allocations, other.deaths)
+            && self.wrong == other.wrong
+    }
+}
+
+impl Eq for System {}
+
+impl Hash for System {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.nodes.hash(state);
+        self.flights.hash(state);
+        self.places.hash(state);
+        self.truths.hash(state);
+        (self.retires, self.allocations, self.deaths).hash(state);
+        self.wrong.hash(state);
+    }
+}

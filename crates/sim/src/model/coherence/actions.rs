@@ -1,0 +1,246 @@
+//! What can happen, and what it does.
+
+use super::{Action, Budget, Flight, JUNK, Kind, Node, Operation, Place, System, Tag, limits};
+use farside_base::{LineAddress, NodeId, OperationId};
+use farside_protocol::coherence::{Coherence, Event, Frame, Level};
+use farside_protocol::wire::Class;
+
+impl System {
+    pub(super) fn deliver(&mut self, from: u16, to: u16, class: Class) {
+        let link = (from, to, class as u8);
+        let Some(at) = self.flights.iter().position(|flight| flight.link() == link) else {
+            return;
+        };
+        let flight = self.flights.remove(at);
+        let line = Self::line(flight.message.line());
+        if let Some((target, value)) = flight.bytes {
+            self.land(to, line, target, value);
+        }
+        let here = self.here(to, line);
+        self.tell(|| format!("n{from} > n{to}: {}", flight.message));
+        let event = Event::Received { from: NodeId(from), message: flight.message, here };
+        self.step(to, event);
+    }
+
+    pub(super) fn placed(&mut self, node: u16, line: u8) {
+        let oldest = |place: &Place| place.from == node && place.line == line;
+        let Some(at) = self.places.iter().position(oldest) else {
+            return;
+        };
+        let place = self.places[at];
+        // Bytes on one link land in order: if none of those posted has been delivered or has landed,
+        // these are the ones that land now.
+        let posted = self.places.iter().filter(|other| **other == place).count();
+        let still_coming = |flight: &&mut Flight| {
+            flight.from == node
+                && flight.to == place.to
+                && flight.bytes.is_some()
+                && Self::line(flight.message.line()) == line
+        };
+        let coming = self.flights.iter_mut().filter(still_coming).count();
+        if coming == posted
+            && let Some(flight) = self.flights.iter_mut().find(still_coming)
+            && let Some((target, value)) = flight.bytes.take()
+        {
+            self.land(place.to, line, target, value);
+        }
+        self.places.remove(at);
+        self.tell(|| format!("n{node} placed line {line}"));
+        let (here, address) = (self.here(node, line), self.address(line));
+        self.step(node, Event::Placed { line: address, here });
+    }
+
+    pub(super) fn start(&mut self, node: u16, line: u8, kind: Kind) {
+        self.tell(|| format!("n{node} starts {kind:?} of line {line}"));
+        let budget = &mut self.node_mut(node).budget;
+        match kind {
+            Kind::Read => budget.reads -= 1,
+            Kind::Write => budget.writes -= 1,
+            Kind::Update => budget.updates -= 1,
+            Kind::Hold => budget.holds -= 1,
+            Kind::Retire => self.retires -= 1,
+        }
+        if kind == Kind::Write && self.tag(node, line).held.level == Level::Dirty {
+            return self.write_next(node, line); // a hit
+        }
+        let operation = self.issue(node, line, kind);
+        let (here, address) = (self.here(node, line), self.address(line));
+        if kind == Kind::Retire {
+            self.truth(line).retiring = true;
+            let event = Event::Retire { operation, line: address, here };
+            return self.step(node, event);
+        }
+        if self.home(line) != node {
+            self.tag_mut(node, line).reserved = true;
+        }
+        let event = Event::Issue {
+            operation,
+            line: address,
+            want: kind.want(),
+            pin: kind.pins(),
+            frame: Frame(line.into()),
+            here,
+        };
+        self.step(node, event);
+    }
+
+    fn issue(&mut self, node: u16, line: u8, kind: Kind) -> OperationId {
+        let state = self.node_mut(node);
+        let id = OperationId(u64::from(node) * 100 + u64::from(state.started));
+        state.started += 1;
+        state.waiting.push(Operation { id, line, kind, seen: 0 });
+        id
+    }
+
+    pub(super) fn finish(&mut self, node: u16, line: u8) {
+        let pinned = &self.node(node).pinned;
+        let Some(at) = pinned.iter().position(|operation| operation.line == line) else {
+            return;
+        };
+        let operation = self.node_mut(node).pinned.remove(at);
+        self.tell(|| format!("n{node} ends {:?} of line {line}", operation.kind));
+        if operation.kind == Kind::Update && self.tag(node, line).held.level == Level::Dirty {
+            self.write_next(node, line);
+        }
+        let (here, address) = (self.here(node, line), self.address(line));
+        self.step(node, Event::Unpin { line: address, here });
+    }
+
+    pub(super) fn evict(&mut self, node: u16, line: u8) {
+        self.tell(|| format!("n{node} evicts line {line}"));
+        self.node_mut(node).budget.evictions -= 1;
+        let (here, address) = (self.here(node, line), self.address(line));
+        self.step(node, Event::Evict { line: address, here });
+    }
+
+    pub(super) fn allocate(&mut self, line: u8) {
+        self.tell(|| format!("line {line} is allocated again"));
+        self.allocations -= 1;
+        let home = self.home(line);
+        if self.tag(home, line).held.level != Level::Dirty {
+            self.wrong("a freed line is not its home's alone");
+        }
+        self.truth(line).allocated = true;
+        self.write_next(home, line);
+    }
+
+    pub(super) fn die(&mut self, node: u16) {
+        self.tell(|| format!("n{node} dies"));
+        self.deaths -= 1;
+        let state = self.node_mut(node);
+        state.alive = false;
+        state.machine = Coherence::new(NodeId(node), &limits());
+        state.tags.fill(Tag::new(false));
+        state.waiting.clear();
+        state.pinned.clear();
+        state.budget = Budget::default();
+        self.places.retain(|place| place.from != node);
+        self.flights.retain(|flight| flight.to != node);
+    }
+
+    pub(super) fn notice(&mut self, node: u16, dead: u16) {
+        self.tell(|| format!("n{node} learns that n{dead} is dead"));
+        self.node_mut(node).noticed |= 1 << dead;
+        let ours = |flight: &Flight| flight.from == dead && flight.to == node;
+        while let Some(at) = self.flights.iter().position(ours) {
+            let flight = self.flights.remove(at);
+            if let Some((target, _)) = flight.bytes {
+                self.land(node, Self::line(flight.message.line()), target, JUNK);
+            }
+        }
+        self.step(node, Event::NodeDead { node: NodeId(dead) });
+    }
+
+    pub(super) fn settle(&mut self, node: u16, dead: u16) {
+        self.tell(|| format!("n{node} learns that the death of n{dead} is settled"));
+        self.step(node, Event::Settled { node: NodeId(dead) });
+    }
+
+    pub(super) fn enabled_internal(&self, actions: &mut Vec<Action>) {
+        let mut last = None;
+        for flight in &self.flights {
+            if last != Some(flight.link()) {
+                last = Some(flight.link());
+                actions.push(Action::Deliver(flight.from, flight.to, flight.message.class()));
+            }
+        }
+        for place in &self.places {
+            let action = Action::Placed(place.from, place.line);
+            if !actions.contains(&action) {
+                actions.push(action);
+            }
+        }
+        for (number, node) in self.alive() {
+            let lines = node.pinned.iter().map(|operation| operation.line);
+            let mut lines: Vec<u8> = lines.collect();
+            lines.sort_unstable();
+            lines.dedup();
+            actions.extend(lines.into_iter().map(|line| Action::Finish(number, line)));
+            self.enabled_by_death(number, node, actions);
+        }
+    }
+
+    fn enabled_by_death(&self, number: u16, node: &Node, actions: &mut Vec<Action>) {
+        for (dead, other) in (0..).zip(&self.nodes) {
+            if other.alive {
+                continue;
+            }
+            if node.noticed >> dead & 1 == 0 {
+                actions.push(Action::Notice(number, dead));
+                continue;
+            }
+            let all_know = self.alive().all(|(_, node)| node.noticed >> dead & 1 == 1);
+            let of_dead = |line: LineAddress| line.home().0 == dead;
+            let coming = |flight: &Flight| flight.to == number && of_dead(flight.message.line());
+            let kept = (0..self.setup.homes.len() as u8).any(|line| {
+                self.home(line) == dead
+                    && self.tag(number, line).reserved
+                    && !self.is_leaving(number, line)
+                    && !node.pinned.iter().any(|operation| operation.line == line)
+            });
+            if all_know && kept && !self.flights.iter().any(coming) {
+                actions.push(Action::Settle(number, dead));
+            }
+        }
+    }
+
+    pub(super) fn enabled_external(&self, actions: &mut Vec<Action>) {
+        for (number, node) in self.alive() {
+            for line in 0..self.setup.homes.len() as u8 {
+                self.enabled_operations(number, node, line, actions);
+            }
+        }
+        for line in 0..self.setup.homes.len() as u8 {
+            let truth = self.truths[usize::from(line)];
+            let alive = self.node(self.home(line)).alive;
+            if alive && truth.allocated && !truth.retiring && self.retires > 0 {
+                actions.push(Action::Retire(line));
+            }
+            if alive && !truth.allocated && self.allocations > 0 {
+                actions.push(Action::Allocate(line));
+            }
+        }
+        for node in &self.setup.mortal {
+            if self.node(*node).alive && self.deaths > 0 {
+                actions.push(Action::Die(*node));
+            }
+        }
+    }
+
+    fn enabled_operations(&self, number: u16, node: &Node, line: u8, actions: &mut Vec<Action>) {
+        let level = self.tag(number, line).held.level;
+        let budget = node.budget;
+        let mut start = |kind: Kind, possible: bool| {
+            if possible {
+                actions.push(Action::Start(number, line, kind));
+            }
+        };
+        start(Kind::Read, budget.reads > 0 && level == Level::Invalid);
+        start(Kind::Write, budget.writes > 0);
+        start(Kind::Update, budget.updates > 0);
+        start(Kind::Hold, budget.holds > 0);
+        if budget.evictions > 0 && level > Level::Invalid && self.home(line) != number {
+            actions.push(Action::Evict(number, line));
+        }
+    }
+}

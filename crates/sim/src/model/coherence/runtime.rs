@@ -1,0 +1,196 @@
+//! What a runtime owes the machine: effects in order, tags, frames, bytes.
+
+use super::{Flight, Kind, Place, System, Tag};
+use farside_base::{ErrorCode, OperationId};
+use farside_protocol::coherence::{Effect, Effects, Event, Held, Level, Message, Target};
+
+impl System {
+    /// Gives an event to a machine and carries out its effects.
+    pub(super) fn step(&mut self, node: u16, event: Event) {
+        let mut effects = Effects::new();
+        let machine = &mut self.node_mut(node).machine;
+        let step = machine.step(event, &mut effects);
+        let invariants = machine.invariants();
+        if let Err(violation) = step {
+            return self.wrong(format!("n{node} finds a violation: {}", violation.0));
+        }
+        if let Err(text) = invariants {
+            self.wrong(format!("an invariant of n{node}: {text}"));
+        }
+        for effect in effects {
+            self.tell(|| format!("    n{node} {effect}"));
+            self.carry_out(node, effect);
+        }
+    }
+
+    fn carry_out(&mut self, node: u16, effect: Effect) {
+        match effect {
+            Effect::Send { to, message } => self.send(node, to.0, message, None),
+            Effect::Place { line, to, target, message } => {
+                self.place(node, Self::line(line), to.0, target, message)
+            }
+            Effect::SetLevel { line, held, .. } => self.set_level(node, Self::line(line), held),
+            Effect::Release { line } => self.release(node, Self::line(line)),
+            Effect::Ready { operation, line } => self.ready(node, operation, Self::line(line)),
+            Effect::Fail { operation, code, .. } => self.fail(node, operation, code),
+            Effect::DropHome { node: home } => self.drop_home(node, home.0),
+        }
+    }
+
+    fn send(&mut self, from: u16, to: u16, message: Message, bytes: Option<(Target, u8)>) {
+        if Message::decode(&message.encode()) != Ok(message) {
+            self.wrong("a message changes on the wire");
+        }
+        if !self.node(to).alive {
+            return;
+        }
+        let flight = Flight { from, to, message, bytes };
+        let at = self.flights.partition_point(|other| other.link() <= flight.link());
+        self.flights.insert(at, flight);
+    }
+
+    fn place(&mut self, from: u16, line: u8, to: u16, target: Target, message: Message) {
+        let tag = *self.tag(from, line);
+        if tag.held.level == Level::Dirty {
+            self.wrong("bytes leave while they may still be written here");
+        }
+        if self.home(line) != from && !tag.reserved {
+            self.wrong("bytes leave a frame that is not the line's");
+        }
+        let place = Place { from, line, to };
+        let at = self.places.partition_point(|other| other.from <= from);
+        self.places.insert(at, place);
+        self.send(from, to, message, Some((target, tag.value)));
+    }
+
+    /// Bytes of a flight arrive in memory, before its message does.
+    pub(super) fn land(&mut self, to: u16, line: u8, target: Target, value: u8) {
+        let tag = *self.tag(to, line);
+        let fits = match target {
+            Target::Frame(frame) => u32::from(line) == frame.0 && tag.reserved,
+            Target::Home => self.home(line) == to,
+        };
+        if !fits {
+            self.wrong("bytes land in a frame that is not the line's");
+        }
+        if tag.held.level != Level::Invalid {
+            self.wrong("bytes land where they may be read");
+        }
+        self.write(to, line, value);
+    }
+
+    /// Changes bytes.
+    fn write(&mut self, node: u16, line: u8, value: u8) {
+        if self.is_leaving(node, line) {
+            self.wrong("bytes change while they are on their way");
+        }
+        self.tag_mut(node, line).value = value;
+    }
+
+    pub(super) fn is_leaving(&self, node: u16, line: u8) -> bool {
+        self.places.iter().any(|place| place.from == node && place.line == line)
+    }
+
+    pub(super) fn is_coming(&self, node: u16, line: u8) -> bool {
+        self.flights.iter().any(|flight| {
+            flight.to == node && flight.bytes.is_some() && Self::line(flight.message.line()) == line
+        })
+    }
+
+    fn set_level(&mut self, node: u16, line: u8, held: Held) {
+        let reserved = self.tag(node, line).reserved;
+        if held.level > Level::Invalid && self.home(line) != node && !reserved {
+            self.wrong("a line without a frame may be read");
+        }
+        if held.level == Level::Dirty && self.is_leaving(node, line) {
+            self.wrong("bytes may be written while they are on their way");
+        }
+        let canonical = if held.level == Level::Invalid { Held::default() } else { held };
+        self.tag_mut(node, line).held = canonical;
+    }
+
+    fn release(&mut self, node: u16, line: u8) {
+        let tag = *self.tag(node, line);
+        if !tag.reserved || tag.held.level != Level::Invalid {
+            self.wrong("a frame is freed that is not in use, or in use");
+        }
+        if self.is_leaving(node, line) || self.is_coming(node, line) {
+            self.wrong("a frame is freed while bytes are on their way from or to it");
+        }
+        *self.tag_mut(node, line) = Tag::new(false);
+    }
+
+    fn drop_home(&mut self, node: u16, home: u16) {
+        for line in 0..self.setup.homes.len() as u8 {
+            if self.home(line) == home && self.tag(node, line).held.level > Level::Invalid {
+                self.tag_mut(node, line).held = Held::default();
+                self.release(node, line);
+            }
+        }
+    }
+
+    fn ready(&mut self, node: u16, id: OperationId, line: u8) {
+        let oldest = self.node(node).waiting.iter().position(|other| other.line == line);
+        let Some(at) = oldest.filter(|at| self.node(node).waiting[*at].id == id) else {
+            return self.wrong("an operation is ready that is not the oldest on its line");
+        };
+        let mut operation = self.node_mut(node).waiting.remove(at);
+        let tag = *self.tag(node, line);
+        if tag.held.level < operation.kind.want().level() && operation.kind != Kind::Retire {
+            return self.wrong("an operation is ready before its line is");
+        }
+        match operation.kind {
+            Kind::Read if tag.value != self.truth(line).latest => self.wrong("a read is old"),
+            Kind::Read => {}
+            Kind::Write => self.write_next(node, line),
+            Kind::Update | Kind::Hold => {
+                operation.seen = tag.value;
+                self.node_mut(node).pinned.push(operation);
+            }
+            Kind::Retire => self.retired(line),
+        }
+    }
+
+    pub(super) fn write_next(&mut self, node: u16, line: u8) {
+        let truth = self.truth(line);
+        truth.latest += 1;
+        let latest = truth.latest;
+        self.write(node, line, latest);
+        // Pins hold off other nodes; operations of the same node see to their own exclusion.
+        for pinned in &mut self.node_mut(node).pinned {
+            if pinned.line == line {
+                pinned.seen = latest;
+            }
+        }
+    }
+
+    fn retired(&mut self, line: u8) {
+        let home = self.home(line);
+        let others = self.alive().any(|(number, node)| {
+            number != home && node.tags[usize::from(line)].held.level > Level::Invalid
+        });
+        if others || self.is_leaving(home, line) || self.is_coming(home, line) {
+            self.wrong("a line is freed while somebody has it");
+        }
+        let truth = self.truth(line);
+        truth.allocated = false;
+        truth.retiring = false;
+    }
+
+    fn fail(&mut self, node: u16, id: OperationId, code: ErrorCode) {
+        let Some(at) = self.node(node).waiting.iter().position(|other| other.id == id) else {
+            return self.wrong("an operation fails that does not wait");
+        };
+        self.node_mut(node).waiting.remove(at);
+        let freed = self.retires < self.setup.retires;
+        let died = self.deaths < self.setup.deaths;
+        let reason = match code {
+            ErrorCode::Unallocated => freed,
+            ErrorCode::LineLost | ErrorCode::NodeLost => died,
+            _ => false,
+        };
+        if !reason {
+            self.wrong(format!("an operation fails for no reason: {code:?}"));
+        }
+    }
+}

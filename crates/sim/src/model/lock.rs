@@ -1,0 +1,791 @@
+//! The lock machines of a few nodes, sessions that lock and unlock as they please, and a network of
+//! which only the guaranteed order is assumed: per (source, destination, class).
+//!
+//! A session that waits does nothing else, except that its wait may be cancelled or the session
+//! closed. One that does not wait and holds something can always unlock it, so when nothing is
+//! enabled any more, whoever still waits was forgotten, or is in a cycle that nobody found.
+//!
+//! Properties, in every state:
+//! - no two sessions hold overlapping ranges of a line unless both read, over all nodes: a session
+//!   holds from `Locked` until it begins to unlock;
+//! - of two conflicting grants the later has the greater token;
+//! - a waiter is overtaken by at most `lock_handovers_max` requests that conflict with it and were
+//!   issued when it stood in the queue already;
+//! - who fails with `Deadlock` was the youngest of a cycle while it waited (unless a wait ended other
+//!   than by a grant, and messages from before are still under way: a probe may have passed it);
+//! - every operation has one result; a try has one when nothing is under way any more;
+//! - no machine finds a message of another to be a violation, and its invariants hold;
+//!
+//! and when nothing is enabled: nobody waits, and no machine believes that anything is held.
+
+use crate::explorer::{Model, Violation};
+use farside_base::{
+    ErrorCode, GlobalAddress, Limits, LineAddress, LineSize, NodeId, OperationId, SessionId, Ticket,
+};
+use farside_protocol::lock::{
+    Action as Wanted, Ask, Blocked, Effect, Effects, Event, Here, Locks, Message, Mode, Patience,
+    Range, Request, Token, Wait,
+};
+use farside_protocol::wire::Class;
+use std::collections::{BTreeMap, VecDeque};
+use std::hash::{Hash, Hasher};
+use std::rc::Rc;
+
+#[cfg(canary)]
+use farside_protocol::lock::Mutant;
+
+/// Something a session may ask for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Choice {
+    /// Index of the line.
+    pub line: usize,
+    /// Its bytes.
+    pub range: Range,
+    /// What for.
+    pub ask: Ask,
+}
+
+/// What a session may do.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Plan {
+    /// Its node.
+    pub node: u16,
+    /// What it may ask for.
+    pub menu: Vec<Choice>,
+    /// Whether it asks in the order of the menu, and for nothing twice.
+    pub in_order: bool,
+    /// How often it may ask.
+    pub asks: u8,
+    /// How often it may cancel a wait.
+    pub cancels: u8,
+    /// Whether it may be closed.
+    pub closes: bool,
+}
+
+impl Choice {
+    /// The whole line.
+    pub const fn whole(line: usize, ask: Ask) -> Self {
+        Self::part(line, 0, 64, ask)
+    }
+
+    /// Some of its bytes.
+    pub const fn part(line: usize, start: u32, bytes: u32, ask: Ask) -> Self {
+        Self { line, range: Range { start, bytes }, ask }
+    }
+}
+
+impl Plan {
+    /// A session of `node` that asks so often for whatever it likes of the menu.
+    pub const fn new(node: u16, asks: u8, menu: Vec<Choice>) -> Self {
+        Self { node, menu, in_order: false, asks, cancels: 0, closes: false }
+    }
+
+    /// One that asks for each entry of the menu, in order.
+    pub fn in_order(node: u16, menu: Vec<Choice>) -> Self {
+        let asks = menu.len() as u8;
+        Self { in_order: true, ..Self::new(node, asks, menu) }
+    }
+
+    /// One whose waits may be cancelled so often.
+    pub fn with_cancels(self, cancels: u8) -> Self {
+        Self { cancels, ..self }
+    }
+
+    /// One that may be closed at any time.
+    pub fn with_close(self) -> Self {
+        Self { closes: true, ..self }
+    }
+}
+
+/// What is modelled.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// How many nodes.
+    pub nodes: u16,
+    /// The home of each line.
+    pub homes: Vec<u16>,
+    /// The sessions; the order says nothing of age.
+    pub sessions: Vec<Plan>,
+    /// The nodes that may die.
+    pub mortal: Vec<u16>,
+    /// The limits.
+    pub limits: Limits,
+    /// The defect, if any.
+    #[cfg(canary)]
+    pub mutant: Option<Mutant>,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        let limits = Limits {
+            nodes_max: 4,
+            sessions_max: 4,
+            locks_per_session_max: 4,
+            lock_handovers_max: 1,
+            ..Limits::TINY
+        };
+        Self {
+            nodes: 2,
+            homes: vec![0],
+            sessions: Vec::new(),
+            mortal: Vec::new(),
+            limits,
+            #[cfg(canary)]
+            mutant: None,
+        }
+    }
+}
+
+/// What a session has been told.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+struct Session {
+    /// How often it may still ask, and cancel.
+    asks: u8,
+    cancels: u8,
+    closed: bool,
+    /// Indices into the menu: what it holds.
+    held: Vec<Hold>,
+    /// What it has asked for and has no result of.
+    pending: Option<Pending>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Hold {
+    line: usize,
+    range: Range,
+    mode: Mode,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Pending {
+    operation: OperationId,
+    choice: Choice,
+    /// The operations that waited in conflict when this was issued.
+    behind: Vec<OperationId>,
+    /// By how many it was overtaken.
+    overtaken: u32,
+    /// It was the youngest of a cycle, or may have been.
+    guilty: bool,
+}
+
+/// What can happen next.
+#[expect(missing_docs, reason = "a variant's sentence speaks of its fields")]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Action {
+    /// A session asks for an entry of its menu.
+    Ask { session: usize, entry: usize },
+    /// A session unlocks the entry of this index of what it holds.
+    Unlock { session: usize, held: usize },
+    /// A session's wait is cancelled.
+    Cancel { session: usize },
+    /// A session ends.
+    Close { session: usize },
+    /// The oldest message of a wire arrives.
+    Deliver { from: u16, to: u16, class: Class },
+    /// A node dies.
+    Die { node: u16 },
+    /// A node hears of a death.
+    Hear { node: u16, dead: u16 },
+}
+
+/// Nodes, wires, sessions.
+#[derive(Clone, Debug)]
+pub struct System {
+    setup: Rc<Setup>,
+    nodes: Vec<Locks>,
+    wires: BTreeMap<(u16, u16, Class), VecDeque<Message>>,
+    sessions: Vec<Session>,
+    /// The greatest token of each kind of grant so far.
+    tokens: BTreeMap<(usize, Range, Mode), u64>,
+    dead: Vec<u16>,
+    /// Who has heard of whose death.
+    heard: Vec<(u16, u16)>,
+    operations: u64,
+    /// The operation that unlocks in this step, and its line, until its result.
+    unlocking: Option<(OperationId, usize)>,
+    /// A wait ended other than by a grant, and messages that know nothing of it may be under way.
+    disturbed: bool,
+    broken: Option<String>,
+}
+
+impl PartialEq for System {
+    fn eq(&self, other: &Self) -> bool {
+        self.nodes == other.nodes
+            && self.wires == other.wires
+            && self.sessions == other.sessions
+            && self.tokens == other.tokens
+            && self.dead == other.dead
+            && self.heard == other.heard
+            && self.disturbed == other.disturbed
+            && self.broken == other.broken
+    }
+}
+
+impl Eq for System {}
+
+impl Hash for System {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.nodes.hash(state);
+        self.wires.hash(state);
+        self.sessions.hash(state);
+        self.tokens.hash(state);
+        (&self.dead, &self.heard, self.disturbed, &self.broken).hash(state);
+    }
+}
+
+impl System {
+    /// Nothing has happened yet.
+    pub fn new(setup: Setup) -> Self {
+        let make = |node| {
+            let locks = Locks::new(NodeId(node), &setup.limits);
+            #[cfg(canary)]
+            let locks = match setup.mutant {
+                Some(mutant) => locks.with_mutant(mutant),
+                None => locks,
+            };
+            locks
+        };
+        let session =
+            |plan: &Plan| Session { asks: plan.asks, cancels: plan.cancels, ..Session::default() };
+        Self {
+            nodes: (0..setup.nodes).map(make).collect(),
+            wires: BTreeMap::new(),
+            sessions: setup.sessions.iter().map(session).collect(),
+            tokens: BTreeMap::new(),
+            dead: Vec::new(),
+            heard: Vec::new(),
+            operations: 0,
+            unlocking: None,
+            disturbed: false,
+            broken: None,
+            setup: Rc::new(setup),
+        }
+    }
+
+    fn line(&self, line: usize) -> LineAddress {
+        let home = NodeId(self.setup.homes[line]);
+        let address = GlobalAddress::new(home, LineSize::MIN, 64 * line as u64);
+        address.expect("a small offset").line()
+    }
+
+    fn line_index(&self, line: LineAddress) -> usize {
+        (line.offset() / 64) as usize
+    }
+
+    fn id(&self, session: usize) -> SessionId {
+        SessionId::new(NodeId(self.setup.sessions[session].node), session as u64)
+    }
+
+    const fn index(session: SessionId) -> usize {
+        (session.0 & 0xffff_ffff_ffff) as usize
+    }
+
+    fn node_of(&self, session: usize) -> u16 {
+        self.setup.sessions[session].node
+    }
+
+    fn lives(&self, node: u16) -> bool {
+        !self.dead.contains(&node)
+    }
+
+    fn fail(&mut self, text: String) {
+        self.broken.get_or_insert(text);
+    }
+
+    /// What a session may do now.
+    fn enabled_of(&self, at: usize, actions: &mut Vec<Action>) {
+        let (session, plan) = (&self.sessions[at], &self.setup.sessions[at]);
+        if session.closed || !self.lives(plan.node) {
+            return;
+        }
+        if plan.closes {
+            actions.push(Action::Close { session: at });
+        }
+        if let Some(pending) = &session.pending {
+            if session.cancels > 0 && pending.choice.ask.patience() == Patience::Wait {
+                actions.push(Action::Cancel { session: at });
+            }
+            return;
+        }
+        for held in 0..session.held.len() {
+            actions.push(Action::Unlock { session: at, held });
+        }
+        if session.asks == 0 {
+            return;
+        }
+        for (entry, choice) in plan.menu.iter().enumerate() {
+            // What would conflict with a lock of its own is refused at once, which is tested elsewhere.
+            let near = |hold: &&Hold| hold.line == choice.line && hold.range.overlaps(choice.range);
+            let mut own = session.held.iter().filter(near);
+            let sensible = match choice.ask {
+                Ask::Upgrade { .. } => {
+                    let base = Hold { line: choice.line, range: choice.range, mode: Mode::Read };
+                    own.next() == Some(&base) && own.next().is_none()
+                }
+                Ask::Lock { mode: Mode::Write, .. } => own.next().is_none(),
+                Ask::Lock { mode: Mode::Read, .. } => own.all(|hold| hold.mode == Mode::Read),
+            };
+            let next = plan.asks - session.asks;
+            if sensible && (!plan.in_order || entry == usize::from(next)) {
+                actions.push(Action::Ask { session: at, entry });
+            }
+        }
+    }
+
+    /// A step of a node, its effects, and what must hold after it.
+    fn step(&mut self, node: u16, event: Event) {
+        let mut effects = Effects::new();
+        let before = self.waits();
+        let outcome = self.nodes[usize::from(node)].step(event, &mut effects);
+        if let Err(violation) = outcome {
+            self.fail(format!("node {node} refuses {event:?}: {}", violation.0));
+        }
+        for effect in effects {
+            self.effect(node, effect, &before);
+        }
+        self.disturbed &= self.wires.values().any(|wire| !wire.is_empty());
+        if let Err(rule) = self.nodes[usize::from(node)].invariants() {
+            self.fail(format!("node {node}: {rule}"));
+        }
+        self.judge();
+    }
+
+    fn effect(&mut self, node: u16, effect: Effect, before: &[Edges]) {
+        match effect {
+            Effect::Send { to, message } => {
+                if let Message::Abort { ticket, .. } = message {
+                    self.convict(to, ticket, before);
+                }
+                if self.lives(to.0) {
+                    let wire = self.wires.entry((node, to.0, message.class()));
+                    wire.or_default().push_back(message);
+                }
+            }
+            Effect::Locked { operation, token } => {
+                if let Some((at, pending)) = self.conclude(node, operation) {
+                    self.locked(at, pending, token);
+                }
+            }
+            Effect::Failed { operation, code }
+                if self.unlocking.is_some_and(|(unlocking, _)| unlocking == operation) =>
+            {
+                let lost = self.unlocking.take().is_some_and(|(_, line)| {
+                    code == ErrorCode::NodeLost && !self.lives(self.setup.homes[line])
+                });
+                if !lost {
+                    self.fail(format!("node {node}: unlocking fails with {code:?}"));
+                }
+            }
+            Effect::Failed { operation, code } => {
+                if let Some((at, mut pending)) = self.conclude(node, operation) {
+                    pending.guilty |= before.iter().any(|edges| {
+                        edges.operation == Some(operation) && closes_cycle(before, edges)
+                    });
+                    self.refused(at, &pending, code);
+                }
+            }
+            Effect::Cancelled { operation } => {
+                self.conclude(node, operation);
+            }
+            Effect::Unlocked { .. } => self.unlocking = None,
+        }
+    }
+
+    /// A cycle was found: its victim, at another node, is told.
+    fn convict(&mut self, node: NodeId, ticket: Ticket, before: &[Edges]) {
+        let meant = |wait: Wait| wait.node == node && wait.ticket == ticket;
+        let Some(edges) = before.iter().find(|edges| edges.age.is_some_and(meant)) else {
+            return;
+        };
+        if let Some(pending) = &mut self.sessions[edges.session].pending {
+            pending.guilty |= closes_cycle(before, edges);
+        }
+    }
+
+    /// The pending request of an operation, which has its result now.
+    fn conclude(&mut self, node: u16, operation: OperationId) -> Option<(usize, Pending)> {
+        let meant = |session: &Session| {
+            session.pending.as_ref().is_some_and(|pending| pending.operation == operation)
+        };
+        let Some(at) = self.sessions.iter().position(meant) else {
+            self.fail(format!("node {node}: a result for {operation:?}, which has one"));
+            return None;
+        };
+        self.sessions[at].pending.take().map(|pending| (at, pending))
+    }
+
+    fn locked(&mut self, at: usize, pending: Pending, token: Token) {
+        let Choice { line, range, ask } = pending.choice;
+        let mode = ask.mode();
+        if matches!(ask, Ask::Upgrade { .. }) {
+            let base = Hold { line, range, mode: Mode::Read };
+            if let Some(place) = self.sessions[at].held.iter().position(|hold| *hold == base) {
+                self.sessions[at].held.remove(place);
+            }
+        }
+        for (other, session) in self.sessions.iter().enumerate() {
+            let against = |hold: &&Hold| clash(hold.line, hold.range, hold.mode, line, range, mode);
+            if let Some(hold) = session.held.iter().find(against) {
+                let text =
+                    format!("session {at} holds {:?} beside {other}'s {hold:?}", pending.choice);
+                self.broken.get_or_insert(text);
+            }
+        }
+        self.sessions[at].held.push(Hold { line, range, mode });
+        self.sessions[at].held.sort_by_key(|hold| (hold.line, hold.range, hold.mode));
+        let later = self.tokens.iter().any(|((other_line, other_range, other_mode), last)| {
+            clash(*other_line, *other_range, *other_mode, line, range, mode) && *last >= token.0
+        });
+        if later {
+            self.fail(format!("session {at}: {token:?} does not rise"));
+        }
+        let last = self.tokens.entry((line, range, mode)).or_default();
+        *last = token.0.max(*last);
+        if matches!(ask, Ask::Lock { .. }) {
+            self.count_overtaken(at, &pending);
+        }
+    }
+
+    /// Whoever waited before this request was issued has been overtaken by it.
+    fn count_overtaken(&mut self, by: usize, granted: &Pending) {
+        let most = self.setup.limits.lock_handovers_max;
+        for (at, session) in self.sessions.iter_mut().enumerate() {
+            let Some(pending) = &mut session.pending else {
+                continue;
+            };
+            pending.overtaken += u32::from(granted.behind.contains(&pending.operation));
+            if pending.overtaken > most {
+                let text = format!("session {by} is one too many to overtake {at}");
+                self.broken.get_or_insert(text);
+            }
+        }
+    }
+
+    fn refused(&mut self, at: usize, pending: &Pending, code: ErrorCode) {
+        let ask = pending.choice.ask;
+        let waits = ask.patience() == Patience::Wait;
+        let line_home = self.setup.homes[pending.choice.line];
+        let allowed = match code {
+            ErrorCode::Busy => !waits,
+            ErrorCode::Deadlock => waits && (pending.guilty || self.disturbed),
+            ErrorCode::TooManyLocks => {
+                let most = self.setup.limits.locks_per_session_max as usize;
+                matches!(ask, Ask::Lock { .. }) && self.sessions[at].held.len() >= most
+            }
+            ErrorCode::UpgradeConflict => matches!(ask, Ask::Upgrade { .. }),
+            ErrorCode::NodeLost => !self.lives(line_home),
+            _ => false,
+        };
+        self.disturbed |= code == ErrorCode::Deadlock;
+        if !allowed {
+            self.fail(format!("session {at} fails with {code:?} at {:?}", pending.choice));
+        }
+    }
+
+    /// Who waits for whom: as the nodes that decide have it, and, for requests that are under way,
+    /// as it would be if they were queued now.
+    fn waits(&self) -> Vec<Edges> {
+        let mut all: Vec<Edges> = Vec::new();
+        for node in (0..self.setup.nodes).filter(|node| self.lives(*node)) {
+            all.extend(self.nodes[usize::from(node)].blocked().into_iter().map(|blocked| Edges {
+                session: Self::index(blocked.session),
+                line: self.line_index(blocked.line),
+                age: Some(blocked.wait),
+                operation: self.operation(&blocked),
+                behind: blocked.behind.iter().map(|session| Self::index(*session)).collect(),
+            }));
+        }
+        let queued = all.len();
+        for at in 0..self.sessions.len() {
+            if let Some(pending) = &self.sessions[at].pending
+                && !all[..queued].iter().any(|edges| edges.operation == Some(pending.operation))
+            {
+                self.add_under_way(at, pending, &mut all, queued);
+            }
+        }
+        all
+    }
+
+    /// Adds the edges of a request under way, to and from the first `queued` and other such.
+    fn add_under_way(&self, at: usize, pending: &Pending, all: &mut Vec<Edges>, queued: usize) {
+        let Choice { line, range, ask } = pending.choice;
+        let mode = ask.mode();
+        let against = |hold: &Hold| clash(hold.line, hold.range, hold.mode, line, range, mode);
+        let mut behind = Vec::new();
+        for (other, session) in self.sessions.iter().enumerate().filter(|(other, _)| *other != at) {
+            // A cancelled request stands in the queue until the home knows.
+            let gone = all[..queued].iter().any(|edges| {
+                edges.session == other && edges.line == line && edges.operation.is_none()
+            });
+            let ahead = session.pending.as_ref().is_some_and(|ahead| {
+                let stands =
+                    all[..queued].iter().any(|edges| edges.operation == Some(ahead.operation));
+                ahead.choice.clashes(pending.choice)
+                    && (stands || ahead.operation < pending.operation)
+            });
+            if gone || ahead || session.held.iter().any(against) {
+                behind.push(other);
+            }
+        }
+        for edges in &mut *all {
+            let other = self.sessions[edges.session].pending.as_ref();
+            if other.is_some_and(|other| pending.choice.clashes(other.choice)) {
+                edges.behind.push(at);
+            }
+        }
+        let operation = Some(pending.operation);
+        all.push(Edges { session: at, line, age: None, operation, behind });
+    }
+
+    /// Finds who is the youngest of a cycle now.
+    fn judge(&mut self) {
+        let all = self.waits();
+        for edges in all.iter().filter(|edges| edges.age.is_some()) {
+            let guilty = closes_cycle(&all, edges);
+            if let Some(pending) = &mut self.sessions[edges.session].pending {
+                pending.guilty |= guilty && edges.operation == Some(pending.operation);
+            }
+        }
+    }
+
+    fn ask(&mut self, at: usize, entry: usize) {
+        let choice = self.setup.sessions[at].menu[entry];
+        self.operations += 1;
+        let operation = OperationId(self.operations);
+        let behind = self.waiting_against(choice);
+        self.sessions[at].asks -= 1;
+        self.sessions[at].pending =
+            Some(Pending { operation, choice, behind, overtaken: 0, guilty: false });
+        let Choice { line, range, ask } = choice;
+        let request = Request { line: self.line(line), range, action: Wanted::Ask(ask) };
+        self.issue(at, operation, request);
+    }
+
+    /// The operation of a request in a queue, unless it was cancelled and the home does not know yet.
+    fn operation(&self, blocked: &Blocked) -> Option<OperationId> {
+        let node = blocked.wait.node.0;
+        let known = self.nodes[usize::from(node)].operation(blocked.line, blocked.wait.ticket);
+        known.filter(|_| self.lives(node))
+    }
+
+    /// The operations that stand in a queue and conflict with `choice`.
+    fn waiting_against(&self, choice: Choice) -> Vec<OperationId> {
+        let mut all = Vec::new();
+        for node in (0..self.setup.nodes).filter(|node| self.lives(*node)) {
+            for blocked in self.nodes[usize::from(node)].blocked() {
+                let pending = self.sessions[Self::index(blocked.session)].pending.as_ref();
+                let waits =
+                    |pending: &&Pending| self.operation(&blocked) == Some(pending.operation);
+                if let Some(pending) = pending.filter(waits)
+                    && pending.choice.clashes(choice)
+                {
+                    all.push(pending.operation);
+                }
+            }
+        }
+        all
+    }
+
+    fn issue(&mut self, at: usize, operation: OperationId, request: Request) {
+        let (session, here) = (self.id(at), Here { bytes: 64 });
+        self.step(self.node_of(at), Event::Issue { operation, session, request, here });
+    }
+
+    fn unlock(&mut self, at: usize, held: usize) {
+        let Hold { line, range, mode } = self.sessions[at].held.remove(held);
+        self.operations += 1;
+        let request = Request { line: self.line(line), range, action: Wanted::Unlock(mode) };
+        let (node, id) = (self.node_of(at), self.id(at));
+        let event_operation = (OperationId(self.operations), line);
+        let event = Event::Issue {
+            operation: event_operation.0,
+            session: id,
+            request,
+            here: Here { bytes: 64 },
+        };
+        self.unlocking = Some(event_operation);
+        self.step(node, event);
+        if self.unlocking.take().is_some() {
+            self.fail(format!("session {at} unlocked without a result"));
+        }
+    }
+
+    fn die(&mut self, node: u16) {
+        self.dead.push(node);
+        self.disturbed = true;
+        self.wires.retain(|(_, to, _), _| *to != node);
+        for at in 0..self.sessions.len() {
+            if self.node_of(at) == node {
+                self.sessions[at] = Session { closed: true, ..Session::default() };
+            }
+        }
+    }
+
+    fn hear(&mut self, node: u16, dead: u16) {
+        self.heard.push((node, dead));
+        self.heard.sort_unstable();
+        self.wires.remove(&(dead, node, Class::Request));
+        self.wires.remove(&(dead, node, Class::Forward));
+        self.wires.remove(&(dead, node, Class::Reply));
+        self.step(node, Event::NodeDead { node: NodeId(dead) });
+        let homes = &self.setup.homes;
+        for (at, session) in self.sessions.iter_mut().enumerate() {
+            if self.setup.sessions[at].node == node {
+                session.held.retain(|hold| homes[hold.line] != dead);
+            }
+        }
+    }
+}
+
+impl Model for System {
+    type Action = Action;
+
+    fn enabled(&self) -> Vec<Action> {
+        let mut actions = Vec::new();
+        for session in 0..self.sessions.len() {
+            self.enabled_of(session, &mut actions);
+        }
+        for ((from, to, class), wire) in &self.wires {
+            if !wire.is_empty() {
+                actions.push(Action::Deliver { from: *from, to: *to, class: *class });
+            }
+        }
+        for dead in &self.dead {
+            for node in (0..self.setup.nodes).filter(|node| self.lives(*node)) {
+                if !self.heard.contains(&(node, *dead)) {
+                    actions.push(Action::Hear { node, dead: *dead });
+                }
+            }
+        }
+        let mortal = self.setup.mortal.iter().filter(|node| self.lives(**node));
+        actions.extend(mortal.map(|node| Action::Die { node: *node }));
+        actions
+    }
+
+    fn apply(&mut self, action: Action) {
+        match action {
+            Action::Ask { session, entry } => self.ask(session, entry),
+            Action::Unlock { session, held } => self.unlock(session, held),
+            Action::Cancel { session } => {
+                self.disturbed = true;
+                self.sessions[session].cancels -= 1;
+                if let Some(pending) = &self.sessions[session].pending {
+                    let (operation, line) = (pending.operation, self.line(pending.choice.line));
+                    let event = Event::Cancel { operation, session: self.id(session), line };
+                    self.step(self.node_of(session), event);
+                }
+            }
+            Action::Close { session } => {
+                self.disturbed |= self.sessions[session].pending.is_some();
+                self.sessions[session].closed = true;
+                self.sessions[session].held.clear();
+                let event = Event::Close { session: self.id(session) };
+                self.step(self.node_of(session), event);
+            }
+            Action::Deliver { from, to, class } => {
+                let wire = self.wires.get_mut(&(from, to, class));
+                if let Some(message) = wire.and_then(VecDeque::pop_front) {
+                    self.wires.retain(|_, wire| !wire.is_empty());
+                    let from = NodeId(from);
+                    self.step(to, Event::Received { from, message, here: Here { bytes: 64 } });
+                }
+            }
+            Action::Die { node } => self.die(node),
+            Action::Hear { node, dead } => self.hear(node, dead),
+        }
+    }
+
+    fn violation(&self) -> Option<Violation> {
+        self.broken.clone().map(Violation)
+    }
+
+    fn stuck(&self) -> Option<Violation> {
+        for (at, session) in self.sessions.iter().enumerate() {
+            if let Some(pending) = &session.pending {
+                return Some(Violation(format!("session {at} waits for ever: {pending:?}")));
+            }
+        }
+        let busy = (0..self.setup.nodes)
+            .filter(|node| self.lives(*node))
+            .find(|node| !self.nodes[usize::from(*node)].is_idle())?;
+        Some(Violation(format!(
+            "node {busy} believes in locks: {:#?}",
+            self.nodes[usize::from(busy)]
+        )))
+    }
+
+    fn narrate(&mut self, action: Action, lines: &mut Vec<String>) {
+        if let Action::Deliver { from, to, class } = action
+            && let Some(message) = self.wires.get(&(from, to, class)).and_then(VecDeque::front)
+        {
+            lines.push(format!("{from} -> {to} {message:?}"));
+        } else {
+            lines.push(format!("{action:?}"));
+        }
+        let before = self.sessions.clone();
+        self.apply(action);
+        for (at, (before, after)) in before.iter().zip(&self.sessions).enumerate() {
+            if before.held != after.held {
+                lines.push(format!("    session {at} holds {:?}", after.held));
+            }
+            if before.pending.is_some() && after.pending.is_none() && before.held == after.held {
+                lines.push(format!("    session {at} waits no more"));
+            }
+        }
+    }
+}
+
+/// Whether two locks of a line exclude each other.
+fn clash(
+    line: usize,
+    range: Range,
+    mode: Mode,
+    other_line: usize,
+    other_range: Range,
+    other_mode: Mode,
+) -> bool {
+    line == other_line
+        && range.overlaps(other_range)
+        && (mode == Mode::Write || other_mode == Mode::Write)
+}
+
+impl Choice {
+    fn clashes(self, other: Self) -> bool {
+        let (mode, other_mode) = (self.ask.mode(), other.ask.mode());
+        clash(self.line, self.range, mode, other.line, other.range, other_mode)
+    }
+}
+
+/// For whom a session waits.
+#[derive(Debug)]
+struct Edges {
+    session: usize,
+    line: usize,
+    /// Unknown while the request is under way.
+    age: Option<Wait>,
+    /// None for one that was cancelled, which the home does not know yet.
+    operation: Option<OperationId>,
+    behind: Vec<usize>,
+}
+
+/// Whether `first` is the youngest of a cycle: whether it reaches itself through older waits.
+fn closes_cycle(all: &[Edges], first: &Edges) -> bool {
+    let mut reached = Vec::new();
+    let mut next: Vec<&Edges> = vec![first];
+    while let Some(edges) = next.pop() {
+        for session in &edges.behind {
+            if *session == first.session {
+                return true;
+            }
+            for other in all.iter().filter(|other| other.session == *session) {
+                let younger = other.age.zip(first.age).is_some_and(|(other, first)| other > first);
+                let name = (other.session, other.operation);
+                if !younger && !reached.contains(&name) {
+                    reached.push(name);
+                    next.push(other);
+                }
+            }
+        }
+    }
+    false
+}

@@ -1,0 +1,550 @@
+//! Membership's model: a few processes, links that keep order, deaths at any step. A dead process's
+//! last words may be cut at any point, differently on each link, so a broadcast that it was in the
+//! middle of reaches some and not others.
+
+use crate::explorer::{Model, Violation};
+use farside_base::{Access, Incarnation, NodeId, RegionId, RegionToken, RemoteKey};
+use farside_protocol::member::{
+    Effect, Effects, Event, Identity, Join, Membership, Message, PROTOCOL_VERSION, Peer, Refusal,
+    RequestId, Welcome,
+};
+use std::collections::VecDeque;
+
+const CLUSTER: &str = "model";
+const LIMITS: u64 = 7;
+
+/// The request of a `Peer` is its process plus this; of a `Join`, its process.
+const PEER_REQUEST: u64 = 100;
+
+/// What a link is for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Kind {
+    /// To the rendezvous name.
+    Join,
+    /// Between members.
+    Peer,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum Item {
+    Join,
+    Welcome(Welcome),
+    Peer(Box<Peer>),
+    Accepted,
+    Refused(Refusal),
+    Message(Message),
+    Lost,
+}
+
+/// One process's end of a possible link.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+enum End {
+    #[default]
+    Closed,
+    /// Asked, and waits for the answer.
+    Asking,
+    /// Was asked, and has not answered.
+    Asked,
+    Up,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+struct Link {
+    end: End,
+    /// On the way to this process.
+    arriving: VecDeque<Item>,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Process {
+    machine: Membership,
+    started: bool,
+    running: bool,
+    ready: bool,
+    /// Nodes that it declared dead.
+    buried: Vec<NodeId>,
+    /// By the other process, by kind.
+    links: Vec<[Link; 2]>,
+}
+
+/// The processes and what is under way between them.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Cluster {
+    processes: Vec<Process>,
+    /// Who has bound the cluster's name.
+    rendezvous: Option<usize>,
+    /// Deaths and leavings still allowed.
+    deaths: u8,
+    /// Nobody has died or left.
+    peace: bool,
+    /// Whether processes also leave.
+    leavings: bool,
+    broken: Option<&'static str>,
+}
+
+/// What can happen next; numbers are processes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Action {
+    /// The next process asks to join.
+    Join(usize),
+    /// What is oldest on this link arrives.
+    Deliver {
+        /// The sender.
+        from: usize,
+        /// The receiver.
+        to: usize,
+        /// Which of their links.
+        kind: Kind,
+    },
+    /// The youngest words of a dead sender on this link never left it.
+    Cut {
+        /// The sender.
+        from: usize,
+        /// The receiver.
+        to: usize,
+        /// Which of their links.
+        kind: Kind,
+    },
+    /// The process dies.
+    Kill(usize),
+    /// The process leaves.
+    Leave(usize),
+}
+
+impl Cluster {
+    /// So many processes, the first of which has founded the cluster, and at most so many deaths.
+    /// `change` may put a defect into a machine.
+    pub fn new(
+        processes: usize,
+        deaths: u8,
+        leavings: bool,
+        change: impl Fn(Membership) -> Membership,
+    ) -> Self {
+        let process = |number| Process {
+            machine: change(Membership::new(Identity {
+                cluster: CLUSTER.into(),
+                incarnation: Incarnation(number as u64),
+                limits: LIMITS,
+                nodes_max: processes as u16 + 1,
+            })),
+            started: number == 0,
+            running: number == 0,
+            ready: false,
+            buried: Vec::new(),
+            links: vec![<[Link; 2]>::default(); processes],
+        };
+        let mut cluster = Self {
+            processes: (0..processes).map(process).collect(),
+            rendezvous: Some(0),
+            deaths,
+            peace: true,
+            leavings,
+            broken: None,
+        };
+        cluster.step(0, Event::Found);
+        cluster
+    }
+
+    /// The same with the first so many processes joined and at rest, whatever the order was: that
+    /// much is left to searches of fewer processes.
+    pub fn settled(mut self, processes: usize) -> Self {
+        for at in 1..processes {
+            self.join(at);
+            let mut actions = Vec::new();
+            self.deliveries(&mut actions);
+            while let Some(action) = actions.first() {
+                self.apply(*action);
+                actions.clear();
+                self.deliveries(&mut actions);
+            }
+        }
+        self
+    }
+
+    fn link(&mut self, at: usize, other: usize, kind: Kind) -> &mut Link {
+        &mut self.processes[at].links[other][kind as usize]
+    }
+
+    fn machine(&self, at: usize) -> &Membership {
+        &self.processes[at].machine
+    }
+
+    fn send(&mut self, from: usize, to: usize, kind: Kind, item: Item) {
+        if self.processes[to].running {
+            self.link(to, from, kind).arriving.push_back(item);
+        }
+    }
+
+    /// One process closes its end; the other one finds it lost after what was sent before.
+    fn close(&mut self, at: usize, other: usize, kind: Kind) {
+        let link = self.link(at, other, kind);
+        link.arriving.clear();
+        let mine = std::mem::take(&mut link.end);
+        let theirs = self.link(other, at, kind).end;
+        if mine != End::Closed || theirs != End::Closed {
+            self.send(at, other, kind, Item::Lost);
+        }
+    }
+
+    fn kill(&mut self, at: usize) {
+        for other in 0..self.processes.len() {
+            self.close(at, other, Kind::Join);
+            self.close(at, other, Kind::Peer);
+        }
+        self.processes[at].running = false;
+        if self.rendezvous == Some(at) {
+            self.rendezvous = None;
+        }
+    }
+
+    fn step(&mut self, at: usize, event: Event) {
+        let mut effects = Effects::new();
+        if let Err(violation) = self.processes[at].machine.step(event, &mut effects) {
+            self.broken = Some(violation.0);
+            return;
+        }
+        for effect in effects {
+            self.perform(at, effect);
+        }
+    }
+
+    fn perform(&mut self, at: usize, effect: Effect) {
+        match effect {
+            Effect::Connect { incarnation, .. } => self.connect(at, incarnation.0 as usize),
+            Effect::Admit { request, welcome } => {
+                self.send(at, request.0 as usize, Kind::Join, Item::Welcome(welcome));
+            }
+            Effect::Deny { request, refusal } => self.deny(at, request, refusal),
+            Effect::AcceptPeer { request, .. } => {
+                let other = (request.0 - PEER_REQUEST) as usize;
+                self.link(at, other, Kind::Peer).end = End::Up;
+                self.send(at, other, Kind::Peer, Item::Accepted);
+            }
+            Effect::Send { to, message } => match self.linked(at, to) {
+                Some(other) => self.send(at, other, Kind::Peer, Item::Message(message)),
+                None => self.broken = Some("a message without a link"),
+            },
+            Effect::Dead { node } => self.bury(at, node),
+            Effect::Ready => self.make_ready(at),
+            Effect::BecomeCoordinator => self.rendezvous = Some(at),
+            Effect::Failed(_) if self.peace => self.broken = Some("a joiner failed in peace"),
+            Effect::Failed(_) | Effect::Closed => self.kill(at),
+        }
+    }
+
+    fn connect(&mut self, at: usize, other: usize) {
+        self.link(at, other, Kind::Peer).end = End::Asking;
+        if !self.processes[other].running {
+            return self.send(other, at, Kind::Peer, Item::Lost);
+        }
+        let token =
+            RegionToken { region: RegionId(0), key: RemoteKey(0), bytes: 0, access: Access::NONE };
+        let machine = self.machine(at);
+        let peer = Peer {
+            version: PROTOCOL_VERSION,
+            cluster: CLUSTER.into(),
+            node: machine.node().expect("a joiner that connects has a number"),
+            incarnation: Incarnation(at as u64),
+            view: machine.view(),
+            home: token,
+            cache: token,
+            extra: Vec::new(),
+        };
+        self.send(at, other, Kind::Peer, Item::Peer(Box::new(peer)));
+    }
+
+    fn deny(&mut self, at: usize, request: RequestId, refusal: Refusal) {
+        let (kind, other) = match request.0.checked_sub(PEER_REQUEST) {
+            Some(other) => (Kind::Peer, other as usize),
+            None => (Kind::Join, request.0 as usize),
+        };
+        self.link(at, other, kind).end = End::Closed;
+        self.send(at, other, kind, Item::Refused(refusal));
+    }
+
+    fn linked(&self, at: usize, node: NodeId) -> Option<usize> {
+        (0..self.processes.len()).find(|other| {
+            let link = &self.processes[at].links[*other][Kind::Peer as usize];
+            link.end == End::Up && self.machine(*other).node() == Some(node)
+        })
+    }
+
+    fn bury(&mut self, at: usize, node: NodeId) {
+        if self.processes[at].buried.contains(&node) {
+            self.broken = Some("declared dead twice");
+        }
+        self.processes[at].buried.push(node);
+        for other in 0..self.processes.len() {
+            if other == at || self.machine(other).node() != Some(node) {
+                continue;
+            }
+            if self.processes[other].running && self.processes[other].ready {
+                self.broken = Some("declared dead alive");
+            }
+            for kind in [Kind::Peer, Kind::Join] {
+                // A request that did not arrive yet cannot be closed; it will be refused.
+                if self.link(at, other, kind).end != End::Closed {
+                    self.close(at, other, kind);
+                }
+            }
+        }
+    }
+
+    fn make_ready(&mut self, at: usize) {
+        self.processes[at].ready = true;
+        let node = self.machine(at).node();
+        for other in 0..self.processes.len() {
+            if other != at && self.processes[other].ready && self.machine(other).node() == node {
+                self.broken = Some("two nodes of one number");
+            }
+        }
+    }
+
+    fn join(&mut self, at: usize) {
+        let Some(coordinator) = self.rendezvous else {
+            return;
+        };
+        self.processes[at].started = true;
+        self.processes[at].running = true;
+        self.link(at, coordinator, Kind::Join).end = End::Asking;
+        self.send(at, coordinator, Kind::Join, Item::Join);
+    }
+
+    fn deliver(&mut self, from: usize, at: usize, kind: Kind) {
+        let Some(item) = self.link(at, from, kind).arriving.pop_front() else {
+            return;
+        };
+        match item {
+            Item::Join => {
+                self.link(at, from, kind).end = End::Up;
+                let join = Join {
+                    version: PROTOCOL_VERSION,
+                    cluster: CLUSTER.into(),
+                    limits: LIMITS,
+                    incarnation: Incarnation(from as u64),
+                    home_bytes: 0,
+                };
+                let request = RequestId(from as u64);
+                self.step(at, Event::JoinAsked { request, join });
+            }
+            Item::Welcome(welcome) => {
+                self.link(at, from, kind).end = End::Up;
+                self.step(at, Event::Joined(welcome));
+            }
+            Item::Peer(peer) => {
+                self.link(at, from, kind).end = End::Asked;
+                let request = RequestId(from as u64 + PEER_REQUEST);
+                self.step(at, Event::PeerAsked { request, peer: *peer });
+            }
+            Item::Accepted => self.accepted(from, at),
+            Item::Refused(_) if kind == Kind::Join => self.kill(at),
+            Item::Refused(refusal) => {
+                self.link(at, from, kind).end = End::Closed;
+                let node = self.machine(from).node().expect("who refuses a peer has a number");
+                self.step(at, Event::Refused { node, refusal });
+            }
+            Item::Message(message) => {
+                let node = self.machine(from).node().expect("who sends has a number");
+                self.step(at, Event::Message { from: node, message });
+            }
+            Item::Lost => self.lost(from, at, kind),
+        }
+    }
+
+    fn accepted(&mut self, from: usize, at: usize) {
+        self.link(at, from, Kind::Peer).end = End::Up;
+        let node = self.machine(from).node().expect("who accepts has a number");
+        self.step(at, Event::LinkUp { node });
+        self.close(at, from, Kind::Join);
+    }
+
+    fn lost(&mut self, from: usize, at: usize, kind: Kind) {
+        let end = std::mem::take(&mut self.link(at, from, kind).end);
+        let node = self.machine(from).node();
+        let welcomed = self.machine(at).node().is_some();
+        let linked = self.processes[at].links[from][Kind::Peer as usize].end == End::Up;
+        match (kind, end, node) {
+            (_, End::Closed, _) => {}
+            (Kind::Peer, End::Asked, _) => {
+                let request = RequestId(from as u64 + PEER_REQUEST);
+                self.step(at, Event::RequestLost { request });
+            }
+            (Kind::Peer, End::Asking | End::Up, Some(node)) => {
+                self.step(at, Event::LinkLost { node });
+            }
+            (Kind::Join, _, _) if self.machine(at).is_ready() => {
+                let request = RequestId(from as u64);
+                self.step(at, Event::RequestLost { request });
+            }
+            (Kind::Join, _, Some(node)) if welcomed && !linked => {
+                self.step(at, Event::LinkLost { node });
+            }
+            (Kind::Join, _, _) if !welcomed => self.kill(at),
+            (Kind::Join | Kind::Peer, _, _) => {}
+        }
+    }
+
+    fn cut(&mut self, from: usize, at: usize, kind: Kind) {
+        let arriving = &mut self.link(at, from, kind).arriving;
+        let last = arriving.pop_back();
+        arriving.pop_back();
+        arriving.extend(last);
+    }
+
+    fn at_rest(&self) -> bool {
+        let quiet =
+            |process: &Process| process.links.iter().flatten().all(|link| link.arriving.is_empty());
+        self.processes.iter().all(quiet)
+    }
+
+    /// What must hold when nothing is under way.
+    fn discord(&self) -> Option<&'static str> {
+        let running = || (0..self.processes.len()).filter(|at| self.processes[*at].running);
+        if running().any(|at| !self.processes[at].ready) {
+            return Some("a joiner waits for ever");
+        }
+        let mut numbers: Vec<NodeId> = running().filter_map(|at| self.machine(at).node()).collect();
+        numbers.sort_unstable();
+        let first = running().next()?;
+        let view = self.machine(first).view();
+        for at in running() {
+            let machine = self.machine(at);
+            let lowest = machine.node() == numbers.first().copied();
+            if machine.view() != view {
+                return Some("views differ");
+            }
+            if !machine.alive().map(|(node, _)| node).eq(numbers.iter().copied()) {
+                return Some("the living are not those who live");
+            }
+            if machine.is_coordinator() != lowest || (self.rendezvous == Some(at)) != lowest {
+                return Some("not exactly the lowest is coordinator");
+            }
+        }
+        None
+    }
+
+    fn deliveries(&self, actions: &mut Vec<Action>) {
+        for (to, process) in self.processes.iter().enumerate() {
+            for (from, links) in process.links.iter().enumerate() {
+                for (kind, link) in [Kind::Join, Kind::Peer].into_iter().zip(links) {
+                    if link.arriving.is_empty() {
+                        continue;
+                    }
+                    actions.push(Action::Deliver { from, to, kind });
+                    let last_words = link.arriving.len() > 1;
+                    if last_words && !self.processes[from].running {
+                        actions.push(Action::Cut { from, to, kind });
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Model for Cluster {
+    type Action = Action;
+
+    fn enabled(&self) -> Vec<Action> {
+        let mut actions = Vec::new();
+        self.deliveries(&mut actions);
+        // Processes that did not start are alike, so they start in order.
+        let next = self.processes.iter().position(|process| !process.started);
+        if let (Some(next), Some(_)) = (next, self.rendezvous) {
+            actions.push(Action::Join(next));
+        }
+        if self.deaths > 0 {
+            for (at, process) in self.processes.iter().enumerate() {
+                if process.running {
+                    actions.push(Action::Kill(at));
+                }
+                if process.running && process.ready && self.leavings {
+                    actions.push(Action::Leave(at));
+                }
+            }
+        }
+        actions
+    }
+
+    fn apply(&mut self, action: Action) {
+        match action {
+            Action::Join(at) => self.join(at),
+            Action::Deliver { from, to, kind } => self.deliver(from, to, kind),
+            Action::Cut { from, to, kind } => self.cut(from, to, kind),
+            Action::Kill(at) => {
+                self.deaths -= 1;
+                self.peace = false;
+                self.kill(at);
+            }
+            Action::Leave(at) => {
+                self.deaths -= 1;
+                self.peace = false;
+                self.step(at, Event::Leave);
+            }
+        }
+    }
+
+    fn violation(&self) -> Option<Violation> {
+        let broken = self.broken.or_else(|| {
+            let quiet = self.at_rest();
+            quiet.then(|| self.discord()).flatten()
+        });
+        broken.map(Violation::new)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::explorer::Explorer;
+
+    fn states(processes: usize, settled: usize, deaths: u8, leavings: bool) -> u64 {
+        let model = Cluster::new(processes, deaths, leavings, |machine| machine);
+        let outcome = Explorer::new().explore(&model.settled(settled));
+        match outcome.holds() {
+            Ok(coverage) => coverage.states,
+            Err(text) => {
+                panic!("{processes} processes, {settled} settled, {deaths} deaths: {text}")
+            }
+        }
+    }
+
+    #[test]
+    fn members_agree_whoever_dies_whenever() {
+        assert_eq!(states(2, 1, 2, true), 93);
+        assert_eq!(states(3, 1, 1, true), 7_008);
+        assert_eq!(states(3, 1, 3, false), 9_607);
+        assert_eq!(states(4, 3, 1, true), 35_115);
+        assert_eq!(states(4, 3, 2, false), 115_410);
+    }
+
+    #[test]
+    #[ignore = "minutes: six million states; run with --ignored"]
+    fn members_agree_at_length() {
+        assert_eq!(states(4, 1, 1, false), 1_878_571);
+        assert_eq!(states(4, 2, 1, true), 580_264);
+        assert_eq!(states(4, 2, 2, false), 1_685_176);
+        assert_eq!(states(4, 3, 4, true), 2_016_592);
+    }
+
+    #[cfg(canary)]
+    #[test]
+    fn canary_defects_are_found() {
+        use farside_protocol::member::Mutant;
+        let cases = [
+            (Mutant::NumberReused, 3, 1, "declared dead twice"),
+            (Mutant::TakeoverWithoutReports, 4, 4, "view out of order"),
+            (Mutant::DeadTwice, 3, 3, "declared dead twice"),
+            (Mutant::JoinerOutlivesCoordinator, 3, 1, "a joiner waits for ever"),
+            (Mutant::JoinerJudges, 4, 3, "a joiner waits for ever"),
+            (Mutant::UnlinkedKept, 3, 1, "the living are not those who live"),
+            (Mutant::FormerCoordinatorHeard, 4, 4, "view buries nobody"),
+            (Mutant::EarlyPeerRefused, 3, 2, "a joiner failed in peace"),
+        ];
+        for (mutant, processes, settled, expected) in cases {
+            let model = Cluster::new(processes, 2, false, |machine| machine.with_mutant(mutant));
+            let outcome = Explorer::new().explore(&model.settled(settled));
+            let failure = outcome.failure().unwrap_or_else(|| panic!("{mutant:?} is not found"));
+            assert_eq!(failure.violation.0, expected, "{mutant:?}: {}", failure.transcript);
+        }
+    }
+}

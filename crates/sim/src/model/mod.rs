@@ -1,0 +1,6 @@
+//! One model per machine.
+pub mod allocate;
+pub mod channel;
+pub mod coherence;
+pub mod lock;
+pub mod member;

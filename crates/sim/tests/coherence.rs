@@ -1,0 +1,244 @@
+//! Exhaustive search over the coherence machines, and long random walks where there is too much to
+//! search. The numbers of states are asserted: a change of the machine or of the model shows.
+
+use farside_sim::explorer::{Coverage, Explorer, walk};
+use farside_sim::model::coherence::{Budget, Setup, System};
+
+/// How often a node may read, write, update, hold and evict.
+const fn budget(reads: u8, writes: u8, updates: u8, holds: u8, evictions: u8) -> Budget {
+    Budget { reads, writes, updates, holds, evictions }
+}
+
+/// States, transitions, ends, depth.
+type Expected = (u64, u64, u64, u32);
+
+#[track_caller]
+fn holds(setup: Setup, expected: Expected) {
+    let outcome = Explorer::new().explore(&System::new(setup));
+    let Coverage { states, transitions, ends, depth } =
+        outcome.holds().unwrap_or_else(|transcript| panic!("{transcript}"));
+    assert_eq!((states, transitions, ends, depth), expected);
+}
+
+#[test]
+fn two_nodes_two_lines_with_evictions() {
+    let setup =
+        Setup { homes: vec![0, 1], budgets: vec![budget(1, 1, 0, 0, 1); 2], ..Setup::default() };
+    holds(setup, (32_411, 99_770, 69, 26));
+}
+
+#[test]
+fn two_nodes_two_lines_with_updates() {
+    let setup =
+        Setup { homes: vec![0, 1], budgets: vec![budget(1, 0, 1, 0, 1); 2], ..Setup::default() };
+    holds(setup, (47_388, 151_396, 71, 28));
+}
+
+#[test]
+fn two_nodes_two_lines_of_one_home() {
+    let setup = Setup {
+        homes: vec![0, 0],
+        budgets: vec![budget(0, 1, 0, 0, 0), budget(1, 1, 0, 1, 1)],
+        ..Setup::default()
+    };
+    holds(setup, (56_430, 174_386, 158, 21));
+}
+
+#[test]
+fn two_nodes_one_line_with_everything() {
+    let setup = Setup {
+        homes: vec![0],
+        budgets: vec![budget(1, 1, 1, 0, 0), budget(1, 1, 1, 1, 1)],
+        ..Setup::default()
+    };
+    holds(setup, (301_878, 826_190, 97, 30));
+}
+
+#[test]
+fn two_nodes_one_line_that_is_freed_and_allocated_again() {
+    let setup = Setup {
+        homes: vec![0],
+        budgets: vec![budget(0, 1, 1, 0, 0), budget(1, 1, 0, 1, 1)],
+        retires: 1,
+        allocations: 1,
+        ..Setup::default()
+    };
+    holds(setup, (83_804, 234_357, 128, 26));
+}
+
+#[test]
+fn two_nodes_two_lines_of_which_one_dies() {
+    let setup = Setup {
+        homes: vec![0, 1],
+        budgets: vec![budget(1, 1, 0, 0, 0), budget(1, 1, 0, 0, 1)],
+        mortal: vec![0, 1],
+        deaths: 1,
+        ..Setup::default()
+    };
+    holds(setup, (24_328, 89_820, 410, 21));
+}
+
+#[test]
+fn three_nodes_one_line_with_evictions() {
+    let setup = Setup {
+        homes: vec![0],
+        budgets: vec![budget(0, 1, 0, 0, 0), budget(1, 1, 0, 0, 1), budget(1, 1, 0, 0, 1)],
+        ..Setup::default()
+    };
+    holds(setup, (144_252, 415_121, 100, 31));
+}
+
+#[test]
+fn three_nodes_one_line_with_upgrades_and_updates() {
+    let setup =
+        Setup { homes: vec![0], budgets: vec![budget(1, 0, 1, 0, 0); 3], ..Setup::default() };
+    holds(setup, (54_789, 153_494, 48, 32));
+}
+
+#[test]
+fn three_nodes_one_line_with_pins() {
+    let setup = Setup {
+        homes: vec![0],
+        budgets: vec![budget(0, 0, 1, 0, 0), budget(0, 1, 0, 1, 0), budget(1, 0, 1, 0, 1)],
+        ..Setup::default()
+    };
+    holds(setup, (62_381, 183_717, 49, 33));
+}
+
+#[test]
+fn three_nodes_one_line_that_is_freed_and_allocated_again() {
+    let setup = Setup {
+        homes: vec![0],
+        budgets: vec![budget(0, 0, 0, 0, 0), budget(1, 1, 0, 0, 0), budget(1, 1, 0, 0, 0)],
+        retires: 1,
+        allocations: 1,
+        ..Setup::default()
+    };
+    holds(setup, (23_825, 67_002, 126, 30));
+}
+
+#[test]
+fn three_nodes_one_line_of_which_one_dies() {
+    let setup = Setup {
+        homes: vec![0],
+        budgets: vec![budget(0, 1, 0, 0, 0), budget(1, 1, 0, 0, 0), budget(1, 1, 0, 0, 0)],
+        mortal: vec![0, 1],
+        deaths: 1,
+        ..Setup::default()
+    };
+    holds(setup, (81_704, 277_752, 321, 32));
+}
+
+#[test]
+fn grants_beyond_32_bits() {
+    let setup = Setup {
+        homes: vec![0],
+        budgets: vec![budget(0, 1, 0, 0, 0), budget(1, 1, 0, 0, 1)],
+        last_grant: u64::from(u32::MAX) - 1,
+        ..Setup::default()
+    };
+    holds(setup, (418, 767, 10, 15));
+}
+
+#[test]
+#[ignore = "minutes"]
+fn three_nodes_one_line_with_everything() {
+    let setup = Setup {
+        homes: vec![0],
+        budgets: vec![budget(0, 0, 1, 0, 0), budget(1, 1, 0, 1, 1), budget(1, 1, 0, 0, 1)],
+        ..Setup::default()
+    };
+    holds(setup, (960_889, 3_154_279, 122, 39));
+}
+
+#[test]
+#[ignore = "minutes"]
+fn three_nodes_two_lines() {
+    let setup = Setup {
+        homes: vec![0, 1],
+        budgets: vec![budget(1, 1, 0, 0, 0), budget(1, 1, 0, 0, 0), budget(0, 1, 0, 0, 1)],
+        ..Setup::default()
+    };
+    holds(setup, (439_956, 1_640_331, 328, 28));
+}
+
+#[test]
+#[ignore = "minutes"]
+fn three_nodes_one_line_of_which_two_die() {
+    let setup = Setup {
+        homes: vec![0],
+        budgets: vec![budget(1, 0, 0, 0, 0), budget(1, 1, 0, 0, 1), budget(1, 1, 0, 0, 1)],
+        mortal: vec![0, 1, 2],
+        deaths: 2,
+        retires: 1,
+        ..Setup::default()
+    };
+    holds(setup, (1_322_128, 6_992_671, 2_135, 35));
+}
+
+#[test]
+#[ignore = "minutes"]
+fn four_nodes_one_line() {
+    let setup = Setup {
+        homes: vec![0],
+        budgets: vec![
+            budget(0, 1, 0, 0, 0),
+            budget(1, 1, 0, 0, 0),
+            budget(1, 1, 0, 0, 0),
+            budget(1, 0, 0, 0, 1),
+        ],
+        ..Setup::default()
+    };
+    holds(setup, (550_147, 2_126_447, 184, 37));
+}
+
+/// Walks of a few hundred actions each, until every budget is spent and everything is at rest.
+fn walks(setup: Setup, seeds: u64) {
+    let system = System::new(setup);
+    for seed in 0..seeds {
+        if let Err(failure) = walk(&system, seed, 100_000) {
+            panic!("{}", failure.transcript);
+        }
+    }
+}
+
+/// How many walks of each kind.
+const WALKS: u64 = 1_000;
+
+#[test]
+fn walks_of_four_nodes_and_three_lines() {
+    let setup = Setup {
+        homes: vec![0, 1, 2],
+        budgets: vec![budget(8, 8, 5, 5, 8); 4],
+        retires: 4,
+        allocations: 4,
+        ..Setup::default()
+    };
+    walks(setup, WALKS);
+}
+
+#[test]
+fn walks_of_four_nodes_and_one_line() {
+    let setup = Setup {
+        homes: vec![0],
+        budgets: vec![budget(12, 12, 5, 5, 12); 4],
+        retires: 2,
+        allocations: 2,
+        ..Setup::default()
+    };
+    walks(setup, WALKS);
+}
+
+#[test]
+fn walks_of_five_nodes_of_which_three_die() {
+    let setup = Setup {
+        homes: vec![0, 1],
+        budgets: vec![budget(4, 4, 2, 1, 4); 5],
+        mortal: vec![0, 1, 2, 3],
+        deaths: 3,
+        retires: 1,
+        allocations: 1,
+        ..Setup::default()
+    };
+    walks(setup, WALKS);
+}

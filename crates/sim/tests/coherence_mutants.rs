@@ -1,0 +1,129 @@
+//! Each planted defect of the coherence machine, and a search that meets it. `MUTANTS.md` has the
+//! table.
+#![cfg(canary)]
+
+use farside_protocol::coherence::Mutant;
+use farside_sim::explorer::{Explorer, Outcome};
+use farside_sim::model::coherence::{Budget, Setup, System};
+
+/// How often a node may read, write, update, hold and evict.
+const fn budget(reads: u8, writes: u8, updates: u8, holds: u8, evictions: u8) -> Budget {
+    Budget { reads, writes, updates, holds, evictions }
+}
+
+/// One line, homed at the first node.
+fn line(budgets: &[Budget]) -> Setup {
+    Setup { homes: vec![0], budgets: budgets.to_vec(), ..Setup::default() }
+}
+
+/// Two nodes that read and write.
+fn two() -> Setup {
+    line(&[budget(1, 1, 0, 0, 0); 2])
+}
+
+/// Two nodes, one of which evicts.
+fn two_evicting() -> Setup {
+    line(&[budget(0, 1, 0, 0, 0), budget(2, 1, 0, 0, 1)])
+}
+
+/// Two nodes and a line that is freed and allocated again.
+fn two_freeing() -> Setup {
+    Setup { retires: 1, allocations: 1, ..line(&[budget(0, 1, 0, 0, 0), budget(1, 1, 0, 0, 0)]) }
+}
+
+/// A home and two nodes that read and write.
+fn three() -> Setup {
+    line(&[budget(0, 0, 0, 0, 0), budget(1, 1, 0, 0, 0), budget(1, 1, 0, 0, 0)])
+}
+
+/// The same, all evicting.
+fn three_evicting() -> Setup {
+    line(&[budget(0, 1, 0, 0, 0), budget(1, 1, 0, 0, 1), budget(1, 1, 0, 0, 1)])
+}
+
+/// The same, one dying.
+fn three_dying() -> Setup {
+    Setup {
+        mortal: vec![0, 1],
+        deaths: 1,
+        ..line(&[budget(1, 0, 0, 0, 0), budget(1, 1, 0, 0, 0), budget(1, 1, 0, 0, 0)])
+    }
+}
+
+/// Two nodes that update, the line pinned meanwhile.
+fn two_updating() -> Setup {
+    line(&[budget(0, 0, 1, 0, 0); 2])
+}
+
+/// Two nodes, one of which dies.
+fn two_dying() -> Setup {
+    Setup { mortal: vec![0, 1], deaths: 1, ..two() }
+}
+
+/// Two nodes whose home has made almost as many grants as 32 bits can count.
+fn two_at_32_bits() -> Setup {
+    Setup { last_grant: u64::from(u32::MAX) - 1, ..two_evicting() }
+}
+
+/// The search must find that something is wrong, and that it is what the defect makes wrong.
+#[track_caller]
+fn caught(mutant: Mutant, setup: &Setup, expected: &str) {
+    let sound = Explorer::new().explore(&System::new(setup.clone()));
+    assert!(sound.holds().is_ok(), "the setup fails without the defect");
+    match Explorer::new().explore(&System::with_mutant(setup.clone(), mutant)) {
+        Outcome::Fails(failure) => assert!(
+            failure.violation.0.contains(expected),
+            "{mutant:?} was found in another way: {}",
+            failure.transcript
+        ),
+        Outcome::Holds(coverage) | Outcome::OutOfBounds(coverage) => {
+            panic!("{mutant:?} was not found in {coverage:?}")
+        }
+    }
+}
+
+macro_rules! canaries {
+    ($($name:ident: $mutant:ident, $setup:expr, $expected:literal;)*) => {
+        $(
+            #[test]
+            fn $name() {
+                caught(Mutant::$mutant, &$setup, $expected);
+            }
+        )*
+
+        #[test]
+        fn canary_no_defect_is_left_out() {
+            assert_eq!([$(Mutant::$mutant),*].len(), Mutant::ALL.len());
+            for mutant in Mutant::ALL {
+                assert!([$(Mutant::$mutant),*].contains(mutant), "{mutant:?} has no test");
+            }
+        }
+    };
+}
+
+canaries! {
+    canary_v01_refusal_restores_copy: RefusalRestoresCopy, three_dying(), "may read version 0 of line 0, the latest is 1";
+    canary_v02_pin_ignored: PinIgnored, two_updating(), "a pinned line of n0 does not stay as it is";
+    canary_v03_eviction_queued_behind_recall: EvictionQueuedBehindRecall, two_evicting(), "waits for ever";
+    canary_v04_level_falls_after_place: LevelFallsAfterPlace, two(), "may be written while its bytes are on their way";
+    canary_v04_home_level_falls_late: HomeLevelFallsLate, two(), "bytes leave while they may still be written here";
+    canary_v06_performed_twice: PerformedTwice, two(), "an operation is ready that is not the oldest on its line";
+    canary_v07_early_write: EarlyWrite, two(), "an operation is ready before its line is";
+    canary_v07_data_is_enough: DataIsEnough, three(), "a grant that nobody asked for";
+    canary_v07_grant_is_enough: GrantIsEnough, three(), "a read is old";
+    canary_v08_queue_reorders: QueueReorders, two_evicting(), "line 0 has a writer and 2 in all";
+    canary_v10_home_forgets_place: HomeForgetsPlace, three(), "bytes change while they are on their way";
+    canary_v10_frame_freed_early: FrameFreedEarly, two(), "a frame is freed while bytes are on their way from or to it";
+    canary_v13_free_recalls_nobody: FreeRecallsNobody, two_freeing(), "a line is freed while somebody has it";
+    canary_v14_eviction_writes_back: EvictionWritesBack, two_evicting(), "bytes change while they are on their way";
+    canary_v15_stale_eviction_believed: StaleEvictionBelieved, three_evicting(), "may read version 0 of line 0, the latest is 1";
+    canary_v17_grants_wrap: GrantsWrap, two_at_32_bits(), "waits for ever";
+    canary_v18_frame_leaks: FrameLeaks, two_freeing(), "is busy with nothing";
+    canary_held_believed: HeldBelieved, two(), "an upgrade of a copy that is gone";
+    canary_early_recall_forgotten: EarlyRecallForgotten, two(), "waits for ever";
+    canary_acks_not_awaited: AcksNotAwaited, three(), "may read version 0 of line 0, the latest is 1";
+    canary_lost_served: LostServed, two_dying(), "may read version 0 of line 0, the latest is 1";
+    canary_dead_supplier_awaited: DeadSupplierAwaited, three_dying(), "the directory of line 0 is wrong about n2";
+    canary_stray_forgotten: StrayForgotten, three_dying(), "a frame is freed while bytes are on their way from or to it";
+    canary_early_leaver_kept: EarlyLeaverKept, three_evicting(), "the directory of line 0 is wrong about n2";
+}

@@ -1,0 +1,121 @@
+//! The simulated fabric under the suite of all fabrics, with several sets of capabilities.
+
+use farside_base::{AtomicScope, BackPressure, Capabilities};
+use farside_fabric::conformance::{Subject, run_case};
+use farside_fabric::{Fabric, conformance_suite};
+use farside_sim::fabric::{INFINIBAND, SHARED_MEMORY, SimNet, SimOptions, UNORDERED};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+struct Sim {
+    net: SimNet,
+    nodes: AtomicU64,
+    seed: u64,
+}
+
+impl Sim {
+    fn new(seed: u64, capabilities: Capabilities) -> Self {
+        let options = SimOptions { transcript_lines: 64, ..SimOptions::draw(seed, capabilities) };
+        Self { net: SimNet::new(seed, options), nodes: AtomicU64::new(0), seed }
+    }
+}
+
+impl Subject for Sim {
+    fn fabrics(&self, count: usize) -> Vec<Arc<dyn Fabric>> {
+        let node = |_| {
+            let number = self.nodes.fetch_add(1, Ordering::Relaxed);
+            self.net.fabric(&format!("node-{number}")) as Arc<dyn Fabric>
+        };
+        (0..count).map(node).collect()
+    }
+
+    fn settle(&self) {
+        if !self.net.step() {
+            std::thread::yield_now();
+        }
+    }
+
+    fn polls_max(&self) -> u64 {
+        1_000_000
+    }
+
+    fn seed(&self) -> u64 {
+        self.seed
+    }
+}
+
+const SMALL: Capabilities = Capabilities {
+    outstanding_max: 8,
+    slices_max: 2,
+    inline_bytes_max: 16,
+    send_bytes_max: 256,
+    transfer_bytes_max: 8192,
+    shared_receive_queue: false,
+    links_max: 64,
+    ..INFINIBAND
+};
+
+mod infiniband {
+    use super::*;
+    conformance_suite!(Sim::new(1, INFINIBAND));
+}
+
+mod shared_memory {
+    use super::*;
+    conformance_suite!(Sim::new(2, SHARED_MEMORY));
+}
+
+mod unordered {
+    use super::*;
+    conformance_suite!(Sim::new(3, UNORDERED));
+}
+
+mod no_byte_order {
+    use super::*;
+    conformance_suite!(Sim::new(4, Capabilities { byte_order: false, ..INFINIBAND }));
+}
+
+mod no_atomics_no_immediate {
+    use super::*;
+    conformance_suite!(Sim::new(
+        5,
+        Capabilities {
+            atomics: AtomicScope::None,
+            extended_atomics: false,
+            immediate: false,
+            one_sided: false,
+            sleep: false,
+            ..INFINIBAND
+        }
+    ));
+}
+
+mod small {
+    use super::*;
+    conformance_suite!(Sim::new(6, SMALL));
+}
+
+/// The randomized cases with as many seeds as schedules, on every set of capabilities.
+#[test]
+fn randomized_cases_agree_with_their_oracles_on_100_seeds() {
+    let sets = [
+        INFINIBAND,
+        SHARED_MEMORY,
+        UNORDERED,
+        SMALL,
+        Capabilities { receiver_not_ready: BackPressure::AtPost, byte_order: false, ..INFINIBAND },
+    ];
+    for seed in 0..100 {
+        let set = sets[seed as usize % sets.len()];
+        for case in [
+            "random::one_sided_requests_agree_with_an_oracle",
+            "random::messages_agree_with_an_oracle",
+        ] {
+            let sim = Sim::new(seed, set);
+            let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                run_case(case, &sim);
+            }));
+            assert!(failed.is_ok(), "{case} fails on {:?}", sim.net);
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! The litmus tests at machine height: the pure coherence machines, exhaustively for up to two
+//! threads, by random walks beyond.
+
+use farside_sim::litmus::{CATALOG, Litmus, MemoryModel, Report, Verdict, machine_report};
+
+/// Random walks of each test of three and of four threads.
+const WALKS: [u64; 2] = [10_000, 20_000];
+
+/// Every `of`th test from `part` on holds, and shows what it should.
+fn hold(part: usize, of: usize, threads: std::ops::RangeInclusive<usize>) {
+    let chosen = |litmus: &&Litmus| threads.contains(&litmus.threads.len());
+    for litmus in CATALOG.iter().filter(chosen).skip(part).step_by(of) {
+        let walks = WALKS[usize::from(litmus.threads.len() > 3)];
+        let report = machine_report(litmus, 0, walks).and_then(Report::holds);
+        let report = report.unwrap_or_else(|text| panic!("{text}"));
+        // The machine is as weak as the model, and the search strong enough to show it.
+        if litmus.verdict(MemoryModel::Pso) == Verdict::Allowed {
+            assert!(report.witness_seen() > 0, "never seen:\n{report}");
+        }
+        if threads == (1..=2) {
+            assert_eq!(report.allowed_unseen().count(), 0, "{report}");
+        }
+    }
+}
+
+#[test]
+fn two_threads_exhaustively_first_half() {
+    hold(0, 2, 1..=2);
+}
+
+#[test]
+fn two_threads_exhaustively_second_half() {
+    hold(1, 2, 1..=2);
+}
+
+#[test]
+fn more_threads_by_random_walks_first_half() {
+    hold(0, 2, 3..=4);
+}
+
+#[test]
+fn more_threads_by_random_walks_second_half() {
+    hold(1, 2, 3..=4);
+}
+
+#[cfg(canary)]
+mod canary {
+    use super::CATALOG;
+    use farside_protocol::coherence::{Coherence, Mutant};
+    use farside_sim::litmus::{LIMITS, MemoryModel, Report, machine_walks_with};
+
+    /// Which test shows the defect first, and how.
+    fn caught(mutant: Mutant) -> Option<String> {
+        let machine = |node| Coherence::with_mutant(node, &LIMITS, mutant);
+        CATALOG.iter().find_map(|litmus| {
+            let seen = machine_walks_with(litmus, 0, 2_000, &machine);
+            let report = seen.map(|seen| Report::new(litmus, "machine", MemoryModel::Pso, &seen));
+            report.and_then(Report::holds).err()
+        })
+    }
+
+    /// Defects that healthy nodes can run into; the others need a death, a lock or a free.
+    const DEFECTS: [Mutant; 14] = [
+        Mutant::EvictionQueuedBehindRecall,
+        Mutant::LevelFallsAfterPlace,
+        Mutant::PerformedTwice,
+        Mutant::EarlyWrite,
+        Mutant::DataIsEnough,
+        Mutant::GrantIsEnough,
+        Mutant::QueueReorders,
+        Mutant::FrameFreedEarly,
+        Mutant::EvictionWritesBack,
+        Mutant::StaleEvictionBelieved,
+        Mutant::HeldBelieved,
+        Mutant::EarlyRecallForgotten,
+        Mutant::HomeLevelFallsLate,
+        Mutant::AcksNotAwaited,
+    ];
+
+    #[test]
+    fn canary_litmus_walks_catch_defects() {
+        for mutant in DEFECTS {
+            assert!(caught(mutant).is_some(), "{mutant:?} escapes the litmus tests");
+        }
+    }
+}

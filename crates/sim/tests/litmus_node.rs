@@ -1,0 +1,33 @@
+//! The litmus tests at node height: whole nodes on the simulated fabric.
+
+use farside_sim::litmus::{CATALOG, MemoryModel, NodeSubject, Report, Verdict, observe};
+
+/// Runs of each test; `FARSIDE_RUNS` overrides it.
+fn runs() -> u64 {
+    std::env::var("FARSIDE_RUNS").ok().and_then(|text| text.parse().ok()).unwrap_or(150)
+}
+
+/// Every `of`th test from `part` on shows nothing forbidden.
+fn hold(part: usize, of: usize) {
+    for (number, litmus) in CATALOG.iter().enumerate().skip(part).step_by(of) {
+        let seed = number as u64 * 1_000_000;
+        let mut subject = NodeSubject::new(seed);
+        let seen =
+            observe(litmus, &mut subject, seed, runs()).unwrap_or_else(|stuck| panic!("{stuck}"));
+        let report = Report::new(litmus, "node", MemoryModel::Pso, &seen);
+        let report = report.holds().unwrap_or_else(|text| panic!("{text}"));
+        if litmus.verdict(MemoryModel::Pso) == Verdict::Forbidden {
+            assert_eq!(report.witness_seen(), 0, "{report}");
+        }
+    }
+}
+
+#[test]
+fn litmus_node_first_half() {
+    hold(0, 2);
+}
+
+#[test]
+fn litmus_node_second_half() {
+    hold(1, 2);
+}

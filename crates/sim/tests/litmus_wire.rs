@@ -1,0 +1,26 @@
+//! The litmus tests at wire height: real threads over the shared-memory fabric.
+
+use farside_fabric_shm::ShmFabric;
+use farside_sim::litmus::{CATALOG, MemoryModel, Placement, Report, WireSubject, run_free};
+use std::sync::Arc;
+
+/// Rounds of each test and placement; `FARSIDE_RUNS` overrides it.
+fn rounds() -> u64 {
+    std::env::var("FARSIDE_RUNS").ok().and_then(|text| text.parse().ok()).unwrap_or(15)
+}
+
+#[test]
+fn litmus_wire_shm() {
+    for (number, litmus) in CATALOG.iter().enumerate() {
+        for placement in Placement::all(litmus) {
+            let name = format!("litmus-{}-{number}-{}", std::process::id(), placement.name);
+            let subject =
+                WireSubject::start(&name, &placement, &|| Arc::new(ShmFabric::new().unwrap()));
+            let subject = subject.unwrap_or_else(|error| panic!("{}: {error}", litmus.name));
+            let seen = run_free(litmus, &subject, &placement, number as u64, rounds());
+            let seen = seen.unwrap_or_else(|stuck| panic!("{stuck}"));
+            let report = Report::new(litmus, "wire", MemoryModel::Pso, &seen);
+            report.holds().unwrap_or_else(|text| panic!("{} {text}", placement.name));
+        }
+    }
+}

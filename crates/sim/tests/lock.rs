@@ -1,0 +1,144 @@
+//! Exhaustive search over the lock machines. The numbers of states are asserted, so that a change of
+//! the machine or of the model that shrinks what is searched is noticed.
+
+use farside_base::Limits;
+use farside_protocol::lock::{Ask, Mode, Patience};
+use farside_sim::explorer::Explorer;
+use farside_sim::model::lock::{Choice, Plan, Setup, System};
+
+const READ: Ask = Ask::Lock { mode: Mode::Read, patience: Patience::Wait };
+const WRITE: Ask = Ask::Lock { mode: Mode::Write, patience: Patience::Wait };
+const TRY_READ: Ask = Ask::Lock { mode: Mode::Read, patience: Patience::Try };
+const TRY_WRITE: Ask = Ask::Lock { mode: Mode::Write, patience: Patience::Try };
+const UPGRADE: Ask = Ask::Upgrade { patience: Patience::Wait };
+const TRY_UPGRADE: Ask = Ask::Upgrade { patience: Patience::Try };
+
+/// Visits every state and compares how many there are.
+fn explore(setup: Setup, states: u64) {
+    let coverage = Explorer::new().explore(&System::new(setup)).holds();
+    let coverage = coverage.unwrap_or_else(|transcript| panic!("{transcript}"));
+    assert_eq!(coverage.states, states, "{coverage:?}");
+    assert!(coverage.ends > 0);
+}
+
+/// A session that asks for the whole of line 0.
+fn one(node: u16, asks: u8, menu: &[Ask]) -> Plan {
+    Plan::new(node, asks, menu.iter().map(|ask| Choice::whole(0, *ask)).collect())
+}
+
+/// Writing the lines in this order.
+fn lines(lines: &[usize]) -> Vec<Choice> {
+    lines.iter().map(|line| Choice::whole(*line, WRITE)).collect()
+}
+
+fn setup(nodes: u16, sessions: Vec<Plan>) -> Setup {
+    Setup { nodes, sessions, ..Setup::default() }
+}
+
+#[test]
+fn two_nodes_write() {
+    explore(setup(2, vec![one(0, 2, &[WRITE]), one(1, 2, &[WRITE])]), 570);
+}
+
+#[test]
+fn three_nodes_read_and_write() {
+    explore(setup(3, (0..3).map(|node| one(node, 1, &[READ, WRITE])).collect()), 13_023);
+}
+
+#[test]
+fn two_sessions_of_the_delegate() {
+    let sessions = vec![one(0, 1, &[WRITE]), one(1, 2, &[READ, WRITE]), one(1, 1, &[WRITE])];
+    explore(setup(2, sessions), 32_457);
+}
+
+#[test]
+fn tries() {
+    let sessions =
+        vec![one(0, 1, &[WRITE]), one(1, 2, &[READ, TRY_WRITE]), one(2, 1, &[TRY_WRITE, TRY_READ])];
+    explore(setup(3, sessions), 53_062);
+}
+
+#[test]
+fn upgrades() {
+    let both = [READ, UPGRADE];
+    explore(setup(2, vec![one(0, 2, &both), one(1, 2, &both)]), 2_380);
+    let tries = [READ, UPGRADE, TRY_UPGRADE];
+    explore(setup(2, vec![one(0, 2, &both), one(1, 2, &tries), one(1, 1, &[WRITE])]), 164_193);
+}
+
+#[test]
+fn ranges_that_overlap_and_ranges_that_do_not() {
+    let menu = || {
+        vec![
+            Choice::part(0, 0, 8, WRITE),
+            Choice::part(0, 8, 8, WRITE),
+            Choice::part(0, 0, 16, READ),
+        ]
+    };
+    explore(setup(2, vec![Plan::new(0, 2, menu()), Plan::new(1, 2, menu())]), 49_752);
+    let sessions = [0, 1, 1].map(|node| Plan::new(node, 1, menu()));
+    explore(setup(2, sessions.into()), 34_581);
+}
+
+#[test]
+fn waits_are_cancelled() {
+    let cancels = |plan: Plan| plan.with_cancels(1);
+    let sessions = vec![one(0, 1, &[WRITE]), cancels(one(1, 2, &[WRITE])), one(2, 1, &[READ])];
+    explore(setup(3, sessions), 55_475);
+    let upgrade = [READ, UPGRADE];
+    explore(setup(2, vec![cancels(one(0, 2, &upgrade)), cancels(one(1, 2, &upgrade))]), 15_667);
+}
+
+#[test]
+fn sessions_are_closed() {
+    let menu = [READ, UPGRADE, WRITE];
+    let sessions = vec![one(0, 2, &menu).with_close(), one(1, 2, &menu).with_close()];
+    explore(setup(2, sessions), 39_856);
+    let sessions = vec![one(0, 1, &[WRITE]), one(1, 2, &[WRITE]).with_close(), one(2, 1, &[WRITE])];
+    explore(setup(3, sessions), 28_843);
+}
+
+#[test]
+fn a_delegate_a_home_and_anybody_die() {
+    let sessions = || vec![one(0, 1, &[WRITE]), one(1, 2, &[WRITE]), one(2, 1, &[WRITE])];
+    explore(Setup { mortal: vec![1], ..setup(3, sessions()) }, 42_667);
+    explore(Setup { mortal: vec![0], ..setup(3, sessions()) }, 39_732);
+    let sessions = vec![one(1, 2, &[READ, WRITE]), one(2, 1, &[WRITE])];
+    explore(Setup { mortal: vec![0, 1, 2], ..setup(3, sessions) }, 114_487);
+}
+
+#[test]
+fn delegations_are_offered_back() {
+    let limits = Limits { lock_delegations_max: 0, ..Setup::default().limits };
+    let sessions = vec![one(0, 2, &[WRITE]), one(1, 2, &[WRITE]), one(1, 1, &[WRITE])];
+    explore(Setup { limits, ..setup(2, sessions) }, 73_309);
+    let sessions = vec![Plan::new(0, 1, lines(&[0, 1])), Plan::new(1, 3, lines(&[0, 1]))];
+    explore(Setup { homes: vec![0, 0], ..setup(2, sessions) }, 21_727);
+}
+
+#[test]
+fn delegations_come_with_the_second_grant() {
+    let limits = Limits { lock_delegate_after: 2, ..Setup::default().limits };
+    let sessions = vec![one(0, 1, &[WRITE]), one(1, 2, &[WRITE]), one(1, 2, &[WRITE])];
+    explore(Setup { limits, ..setup(2, sessions) }, 31_227);
+}
+
+#[test]
+fn two_lines_in_any_order() {
+    let sessions = |nodes: [u16; 2]| nodes.map(|node| Plan::new(node, 2, lines(&[0, 1]))).into();
+    explore(Setup { homes: vec![0, 1], ..setup(2, sessions([0, 1])) }, 21_271);
+    explore(Setup { homes: vec![2, 2], ..setup(3, sessions([0, 1])) }, 60_359);
+    explore(Setup { homes: vec![0, 1], ..setup(3, sessions([0, 2])) }, 38_115);
+}
+
+#[test]
+fn rings_of_two_and_three() {
+    let ring = |node, first, second| Plan::in_order(node, lines(&[first, second]));
+    let sessions = vec![ring(1, 0, 1), ring(1, 1, 0), one(0, 1, &[WRITE])];
+    explore(Setup { homes: vec![0, 1], ..setup(2, sessions) }, 87_022);
+    let sessions = vec![ring(0, 0, 1), ring(1, 1, 0)];
+    explore(Setup { homes: vec![2, 2], ..setup(3, sessions) }, 11_220);
+    let limits = Limits { lock_delegate_after: u32::MAX, ..Setup::default().limits };
+    let sessions = vec![ring(0, 0, 1), ring(1, 1, 2), ring(2, 2, 0)];
+    explore(Setup { homes: vec![0, 1, 2], limits, ..setup(3, sessions) }, 188_765);
+}

@@ -1,0 +1,38 @@
+//! Whole nodes on the simulated fabric, from seeds. `FARSIDE_RUNS` sets how many runs each test
+//! makes, `FARSIDE_SEED` the first seed; a failure prints the line that repeats it.
+
+use farside_sim::cluster::{Scenario, simulate};
+
+fn setting(name: &str, default: u64) -> u64 {
+    match std::env::var(name) {
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name} must be a number, not {text}")),
+        Err(_) => default,
+    }
+}
+
+/// Makes the runs; operations on words, failures, evictions.
+fn many(salt: u64, faults: bool) -> (usize, u64, u64) {
+    let first = setting("FARSIDE_SEED", 0).wrapping_add(salt << 32);
+    let (mut operations, mut failed, mut evictions) = (0, 0, 0);
+    for seed in first..first + setting("FARSIDE_RUNS", 300) {
+        let summary =
+            simulate(Scenario::draw(seed, faults)).unwrap_or_else(|trouble| panic!("{trouble}"));
+        operations += summary.history.len();
+        failed += summary.failed;
+        evictions += summary.evictions;
+    }
+    (operations, failed, evictions)
+}
+
+#[test]
+fn simulation_with_delays() {
+    let (operations, failed, evictions) = many(1, false);
+    assert_eq!(failed, 0, "nothing fails while nobody dies");
+    assert!(operations > 0 && evictions > 0, "{operations} operations, {evictions} evictions");
+}
+
+#[test]
+fn simulation_with_deaths() {
+    let (operations, failed, _) = many(2, true);
+    assert!(operations > 0 && failed > 0, "deaths are noticed: {failed} of {operations}");
+}
