@@ -1,0 +1,150 @@
+//! One user's spare record blocks, oldest first. A replaced record's block goes to whoever replaced
+//! it and is used again for a later record under the next generation, so that readers who still hold
+//! the old entry see that it is gone (or, if they are quick, read the old record whole).
+//!
+//! What is absent: blocks do not move between users, and what a user's process holds at its death
+//! stays allocated.
+
+use super::hash::scramble;
+use farside::{GlobalAddress, LineSize, NodeId};
+use std::collections::VecDeque;
+
+/// Most spare blocks of one class.
+pub(super) const BLOCKS_MAX: usize = 64;
+/// Most bytes of spare blocks of one class, unless that is less than two blocks.
+const BYTES_MAX: u64 = 1 << 20;
+
+/// The size of a block: records of a class fit each other's blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct BlockClass {
+    pub(super) line: LineSize,
+    pub(super) lines: u32,
+}
+
+impl BlockClass {
+    /// The smallest class for a record of so many lines: exact up to eight, then in steps of an
+    /// eighth, so that records which grow a little keep to one class.
+    pub(super) fn fitting(line: LineSize, lines: u32) -> Self {
+        let step = 1 << lines.max(8).ilog2().saturating_sub(3);
+        Self { line, lines: lines.next_multiple_of(step) }
+    }
+
+    /// Bytes of a block.
+    pub(super) fn bytes(self) -> u64 {
+        self.line.bytes() as u64 * u64::from(self.lines)
+    }
+}
+
+/// Memory for one record, and the generation of the record that it held last.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Block {
+    pub(super) address: GlobalAddress,
+    pub(super) class: BlockClass,
+    pub(super) generation: u32,
+}
+
+/// Spare blocks by class.
+#[derive(Debug)]
+pub(super) struct Pool {
+    classes: Vec<(BlockClass, VecDeque<Block>)>,
+    blocks_max: usize,
+    state: u64,
+}
+
+impl Pool {
+    /// An empty pool for so many blocks of a class at most; `seed` starts the generations of blocks
+    /// that come from the allocator.
+    pub(super) fn new(blocks_max: usize, seed: u64) -> Self {
+        Self { classes: Vec::new(), blocks_max, state: seed }
+    }
+
+    /// A spare block of the class, with its next generation.
+    pub(super) fn take(&mut self, class: BlockClass) -> Option<Block> {
+        let (_, blocks) = self.classes.iter_mut().find(|(c, _)| *c == class)?;
+        let mut block = blocks.pop_front()?;
+        block.generation = next_generation(block.generation);
+        Some(block)
+    }
+
+    /// The generation for a block that the allocator gave: random, since the memory may have been a
+    /// block of this table before.
+    pub(super) fn first_generation(&mut self) -> u32 {
+        self.state = scramble(self.state);
+        next_generation((self.state >> 32) as u32)
+    }
+
+    /// Keeps a block; returns one for the allocator when there are too many.
+    pub(super) fn put(&mut self, block: Block) -> Option<Block> {
+        let blocks = match self.classes.iter_mut().position(|(class, _)| *class == block.class) {
+            Some(at) => &mut self.classes[at].1,
+            None => {
+                self.classes.push((block.class, VecDeque::new()));
+                &mut self.classes.last_mut().expect("pushed just now").1
+            }
+        };
+        blocks.push_back(block);
+        let by_bytes = (BYTES_MAX / block.class.bytes()).max(2) as usize;
+        if blocks.len() > by_bytes.min(self.blocks_max) {
+            return blocks.pop_front();
+        }
+        None
+    }
+
+    /// Forgets the blocks that a dead node was home of.
+    pub(super) fn forget_home(&mut self, node: NodeId) {
+        for (_, blocks) in &mut self.classes {
+            blocks.retain(|block| block.address.home() != node);
+        }
+    }
+
+    /// Takes any block, to give it back to the allocator.
+    pub(super) fn drain_one(&mut self) -> Option<Block> {
+        self.classes.iter_mut().find_map(|(_, blocks)| blocks.pop_front())
+    }
+}
+
+/// The generation after this one; never 0, which stands for "no record".
+fn next_generation(generation: u32) -> u32 {
+    generation.wrapping_add(1).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(number: u64, generation: u32) -> Block {
+        Block {
+            address: GlobalAddress::new(
+                NodeId((number % 2) as u16),
+                LineSize::DEFAULT,
+                number << 9,
+            )
+            .unwrap(),
+            class: BlockClass { line: LineSize::DEFAULT, lines: 3 },
+            generation,
+        }
+    }
+
+    #[test]
+    fn classes_waste_an_eighth_at_most() {
+        for lines in 1..10_000 {
+            let class = BlockClass::fitting(LineSize::DEFAULT, lines);
+            assert!(class.lines >= lines && class.lines - lines <= lines / 8, "{lines}");
+            assert_eq!(BlockClass::fitting(LineSize::DEFAULT, class.lines), class, "stable");
+        }
+    }
+
+    #[test]
+    fn oldest_first_under_the_next_generation_and_bounded() {
+        let mut pool = Pool::new(BLOCKS_MAX, 1);
+        assert_eq!(pool.take(block(0, 0).class), None);
+        for number in 0..BLOCKS_MAX as u64 {
+            assert_eq!(pool.put(block(number, u32::MAX)), None);
+        }
+        assert_eq!(pool.put(block(99, 5)), Some(block(0, u32::MAX)));
+        assert_eq!(pool.take(block(0, 0).class), Some(block(1, 1)));
+        pool.forget_home(NodeId(1));
+        assert_eq!(pool.take(block(0, 0).class), Some(block(2, 1)));
+        assert_eq!(std::iter::from_fn(|| pool.drain_one()).count(), 30);
+    }
+}

@@ -1,0 +1,276 @@
+//! What goes over the whole table: scanning, counting, clearing away what died, giving back.
+//!
+//! A walk goes through the tags of each bucket number of each partition in rising order. A bucket
+//! covers the tags that share its prefix, splits only make ranges smaller, and a bucket's line is read
+//! in one step, so every key that is there all the time is met exactly once, whatever splits meanwhile.
+
+use super::error::DhtError;
+use super::hash::scramble;
+use super::layout::{BUCKETS, Bucket, BucketState, Entry, ROOT_HEADER, SLOTS, TAG_BITS};
+use super::root::read_root;
+use super::space::Space;
+use super::table::{Change, Purpose, Sought, Table};
+
+/// Times that one tag's records may change under a scan before it says `Busy`.
+const ATTEMPTS_MAX: u32 = 1 << 16;
+
+/// A key and its value.
+type Record = (Vec<u8>, Vec<u8>);
+
+/// What a walk over the table met.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ScanReport {
+    /// Records visited.
+    pub records: u64,
+    /// Records whose bucket lives but whose bytes died with a node.
+    pub lost_records: u64,
+    /// Buckets that died with a node, with an unknown number of records.
+    pub lost_buckets: u64,
+    /// The first error among the lost.
+    pub first_error: Option<DhtError>,
+}
+
+impl ScanReport {
+    fn lose(&mut self, error: DhtError) {
+        self.first_error.get_or_insert(error);
+    }
+}
+
+/// Where a walk is: a range of tags that one bucket covers.
+#[derive(Clone, Copy)]
+struct Position {
+    partition: usize,
+    index: usize,
+    tag: u32,
+}
+
+impl Position {
+    const START: Self = Self { partition: 0, index: 0, tag: 0 };
+
+    /// A hash that belongs there.
+    fn hash(self, partition_bits: u32) -> u64 {
+        let low = ((self.index as u64) << 32).div_ceil(BUCKETS as u64);
+        let high = (self.partition as u64) << (64 - partition_bits);
+        high | (u64::from(self.tag) << (64 - partition_bits - TAG_BITS)) | low
+    }
+
+    /// The place of the first tag at or after `tag`; `None` at the end of the table.
+    fn advance(self, tag: u32, partitions: usize) -> Option<Self> {
+        if tag >> TAG_BITS == 0 {
+            return Some(Self { tag, ..self });
+        }
+        if self.index + 1 < BUCKETS {
+            return Some(Self { index: self.index + 1, tag: 0, ..self });
+        }
+        let partition = self.partition + 1;
+        (partition < partitions).then_some(Self { partition, ..Self::START })
+    }
+}
+
+/// The entries of a bucket that are its own, and the first tag after its range.
+fn own_entries(bucket: &Bucket) -> (Vec<Entry>, u32) {
+    // While a split is under way the upper half may have gone to the child already.
+    let frozen = bucket.state() == Some(BucketState::Frozen);
+    let depth = (bucket.depth() + u32::from(frozen)).min(TAG_BITS);
+    let end = bucket.prefix() + (1 << (TAG_BITS - depth));
+    let entries = (0..SLOTS).map(|slot| bucket.entry(slot));
+    (entries.filter(|entry| !entry.is_free() && entry.tag() < end).collect(), end)
+}
+
+impl Table {
+    pub(super) fn scan<S: Space>(
+        &mut self,
+        space: &mut S,
+        mut visit: impl FnMut(&[u8], &[u8]),
+    ) -> Result<ScanReport, DhtError> {
+        let mut report = ScanReport::default();
+        self.walk(space, |table, space, position, found| {
+            let entries = match found {
+                Ok(entries) => entries,
+                Err(error) => {
+                    report.lost_buckets += 1;
+                    report.lose(error);
+                    return Ok(());
+                }
+            };
+            let mut tags: Vec<u32> = entries.iter().map(|entry| entry.tag()).collect();
+            tags.sort_unstable();
+            tags.dedup();
+            for tag in tags {
+                for (key, value) in
+                    table.records_of(space, Position { tag, ..position }, &mut report)?
+                {
+                    report.records += 1;
+                    visit(&key, &value);
+                }
+            }
+            Ok(())
+        })?;
+        Ok(report)
+    }
+
+    /// An estimate of the number of records out of `samples` random buckets.
+    pub(super) fn len_estimate<S: Space>(
+        &mut self,
+        space: &mut S,
+        samples: u32,
+    ) -> Result<u64, DhtError> {
+        let mut sum = 0.0;
+        for sample in 0..samples {
+            let hash = scramble(self.shape.table ^ u64::from(sample));
+            match self.locate(space, hash, Purpose::Read) {
+                Ok(_) => {
+                    let (entries, end) = own_entries(&self.bucket);
+                    let share = f64::from(end - self.bucket.prefix()) / f64::from(1 << TAG_BITS);
+                    sum += entries.len() as f64 / share;
+                }
+                Err(error) if error.is_lost() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let buckets = (BUCKETS << self.shape.partition_bits) as f64;
+        Ok((sum * buckets / f64::from(samples.max(1))).round() as u64)
+    }
+
+    /// Takes out the entries whose records died; their keys can be put anew then.
+    pub(super) fn forget_lost<S: Space>(&mut self, space: &mut S) -> Result<u64, DhtError> {
+        let mut forgotten = 0;
+        self.walk(space, |table, space, position, found| {
+            for entry in found.unwrap_or_default() {
+                match table.read_any(space, entry) {
+                    Err(error) if error.is_lost() => {}
+                    Err(error) => return Err(error),
+                    Ok(_) => continue,
+                }
+                let tag = entry.tag();
+                let hash = Position { tag, ..position }.hash(table.shape.partition_bits);
+                let place = table.locate(space, hash, Purpose::Change)?;
+                let slot = (0..SLOTS).find(|slot| table.bucket.entry(*slot) == entry);
+                let sought = Sought { key: &[], hash, tag };
+                let Some(slot) = slot else { continue };
+                if let Change::Done =
+                    table.exchange(space, place, &sought, slot, entry, Entry::FREE)?
+                {
+                    forgotten += 1;
+                }
+            }
+            Ok(())
+        })?;
+        Ok(forgotten)
+    }
+
+    /// Frees the whole table. Nobody else may use it any more.
+    pub(super) fn destroy<S: Space>(&mut self, space: &mut S) -> Result<(), DhtError> {
+        self.walk(space, |_, space, _, found| {
+            for entry in found.unwrap_or_default() {
+                if let Some(address) = entry.address() {
+                    let _ = space.free(address);
+                }
+            }
+            Ok(())
+        })?;
+        self.drain_pool(space);
+        let (_, mut segments) = read_root(space, self.root)?;
+        while let Some(segment) = segments.pop() {
+            if let Ok(header) = self.header(space, segment) {
+                segments.extend((0..TAG_BITS).filter_map(|number| header.child(number)));
+                let _ = space.free(segment);
+            }
+        }
+        space.write(self.root, &[0; ROOT_HEADER])?;
+        space.fence()?;
+        Ok(space.free(self.root)?)
+    }
+
+    /// Gives the spare blocks back.
+    pub(super) fn drain_pool<S: Space>(&mut self, space: &mut S) {
+        while let Some(block) = self.pool.drain_one() {
+            self.discard(space, block);
+        }
+    }
+
+    /// Goes over all buckets, each with its entries or the reason why it is lost.
+    fn walk<S: Space>(
+        &mut self,
+        space: &mut S,
+        mut each: impl FnMut(
+            &mut Self,
+            &mut S,
+            Position,
+            Result<Vec<Entry>, DhtError>,
+        ) -> Result<(), DhtError>,
+    ) -> Result<(), DhtError> {
+        let bits = self.shape.partition_bits;
+        let mut next = Some(Position::START);
+        while let Some(position) = next {
+            let end = match self.locate(space, position.hash(bits), Purpose::Read) {
+                Ok(_) => {
+                    let (entries, end) = own_entries(&self.bucket);
+                    each(self, space, position, Ok(entries))?;
+                    end
+                }
+                Err(error) if error.is_lost() => {
+                    each(self, space, position, Err(error))?;
+                    self.end_of_lost(position)
+                }
+                Err(error) => return Err(error),
+            };
+            next = position.advance(end, 1 << bits);
+        }
+        Ok(())
+    }
+
+    /// The first tag after those that the directory sends to the same segment as `lost`.
+    fn end_of_lost(&self, lost: Position) -> u32 {
+        let bits = self.shape.partition_bits;
+        let step = 1 << (TAG_BITS - self.directory.tag_bits());
+        let segment = self.directory.lookup(lost.hash(bits));
+        let mut tag = (lost.tag & !(step - 1)) + step;
+        while tag >> TAG_BITS == 0
+            && self.directory.lookup(Position { tag, ..lost }.hash(bits)) == segment
+        {
+            tag += step;
+        }
+        tag
+    }
+
+    /// The records with one tag, all as they were at one time or each as it was at some time since.
+    fn records_of<S: Space>(
+        &mut self,
+        space: &mut S,
+        position: Position,
+        report: &mut ScanReport,
+    ) -> Result<Vec<Record>, DhtError> {
+        let hash = position.hash(self.shape.partition_bits);
+        'again: for _ in 0..ATTEMPTS_MAX {
+            match self.locate(space, hash, Purpose::Read) {
+                Ok(_) => {}
+                Err(error) if error.is_lost() => {
+                    report.lost_buckets += 1;
+                    report.lose(error);
+                    return Ok(Vec::new());
+                }
+                Err(error) => return Err(error),
+            }
+            let candidates = self.bucket.candidates(position.tag);
+            let (mut records, mut lost) = (Vec::new(), Vec::new());
+            for slot in (0..SLOTS).filter(|slot| candidates >> slot & 1 == 1) {
+                let (mut key, mut value) = (Vec::new(), Vec::new());
+                match self.read_any(space, self.bucket.entry(slot)) {
+                    Ok(true) => {
+                        self.image.key_into(&mut key);
+                        self.image.value_into(&mut value);
+                        records.push((key, value));
+                    }
+                    Ok(false) => continue 'again,
+                    Err(error) if error.is_lost() => lost.push(error),
+                    Err(error) => return Err(error),
+                }
+            }
+            report.lost_records += lost.len() as u64;
+            lost.into_iter().for_each(|error| report.lose(error));
+            return Ok(records);
+        }
+        Err(DhtError::busy())
+    }
+}

@@ -1,0 +1,59 @@
+//! What the table needs of a memory: the session of the facade, and a test double that chooses
+//! interleavings and deaths by seed.
+
+use farside::{AllocationSpec, Error, GlobalAddress, Session};
+
+/// One program order over a global memory, as the table uses it.
+///
+/// What the table relies on: a read or write of bytes of one line is atomic; reads take effect in
+/// program order; a write takes effect at any time up to the next `fence` of its session, in any
+/// order to other lines; a fence that fails has ended all earlier writes too; `atomic` is one step. It
+/// does not rely on `atomic` ordering earlier writes.
+pub(super) trait Space {
+    fn read(&mut self, at: GlobalAddress, out: &mut [u8]) -> Result<(), Error>;
+    fn write(&mut self, at: GlobalAddress, bytes: &[u8]) -> Result<(), Error>;
+    fn fence(&mut self) -> Result<(), Error>;
+    fn atomic<R>(
+        &mut self,
+        at: GlobalAddress,
+        bytes: usize,
+        change: impl FnOnce(&mut [u8]) -> R,
+    ) -> Result<R, Error>;
+    fn alloc(&mut self, bytes: u64, spec: AllocationSpec) -> Result<GlobalAddress, Error>;
+    fn free(&mut self, at: GlobalAddress) -> Result<(), Error>;
+}
+
+impl Space for Session {
+    #[inline]
+    fn read(&mut self, at: GlobalAddress, out: &mut [u8]) -> Result<(), Error> {
+        Session::read(self, at, out)
+    }
+
+    #[inline]
+    fn write(&mut self, at: GlobalAddress, bytes: &[u8]) -> Result<(), Error> {
+        Session::write(self, at, bytes)
+    }
+
+    #[inline]
+    fn fence(&mut self) -> Result<(), Error> {
+        Session::fence(self)
+    }
+
+    #[inline]
+    fn atomic<R>(
+        &mut self,
+        at: GlobalAddress,
+        bytes: usize,
+        change: impl FnOnce(&mut [u8]) -> R,
+    ) -> Result<R, Error> {
+        Session::atomic(self, at, bytes, change)
+    }
+
+    fn alloc(&mut self, bytes: u64, spec: AllocationSpec) -> Result<GlobalAddress, Error> {
+        self.alloc_with(bytes, spec)
+    }
+
+    fn free(&mut self, at: GlobalAddress) -> Result<(), Error> {
+        Session::free(self, at)
+    }
+}

@@ -1,0 +1,282 @@
+//! Growth: a segment whose bucket is full splits into itself and a child, bucket by bucket, while
+//! everybody goes on. Each step is one atomic change and can be repeated by anybody, so a split that
+//! its starter did not live to finish is finished by whoever needs it.
+//!
+//! ```text
+//! parent's header   announce: the child's address                      ... finish: depth + 1
+//! parent's bucket             freeze -------------------> drop, depth + 1
+//! child's bucket    pending            fill from frozen
+//! ```
+//! A key that moves is the parent's until the child's bucket is filled, and the child's from then on:
+//! whoever finds the parent's bucket frozen and the key on the move settles the bucket first.
+
+use super::error::DhtError;
+use super::layout::{
+    BUCKET_BYTES, BUCKETS, Bucket, BucketMut, BucketState, SEGMENT_BYTES, SegmentHeader,
+    SegmentHeaderMut, TAG_BITS, bucket_address, bucket_line, goes_to_child,
+};
+use super::space::Space;
+use super::table::{BucketPlace, Table};
+use farside::{AllocationHint, AllocationSpec, ErrorCode, GlobalAddress};
+
+/// Which bucket a step of a split is about.
+#[derive(Clone, Copy)]
+struct Step {
+    parent: GlobalAddress,
+    child: GlobalAddress,
+    index: usize,
+    depth: u32,
+}
+
+/// What freezing found.
+enum Frozen {
+    /// Its entries; nobody changes them until the step is done.
+    Entries,
+    /// The bucket's split at this depth is over.
+    Over,
+    /// The bucket waits for its own entries.
+    Pending,
+}
+
+impl Table {
+    /// Splits the segment of a full bucket; the bucket that `locate` read last.
+    pub(super) fn grow<S: Space>(
+        &mut self,
+        space: &mut S,
+        full: BucketPlace,
+    ) -> Result<(), DhtError> {
+        let depth = self.bucket.depth();
+        if depth >= TAG_BITS {
+            return Err(DhtError::BucketFull);
+        }
+        let header = self.header(space, full.segment)?;
+        let child = match header.child(depth) {
+            Some(child) => child,
+            None if header.depth() < depth => {
+                // Another bucket of the split before is not done yet.
+                let before = depth - 1;
+                let child = header.child(before).ok_or(DhtError::Damaged(full.segment))?;
+                return self.split(space, full.segment, child, before);
+            }
+            None => {
+                let prefix = self.bucket.prefix() | 1 << (TAG_BITS - 1 - depth);
+                let new =
+                    self.new_child(space, full.segment, header.partition(), prefix, depth + 1)?;
+                let announced = space.atomic(full.segment, BUCKET_BYTES, |line| {
+                    SegmentHeaderMut(line).announce(depth, new)
+                })?;
+                if announced != Some(new) {
+                    let _ = space.free(new);
+                }
+                match announced {
+                    Some(child) => child,
+                    None => return Ok(()),
+                }
+            }
+        };
+        self.split(space, full.segment, child, depth)
+    }
+
+    /// Moves what is left to move of an announced split.
+    fn split<S: Space>(
+        &mut self,
+        space: &mut S,
+        parent: GlobalAddress,
+        child: GlobalAddress,
+        depth: u32,
+    ) -> Result<(), DhtError> {
+        for index in 0..BUCKETS {
+            self.settle(space, Step { parent, child, index, depth })?;
+        }
+        Ok(space.atomic(parent, BUCKET_BYTES, |line| SegmentHeaderMut(line).finish(depth))?)
+    }
+
+    /// Goes on with the split of a frozen bucket; the one that `locate` read last.
+    pub(super) fn settle_child<S: Space>(
+        &mut self,
+        space: &mut S,
+        frozen: BucketPlace,
+    ) -> Result<(), DhtError> {
+        let depth = self.bucket.depth();
+        let child = self.child(space, frozen.segment, depth)?;
+        let (parent, index) = (frozen.segment, frozen.index);
+        self.settle(space, Step { parent, child, index, depth })
+    }
+
+    /// Brings a pending bucket its entries.
+    pub(super) fn settle_pending<S: Space>(
+        &mut self,
+        space: &mut S,
+        pending: BucketPlace,
+    ) -> Result<(), DhtError> {
+        let (child, index) = (pending.segment, pending.index);
+        let step = self.step_into(space, child, index)?;
+        self.settle(space, step)
+    }
+
+    /// The step that fills a bucket of `child`.
+    fn step_into<S: Space>(
+        &mut self,
+        space: &mut S,
+        child: GlobalAddress,
+        index: usize,
+    ) -> Result<Step, DhtError> {
+        let header = self.header(space, child)?;
+        let parent = header.parent().ok_or(DhtError::Damaged(child))?;
+        let depth = header.created().checked_sub(1).ok_or(DhtError::Damaged(child))?;
+        Ok(Step { parent, child, index, depth })
+    }
+
+    /// Does one bucket's share of a split, after those of its ancestors that it waits for.
+    fn settle<S: Space>(&mut self, space: &mut S, step: Step) -> Result<(), DhtError> {
+        let mut steps = vec![step];
+        let mut entries = Bucket([0; BUCKET_BYTES]);
+        while let Some(step) = steps.last().copied() {
+            match self.freeze(space, step, &mut entries)? {
+                Frozen::Over => {}
+                Frozen::Pending if steps.len() > TAG_BITS as usize => {
+                    return Err(DhtError::Damaged(step.parent));
+                }
+                Frozen::Pending => {
+                    steps.push(self.step_into(space, step.parent, step.index)?);
+                    continue;
+                }
+                Frozen::Entries => match self.fill(space, step, &entries) {
+                    Err(error) if !error.is_lost() => return Err(error),
+                    // A child that died takes its half with it; the other half goes on.
+                    Ok(()) | Err(_) => self.drop_moved(space, step, &entries)?,
+                },
+            }
+            steps.pop();
+        }
+        Ok(())
+    }
+
+    fn freeze<S: Space>(
+        &mut self,
+        space: &mut S,
+        step: Step,
+        entries: &mut Bucket,
+    ) -> Result<Frozen, DhtError> {
+        let address = bucket_of(step.parent, step.index)?;
+        let table = self.shape.table;
+        let frozen = space.atomic(address, BUCKET_BYTES, |line| {
+            let mut bucket = BucketMut(line);
+            let (depth, state) = bucket.stage(table)?;
+            if depth > step.depth {
+                return Some(Frozen::Over);
+            }
+            if depth < step.depth {
+                return None;
+            }
+            match state {
+                BucketState::Pending => return Some(Frozen::Pending),
+                BucketState::Normal => bucket.become_state(depth, BucketState::Frozen),
+                BucketState::Frozen => {}
+            }
+            entries.0.copy_from_slice(bucket.0);
+            Some(Frozen::Entries)
+        })?;
+        frozen.ok_or(DhtError::Damaged(address))
+    }
+
+    fn fill<S: Space>(&mut self, space: &mut S, step: Step, from: &Bucket) -> Result<(), DhtError> {
+        let address = bucket_of(step.child, step.index)?;
+        let table = self.shape.table;
+        let filled = space.atomic(address, BUCKET_BYTES, |line| {
+            let mut bucket = BucketMut(line);
+            let (depth, state) = bucket.stage(table)?;
+            if state == BucketState::Pending {
+                bucket.copy_entries(from, |tag| goes_to_child(tag, step.depth));
+                bucket.become_state(depth, BucketState::Normal);
+            }
+            Some(())
+        })?;
+        filled.ok_or(DhtError::Damaged(address))
+    }
+
+    fn drop_moved<S: Space>(
+        &mut self,
+        space: &mut S,
+        step: Step,
+        from: &Bucket,
+    ) -> Result<(), DhtError> {
+        let table = self.shape.table;
+        space.atomic(bucket_of(step.parent, step.index)?, BUCKET_BYTES, |line| {
+            let mut bucket = BucketMut(line);
+            if bucket.stage(table) == Some((step.depth, BucketState::Frozen)) {
+                bucket.copy_entries(from, |tag| !goes_to_child(tag, step.depth));
+                bucket.become_state(step.depth + 1, BucketState::Normal);
+            }
+        })?;
+        Ok(())
+    }
+
+    /// A new segment whose buckets wait for their entries: at the parent's home, so that a partition
+    /// lives and dies with one node, unless memory is short there.
+    fn new_child<S: Space>(
+        &mut self,
+        space: &mut S,
+        parent: GlobalAddress,
+        partition: u16,
+        prefix: u32,
+        depth: u32,
+    ) -> Result<GlobalAddress, DhtError> {
+        let header = SegmentHeader::new(self.shape.table, partition, prefix, depth, Some(parent));
+        let bucket = Bucket::new(self.shape.table, prefix, depth, BucketState::Pending);
+        new_segment(space, AllocationHint::Near(parent), &header, &bucket)
+    }
+
+    /// The segment that took the keys with bit `number` set out of `segment`.
+    pub(super) fn child<S: Space>(
+        &mut self,
+        space: &mut S,
+        segment: GlobalAddress,
+        number: u32,
+    ) -> Result<GlobalAddress, DhtError> {
+        let header = self.header(space, segment)?;
+        header.child(number).ok_or(DhtError::Damaged(segment))
+    }
+
+    /// Reads a segment's header.
+    pub(super) fn header<S: Space>(
+        &mut self,
+        space: &mut S,
+        segment: GlobalAddress,
+    ) -> Result<SegmentHeader, DhtError> {
+        let mut header = SegmentHeader([0; BUCKET_BYTES]);
+        space.read(segment, &mut header.0)?;
+        if !header.is_valid(self.shape.table) {
+            return Err(DhtError::Damaged(segment));
+        }
+        Ok(header)
+    }
+}
+
+fn bucket_of(segment: GlobalAddress, index: usize) -> Result<GlobalAddress, DhtError> {
+    bucket_address(segment, index).ok_or(DhtError::Damaged(segment))
+}
+
+/// Allocates and writes a segment of equal buckets; visible to all when this returns.
+pub(super) fn new_segment<S: Space>(
+    space: &mut S,
+    hint: AllocationHint,
+    header: &SegmentHeader,
+    bucket: &Bucket,
+) -> Result<GlobalAddress, DhtError> {
+    let spec = |hint| AllocationSpec { hint, line_size: Some(bucket_line()) };
+    let mut bytes = Vec::with_capacity(SEGMENT_BYTES);
+    bytes.extend_from_slice(&header.0);
+    for _ in 0..BUCKETS {
+        bytes.extend_from_slice(&bucket.0);
+    }
+    let segment = match space.alloc(SEGMENT_BYTES as u64, spec(hint)) {
+        Err(error) if error.code == ErrorCode::OutOfMemory => {
+            space.alloc(SEGMENT_BYTES as u64, spec(AllocationHint::Default))?
+        }
+        other => other?,
+    };
+    space.write(segment, &bytes)?;
+    space.fence()?;
+    Ok(segment)
+}

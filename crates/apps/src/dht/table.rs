@@ -1,0 +1,683 @@
+//! The operations on one key.
+//!
+//! The order of things that makes them linearizable per key, over a memory whose writes settle late:
+//!
+//! 1. A record is written and fenced before an entry points at it.
+//! 2. Entries change under an atomic step on their bucket that finds everything as it was when the
+//!    operation looked: the entry it replaces, or for a new key the absence of others with its tag.
+//! 3. A record's block is used again, under another generation, only after its entry has gone.
+//! 4. A record in one line is changed in place under an atomic step that finds its generation. It
+//!    may have lost its entry a moment ago: then the change counts as before that loss, which this
+//!    operation overlaps. Only a replacement computed from the old value must exclude this: it
+//!    freezes the record first.
+//!
+//! Nothing here is a lock: whoever meets a frozen record or a half-done split goes on with it.
+
+use super::directory::Directory;
+use super::error::DhtError;
+use super::hash::{hash, scramble};
+use super::layout::{
+    BUCKET_BYTES, Bucket, BucketMut, BucketState, Entry, KEY_BYTES_MAX, Place, RECORD_HEADER,
+    Shape, VALUE_BYTES_MAX, bucket_address, bucket_index,
+};
+use super::pool::{BLOCKS_MAX, Block, BlockClass, Pool};
+use super::record::{RecordHeader, RecordImage, RecordShape, end_of, lines_for};
+use super::space::Space;
+use farside::{AllocationSpec, Error, ErrorCode, GlobalAddress};
+
+/// Times that an operation starts over before it says `Busy`. Each time somebody else has succeeded,
+/// so this is for a memory that does not keep its promises.
+const ATTEMPTS_MAX: u32 = 1 << 20;
+/// Times that the same entry may lead to no record before the table counts as damaged.
+const STALE_MAX: u32 = 8;
+/// Blocks of dead nodes that one operation throws away before it gives up.
+const BLOCKS_LOST_MAX: u32 = 64;
+
+/// One user's access to a table.
+#[derive(Debug)]
+pub(super) struct Table {
+    pub(super) shape: Shape,
+    pub(super) root: GlobalAddress,
+    pub(super) directory: Directory,
+    pub(super) pool: Pool,
+    /// The bucket that `locate` read last.
+    pub(super) bucket: Bucket,
+    /// The record that `examine` read last.
+    pub(super) image: RecordImage,
+    /// Bytes of a record to be written.
+    draft: RecordImage,
+    /// A value on its way through `update`.
+    value: Vec<u8>,
+}
+
+/// A key as the table sees it.
+#[derive(Clone, Copy)]
+pub(super) struct Sought<'a> {
+    pub(super) key: &'a [u8],
+    pub(super) hash: u64,
+    pub(super) tag: u32,
+}
+
+/// A bucket, by its segment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BucketPlace {
+    pub(super) segment: GlobalAddress,
+    pub(super) index: usize,
+    pub(super) address: GlobalAddress,
+}
+
+/// What the bucket that was located says about a key.
+enum Found {
+    /// Its record, in this slot.
+    Record { slot: usize, entry: Entry },
+    /// There is none.
+    Absent,
+    /// This entry's record was gone when looked at: look again.
+    Stale(Entry),
+}
+
+/// What an entry's record is.
+enum Examined {
+    /// The key's.
+    Match,
+    /// Another key's.
+    Other,
+    /// Gone: replaced since the bucket was read.
+    Gone,
+}
+
+/// What became of a change in place.
+enum InPlace {
+    Done,
+    /// The record must be replaced: frozen, or too small for the value.
+    Replace,
+    /// The record is gone: look again.
+    Gone,
+}
+
+/// What became of a change of a bucket.
+pub(super) enum Change {
+    Done,
+    /// The bucket is not as it was: look again.
+    Moved,
+    /// No free place.
+    Full,
+}
+
+/// Whether an operation only reads or also changes a bucket.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    Read,
+    Change,
+}
+
+/// Looks at one entry over and over and tells when that is too often.
+#[derive(Default)]
+struct Patience {
+    last: Option<Entry>,
+    times: u32,
+}
+
+impl Patience {
+    /// `Damaged` when a present entry keeps leading to no record.
+    fn stale(&mut self, entry: Entry, bucket: GlobalAddress) -> Result<(), DhtError> {
+        self.times = if self.last == Some(entry) { self.times + 1 } else { 1 };
+        self.last = Some(entry);
+        if self.times > STALE_MAX {
+            return Err(DhtError::Damaged(entry.address().unwrap_or(bucket)));
+        }
+        Ok(())
+    }
+}
+
+impl Table {
+    pub(super) fn new(
+        shape: Shape,
+        root: GlobalAddress,
+        first: Vec<GlobalAddress>,
+        nonce: u64,
+    ) -> Self {
+        Self {
+            shape,
+            root,
+            directory: Directory::new(shape.partition_bits, first),
+            pool: Pool::new(BLOCKS_MAX, scramble(nonce)),
+            bucket: Bucket::new(0, 0, 0, BucketState::Normal),
+            image: RecordImage::default(),
+            draft: RecordImage::default(),
+            value: Vec::new(),
+        }
+    }
+
+    pub(super) fn get<S: Space>(
+        &mut self,
+        space: &mut S,
+        key: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<bool, DhtError> {
+        let sought = self.sought(key)?;
+        let mut patience = Patience::default();
+        for _ in 0..ATTEMPTS_MAX {
+            let place = self.locate(space, sought.hash, Purpose::Read)?;
+            match self.find(space, &sought, true)? {
+                Found::Record { .. } => {
+                    self.image.value_into(out);
+                    return Ok(true);
+                }
+                Found::Absent => return Ok(false),
+                Found::Stale(entry) => patience.stale(entry, place.address)?,
+            }
+        }
+        Err(DhtError::busy())
+    }
+
+    pub(super) fn put<S: Space>(
+        &mut self,
+        space: &mut S,
+        key: &[u8],
+        value: &[u8],
+        replace: bool,
+    ) -> Result<bool, DhtError> {
+        check_value(value)?;
+        let sought = self.sought(key)?;
+        let mut draft = None;
+        let result = self.put_with(space, &sought, value, replace, &mut draft);
+        if let Some((block, _)) = draft {
+            self.release(space, block);
+        }
+        result
+    }
+
+    pub(super) fn put_with<S: Space>(
+        &mut self,
+        space: &mut S,
+        sought: &Sought<'_>,
+        value: &[u8],
+        replace: bool,
+        draft: &mut Option<(Block, Entry)>,
+    ) -> Result<bool, DhtError> {
+        let mut patience = Patience::default();
+        for _ in 0..ATTEMPTS_MAX {
+            let place = self.locate(space, sought.hash, Purpose::Change)?;
+            match self.find(space, sought, false)? {
+                Found::Stale(entry) => patience.stale(entry, place.address)?,
+                Found::Record { .. } if !replace => return Ok(false),
+                Found::Record { slot, entry } => {
+                    match self.overwrite(space, sought.key, entry, value)? {
+                        InPlace::Done => return Ok(false),
+                        InPlace::Gone => continue,
+                        InPlace::Replace => {}
+                    }
+                    let new = self.draft(space, sought, value, draft)?;
+                    if let Change::Done = self.exchange(space, place, sought, slot, entry, new)? {
+                        *draft = None;
+                        self.retire(space, entry);
+                        return Ok(false);
+                    }
+                }
+                Found::Absent => {
+                    let new = self.draft(space, sought, value, draft)?;
+                    match self.insert(space, place, sought, new)? {
+                        Change::Done => {
+                            *draft = None;
+                            return Ok(true);
+                        }
+                        Change::Moved => {}
+                        Change::Full => self.grow(space, place)?,
+                    }
+                }
+            }
+        }
+        Err(DhtError::busy())
+    }
+
+    pub(super) fn delete<S: Space>(&mut self, space: &mut S, key: &[u8]) -> Result<bool, DhtError> {
+        let sought = self.sought(key)?;
+        let mut patience = Patience::default();
+        for _ in 0..ATTEMPTS_MAX {
+            let place = self.locate(space, sought.hash, Purpose::Change)?;
+            match self.find(space, &sought, false)? {
+                Found::Stale(entry) => patience.stale(entry, place.address)?,
+                Found::Absent => return Ok(false),
+                Found::Record { slot, entry } => {
+                    let gone = Entry::FREE;
+                    if let Change::Done = self.exchange(space, place, &sought, slot, entry, gone)? {
+                        self.retire(space, entry);
+                        return Ok(true);
+                    }
+                }
+            }
+        }
+        Err(DhtError::busy())
+    }
+
+    pub(super) fn update<S: Space>(
+        &mut self,
+        space: &mut S,
+        key: &[u8],
+        mut change: impl FnMut(&mut Vec<u8>),
+    ) -> Result<bool, DhtError> {
+        let sought = self.sought(key)?;
+        let mut draft = None;
+        let mut value = std::mem::take(&mut self.value);
+        let result = self.update_with(space, &sought, &mut change, &mut value, &mut draft);
+        self.value = value;
+        if let Some((block, _)) = draft {
+            self.release(space, block);
+        }
+        result
+    }
+
+    fn update_with<S: Space>(
+        &mut self,
+        space: &mut S,
+        sought: &Sought<'_>,
+        change: &mut impl FnMut(&mut Vec<u8>),
+        value: &mut Vec<u8>,
+        draft: &mut Option<(Block, Entry)>,
+    ) -> Result<bool, DhtError> {
+        let mut patience = Patience::default();
+        for _ in 0..ATTEMPTS_MAX {
+            let place = self.locate(space, sought.hash, Purpose::Change)?;
+            let (slot, entry) = match self.find(space, sought, true)? {
+                Found::Stale(entry) => {
+                    patience.stale(entry, place.address)?;
+                    continue;
+                }
+                Found::Absent => return Ok(false),
+                Found::Record { slot, entry } => (slot, entry),
+            };
+            if entry.lines() == 1 && !self.image.header().frozen {
+                match self.alter(space, sought.key, entry, change, value)? {
+                    InPlace::Done => return Ok(true),
+                    InPlace::Gone | InPlace::Replace => continue,
+                }
+            }
+            self.image.value_into(value);
+            change(value);
+            check_value(value)?;
+            if let Some((block, _)) = draft.take() {
+                self.release(space, block);
+            }
+            let new = self.draft(space, sought, value, draft)?;
+            if let Change::Done = self.exchange(space, place, sought, slot, entry, new)? {
+                *draft = None;
+                self.retire(space, entry);
+                return Ok(true);
+            }
+        }
+        Err(DhtError::busy())
+    }
+
+    fn sought<'a>(&self, key: &'a [u8]) -> Result<Sought<'a>, DhtError> {
+        if !(1..=KEY_BYTES_MAX).contains(&key.len()) {
+            return Err(DhtError::KeySize(key.len()));
+        }
+        let hash = hash(key, self.shape.seed);
+        Ok(Sought { key, hash, tag: self.shape.tag(hash) })
+    }
+
+    /// Reads the bucket that a hash belongs to; goes on with a split that is in the way.
+    #[inline]
+    pub(super) fn locate<S: Space>(
+        &mut self,
+        space: &mut S,
+        hash: u64,
+        purpose: Purpose,
+    ) -> Result<BucketPlace, DhtError> {
+        let index = bucket_index(hash);
+        let tag = self.shape.tag(hash);
+        let mut segment = self.directory.lookup(hash);
+        for _ in 0..ATTEMPTS_MAX {
+            let address = bucket_address(segment, index).ok_or(DhtError::Damaged(segment))?;
+            space.read(address, &mut self.bucket.0)?;
+            let here = BucketPlace { segment, index, address };
+            let place = self.bucket.place(self.shape.table, tag);
+            match place.ok_or(DhtError::Damaged(address))? {
+                Place::Here => return Ok(here),
+                Place::HereFrozen if purpose == Purpose::Read => return Ok(here),
+                Place::HereFrozen | Place::Moving => self.settle_child(space, here)?,
+                Place::Pending => self.settle_pending(space, here)?,
+                Place::Child(number) => {
+                    segment = self.child(space, segment, number)?;
+                    self.directory.learn(hash, number + 1, here.segment, segment);
+                }
+            }
+        }
+        Err(DhtError::busy())
+    }
+
+    /// Looks for the key among the entries of the bucket that was located. With `whole`, a record
+    /// that is found stands in `image` as a whole, else at least its key does.
+    #[inline]
+    fn find<S: Space>(
+        &mut self,
+        space: &mut S,
+        sought: &Sought<'_>,
+        whole: bool,
+    ) -> Result<Found, DhtError> {
+        let mut candidates = self.bucket.candidates(sought.tag);
+        let mut lost = None;
+        while candidates != 0 {
+            let slot = candidates.trailing_zeros() as usize;
+            candidates &= candidates - 1;
+            let entry = self.bucket.entry(slot);
+            match self.examine(space, entry, Some(sought.key), whole) {
+                Ok(Examined::Match) => return Ok(Found::Record { slot, entry }),
+                Ok(Examined::Other) => {}
+                Ok(Examined::Gone) => return Ok(Found::Stale(entry)),
+                Err(error) if error.is_lost() => lost = Some(error),
+                Err(error) => return Err(error),
+            }
+        }
+        match lost {
+            Some(error) => Err(error),
+            None => Ok(Found::Absent),
+        }
+    }
+
+    /// Reads the record of an entry; of any key when `key` is `None`.
+    #[inline]
+    fn examine<S: Space>(
+        &mut self,
+        space: &mut S,
+        entry: Entry,
+        key: Option<&[u8]>,
+        whole: bool,
+    ) -> Result<Examined, DhtError> {
+        let Some(address) = entry.address() else {
+            return Err(DhtError::Damaged(self.root));
+        };
+        let line = address.line_size().bytes();
+        let known = entry.lines() < Entry::LINES_MANY;
+        let mut bytes = match key {
+            _ if whole && known => line * entry.lines() as usize,
+            Some(key) if entry.lines() == 1 => line.min(RECORD_HEADER + key.len()),
+            Some(key) => end_of(line, key.len()),
+            None => line,
+        };
+        if known {
+            bytes = bytes.min(line * entry.lines() as usize);
+        }
+        if !self.load(space, entry, address, bytes)? {
+            return Ok(Examined::Gone);
+        }
+        let header = self.image.header();
+        let lines = lines_for(line, header.key_bytes + header.value_bytes);
+        if lines.min(Entry::LINES_MANY) != entry.lines() || header.value_bytes > VALUE_BYTES_MAX {
+            return Ok(Examined::Gone);
+        }
+        if key.is_some_and(|key| key.len() != header.key_bytes || !self.image.key_is(key)) {
+            return Ok(Examined::Other);
+        }
+        if whole && !known && !self.load(space, entry, address, line * lines as usize)? {
+            return Ok(Examined::Gone);
+        }
+        Ok(Examined::Match)
+    }
+
+    /// Reads the first bytes of a record; false when it is gone.
+    #[inline]
+    fn load<S: Space>(
+        &mut self,
+        space: &mut S,
+        entry: Entry,
+        address: GlobalAddress,
+        bytes: usize,
+    ) -> Result<bool, DhtError> {
+        let line = address.line_size().bytes();
+        match space.read(address, self.image.room(line, bytes)) {
+            Ok(()) => Ok(self.image.is_of(entry.generation())),
+            Err(error) if is_freed(&error) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Reads the record of any key; its key and value then stand in `image`. False when it is gone.
+    pub(super) fn read_any<S: Space>(
+        &mut self,
+        space: &mut S,
+        entry: Entry,
+    ) -> Result<bool, DhtError> {
+        Ok(matches!(self.examine(space, entry, None, true)?, Examined::Match))
+    }
+
+    /// Changes a one-line record's value in place, where it fits.
+    fn overwrite<S: Space>(
+        &mut self,
+        space: &mut S,
+        key: &[u8],
+        entry: Entry,
+        value: &[u8],
+    ) -> Result<InPlace, DhtError> {
+        let address = entry.address().ok_or(DhtError::Damaged(self.root))?;
+        let bytes = RECORD_HEADER + key.len() + value.len();
+        if entry.lines() != 1 || bytes > address.line_size().bytes() {
+            return Ok(InPlace::Replace);
+        }
+        settled(space.atomic(address, bytes, |line| {
+            let mut header = RecordHeader::decode(line);
+            if header.generation != entry.generation() {
+                return InPlace::Gone;
+            }
+            if header.frozen {
+                return InPlace::Replace;
+            }
+            header.value_bytes = value.len();
+            header.encode(line);
+            line[RECORD_HEADER + key.len()..].copy_from_slice(value);
+            InPlace::Done
+        }))
+    }
+
+    /// Runs `change` on a one-line record's value in place; freezes the record when the new value
+    /// does not fit.
+    fn alter<S: Space>(
+        &mut self,
+        space: &mut S,
+        key: &[u8],
+        entry: Entry,
+        change: &mut impl FnMut(&mut Vec<u8>),
+        value: &mut Vec<u8>,
+    ) -> Result<InPlace, DhtError> {
+        let address = entry.address().ok_or(DhtError::Damaged(self.root))?;
+        let start = RECORD_HEADER + key.len();
+        settled(space.atomic(address, address.line_size().bytes(), |line| {
+            let mut header = RecordHeader::decode(line);
+            let end = start + header.value_bytes;
+            if header.generation != entry.generation() || end > line.len() {
+                return InPlace::Gone;
+            }
+            if header.frozen {
+                return InPlace::Replace;
+            }
+            value.clear();
+            value.extend_from_slice(&line[start..end]);
+            change(value);
+            if start + value.len() > line.len() {
+                header.frozen = true;
+                header.encode(line);
+                return InPlace::Replace;
+            }
+            header.value_bytes = value.len();
+            header.encode(line);
+            line[start..start + value.len()].copy_from_slice(value);
+            InPlace::Done
+        }))
+    }
+
+    /// A record that no entry points at yet; the one made before when there is one.
+    fn draft<S: Space>(
+        &mut self,
+        space: &mut S,
+        sought: &Sought<'_>,
+        value: &[u8],
+        draft: &mut Option<(Block, Entry)>,
+    ) -> Result<Entry, DhtError> {
+        if let Some((_, entry)) = draft {
+            return Ok(*entry);
+        }
+        let shape = RecordShape::fitting(sought.key.len() + value.len(), self.shape.record_line);
+        for _ in 0..BLOCKS_LOST_MAX {
+            let block = self.block(space, shape.class())?;
+            let line = shape.line.bytes();
+            let bytes = self.draft.build(line, block.generation, sought.tag, sought.key, value);
+            match space.write(block.address, bytes).and_then(|()| space.fence()) {
+                Ok(()) => {
+                    let entry =
+                        Entry::new(sought.tag, shape.lines, block.generation, block.address);
+                    *draft = Some((block, entry));
+                    return Ok(entry);
+                }
+                Err(error) if error.code == ErrorCode::NodeLost => {
+                    self.pool.forget_home(block.address.home());
+                }
+                Err(error) if error.code == ErrorCode::LineLost => self.discard(space, block),
+                Err(error) => {
+                    self.discard(space, block);
+                    return Err(error.into());
+                }
+            }
+        }
+        Err(Error::with(ErrorCode::OutOfMemory, "every block got lost with its node").into())
+    }
+
+    /// Memory for a record, here if there is some.
+    fn block<S: Space>(&mut self, space: &mut S, class: BlockClass) -> Result<Block, DhtError> {
+        if let Some(block) = self.pool.take(class) {
+            return Ok(block);
+        }
+        let spec = AllocationSpec { line_size: Some(class.line), ..AllocationSpec::default() };
+        Ok(Block {
+            address: space.alloc(class.bytes(), spec)?,
+            class,
+            generation: self.pool.first_generation(),
+        })
+    }
+
+    /// Changes the entry at `slot` from `old` to `new`.
+    pub(super) fn exchange<S: Space>(
+        &mut self,
+        space: &mut S,
+        place: BucketPlace,
+        sought: &Sought<'_>,
+        slot: usize,
+        old: Entry,
+        new: Entry,
+    ) -> Result<Change, DhtError> {
+        let table = self.shape.table;
+        Ok(space.atomic(place.address, BUCKET_BYTES, |line| {
+            let mut bucket = BucketMut(line);
+            let changeable = bucket.place(table, sought.tag) == Some(Place::Here);
+            if !changeable || bucket.entry(slot) != old {
+                return Change::Moved;
+            }
+            bucket.set(slot, new);
+            Change::Done
+        })?)
+    }
+
+    /// Adds an entry, unless another one with its tag has come since the bucket was read.
+    fn insert<S: Space>(
+        &mut self,
+        space: &mut S,
+        place: BucketPlace,
+        sought: &Sought<'_>,
+        new: Entry,
+    ) -> Result<Change, DhtError> {
+        let (table, seen) = (self.shape.table, &self.bucket);
+        Ok(space.atomic(place.address, BUCKET_BYTES, |line| {
+            let mut bucket = BucketMut(line);
+            let unseen = |slot: &usize| {
+                let entry = bucket.entry(*slot);
+                !entry.is_free() && entry.tag() == sought.tag && entry != seen.entry(*slot)
+            };
+            let changeable = bucket.place(table, sought.tag) == Some(Place::Here);
+            if !changeable || (0..super::layout::SLOTS).any(|slot| unseen(&slot)) {
+                return Change::Moved;
+            }
+            match bucket.free_slot() {
+                None => Change::Full,
+                Some(slot) => {
+                    bucket.set(slot, new);
+                    Change::Done
+                }
+            }
+        })?)
+    }
+
+    /// Keeps the block of a record whose entry has gone. The record's number of lines must be known:
+    /// its header stands in `image` when the entry does not tell.
+    fn retire<S: Space>(&mut self, space: &mut S, entry: Entry) {
+        let Some(address) = entry.address() else {
+            return;
+        };
+        let line = address.line_size();
+        let lines = if entry.lines() < Entry::LINES_MANY {
+            entry.lines()
+        } else {
+            let header = self.image.header();
+            lines_for(line.bytes(), header.key_bytes + header.value_bytes)
+        };
+        let block = Block {
+            address,
+            class: BlockClass::fitting(line, lines),
+            generation: entry.generation(),
+        };
+        self.release(space, block);
+    }
+
+    /// Keeps a block that nothing points at, or gives one back when there are too many.
+    pub(super) fn release<S: Space>(&mut self, space: &mut S, block: Block) {
+        if let Some(spare) = self.pool.put(block) {
+            self.discard(space, spare);
+        }
+    }
+
+    /// Gives a block back. Its lines lose their generations first, since whoever gets the memory
+    /// next need not write them all at once. The operation that comes here has succeeded, and memory
+    /// that died with its node needs no freeing: what fails here is let go.
+    pub(super) fn discard<S: Space>(&mut self, space: &mut S, block: Block) {
+        let line = block.class.line.bytes() as u64;
+        let mut dead = false;
+        let mut note = |result: Result<(), Error>| {
+            dead |= result.is_err_and(|error| error.code != ErrorCode::LineLost);
+        };
+        for number in 0..u64::from(block.class.lines) {
+            if let Some(at) = block.address.checked_add(number * line) {
+                note(space.write(at, &[0; 4]));
+            }
+        }
+        note(space.fence());
+        if !dead {
+            let _ = space.free(block.address);
+        }
+    }
+}
+
+/// The result of an atomic step on a record, whose memory may have been freed meanwhile.
+fn settled(result: Result<InPlace, Error>) -> Result<InPlace, DhtError> {
+    match result {
+        Ok(outcome) => Ok(outcome),
+        Err(error) if is_freed(&error) => Ok(InPlace::Gone),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether an access failed because the memory belongs to somebody else by now, or to nobody.
+pub(super) fn is_freed(error: &Error) -> bool {
+    matches!(
+        error.code,
+        ErrorCode::Unallocated
+            | ErrorCode::OutOfBounds
+            | ErrorCode::BadLineSize
+            | ErrorCode::LineSpanning
+    )
+}
+
+fn check_value(value: &[u8]) -> Result<(), DhtError> {
+    if value.len() > VALUE_BYTES_MAX {
+        return Err(DhtError::ValueSize(value.len()));
+    }
+    Ok(())
+}

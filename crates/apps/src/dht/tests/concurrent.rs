@@ -1,0 +1,252 @@
+//! Several users at once: every key's history is linearizable, under deaths too.
+
+use super::super::error::DhtError;
+use super::history::{Action, Event, contradiction, mixed};
+use super::model::{Death, ModelSession, Random, Rules, run};
+use super::{HASH_SEED, create, crowded_keys, open, shape};
+use crate::dht::hash::hash;
+use crate::dht::layout::bucket_index;
+use crate::dht::pool::Pool;
+use crate::dht::table::Table;
+use farside::{ErrorCode, GlobalAddress};
+use std::collections::BTreeSet;
+
+const OPERATIONS: usize = 90;
+const SESSIONS: [u16; 3] = [0, 1, 2];
+
+/// A value of some length that holds a number, again and again, so that a torn one shows.
+fn bytes_of(number: u64, length: usize) -> Vec<u8> {
+    number.to_le_bytes().repeat(length)
+}
+
+fn number_of(bytes: &[u8]) -> u64 {
+    let number = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+    assert!(bytes.chunks(8).all(|chunk| chunk == &bytes[..8]), "a torn value: {bytes:?}");
+    number
+}
+
+/// Does a random operation on a random key; what happened, or why not.
+fn operate(
+    session: &mut ModelSession,
+    table: &mut Table,
+    random: &mut Random,
+    keys: &[Vec<u8>],
+) -> (Event, Option<DhtError>) {
+    let key = random.below(keys.len() as u64) as usize;
+    let number = random.next() >> 8;
+    // One line of 64 B, of 128 B, or several of 128 B.
+    let length = [2, 5, 10, 30][random.below(4) as usize];
+    let called = session.now();
+    let (name, kind) = (&keys[key], random.below(16));
+    let result = match kind {
+        0..5 => {
+            let mut out = Vec::new();
+            let found = table.get(session, name, &mut out);
+            found.map(|found| Action::Get(found.then(|| number_of(&out))))
+        }
+        5..9 => {
+            let value = bytes_of(number, length);
+            table.put(session, name, &value, true).map(|new| Action::Put(number, new))
+        }
+        9..11 => {
+            let value = bytes_of(number, length);
+            table.put(session, name, &value, false).map(|new| Action::PutIfAbsent(number, new))
+        }
+        11..13 => table.delete(session, name).map(Action::Delete),
+        _ => {
+            let mut after = None;
+            let updated = table.update(session, name, |value| {
+                let new = mixed(number_of(value), number);
+                after = Some(new);
+                *value = bytes_of(new, length);
+            });
+            updated.map(|found| Action::Update(number, after.filter(|_| found)))
+        }
+    };
+    let unknown = match kind {
+        0..5 => Action::Get(None),
+        5..9 => Action::Put(number, false),
+        9..11 => Action::PutIfAbsent(number, false),
+        11..13 => Action::Delete(false),
+        _ => Action::Update(number, None),
+    };
+    let returned = result.is_ok().then(|| session.now());
+    let (action, error) = match result {
+        Ok(action) => (action, None),
+        Err(error) => (unknown, Some(error)),
+    };
+    (Event { key, action, called, returned }, error)
+}
+
+/// Lets three sessions on three nodes loose on one crowded bucket, then looks at every key.
+fn trial(seed: u64, rules: Rules) {
+    // Few keys meet often; many keys split often.
+    let keys = crowded_keys(if seed.is_multiple_of(2) { 12 } else { 90 }, 1);
+    let before = |session: &mut ModelSession| create(session, &shape(1, 128), 1).root;
+    let body = |number: usize, session: &mut ModelSession, root: &GlobalAddress| {
+        let mut random = Random::new(seed * 100 + number as u64);
+        let mut events = Vec::new();
+        let Ok(mut table) = open(session, *root, seed + number as u64) else {
+            return events;
+        };
+        table.pool = Pool::new([0, 1, 8][seed as usize % 3], seed + number as u64);
+        while events.len() < OPERATIONS {
+            let (event, error) = operate(session, &mut table, &mut random, &keys);
+            events.push(event);
+            match error {
+                Some(error) if error.code() == ErrorCode::NodeClosed => break,
+                Some(error) => assert!(error.is_lost(), "seed {seed}: {error}"),
+                None => {}
+            }
+        }
+        events
+    };
+    run(seed, rules, &SESSIONS, before, body, |session, root, results| {
+        let mut table = open(session, root, 99).unwrap();
+        let (present, lost) = look_at_all(session, &mut table, &keys, results.concat());
+        assert!(lost == 0 || rules.death.is_some(), "seed {seed}: {lost} keys lost");
+        let mut scanned = BTreeSet::new();
+        let report = table.scan(session, |key, _| {
+            assert!(scanned.insert(key.to_vec()), "seed {seed}: {key:?} twice");
+        });
+        let report = report.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        assert!(scanned == present || lost > 0, "seed {seed}: {report:?}");
+    });
+}
+
+/// Reads every key once more and judges its history; the keys that are there, and how many are lost.
+fn look_at_all(
+    session: &mut ModelSession,
+    table: &mut Table,
+    keys: &[Vec<u8>],
+    mut events: Vec<Event>,
+) -> (BTreeSet<Vec<u8>>, usize) {
+    let mut present = BTreeSet::new();
+    let mut lost = 0;
+    for (key, name) in keys.iter().enumerate() {
+        let mut out = Vec::new();
+        let called = session.now();
+        match table.get(session, name, &mut out) {
+            Ok(found) => {
+                let action = Action::Get(found.then(|| number_of(&out)));
+                let returned = Some(session.now());
+                events.push(Event { key, action, called, returned });
+                present.extend(found.then(|| name.clone()));
+            }
+            Err(error) => {
+                assert!(error.is_lost(), "seed {}: {error}", session.seed());
+                lost += 1;
+            }
+        }
+        let of_key: Vec<_> = events.iter().filter(|event| event.key == key).copied().collect();
+        if let Some(why) = contradiction(&of_key) {
+            panic!("seed {}, key {key}: {why}", session.seed());
+        }
+    }
+    (present, lost)
+}
+
+fn rules(seed: u64) -> Rules {
+    let mut random = Random::new(!seed);
+    Rules {
+        switch_odds: [2, 3, 8, 30][random.below(4) as usize],
+        drain_odds: [1, 2, 10, 100][random.below(4) as usize],
+        ..Rules::CALM
+    }
+}
+
+/// Seeds of a run: `FARSIDE_DHT_SEEDS=from..to` for others than the few of every day.
+fn seeds(count: u64) -> std::ops::Range<u64> {
+    let given = std::env::var("FARSIDE_DHT_SEEDS").ok();
+    let range = given.as_deref().and_then(|text| text.split_once(".."));
+    match range {
+        Some((from, to)) => from.parse().expect("a number")..to.parse().expect("a number"),
+        None => 0..count,
+    }
+}
+
+#[test]
+fn histories_are_linearizable() {
+    for seed in seeds(120) {
+        trial(seed, rules(seed));
+    }
+}
+
+#[test]
+fn what_a_stopped_session_left_is_finished_by_others() {
+    for seed in seeds(120) {
+        let mut random = Random::new(seed + 7);
+        let at = 100 + random.below(4_000);
+        let death = Some((at, Death::Session(random.below(3) as usize)));
+        trial(seed, Rules { death, ..rules(seed) });
+    }
+}
+
+#[test]
+fn a_dying_node_takes_no_more_than_its_share() {
+    for seed in seeds(120) {
+        let mut random = Random::new(seed + 9);
+        let at = 100 + random.below(4_000);
+        // Node 0 is home of all buckets; node 1 only of records, and owner of what it changed.
+        let node = u16::from(!random.one_in(4));
+        trial(seed, Rules { death: Some((at, Death::Node(node))), ..rules(seed) });
+    }
+}
+
+/// A session dies after each number of steps of a split; then two others work on every key, one who
+/// knows the new segment from a bucket that was done, and one who only knows the old one.
+#[test]
+fn a_split_that_stops_anywhere_is_finished_by_others() {
+    let keys = crowded_keys(120, 1);
+    let few: Vec<_> = keys.iter().filter(|key| bucket_of(key) == 3).take(15).cloned().collect();
+    let one_more = keys.iter().filter(|key| bucket_of(key) == 3).nth(15).unwrap();
+    // All of these move: a key that stays would finish the bucket before one that moves is tried.
+    let moves = |key: &Vec<u8>| bucket_of(key) == 11 && hash(key, HASH_SEED) >> 62 == 1;
+    let others: Vec<_> = keys.iter().filter(|key| moves(key)).take(9).cloned().collect();
+    // Too long for the old record, so that the entry changes and not only the record.
+    let after = vec![b'a'; 300];
+    let mut stopped = 0;
+    for step in 1.. {
+        let before = |session: &mut ModelSession| {
+            let mut table = create(session, &shape(1, 128), 1);
+            for key in few.iter().chain(&others) {
+                table.put(session, key, b"before", true).unwrap();
+            }
+            table
+        };
+        let body = |_: usize, session: &mut ModelSession, old: &Table| {
+            let mut table = open(session, old.root, 2)?;
+            table.put(session, one_more, b"before", true)
+        };
+        let mut done = false;
+        let rules = Rules { death: Some((step, Death::Session(0))), ..Rules::CALM };
+        // The same seed each time, so that no step is passed over.
+        run(1, rules, &[0], before, body, |session, mut old, results| {
+            done = results[0].is_ok();
+            let mut new = open(session, old.root, 3).unwrap();
+            let mut out = Vec::new();
+            for key in &few {
+                assert!(
+                    new.get(session, key, &mut out).unwrap() && out == b"before",
+                    "step {step}"
+                );
+            }
+            for key in &others {
+                assert!(!new.put(session, key, &after, true).unwrap(), "step {step}");
+                assert!(old.get(session, key, &mut out).unwrap(), "step {step}");
+                assert!(out == after, "step {step}: a stale value of {key:?}");
+                assert!(old.delete(session, key).unwrap(), "step {step}");
+                assert!(!new.get(session, key, &mut out).unwrap(), "step {step}");
+            }
+        });
+        if done {
+            break;
+        }
+        stopped += 1;
+    }
+    assert!(stopped > 60, "a split takes more steps than {stopped}");
+}
+
+fn bucket_of(key: &[u8]) -> usize {
+    bucket_index(hash(key, HASH_SEED))
+}

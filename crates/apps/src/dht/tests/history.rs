@@ -1,0 +1,162 @@
+//! Whether what was seen of one key can have happened one operation after another.
+
+use std::collections::HashSet;
+
+/// What was asked of a key, and answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Action {
+    Get(Option<u64>),
+    /// The value, and whether the key was new.
+    Put(u64, bool),
+    PutIfAbsent(u64, bool),
+    Delete(bool),
+    /// What `mixed` gave with this number, if there was a value.
+    Update(u64, Option<u64>),
+}
+
+/// One operation on a key.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Event {
+    pub(super) key: usize,
+    pub(super) action: Action,
+    pub(super) called: u64,
+    /// When it returned; `None` when it did not, or with an error: then it may have happened at any
+    /// time since, or never, and its answer means nothing.
+    pub(super) returned: Option<u64>,
+}
+
+/// What an update makes of a value.
+pub(super) fn mixed(value: u64, number: u64) -> u64 {
+    value.wrapping_mul(31).wrapping_add(number)
+}
+
+impl Event {
+    /// The value after this event if it can happen at `before`.
+    fn apply(&self, before: Option<u64>) -> Option<Option<u64>> {
+        let known = self.returned.is_some();
+        match self.action {
+            Action::Get(seen) => (!known || seen == before).then_some(before),
+            Action::Put(value, new) => (!known || new == before.is_none()).then_some(Some(value)),
+            Action::PutIfAbsent(value, new) => {
+                (!known || new == before.is_none()).then_some(before.or(Some(value)))
+            }
+            Action::Delete(was) => (!known || was == before.is_some()).then_some(None),
+            Action::Update(number, seen) => {
+                let after = before.map(|value| mixed(value, number));
+                (!known || seen == after).then_some(after)
+            }
+        }
+    }
+}
+
+/// An explanation of why the events of one key cannot be, or `None` when they can.
+pub(super) fn contradiction(events: &[Event]) -> Option<String> {
+    if !search(events, None, 1).is_empty() {
+        return None;
+    }
+    let mut lines: Vec<_> = events.to_vec();
+    lines.sort_by_key(|event| event.called);
+    let lines: Vec<_> = lines.iter().map(|event| format!("  {event:?}")).collect();
+    Some(format!("no order explains:\n{}", lines.join("\n")))
+}
+
+/// The values that a key can have after these events, from a value at their start; none when the
+/// events cannot be.
+pub(super) fn ends(events: &[Event], start: Option<u64>) -> HashSet<Option<u64>> {
+    search(events, start, usize::MAX)
+}
+
+/// A search over how far each chain has come: a chain is of operations one after another, as of one
+/// session, so the number of states does not grow with how long one operation was under way.
+fn search(events: &[Event], start: Option<u64>, enough: usize) -> HashSet<Option<u64>> {
+    let chains = chains(events);
+    let mut ends = HashSet::new();
+    let mut seen = HashSet::new();
+    let mut stack = vec![(vec![0; chains.len()], start)];
+    while let Some((at, value)) = stack.pop() {
+        if !seen.insert((at.clone(), value)) {
+            continue;
+        }
+        let next = || chains.iter().zip(&at).map(|(chain, at)| chain.get(*at));
+        let deadline = next().flatten().filter_map(|event| event.returned).min();
+        if deadline.is_none() {
+            ends.insert(value);
+            if ends.len() >= enough {
+                break;
+            }
+        }
+        for (chain, event) in next().enumerate() {
+            let Some(event) = event else { continue };
+            if deadline.is_some_and(|deadline| event.called > deadline) {
+                continue;
+            }
+            if let Some(after) = event.apply(value) {
+                let mut at = at.clone();
+                at[chain] += 1;
+                stack.push((at, after));
+            }
+        }
+    }
+    ends
+}
+
+/// The events as few chains, in each of which one is called after the one before has returned. What
+/// never returned is the last of its chain.
+fn chains(events: &[Event]) -> Vec<Vec<Event>> {
+    let mut events = events.to_vec();
+    events.sort_by_key(|event| event.called);
+    let mut chains: Vec<Vec<Event>> = Vec::new();
+    for event in events {
+        let ended = |last: &Event| last.returned.is_some_and(|returned| returned < event.called);
+        match chains.iter_mut().find(|chain| chain.last().is_some_and(ended)) {
+            Some(chain) => chain.push(event),
+            None => chains.push(vec![event]),
+        }
+    }
+    chains
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(action: Action, called: u64, returned: u64) -> Event {
+        Event { key: 0, action, called, returned: Some(returned) }
+    }
+
+    #[test]
+    fn a_stale_read_is_found() {
+        let put = event(Action::Put(7, true), 1, 2);
+        assert!(contradiction(&[put, event(Action::Get(Some(7)), 3, 4)]).is_none());
+        assert!(contradiction(&[put, event(Action::Get(None), 3, 4)]).is_some());
+        assert!(contradiction(&[put, event(Action::Get(None), 0, 4)]).is_none(), "they overlap");
+    }
+
+    #[test]
+    fn a_lost_update_is_found() {
+        let put = event(Action::Put(7, true), 1, 2);
+        let update = |number, value, called| event(Action::Update(number, Some(value)), called, 9);
+        let both = mixed(mixed(7, 1), 2);
+        assert!(contradiction(&[put, update(1, mixed(7, 1), 3), update(2, both, 4)]).is_none());
+        assert!(
+            contradiction(&[put, update(1, mixed(7, 1), 3), update(2, mixed(7, 2), 4)]).is_some()
+        );
+    }
+
+    #[test]
+    fn what_did_not_return_may_or_may_not_have_been() {
+        let unknown = Event { returned: None, ..event(Action::Put(7, true), 1, 0) };
+        for seen in [None, Some(7)] {
+            assert!(contradiction(&[unknown, event(Action::Get(seen), 3, 4)]).is_none());
+        }
+        let early = event(Action::Get(Some(7)), 0, 0);
+        assert!(contradiction(&[unknown, early]).is_some(), "but not before it was called");
+    }
+
+    #[test]
+    fn two_new_keys_cannot_both_be_new() {
+        let one = event(Action::PutIfAbsent(1, true), 1, 5);
+        let two = event(Action::PutIfAbsent(2, true), 2, 6);
+        assert!(contradiction(&[one, two]).is_some());
+    }
+}

@@ -1,0 +1,6 @@
+//! Applications over Farside, through its public face only.
+#![forbid(unsafe_code)]
+
+pub mod dht;
+pub mod wordcount;
+pub mod ycsb;

@@ -1,0 +1,180 @@
+//! Shares of words, and whole counts against the pipeline of coreutils.
+
+use super::input::Input;
+use super::words::words_of;
+use super::{count, counts, write_counts};
+use crate::dht::{Dht, DhtOptions};
+use crate::ycsb::Random;
+use farside::{Config, Node};
+use std::io;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// A folder of its own for a test's files, gone when the test ends.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("farside-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        Self(folder)
+    }
+
+    fn files(&self, texts: &[&[u8]]) -> Vec<PathBuf> {
+        let write = |(number, text): (usize, &&[u8])| {
+            let path = self.0.join(number.to_string());
+            std::fs::write(&path, text).unwrap();
+            path
+        };
+        texts.iter().enumerate().map(write).collect()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn words_in(text: &[u8]) -> Vec<Vec<u8>> {
+    let runs = text.split(|byte| !byte.is_ascii_alphabetic());
+    runs.filter(|run| !run.is_empty()).map(<[u8]>::to_vec).collect()
+}
+
+/// Text of random words and gaps.
+fn text(random: &mut Random, runs: u64) -> Vec<u8> {
+    let mut text = Vec::new();
+    for _ in 0..runs {
+        let letter = b"abZ"[random.bits() as usize % 3];
+        let gap = b" \n0\xc3-"[random.bits() as usize % 5];
+        text.extend(std::iter::repeat_n(letter, random.bits() as usize % 5));
+        text.extend(std::iter::repeat_n(gap, random.bits() as usize % 3));
+    }
+    text
+}
+
+#[test]
+fn every_word_belongs_to_one_share() {
+    let folder = Folder::new("shares");
+    for seed in 0..150 {
+        let mut random = Random::new(seed);
+        let texts: Vec<_> = (0..1 + seed % 4).map(|_| text(&mut random, seed % 30)).collect();
+        let texts: Vec<&[u8]> = texts.iter().map(Vec::as_slice).collect();
+        let whole = texts.concat();
+        let input = Input::open(&folder.files(&texts)).unwrap();
+        assert_eq!(input.bytes(), whole.len() as u64);
+        for workers in [1, 2, 3, 7, 40] {
+            let (mut found, mut told) = (Vec::new(), 0);
+            for worker in 0..workers {
+                let each = |word: &[u8]| {
+                    found.push(word.to_vec());
+                    Ok::<(), io::Error>(())
+                };
+                words_of(&input, worker, workers, each, |bytes| told += bytes).unwrap();
+            }
+            assert_eq!(found, words_in(&whole), "seed {seed}, {workers} workers, {whole:?}");
+            assert!(told <= whole.len() as u64, "seed {seed}, {workers} workers");
+        }
+    }
+}
+
+/// Blocks are 256 KiB: words and gaps that span several of them, and shares that end within.
+#[test]
+fn long_runs_span_blocks() {
+    let folder = Folder::new("blocks");
+    let text =
+        [vec![b'a'; 700_000], vec![b' '; 600_000], vec![b'b'; 5], vec![b' '; 262_144]].concat();
+    let input = Input::open(&folder.files(&[&text])).unwrap();
+    for workers in [1, 2, 3, 8] {
+        let mut found = Vec::new();
+        for worker in 0..workers {
+            let each = |word: &[u8]| {
+                found.push(word.len());
+                Ok::<(), io::Error>(())
+            };
+            words_of(&input, worker, workers, each, |_| {}).unwrap();
+        }
+        assert_eq!(found, [700_000, 5], "{workers} workers");
+    }
+}
+
+#[test]
+fn what_is_no_file_is_told_by_name() {
+    let folder = Folder::new("none");
+    let missing = Input::open(&[folder.0.join("missing")]).unwrap_err();
+    assert!(missing.kind() == io::ErrorKind::NotFound && missing.to_string().contains("missing"));
+    let directory = Input::open(std::slice::from_ref(&folder.0)).unwrap_err();
+    assert_eq!(directory.kind(), io::ErrorKind::InvalidInput);
+    let cut = folder.files(&[b"some words"]);
+    let input = Input::open(&cut).unwrap();
+    std::fs::write(&cut[0], b"some").unwrap();
+    let read = words_of(&input, 0, 1, |_| Ok::<(), io::Error>(()), |_| {});
+    assert_eq!(read.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+}
+
+fn pipeline(paths: &[PathBuf]) -> Vec<u8> {
+    let script = r#"cat "$@" | tr -cs '[:alpha:]' '\n' | sort | uniq -c"#;
+    let output = Command::new("sh")
+        .args(["-c", script, "sh"])
+        .args(paths)
+        .env("LC_ALL", "C")
+        .output()
+        .unwrap();
+    assert!(output.status.success());
+    output.stdout
+}
+
+/// Counts with one worker on each node; what `write_counts` prints.
+fn printed_by(nodes: &[Node], paths: &[PathBuf]) -> Vec<u8> {
+    let input = &Input::open(paths).unwrap();
+    let options =
+        DhtOptions { nodes: nodes.iter().map(Node::id).collect(), ..DhtOptions::default() };
+    let root = Dht::create(&mut nodes[0].session().unwrap(), &options).unwrap().root();
+    std::thread::scope(|scope| {
+        for (worker, node) in nodes.iter().enumerate() {
+            scope.spawn(move || {
+                let mut session = node.session().unwrap();
+                let mut table = Dht::open(&mut session, root).unwrap();
+                let mut table = table.with(&mut session);
+                count(&mut table, input, worker as u32, nodes.len() as u32, |_| {}).unwrap();
+            });
+        }
+    });
+    let mut session = nodes[nodes.len() - 1].session().unwrap();
+    let mut table = Dht::open(&mut session, root).unwrap();
+    let mut printed = Vec::new();
+    write_counts(&counts(&mut table.with(&mut session)).unwrap(), &mut printed).unwrap();
+    printed
+}
+
+#[test]
+fn counts_are_those_of_the_pipeline() {
+    let folder = Folder::new("pipeline");
+    let config = Config {
+        memory_bytes: 64 << 20,
+        cache_bytes: 16 << 20,
+        ..Config::new(format!("words-{}", std::process::id()))
+    };
+    let mut nodes = vec![Node::create(&config).unwrap()];
+    nodes.extend((1..3).map(|_| Node::join(&config).unwrap()));
+    let x = |count| vec![b'x'; count];
+    let long = [x(70_000), b" ".to_vec(), x(70_001), vec![b' '], x(70_000)].concat();
+    let many = text(&mut Random::new(1), 20_000);
+    let cases: [&[&[u8]]; 9] = [
+        &[b""],
+        &[b"one"],
+        &[b" "],
+        &[b"\n\n12\n"],
+        &[b"no newline at the end", b"s of files\n"],
+        &[b", begins without", b"", b" a word"],
+        &[b"na\xc3\xafve caf\xe9 na\xc3\xafve A a B b\n"],
+        &[&long],
+        &[&many, &many],
+    ];
+    for (number, texts) in cases.iter().enumerate() {
+        let paths = folder.files(texts);
+        let printed = String::from_utf8(printed_by(&nodes, &paths)).unwrap();
+        let wanted = String::from_utf8(pipeline(&paths)).unwrap();
+        assert!(printed == wanted, "case {number}: {printed:.300} for {wanted:.300}");
+    }
+}

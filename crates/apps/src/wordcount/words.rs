@@ -1,0 +1,74 @@
+//! Words: maximal runs of the letters A to Z and a to z, which are `[:alpha:]` in the C locale.
+
+use super::input::Input;
+use std::io;
+
+/// Calls `word` for each word that begins in the share of worker `worker` of `workers`, and `progress`
+/// with the bytes of the share that are done since it was called last. Each word of the input begins
+/// in one share, and is read to its end wherever that is.
+pub(super) fn words_of<E: From<io::Error>>(
+    input: &Input,
+    worker: u32,
+    workers: u32,
+    mut word: impl FnMut(&[u8]) -> Result<(), E>,
+    mut progress: impl FnMut(u64),
+) -> Result<(), E> {
+    let share = input.share(worker, workers);
+    if share.is_empty() {
+        return Ok(());
+    }
+    // One byte earlier: a letter there means that the share begins within another's word.
+    let mut at = share.start.saturating_sub(1);
+    let mut inside_foreign = share.start > 0;
+    let mut open = Vec::new();
+    let mut failed = None;
+    input.read(at, |block| {
+        let mut rest = block;
+        while !rest.is_empty() {
+            let is_word = rest[0].is_ascii_alphabetic();
+            let run = rest.iter().take_while(|byte| byte.is_ascii_alphabetic() == is_word).count();
+            let (here, further) = rest.split_at(run);
+            match (is_word, inside_foreign) {
+                (true, true) => {}
+                (true, false) if open.is_empty() && at >= share.end => return false,
+                (true, false) => open.extend_from_slice(here),
+                (false, _) => {
+                    inside_foreign = false;
+                    if !open.is_empty()
+                        && let Err(error) = word(&open)
+                    {
+                        failed = Some(error);
+                        return false;
+                    }
+                    open.clear();
+                }
+            }
+            at += run as u64;
+            rest = further;
+            if at >= share.end && open.is_empty() && !inside_foreign {
+                return false;
+            }
+        }
+        progress(at.min(share.end).saturating_sub((at - block.len() as u64).max(share.start)));
+        // A foreign word may fill the whole share.
+        !(inside_foreign && at >= share.end)
+    })?;
+    if let Some(error) = failed {
+        return Err(error);
+    }
+    if !open.is_empty() {
+        word(&open)?;
+    }
+    Ok(())
+}
+
+/// Whether the pipeline's `tr` begins with an empty line: the text begins with something that is no
+/// letter, which becomes one newline.
+pub(super) fn begins_without_word(input: &Input) -> io::Result<bool> {
+    let mut begins = false;
+    input.read(0, |block| {
+        begins = !block[0].is_ascii_alphabetic();
+        false
+    })?;
+    Ok(begins)
+}

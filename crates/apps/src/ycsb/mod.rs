@@ -1,0 +1,25 @@
+#![doc = include_str!("README.md")]
+
+mod counter;
+mod driver;
+pub mod generator;
+mod history;
+mod properties;
+mod random;
+mod record;
+mod report;
+mod store;
+#[cfg(test)]
+mod tests;
+mod workload;
+
+pub use driver::{Client, Operation, Run, RunOptions};
+pub use history::{History, HistoryLog, Outcome};
+pub use properties::{Parsed, PropertyError};
+pub use random::Random;
+pub use record::{Records, digest};
+pub use report::{OperationReport, Report};
+pub use store::Store;
+pub use workload::{
+    CoreWorkload, FieldLength, Proportions, RequestDistribution, UnknownWorkload, Workload,
+};
