@@ -1,0 +1,50 @@
+//! Binding threads to processors, so that two sides that spin do not share one.
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// Binds the calling thread, and the threads and processes that it starts from now on, to a
+/// processor. Does nothing where the system refuses: the figures are noisier then, not wrong.
+pub(crate) fn bind(processor: Option<usize>) {
+    if let Some(processor) = processor {
+        let mut set = CpuSet::new();
+        set.set(processor);
+        let _ = sched_setaffinity(None, &set);
+    }
+}
+
+/// The processors that a thread may use.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Allowed(Vec<usize>);
+
+impl Allowed {
+    /// The `number`th of them, counted round.
+    pub(crate) fn processor(&self, number: usize) -> Option<usize> {
+        self.0.get(number % self.0.len().max(1)).copied()
+    }
+
+    /// Those of the calling thread. To be asked before the first `bind`.
+    pub(crate) fn now() -> Self {
+        let Ok(set) = sched_getaffinity(None) else {
+            return Self(Vec::new());
+        };
+        Self((0..CpuSet::MAX_CPU).filter(|processor| set.is_set(*processor)).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_is_bound_to_one_processor() {
+        let allowed = Allowed::now();
+        let bound = std::thread::spawn(move || {
+            bind(allowed.processor(1));
+            (Allowed::now(), allowed)
+        });
+        let (bound, allowed) = bound.join().unwrap();
+        assert_eq!(bound.0.len(), 1);
+        assert!(allowed.0.contains(&bound.0[0]));
+        assert_eq!(bound.0[0], allowed.0[1 % allowed.0.len()]);
+    }
+}

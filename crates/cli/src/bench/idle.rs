@@ -1,0 +1,102 @@
+//! What a node costs beside its data: time when it has nothing to do, and memory for each line.
+
+use super::pause;
+use super::report::Report;
+use crate::cluster::{Cluster, unexpected};
+use crate::failure::Failure;
+use crate::worker::{Answer, Command, NodeSpec};
+use farside::LineSize;
+use std::time::Duration;
+
+/// How long an idle node is watched.
+const IDLE: Duration = Duration::from_secs(2);
+/// The share of a core that an idle node may take.
+const IDLE_SHARE_MAX: f64 = 0.005;
+/// Lines that are made resident to see what they take.
+const LINES: u64 = 131_072;
+/// Bytes that a resident line may take beside its data.
+const LINE_BYTES_MAX: f64 = 24.0;
+
+/// How much of a core a node takes that has nothing to do.
+pub(super) fn time(report: &mut Report) -> Result<(), Failure> {
+    if !report.wants("idle") {
+        return Ok(());
+    }
+    let cluster = Cluster::start(&NodeSpec::bench("idle", None, None), 2)?;
+    let busy = |cluster: &Cluster| {
+        (0..cluster.len()).map(|index| busy_ns(cluster.process(index))).sum::<u64>()
+    };
+    pause(Duration::from_millis(100));
+    let before = busy(&cluster);
+    pause(IDLE);
+    let share = (busy(&cluster) - before) as f64 / 2.0 / IDLE.as_nanos() as f64;
+    let met = if share < IDLE_SHARE_MAX { "met" } else { "MISSED" };
+    report
+        .remark(format!("an idle node takes {:.2}% of a core (target 0.5%: {met})", share * 100.0));
+    cluster.leave()
+}
+
+/// How much private memory a resident line takes, at its home and where it is cached: what two nodes
+/// take with many lines resident, beyond what they take with hardly any.
+pub(super) fn memory(report: &mut Report) -> Result<(), Failure> {
+    if !report.wants("memory") {
+        return Ok(());
+    }
+    let few = private_bytes(64)?;
+    let many = private_bytes(LINES)?;
+    let each = |at: usize| (many[at].saturating_sub(few[at])) as f64 / (LINES - 64) as f64;
+    let (home, cache) = (each(0), each(1));
+    let met = if home.max(cache) <= LINE_BYTES_MAX { "met" } else { "MISSED" };
+    report.remark(format!(
+        "memory beside the data: {home:.1} B for each line at its home, {cache:.1} B where it is cached \
+         (target 24 B: {met})"
+    ));
+    Ok(())
+}
+
+/// Private memory of a home and of a node that caches `lines` of its lines.
+fn private_bytes(lines: u64) -> Result<[u64; 2], Failure> {
+    let data = lines * LineSize::DEFAULT.bytes() as u64;
+    let mut shares = [0; LineSize::CLASSES];
+    shares[usize::from(LineSize::DEFAULT.class())] = 1;
+    let home = NodeSpec {
+        memory_bytes: data + (1 << 20),
+        cache_bytes: 1 << 20,
+        ..NodeSpec::bench("memory", None, None)
+    };
+    let user = NodeSpec {
+        memory_bytes: 0,
+        cache_bytes: data + (1 << 20),
+        cache_shares: Some(shares),
+        ..home.clone()
+    };
+    let mut cluster = Cluster::start_each(&[home, user])?;
+    let address = match cluster.ask(0, Command::Allocate { bytes: data })? {
+        Answer::Address(address) => address,
+        other => return Err(unexpected(&other)),
+    };
+    cluster.ask(1, Command::Touch { address, lines })?;
+    let taken = [0, 1].map(|index| anonymous_bytes(cluster.process(index)));
+    cluster.leave()?;
+    Ok(taken)
+}
+
+/// Private memory of a process: what is shared (regions) or of files is not counted.
+fn anonymous_bytes(process: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+    let number = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+    number.unwrap_or(0) * 1024
+}
+
+/// Processor time that all threads of a process have had.
+fn busy_ns(process: u32) -> u64 {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{process}/task")) else {
+        return 0;
+    };
+    let of_thread = |path: std::path::PathBuf| {
+        let text = std::fs::read_to_string(path.join("schedstat")).unwrap_or_default();
+        text.split(' ').next().and_then(|word| word.parse::<u64>().ok()).unwrap_or(0)
+    };
+    threads.flatten().map(|thread| of_thread(thread.path())).sum()
+}

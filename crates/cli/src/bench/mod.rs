@@ -1,0 +1,91 @@
+//! `farside bench`: figures beside their baselines.
+
+mod baseline;
+mod core;
+mod fabric;
+mod idle;
+mod memory;
+mod pair;
+mod report;
+mod table;
+mod window;
+
+use crate::arguments::{BenchFabric, BenchMemory};
+use crate::cluster::Cluster;
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::worker::{Command, NodeSpec};
+pub(crate) use core::bind;
+use farside::Node;
+use memory::Bench;
+use pair::End;
+pub(crate) use pair::{Mode, serve};
+use report::Report;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+pub(crate) use table::failed;
+
+/// A home that shall never sleep during a measurement spins so long.
+const AWAKE_NS: u64 = 10_000_000_000;
+/// Measures the memory.
+pub(crate) fn memory(arguments: &BenchMemory, output: Output) -> Result<(), Failure> {
+    let mut report = Report::new(arguments.effort.windows, arguments.effort.only.clone());
+    output.note("home awake");
+    let other = report.allowed().processor(1);
+    let awake = NodeSpec::bench("awake", Some(AWAKE_NS), other);
+    with_home(&awake, |bench| bench.awake(&mut report))?;
+    output.note("home asleep");
+    let asleep = NodeSpec::bench("asleep", None, other);
+    with_home(&asleep, |bench| bench.asleep(&mut report))?;
+    output.note("idle");
+    idle::time(&mut report)?;
+    idle::memory(&mut report)?;
+    report.print(output);
+    Ok(())
+}
+
+/// A cluster of one worker's node and this process's.
+fn with_home(
+    spec: &NodeSpec,
+    run: impl FnOnce(&mut Bench<'_>) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let mut cluster = Cluster::start(spec, 1)?;
+    let mine = NodeSpec { create: false, spin_ns: None, ..spec.clone() };
+    let node = Node::join(&mine.config()?)?;
+    node.wait_for_members(2, Duration::from_secs(10))?;
+    run(&mut Bench::new(&node, &mut cluster)?)?;
+    node.leave()?;
+    cluster.leave()
+}
+
+/// Lets time pass in which this thread does nothing. Only where the passing of time is the point.
+fn pause(time: Duration) {
+    let (sender, receiver) = channel::<()>();
+    while receiver.recv_timeout(time) != Err(RecvTimeoutError::Timeout) {}
+    drop(sender);
+}
+
+/// Measures the shared-memory fabric.
+pub(crate) fn fabric(arguments: &BenchFabric, output: Output) -> Result<(), Failure> {
+    let mut report = Report::new(arguments.effort.windows, arguments.effort.only.clone());
+    for mode in [Mode::Asleep, Mode::Awake] {
+        let listen = format!("bench-{}-{mode:?}", std::process::id());
+        let mut cluster = Cluster::of_workers(1)?;
+        cluster.ask(
+            0,
+            Command::Serve {
+                listen: listen.clone(),
+                mode,
+                processor: report.allowed().processor(1),
+            },
+        )?;
+        let fabric = crate::fabrics::shm()?;
+        let mut end = End::connect(&*fabric, &listen)?;
+        if mode == Mode::Asleep {
+            fabric::one_sided(&mut end, &mut report)?;
+        }
+        fabric::messages(&mut end, mode, &mut report)?;
+    }
+    report.print(output);
+    Ok(())
+}

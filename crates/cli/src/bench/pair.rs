@@ -1,0 +1,266 @@
+//! Two ends of a link for measuring a fabric: one that asks, one that executes nothing or echoes.
+
+use farside_base::{
+    Access, Completion, CompletionKind, CompletionStatus, LinkId, LocalSlice, Operation, Receive,
+    ReceiveQueueId, RegionId, RegionKind, RegionToken, RemoteRegionId, Source, Work, WorkFlags,
+    WorkId,
+};
+use farside_fabric::{Fabric, LinkEvent, Port, PortSpec, Region, RegionSpec};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+use crate::failure::Failure;
+
+/// Bytes of the region that is measured on.
+pub(crate) const REGION_BYTES: u64 = 4 << 20;
+/// Receives that each end keeps posted, and bytes of each.
+const RECEIVES: u64 = 16;
+const RECEIVE_BYTES: u32 = 4096;
+/// Where the receives lie in the region; the front is for one-sided operations.
+const RECEIVES_AT: u64 = REGION_BYTES / 2;
+/// How often a connection is polled for before it counts as failed.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What the other end does between messages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Mode {
+    /// Polls all the time.
+    Awake,
+    /// Sleeps as soon as there is nothing to do.
+    Asleep,
+}
+
+/// One end of the link.
+pub(crate) struct End {
+    pub(crate) port: Box<dyn Port>,
+    pub(crate) link: LinkId,
+    pub(crate) region: Region,
+    /// The other end's region.
+    pub(crate) remote: RemoteRegionId,
+    queue: ReceiveQueueId,
+}
+
+fn failed(what: &str) -> impl Fn(farside_fabric::FabricError) -> Failure {
+    move |error| Failure::system(format!("{what}: {error}"))
+}
+
+fn region(fabric: &dyn Fabric) -> Result<Region, Failure> {
+    let spec = RegionSpec { bytes: REGION_BYTES, access: Access::ALL, kind: RegionKind::Memory };
+    fabric.register(&spec).map_err(failed("region"))
+}
+
+fn receive(queue: ReceiveQueueId, region: RegionId, number: u64) -> Receive {
+    Receive {
+        id: WorkId(number),
+        queue,
+        into: LocalSlice {
+            region,
+            offset: RECEIVES_AT + number * u64::from(RECEIVE_BYTES),
+            bytes: RECEIVE_BYTES,
+        },
+    }
+}
+
+fn receives(port: &mut dyn Port, region: &Region) -> Result<ReceiveQueueId, Failure> {
+    let depth = usize::try_from(RECEIVES).unwrap_or(usize::MAX);
+    let queue = port.create_receive_queue(depth).map_err(failed("receive queue"))?;
+    let all: Vec<_> = (0..RECEIVES).map(|number| receive(queue, region.id, number)).collect();
+    let posted = port.post_receives(&all);
+    if posted.accepted < all.len() {
+        return Err(Failure::system(format!("receives: {:?}", posted.stop)));
+    }
+    Ok(queue)
+}
+
+impl End {
+    /// Connects to the other end and imports its region.
+    pub(crate) fn connect(fabric: &dyn Fabric, to: &str) -> Result<Self, Failure> {
+        let region = region(fabric)?;
+        let mut port = fabric.open(&PortSpec::default()).map_err(failed("port"))?;
+        let queue = receives(&mut *port, &region)?;
+        let link = port.connect(to, &[], queue).map_err(failed("connect"))?;
+        let token = loop {
+            match next_event(&mut *port, CONNECT_TIMEOUT)? {
+                Some(LinkEvent::Connected { reply, .. }) => break reply,
+                Some(LinkEvent::Requested { .. }) => {}
+                other => return Err(Failure::system(format!("no connection to {to}: {other:?}"))),
+            }
+        };
+        let token = <&[u8; RegionToken::ENCODED]>::try_from(token.as_slice())
+            .ok()
+            .and_then(RegionToken::decode);
+        let token = token.ok_or_else(|| Failure::system("the other end sent no region"))?;
+        let remote = port.import(link, &token).map_err(failed("import"))?;
+        let mut end = Self { port, link, region, remote, queue };
+        end.warm_up()?;
+        Ok(end)
+    }
+
+    /// Touches what will be measured on.
+    fn warm_up(&mut self) -> Result<(), Failure> {
+        let zeroed = self.region.arena.zero(0, self.region.arena.len());
+        zeroed.map_err(|_| Failure::system("the region is shorter than registered"))
+    }
+
+    /// A signalled request.
+    pub(crate) fn work<'a>(&self, operation: Operation<'a>) -> Work<'a> {
+        Work {
+            id: WorkId(u64::MAX),
+            link: self.link,
+            flags: WorkFlags { signalled: true, fence: false },
+            operation,
+        }
+    }
+
+    /// Posts requests of which the last alone is signalled, and waits for its completion.
+    #[inline]
+    pub(crate) fn complete(&mut self, work: &[Work<'_>]) -> Result<(), Failure> {
+        let mut rest = work;
+        let mut out = [Completion::BLANK; 4];
+        while !rest.is_empty() {
+            let posted = self.port.post(rest);
+            if posted.accepted == 0 && !retries(posted.stop) {
+                return Err(Failure::system(format!("post: {:?}", posted.stop)));
+            }
+            rest = &rest[posted.accepted..];
+        }
+        loop {
+            let count = self.port.poll(&mut out);
+            for completion in &out[..count] {
+                if completion.status != CompletionStatus::Success {
+                    return Err(Failure::system(format!("{completion:?}")));
+                }
+                if completion.kind != CompletionKind::Receive {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Sends `bytes` bytes and waits for the echo, polling, or sleeping when `waiting` says so.
+    pub(crate) fn round_trip(&mut self, bytes: u32, mode: Mode) -> Result<(), Failure> {
+        let from = [LocalSlice { region: self.region.id, offset: 0, bytes }];
+        let operation = Operation::Send { source: Source::Gather(&from), immediate: None };
+        let mut work = self.work(operation);
+        work.flags.signalled = false;
+        let posted = self.port.post(&[work]);
+        if posted.accepted == 0 {
+            return Err(Failure::system(format!("send: {:?}", posted.stop)));
+        }
+        let mut out = [Completion::BLANK; 1];
+        while self.port.poll(&mut out) == 0 {
+            if mode == Mode::Asleep {
+                sleep(&mut *self.port, None);
+            }
+        }
+        let [completion] = out;
+        if completion.status != CompletionStatus::Success || completion.bytes != bytes {
+            return Err(Failure::system(format!("echo: {completion:?}")));
+        }
+        let again = receive(self.queue, self.region.id, completion.id.0);
+        let posted = self.port.post_receives(&[again]);
+        if posted.accepted == 1 {
+            Ok(())
+        } else {
+            Err(Failure::system(format!("receive: {:?}", posted.stop)))
+        }
+    }
+}
+
+/// Serves one connection as the other end: calls `ready` when it listens, then sends every message
+/// back until the link is lost or `stop` says so.
+pub(crate) fn serve(
+    fabric: &dyn Fabric,
+    listen: &str,
+    mode: Mode,
+    ready: impl FnOnce(),
+    stop: impl Fn() -> bool,
+) -> Result<(), Failure> {
+    let region = region(fabric)?;
+    let spec = PortSpec { listen: Some(listen.to_owned()) };
+    let mut port = fabric.open(&spec).map_err(failed("port"))?;
+    let queue = receives(&mut *port, &region)?;
+    ready();
+    let mut events = Vec::new();
+    let mut out = [Completion::BLANK; 4];
+    while !stop() {
+        port.link_events(&mut events);
+        for event in events.drain(..) {
+            match event {
+                LinkEvent::Requested { link, .. } => {
+                    port.accept(link, &region.token.encode(), queue).map_err(failed("accept"))?;
+                }
+                LinkEvent::Lost { .. } => return Ok(()),
+                _ => {}
+            }
+        }
+        let count = port.poll(&mut out);
+        for completion in &out[..count] {
+            echo(&mut *port, &region, queue, completion)?;
+        }
+        if count == 0 && mode == Mode::Asleep {
+            sleep(&mut *port, Some(Duration::from_secs(1)));
+        }
+    }
+    Ok(())
+}
+
+/// Sends a received message back, then gives its place to the next one.
+fn echo(
+    port: &mut dyn Port,
+    region: &Region,
+    queue: ReceiveQueueId,
+    came: &Completion,
+) -> Result<(), Failure> {
+    if came.kind != CompletionKind::Receive || came.status != CompletionStatus::Success {
+        return Ok(());
+    }
+    let again = receive(queue, region.id, came.id.0);
+    let mut buffer = [0; 64];
+    let gathered = [LocalSlice { bytes: came.bytes, ..again.into }];
+    // Short ones travel in the request itself, so their place is free at once.
+    let short = buffer.get_mut(..usize::try_from(came.bytes).unwrap_or(usize::MAX));
+    let inline = short.and_then(|bytes| {
+        let copied = region.arena.read(again.into.offset, bytes);
+        copied.ok().map(|()| &*bytes)
+    });
+    let source = inline.map_or(Source::Gather(&gathered), Source::Inline);
+    let work = Work {
+        id: WorkId(0),
+        link: came.link,
+        flags: WorkFlags::default(),
+        operation: Operation::Send { source, immediate: None },
+    };
+    let posted = port.post(&[work]);
+    let posted_again = port.post_receives(&[again]);
+    match posted.stop.or(posted_again.stop) {
+        None => Ok(()),
+        Some(stop) => Err(Failure::system(format!("echo: {stop:?}"))),
+    }
+}
+
+fn retries(stop: Option<farside_fabric::Stop>) -> bool {
+    matches!(stop, Some(farside_fabric::Stop::QueueFull | farside_fabric::Stop::ReceiverNotReady))
+}
+
+/// Waits for the next event of a link; `None` when the time is up.
+fn next_event(port: &mut dyn Port, timeout: Duration) -> Result<Option<LinkEvent>, Failure> {
+    let start = std::time::Instant::now();
+    let mut events = Vec::new();
+    while start.elapsed() < timeout {
+        port.link_events(&mut events);
+        if !events.is_empty() {
+            return Ok(Some(events.remove(0)));
+        }
+        sleep(port, Some(Duration::from_millis(100)));
+    }
+    Ok(None)
+}
+
+fn sleep(port: &mut dyn Port, timeout: Option<Duration>) {
+    if !port.arm() {
+        port.waiter().wait(timeout);
+    }
+    port.disarm();
+}

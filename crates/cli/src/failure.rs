@@ -1,0 +1,104 @@
+//! Why a command failed, and its exit code.
+
+use farside::ErrorCode;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::process::ExitCode;
+
+/// Why a command failed.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub(crate) enum Failure {
+    /// The arguments make no sense together. Exit code 2, as for those that clap refuses.
+    Usage {
+        /// What is wrong and how to mend it.
+        text: String,
+    },
+    /// An operation of the memory failed: a row of the error table.
+    Operation {
+        /// The row's number.
+        number: u16,
+        /// The row's name, as stable as the number.
+        name: String,
+        /// What happened and what to do.
+        text: String,
+    },
+    /// A file, process or other thing of the system was not as needed.
+    System {
+        /// What and why.
+        text: String,
+    },
+    /// Something that was verified is not so.
+    Check {
+        /// What.
+        text: String,
+    },
+    /// Ended by a signal; exit code 130.
+    Interrupted,
+}
+
+impl Failure {
+    pub(crate) fn usage(text: impl Into<String>) -> Self {
+        Self::Usage { text: text.into() }
+    }
+
+    pub(crate) fn system(text: impl Into<String>) -> Self {
+        Self::System { text: text.into() }
+    }
+
+    pub(crate) fn check(text: impl Into<String>) -> Self {
+        Self::Check { text: text.into() }
+    }
+
+    /// 1 when an operation failed, 2 for wrong usage, 130 when interrupted.
+    pub(crate) fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::Usage { .. } => ExitCode::from(2),
+            Self::Interrupted => ExitCode::from(130),
+            Self::Operation { .. } | Self::System { .. } | Self::Check { .. } => ExitCode::from(1),
+        }
+    }
+
+    /// Whether it is this row of the error table.
+    pub(crate) fn is(&self, code: ErrorCode) -> bool {
+        matches!(self, Self::Operation { number, .. } if *number == code.entry().number)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Usage { text } | Self::System { text } | Self::Check { text } => {
+                f.write_str(text)
+            }
+            Self::Operation { name, text, .. } => write!(f, "{name}: {text}"),
+            Self::Interrupted => f.write_str("interrupted"),
+        }
+    }
+}
+
+impl From<farside::Error> for Failure {
+    fn from(error: farside::Error) -> Self {
+        let entry = error.code.entry();
+        Self::Operation {
+            number: entry.number,
+            name: entry.name.to_owned(),
+            text: error.to_string(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_the_table_keep_their_names() {
+        let failure = Failure::from(farside::Error::new(ErrorCode::NodeLost));
+        assert!(failure.is(ErrorCode::NodeLost) && !failure.is(ErrorCode::LineLost));
+        assert!(failure.to_string().starts_with("NodeLost: "));
+        let back: Failure =
+            serde_json::from_str(&serde_json::to_string(&failure).unwrap()).unwrap();
+        assert_eq!(back, failure);
+    }
+}

@@ -1,0 +1,167 @@
+//! `farside info`: fabrics and what they promise, which one would be chosen and why, and the clusters
+//! that run here.
+
+use crate::fabrics::{self, Found};
+use crate::failure::Failure;
+use crate::output::{Output, bytes};
+use farside_base::Capabilities;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+/// A cluster that runs on this machine.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+struct Running {
+    cluster: String,
+    nodes: usize,
+}
+
+/// Shows what there is.
+pub(crate) fn run(output: Output) -> Result<(), Failure> {
+    let found = fabrics::all();
+    let user = rustix::process::getuid().as_raw();
+    let sockets = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    let running = clusters(&sockets, user);
+    let (chosen, reason) = choice(&found);
+    output.value(&json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "fabrics": found.iter().map(fabric_value).collect::<Vec<_>>(),
+        "chosen": chosen,
+        "reason": reason,
+        "clusters": running,
+    }));
+    for fabric in &found {
+        output.line(fabric_text(fabric));
+    }
+    output.line(format!("chosen: {} ({reason})", chosen.unwrap_or("none")));
+    if running.is_empty() {
+        output.line("running clusters of this user: none");
+    }
+    for one in &running {
+        output.line(format!("running: {}, {} nodes", one.cluster, one.nodes));
+    }
+    Ok(())
+}
+
+fn choice(found: &[Found]) -> (Option<&'static str>, String) {
+    match found.iter().find(|fabric| fabric.name == "shm").map(|fabric| &fabric.fabric) {
+        Some(Ok(_)) => {
+            let reason =
+                "the nodes are processes of one machine, and shared memory reaches them one-sided";
+            (Some("shm"), reason.to_owned())
+        }
+        Some(Err(failure)) => (None, format!("{failure}; see farside doctor")),
+        None => (None, "built without a fabric between processes".to_owned()),
+    }
+}
+
+/// The capabilities, by the names that errors and requirements use.
+fn capabilities(has: &Capabilities) -> Vec<(&'static str, String)> {
+    let yes = |does: bool| (if does { "yes" } else { "no" }).to_owned();
+    vec![
+        ("write", yes(has.write)),
+        ("read", yes(has.read)),
+        ("atomics", format!("{:?}", has.atomics).to_lowercase()),
+        ("extended_atomics", yes(has.extended_atomics)),
+        ("send", yes(has.send)),
+        ("immediate", yes(has.immediate)),
+        ("shared_receive_queue", yes(has.shared_receive_queue)),
+        ("message_order", yes(has.message_order)),
+        ("byte_order", yes(has.byte_order)),
+        ("completion_means_placed", yes(has.completion_means_placed)),
+        ("one_sided", yes(has.one_sided)),
+        ("sleep", yes(has.sleep)),
+        ("receiver_not_ready", format!("{:?}", has.receiver_not_ready).to_lowercase()),
+        ("inline_bytes_max", has.inline_bytes_max.to_string()),
+        ("send_bytes_max", has.send_bytes_max.to_string()),
+        ("transfer_bytes_max", bytes(has.transfer_bytes_max)),
+        ("slices_max", has.slices_max.to_string()),
+        ("outstanding_max", has.outstanding_max.to_string()),
+        ("links_max", has.links_max.to_string()),
+        ("region_bytes_max", bytes(has.region_bytes_max)),
+    ]
+}
+
+fn fabric_value(found: &Found) -> Value {
+    match &found.fabric {
+        Ok(fabric) => {
+            let has = capabilities(&fabric.capabilities());
+            let has: serde_json::Map<_, _> =
+                has.into_iter().map(|(name, value)| (name.to_owned(), json!(value))).collect();
+            json!({ "name": found.name, "reach": found.reach, "usable": true, "capabilities": has })
+        }
+        Err(failure) => {
+            json!({ "name": found.name, "reach": found.reach, "usable": false, "error": failure })
+        }
+    }
+}
+
+fn fabric_text(found: &Found) -> String {
+    let head = format!("fabric {}: {}", found.name, found.reach);
+    match &found.fabric {
+        Ok(fabric) => {
+            let has = capabilities(&fabric.capabilities());
+            let parts: Vec<_> = has.iter().map(|(name, value)| format!("{name} {value}")).collect();
+            let lines: Vec<_> =
+                parts.chunks(4).map(|some| format!("  {}", some.join(", "))).collect();
+            format!("{head}\n{}", lines.join("\n"))
+        }
+        Err(failure) => format!("{head}\n  not usable: {failure}"),
+    }
+}
+
+/// The clusters among the abstract sockets of `/proc/net/unix`: a node `n` of cluster `c` listens at
+/// `@farside-shm/<user>/farside.c.n`.
+fn clusters(sockets: &str, user: u32) -> Vec<Running> {
+    let prefix = format!("@farside-shm/{user}/farside.");
+    let mut found: Vec<Running> = Vec::new();
+    // Accepted connections bear the name too; those that listen have a flag.
+    let names = sockets.lines().filter_map(|line| {
+        let mut words = line.split_whitespace();
+        let listens = words.nth(3) == Some("00010000");
+        words.last().filter(|_| listens)?.strip_prefix(&prefix)
+    });
+    for name in names {
+        let Some((cluster, node)) = name.rsplit_once('.') else {
+            continue;
+        };
+        if node.parse::<u16>().is_err() {
+            continue;
+        }
+        match found.iter_mut().find(|one| one.cluster == cluster) {
+            Some(one) => one.nodes += 1,
+            None => found.push(Running { cluster: cluster.to_owned(), nodes: 1 }),
+        }
+    }
+    found.sort_by(|a, b| a.cluster.cmp(&b.cluster));
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clusters_are_found_among_sockets() {
+        let sockets = "\
+Num       RefCount Protocol Flags    Type St Inode Path
+0: 2 0 00010000 0005 01 100 @farside-shm/1000/farside.lab
+0: 2 0 00010000 0005 01 101 @farside-shm/1000/farside.lab.0
+0: 2 0 00010000 0005 01 102 @farside-shm/1000/farside.lab.12
+0: 3 0 00000000 0005 03 112 @farside-shm/1000/farside.lab.12
+0: 2 0 00010000 0005 01 103 @farside-shm/1000/farside.a.b.3
+0: 2 0 00010000 0005 01 104 @farside-shm/7/farside.foreign.0
+0: 2 0 00010000 0001 01 105 /run/systemd/notify
+0: 2 0 00010000 0001 01 106\n";
+        let expected = [("a.b", 1), ("lab", 2)]
+            .map(|(cluster, nodes)| Running { cluster: cluster.to_owned(), nodes });
+        assert_eq!(clusters(sockets, 1000), expected);
+    }
+
+    #[test]
+    fn every_fabric_is_described() {
+        for found in fabrics::all() {
+            assert!(fabric_text(&found).contains(found.name));
+            assert_eq!(fabric_value(&found)["name"], found.name);
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Latencies of many operations, put together from what the workers counted.
+
+use crate::worker::Ran;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// Counts by value, in nanoseconds.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Latencies {
+    counts: BTreeMap<u64, u64>,
+    operations: u64,
+}
+
+/// What people ask of latencies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub(crate) struct Percentiles {
+    pub(crate) p50_ns: u64,
+    pub(crate) p99_ns: u64,
+    pub(crate) p999_ns: u64,
+    pub(crate) max_ns: u64,
+}
+
+impl Latencies {
+    pub(crate) fn add(&mut self, counted: &[(u64, u64)]) {
+        for (value, count) in counted {
+            *self.counts.entry(*value).or_default() += count;
+            self.operations += count;
+        }
+    }
+
+    pub(crate) fn operations(&self) -> u64 {
+        self.operations
+    }
+
+    /// The least value that at least `permille` thousandths of the operations do not exceed.
+    fn at(&self, permille: u64) -> u64 {
+        let wanted = (u128::from(self.operations) * u128::from(permille)).div_ceil(1_000);
+        let mut seen = 0_u128;
+        for (value, count) in &self.counts {
+            seen += u128::from(*count);
+            if seen >= wanted {
+                return *value;
+            }
+        }
+        0
+    }
+
+    pub(crate) fn percentiles(&self) -> Percentiles {
+        Percentiles {
+            p50_ns: self.at(500),
+            p99_ns: self.at(990),
+            p999_ns: self.at(999),
+            max_ns: self.at(1_000),
+        }
+    }
+}
+
+/// A workload's result over all nodes.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Summary {
+    pub(crate) operations: u64,
+    pub(crate) operations_per_second: f64,
+    #[serde(flatten)]
+    pub(crate) all: Percentiles,
+    pub(crate) by_kind: BTreeMap<String, Percentiles>,
+    pub(crate) errors: u64,
+    pub(crate) first_error: Option<String>,
+    /// Operations that found no record.
+    pub(crate) absent: u64,
+    /// Operations that found what nobody had written.
+    pub(crate) wrong: u64,
+}
+
+impl Summary {
+    /// Puts the nodes' shares together. The slowest node tells the time.
+    pub(crate) fn of(shares: &[Ran]) -> Self {
+        let mut all = Latencies::default();
+        let mut kinds: BTreeMap<String, Latencies> = BTreeMap::new();
+        for share in shares {
+            for (kind, counted) in &share.latencies {
+                all.add(counted);
+                kinds.entry(kind.clone()).or_default().add(counted);
+            }
+        }
+        let elapsed_ns = shares.iter().map(|share| share.elapsed_ns).max().unwrap_or(0).max(1);
+        Self {
+            operations: all.operations(),
+            operations_per_second: all.operations() as f64 * 1e9 / elapsed_ns as f64,
+            all: all.percentiles(),
+            by_kind: kinds.into_iter().map(|(kind, of)| (kind, of.percentiles())).collect(),
+            errors: shares.iter().map(|share| share.errors).sum(),
+            first_error: shares.iter().find_map(|share| share.first_error.clone()),
+            absent: shares.iter().map(|share| share.absent).sum(),
+            wrong: shares.iter().map(|share| share.wrong).sum(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_of_all_operations() {
+        let mut latencies = Latencies::default();
+        latencies.add(&[(10, 500), (20, 490)]);
+        latencies.add(&[(20, 9), (900, 1)]);
+        let found = latencies.percentiles();
+        let expected = Percentiles { p50_ns: 10, p99_ns: 20, p999_ns: 20, max_ns: 900 };
+        assert_eq!(found, expected);
+        assert_eq!(Latencies::default().percentiles().max_ns, 0);
+    }
+
+    #[test]
+    fn shares_add_up() {
+        let share = |elapsed_ns, kind: &str| Ran {
+            elapsed_ns,
+            latencies: BTreeMap::from([(kind.to_owned(), vec![(100, 50)])]),
+            errors: 2,
+            first_error: Some(kind.to_owned()),
+            absent: 1,
+            wrong: 0,
+        };
+        let summary = Summary::of(&[share(1_000_000, "read"), share(2_000_000, "update")]);
+        assert_eq!(summary.operations, 100);
+        assert_eq!(summary.operations_per_second, 50_000.0);
+        assert_eq!(summary.by_kind.len(), 2);
+        assert_eq!(summary.first_error.as_deref(), Some("read"));
+        assert_eq!((summary.errors, summary.absent), (4, 2));
+    }
+}

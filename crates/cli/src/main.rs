@@ -1,0 +1,49 @@
+//! The `farside` command.
+//!
+//! Every command is a module with a `run`. Commands that need a cluster start one of worker processes
+//! ([`cluster`]), which are this same program again ([`worker`]); they speak JSON lines over pipes and
+//! die with their parent, however it ends.
+#![forbid(unsafe_code)]
+
+mod arguments;
+mod bench;
+mod cluster;
+mod demo;
+mod doctor;
+mod fabrics;
+mod failure;
+mod info;
+mod latency;
+mod output;
+mod up;
+mod wordcount;
+mod worker;
+mod ycsb;
+
+use arguments::{Arguments, Bench, Command};
+use clap::Parser;
+use output::Output;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let output = Output::new(arguments.json, arguments.quiet);
+    let done = match &arguments.command {
+        Command::Demo(arguments) => demo::run(arguments, output),
+        Command::Wordcount(arguments) => wordcount::run(arguments, output),
+        Command::Up(arguments) => up::run(arguments, output),
+        Command::Doctor(arguments) => doctor::run(arguments, output),
+        Command::Worker => worker::run(),
+        Command::Info => info::run(output),
+        Command::Bench { which: Bench::Memory(arguments) } => bench::memory(arguments, output),
+        Command::Bench { which: Bench::Fabric(arguments) } => bench::fabric(arguments, output),
+        Command::Bench { which: Bench::Ycsb(arguments) } => ycsb::run(arguments, output),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            output.failure(&failure);
+            failure.exit_code()
+        }
+    }
+}

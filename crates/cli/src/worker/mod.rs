@@ -1,0 +1,208 @@
+//! A process that hosts one node for a parent. It reads commands from standard input and dies when
+//! that closes, in the middle of work too, so that no parent leaves workers behind.
+
+mod threads;
+mod wire;
+mod words;
+mod workload;
+
+use crate::bench::{self, Mode};
+use crate::failure::Failure;
+use farside::{AllocationHint, AllocationSpec, ErrorCode, GlobalAddress, LineSize, Node, NodeId};
+use farside_apps::dht::{Dht, DhtOptions};
+use rustix::process::{Signal, set_parent_process_death_signal};
+use std::io::{BufRead, Write};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+pub(crate) use wire::{Answer, Command, Event, NodeSpec, NodeStats, Ran, Share, Verified};
+pub(crate) use workload::workload;
+
+/// How long nodes wait for each other at the start.
+const MEET_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Serves commands until told to leave.
+pub(crate) fn run() -> Result<(), Failure> {
+    // The second net: a parent that dies without closing the pipe (its descriptor inherited by
+    // somebody else) still takes us along.
+    let armed = set_parent_process_death_signal(Some(Signal::KILL));
+    armed.map_err(|e| Failure::system(format!("parent-death signal: {e}")))?;
+    let commands = listen();
+    let mut host = Host { node: None, root: None };
+    while let Ok(command) = commands.recv() {
+        let leaves = command == Command::Leave;
+        let event = match host.perform(command) {
+            Ok(answer) => Event::Done { answer },
+            Err(failure) => Event::Failed { failure },
+        };
+        say(&event);
+        if leaves {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Reads commands on a thread of its own, which ends the process when the parent is gone.
+fn listen() -> Receiver<Command> {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lock().lines() {
+            let Ok(line) = line else { break };
+            match serde_json::from_str(&line) {
+                Ok(command) => {
+                    let _ = sender.send(command);
+                }
+                Err(error) => {
+                    let failure = Failure::usage(format!("not a command: {error}"));
+                    say(&Event::Failed { failure });
+                }
+            }
+        }
+        std::process::exit(0);
+    });
+    receiver
+}
+
+/// Writes one event. A parent that does not read any more is gone, and so are we soon.
+fn say(event: &Event) {
+    let line = serde_json::to_string(event).unwrap_or_default();
+    let mut out = std::io::stdout().lock();
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+}
+
+/// The node and what runs on it.
+struct Host {
+    node: Option<Node>,
+    /// Of the hash table, once there is one.
+    root: Option<GlobalAddress>,
+}
+
+impl Host {
+    fn perform(&mut self, command: Command) -> Result<Answer, Failure> {
+        match command {
+            Command::Start(spec) => self.start(&spec),
+            Command::Meet { nodes } => {
+                self.node()?.wait_for_members(nodes, MEET_TIMEOUT)?;
+                Ok(Answer::Nothing)
+            }
+            Command::Stats => Ok(Answer::Stats(self.node()?.stats().into())),
+            Command::Allocate { bytes } => {
+                let mut session = self.node()?.session()?;
+                let spec = AllocationSpec { hint: AllocationHint::Local, line_size: None };
+                let address = session.alloc_with(bytes, spec)?;
+                Ok(Answer::Address(address.to_bits()))
+            }
+            Command::Touch { address, lines } => self.touch(address, lines),
+            Command::Serve { listen, mode, processor } => serve(listen, mode, processor),
+            Command::CreateTable { nodes, record_line_bytes } => {
+                self.create_table(&nodes, record_line_bytes)
+            }
+            Command::OpenTable { root } => {
+                let wrong = |_| Failure::usage(format!("{root:#x} is no address"));
+                self.root = Some(GlobalAddress::from_bits(root).map_err(wrong)?);
+                Ok(Answer::Nothing)
+            }
+            Command::Load(share) => self.on_share(share, workload::Work::load),
+            Command::Run(share) => self.on_share(share, workload::Work::run),
+            Command::Verify(share) => self.on_share(share, workload::Work::verify),
+            Command::Words { files, part, parts } => {
+                self.on_table(1, |hand| words::add(hand, &files, part, parts))
+            }
+            Command::AllWords => self.on_table(1, words::all),
+            Command::Leave => {
+                if let Some(node) = self.node.take() {
+                    node.leave()?;
+                }
+                Ok(Answer::Nothing)
+            }
+        }
+    }
+
+    fn start(&mut self, spec: &NodeSpec) -> Result<Answer, Failure> {
+        bench::bind(spec.processor);
+        let config = spec.config()?;
+        let node = if spec.create { Node::create(&config)? } else { Node::join(&config)? };
+        let number = node.id().0;
+        self.node = Some(node);
+        Ok(Answer::Node(number))
+    }
+
+    fn create_table(
+        &mut self,
+        nodes: &[u16],
+        record_line_bytes: Option<u32>,
+    ) -> Result<Answer, Failure> {
+        let mut session = self.node()?.session()?;
+        let mut options = DhtOptions {
+            nodes: nodes.iter().copied().map(NodeId).collect(),
+            ..DhtOptions::default()
+        };
+        let given = record_line_bytes.and_then(|bytes| usize::try_from(bytes).ok());
+        if let Some(line) = given.and_then(LineSize::from_bytes) {
+            options.record_line = line;
+        }
+        let root = Dht::create(&mut session, &options).map_err(bench::failed)?.root();
+        self.root = Some(root);
+        Ok(Answer::Address(root.to_bits()))
+    }
+
+    /// Does something with the table on several threads and puts their answers together.
+    fn on_table(
+        &self,
+        threads: u16,
+        work: impl Fn(threads::Hand<'_>) -> Result<Answer, Failure> + Sync,
+    ) -> Result<Answer, Failure> {
+        let root = self.root.ok_or_else(|| Failure::usage("no table is open"))?;
+        let answers = threads::on_threads(self.node()?, root, threads, say, work)?;
+        Ok(answers.into_iter().fold(Answer::Nothing, Answer::and))
+    }
+
+    /// Does something with a share of a workload.
+    fn on_share(
+        &self,
+        share: Share,
+        work: impl Fn(&workload::Work, threads::Hand<'_>) -> Result<Answer, Failure> + Sync,
+    ) -> Result<Answer, Failure> {
+        let threads = share.threads;
+        let common = workload::Work::new(share)?;
+        let answer = self.on_table(threads, |hand| work(&common, hand))?;
+        common.finish()?;
+        Ok(answer)
+    }
+
+    fn touch(&self, address: u64, lines: u64) -> Result<Answer, Failure> {
+        let mut session = self.node()?.session()?;
+        let wrong = || Failure::usage(format!("{address:#x} is no address"));
+        let first = GlobalAddress::from_bits(address).map_err(|_| wrong())?;
+        let line_bytes = first.line_size().bytes() as u64;
+        for number in 0..lines {
+            let at = first.checked_add(number * line_bytes).ok_or_else(wrong)?;
+            session.write_u64(at, number)?;
+        }
+        session.fence()?;
+        Ok(Answer::Nothing)
+    }
+
+    fn node(&self) -> Result<&Node, Failure> {
+        self.node.as_ref().ok_or_else(|| Failure::from(farside::Error::new(ErrorCode::NodeClosed)))
+    }
+}
+
+/// Serves a bare link on a thread of its own, which ends with the link or the process.
+fn serve(listen: String, mode: Mode, processor: Option<usize>) -> Result<Answer, Failure> {
+    let (sender, ready) = channel();
+    let failed = sender.clone();
+    std::thread::spawn(move || {
+        bench::bind(processor);
+        let served = crate::fabrics::shm().and_then(|fabric| {
+            let listening = || {
+                let _ = sender.send(Ok(Answer::Nothing));
+            };
+            bench::serve(&*fabric, &listen, mode, listening, || false)
+        });
+        if let Err(failure) = served {
+            let _ = failed.send(Err(failure));
+        }
+    });
+    ready.recv().unwrap_or_else(|_| Err(Failure::system("the serving thread has ended")))
+}

@@ -1,0 +1,272 @@
+//! What a parent and its workers say to each other: one JSON object a line, commands on the
+//! worker's standard input, events on its standard output.
+
+use crate::bench::Mode;
+use crate::failure::Failure;
+use farside::{Config, LineSize, Stats};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// How a worker's node is set up.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct NodeSpec {
+    /// The cluster's name.
+    pub(crate) cluster: String,
+    /// Whether it starts the cluster; otherwise it joins.
+    pub(crate) create: bool,
+    pub(crate) memory_bytes: u64,
+    pub(crate) cache_bytes: u64,
+    /// `None` for the default.
+    pub(crate) line_bytes: Option<u32>,
+    /// Shares of the cache by line size, smallest first; `None` for the default.
+    pub(crate) cache_shares: Option<[u8; LineSize::CLASSES]>,
+    /// How long its threads spin before they sleep; `None` for the default.
+    pub(crate) spin_ns: Option<u64>,
+    /// The processor that its threads are bound to, if any.
+    pub(crate) processor: Option<usize>,
+}
+
+impl NodeSpec {
+    /// A node for a measurement, of a cluster that nobody else uses.
+    pub(crate) fn bench(what: &str, spin_ns: Option<u64>, processor: Option<usize>) -> Self {
+        Self {
+            cluster: format!("bench-{what}-{}", std::process::id()),
+            create: true,
+            memory_bytes: 64 << 20,
+            cache_bytes: 64 << 20,
+            line_bytes: None,
+            cache_shares: None,
+            spin_ns,
+            processor,
+        }
+    }
+
+    /// The facade's form.
+    pub(crate) fn config(&self) -> Result<Config, Failure> {
+        let mut config = Config::new(self.cluster.as_str());
+        config.memory_bytes = self.memory_bytes;
+        config.cache_bytes = self.cache_bytes;
+        if let Some(bytes) = self.line_bytes {
+            let line = usize::try_from(bytes).ok().and_then(LineSize::from_bytes);
+            config.line_size = line.ok_or_else(|| {
+                Failure::from(farside::Error::new(farside::ErrorCode::BadLineSize))
+            })?;
+        }
+        if let Some(shares) = self.cache_shares {
+            config.cache_shares = shares;
+        }
+        if let Some(spin_ns) = self.spin_ns {
+            config.spin_ns = spin_ns;
+        }
+        Ok(config)
+    }
+}
+
+/// What a parent asks. Each is answered by `Done` or `Failed`, perhaps after `Progress`.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "command")]
+pub(crate) enum Command {
+    /// Start the node; the answer is its number.
+    Start(NodeSpec),
+    /// Wait until so many nodes are alive.
+    Meet { nodes: usize },
+    /// Say what the node has done.
+    Stats,
+    /// Allocate so much at this node; the answer is its address.
+    Allocate { bytes: u64 },
+    /// Write the first word of so many lines from `address` on.
+    Touch { address: u64, lines: u64 },
+    /// Be the other end of a link of the bare fabric, beside any node. Answered when it listens.
+    Serve { listen: String, mode: Mode, processor: Option<usize> },
+    /// Make a hash table over these nodes; the answer is its root.
+    CreateTable { nodes: Vec<u16>, record_line_bytes: Option<u32> },
+    /// Open the hash table with this root.
+    OpenTable { root: u64 },
+    /// Insert one share of a workload's records.
+    Load(Share),
+    /// Run one share of a workload's operations.
+    Run(Share),
+    /// Look every record of a share up and check what is found.
+    Verify(Share),
+    /// Count the words of one share of the files in the hash table.
+    Words { files: Vec<PathBuf>, part: u32, parts: u32 },
+    /// Tell every word of the hash table and its count.
+    AllWords,
+    /// Leave the cluster and end.
+    Leave,
+}
+
+/// One node's share of a workload.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct Share {
+    /// The workload, as lines of a property file of YCSB.
+    pub(crate) properties: String,
+    /// Which share of how many.
+    pub(crate) part: u64,
+    pub(crate) parts: u64,
+    pub(crate) threads: u16,
+    pub(crate) seed: u64,
+    /// Where to write every operation as a line of JSON.
+    pub(crate) history: Option<PathBuf>,
+    /// How many records each share has inserted before, beyond the loaded ones.
+    pub(crate) inserted: Vec<u64>,
+}
+
+/// What a worker answers.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "event")]
+pub(crate) enum Event {
+    /// So much more of the work is done.
+    Progress { more: u64 },
+    /// The command is done.
+    Done { answer: Answer },
+    /// The command failed; the node is as it was.
+    Failed { failure: Failure },
+}
+
+/// The result of a command.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Answer {
+    /// Nothing to tell.
+    Nothing,
+    /// The node's number.
+    Node(u16),
+    /// What the node has done.
+    Stats(NodeStats),
+    /// An address, for example of the root of a hash table.
+    Address(u64),
+    /// What became of a share of a workload.
+    Ran(Ran),
+    /// What looking records up found.
+    Verified(Verified),
+    /// Words and counts, in no order.
+    Words(Vec<(String, u64)>),
+}
+
+impl Answer {
+    /// The answers of two threads as one.
+    pub(crate) fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Nothing, one) | (one, Self::Nothing) => one,
+            (Self::Ran(one), Self::Ran(two)) => Self::Ran(one.and(two)),
+            (Self::Verified(one), Self::Verified(two)) => Self::Verified(one.and(two)),
+            (one, _) => one,
+        }
+    }
+}
+
+/// What became of a share of a workload.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Ran {
+    pub(crate) elapsed_ns: u64,
+    /// For each kind of operation, its latencies: value in nanoseconds, how many.
+    pub(crate) latencies: BTreeMap<String, Vec<(u64, u64)>>,
+    /// Operations that found no record.
+    pub(crate) absent: u64,
+    /// Operations that found what nobody had written.
+    pub(crate) wrong: u64,
+    /// Operations that failed.
+    pub(crate) errors: u64,
+    /// Why the first of them did.
+    pub(crate) first_error: Option<String>,
+}
+
+impl Ran {
+    /// Both together; the longer one tells the time.
+    fn and(mut self, other: Self) -> Self {
+        self.elapsed_ns = self.elapsed_ns.max(other.elapsed_ns);
+        for (kind, counted) in other.latencies {
+            self.latencies.entry(kind).or_default().extend(counted);
+        }
+        self.absent += other.absent;
+        self.wrong += other.wrong;
+        self.errors += other.errors;
+        self.first_error = self.first_error.or(other.first_error);
+        self
+    }
+}
+
+/// What looking records up found.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Verified {
+    /// Found, and what somebody had written.
+    pub(crate) right: u64,
+    /// Found, and nothing that anybody had written.
+    pub(crate) wrong: u64,
+    /// Not there, though nothing was lost.
+    pub(crate) missing: u64,
+    /// Answered by a typed error, by its name.
+    pub(crate) errors: BTreeMap<String, u64>,
+}
+
+impl Verified {
+    /// Both together.
+    pub(crate) fn and(mut self, other: Self) -> Self {
+        self.right += other.right;
+        self.wrong += other.wrong;
+        self.missing += other.missing;
+        add(&mut self.errors, other.errors);
+        self
+    }
+}
+
+/// Adds counts by name.
+fn add(to: &mut BTreeMap<String, u64>, more: BTreeMap<String, u64>) {
+    for (name, count) in more {
+        *to.entry(name).or_default() += count;
+    }
+}
+
+/// The facade's counters, as they travel and as `--json` shows them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct NodeStats {
+    pub(crate) hits: u64,
+    pub(crate) misses: u64,
+    pub(crate) invalidations: u64,
+    pub(crate) evictions: u64,
+    pub(crate) messages_sent: u64,
+    pub(crate) messages_received: u64,
+    pub(crate) bytes_placed: u64,
+    pub(crate) work_requests: u64,
+    pub(crate) doorbells: u64,
+    pub(crate) sleeps: u64,
+    pub(crate) locks: u64,
+    pub(crate) memory_free_bytes: u64,
+}
+
+impl From<Stats> for NodeStats {
+    fn from(stats: Stats) -> Self {
+        Self {
+            hits: stats.hits,
+            misses: stats.misses,
+            invalidations: stats.invalidations,
+            evictions: stats.evictions,
+            messages_sent: stats.messages_sent,
+            messages_received: stats.messages_received,
+            bytes_placed: stats.bytes_placed,
+            work_requests: stats.work_requests,
+            doorbells: stats.doorbells,
+            sleeps: stats.sleeps,
+            locks: stats.locks,
+            memory_free_bytes: stats.memory_free_bytes,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_what_the_other_side_reads() {
+        let command = Command::Meet { nodes: 3 };
+        let line = serde_json::to_string(&command).unwrap();
+        assert_eq!(line, r#"{"command":"meet","nodes":3}"#);
+        assert_eq!(serde_json::from_str::<Command>(&line).unwrap(), command);
+        let event = Event::Done { answer: Answer::Node(2) };
+        let line = serde_json::to_string(&event).unwrap();
+        assert_eq!(serde_json::from_str::<Event>(&line).unwrap(), event);
+    }
+}

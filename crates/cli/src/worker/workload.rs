@@ -1,0 +1,166 @@
+//! One share of a YCSB workload on the shared table.
+
+use super::threads::Hand;
+use super::wire::{Answer, Ran, Share, Verified};
+use crate::failure::Failure;
+use farside_apps::ycsb::{History, Operation, Records, Report, Run, RunOptions, Workload};
+use std::fs::File;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+
+/// A share on its way: what the threads of this process have in common.
+pub(super) struct Work {
+    share: Share,
+    run: Run,
+    history: Option<History>,
+}
+
+impl Work {
+    pub(super) fn new(share: Share) -> Result<Self, Failure> {
+        let number =
+            |number: u64| u32::try_from(number).map_err(|_| Failure::usage("too many shares"));
+        let options = RunOptions {
+            seed: share.seed,
+            process: number(share.part)?,
+            processes: number(share.parts)?,
+            verify: true,
+        };
+        let workload =
+            Workload { threads: u32::from(share.threads), ..workload(&share.properties)? };
+        let create = |path: &PathBuf| {
+            File::create(path).map_err(|e| Failure::system(format!("{}: {e}", path.display())))
+        };
+        let file = share.history.as_ref().map(create).transpose()?;
+        Ok(Self {
+            share,
+            run: Run::new(workload, options),
+            history: file.map(|file| History::new(Box::new(file))),
+        })
+    }
+
+    /// Inserts this thread's part of the records.
+    pub(super) fn load(&self, hand: Hand<'_>) -> Result<Answer, Failure> {
+        let done = hand.done;
+        self.client(hand, |client, store| {
+            client.load(store, |more| {
+                done.add(more);
+                ControlFlow::Continue(())
+            })
+        })
+    }
+
+    /// Does this thread's part of the operations.
+    pub(super) fn run(&self, hand: Hand<'_>) -> Result<Answer, Failure> {
+        let done = hand.done;
+        self.client(hand, |client, store| {
+            client.run(store, |more| {
+                done.add(more);
+                ControlFlow::Continue(())
+            })
+        })
+    }
+
+    fn client(
+        &self,
+        mut hand: Hand<'_>,
+        work: impl FnOnce(farside_apps::ycsb::Client<'_>, &mut farside_apps::dht::Handle<'_>) -> Report,
+    ) -> Result<Answer, Failure> {
+        let process = self.share.part * u64::from(self.share.threads) + u64::from(hand.number);
+        let history = self.history.as_ref().map(|history| history.log(process));
+        let client = self.run.client(hand.number, history);
+        let report = work(client, &mut hand.table.with(&mut hand.session));
+        Ok(Answer::Ran(ran(&report)))
+    }
+
+    /// Looks up this thread's part of all records, those included that a run has inserted.
+    pub(super) fn verify(&self, mut hand: Hand<'_>) -> Result<Answer, Failure> {
+        let workload = self.run.workload();
+        let records = Records::new(workload);
+        let clients = self.share.parts * u64::from(self.share.threads);
+        let client = self.share.part * u64::from(self.share.threads) + u64::from(hand.number);
+        let mut found = Verified::default();
+        let mut table = hand.table.with(&mut hand.session);
+        let (mut key, mut record) = (Vec::new(), Vec::new());
+        for (at, number) in numbers(workload, &self.share.inserted).enumerate() {
+            if at as u64 % clients != client {
+                continue;
+            }
+            workload.key(number, &mut key);
+            match table.get(&key, &mut record) {
+                Ok(true) if records.verify(&key, &record, None) => found.right += 1,
+                Ok(true) => found.wrong += 1,
+                Ok(false) => found.missing += 1,
+                Err(error) => {
+                    let name = error.code().entry().name.to_owned();
+                    *found.errors.entry(name).or_default() += 1;
+                }
+            }
+            hand.done.add(1);
+        }
+        Ok(Answer::Verified(found))
+    }
+
+    /// Ends the history.
+    pub(super) fn finish(self) -> Result<(), Failure> {
+        let written = self.history.map_or(Ok(()), History::finish);
+        written.map_err(|e| Failure::system(format!("history: {e}")))
+    }
+}
+
+/// The workload that property lines describe.
+pub(crate) fn workload(properties: &str) -> Result<Workload, Failure> {
+    let parsed =
+        Workload::from_properties(properties).map_err(|e| Failure::usage(e.to_string()))?;
+    Ok(parsed.workload)
+}
+
+/// The numbers of all records: the loaded ones, then those that each process inserted, which go round
+/// among the processes.
+fn numbers(workload: &Workload, inserted: &[u64]) -> impl Iterator<Item = u64> {
+    let processes = inserted.len() as u64;
+    let records = workload.records;
+    let loaded = workload.insert_start..workload.insert_start + workload.insert_count;
+    let more = (0..processes).zip(inserted.to_vec()).flat_map(move |(process, count)| {
+        (0..count).map(move |own| records + own * processes + process)
+    });
+    loaded.chain(more)
+}
+
+fn ran(report: &Report) -> Ran {
+    let mut ran = Ran { elapsed_ns: report.elapsed_ns, ..Ran::default() };
+    for kind in Operation::ALL {
+        let of_kind = report.operation(kind);
+        let counted = of_kind.latency_ns.iter_recorded();
+        let counted: Vec<_> =
+            counted.map(|one| (one.value_iterated_to(), one.count_at_value())).collect();
+        if !counted.is_empty() {
+            ran.latencies.insert(kind.name().to_owned(), counted);
+        }
+        ran.absent += of_kind.absent;
+        ran.wrong += of_kind.wrong;
+        ran.errors += of_kind.errors;
+        if ran.first_error.is_none() {
+            ran.first_error.clone_from(&of_kind.first_error);
+        }
+    }
+    ran
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn inserted_records_are_numbered_as_the_driver_numbers_them() {
+        let workload = workload("recordcount=3").unwrap();
+        let all: Vec<_> = numbers(&workload, &[2, 0, 1]).collect();
+        assert_eq!(all, [0, 1, 2, 3, 6, 5]);
+        assert_eq!(numbers(&workload, &[]).count(), 3);
+    }
+
+    #[test]
+    fn bad_properties_are_wrong_usage() {
+        let refused = workload("recordcount=many").unwrap_err();
+        assert!(matches!(refused, Failure::Usage { text } if text.contains("recordcount")));
+    }
+}

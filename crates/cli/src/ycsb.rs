@@ -1,0 +1,306 @@
+//! Workloads over a cluster of workers: what the demonstration and `bench ycsb` have in common, and the
+//! latter.
+
+use crate::arguments::BenchYcsb;
+use crate::cluster::{Cluster, unexpected};
+use crate::failure::Failure;
+use crate::latency::Summary;
+use crate::output::{Output, Table, count, time};
+use crate::worker::workload;
+use crate::worker::{Answer, Command, NodeSpec, NodeStats, Ran, Share, Verified};
+use farside::LineSize;
+use farside_apps::ycsb::{CoreWorkload, Workload};
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+/// Bytes of a record's line: 1 KB of fields, their names and the table's header.
+const RECORD_LINE_BYTES: u32 = 2_048;
+/// What one record takes of the memory, roomily: its line and its share of buckets and of what
+/// allocation rounds up.
+const RECORD_BYTES: u64 = 3_072;
+/// Least memory of a node.
+const MEMORY_BYTES_MIN: u64 = 64 << 20;
+/// How long threads spin that share processors: about what a wake-up takes.
+const SPIN_SHARED_NS: u64 = 5_000;
+/// Cache of a node.
+const CACHE_BYTES: u64 = 128 << 20;
+
+/// A cluster with a hash table on it.
+pub(crate) struct Bed {
+    pub(crate) cluster: Cluster,
+    threads: u16,
+    seed: u64,
+    /// Records that each node has inserted beyond the loaded ones.
+    inserted: Vec<u64>,
+}
+
+impl Bed {
+    /// Starts nodes with room for so many records, and a table over all of them.
+    pub(crate) fn start(
+        what: &str,
+        nodes: u16,
+        threads: u16,
+        records: u64,
+        seed: u64,
+    ) -> Result<Self, Failure> {
+        let memory = MEMORY_BYTES_MIN + records.saturating_mul(RECORD_BYTES) / u64::from(nodes);
+        let mut shares = [0; LineSize::CLASSES];
+        for (bytes, share) in [(64, 1), (256, 4), (512, 2), (2_048, 9)] {
+            if let Some(line) = LineSize::from_bytes(bytes) {
+                shares[usize::from(line.class())] = share;
+            }
+        }
+        let spec = NodeSpec {
+            cluster: format!("{what}-{}", std::process::id()),
+            create: true,
+            memory_bytes: memory,
+            cache_bytes: CACHE_BYTES,
+            line_bytes: None,
+            cache_shares: Some(shares),
+            spin_ns: spin_ns(u64::from(nodes) * u64::from(threads)),
+            processor: None,
+        };
+        let mut cluster = Cluster::start(&spec, usize::from(nodes))?;
+        let create = Command::CreateTable {
+            nodes: (0..cluster.len()).map(|index| cluster.node(index)).collect(),
+            record_line_bytes: Some(RECORD_LINE_BYTES),
+        };
+        let root = match cluster.ask(0, create)? {
+            Answer::Address(root) => root,
+            other => return Err(unexpected(&other)),
+        };
+        let others = (1..cluster.len()).map(|index| (index, Command::OpenTable { root })).collect();
+        cluster.ask_all(others, |_| {})?.into_iter().collect::<Result<Vec<_>, _>>()?;
+        Ok(Self { cluster, threads, seed, inserted: Vec::new() })
+    }
+
+    /// Asks every living node for its share of something.
+    fn share_out(
+        &mut self,
+        properties: &str,
+        history: Option<&Path>,
+        command: fn(Share) -> Command,
+        progress: impl FnMut(u64),
+    ) -> Result<Vec<Answer>, Failure> {
+        let living = self.cluster.living();
+        let parts = living.len() as u64;
+        let share = |(part, index): (usize, &usize)| {
+            let share = Share {
+                properties: properties.to_owned(),
+                part: part as u64,
+                parts,
+                threads: self.threads,
+                seed: self.seed,
+                history: history.map(|path| part_of(path, part)),
+                inserted: self.inserted.clone(),
+            };
+            (*index, command(share))
+        };
+        let commands = living.iter().enumerate().map(share).collect();
+        self.cluster.ask_all(commands, progress)?.into_iter().collect()
+    }
+
+    /// Inserts the workload's records.
+    pub(crate) fn load(
+        &mut self,
+        properties: &str,
+        progress: impl FnMut(u64),
+    ) -> Result<Summary, Failure> {
+        let answers = self.share_out(properties, None, Command::Load, progress)?;
+        Ok(Summary::of(&ran(answers)?))
+    }
+
+    /// Runs the workload's operations.
+    pub(crate) fn run(
+        &mut self,
+        properties: &str,
+        history: Option<&Path>,
+        progress: impl FnMut(u64),
+    ) -> Result<Summary, Failure> {
+        let answers = self.share_out(properties, history, Command::Run, progress)?;
+        if let Some(path) = history {
+            join_parts(path, answers.len())?;
+        }
+        let shares = ran(answers)?;
+        let inserts = |share: &Ran| {
+            share.latencies.get("INSERT").map_or(0, |counted| counted.iter().map(|one| one.1).sum())
+        };
+        let inserted: Vec<u64> = shares.iter().map(inserts).collect();
+        if inserted.iter().sum::<u64>() > 0 {
+            self.inserted = inserted;
+        }
+        Ok(Summary::of(&shares))
+    }
+
+    /// Records beyond the loaded ones.
+    pub(crate) fn inserted(&self) -> u64 {
+        self.inserted.iter().sum()
+    }
+
+    /// Looks every record up, shared among the nodes that live.
+    pub(crate) fn verify(
+        &mut self,
+        properties: &str,
+        progress: impl FnMut(u64),
+    ) -> Result<Verified, Failure> {
+        let mut all = Verified::default();
+        for answer in self.share_out(properties, None, Command::Verify, progress)? {
+            let Answer::Verified(found) = answer else {
+                return Err(unexpected(&answer));
+            };
+            all = all.and(found);
+        }
+        Ok(all)
+    }
+}
+
+/// How long threads spin before they sleep: as usual when each has a processor of its own, hardly when
+/// they would spin on what the others need.
+fn spin_ns(threads: u64) -> Option<u64> {
+    let processors = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
+    (threads > processors).then_some(SPIN_SHARED_NS)
+}
+
+fn ran(answers: Vec<Answer>) -> Result<Vec<Ran>, Failure> {
+    let one = |answer| match answer {
+        Answer::Ran(ran) => Ok(ran),
+        other => Err(unexpected(&other)),
+    };
+    answers.into_iter().map(one).collect()
+}
+
+/// Where one node writes its part of a history.
+fn part_of(path: &Path, part: usize) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{part}"));
+    PathBuf::from(name)
+}
+
+/// Puts the parts together, in the order of nodes, and removes them.
+fn join_parts(path: &Path, parts: usize) -> Result<(), Failure> {
+    let failed = |e: std::io::Error| Failure::system(format!("{}: {e}", path.display()));
+    let mut whole = std::fs::File::create(path).map_err(failed)?;
+    for part in 0..parts {
+        let from = part_of(path, part);
+        let mut file = std::fs::File::open(&from).map_err(failed)?;
+        std::io::copy(&mut file, &mut whole).map_err(failed)?;
+        std::fs::remove_file(&from).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// The properties of a core workload with these numbers.
+pub(crate) fn core(workload: CoreWorkload, records: u64, operations: u64) -> String {
+    let core = match workload {
+        CoreWorkload::A => "readproportion=0.5\nupdateproportion=0.5\nrequestdistribution=zipfian",
+        CoreWorkload::B => {
+            "readproportion=0.95\nupdateproportion=0.05\nrequestdistribution=zipfian"
+        }
+        CoreWorkload::C => "readproportion=1\nupdateproportion=0\nrequestdistribution=zipfian",
+        CoreWorkload::D => {
+            "readproportion=0.95\nupdateproportion=0\ninsertproportion=0.05\nrequestdistribution=latest"
+        }
+        CoreWorkload::F => {
+            "readproportion=0.5\nupdateproportion=0\nreadmodifywriteproportion=0.5\nrequestdistribution=zipfian"
+        }
+    };
+    format!("{core}\nrecordcount={records}\noperationcount={operations}\n")
+}
+
+/// `farside bench ycsb`.
+pub(crate) fn run(arguments: &BenchYcsb, output: Output) -> Result<(), Failure> {
+    #[derive(Serialize)]
+    struct Whole {
+        load: Summary,
+        run: Summary,
+        nodes: Vec<NodeStats>,
+    }
+    let properties = properties(arguments, output)?;
+    let workload = workload(&properties)?;
+    let (records, operations) = (workload.insert_count, workload.operations);
+    let threads = arguments.threads.map_or(workload.threads, u32::from);
+    let threads =
+        u16::try_from(threads).map_err(|_| Failure::usage("threadcount: at most 65535"))?;
+    // As many again as could be inserted during the run.
+    let inserts = if workload.proportions.insert > 0.0 { operations } else { 0 };
+    let mut bed = Bed::start("ycsb", arguments.nodes, threads, records + inserts, arguments.seed)?;
+    let bar = output.bar("load", records);
+    let load = bed.load(&properties, |more| bar.inc(more))?;
+    bar.finish_and_clear();
+    let bar = output.bar("run", operations);
+    let run = bed.run(&properties, arguments.history.as_deref(), |more| bar.inc(more))?;
+    bar.finish_and_clear();
+    let nodes: Vec<_> = bed.cluster.stats()?.into_iter().map(|(_, stats)| stats).collect();
+    bed.cluster.leave()?;
+    let mut table = summary_table();
+    summary_row(&mut table, "load", &load);
+    summary_row(&mut table, "run", &run);
+    output.line(table.text());
+    let wrong = load.wrong + run.wrong;
+    let failed = load.first_error.clone().or_else(|| run.first_error.clone());
+    output.value(&Whole { load, run, nodes });
+    if wrong > 0 {
+        return Err(Failure::check(format!("{wrong} reads found what nobody had written")));
+    }
+    match failed {
+        Some(first) => Err(Failure::check(format!("operations failed, the first: {first}"))),
+        None => Ok(()),
+    }
+}
+
+/// The workload's properties: of a file or of a core workload, with the command line's numbers last,
+/// since the last line of a name counts.
+fn properties(arguments: &BenchYcsb, output: Output) -> Result<String, Failure> {
+    let mut text = match &arguments.properties {
+        Some(path) => {
+            let read = std::fs::read_to_string(path);
+            read.map_err(|e| Failure::system(format!("{}: {e}", path.display())))?
+        }
+        None => core(arguments.workload, 100_000, 100_000),
+    };
+    let parsed = Workload::from_properties(&text).map_err(|e| Failure::usage(e.to_string()))?;
+    for (line, key) in &parsed.unknown {
+        output.note(format!(
+            "line {line}: `{key}` is no property of YCSB's core workload; it has no effect"
+        ));
+    }
+    for (name, given) in
+        [("recordcount", arguments.records), ("operationcount", arguments.operations)]
+    {
+        if let Some(number) = given {
+            text.push_str(&format!("\n{name}={number}\n"));
+        }
+    }
+    Ok(text)
+}
+
+pub(crate) fn summary_table() -> Table {
+    Table::new(["workload", "operations", "per second", "p50", "p99", "p99.9", "max", "errors"])
+}
+
+pub(crate) fn summary_row(table: &mut Table, name: &str, summary: &Summary) {
+    let ns = |value: u64| time(value as f64);
+    table.row([
+        name.to_owned(),
+        count(summary.operations),
+        count(summary.operations_per_second as u64),
+        ns(summary.all.p50_ns),
+        ns(summary.all.p99_ns),
+        ns(summary.all.p999_ns),
+        ns(summary.all.max_ns),
+        count(summary.errors),
+    ]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn core_workloads_are_those_of_ycsb() {
+        for core_workload in CoreWorkload::ALL {
+            let parsed = workload(&core(core_workload, 50, 70)).unwrap();
+            assert_eq!(parsed, core_workload.workload(50, 70), "{core_workload}");
+        }
+    }
+}

@@ -1,0 +1,369 @@
+//! The command as its users and its bad luck treat it: real processes, real signals.
+#![forbid(unsafe_code)]
+
+use farside::{Config, ErrorCode, Node};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+fn farside() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_farside"))
+}
+
+/// A cluster name that no other test or run uses.
+fn name() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+fn signal(process: u32, signal: Signal) {
+    let process = Pid::from_raw(i32::try_from(process).unwrap()).unwrap();
+    kill_process(process, signal).unwrap();
+}
+
+/// Whether a process runs (and is not merely unreaped).
+fn runs(process: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    let state = status.rsplit(") ").next().and_then(|rest| rest.chars().next());
+    !matches!(state, None | Some('Z' | 'X'))
+}
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text.trim()).unwrap_or_else(|e| panic!("{e}: {text}"))
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A running `farside up`.
+struct Up {
+    child: Child,
+    workers: Vec<u32>,
+}
+
+impl Up {
+    fn start(name: &str, nodes: &str) -> Self {
+        let mut child = farside()
+            .args([
+                "up",
+                "--json",
+                "--memory-bytes",
+                "16M",
+                "--cache-bytes",
+                "4M",
+                "--nodes",
+                nodes,
+                "--name",
+                name,
+            ])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        let members = json(&line)["nodes"].as_array().unwrap().clone();
+        let process = |member: &Value| u32::try_from(member["process"].as_u64().unwrap()).unwrap();
+        Self { child, workers: members.iter().map(process).collect() }
+    }
+
+    /// Waits for the end of the parent and, since they share its standard error, of all workers.
+    fn end(mut self) -> (Option<i32>, String) {
+        let mut said = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        let code = self.child.wait().unwrap().code();
+        // A process closes its files before it is gone for good.
+        let deadline = Instant::now() + Duration::from_secs(20);
+        for worker in &self.workers {
+            while runs(*worker) {
+                assert!(Instant::now() < deadline, "worker {worker} was left behind");
+                std::thread::yield_now();
+            }
+        }
+        (code, said)
+    }
+}
+
+#[test]
+fn process_a_program_joins_by_name_and_ctrl_c_ends_all_in_order() {
+    let name = name();
+    let up = Up::start(&name, "2");
+    let node = Node::join(&Config::new(name.as_str())).unwrap();
+    let mut session = node.session().unwrap();
+    let address = session.alloc(64).unwrap();
+    session.write_u64(address, 7).unwrap();
+    assert_eq!(session.read_u64(address).unwrap(), 7);
+    drop(session);
+    node.leave().unwrap();
+    signal(up.child.id(), Signal::INT);
+    assert_eq!(up.end(), (Some(0), String::new()));
+    let gone = Node::join(&Config::new(name.as_str())).unwrap_err();
+    assert_eq!(gone.code, ErrorCode::NoSuchCluster);
+}
+
+#[test]
+fn process_workers_die_with_a_parent_that_is_killed() {
+    let up = Up::start(&name(), "2");
+    signal(up.child.id(), Signal::KILL);
+    let (code, _) = up.end();
+    assert_eq!(code, None, "killed by a signal");
+}
+
+#[test]
+fn process_a_worker_that_is_killed_is_reported_and_the_rest_ended() {
+    let up = Up::start(&name(), "3");
+    signal(up.workers[1], Signal::KILL);
+    let (code, said) = up.end();
+    assert_eq!(code, Some(1));
+    assert!(said.contains("node 1") && said.contains("signal: 9"), "{said}");
+}
+
+#[test]
+fn process_a_second_cluster_of_the_same_name_is_refused_and_the_first_lives() {
+    let name = name();
+    let up = Up::start(&name, "1");
+    let second =
+        farside().args(["up", "--json", "--nodes", "1", "--name", &name]).output().unwrap();
+    assert_eq!(second.status.code(), Some(1));
+    assert_eq!(json(&text(&second.stdout))["error"]["name"], "NameTaken");
+    assert!(up.workers.iter().all(|worker| runs(*worker)));
+    signal(up.child.id(), Signal::TERM);
+    assert_eq!(up.end().0, Some(0));
+}
+
+#[test]
+fn process_a_worker_refuses_junk_and_goes_on() {
+    let mut worker =
+        farside().arg("worker").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut commands = worker.stdin.take().unwrap();
+    let mut events = BufReader::new(worker.stdout.take().unwrap());
+    let mut next = |line: &str| {
+        writeln!(commands, "{line}").unwrap();
+        let mut event = String::new();
+        events.read_line(&mut event).unwrap();
+        json(&event)
+    };
+    assert_eq!(next("no json")["failure"]["kind"], "usage");
+    assert_eq!(next("{\"command\":\"dance\"}")["failure"]["kind"], "usage");
+    assert_eq!(next("{\"command\":\"stats\"}")["failure"]["name"], "NodeClosed");
+    drop(commands);
+    assert!(worker.wait().unwrap().success(), "ends with its input");
+}
+
+fn output(arguments: &[&str]) -> Output {
+    farside().args(arguments).output().unwrap()
+}
+
+#[test]
+fn process_wrong_usage_exits_with_2() {
+    for arguments in [
+        &[][..],
+        &["dance"],
+        &["up", "--nodes", "0"],
+        &["up", "--memory-bytes", "much"],
+        &["wordcount"],
+        &["bench"],
+    ] {
+        assert_eq!(output(arguments).status.code(), Some(2), "{arguments:?}");
+    }
+}
+
+#[test]
+fn process_bad_names_and_sizes_are_refused_with_their_row_of_the_table() {
+    for (arguments, error) in [
+        (["up", "--json", "--nodes", "1", "--name", "white space"], "BadConfiguration"),
+        (["up", "--json", "--nodes", "1", "--line-bytes", "100"], "BadLineSize"),
+    ] {
+        let refused = output(&arguments);
+        assert_eq!(refused.status.code(), Some(1), "{arguments:?}");
+        assert_eq!(json(&text(&refused.stdout))["error"]["name"], error);
+    }
+}
+
+#[test]
+fn process_every_command_has_help_with_examples() {
+    for command in ["demo", "up", "wordcount", "doctor", "info"] {
+        let help = output(&[command, "--help"]);
+        assert!(help.status.success());
+        assert!(text(&help.stdout).contains("Examples:"), "{command}");
+    }
+    for bench in ["memory", "fabric", "ycsb"] {
+        assert!(text(&output(&["bench", bench, "--help"]).stdout).contains("Examples:"), "{bench}");
+    }
+}
+
+#[test]
+fn process_info_and_doctor_say_what_they_found() {
+    let info = json(&text(&output(&["info", "--json"]).stdout));
+    assert_eq!(info["chosen"], "shm");
+    assert_eq!(info["fabrics"][0]["capabilities"]["one_sided"], "yes");
+    let doctor = json(&text(&output(&["doctor", "--json", "--nodes", "1"]).stdout));
+    assert!(doctor["checks"].as_array().unwrap().iter().any(|check| check["name"] == "memfd"));
+    let impossible = output(&["doctor", "--nodes", "100", "--memory-bytes", "1T"]);
+    assert_eq!(impossible.status.code(), Some(1));
+}
+
+/// A folder of this test's own, removed with the value.
+struct Folder(std::path::PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        let path = std::env::temp_dir().join(name());
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn file(&self, file: &str, bytes: &[u8]) -> String {
+        let path = self.0.join(file);
+        std::fs::write(&path, bytes).unwrap();
+        path.display().to_string()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// What the usual pipeline prints for these files together.
+fn pipeline(files: &[&str]) -> String {
+    let script = "cat \"$@\" | tr -cs '[:alpha:]' '\\n' | sort | uniq -c";
+    let run = Command::new("sh")
+        .args(["-c", script, "sh"])
+        .args(files)
+        .env("LC_ALL", "C")
+        .output()
+        .unwrap();
+    assert!(run.status.success());
+    text(&run.stdout)
+}
+
+#[test]
+fn process_wordcount_prints_what_the_pipeline_prints() {
+    let folder = Folder::new();
+    let mut long = String::new();
+    for number in 0..20_000_u32 {
+        // Words of one to three letters, so that all nodes count all of them.
+        let letters: String = [number % 7, number % 5, number % 3]
+            .map(|n| char::from(b'a' + n as u8))
+            .iter()
+            .collect();
+        long.push_str(&letters[..1 + number as usize % 3]);
+        long.push([' ', '\n', ',', '7'][number as usize % 4]);
+    }
+    let long = folder.file("long", long.as_bytes());
+    let opens_empty = folder.file("opens-empty", b"--- word, word\xe9 Word\n\nlast");
+    let joined = folder.file("joined", b"ing and the end");
+    let empty = folder.file("empty", b"");
+    for files in
+        [&[&*long][..], &[&opens_empty, &joined, &empty, &long], &[&empty], &[&empty, &opens_empty]]
+    {
+        for nodes in ["1", "3"] {
+            let counted =
+                farside().args(["wordcount", "--nodes", nodes]).args(files).output().unwrap();
+            assert!(counted.status.success(), "{}", text(&counted.stderr));
+            assert_eq!(text(&counted.stdout), pipeline(files), "{files:?} on {nodes} nodes");
+        }
+    }
+}
+
+#[test]
+fn process_wordcount_of_a_missing_file_fails_and_names_it() {
+    let failed = output(&["wordcount", "/no/such/file"]);
+    assert_eq!(failed.status.code(), Some(1));
+    assert!(text(&failed.stderr).contains("/no/such/file"));
+}
+
+#[test]
+fn process_the_demonstration_holds_what_it_promises() {
+    let shown = output(&["demo", "--json", "--records", "3000", "--operations", "3000"]);
+    assert!(shown.status.success(), "{}{}", text(&shown.stdout), text(&shown.stderr));
+    let shown = json(&text(&shown.stdout));
+    for workload in ["A", "B", "C", "D", "F"] {
+        assert_eq!(shown["workloads"][workload]["operations"], 3000, "{workload}");
+    }
+    let all = 3000 + shown["inserted"].as_u64().unwrap();
+    assert!(all > 3000, "workload D inserts");
+    assert_eq!(shown["before"]["right"], all);
+    let after = &shown["after"];
+    let errors = after["errors"].as_object().unwrap();
+    let lost: u64 = errors.values().map(|count| count.as_u64().unwrap()).sum();
+    assert!(errors.keys().all(|name| name == "NodeLost" || name == "LineLost"), "{errors:?}");
+    assert_eq!(after["right"].as_u64().unwrap() + lost, all);
+    assert!(lost > 0, "a dead node takes something with it");
+}
+
+#[test]
+fn process_ctrl_c_in_the_middle_of_work_leaves_nothing_behind() {
+    let mut demo = farside()
+        .args(["demo", "--records", "200000"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(demo.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains("200,000 records"), "{line}");
+    signal(demo.id(), Signal::INT);
+    // The workers have the same standard error: its end is the end of all of them.
+    let mut said = String::new();
+    demo.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!(demo.wait().unwrap().code(), Some(130), "{said}");
+}
+
+#[test]
+fn process_a_history_has_every_operation() {
+    let folder = Folder::new();
+    let history = folder.file("history", b"");
+    let properties = b"recordcount=500\noperationcount=99\nreadproportion=0.5\nupdateproportion=0.5\nthreadcount=2\n";
+    let properties = folder.file("properties", properties);
+    let arguments = [
+        "bench",
+        "ycsb",
+        "--json",
+        "--nodes",
+        "2",
+        "--operations",
+        "1000",
+        "--properties",
+        &properties,
+    ];
+    let run = farside().args(arguments).args(["--history", &history]).output().unwrap();
+    assert!(run.status.success(), "{}", text(&run.stderr));
+    let report = json(&text(&run.stdout));
+    assert_eq!((&report["run"]["operations"], &report["run"]["errors"]), (&1000.into(), &0.into()));
+    let lines = std::fs::read_to_string(&history).unwrap();
+    let mut processes = std::collections::BTreeSet::new();
+    for line in lines.lines() {
+        let operation = json(line);
+        assert!(operation["invoke_ns"].as_u64() <= operation["return_ns"].as_u64());
+        assert_eq!(operation["outcome"], "ok");
+        processes.insert(operation["process"].as_u64().unwrap());
+    }
+    assert_eq!(lines.lines().count(), 1000);
+    assert_eq!(processes.into_iter().collect::<Vec<_>>(), [0, 1, 2, 3], "two nodes of two threads");
+    let scans = output(&["bench", "ycsb", "--workload", "e"]);
+    assert_eq!(scans.status.code(), Some(2));
+    assert!(text(&scans.stderr).contains("scan"));
+}
+
+#[test]
+fn process_figures_stand_beside_their_baselines() {
+    for (bench, only) in [("fabric", "fetch_add"), ("memory", "read 8 B")] {
+        let run = output(&["bench", bench, "--json", "--windows", "8", "--only", only]);
+        assert!(run.status.success(), "{}", text(&run.stderr));
+        let report = json(&text(&run.stdout));
+        let figures = report["figures"].as_array().unwrap();
+        assert!(figures.len() > 1, "{report}");
+        for figure in figures {
+            assert!(figure["name"].as_str().unwrap().contains(only));
+            assert!(figure["best_ns"].as_f64() <= figure["median_ns"].as_f64(), "{figure}");
+            assert!(figure["baseline_best_ns"].as_f64().unwrap() > 0.0, "{figure}");
+        }
+    }
+}
