@@ -122,19 +122,56 @@ fn post_and_poll(end: &mut End, work: &[Work<'_>], out: &mut [Completion]) {
 fn bare(near: &Region, far: &Region) {
     println!("\nbare memory");
     let (from, to): (&Arena, &Arena) = (&near.arena, &far.arena);
-    for bytes in [8, 16, 64, 256, 1024, 4096] {
-        row(&format!("copy {bytes} B"), 10_000, |count| {
-            for _ in 0..count {
-                let copied = to.copy_from(black_box(8192), from, black_box(4096), black_box(bytes));
-                copied.expect("within the region");
-            }
-        });
+    for bytes in [8, 16, 64, 256, 512, 1024, 4096] {
+        copies(from, to, bytes);
     }
     row("fetch_add", 10_000, |count| {
         for _ in 0..count {
             black_box(to.fetch_add(8192, 1).expect("within the region"));
         }
     });
+}
+
+/// The copies of an arena, beside the one of the C library between memory that nobody shares.
+fn copies(from: &Arena, to: &Arena, bytes: usize) {
+    let source = Lines::filled();
+    let mut target = Lines::filled();
+    row(&format!("memcpy {bytes} B"), 10_000, |count| {
+        for _ in 0..count {
+            let out = &mut target.0[..black_box(bytes)];
+            out.copy_from_slice(&black_box(&source).0[..black_box(bytes)]);
+            black_box(out);
+        }
+    });
+    row(&format!("copy from arena to arena {bytes} B"), 10_000, |count| {
+        for _ in 0..count {
+            let copied = to.copy_from(black_box(8192), from, black_box(4096), black_box(bytes));
+            copied.expect("within the region");
+        }
+    });
+    row(&format!("read from arena {bytes} B"), 10_000, |count| {
+        for _ in 0..count {
+            let out = &mut target.0[..black_box(bytes)];
+            from.read(black_box(4096), out).expect("within the region");
+            black_box(out);
+        }
+    });
+    row(&format!("write to arena {bytes} B"), 10_000, |count| {
+        for _ in 0..count {
+            let out = &black_box(&source).0[..black_box(bytes)];
+            to.write(black_box(8192), out).expect("within the region");
+        }
+    });
+}
+
+/// Bytes that start at a line, as regions do.
+#[repr(align(4096))]
+struct Lines([u8; 4096]);
+
+impl Lines {
+    fn filled() -> Box<Self> {
+        Box::new(Self([7; 4096]))
+    }
 }
 
 fn one_sided(end: &mut End) {

@@ -568,28 +568,43 @@ pub(crate) fn wait_for_requests(inner: &Inner, region: RegionId) -> Result<(), F
     barrier::heavy();
     let mut left = inner.options.control_timeout;
     for connection in inner.holders(region) {
-        let Some(peer) = connection.peer.get() else {
-            continue;
-        };
-        let first = peer.in_flight();
-        let at_work = |now: u64| first % 2 == 1 && now == first && !connection.has_ended();
-        let mut spins = 0;
-        while at_work(peer.in_flight()) {
-            spins += 1;
-            if spins < 1000 {
-                std::hint::spin_loop();
-                continue;
-            }
-            let step = Duration::from_micros(50);
-            left = left.checked_sub(step).ok_or_else(|| {
-                let reason = std::io::ErrorKind::TimedOut.into();
-                FabricError::System("a peer stopped in the middle of a request", reason)
-            })?;
-            pause(step);
-        }
+        wait_while_at_work(&connection, &mut left)?;
     }
     for connection in inner.holders(region) {
         lock(&connection.held).retain(|held| *held != region);
+    }
+    Ok(())
+}
+
+/// Waits until no request of a peer that began before a link of it was shut runs any more, by the same
+/// rule as [`wait_for_requests`].
+pub(crate) fn wait_for_peer(inner: &Inner, connection: &Connection) {
+    barrier::heavy();
+    let mut left = inner.options.control_timeout;
+    // Who is stopped for so long is given up; the caller has nobody to tell.
+    let _ = wait_while_at_work(connection, &mut left);
+}
+
+/// Waits until the port at the other end is not at work, or at other work than now.
+fn wait_while_at_work(connection: &Connection, left: &mut Duration) -> Result<(), FabricError> {
+    let Some(peer) = connection.peer.get() else {
+        return Ok(());
+    };
+    let first = peer.in_flight();
+    let at_work = |now: u64| first % 2 == 1 && now == first && !connection.has_ended();
+    let mut spins = 0;
+    while at_work(peer.in_flight()) {
+        spins += 1;
+        if spins < 1000 {
+            std::hint::spin_loop();
+            continue;
+        }
+        let step = Duration::from_micros(50);
+        *left = left.checked_sub(step).ok_or_else(|| {
+            let reason = std::io::ErrorKind::TimedOut.into();
+            FabricError::System("a peer stopped in the middle of a request", reason)
+        })?;
+        pause(step);
     }
     Ok(())
 }

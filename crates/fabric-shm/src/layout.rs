@@ -12,7 +12,7 @@
 //! Nobody but the bells has two writers, so a process that runs wild spoils only its own links.
 
 /// Number of the protocol between two processes: layouts, control messages, key and sleep rules.
-pub(crate) const VERSION: u16 = 1;
+pub(crate) const VERSION: u16 = 2;
 
 /// Bytes of a cache line and of a slot of a ring.
 pub(crate) const LINE: u64 = 64;
@@ -67,9 +67,11 @@ pub(crate) mod link {
     pub(crate) const BULK_TAKEN: u64 = 8;
     /// Not zero when this end found the ring full and waits for room.
     pub(crate) const BLOCKED: u64 = LINE;
+    /// Not zero when this end has closed the link: no request of the other end runs any more.
+    pub(crate) const CLOSED: u64 = 2 * LINE;
     /// First slot.
     pub(crate) const SLOTS: u64 = 4096;
 }
 
 const _: () = assert!(board::BYTES.is_multiple_of(4096) && bells::BYTES.is_multiple_of(4096));
-const _: () = assert!(link::BLOCKED + 8 <= link::SLOTS);
+const _: () = assert!(link::CLOSED + 8 <= link::SLOTS);

@@ -240,6 +240,11 @@ impl OwnWord {
     }
 
     #[inline(always)]
+    pub(crate) fn load(&self, order: Ordering) -> u64 {
+        self.0.get().load(order)
+    }
+
+    #[inline(always)]
     pub(crate) fn store(&self, value: u64, order: Ordering) {
         self.0.get().store(value, order);
     }

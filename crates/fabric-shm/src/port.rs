@@ -9,7 +9,7 @@ mod post;
 
 use crate::bell::{Pace, SharedBell, ShmWaiter};
 use crate::connection::{Connection, Inbound, Inbox, Peer, Stage};
-use crate::control::{Control, Inner};
+use crate::control::{Control, Inner, wait_for_peer};
 use crate::layout::{LINKS_MAX, board};
 use crate::mapping::{OwnWord, PeerMemory, Peers, Shared, prefault_peer};
 use crate::message::{DESCRIPTORS_MAX, Grant, HELLO_BYTES_MAX, Message};
@@ -63,9 +63,8 @@ pub(crate) struct ShmPort {
     queues: Vec<ReceiveQueue>,
     /// Lost links whose messages have not all been taken.
     losing: Vec<LinkId>,
-    /// This port's in-flight word, and the count in it.
+    /// This port's in-flight word.
     work_word: OwnWord,
-    at_work: u64,
     /// Some peer, or this process, cannot do its half of the light and heavy barrier.
     careful: bool,
 }
@@ -93,7 +92,6 @@ impl ShmPort {
             queues: Vec::new(),
             losing: Vec::new(),
             work_word: work_word.ok_or(FabricError::Limit("ports"))?,
-            at_work: 0,
             careful: !inner.barriers,
             inbox,
         };
@@ -152,6 +150,8 @@ impl ShmPort {
             queue: queue.0,
             state: State::Up,
             deaf: false,
+            heard: false,
+            spoke: false,
             connection,
         };
         self.open.push(Watch::new(&link));
@@ -320,9 +320,12 @@ impl Port for ShmPort {
         if self.inbox.wants_attention() {
             self.attend();
         }
-        let count = self.start_work();
-        let posted = self.post_all(work);
-        self.end_work(count);
+        self.start_work();
+        let posted = match work {
+            [only] if self.post_straight(only) => Posted { accepted: 1, stop: None },
+            _ => self.post_all(work),
+        };
+        self.end_work();
         posted
     }
 
@@ -340,12 +343,11 @@ impl Port for ShmPort {
     }
 
     fn poll(&mut self, out: &mut [Completion]) -> usize {
-        let finished = self.completions.take(out);
-        if finished > 0 && self.passed_over < PASSED_OVER_MAX {
+        if self.passed_over < PASSED_OVER_MAX && self.completions.take_only(out) {
             self.passed_over += 1;
-            return finished;
+            return 1;
         }
-        finished + self.receive(&mut out[finished..])
+        self.poll_all(out)
     }
 
     fn link_events(&mut self, out: &mut Vec<LinkEvent>) {
@@ -460,10 +462,16 @@ impl Port for ShmPort {
         };
         let (grant, memory) = self.fetch(open, token)?;
         let peer = open.connection.peer.get().ok_or(FabricError::PeerLost)?;
-        self.imports.add(link, token, &grant, memory, &peer.board)
+        self.imports.add(link, token, &grant, memory, [&peer.board, &peer.memory])
     }
 
+    /// Waits for a peer that is stopped in the middle of a copy at most `control_timeout`; should it go
+    /// on after that, the rest of this one copy still lands.
     fn close(&mut self, link: LinkId) {
+        if let Some(LinkSlot::Open(open)) = self.links.get(link.0 as usize) {
+            open.shut();
+            wait_for_peer(self.inner(), &open.connection);
+        }
         let known = self.links.get(link.0 as usize);
         if known.is_some_and(|slot| !matches!(slot, LinkSlot::Absent)) {
             self.drop_link(link, LinkSlot::closed());

@@ -14,13 +14,40 @@ pub(crate) struct Finished {
     pub(crate) status: CompletionStatus,
 }
 
+/// Not of the shape of a [`Completion`], so that no compiler reads as one piece what was written as
+/// several just before: the processor would wait for the pieces, some 3 ns a request.
 #[derive(Clone, Copy)]
+#[repr(C)]
 struct Entry {
-    /// Link, then bytes.
+    /// Link, then bytes, as a [`Completion`] has them: both move by one store.
     place: u64,
-    id: WorkId,
     kind: Apart<CompletionKind>,
     status: Apart<CompletionStatus>,
+    id: WorkId,
+}
+
+impl Entry {
+    #[inline(always)]
+    fn new(finished: &Finished) -> Self {
+        Self {
+            place: u64::from(finished.link.0) | u64::from(finished.bytes) << 32,
+            id: finished.id,
+            kind: Apart(finished.kind),
+            status: Apart(finished.status),
+        }
+    }
+
+    #[inline(always)]
+    fn completion(&self) -> Completion {
+        Completion {
+            id: self.id,
+            link: LinkId(self.place as u32),
+            bytes: (self.place >> 32) as u32,
+            immediate: None,
+            kind: self.kind.0,
+            status: self.status.0,
+        }
+    }
 }
 
 /// A byte in a word of its own.
@@ -30,14 +57,27 @@ struct Apart<T>(T);
 
 /// Completions of requests, oldest first. Starts over at the front whenever it is empty, so that a
 /// caller who polls after each post touches the same lines each time.
-///
-/// An entry has not the shape of a [`Completion`], so that no compiler reads as one piece what was
-/// written as several just before: the processor would wait for the pieces, some 3 ns a request.
 pub(crate) struct CompletionQueue {
     entries: Box<[Entry]>,
-    /// Counted from the last time it was empty; places are these, cut to the length.
+    /// Places are these, cut to the length. `head` is below the length, and `tail` at most the
+    /// length ahead of it.
     head: u32,
     tail: u32,
+}
+
+/// Where the next completion goes.
+pub(crate) struct Room<'q> {
+    entry: &'q mut Entry,
+    tail: &'q mut u32,
+}
+
+impl Room<'_> {
+    /// Adds the completion.
+    #[inline(always)]
+    pub(crate) fn fill(self, finished: &Finished) {
+        *self.entry = Entry::new(finished);
+        *self.tail += 1;
+    }
 }
 
 impl CompletionQueue {
@@ -60,7 +100,12 @@ impl CompletionQueue {
 
     #[inline(always)]
     pub(crate) fn is_full(&self) -> bool {
-        (self.tail.wrapping_sub(self.head)) as usize == self.entries.len()
+        self.waiting() == self.entries.len()
+    }
+
+    #[inline(always)]
+    fn waiting(&self) -> usize {
+        (self.tail - self.head) as usize
     }
 
     #[inline(always)]
@@ -68,50 +113,61 @@ impl CompletionQueue {
         count as usize & (self.entries.len() - 1)
     }
 
-    /// Adds one. The caller has seen that it is not full.
+    /// Room for one more, if there is any.
     #[inline(always)]
-    pub(crate) fn push(&mut self, finished: &Finished) {
-        debug_assert!(!self.is_full());
-        let at = self.place(self.tail);
-        self.entries[at] = Entry {
-            place: u64::from(finished.link.0) << 32 | u64::from(finished.bytes),
-            id: finished.id,
-            kind: Apart(finished.kind),
-            status: Apart(finished.status),
+    pub(crate) fn room(&mut self) -> Option<Room<'_>> {
+        // Before the first turn of the ring the count is the place, and cannot be ahead too far.
+        let at = match self.tail as usize {
+            at if at < self.entries.len() => at,
+            _ => self.place_again()?,
         };
-        self.tail = self.tail.wrapping_add(1);
+        let entry = self.entries.get_mut(at)?;
+        Some(Room { entry, tail: &mut self.tail })
+    }
+
+    #[cold]
+    fn place_again(&self) -> Option<usize> {
+        (!self.is_full()).then(|| self.place(self.tail))
+    }
+
+    /// Moves the oldest to the front of `out`, if it is the only one and the first since the queue
+    /// was empty; whether it did. What a caller does who posts and polls one request at a time.
+    #[inline(always)]
+    pub(crate) fn take_only(&mut self, out: &mut [Completion]) -> bool {
+        if self.tail == 1
+            && self.head == 0
+            && let (Some(entry), Some(place)) = (self.entries.first(), out.first_mut())
+        {
+            *place = entry.completion();
+            self.tail = 0;
+            return true;
+        }
+        false
     }
 
     /// Moves the oldest to the front of `out`; how many.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn take(&mut self, out: &mut [Completion]) -> usize {
-        if self.is_empty() {
-            return 0;
+        let count = self.waiting().min(out.len());
+        for (place, at) in out.iter_mut().zip(self.head..).take(count) {
+            *place = self.entries[self.place(at)].completion();
         }
-        let waiting = self.tail.wrapping_sub(self.head) as usize;
-        let count = waiting.min(out.len());
-        for place in &mut out[..count] {
-            let entry = &self.entries[self.place(self.head)];
-            *place = Completion {
-                id: entry.id,
-                link: LinkId((entry.place >> 32) as u32),
-                bytes: entry.place as u32,
-                immediate: None,
-                kind: entry.kind.0,
-                status: entry.status.0,
-            };
-            self.head = self.head.wrapping_add(1);
-        }
+        self.head += count as u32;
         if self.is_empty() {
-            self.head = 0;
-            self.tail = 0;
+            (self.head, self.tail) = (0, 0);
+        }
+        let length = self.entries.len() as u32;
+        if self.head >= length {
+            (self.head, self.tail) = (self.head - length, self.tail - length);
         }
         count
     }
 }
 
 /// Posted receives, oldest first. In cache lines of its own, since it changes with every message
-/// and another port of the process may have its own beside it.
+/// and another port of the process may have its own beside it. It has memory for as many as were ever
+/// posted at a time, since a ring goes through all that it has, and `depth` is for every peer that
+/// there may be.
 #[repr(align(128))]
 pub(crate) struct ReceiveQueue {
     posted: VecDeque<Receive>,
@@ -120,7 +176,7 @@ pub(crate) struct ReceiveQueue {
 
 impl ReceiveQueue {
     pub(crate) fn new(depth: usize) -> Self {
-        Self { posted: VecDeque::with_capacity(depth), depth }
+        Self { posted: VecDeque::new(), depth }
     }
 
     /// Adds one; false when there is no room.
@@ -171,7 +227,7 @@ mod tests {
         for round in 0..200 {
             for _ in 0..round % 9 {
                 if !queue.is_full() {
-                    queue.push(&numbered(pushed));
+                    queue.room().unwrap().fill(&numbered(pushed));
                     pushed += 1;
                 }
             }
@@ -194,7 +250,7 @@ mod tests {
         let mut queue = CompletionQueue::new(4);
         for number in 0..4 {
             assert!(!queue.is_full());
-            queue.push(&numbered(number));
+            queue.room().unwrap().fill(&numbered(number));
         }
         assert!(queue.is_full());
         let mut one = [Completion::BLANK];

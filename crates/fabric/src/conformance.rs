@@ -157,6 +157,7 @@ macro_rules! for_each_conformance_case {
                 misaligned_atomics_are_refused
                 owner_needs_no_permission
                 nothing_reaches_memory_after_its_deregistration
+                nothing_of_a_link_reaches_memory_after_its_close
             }
             connection {
                 hello_and_reply_arrive_whole

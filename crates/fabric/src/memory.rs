@@ -132,8 +132,12 @@ impl Arena {
         Ok(unsafe { self.base.as_ptr().add(offset as usize) })
     }
 
+    /// An aligned 64-bit word, where one look at its place serves for several accesses.
+    ///
+    /// # Errors
+    /// When it passes the end or is misaligned.
     #[inline]
-    fn word(&self, offset: u64) -> Result<&AtomicU64, OutOfBounds> {
+    pub fn word(&self, offset: u64) -> Result<&AtomicU64, OutOfBounds> {
         if !offset.is_multiple_of(8) {
             return Err(OutOfBounds);
         }
@@ -186,6 +190,29 @@ impl Arena {
         // other race on shared memory.
         unsafe { copy::<Shared, Shared>(from, to, bytes) };
         Ok(())
+    }
+
+    /// Hints that this thread will soon write these bytes, so that their cache lines come now. No
+    /// more than a hint: bytes past the end are ignored.
+    #[inline]
+    pub fn expect_write(&self, offset: u64, bytes: usize) {
+        self.each_line(offset, bytes, copy::expect_write);
+    }
+
+    /// Hints that another processor will soon read these bytes, which this one has just written. No
+    /// more than a hint: bytes past the end are ignored.
+    #[inline]
+    pub fn expect_read_elsewhere(&self, offset: u64, bytes: usize) {
+        self.each_line(offset, bytes, copy::expect_read_elsewhere);
+    }
+
+    #[inline(always)]
+    fn each_line(&self, offset: u64, bytes: usize, hint: impl Fn(*const u8)) {
+        if let Ok(start) = self.at(offset, bytes) {
+            for line in (0..bytes).step_by(64) {
+                hint(start.wrapping_add(line));
+            }
+        }
     }
 
     /// Sets bytes to zero.
@@ -450,6 +477,19 @@ mod tests {
         for misaligned in [1, 60, 64] {
             assert_eq!(arena.fetch_add(misaligned, 1), Err(OutOfBounds));
         }
+    }
+
+    #[test]
+    fn hints_change_nothing() {
+        let arena = Arena::heap(256);
+        arena.write(0, &[7; 256]).unwrap();
+        for (offset, bytes) in [(0, 256), (3, 200), (256, 0), (200, 57), (u64::MAX, 1)] {
+            arena.expect_write(offset, bytes);
+            arena.expect_read_elsewhere(offset, bytes);
+        }
+        let mut back = [0; 256];
+        arena.read(0, &mut back).unwrap();
+        assert_eq!(back, [7; 256]);
     }
 
     #[test]

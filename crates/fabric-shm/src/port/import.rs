@@ -1,23 +1,45 @@
 //! Regions of peers, each imported on one link.
 
-use crate::layout::board;
+use crate::layout::{board, link};
 use crate::mapping::{PeerMemory, PeerWord, View};
 use crate::message::Grant;
-use farside_base::{LinkId, RegionToken, RemoteRegionId};
+use farside_base::{CompletionStatus, LinkId, RegionToken, RemoteRegionId};
 use farside_fabric::FabricError;
 use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
 
-/// A peer's region on one link.
+/// A peer's region on one link. In cache lines of its own.
 #[derive(Clone)]
+#[repr(align(64))]
 pub(super) struct Import {
     /// Link and number, since a request must name both; [`NOBODY`] when the place is free.
     name: u64,
     /// What the owner allows, whatever the token says.
     pub(super) memory: PeerMemory,
     /// The key that lets requests pass as long as it is the one on the owner's board.
-    pub(super) key: u64,
-    pub(super) key_now: PeerWord,
+    key: u64,
+    key_now: PeerWord,
+    /// Not zero when the owner has closed the link.
+    closed: PeerWord,
     token: RegionToken,
+}
+
+impl Import {
+    /// Whether the owner lets requests pass now.
+    #[inline(always)]
+    pub(super) fn is_open(&self) -> bool {
+        self.key_now.load(Ordering::Acquire) == self.key && self.closed.load(Ordering::Acquire) == 0
+    }
+
+    /// How a request ends that may not pass.
+    #[cold]
+    pub(super) fn refusal(&self) -> CompletionStatus {
+        if self.closed.load(Ordering::Acquire) != 0 {
+            CompletionStatus::PeerLost
+        } else {
+            CompletionStatus::RemoteAccess
+        }
+    }
 }
 
 /// No link has the number in it.
@@ -56,7 +78,8 @@ impl ImportTable {
         }
     }
 
-    /// Adds a region whose memory is mapped; the number it had, when it was added before.
+    /// Adds a region whose memory is mapped; the number it had, when it was added before. `peer` is
+    /// the board of its owner and the link memory of the other end.
     ///
     /// # Errors
     /// `Limit` when there are too many.
@@ -66,14 +89,17 @@ impl ImportTable {
         token: &RegionToken,
         grant: &Grant,
         memory: PeerMemory,
-        owner: &View,
+        peer: [&View; 2],
     ) -> Result<RemoteRegionId, FabricError> {
+        let [owner, other_end] = peer;
         let known = self.of_link(link).find(|(_, import)| import.token == *token);
         if let Some((number, _)) = known {
             return Ok(number);
         }
         let key_now = PeerWord::new(owner, board::key(grant.place));
         let key_now = key_now.ok_or(FabricError::Unknown("region token"))?;
+        let closed = PeerWord::new(other_end, link::CLOSED);
+        let closed = closed.ok_or(FabricError::Unknown("link"))?;
         let number = match self.free.pop_front() {
             Some(number) => number,
             None if self.places.len() < PLACES as usize => RemoteRegionId(self.places.len() as u32),
@@ -84,6 +110,7 @@ impl ImportTable {
             memory,
             key: token.key.0,
             key_now,
+            closed,
             token: *token,
         };
         match self.places.get_mut(place_of(number)) {
@@ -108,6 +135,7 @@ impl ImportTable {
             place.name = NOBODY;
             place.memory = PeerMemory::none();
             place.key_now = PeerWord::none();
+            place.closed = PeerWord::none();
             if let Some(next) = number.0.checked_add(PLACES) {
                 self.free.push_back(RemoteRegionId(next));
             }
@@ -121,7 +149,7 @@ mod tests {
     use farside_base::{Access, RegionId, RemoteKey};
     use farside_fabric::Arena;
 
-    fn add(table: &mut ImportTable, link: u32, region: u32) -> RemoteRegionId {
+    fn add(table: &mut ImportTable, number: u32, region: u32) -> RemoteRegionId {
         let owner = View::of(&Arena::heap(board::BYTES as usize));
         let token = RegionToken {
             region: RegionId(region),
@@ -130,7 +158,9 @@ mod tests {
             access: Access::ALL,
         };
         let grant = Grant { bytes: 64, access: Access::ALL, place: 0 };
-        let added = table.add(LinkId(link), &token, &grant, PeerMemory::none(), &owner);
+        let other_end = View::of(&Arena::heap(link::SLOTS as usize));
+        let peer = [&owner, &other_end];
+        let added = table.add(LinkId(number), &token, &grant, PeerMemory::none(), peer);
         added.expect("room")
     }
 

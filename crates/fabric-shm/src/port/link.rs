@@ -2,6 +2,7 @@
 
 use crate::bell::SharedBell;
 use crate::connection::{Connection, Peer};
+use crate::layout::link;
 use crate::mapping::View;
 use crate::ring::{Consumer, Producer, ReadWords, WriteWords};
 use farside_base::{CompletionStatus, LinkId, ReceiveQueueId};
@@ -22,6 +23,16 @@ impl WriteWords for Arena {
     fn store(&self, offset: u64, value: u64, order: Ordering) {
         let stored = Arena::store(self, offset, value, order);
         debug_assert!(stored.is_ok(), "rings compute places within their memory");
+    }
+
+    #[inline]
+    fn expect_write(&self, offset: u64, bytes: u32) {
+        Arena::expect_write(self, offset, bytes as usize);
+    }
+
+    #[inline]
+    fn expect_read_elsewhere(&self, offset: u64, bytes: u32) {
+        Arena::expect_read_elsewhere(self, offset, bytes as usize);
     }
 }
 
@@ -81,6 +92,10 @@ pub(super) struct Link {
     pub(super) state: State,
     /// No more messages are taken from it.
     pub(super) deaf: bool,
+    /// A message came after the last one went, so the peer may well wait for the next.
+    pub(super) heard: bool,
+    /// A message went after the last one came, so the next may well be answered.
+    pub(super) spoke: bool,
     pub(super) connection: Arc<Connection>,
 }
 
@@ -132,6 +147,12 @@ impl LinkSlot {
 }
 
 impl Link {
+    /// Tells the requests of the other end that they must not run any more; those under way have to be
+    /// waited for.
+    pub(super) fn shut(&self) {
+        WriteWords::store(self.producer.own(), link::CLOSED, 1, Ordering::SeqCst);
+    }
+
     /// Whether nothing more can be taken from it now.
     pub(super) fn is_drained(&self) -> bool {
         self.deaf || !self.consumer.is_ready()

@@ -1,8 +1,8 @@
 //! Messages that arrive: each is copied into the next receive of its link's queue.
 
-use super::ShmPort;
 use super::cache::RegionCache;
 use super::link::{Link, LinkSlot};
+use super::{PASSED_OVER_MAX, ShmPort};
 use crate::bell::ring;
 use crate::mapping::View;
 use crate::options::CAPABILITIES;
@@ -11,18 +11,31 @@ use crate::ring::{Kind, Message, Seen, Violation};
 use farside_base::{Completion, CompletionKind, CompletionStatus, LinkId, Receive};
 use std::sync::atomic::Ordering;
 
-/// What becomes of a message and of the receive that it met.
-struct Delivery {
-    completion: Completion,
-    /// The message was not put anywhere and meets the next receive.
-    again: bool,
+/// What becomes of a message that met a receive.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Delivery {
+    /// It is done with.
+    Taken,
+    /// It was not put anywhere and meets the next receive.
+    Again,
 }
 
 impl ShmPort {
+    /// Moves completions of requests, then messages where it is time for them, to `out`.
+    #[inline(never)]
+    pub(super) fn poll_all(&mut self, out: &mut [Completion]) -> usize {
+        let finished = self.completions.take(out);
+        if finished > 0 && self.passed_over < PASSED_OVER_MAX {
+            self.passed_over += 1;
+            return finished;
+        }
+        finished + self.receive(&mut out[finished..])
+    }
+
     /// Moves messages into receives, one link after the other, beginning after the one where the
     /// last call began; how many completions were written.
-    #[inline(never)]
-    pub(super) fn receive(&mut self, out: &mut [Completion]) -> usize {
+    #[inline]
+    fn receive(&mut self, out: &mut [Completion]) -> usize {
         self.passed_over = 0;
         if self.inbox.wants_attention() {
             self.attend();
@@ -120,14 +133,18 @@ impl Link {
             let Some(receive) = queue.front() else {
                 break;
             };
-            let Some(delivery) = self.deliver(&message, receive, regions) else {
+            if std::mem::take(&mut self.spoke) {
+                // Where messages alternate, the answer's slot comes while the caller thinks.
+                self.producer.expect_one();
+            }
+            let Some(delivery) = self.deliver(&message, receive, regions, &mut out[written]) else {
                 self.break_off();
                 break;
             };
             queue.take();
-            out[written] = delivery.completion;
+            self.heard = true;
             written += 1;
-            if !delivery.again {
+            if delivery == Delivery::Taken {
                 self.consumer.take(&message);
             }
         }
@@ -138,86 +155,89 @@ impl Link {
         written
     }
 
-    /// Puts a message into a receive. `None` when the peer broke the rules.
-    #[inline]
+    /// Puts a message into a receive, and what came of it into `out`, in place, since a completion
+    /// that is copied right after it was written waits for its pieces. `None` when the peer broke
+    /// the rules.
+    #[inline(always)]
     fn deliver(
         &mut self,
         message: &Message,
         receive: &Receive,
         regions: &RegionCache,
+        out: &mut Completion,
     ) -> Option<Delivery> {
         let immediate = match message.kind {
-            Kind::WriteImmediate => return self.deliver_immediate(message, receive),
+            Kind::WriteImmediate => return self.deliver_immediate(message, receive, out),
             Kind::SendImmediate => Some(message.immediate),
             Kind::Send => None,
         };
         if message.bytes > receive.into.bytes {
-            return Some(self.too_long(receive));
+            return Some(self.too_long(receive, out));
         }
         let bytes = message.bytes as usize;
         let Some(arena) = regions.find(receive.into.region) else {
-            return Some(self.without_memory(receive));
+            return Some(self.without_memory(receive, out));
         };
         let ring = self.consumer.other();
         let copied = ring.copy_to(message.payload, arena, receive.into.offset, bytes);
         if copied.is_err() {
-            return Some(self.without_memory(receive));
+            return Some(self.without_memory(receive, out));
         }
-        Some(Delivery {
-            completion: Completion {
-                id: receive.id,
-                link: self.number,
-                bytes: message.bytes,
-                immediate,
-                kind: CompletionKind::Receive,
-                status: CompletionStatus::Success,
-            },
-            again: false,
-        })
+        *out = Completion {
+            id: receive.id,
+            link: self.number,
+            bytes: message.bytes,
+            immediate,
+            kind: CompletionKind::Receive,
+            status: CompletionStatus::Success,
+        };
+        Some(Delivery::Taken)
     }
 
-    fn deliver_immediate(&self, message: &Message, receive: &Receive) -> Option<Delivery> {
+    fn deliver_immediate(
+        &self,
+        message: &Message,
+        receive: &Receive,
+        out: &mut Completion,
+    ) -> Option<Delivery> {
         let bytes = self.consumer.other().load(message.payload, Ordering::Relaxed);
         if bytes > CAPABILITIES.transfer_bytes_max {
             return None;
         }
-        Some(Delivery {
-            completion: Completion {
-                id: receive.id,
-                link: self.number,
-                bytes: bytes as u32,
-                immediate: Some(message.immediate),
-                kind: CompletionKind::ReceiveImmediate,
-                status: CompletionStatus::Success,
-            },
-            again: false,
-        })
+        *out = Completion {
+            id: receive.id,
+            link: self.number,
+            bytes: bytes as u32,
+            immediate: Some(message.immediate),
+            kind: CompletionKind::ReceiveImmediate,
+            status: CompletionStatus::Success,
+        };
+        Some(Delivery::Taken)
     }
 
     /// The message ends the link, as does every message that meets too short a receive.
     #[cold]
-    fn too_long(&mut self, receive: &Receive) -> Delivery {
+    fn too_long(&mut self, receive: &Receive, out: &mut Completion) -> Delivery {
         self.deaf = true;
-        self.refusal(receive, CompletionStatus::LengthExceeded, false)
+        *out = self.refusal(receive, CompletionStatus::LengthExceeded);
+        Delivery::Taken
     }
 
     /// The receive's region was ended after it was posted: the receive goes, the message stays.
     #[cold]
-    fn without_memory(&self, receive: &Receive) -> Delivery {
-        self.refusal(receive, CompletionStatus::Flushed, true)
+    fn without_memory(&self, receive: &Receive, out: &mut Completion) -> Delivery {
+        *out = self.refusal(receive, CompletionStatus::Flushed);
+        Delivery::Again
     }
 
-    fn refusal(&self, receive: &Receive, status: CompletionStatus, again: bool) -> Delivery {
-        Delivery {
-            completion: Completion {
-                id: receive.id,
-                link: self.number,
-                bytes: 0,
-                immediate: None,
-                kind: CompletionKind::Receive,
-                status,
-            },
-            again,
+    fn refusal(&self, receive: &Receive, status: CompletionStatus) -> Completion {
+        Completion {
+            id: receive.id,
+            link: self.number,
+            bytes: 0,
+            immediate: None,
+            kind: CompletionKind::Receive,
+            status,
         }
     }
 }

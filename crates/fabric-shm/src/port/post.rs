@@ -16,8 +16,8 @@ use super::{ImportTable, RegionCache, ShmPort};
 use crate::barrier;
 use crate::bell::ring;
 use crate::options::{CAPABILITIES, SEND_BYTES_MAX};
-use crate::queue::Finished;
-use crate::ring::{Kind, NoPlace};
+use crate::queue::{Finished, Room};
+use crate::ring::{Kind, NoPlace, Place};
 use farside_base::{
     Access, CompletionKind, CompletionStatus, LinkId, LocalSlice, Operation, RegionId, RemoteSlice,
     Source, Work,
@@ -110,54 +110,75 @@ type Done = Result<(CompletionKind, u32), Refusal>;
 
 impl ShmPort {
     /// Marks this port as being at work, so that an owner who takes a region away waits for it.
-    /// The count to end it with.
     #[inline(always)]
-    pub(super) fn start_work(&mut self) -> u64 {
-        let count = self.at_work + 1;
+    pub(super) fn start_work(&self) {
+        // Only this thread writes the word, and only while it is at work is it odd.
+        let count = self.work_word.load(Ordering::Relaxed) | 1;
         self.work_word.store(count, Ordering::Release);
         if self.careful {
             barrier::full();
         } else {
             barrier::light();
         }
-        count + 1
     }
 
     /// Everything that was posted has left the peers' regions.
     #[inline(always)]
-    pub(super) fn end_work(&mut self, count: u64) {
+    pub(super) fn end_work(&self) {
+        let count = self.work_word.load(Ordering::Relaxed).wrapping_add(1);
         self.work_word.store(count, Ordering::Release);
-        self.at_work = count;
     }
 
     /// Runs requests until one is not taken.
-    #[inline(always)]
+    #[inline(never)]
     pub(super) fn post_all(&mut self, list: &[Work<'_>]) -> Posted {
-        let mut accepted = 0;
-        while let Some(work) = list.get(accepted) {
-            let mut way = Way {
-                links: &mut self.links,
-                memory: Memory { imports: &self.imports, regions: &self.regions },
-            };
-            let room = !self.completions.is_full();
-            match way.run_if(room, work) {
-                Ok((kind, bytes)) if work.flags.signalled => {
-                    let status = CompletionStatus::Success;
-                    self.completions.push(&finished(work, kind, bytes, status));
-                }
-                Ok(_) => {}
-                Err(refusal) => match self.post_refused(work, refusal) {
-                    Ok(()) => {}
-                    Err(Again::No(stop)) => {
-                        let stop = Some(stop);
-                        return Posted { accepted, stop };
-                    }
-                    Err(Again::Yes) => continue,
-                },
+        for (accepted, work) in list.iter().enumerate() {
+            if self.post_straight(work) {
+                continue;
             }
-            accepted += 1;
+            if let Some(stop) = self.post_generally(work) {
+                return Posted { accepted, stop: Some(stop) };
+            }
         }
-        Posted { accepted, stop: None }
+        Posted { accepted: list.len(), stop: None }
+    }
+
+    /// Runs a request that is of a common kind and in which nothing is amiss; whether it was one.
+    #[inline(always)]
+    pub(super) fn post_straight(&mut self, work: &Work<'_>) -> bool {
+        let Some(room) = self.completions.room() else { return false };
+        let memory = Memory { imports: &self.imports, regions: &self.regions };
+        let done = match work.operation {
+            Operation::Send { ref source, immediate } => {
+                memory.send_straight(&mut self.links, work.link, source, immediate)
+            }
+            _ => memory.run_straight(work),
+        };
+        let Some((kind, bytes)) = done else { return false };
+        complete(work, room, kind, bytes);
+        true
+    }
+
+    /// Runs any request; why it was not taken, if it was not.
+    #[inline(never)]
+    fn post_generally(&mut self, work: &Work<'_>) -> Option<Stop> {
+        loop {
+            let memory = Memory { imports: &self.imports, regions: &self.regions };
+            let mut way = Way { links: &mut self.links, memory };
+            let refusal = match self.completions.room().map(|room| (room, way.run(work))) {
+                Some((room, Ok((kind, bytes)))) => {
+                    complete(work, room, kind, bytes);
+                    return None;
+                }
+                Some((_, Err(refusal))) => refusal,
+                None => Refusal::Full,
+            };
+            match self.post_refused(work, refusal) {
+                Ok(()) => return None,
+                Err(Again::No(stop)) => return Some(stop),
+                Err(Again::Yes) => {}
+            }
+        }
     }
 
     /// What becomes of a request that did not run: completed with an error, not taken, or to be
@@ -210,7 +231,11 @@ impl ShmPort {
 
     fn fail_request(&mut self, work: &Work<'_>, status: CompletionStatus) {
         let kind = Parts::of(&work.operation).kind;
-        self.completions.push(&finished(work, kind, 0, status));
+        let room = self.completions.room();
+        debug_assert!(room.is_some(), "whoever takes a request has seen room for its end");
+        if let Some(room) = room {
+            room.fill(&finished(work, kind, 0, status));
+        }
     }
 
     /// All that can be said against a request without its link.
@@ -228,6 +253,14 @@ impl ShmPort {
                 .map_err(|_| Stop::Invalid("local bounds"))?;
         }
         Ok(())
+    }
+}
+
+/// Tells of a request that went well, if it is to be told.
+#[inline(always)]
+fn complete(work: &Work<'_>, room: Room<'_>, kind: CompletionKind, bytes: u32) {
+    if work.flags.signalled {
+        room.fill(&finished(work, kind, bytes, CompletionStatus::Success));
     }
 }
 
@@ -255,31 +288,8 @@ struct Memory<'p> {
 }
 
 impl Way<'_> {
-    /// Single slices, the common case, go straight; everything else goes by the general way. A
-    /// region is imported on one link and unmapped when that is over, so whoever has found it needs
-    /// no look at the link.
-    #[inline(always)]
-    fn run_if(&mut self, room: bool, work: &Work<'_>) -> Done {
-        let link = work.link;
-        match work.operation {
-            _ if !room => Err(Refusal::Full),
-            Operation::Write { source: Source::Gather([slice]), to, immediate: None } => {
-                self.memory.write_one(link, slice, to)
-            }
-            Operation::Read { into: [slice], from } => self.memory.read_one(link, slice, from),
-            Operation::FetchAdd { at, add, ref into } => {
-                self.memory.atomic(link, at, into, |arena, at| arena.fetch_add(at, add))
-            }
-            Operation::CompareSwap { at, expected, new, ref into } => {
-                self.memory
-                    .atomic(link, at, into, |arena, at| arena.compare_swap(at, expected, new))
-            }
-            _ => self.run_generally(work),
-        }
-    }
-
-    #[inline(never)]
-    fn run_generally(&mut self, work: &Work<'_>) -> Done {
+    #[inline]
+    fn run(&mut self, work: &Work<'_>) -> Done {
         let link = work.link;
         match work.operation {
             Operation::Send { ref source, immediate } => self.send(link, source, immediate),
@@ -290,30 +300,10 @@ impl Way<'_> {
                 self.write_immediate(link, source, to, immediate)
             }
             Operation::Read { into, from } => self.memory.read(link, into, from),
-            Operation::Swap { at, new, ref into } => {
-                self.memory.atomic(link, at, into, |arena, at| arena.swap(at, new))
-            }
-            Operation::MaskedCompareSwap {
-                at,
-                expected,
-                compare_mask,
-                new,
-                swap_mask,
-                ref into,
-            } => self.memory.atomic(link, at, into, |arena, at| {
-                arena.masked_compare_swap(at, expected, compare_mask, new, swap_mask)
-            }),
-            Operation::MaskedFetchAdd { at, add, boundaries, ref into } => {
-                self.memory
-                    .atomic(link, at, into, |arena, at| arena.masked_fetch_add(at, add, boundaries))
-            }
-            Operation::FetchAdd { at, add, ref into } => {
-                self.memory.atomic(link, at, into, |arena, at| arena.fetch_add(at, add))
-            }
-            Operation::CompareSwap { at, expected, new, ref into } => {
-                self.memory
-                    .atomic(link, at, into, |arena, at| arena.compare_swap(at, expected, new))
-            }
+            _ => match self.memory.atomic_straight(link, &work.operation) {
+                Some(done) => Ok(done),
+                None => Err(self.memory.why_no_atomic(link, &work.operation)),
+            },
         }
     }
 
@@ -321,15 +311,8 @@ impl Way<'_> {
         let bytes = self.memory.check_source(source, u64::from(SEND_BYTES_MAX))?;
         let link = usable(self.links, link)?;
         let place = link.producer.reserve(bytes)?;
-        let into = link.producer.own();
-        self.memory.gather(source, into, place.payload)?;
-        let kind = match immediate {
-            None => Kind::Send,
-            Some(_) => Kind::SendImmediate,
-        };
-        let immediate = immediate.unwrap_or(0);
-        link.producer.publish(&place, kind, bytes, immediate);
-        ring(&link.bell);
+        self.memory.gather(source, link.producer.own(), place.payload)?;
+        link.send_from(&place, bytes, immediate);
         Ok((CompletionKind::Send, bytes))
     }
 
@@ -355,7 +338,23 @@ impl Way<'_> {
     }
 }
 
+impl Link {
+    /// Hands a message over whose bytes are in place.
+    #[inline(always)]
+    fn send_from(&mut self, place: &Place, bytes: u32, immediate: Option<u32>) {
+        let (kind, immediate) = match immediate {
+            None => (Kind::Send, 0),
+            Some(immediate) => (Kind::SendImmediate, immediate),
+        };
+        self.producer.publish(place, kind, bytes, immediate);
+        ring(&self.bell);
+        self.producer.expect_more(place, bytes, std::mem::take(&mut self.heard));
+        self.spoke = true;
+    }
+}
+
 /// A link that may carry messages.
+#[inline(always)]
 fn usable(links: &mut [LinkSlot], number: LinkId) -> Result<&mut Link, Refusal> {
     match links.get_mut(number.0 as usize) {
         Some(LinkSlot::Open(link)) if link.state == State::Up => Ok(link),
@@ -363,50 +362,169 @@ fn usable(links: &mut [LinkSlot], number: LinkId) -> Result<&mut Link, Refusal> 
     }
 }
 
+/// The straight way, for the common cases in which all is well: `None` when it is another case, or
+/// anything is not, and then nothing has happened. A region is imported on one link and unmapped
+/// when that is over, so whoever has found it needs no look at the link.
 impl Memory<'_> {
     #[inline(always)]
-    fn write_one(&self, link: LinkId, slice: &LocalSlice, to: RemoteSlice) -> Done {
-        let local = self.local_region(slice)?;
-        let target = self.target(link, to, Access::WRITE, slice)?;
-        fence(Ordering::Release);
-        let copied = target.copy_from(to.offset, local, slice.offset, slice.bytes as usize);
-        match copied {
-            Ok(()) => Ok((CompletionKind::Write, slice.bytes)),
-            Err(OutOfBounds) => Err(whose_bounds(local, slice)),
+    fn run_straight(&self, work: &Work<'_>) -> Option<(CompletionKind, u32)> {
+        let link = work.link;
+        match work.operation {
+            Operation::Write { ref source, to, immediate: None } => {
+                self.write_straight(link, source, to)
+            }
+            Operation::Read { into: [slice], from } => self.read_straight(link, slice, from),
+            _ => self.atomic_straight(link, &work.operation),
         }
     }
 
+    /// Apart, since what it needs beside is more than what one-sided requests need.
+    #[inline(never)]
+    fn send_straight(
+        &self,
+        links: &mut [LinkSlot],
+        link: LinkId,
+        source: &Source<'_>,
+        immediate: Option<u32>,
+    ) -> Option<(CompletionKind, u32)> {
+        let link = usable(links, link).ok()?;
+        let most = SEND_BYTES_MAX as usize;
+        let (place, bytes, copied) = match *source {
+            Source::Gather([slice]) if slice.bytes as usize <= most => {
+                let local = self.regions.find(slice.region)?;
+                let place = link.producer.reserve(slice.bytes).ok()?;
+                let (own, bytes) = (link.producer.own(), slice.bytes as usize);
+                (place, slice.bytes, own.copy_from(place.payload, local, slice.offset, bytes))
+            }
+            Source::Inline(bytes) if bytes.len() <= most => {
+                let place = link.producer.reserve(bytes.len() as u32).ok()?;
+                let own = link.producer.own();
+                (place, bytes.len() as u32, own.write(place.payload, bytes))
+            }
+            _ => return None,
+        };
+        copied.ok()?;
+        link.send_from(&place, bytes, immediate);
+        Some((CompletionKind::Send, bytes))
+    }
+
     #[inline(always)]
-    fn read_one(&self, link: LinkId, slice: &LocalSlice, from: RemoteSlice) -> Done {
-        let local = self.local_region(slice)?;
-        let target = self.target(link, from, Access::READ, slice)?;
-        let copied = local.copy_from(slice.offset, target, from.offset, slice.bytes as usize);
+    fn write_straight(
+        &self,
+        link: LinkId,
+        source: &Source<'_>,
+        to: RemoteSlice,
+    ) -> Option<(CompletionKind, u32)> {
+        let target = self.target(link, to, Access::WRITE)?;
+        let (bytes, written) = match *source {
+            Source::Gather([slice]) => {
+                let local = self.regions.find(slice.region)?;
+                fence(Ordering::Release);
+                let bytes = slice.bytes as usize;
+                (slice.bytes, target.copy_from(to.offset, local, slice.offset, bytes))
+            }
+            Source::Inline(bytes) if bytes.len() <= CAPABILITIES.inline_bytes_max as usize => {
+                fence(Ordering::Release);
+                (bytes.len() as u32, target.write(to.offset, bytes))
+            }
+            _ => return None,
+        };
+        written.ok().map(|()| (CompletionKind::Write, bytes))
+    }
+
+    #[inline(always)]
+    fn read_straight(
+        &self,
+        link: LinkId,
+        slice: &LocalSlice,
+        from: RemoteSlice,
+    ) -> Option<(CompletionKind, u32)> {
+        let target = self.target(link, from, Access::READ)?;
+        let local = self.regions.find(slice.region)?;
+        let bytes = slice.bytes as usize;
+        let copied = local.copy_from(slice.offset, target, from.offset, bytes);
         fence(Ordering::Acquire);
-        match copied {
-            Ok(()) => Ok((CompletionKind::Read, slice.bytes)),
-            Err(OutOfBounds) => Err(whose_bounds(local, slice)),
-        }
+        copied.ok().map(|()| (CompletionKind::Read, slice.bytes))
     }
 
     #[inline(always)]
-    fn atomic(
+    fn atomic_straight(
+        &self,
+        link: LinkId,
+        operation: &Operation<'_>,
+    ) -> Option<(CompletionKind, u32)> {
+        match *operation {
+            Operation::FetchAdd { at, add, ref into } => {
+                self.change(link, at, into, |arena, at| arena.fetch_add(at, add))
+            }
+            Operation::CompareSwap { at, expected, new, ref into } => {
+                self.change(link, at, into, |arena, at| arena.compare_swap(at, expected, new))
+            }
+            Operation::Swap { at, new, ref into } => {
+                self.change(link, at, into, |arena, at| arena.swap(at, new))
+            }
+            Operation::MaskedCompareSwap {
+                at,
+                expected,
+                compare_mask,
+                new,
+                swap_mask,
+                ref into,
+            } => self.change(link, at, into, |arena, at| {
+                arena.masked_compare_swap(at, expected, compare_mask, new, swap_mask)
+            }),
+            Operation::MaskedFetchAdd { at, add, boundaries, ref into } => {
+                self.change(link, at, into, |arena, at| arena.masked_fetch_add(at, add, boundaries))
+            }
+            Operation::Write { .. } | Operation::Read { .. } | Operation::Send { .. } => None,
+        }
+    }
+
+    /// Changes a peer's word and keeps its former value.
+    #[inline(always)]
+    fn change(
         &self,
         link: LinkId,
         at: RemoteSlice,
         into: &LocalSlice,
         change: impl FnOnce(&Arena, u64) -> Result<u64, OutOfBounds>,
-    ) -> Done {
-        if into.bytes != 8 || !into.offset.is_multiple_of(8) {
-            return Err(Invalid::AtomicSlice.into());
+    ) -> Option<(CompletionKind, u32)> {
+        if into.bytes != 8 {
+            return None;
         }
-        let local = self.local(into)?;
-        let target = self.target(link, at, Access::ATOMIC, into)?;
-        let Ok(before) = change(target, at.offset) else {
-            return Err(why_no_atomic(target, at));
+        let local = self.regions.find(into.region)?.word(into.offset).ok()?;
+        let target = self.target(link, at, Access::ATOMIC)?;
+        let before = change(target, at.offset).ok()?;
+        local.store(before, Ordering::Release);
+        Some((CompletionKind::Atomic, 8))
+    }
+
+    /// A peer's region, if the owner's terms and key allow `need` now. Its bounds are left to the
+    /// access.
+    #[inline(always)]
+    fn target(&self, link: LinkId, at: RemoteSlice, need: Access) -> Option<&Arena> {
+        let import = self.imports.find(link, at.region)?;
+        let arena = import.memory.allowed(need)?;
+        import.is_open().then_some(arena)
+    }
+}
+
+/// The general way, which checks in the order in which faults are told.
+impl Memory<'_> {
+    /// Why an atomic did not go straight.
+    #[cold]
+    fn why_no_atomic(&self, link: LinkId, operation: &Operation<'_>) -> Refusal {
+        let parts = Parts::of(operation);
+        let ([into], Some(at)) = (parts.local, parts.remote) else {
+            return Invalid::AtomicSlice.into();
         };
-        match local.store(into.offset, before, Ordering::Release) {
-            Ok(()) => Ok((CompletionKind::Atomic, 8)),
-            Err(OutOfBounds) => Err(Invalid::LocalBounds.into()),
+        if into.bytes != 8 || !into.offset.is_multiple_of(8) {
+            return Invalid::AtomicSlice.into();
+        }
+        let reason = self.local(into).and_then(|_| self.target_of(link, at, Access::ATOMIC, 8));
+        match reason {
+            Err(refusal) => refusal,
+            Ok(_) => CompletionStatus::RemoteAlignment.into(),
         }
     }
 
@@ -432,32 +550,8 @@ impl Memory<'_> {
         Ok((CompletionKind::Read, bytes))
     }
 
-    /// A peer's region, if the owner's terms and key allow `need` now, for the bytes of a slice
-    /// that has its region but was not checked yet. Its own bounds are left to the access.
-    #[inline(always)]
-    fn target(
-        &self,
-        link: LinkId,
-        at: RemoteSlice,
-        need: Access,
-        slice: &LocalSlice,
-    ) -> Result<&Arena, Refusal> {
-        let Some(import) = self.imports.find(link, at.region) else {
-            return Err(self.no_target(slice, Invalid::RemoteRegion.into()));
-        };
-        match import.memory.allowed(need) {
-            Some(arena) if import.key_now.load(Ordering::Acquire) == import.key => Ok(arena),
-            _ => Err(self.no_target(slice, CompletionStatus::RemoteAccess.into())),
-        }
-    }
-
-    /// What is wrong at this side is said first.
-    #[cold]
-    fn no_target(&self, slice: &LocalSlice, reason: Refusal) -> Refusal {
-        self.local(slice).err().unwrap_or(reason)
-    }
-
-    /// As [`target`](Self::target), for `bytes` whose source was checked.
+    /// A peer's region, if the owner's terms and key allow `need` now, for `bytes` whose source was
+    /// checked.
     fn target_of(
         &self,
         link: LinkId,
@@ -469,17 +563,10 @@ impl Memory<'_> {
         let refused = CompletionStatus::RemoteAccess;
         let arena = import.memory.allowed(need).ok_or(refused)?;
         arena.at(at.offset, bytes as usize).map_err(|OutOfBounds| refused)?;
-        if import.key_now.load(Ordering::Acquire) != import.key {
-            return Err(refused.into());
+        if !import.is_open() {
+            return Err(import.refusal().into());
         }
         Ok(arena)
-    }
-
-    /// The region of a local slice.
-    #[inline(always)]
-    fn local_region(&self, slice: &LocalSlice) -> Result<&Arena, Refusal> {
-        let arena = self.regions.find(slice.region);
-        arena.ok_or(Refusal::UnknownRegion(slice.region))
     }
 
     /// The region of a local slice, which lies within it.
@@ -548,24 +635,6 @@ const TRANSFER_BYTES_MAX: u64 = CAPABILITIES.transfer_bytes_max;
 // A single slice is never too long, and a completion can count all bytes.
 const _: () = assert!(TRANSFER_BYTES_MAX == u32::MAX as u64);
 const _: () = assert!(CAPABILITIES.inline_bytes_max <= SEND_BYTES_MAX);
-
-/// A copy passed the end of its local region or else of the peer's.
-#[cold]
-fn whose_bounds(local: &Arena, slice: &LocalSlice) -> Refusal {
-    match local.at(slice.offset, slice.bytes as usize) {
-        Ok(_) => CompletionStatus::RemoteAccess.into(),
-        Err(OutOfBounds) => Invalid::LocalBounds.into(),
-    }
-}
-
-/// A remote word is out of bounds or else misaligned.
-#[cold]
-fn why_no_atomic(target: &Arena, at: RemoteSlice) -> Refusal {
-    match target.at(at.offset, 8) {
-        Ok(_) => CompletionStatus::RemoteAlignment.into(),
-        Err(OutOfBounds) => CompletionStatus::RemoteAccess.into(),
-    }
-}
 
 fn too_long(most: u64) -> Refusal {
     if most == TRANSFER_BYTES_MAX {

@@ -317,19 +317,12 @@ pub(super) fn nothing_reaches_memory_after_its_deregistration(subject: &dyn Subj
         let place = RemoteSlice { region: imported.expect("a valid token"), offset: 0 };
         together(
             &mut scene,
-            |near| write_until_refused(near, &wire, place),
+            |near| write_until(near, &wire, place, REFUSED),
             |far| {
-                far.until("a first WRITE to arrive", |_| {
-                    region.arena.load(0, Ordering::Acquire).ok().filter(|word| *word > 20)
-                });
+                wait_for_writes(far, &region.arena);
                 let ended = far.nodes[0].fabric.deregister(region.id);
                 ended.expect("a region to be ended");
-                let then = contents(&region.arena);
-                for _ in 0..100 {
-                    far.poll();
-                    far.subject.settle();
-                    assert!(contents(&region.arena) == then, "changed after its end");
-                }
+                stays_as_it_is(far, &region.arena);
             },
         );
         scene.nodes[0].port().close(wire.here);
@@ -338,18 +331,59 @@ pub(super) fn nothing_reaches_memory_after_its_deregistration(subject: &dyn Subj
     }
 }
 
-/// Writes 1 KiB of ever new numbers, without waiting for one to end, until the target refuses; then
-/// everything behind that is flushed.
-fn write_until_refused(side: &mut Scene<'_>, wire: &Wire, place: RemoteSlice) {
+pub(super) fn nothing_of_a_link_reaches_memory_after_its_close(subject: &dyn Subject) {
+    let mut scene = Scene::new(subject, 2);
+    if !scene.capabilities.write {
+        return;
+    }
+    let region = register(&*scene.nodes[1].fabric, 4096, Access::ALL);
+    for _ in 0..20 {
+        region.arena.zero(0, 4096).expect("all of an arena");
+        let wire = scene.wire(0, 1);
+        let imported = scene.nodes[0].port().import(wire.here, &region.token);
+        let place = RemoteSlice { region: imported.expect("a valid token"), offset: 0 };
+        together(
+            &mut scene,
+            |near| write_until(near, &wire, place, CompletionStatus::PeerLost),
+            |far| {
+                wait_for_writes(far, &region.arena);
+                far.nodes[0].port().close(wire.there);
+                stays_as_it_is(far, &region.arena);
+            },
+        );
+        scene.lost(0, wire.here);
+        scene.nodes[0].port().close(wire.here);
+    }
+}
+
+fn wait_for_writes(side: &mut Scene<'_>, arena: &Arena) {
+    side.until("a first WRITE to arrive", |_| {
+        arena.load(0, Ordering::Acquire).ok().filter(|word| *word > 20)
+    });
+}
+
+/// Asserts that nobody changes the memory any more.
+fn stays_as_it_is(side: &mut Scene<'_>, arena: &Arena) {
+    let then = contents(arena);
+    for _ in 0..100 {
+        side.poll();
+        side.subject.settle();
+        assert!(contents(arena) == then, "changed after its end");
+    }
+}
+
+/// Writes 1 KiB of ever new numbers, without waiting for one to end, until one fails, with `status`;
+/// then everything behind that is flushed.
+fn write_until(side: &mut Scene<'_>, wire: &Wire, place: RemoteSlice, status: CompletionStatus) {
     let slices = [side.nodes[0].slice(0, 1024)];
     let mut taken = 0;
-    let failed = side.until("a WRITE to be refused", |side| {
+    let failed = side.until("a WRITE to fail", |side| {
         side.nodes[0].put(0, &u64::to_ne_bytes(taken + 1).repeat(128));
         side.post(0, &[silent(taken, wire.here, write(&slices, place))]);
         taken += 1;
         side.nodes[0].completions.pop_front()
     });
-    assert_eq!(failed.status, REFUSED, "{failed:?}");
+    assert_eq!(failed.status, status, "{failed:?}");
     for id in failed.id.0 + 1..taken {
         let done = side.completion(0);
         let expected = (WorkId(id), CompletionStatus::Flushed);

@@ -125,12 +125,15 @@ pub(super) unsafe fn copy<F: Side, T: Side>(from: *const u8, to: *mut u8, bytes:
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 use x86_64::{Sixteen, copy_long};
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+pub(super) use x86_64::{expect_read_elsewhere, expect_write};
 
 /// Assembly, which moves any alignment as fast and of which the compiler knows nothing.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod x86_64 {
     use super::{Shared, Word};
-    use std::arch::asm;
+    use std::arch::{asm, is_x86_feature_detected};
+    use std::sync::atomic::{AtomicU8, Ordering};
 
     pub(super) type Sixteen = std::arch::x86_64::__m128i;
 
@@ -177,6 +180,28 @@ mod x86_64 {
         Sixteen: xmm_reg "movdqu {word}, xmmword ptr [{from}]" "movdqu xmmword ptr [{to}], {word}";
     }
 
+    /// The widest moves that the processor does well; [`UNKNOWN`] until the first copy has looked.
+    /// Kept here since a look at what the standard library knows takes longer than a short copy.
+    static WIDEST: AtomicU8 = AtomicU8::new(UNKNOWN);
+    const UNKNOWN: u8 = 0;
+    /// 16 bytes.
+    const SSE2: u8 = 1;
+    /// 32 bytes.
+    const AVX: u8 = 2;
+    /// A cache line.
+    const LINE: u8 = 3;
+
+    fn widest() -> u8 {
+        // Processors that have AVX-512 without AVX-VNNI lower their frequency for it.
+        if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avxvnni") {
+            LINE
+        } else if is_x86_feature_detected!("avx") {
+            AVX
+        } else {
+            SSE2
+        }
+    }
+
     /// Not inlined: the wide registers that it uses must not be the caller's.
     ///
     /// # Safety
@@ -185,9 +210,32 @@ mod x86_64 {
     pub(super) unsafe fn copy_long(from: *const u8, to: *mut u8, bytes: usize) {
         // SAFETY: the caller's; the processor has the instructions.
         unsafe {
-            if !std::arch::is_x86_feature_detected!("avx") {
-                copy_sse2(from, to, bytes);
-            } else if bytes <= 128 {
+            match WIDEST.load(Ordering::Relaxed) {
+                LINE => copy_lines(from, to, bytes),
+                AVX => copy_avx(from, to, bytes),
+                SSE2 => copy_sse2(from, to, bytes),
+                _ => copy_first(from, to, bytes),
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`copy_long`].
+    #[cold]
+    #[inline(never)]
+    unsafe fn copy_first(from: *const u8, to: *mut u8, bytes: usize) {
+        WIDEST.store(widest(), Ordering::Relaxed);
+        // SAFETY: the caller's.
+        unsafe { copy_long(from, to, bytes) }
+    }
+
+    /// # Safety
+    /// Both sides are valid for `bytes`, of which there are at least 64; the processor has AVX.
+    #[inline(always)]
+    pub(super) unsafe fn copy_avx(from: *const u8, to: *mut u8, bytes: usize) {
+        // SAFETY: the caller's; `skip` is below 32.
+        unsafe {
+            if bytes <= 128 {
                 copy_128(from, to, bytes);
             } else if bytes <= 256 {
                 copy_256(from, to, bytes);
@@ -195,8 +243,145 @@ mod x86_64 {
                 // Stores that cross cache lines cost most, so the loop starts where none does.
                 let skip = to.addr().wrapping_neg() & 31;
                 super::copy_twice::<Shared, Shared, Sixteen>(from, to, 32);
-                copy_avx(from.add(skip), to.add(skip), bytes - skip);
+                copy_avx_loop(from.add(skip), to.add(skip), bytes - skip);
             }
+        }
+    }
+
+    /// The upper sixteen wide registers: no code without AVX-512 uses them, so the lower ones, and
+    /// what others pay for their upper halves, stay as they are.
+    macro_rules! lines {
+        ($($line:literal)*, $($operands:tt)*) => {
+            asm!(
+                $($line,)*
+                $($operands)*
+                out("zmm16") _,
+                out("zmm17") _,
+                out("zmm18") _,
+                out("zmm19") _,
+                options(nostack)
+            )
+        };
+    }
+
+    /// # Safety
+    /// Both sides are valid for `bytes`, of which there are at least 64; the processor has AVX-512.
+    #[inline(always)]
+    pub(super) unsafe fn copy_lines(from: *const u8, to: *mut u8, bytes: usize) {
+        // SAFETY: the caller's; `skip` is below 64.
+        unsafe {
+            if bytes <= 128 {
+                copy_two_lines(from, to, bytes);
+            } else if bytes <= 256 {
+                copy_two_lines(from, to, 128);
+                copy_two_lines(from.add(bytes - 128), to.add(bytes - 128), 128);
+            } else if bytes <= 512 {
+                copy_four_lines(from, to);
+                copy_four_lines(from.add(bytes - 256), to.add(bytes - 256));
+            } else {
+                // Stores that cross cache lines cost most, so the loop starts where none does.
+                let skip = to.addr().wrapping_neg() & 63;
+                copy_two_lines(from, to, 64);
+                copy_many_lines(from.add(skip), to.add(skip), bytes - skip);
+            }
+        }
+    }
+
+    /// # Safety
+    /// Both sides are valid for `bytes`, which are 64 to 128; the processor has AVX-512.
+    #[inline(always)]
+    unsafe fn copy_two_lines(from: *const u8, to: *mut u8, bytes: usize) {
+        // SAFETY: touches the first and the last 64 bytes; the stack is not used.
+        unsafe {
+            lines!(
+                "vmovdqu64 zmm16, [{from}]"
+                "vmovdqu64 zmm17, [{from} + {bytes} - 64]"
+                "vmovdqu64 [{to}], zmm16"
+                "vmovdqu64 [{to} + {bytes} - 64], zmm17",
+                from = in(reg) from,
+                to = in(reg) to,
+                bytes = in(reg) bytes,
+            );
+        }
+    }
+
+    /// # Safety
+    /// Both sides are valid for 256 bytes; the processor has AVX-512.
+    #[inline(always)]
+    unsafe fn copy_four_lines(from: *const u8, to: *mut u8) {
+        // SAFETY: touches just these bytes; the stack is not used.
+        unsafe {
+            lines!(
+                "vmovdqu64 zmm16, [{from}]"
+                "vmovdqu64 zmm17, [{from} + 64]"
+                "vmovdqu64 zmm18, [{from} + 128]"
+                "vmovdqu64 zmm19, [{from} + 192]"
+                "vmovdqu64 [{to}], zmm16"
+                "vmovdqu64 [{to} + 64], zmm17"
+                "vmovdqu64 [{to} + 128], zmm18"
+                "vmovdqu64 [{to} + 192], zmm19",
+                from = in(reg) from,
+                to = in(reg) to,
+            );
+        }
+    }
+
+    /// The last four lines first, then four at a time from the start, the last of which may overlap.
+    ///
+    /// # Safety
+    /// Both sides are valid for `bytes`, of which there are at least 256; the processor has AVX-512.
+    #[inline(always)]
+    unsafe fn copy_many_lines(from: *const u8, to: *mut u8, bytes: usize) {
+        // SAFETY: touches just these bytes; the stack is not used.
+        unsafe {
+            lines!(
+                "vmovdqu64 zmm16, [{from} + {left} - 256]"
+                "vmovdqu64 zmm17, [{from} + {left} - 192]"
+                "vmovdqu64 zmm18, [{from} + {left} - 128]"
+                "vmovdqu64 zmm19, [{from} + {left} - 64]"
+                "vmovdqu64 [{to} + {left} - 256], zmm16"
+                "vmovdqu64 [{to} + {left} - 192], zmm17"
+                "vmovdqu64 [{to} + {left} - 128], zmm18"
+                "vmovdqu64 [{to} + {left} - 64], zmm19"
+                "sub {left}, 256"
+                "jbe 3f"
+                "2:"
+                "vmovdqu64 zmm16, [{from}]"
+                "vmovdqu64 zmm17, [{from} + 64]"
+                "vmovdqu64 zmm18, [{from} + 128]"
+                "vmovdqu64 zmm19, [{from} + 192]"
+                "vmovdqu64 [{to}], zmm16"
+                "vmovdqu64 [{to} + 64], zmm17"
+                "vmovdqu64 [{to} + 128], zmm18"
+                "vmovdqu64 [{to} + 192], zmm19"
+                "add {from}, 256"
+                "add {to}, 256"
+                "sub {left}, 256"
+                "ja 2b"
+                "3:",
+                from = inout(reg) from => _,
+                to = inout(reg) to => _,
+                left = inout(reg) bytes => _,
+            );
+        }
+    }
+
+    /// Brings the line at `at` here to be written. A processor that knows no such hint does nothing.
+    #[inline(always)]
+    pub(in crate::memory) fn expect_write(at: *const u8) {
+        // SAFETY: a hint, which changes no memory and never faults.
+        unsafe {
+            asm!("prefetchw byte ptr [{at}]", at = in(reg) at, options(nostack, preserves_flags));
+        }
+    }
+
+    /// Moves the line at `at` to where other processors find it sooner. A processor that knows no
+    /// such hint does nothing.
+    #[inline(always)]
+    pub(in crate::memory) fn expect_read_elsewhere(at: *const u8) {
+        // SAFETY: a hint, which changes no memory and never faults.
+        unsafe {
+            asm!("cldemote byte ptr [{at}]", at = in(reg) at, options(nostack, preserves_flags));
         }
     }
 
@@ -319,7 +504,7 @@ mod x86_64 {
     /// # Safety
     /// Both sides are valid for `bytes`, of which there are at least 128; the processor has AVX.
     #[inline(always)]
-    unsafe fn copy_avx(from: *const u8, to: *mut u8, bytes: usize) {
+    unsafe fn copy_avx_loop(from: *const u8, to: *mut u8, bytes: usize) {
         // SAFETY: touches just these bytes; for the rest as `copy_128`.
         unsafe {
             asm!(
@@ -363,12 +548,20 @@ mod x86_64 {
 
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 use portable::{Sixteen, copy_long};
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+pub(super) use portable::{expect_read_elsewhere, expect_write};
 
 /// Relaxed atomics, which must be aligned.
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 mod portable {
     use super::Word;
     use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+
+    /// No such hint here.
+    pub(in crate::memory) fn expect_write(_at: *const u8) {}
+
+    /// No such hint here.
+    pub(in crate::memory) fn expect_read_elsewhere(_at: *const u8) {}
 
     /// Two words of 8 bytes.
     #[derive(Clone, Copy)]
@@ -455,19 +648,39 @@ mod portable {
 mod tests {
     use super::*;
 
-    #[test]
-    fn copies_without_avx_are_exact() {
-        let pattern: Vec<u8> = (0..1024).map(|at| (at * 11 + at / 256) as u8).collect();
-        for bytes in 64..600 {
-            for (source, target) in [(0, 0), (1, 2), (16, 8), (31, 33)] {
-                let mut out = vec![0xee; 1024];
+    /// What every width of copy must do, whichever this processor does best.
+    fn check(copy: unsafe fn(*const u8, *mut u8, usize)) {
+        let pattern: Vec<u8> = (0..2048).map(|at| (at * 11 + at / 256) as u8).collect();
+        for bytes in (64..600).chain([639, 640, 767, 768, 769, 1023, 1024, 1500]) {
+            for (source, target) in [(0, 0), (1, 2), (16, 8), (31, 33), (5, 63)] {
+                let mut out = vec![0xee; 2048];
                 let to = out[target..target + bytes].as_mut_ptr();
                 // SAFETY: both slices have `bytes` bytes, over 63.
-                unsafe { x86_64::copy_sse2(pattern[source..].as_ptr(), to, bytes) };
+                unsafe { copy(pattern[source..].as_ptr(), to, bytes) };
                 assert_eq!(out[target..target + bytes], pattern[source..source + bytes]);
                 let beside = out[..target].iter().chain(&out[target + bytes..]);
                 assert!(beside.copied().all(|byte| byte == 0xee));
             }
+        }
+    }
+
+    #[test]
+    fn copies_of_every_width_are_exact() {
+        check(|from, to, bytes| {
+            // SAFETY: the caller's.
+            unsafe { x86_64::copy_sse2(from, to, bytes) }
+        });
+        if is_x86_feature_detected!("avx") {
+            check(|from, to, bytes| {
+                // SAFETY: the caller's, and the processor has AVX.
+                unsafe { x86_64::copy_avx(from, to, bytes) }
+            });
+        }
+        if is_x86_feature_detected!("avx512f") {
+            check(|from, to, bytes| {
+                // SAFETY: the caller's, and the processor has AVX-512.
+                unsafe { x86_64::copy_lines(from, to, bytes) }
+            });
         }
     }
 }
