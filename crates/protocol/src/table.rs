@@ -274,23 +274,34 @@ impl<K: Key, V: PartialEq> PartialEq for Table<K, V> {
 impl<K: Key, V: Eq> Eq for Table<K, V> {}
 
 impl<K: Key, V: Hash> Hash for Table<K, V> {
-    /// Adds up 128 bits of each entry, so that the order of places does not matter.
     fn hash<H: Hasher>(&self, state: &mut H) {
-        let mut sums = [0_u64; 2];
-        for (key, value) in self.iter() {
-            for (sum, seed) in sums.iter_mut().zip([1, 2]) {
-                let mut entry = Mixer(seed);
-                key.bits().hash(&mut entry);
-                value.hash(&mut entry);
-                *sum = sum.wrapping_add(entry.finish());
-            }
-        }
-        (self.len, sums).hash(state);
+        hash_in_any_order(self.iter(), state, |(key, value), entry| {
+            key.bits().hash(entry);
+            value.hash(entry);
+        });
     }
 }
 
+/// Hashes a set of entries. Adds up 128 bits of each, so that their order does not matter.
+pub(crate) fn hash_in_any_order<E>(
+    entries: impl Iterator<Item = E>,
+    state: &mut impl Hasher,
+    hash: impl Fn(&E, &mut Mixer),
+) {
+    let (mut len, mut sums) = (0_usize, [0_u64; 2]);
+    for entry in entries {
+        len += 1;
+        for (sum, seed) in sums.iter_mut().zip([1, 2]) {
+            let mut mixer = Mixer(seed);
+            hash(&entry, &mut mixer);
+            *sum = sum.wrapping_add(mixer.finish());
+        }
+    }
+    (len, sums).hash(state);
+}
+
 /// A small fixed hasher for single entries.
-struct Mixer(u64);
+pub(crate) struct Mixer(u64);
 
 impl Mixer {
     fn word(&mut self, word: u64) {

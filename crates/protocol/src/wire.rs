@@ -171,7 +171,9 @@ impl<'a> Reader<'a> {
 
     /// Checks that only padding is left.
     pub fn finish(self) -> Result<(), Violation> {
-        if self.rest.iter().all(|byte| *byte == 0) {
+        let (words, rest) = self.rest.as_chunks::<8>();
+        let zero = words.iter().all(|word| u64::from_ne_bytes(*word) == 0);
+        if zero && rest.iter().all(|byte| *byte == 0) {
             Ok(())
         } else {
             Err(Violation("padding is not zero"))

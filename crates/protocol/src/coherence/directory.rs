@@ -1,9 +1,17 @@
 //! What a home knows at rest: who holds each of its lines.
+//!
+//! Lines are dense offsets of the home's memory, so the directory is made of pages: 64 neighbouring
+//! lines of one size, eight bytes each. A page is there while one of its lines is not the home's
+//! alone. A line with one holder takes those eight bytes and its part of the page's entry in the
+//! table, whatever the load; one with several has its list in [`Copies`].
 
 use super::Level;
+use super::copies::{Copies, List, is_far, node_of};
 use crate::Table;
+use crate::table::hash_in_any_order;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::fmt;
 use core::hash::{Hash, Hasher};
 use core::slice;
 use farside_base::{Grant, LineAddress, NodeId};
@@ -11,201 +19,347 @@ use farside_base::{Grant, LineAddress, NodeId};
 /// One node's copy.
 pub(super) type Copy = (NodeId, Grant);
 
-/// Who holds a line that is not the home's alone. Sixteen bytes, for there is one per shared line.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+const PAGE_LINES_LOG2: u32 = 6;
+const PAGE_LINES: usize = 1 << PAGE_LINES_LOG2;
+
+/// The lines of a page. Zero: the home's alone.
+#[derive(Clone, Debug)]
+struct Page {
+    entries: [u64; PAGE_LINES],
+    used: u32,
+}
+
+const KIND_SHIFT: u32 = 61;
+const OWNER: u64 = 1;
+const SHARER: u64 = 2;
+const LIST: u64 = 3;
+const LOST: u64 = 4;
+
+/// Who holds a line that is not the home's alone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Holders {
-    Owner(NodeId, Grant),
-    One(Copy),
+    /// A packed copy.
+    Owner(u64),
+    /// A packed copy.
+    One(u64),
     /// Two or more, by rising node; a node at most once.
-    Many(Box<CopyList>),
+    Many(List),
     /// The owner died.
     Lost,
 }
 
-const _: () = assert!(size_of::<Holders>() <= 24);
+impl Holders {
+    const fn from_bits(bits: u64) -> Option<Self> {
+        let low = bits & ((1 << KIND_SHIFT) - 1);
+        match bits >> KIND_SHIFT {
+            OWNER => Some(Self::Owner(low)),
+            SHARER => Some(Self::One(low)),
+            LIST => Some(Self::Many(List::from_bits(low))),
+            LOST => Some(Self::Lost),
+            _ => None,
+        }
+    }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-struct CopyList(Vec<Copy>);
+    const fn to_bits(self) -> u64 {
+        match self {
+            Self::Owner(copy) => OWNER << KIND_SHIFT | copy,
+            Self::One(copy) => SHARER << KIND_SHIFT | copy,
+            Self::Many(list) => LIST << KIND_SHIFT | list.to_bits(),
+            Self::Lost => LOST << KIND_SHIFT,
+        }
+    }
+}
 
 /// The directory of one home. A line without entry is `UnShared`.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Directory {
-    lines: Table<LineAddress, Holders>,
-    /// Emptied lists, to be used again.
+    /// By the bits of a page's first line.
+    pages: Table<u64, Box<Page>>,
+    /// Emptied pages, to be used again.
     #[expect(clippy::vec_box, reason = "the boxes themselves are what is reused")]
-    spare: Vec<Box<CopyList>>,
+    spare: Vec<Box<Page>>,
+    copies: Copies,
+    len: usize,
+}
+
+/// The page of a line, by the bits of its first line, and the line's place in it.
+const fn place(line: LineAddress) -> (u64, usize) {
+    let (bits, line_log2) = (line.to_bits(), line.line_size().log2());
+    let first = bits & !((1 << (line_log2 + PAGE_LINES_LOG2)) - 1);
+    (first, ((bits - first) >> line_log2) as usize)
 }
 
 impl Directory {
-    pub(super) fn with_capacity(lines: usize) -> Self {
-        Self { lines: Table::with_capacity(lines), spare: Vec::new() }
-    }
-
-    /// Makes room for `lines` entries in all.
-    pub(super) fn reserve(&mut self, lines: usize) {
-        self.lines.reserve(lines);
-    }
-
     /// How many lines are not `UnShared`.
-    pub(super) fn len(&self) -> usize {
-        self.lines.len()
+    pub(super) const fn len(&self) -> usize {
+        self.len
+    }
+
+    fn holders(&self, line: LineAddress) -> Option<Holders> {
+        let (page, at) = place(line);
+        Holders::from_bits(self.pages.get(page)?.entries[at])
     }
 
     /// The level of the home itself that an entry implies.
     pub(super) fn level(&self, line: LineAddress) -> Level {
-        match self.lines.get(line) {
+        match self.holders(line) {
             None => Level::Dirty,
             Some(Holders::One(_) | Holders::Many(_)) => Level::Shared,
-            Some(Holders::Owner(..) | Holders::Lost) => Level::Invalid,
+            Some(Holders::Owner(_) | Holders::Lost) => Level::Invalid,
         }
     }
 
     pub(super) fn owner(&self, line: LineAddress) -> Option<Copy> {
-        match self.lines.get(line) {
-            Some(Holders::Owner(node, grant)) => Some((*node, *grant)),
+        match self.holders(line) {
+            Some(Holders::Owner(copy)) => Some(self.copies.unpack(copy)),
             Some(Holders::One(_) | Holders::Many(_) | Holders::Lost) | None => None,
         }
     }
 
     pub(super) fn is_lost(&self, line: LineAddress) -> bool {
-        matches!(self.lines.get(line), Some(Holders::Lost))
+        self.holders(line) == Some(Holders::Lost)
     }
 
     /// The sharers by rising node; none when the line is owned, lost or the home's alone.
-    pub(super) fn sharers(&self, line: LineAddress) -> &[Copy] {
-        match self.lines.get(line) {
-            Some(Holders::One(copy)) => slice::from_ref(copy),
-            Some(Holders::Many(list)) => &list.0,
-            Some(Holders::Owner(..) | Holders::Lost) | None => &[],
-        }
+    pub(super) fn sharers(&self, line: LineAddress) -> Sharers<'_> {
+        self.sharers_of(self.holders(line))
+    }
+
+    fn sharers_of(&self, holders: Option<Holders>) -> Sharers<'_> {
+        let (one, many): (_, &[u64]) = match holders {
+            Some(Holders::One(copy)) => (Some(copy), &[]),
+            Some(Holders::Many(list)) => (None, self.copies.of(list)),
+            Some(Holders::Owner(_) | Holders::Lost) | None => (None, &[]),
+        };
+        Sharers { one, many: many.iter(), copies: &self.copies }
     }
 
     pub(super) fn is_sharer(&self, line: LineAddress, copy: Copy) -> bool {
-        self.sharers(line).contains(&copy)
+        self.sharers(line).any(|sharer| sharer == copy)
     }
 
     /// Adds a sharer to a line that is shared or the home's alone; a node's older grant goes.
     pub(super) fn add_sharer(&mut self, line: LineAddress, copy: Copy) {
-        let Some(holders) = self.lines.get_mut(line) else {
-            self.lines.insert(line, Holders::One(copy));
-            return;
-        };
-        match holders {
-            Holders::Many(list) => match list.0.binary_search_by_key(&copy.0, |other| other.0) {
-                Ok(place) => list.0[place] = copy,
-                Err(place) => list.0.insert(place, copy),
-            },
-            Holders::One(other) if other.0 != copy.0 => {
-                let mut list = self.spare.pop().unwrap_or_default();
-                list.0.extend([*other, copy]);
-                list.0.sort_unstable_by_key(|copy| copy.0);
-                *holders = Holders::Many(list);
+        let holders = self.holders(line);
+        let added = self.copies.pack(copy);
+        let holders = match holders {
+            Some(Holders::Many(list)) => Holders::Many(match self.copies.find(list, copy.0) {
+                Ok(at) => {
+                    self.copies.replace(list, at, added);
+                    list
+                }
+                Err(at) => self.copies.insert(list, at, added),
+            }),
+            Some(Holders::One(other)) if node_of(other) != copy.0 => {
+                Holders::Many(self.copies.pair(other, added))
             }
-            Holders::One(_) | Holders::Owner(..) | Holders::Lost => *holders = Holders::One(copy),
-        }
+            Some(Holders::One(former) | Holders::Owner(former)) => {
+                self.copies.free(former);
+                Holders::One(added)
+            }
+            Some(Holders::Lost) | None => Holders::One(added),
+        };
+        self.put(line, Some(holders));
     }
 
     /// Takes a sharer out; false when `node` is none.
     pub(super) fn remove_sharer(&mut self, line: LineAddress, node: NodeId) -> bool {
-        let Some(place) = self.sharers(line).iter().position(|copy| copy.0 == node) else {
-            return false;
+        let rest = match self.holders(line) {
+            Some(Holders::One(copy)) if node_of(copy) == node => {
+                self.copies.free(copy);
+                None
+            }
+            Some(Holders::Many(list)) => match self.copies.find(list, node) {
+                Ok(at) if list.len() > 2 => Some(Holders::Many(self.copies.remove(list, at))),
+                Ok(at) => {
+                    let (gone, other) = (self.copies.of(list)[at], self.copies.of(list)[1 - at]);
+                    self.copies.free(gone);
+                    self.copies.dissolve(list);
+                    Some(Holders::One(other))
+                }
+                Err(_) => return false,
+            },
+            Some(Holders::One(_) | Holders::Owner(_) | Holders::Lost) | None => return false,
         };
-        match self.lines.get_mut(line) {
-            Some(Holders::Many(list)) if list.0.len() > 2 => {
-                list.0.remove(place);
-            }
-            Some(Holders::Many(list)) => {
-                let other = list.0[1 - place];
-                self.set(line, Some(Holders::One(other)));
-            }
-            Some(_) | None => self.set(line, None),
-        }
+        self.put(line, rest);
         true
     }
 
-    pub(super) fn set_owner(&mut self, line: LineAddress, (node, grant): Copy) {
-        self.set(line, Some(Holders::Owner(node, grant)));
+    pub(super) fn set_owner(&mut self, line: LineAddress, owner: Copy) {
+        self.drop_holders(line);
+        let copy = self.copies.pack(owner);
+        self.put(line, Some(Holders::Owner(copy)));
     }
 
     pub(super) fn set_lost(&mut self, line: LineAddress) {
-        self.set(line, Some(Holders::Lost));
+        self.drop_holders(line);
+        self.put(line, Some(Holders::Lost));
     }
 
     /// Makes the line the home's alone.
     pub(super) fn clear(&mut self, line: LineAddress) {
-        self.set(line, None);
+        self.drop_holders(line);
+        self.put(line, None);
     }
 
-    fn set(&mut self, line: LineAddress, holders: Option<Holders>) {
-        let former = match holders {
-            Some(holders) => self.lines.insert(line, holders),
-            None => self.lines.remove(line),
-        };
-        if let Some(Holders::Many(mut list)) = former {
-            list.0.clear();
-            self.spare.push(list);
+    /// Frees what a line's entry has beside its eight bytes; the entry must be put anew.
+    fn drop_holders(&mut self, line: LineAddress) {
+        match self.holders(line) {
+            Some(Holders::Owner(copy) | Holders::One(copy)) => self.copies.free(copy),
+            Some(Holders::Many(list)) => {
+                for at in 0..list.len() {
+                    let copy = self.copies.of(list)[at];
+                    self.copies.free(copy);
+                }
+                self.copies.dissolve(list);
+            }
+            Some(Holders::Lost) | None => {}
         }
+    }
+
+    /// Sets the eight bytes of a line, with a page where there must be one.
+    fn put(&mut self, line: LineAddress, holders: Option<Holders>) {
+        let (first, at) = place(line);
+        let bits = holders.map_or(0, Holders::to_bits);
+        let spare = &mut self.spare;
+        let page = match self.pages.get_mut(first) {
+            Some(page) => page,
+            None if bits == 0 => return,
+            None => self.pages.get_or_insert_with(first, || {
+                spare.pop().unwrap_or_else(|| Box::new(Page { entries: [0; PAGE_LINES], used: 0 }))
+            }),
+        };
+        let former = core::mem::replace(&mut page.entries[at], bits);
+        match (former == 0, bits == 0) {
+            (true, false) => (self.len, page.used) = (self.len + 1, page.used + 1),
+            (false, true) => (self.len, page.used) = (self.len - 1, page.used - 1),
+            (true, true) | (false, false) => {}
+        }
+        if page.used == 0
+            && let Some(empty) = self.pages.remove(first)
+        {
+            self.spare.push(empty);
+        }
+    }
+
+    /// Every line that is not `UnShared`, in no order that means anything.
+    fn iter(&self) -> impl Iterator<Item = (LineAddress, Holders)> + '_ {
+        self.pages.iter().flat_map(|(first, page)| {
+            let first = LineAddress::from_bits(first);
+            page.entries.iter().zip(0..).filter_map(move |(bits, at)| {
+                let holders = Holders::from_bits(*bits)?;
+                Some((first?.checked_add(at)?, holders))
+            })
+        })
     }
 
     /// The lines of which `node` is owner or sharer, into `lines`.
     pub(super) fn lines_of(&self, node: NodeId, lines: &mut Vec<LineAddress>) {
-        let holds = |holders: &Holders| match holders {
-            Holders::Owner(owner, _) => *owner == node,
-            Holders::One(copy) => copy.0 == node,
-            Holders::Many(list) => list.0.iter().any(|copy| copy.0 == node),
+        let holds = |holders: Holders| match holders {
+            Holders::Owner(copy) | Holders::One(copy) => node_of(copy) == node,
+            Holders::Many(list) => self.copies.find(list, node).is_ok(),
             Holders::Lost => false,
         };
-        lines.extend(self.lines.iter().filter(|(_, holders)| holds(holders)).map(|(line, _)| line));
+        lines.extend(self.iter().filter(|(_, holders)| holds(*holders)).map(|(line, _)| line));
     }
 
     #[cfg(test)]
     pub(super) fn memory(&self) -> usize {
-        let lists = self.lines.iter().filter_map(|(_, holders)| match holders {
-            Holders::Many(list) => Some(list),
-            Holders::Owner(..) | Holders::One(_) | Holders::Lost => None,
-        });
-        let copies: usize = lists.chain(&self.spare).map(|list| 1 + list.0.capacity()).sum();
-        self.lines.capacity() + copies
+        let pages = (self.pages.len() + self.spare.len()) * PAGE_LINES;
+        self.pages.capacity() + pages + self.copies.memory()
+    }
+
+    /// Bytes of all its memory, the allocator's header of each page included.
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> usize {
+        let places = self.pages.capacity() / 3 * 4 * size_of::<Option<(u64, Box<Page>)>>();
+        let pages = (self.pages.len() + self.spare.len()) * (size_of::<Page>() + 16);
+        places + pages + self.spare.capacity() * size_of::<Box<Page>>() + self.copies.memory() * 8
     }
 
     /// What must hold between two steps, given the last grant that was made.
     pub(super) fn invariants(&self, last: Grant) -> Result<(), &'static str> {
-        for (_, holders) in self.lines.iter() {
-            match holders {
-                Holders::Owner(_, grant) | Holders::One((_, grant)) if *grant > last => {
-                    return Err("a holder has a grant that was never made");
-                }
-                Holders::Many(list) => many_invariants(&list.0, last)?,
-                Holders::Owner(..) | Holders::One(_) | Holders::Lost => {}
+        let (mut lines, mut far, mut lists) = (0, 0, 0);
+        for (_, holders) in self.iter() {
+            lines += 1;
+            let copies: &[u64] = match &holders {
+                Holders::Owner(copy) | Holders::One(copy) => slice::from_ref(copy),
+                Holders::Many(list) => self.copies.of(*list),
+                Holders::Lost => &[],
+            };
+            far += copies.iter().filter(|copy| is_far(**copy)).count();
+            lists += usize::from(copies.len() > 1);
+            if matches!(holders, Holders::Many(_)) && copies.len() < 2 {
+                return Err("a list of sharers has fewer than two");
             }
+            if !copies.is_sorted_by(|one, next| node_of(*one) < node_of(*next)) {
+                return Err("a node is twice in a list of sharers");
+            }
+            if copies.iter().any(|copy| self.copies.unpack(*copy).1 > last) {
+                return Err("a holder has a grant that was never made");
+            }
+        }
+        if lines != self.len {
+            return Err("a directory has more or fewer lines than it thinks");
+        }
+        if (far, lists) != self.copies.used() {
+            return Err("a directory has lost room, or uses some twice");
         }
         Ok(())
     }
+
+    /// An entry as it can be compared: kind and copies.
+    fn contents(&self, holders: Holders) -> (u64, Option<Copy>, Sharers<'_>) {
+        let owner = match holders {
+            Holders::Owner(copy) => Some(self.copies.unpack(copy)),
+            Holders::One(_) | Holders::Many(_) | Holders::Lost => None,
+        };
+        (holders.to_bits() >> KIND_SHIFT, owner, self.sharers_of(Some(holders)))
+    }
 }
 
-fn many_invariants(copies: &[Copy], last: Grant) -> Result<(), &'static str> {
-    if copies.len() < 2 {
-        return Err("a list of sharers has fewer than two");
-    }
-    if !copies.is_sorted_by(|one, next| one.0 < next.0) {
-        return Err("a node is twice in a list of sharers");
-    }
-    if copies.iter().any(|copy| copy.1 > last) {
-        return Err("a sharer has a grant that was never made");
-    }
-    Ok(())
+/// Sharers of a line, by rising node.
+#[derive(Clone)]
+pub(super) struct Sharers<'a> {
+    one: Option<u64>,
+    many: slice::Iter<'a, u64>,
+    copies: &'a Copies,
 }
+
+impl Iterator for Sharers<'_> {
+    type Item = Copy;
+
+    fn next(&mut self) -> Option<Copy> {
+        let bits = self.one.take().or_else(|| self.many.next().copied())?;
+        Some(self.copies.unpack(bits))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let len = usize::from(self.one.is_some()) + self.many.len();
+        (len, Some(len))
+    }
+}
+
+impl ExactSizeIterator for Sharers<'_> {}
 
 impl Clone for Directory {
-    /// Without the spare lists.
+    /// Without the spare pages.
     fn clone(&self) -> Self {
-        Self { lines: self.lines.clone(), spare: Vec::new() }
+        let (pages, copies) = (self.pages.clone(), self.copies.clone());
+        Self { pages, spare: Vec::new(), copies, len: self.len }
     }
 }
 
 impl PartialEq for Directory {
     fn eq(&self, other: &Self) -> bool {
-        self.lines == other.lines
+        let same = |(line, holders): (LineAddress, Holders)| {
+            let (kind, owner, sharers) = self.contents(holders);
+            other.holders(line).is_some_and(|holders| {
+                let others = other.contents(holders);
+                (kind, owner) == (others.0, others.1) && sharers.eq(others.2)
+            })
+        };
+        self.len == other.len && self.iter().all(same)
     }
 }
 
@@ -213,6 +367,27 @@ impl Eq for Directory {}
 
 impl Hash for Directory {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.lines.hash(state);
+        hash_in_any_order(self.iter(), state, |(line, holders), entry| {
+            let (kind, owner, sharers) = self.contents(*holders);
+            (line, kind, owner).hash(entry);
+            sharers.for_each(|copy| copy.hash(entry));
+        });
+    }
+}
+
+impl fmt::Debug for Directory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut entries: Vec<_> = self.iter().collect();
+        entries.sort_unstable_by_key(|(line, _)| *line);
+        let mut map = f.debug_map();
+        for (line, holders) in entries {
+            let (_, owner, sharers) = self.contents(holders);
+            match owner {
+                Some(owner) => map.entry(&line, &format_args!("owner {owner:?}")),
+                None if holders == Holders::Lost => map.entry(&line, &format_args!("lost")),
+                None => map.entry(&line, &sharers.collect::<Vec<_>>()),
+            };
+        }
+        map.finish()
     }
 }

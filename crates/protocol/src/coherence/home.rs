@@ -3,7 +3,7 @@
 //! What happens at one line is in [`home_line`](super::home_line).
 
 use super::canary::Mutant;
-use super::directory::Directory;
+use super::directory::{Directory, Sharers};
 use super::home_line::{Desk, Request, Stage, Work, keeps, same_kind};
 use super::{Context, Effect, Event, Extent, Had, Here, Level, Message, Requester, Step};
 use crate::Table;
@@ -31,7 +31,7 @@ impl Home {
     pub(super) fn new(limits: &Limits) -> Self {
         let lines = limits.operations_max.min(LINES_BUSY) as usize;
         Self {
-            directory: Directory::with_capacity(lines),
+            directory: Directory::default(),
             busy: Table::with_capacity(lines),
             spare: Vec::new(),
             last_grant: Grant(0),
@@ -42,10 +42,6 @@ impl Home {
         if last.0 > self.last_grant.0 {
             self.last_grant = last;
         }
-    }
-
-    pub(super) fn reserve_directory(&mut self, lines: usize) {
-        self.directory.reserve(lines);
     }
 
     pub(super) fn lines_away(&self) -> usize {
@@ -60,7 +56,7 @@ impl Home {
         self.directory.owner(line)
     }
 
-    pub(super) fn sharers(&self, line: LineAddress) -> &[(NodeId, Grant)] {
+    pub(super) fn sharers(&self, line: LineAddress) -> Sharers<'_> {
         self.directory.sharers(line)
     }
 
@@ -210,8 +206,8 @@ impl Home {
         context: &mut Context<'_>,
     ) -> Step {
         let by_node = context.canary.is(Mutant::QueueReorders);
-        let known = |copy: &(NodeId, Grant)| copy.0 == from && (by_node || copy.1 == grant);
-        let is_sharer = self.directory.sharers(line).iter().any(known);
+        let known = |copy: (NodeId, Grant)| copy.0 == from && (by_node || copy.1 == grant);
+        let is_sharer = self.directory.sharers(line).any(known);
         let becomes_sharer = self.directory.owner(line) == Some((from, grant))
             && matches!(self.stage(line), Some(Stage::Owner { down_to: Level::Shared, .. }));
         if !is_sharer && !becomes_sharer {

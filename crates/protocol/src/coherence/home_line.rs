@@ -227,7 +227,7 @@ impl Desk<'_, '_> {
         self.close();
     }
 
-    fn recall_owner(&mut self, request: Request, (node, grant): (NodeId, Grant)) {
+    fn recall_owner(&mut self, request: Request, owner: (NodeId, Grant)) {
         if self.context.canary.is(Mutant::FreeRecallsNobody)
             && matches!(request, Request::Retire(_))
         {
@@ -236,7 +236,7 @@ impl Desk<'_, '_> {
         }
         let down_to = request.down_to();
         self.set_stage(Stage::Owner { down_to, gone: false });
-        self.recall(node, grant, down_to, request.requester());
+        recall(self.context, self.line, owner, down_to, request.requester());
     }
 
     fn recall_sharers(&mut self, request: Request) {
@@ -246,18 +246,11 @@ impl Desk<'_, '_> {
             return self.directory.clear(self.line);
         }
         self.set_stage(Stage::Sharers);
-        for at in 0..self.directory.sharers(self.line).len() {
-            let copy = self.directory.sharers(self.line)[at];
+        for copy in self.directory.sharers(self.line) {
             if !keeps(request, copy) {
-                self.recall(copy.0, copy.1, Level::Invalid, None);
+                recall(self.context, self.line, copy, Level::Invalid, None);
             }
         }
-    }
-
-    fn recall(&mut self, node: NodeId, grant: Grant, down_to: Level, forward: Option<Requester>) {
-        self.context.counters.recalls_sent += 1;
-        let message = Message::Recall { line: self.line, grant, down_to, forward };
-        self.context.send(node, message);
     }
 
     fn set_stage(&mut self, stage: Stage) {
@@ -290,9 +283,9 @@ impl Desk<'_, '_> {
         let Some(current) = self.state.current else {
             return;
         };
-        let in_the_way = |copy: &(NodeId, Grant)| !keeps(current.request, *copy);
+        let in_the_way = |copy: (NodeId, Grant)| !keeps(current.request, copy);
         let waits = current.request.down_to() == Level::Invalid
-            && self.directory.sharers(self.line).iter().any(in_the_way);
+            && self.directory.sharers(self.line).any(in_the_way);
         if !waits || self.context.canary.is(Mutant::AcksNotAwaited) {
             self.conclude();
         }
@@ -569,4 +562,16 @@ impl Desk<'_, '_> {
             Stage::Owner { .. } | Stage::Own => {}
         }
     }
+}
+
+/// Tells a holder to give the line up.
+fn recall(
+    context: &mut Context<'_>,
+    line: LineAddress,
+    (node, grant): (NodeId, Grant),
+    down_to: Level,
+    forward: Option<Requester>,
+) {
+    context.counters.recalls_sent += 1;
+    context.send(node, Message::Recall { line, grant, down_to, forward });
 }

@@ -49,11 +49,6 @@ impl Coherence {
         self.home.continue_grants(last);
     }
 
-    /// Makes room for `lines` lines held by other nodes, so that the directory does not grow later.
-    pub fn reserve_directory(&mut self, lines: usize) {
-        self.home.reserve_directory(lines);
-    }
-
     /// What it has done.
     pub const fn counters(&self) -> &Counters {
         &self.counters
@@ -75,7 +70,10 @@ impl Coherence {
     }
 
     /// Who shares an own line, by rising node.
-    pub fn sharers(&self, line: LineAddress) -> &[(NodeId, Grant)] {
+    pub fn sharers(
+        &self,
+        line: LineAddress,
+    ) -> impl ExactSizeIterator<Item = (NodeId, Grant)> + '_ {
         self.home.sharers(line)
     }
 

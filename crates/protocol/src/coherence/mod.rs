@@ -23,7 +23,7 @@
 //! | --- | --- |
 //! | `machine` | one machine per node: dispatch to its two roles |
 //! | `home`, `home_line` | one transaction per line, a queue of waiting requests, the grant counter |
-//! | `directory` | who holds what, at rest |
+//! | `directory`, `copies` | who holds what, at rest |
 //! | `holder`, `holder_line` | operations that wait, deferred recalls, pins, evictions |
 //! | `message` | the wire form |
 //!
@@ -31,8 +31,11 @@
 //! tags of the runtime hold them; each event brings what the tag says).
 
 mod canary;
+mod copies;
 mod counters;
 mod directory;
+#[cfg(test)]
+mod directory_tests;
 mod display;
 mod holder;
 mod holder_line;

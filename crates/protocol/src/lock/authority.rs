@@ -171,7 +171,7 @@ impl Locks {
         let Some(line) = self.lines.get(at) else {
             return;
         };
-        if !line.is_idle() {
+        if !line.is_idle() || line.lent.is_some() {
             return;
         }
         match line.authority {

@@ -55,6 +55,14 @@ pub enum Mutant {
     UnlockAnyMode,
     /// Idle delegations are kept without bound.
     EndlessDelegations,
+    /// A loan that ends forgets the lock that is held.
+    LoanForgetsHolder,
+    /// The tokens of a loan are granted again after it.
+    LoanTokensAgain,
+    /// A line is lent though a request of a waiting session will start there.
+    LoanDespiteDeferred,
+    /// A line is lent though somebody holds a lock of it.
+    LoanWhileHeld,
 }
 
 /// Which defect a machine has: none, unless built with `--cfg canary` and told so.

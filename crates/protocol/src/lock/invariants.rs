@@ -21,6 +21,7 @@ impl Locks {
         }
         self.check_sessions()?;
         self.check_recency()?;
+        self.check_loans()?;
         check(self.blocked.is_empty(), "probes that were not sent")?;
         let known = |abort: &Abort| {
             let key = Key(self.me, abort.ticket);
@@ -140,6 +141,7 @@ impl Locks {
                 | Authority::Elsewhere { .. } => false,
             };
             check(kept, "a line in the list that is not decided here")?;
+            check(line.lent.is_none(), "a lent line in the list")?;
             listed += 1;
             check(listed <= self.lines.len(), "the list is a ring")?;
             (at, newer) = (line.older, Some(here));
@@ -147,8 +149,8 @@ impl Locks {
         check(self.oldest == newer, "the list has two ends")?;
         check(listed == self.listed as usize, "the list is miscounted")?;
         let kept = self.lines.iter().filter(|(_, line)| match line.authority {
-            Authority::Home => true,
-            Authority::Delegate { offered, .. } => !offered,
+            Authority::Home => line.lent.is_none(),
+            Authority::Delegate { offered, .. } => !offered && line.lent.is_none(),
             Authority::Away { .. } | Authority::Recalling { .. } | Authority::Elsewhere { .. } => {
                 false
             }

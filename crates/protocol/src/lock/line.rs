@@ -2,6 +2,7 @@
 //! sends, and nothing knows which node it is.
 
 use super::canary::{Canary, Mutant};
+use super::loan::Loan;
 use super::{Ask, Mode, Patience, Range, Token, Wait};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -200,6 +201,8 @@ pub(super) struct Line {
     /// At the home: whom the last grants went to, and how many in a row.
     pub(super) user: NodeId,
     pub(super) streak: u32,
+    /// What the runtime was lent of it. Invariant: nobody else is at the line then.
+    pub(super) lent: Option<Loan>,
     /// The neighbours in the list of recency.
     pub(super) newer: Option<LineAddress>,
     pub(super) older: Option<LineAddress>,
@@ -215,6 +218,7 @@ impl Line {
             limbo: VecDeque::new(),
             user,
             streak: 0,
+            lent: None,
             newer: None,
             older: None,
         }

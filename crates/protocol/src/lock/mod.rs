@@ -25,8 +25,8 @@
 //! `Upgrade`, which keeps the read lock when it fails.
 //!
 //! **Tokens.** Every grant carries a [`Token`]: never used twice by a home, rising for each line. A
-//! delegate hands out tokens of a block that came with the delegation, so tokens of different lines
-//! of one home may be granted out of order.
+//! delegate hands out tokens of a block that came with the delegation, a home lends them in blocks, so
+//! tokens of different lines of one home may be granted out of order.
 //!
 //! **Deadlock.** See `deadlock.rs`: a blocked request sends probes along the waits-for edges; a probe
 //! that comes back has found a cycle, and the wait of its youngest session fails with `Deadlock`.
@@ -45,6 +45,9 @@
 //! **Death.** Locks, waits and delegations of a dead node are gone. Locks homed at a dead node are
 //! void: its waiters fail with `NodeLost`, and so does unlocking.
 //!
+//! **Loans.** See `loan.rs`: a line that this node decides about and nobody is at can be lent to the
+//! runtime, which grants its locks without asking until the machine has to hear of the line.
+//!
 //! What the machine does not know: bytes, fences, time, allocations (each event about an own line
 //! brings what the runtime knows).
 
@@ -55,6 +58,7 @@ mod deadlock;
 mod home;
 mod invariants;
 mod line;
+mod loan;
 mod own;
 mod recency;
 mod requester;
@@ -66,6 +70,7 @@ mod wire;
 #[cfg(canary)]
 pub use canary::Mutant;
 pub use invariants::Blocked;
+pub use loan::{Hold, Loan};
 pub use own::Locks;
 
 use crate::wire::Violation;

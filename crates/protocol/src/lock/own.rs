@@ -65,6 +65,8 @@ pub struct Locks {
     pub(super) newest: Option<LineAddress>,
     pub(super) oldest: Option<LineAddress>,
     pub(super) listed: u32,
+    /// Lines that are lent, which are not in that list.
+    pub(super) lent: u32,
 }
 
 /// The limits that matter here.
@@ -105,6 +107,7 @@ impl Locks {
             newest: None,
             oldest: None,
             listed: 0,
+            lent: 0,
         }
     }
 
@@ -121,6 +124,7 @@ impl Locks {
     /// When a message breaks the protocol; nothing was changed, and the link is to be closed. For an
     /// own event: when the session is not of this node.
     pub fn step(&mut self, event: Event, effects: &mut Effects) -> Step {
+        debug_assert!(self.allows(&event), "a loan that should have ended: {event:?}");
         match event {
             Event::Issue { operation, session, request, here } => {
                 self.check_own(session)?;
@@ -283,7 +287,7 @@ impl Locks {
         self.uncount(session);
         if undisturbed {
             // Nobody waits. What is left is to note the use, unless that is noted already.
-            if idle && (self.newest != Some(at) || self.listed > self.limits.delegations_max) {
+            if idle && (self.newest != Some(at) || self.kept() > self.limits.delegations_max) {
                 self.settle(at, effects);
             }
             return Ok(());

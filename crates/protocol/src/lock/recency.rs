@@ -51,7 +51,7 @@ impl Locks {
             return;
         }
         let mut looks = self.listed;
-        while self.listed > self.limits.delegations_max && looks > 0 {
+        while self.kept() > self.limits.delegations_max && looks > 0 {
             looks -= 1;
             let Some(at) = self.oldest else {
                 return;

@@ -62,6 +62,11 @@ impl Locks {
         Ok(session.birth)
     }
 
+    /// Locks that a session of this node holds, and requests of it that have no result.
+    pub fn locks_of(&self, session: SessionId) -> u32 {
+        self.sessions.get(session).map_or(0, |session| session.locks)
+    }
+
     /// Takes a held lock, or a request, out of the count.
     pub(super) fn uncount(&mut self, session: SessionId) {
         let session = self.sessions.get_mut(session).expect("what is counted has a session");

@@ -20,6 +20,8 @@ pub enum Mutant {
     FormerCoordinatorHeard,
     /// A request for a link is refused if no view names the asker yet.
     EarlyPeerRefused,
+    /// A death is settled before the others have said that they know of it.
+    DeathSettledAtOnce,
 }
 
 /// Which defect a machine has: none, unless built with `--cfg canary` and told so.

@@ -129,6 +129,16 @@ impl Membership {
             .map(|member| (member.node, member.incarnation))
     }
 
+    /// What to tell the coordinator when a live member breaks the protocol: that one alone shall
+    /// judge, because the other would say the same of us if we closed the link. `None` when there is
+    /// nobody else to ask; then report `LinkLost`.
+    pub fn accusation(&self, node: NodeId) -> Option<(NodeId, Message)> {
+        let coordinator = self.coordinator().filter(|first| *first != self.me && *first != node)?;
+        let member = self.roster.find(node).filter(|member| !member.gone)?;
+        let linked = self.roster.find(coordinator).is_some_and(|first| first.linked);
+        linked.then_some((coordinator, Message::Lost { node, incarnation: member.incarnation }))
+    }
+
     /// Whether this node is alive as far as this node knows.
     pub fn is_alive(&self, node: NodeId) -> bool {
         self.roster.find(node).is_some_and(|member| !member.gone)
@@ -143,8 +153,8 @@ impl Membership {
     /// Takes one event.
     ///
     /// # Errors
-    /// [`Violation`]: the sender of the message broke the protocol; nothing was changed. Close the
-    /// link to it and report `LinkLost`.
+    /// [`Violation`]: the sender of the message broke the protocol; nothing was changed. Send its
+    /// [`accusation`](Self::accusation); without one close the link to it and report `LinkLost`.
     pub fn step(&mut self, event: Event, effects: &mut Effects) -> Result<(), Violation> {
         match event {
             Event::Found => self.found(effects),
@@ -477,6 +487,7 @@ impl Membership {
                 self.lost(from, effects);
                 Ok(())
             }
+            Message::Buried { .. } => Ok(()), // for the machine of burials
         }
     }
 

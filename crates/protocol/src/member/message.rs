@@ -37,13 +37,27 @@ pub enum Message {
     },
     /// The sender leaves; its memory is gone.
     Leave,
+    /// The sender knows that this node is dead, and has sent all that it will ever send because of
+    /// it: see [`super::burial`].
+    Buried {
+        /// The node.
+        node: NodeId,
+    },
 }
 
 impl Message {
-    /// All go in one class, so that they arrive in the order in which they were sent.
-    /// Handling one never waits for room to send another, so this closes no circle.
+    /// All about views go in one class, so that they arrive in the order in which they were sent;
+    /// `Buried` goes behind the replies of other machines that it speaks of. Handling one never waits
+    /// for room to send another, so this closes no circle.
     pub const fn class(&self) -> Class {
-        Class::Forward
+        match self {
+            Self::View { .. }
+            | Self::Takeover { .. }
+            | Self::Report { .. }
+            | Self::Lost { .. }
+            | Self::Leave => Class::Forward,
+            Self::Buried { .. } => Class::Reply,
+        }
     }
 
     /// As a body.
@@ -57,6 +71,7 @@ impl Message {
             Self::Report { number } => writer.u8(3).u64(number.0),
             Self::Lost { node, incarnation } => writer.u8(4).u16(node.0).u64(incarnation.0),
             Self::Leave => writer.u8(5),
+            Self::Buried { node } => writer.u8(6).u16(node.0),
         }
         .finish()
     }
@@ -88,6 +103,7 @@ impl Message {
                 Self::Lost { node: NodeId(reader.u16()?), incarnation: Incarnation(reader.u64()?) }
             }
             5 => Self::Leave,
+            6 => Self::Buried { node: NodeId(reader.u16()?) },
             _ => return Err(Violation("unknown member message")),
         };
         reader.finish()?;
@@ -99,7 +115,7 @@ impl Message {
 mod tests {
     use super::*;
 
-    fn samples() -> [Message; 6] {
+    fn samples() -> [Message; 7] {
         let (node, incarnation, number) = (NodeId(7), Incarnation(u64::MAX), ViewNumber(1 << 40));
         let view = |alive| Message::View { number, node, incarnation, alive };
         [
@@ -109,6 +125,7 @@ mod tests {
             Message::Report { number },
             Message::Lost { node, incarnation },
             Message::Leave,
+            Message::Buried { node },
         ]
     }
 
@@ -135,7 +152,7 @@ mod tests {
             body[BODY - 1] = 1;
             assert_eq!(Message::decode(&body), Err(Violation("padding is not zero")));
         }
-        for kind in [0, 6, 255] {
+        for kind in [0, 7, 255] {
             let body = Writer::new().u8(kind).finish();
             assert_eq!(Message::decode(&body), Err(Violation("unknown member message")));
         }

@@ -3,6 +3,7 @@
 //! - [`hello`]: what a process says before it has a link, and the answers.
 //! - [`message`]: what members say to each other.
 //! - [`membership`]: the machine; its events and effects.
+//! - [`burial`]: a machine beside it, which tells when nothing more can come of a death.
 //!
 //! The cluster has one *rendezvous name*, bound by the coordinator: the lowest live node. A process
 //! that finds the name unbound founds the cluster; otherwise it sends [`Join`] there, gets
@@ -12,6 +13,7 @@
 //! What is absent: a quorum. Two halves that cannot see each other both go on, each without the
 //! memory of the other; what was lent across is dropped by both.
 
+pub mod burial;
 mod canary;
 mod event;
 pub mod hello;
@@ -19,6 +21,7 @@ pub mod membership;
 pub mod message;
 mod roster;
 
+pub use burial::Burials;
 #[cfg(canary)]
 pub use canary::Mutant;
 pub use event::{Effect, Effects, Event, Identity, RequestId};

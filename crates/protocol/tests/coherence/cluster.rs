@@ -241,7 +241,7 @@ impl Cluster {
         }
         let home = &self.machines[0];
         assert_eq!(home.owner(line()).map(|(node, _)| node.0), owner);
-        let found: Vec<u16> = home.sharers(line()).iter().map(|(node, _)| node.0).collect();
+        let found: Vec<u16> = home.sharers(line()).map(|(node, _)| node.0).collect();
         assert_eq!(found, sharers);
     }
 

@@ -7,6 +7,7 @@ mod deadlock;
 mod death;
 mod delegation;
 mod input;
+mod loan;
 mod order;
 mod own;
 mod wire;

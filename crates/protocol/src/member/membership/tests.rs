@@ -63,6 +63,7 @@ fn told(effect: &Effect) -> String {
             Message::Report { number } => format!("to {to}: report {number}"),
             Message::Lost { node, .. } => format!("to {to}: lost {node}"),
             Message::Leave => format!("to {to}: leave"),
+            Message::Buried { node } => format!("to {to}: buried {node}"),
         },
         Effect::Dead { node } => format!("dead {node}"),
         Effect::Ready => "ready".into(),
@@ -400,4 +401,16 @@ fn found_and_joined_happen_once() {
     check(&mut machine, Event::Found, &[]);
     check(&mut machine, Event::Joined(welcome(2, 7, &[0])), &[]);
     assert_eq!(machine.alive().collect::<Vec<_>>(), vec![(NodeId(0), Incarnation(0))]);
+}
+
+#[test]
+fn who_breaks_the_protocol_is_accused_at_the_coordinator() {
+    let machine = middle();
+    let lost = Message::Lost { node: NodeId(2), incarnation: Incarnation(2) };
+    assert_eq!(machine.accusation(NodeId(2)), Some((NodeId(0), lost)));
+    assert_eq!(machine.accusation(NodeId(0)), None, "there is nobody above the coordinator");
+    assert_eq!(machine.accusation(NodeId(9)), None, "no member");
+    let mut alone = machine;
+    check(&mut alone, link_lost(0), &["dead 0", "to 2: takeover 3"]);
+    assert_eq!(alone.accusation(NodeId(2)), None, "this node judges now");
 }

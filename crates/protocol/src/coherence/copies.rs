@@ -1,0 +1,215 @@
+//! Copies of lines in eight bytes each, and where lists of them are kept.
+//!
+//! ```text
+//!  63    61   60  59        52 51                                0
+//! +--------+-----+------------+-----------------------------------+
+//! |  0     | far |    node    |  grant, or the place of a far one |
+//! +--------+-----+------------+-----------------------------------+
+//! ```
+//! A grant has 64 bits and never wraps; one that needs more than 52 of them lies in a word of its own
+//! and the copy names its place. The three highest bits are left to the directory.
+
+use super::directory::Copy;
+use alloc::vec::Vec;
+use farside_base::{Grant, NodeId, NodeSet};
+
+const NODE_SHIFT: u32 = 52;
+const GRANT_MASK: u64 = (1 << NODE_SHIFT) - 1;
+const NODE_MASK: u64 = 0xff;
+const FAR: u64 = 1 << 60;
+
+/// Sizes of chunks: 1, 2, 4, ... 256 words.
+const SIZES: usize = 9;
+
+const _: () = assert!(NodeSet::CAPACITY as u64 <= NODE_MASK + 1);
+const _: () = assert!(NodeSet::CAPACITY <= 1 << (SIZES - 1));
+
+/// A list of two copies or more: how many, and the place of its chunk. The chunk has the next power
+/// of two of words.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct List(u64);
+
+impl List {
+    const fn new(place: u64, copies: usize) -> Self {
+        Self((copies as u64 - 1) << NODE_SHIFT | place)
+    }
+
+    /// From the bits that it was put away as.
+    pub(super) const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    /// To be put away in 60 bits.
+    pub(super) const fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    pub(super) const fn len(self) -> usize {
+        (self.0 >> NODE_SHIFT & NODE_MASK) as usize + 1
+    }
+
+    const fn place(self) -> u64 {
+        self.0 & GRANT_MASK
+    }
+
+    const fn size(self) -> usize {
+        size_of_list(self.len())
+    }
+}
+
+/// The size of chunk that a list of so many copies takes.
+const fn size_of_list(copies: usize) -> usize {
+    copies.next_power_of_two().trailing_zeros() as usize
+}
+
+/// Chunks of one size, one behind the other. Free ones name the next free one.
+#[derive(Clone, Debug, Default)]
+struct Pool {
+    words: Vec<u64>,
+    /// The place of the first free chunk, plus one.
+    free: u64,
+    used: usize,
+}
+
+impl Pool {
+    fn take(&mut self, size: usize) -> u64 {
+        self.used += 1;
+        if self.free == 0 {
+            let place = self.words.len() as u64 >> size;
+            self.words.resize(self.words.len() + (1 << size), 0);
+            return place;
+        }
+        let place = self.free - 1;
+        self.free = self.words[(place << size) as usize];
+        place
+    }
+
+    fn give_back(&mut self, place: u64, size: usize) {
+        self.used -= 1;
+        self.words[(place << size) as usize] = self.free;
+        self.free = place + 1;
+    }
+}
+
+/// What does not fit the eight bytes of a line: far grants, and lists of copies.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Copies {
+    /// By size; the first has the far grants.
+    pools: [Pool; SIZES],
+}
+
+impl Copies {
+    /// A copy in 61 bits. Give it back by `free`.
+    pub(super) fn pack(&mut self, (node, grant): Copy) -> u64 {
+        debug_assert!(u64::from(node.0) <= NODE_MASK, "the machine has checked the node");
+        let node = (u64::from(node.0) & NODE_MASK) << NODE_SHIFT;
+        if grant.0 <= GRANT_MASK {
+            return node | grant.0;
+        }
+        let place = self.pools[0].take(0);
+        self.pools[0].words[place as usize] = grant.0;
+        FAR | node | place
+    }
+
+    pub(super) fn unpack(&self, bits: u64) -> Copy {
+        let low = bits & GRANT_MASK;
+        let grant = if bits & FAR == 0 { low } else { self.pools[0].words[low as usize] };
+        (node_of(bits), Grant(grant))
+    }
+
+    pub(super) fn free(&mut self, bits: u64) {
+        if bits & FAR != 0 {
+            self.pools[0].give_back(bits & GRANT_MASK, 0);
+        }
+    }
+
+    /// The copies of a list, by rising node.
+    pub(super) fn of(&self, list: List) -> &[u64] {
+        let start = (list.place() << list.size()) as usize;
+        &self.pools[list.size()].words[start..start + list.len()]
+    }
+
+    fn of_mut(&mut self, list: List) -> &mut [u64] {
+        let start = (list.place() << list.size()) as usize;
+        &mut self.pools[list.size()].words[start..start + list.len()]
+    }
+
+    /// A list of two packed copies of different nodes.
+    pub(super) fn pair(&mut self, one: u64, other: u64) -> List {
+        let list = List::new(self.pools[1].take(1), 2);
+        let ordered = if node_of(one) < node_of(other) { [one, other] } else { [other, one] };
+        self.of_mut(list).copy_from_slice(&ordered);
+        list
+    }
+
+    /// Where a node is in a list, or where it would be.
+    pub(super) fn find(&self, list: List, node: NodeId) -> Result<usize, usize> {
+        self.of(list).binary_search_by_key(&node, |bits| node_of(*bits))
+    }
+
+    /// Puts a copy in the place of its node's former one.
+    pub(super) fn replace(&mut self, list: List, at: usize, bits: u64) {
+        let former = core::mem::replace(&mut self.of_mut(list)[at], bits);
+        self.free(former);
+    }
+
+    /// Adds a copy at its place.
+    pub(super) fn insert(&mut self, list: List, at: usize, bits: u64) -> List {
+        let larger = self.resize(list, list.len() + 1);
+        let words = self.of_mut(larger);
+        words.copy_within(at..list.len(), at + 1);
+        words[at] = bits;
+        larger
+    }
+
+    /// Takes the copy at a place out of a list of three or more.
+    pub(super) fn remove(&mut self, list: List, at: usize) -> List {
+        let former = self.of(list)[at];
+        self.free(former);
+        self.of_mut(list).copy_within(at + 1.., at);
+        self.resize(list, list.len() - 1)
+    }
+
+    /// Frees a list, but not its copies.
+    pub(super) fn dissolve(&mut self, list: List) {
+        self.pools[list.size()].give_back(list.place(), list.size());
+    }
+
+    /// The same list with room for `copies`; those that fit are kept.
+    fn resize(&mut self, list: List, copies: usize) -> List {
+        let (from, to) = (list.size(), size_of_list(copies));
+        if from == to {
+            return List::new(list.place(), copies);
+        }
+        let place = self.pools[to].take(to);
+        let kept = list.len().min(copies);
+        let [source, target] =
+            self.pools.get_disjoint_mut([from, to]).expect("two sizes that differ");
+        let (start, end) = ((list.place() << from) as usize, (place << to) as usize);
+        target.words[end..end + kept].copy_from_slice(&source.words[start..start + kept]);
+        self.dissolve(list);
+        List::new(place, copies)
+    }
+
+    /// Far grants and lists that are in use.
+    pub(super) fn used(&self) -> (usize, usize) {
+        let lists = self.pools[1..].iter().map(|pool| pool.used).sum();
+        (self.pools[0].used, lists)
+    }
+
+    /// Words that there is room for.
+    #[cfg(test)]
+    pub(super) fn memory(&self) -> usize {
+        self.pools.iter().map(|pool| pool.words.capacity()).sum()
+    }
+}
+
+/// The node of a packed copy.
+pub(super) const fn node_of(bits: u64) -> NodeId {
+    NodeId((bits >> NODE_SHIFT & NODE_MASK) as u16)
+}
+
+/// Whether the grant of a packed copy has a word of its own.
+pub(super) const fn is_far(bits: u64) -> bool {
+    bits & FAR != 0
+}

@@ -1,0 +1,165 @@
+//! Loans: lines whose locks the runtime grants without asking the machine.
+//!
+//! A line that this node decides about, and at which nobody holds or wants anything, can be lent. Its
+//! borrower then grants its locks itself, one at a time, with the tokens of the loan in order. The loan
+//! ends before the machine hears of anything that names the line; a lock that is held then becomes a
+//! holder like any other. So no wait, probe, recall or death ever meets a lent line: whoever waits
+//! waits for holders that the machine knows, and deadlocks are found as ever.
+//!
+//! What the machine does not see meanwhile: a session's first lock makes its birth when the machine
+//! hears of it, which is before anybody waits for it; and a session's locks on loan are not in its
+//! count, so the borrower sees to the bound.
+
+use super::canary::Mutant;
+use super::line::{Authority, Holder, Line};
+use super::own::{Locks, TOKENS_LOW};
+use super::session::Session;
+use super::{Event, Mode, Range, Token};
+use farside_base::{LineAddress, SessionId, Ticket};
+
+/// Tokens of one loan of a home: enough that renewing it is rare, few enough that 64 bits last for
+/// 2^48 loans.
+const TOKENS_PER_LOAN: u32 = 1 << 16;
+
+/// What is lent of a line.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Loan {
+    /// The token of the first grant; each further grant has the next one.
+    pub first: Token,
+    /// For how many grants.
+    pub tokens: u32,
+    /// Bytes of the line that can be locked; at least one.
+    pub bytes: u32,
+}
+
+/// The lock that is held of a line when its loan ends.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Hold {
+    /// By which session.
+    pub session: SessionId,
+    /// Which bytes.
+    pub range: Range,
+    /// What for.
+    pub mode: Mode,
+}
+
+impl Locks {
+    /// Lends a line, if that can be. Until [`take_back`](Self::take_back) no event may name the line,
+    /// no node may be told dead, and no session closed that holds its lock.
+    pub fn lend(&mut self, at: LineAddress) -> Option<Loan> {
+        let loan = self.lendable(at)?;
+        if at.home() == self.me {
+            self.token_next += u64::from(loan.tokens);
+        }
+        self.unlink(at);
+        self.line(at).lent = Some(loan);
+        self.lent += 1;
+        Some(loan)
+    }
+
+    /// What [`lend`](Self::lend) would lend of a line: nothing unless this node decides about it, and
+    /// nobody holds or wants any of it.
+    pub fn lendable(&self, at: LineAddress) -> Option<Loan> {
+        let line = self.lines.get(at).filter(|line| line.lent.is_none() && line.bytes > 0)?;
+        let (first, tokens) = match line.authority {
+            Authority::Home => (self.token_next, TOKENS_PER_LOAN),
+            Authority::Delegate { next, end, offered: false, .. } => {
+                let left = (end - next).saturating_sub(TOKENS_LOW);
+                (next, u32::try_from(left).unwrap_or(u32::MAX))
+            }
+            Authority::Delegate { .. }
+            | Authority::Away { .. }
+            | Authority::Recalling { .. }
+            | Authority::Elsewhere { .. } => return None,
+        };
+        let idle = line.is_idle() || self.rules.has(Mutant::LoanWhileHeld);
+        // A deferred request starts without an event that names its line.
+        let named = self.deferred.iter().any(|next| next.request.line == at);
+        let wanted = named && !self.rules.has(Mutant::LoanDespiteDeferred);
+        let room = self.lent < self.limits.delegations_max;
+        let loan = Loan { first: Token(first), tokens, bytes: line.bytes };
+        (idle && !wanted && room && tokens > 0).then_some(loan)
+    }
+
+    /// Ends a loan of which so many tokens were `used`, the last one for the lock that is still `held`.
+    pub fn take_back(&mut self, at: LineAddress, used: u32, held: Option<Hold>) {
+        let (me, again) = (self.me, self.rules.has(Mutant::LoanTokensAgain));
+        let line = self.lines.get_mut(at).expect("a lent line is not forgotten");
+        let loan = line.lent.take().expect("what is taken back was lent");
+        debug_assert!(used <= loan.tokens, "more grants than tokens");
+        debug_assert!(used > 0 || held.is_none(), "held without a grant");
+        if let Authority::Delegate { next, .. } = &mut line.authority {
+            *next += if again { 0 } else { u64::from(used) };
+        } else if again {
+            self.token_next = loan.first.0;
+        }
+        if used > 0 {
+            line.note_user(me);
+            line.streak = line.streak.saturating_add(used - 1);
+        }
+        self.lent -= 1;
+        self.link(at);
+        if let Some(held) = held.filter(|_| !self.rules.has(Mutant::LoanForgetsHolder)) {
+            let token = Token(loan.first.0 + u64::from(used) - 1);
+            self.hold_lent(at, held, token);
+        }
+    }
+
+    fn hold_lent(&mut self, at: LineAddress, held: Hold, token: Token) {
+        let Hold { session, range, mode } = held;
+        let counted = self.sessions.get_or_insert_with(session, Session::default);
+        counted.count(&mut self.birth_last, self.rules);
+        let holder = Holder { session, token, range, mode, ticket: Ticket(0), base: None };
+        self.line(at).holders.push(holder);
+    }
+
+    /// Lines that are kept though nobody here holds or wants anything of them, as far as is known.
+    pub(super) const fn kept(&self) -> u32 {
+        self.listed + self.lent
+    }
+
+    /// Whether an event may come while loans are out.
+    pub(super) fn allows(&self, event: &Event) -> bool {
+        let at = match event {
+            Event::Issue { request, .. } => request.line,
+            Event::Cancel { line, .. } | Event::Retire { line } => *line,
+            Event::Received { message, .. } => message.line(),
+            Event::Close { .. } => return true,
+            Event::NodeDead { .. } => return self.lent == 0,
+        };
+        self.lines.get(at).is_none_or(|line| line.lent.is_none())
+    }
+
+    pub(super) fn check_loans(&self) -> Result<(), &'static str> {
+        let lent = || self.lines.iter().filter(|(_, line)| line.lent.is_some());
+        if lent().count() != self.lent as usize {
+            return Err("loans are miscounted");
+        }
+        for (at, line) in lent() {
+            if !line.is_idle() || self.deferred.iter().any(|next| next.request.line == at) {
+                return Err("a lent line that somebody holds or wants");
+            }
+            if !self.covers(line) {
+                return Err("tokens of a loan");
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the tokens of a line's loan are nobody else's.
+    fn covers(&self, line: &Line) -> bool {
+        let Some(Loan { first, tokens, .. }) = line.lent else {
+            return true;
+        };
+        let past = first.0 + u64::from(tokens);
+        match line.authority {
+            Authority::Home => past <= self.token_next,
+            Authority::Delegate { next, end, offered, .. } => {
+                first.0 == next && past + TOKENS_LOW <= end && !offered
+            }
+            Authority::Away { .. } | Authority::Recalling { .. } | Authority::Elsewhere { .. } => {
+                false
+            }
+        }
+    }
+}
