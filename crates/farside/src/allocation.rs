@@ -397,7 +397,16 @@ impl Session {
             AllocationHint::Remote => Hint::Remote,
         };
         let engine = self.core.engine();
-        Ok(engine.homes.placement.choose(hint, bytes, full)?)
+        let chosen = engine.homes.placement.choose(hint, bytes, full);
+        // What is known of the others' memory is old, or not told yet: before this fails, each is
+        // asked itself.
+        let unasked = || engine.peers.iter().find(|node| !full.contains(*node));
+        match chosen {
+            Err(ErrorCode::OutOfMemory) if hint != Hint::Local => {
+                unasked().ok_or(ErrorCode::OutOfMemory.into())
+            }
+            chosen => Ok(chosen?),
+        }
     }
 
     /// Frees an allocation.

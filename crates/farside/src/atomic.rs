@@ -40,8 +40,7 @@ macro_rules! word_atomics {
                 self.hit();
                 return Ok(before);
             }
-            let (core, parker, waker) = self.waiting();
-            Self::block(&core, &parker, &waker, self.$twin(address, $($arg),*))
+            self.word_blocking($kind, address)
         }
 
         #[doc = concat!("The awaitable twin of [`", stringify!($name), "`](Self::", stringify!($name), ").")]
@@ -65,6 +64,20 @@ impl Session {
 
         /// Replaces a word and tells the value before.
         fn swap, swap_async(new) => Kind::Swap(new), |_| new;
+    }
+
+    #[cold]
+    fn word_blocking(&mut self, kind: Kind, address: GlobalAddress) -> Result<u64, Error> {
+        if !address.offset().is_multiple_of(8) {
+            return Err(Error::at(ErrorCode::Misaligned, address));
+        }
+        self.fence()?;
+        let piece = Piece { address, at: 0, bytes: 8 };
+        if let Some(done) = self.call_blocking(kind, piece, |_| {}) {
+            return done;
+        }
+        let (core, parker, waker) = self.waiting();
+        Self::block(&core, &parker, &waker, self.word(kind, address))
     }
 
     async fn word(&mut self, kind: Kind, address: GlobalAddress) -> Result<u64, Error> {

@@ -1,13 +1,14 @@
 //! Joining, links and deaths: carries out what the membership machine wants.
 
-use crate::engine::Engine;
+use crate::engine::{Engine, FollowUp};
 use crate::peer::Peer;
 use farside_base::{ErrorCode, Incarnation, LinkId, NodeId, RegionToken};
 use farside_fabric::{Fabric, FabricError, LinkEvent, Port, PortSpec};
 use farside_protocol::channel::Messenger;
 use farside_protocol::coherence;
 use farside_protocol::member::{
-    self, Answer, Effect, Event, Hello, Message, PROTOCOL_VERSION, PeerReply, Refusal, RequestId,
+    self, Answer, Burials, Effect, Event, Hello, Message, PROTOCOL_VERSION, PeerReply, Refusal,
+    RequestId, burial,
 };
 use farside_protocol::wire::{BODY, Family, Violation};
 use std::collections::VecDeque;
@@ -47,13 +48,14 @@ pub(crate) struct Boot {
     /// The effects of a membership step are being carried out; reports wait.
     stepping: bool,
     reports: VecDeque<Event>,
+    burials: Burials,
     pub(crate) ready: bool,
     pub(crate) closed: bool,
     pub(crate) refused: Option<Refusal>,
 }
 
 impl Boot {
-    pub(crate) fn new(cluster: String, fabric: Arc<dyn Fabric>) -> Self {
+    pub(crate) fn new(cluster: String, fabric: Arc<dyn Fabric>, nodes_max: u16) -> Self {
         Self {
             cluster,
             fabric,
@@ -62,6 +64,7 @@ impl Boot {
             wants_rendezvous: false,
             stepping: false,
             reports: VecDeque::new(),
+            burials: Burials::new(nodes_max),
             ready: false,
             closed: false,
             refused: None,
@@ -107,8 +110,10 @@ impl Engine {
         from: NodeId,
         body: &[u8; BODY],
     ) -> Result<(), Violation> {
-        let message = Message::decode(body)?;
-        self.step_member(Event::Message { from, message })
+        match Message::decode(body)? {
+            Message::Buried { node } => self.bury(burial::Event::Buried { from, node }),
+            message => self.step_member(Event::Message { from, message }),
+        }
     }
 
     fn route_member(&mut self, effect: Effect) {
@@ -137,6 +142,7 @@ impl Engine {
             }
             Effect::Failed(refusal) => {
                 self.closed_with.get_or_insert(ErrorCode::NodeClosed);
+                self.call_in_loans();
                 self.boot.refused = Some(refusal);
             }
             Effect::Closed => self.boot.closed = true,
@@ -395,13 +401,49 @@ impl Engine {
         }
     }
 
+    /// A peer broke the protocol. Nothing of it is heard any more; the coordinator says that it is
+    /// dead, to all alike, unless there is nobody to ask.
+    pub(crate) fn accuse_peer(&mut self, node: NodeId) {
+        match self.membership.accusation(node) {
+            Some((to, message)) => {
+                self.peers.push(to, message.class(), Family::Member, &message.encode());
+            }
+            None => self.drop_peer(node),
+        }
+    }
+
     fn node_dead(&mut self, node: NodeId) {
         self.boot.connecting.retain(|connecting| connecting.node != node);
         if let Some(link) = self.peers.remove(node) {
             self.port.close(link);
         }
+        // Perhaps it was the one that was to judge.
+        let accused = self.peers.iter().filter(|node| self.peers.is_accused(*node));
+        self.follow_ups.extend(accused.map(FollowUp::Accuse));
         self.step_own(coherence::Event::NodeDead { node });
         self.locks_of_dead(node);
         self.home_dead(node);
+        let linked = self.peers.iter().collect();
+        if let Err(violation) = self.bury(burial::Event::Dead { node, linked }) {
+            self.failure = Some(violation.0);
+        }
+    }
+
+    /// One step of the machine of burials and all its effects.
+    fn bury(&mut self, event: burial::Event) -> Result<(), Violation> {
+        let mut effects = Vec::new(); // deaths are rare
+        let step = self.boot.burials.step(event, &mut effects);
+        for effect in effects {
+            match effect {
+                burial::Effect::Tell { to, node } => {
+                    let message = Message::Buried { node };
+                    self.peers.push(to, message.class(), Family::Member, &message.encode());
+                }
+                burial::Effect::Settled { node } => {
+                    self.step_own(coherence::Event::Settled { node });
+                }
+            }
+        }
+        step
     }
 }

@@ -4,6 +4,7 @@
 use crate::allocation::Homes;
 use crate::boot::Boot;
 use crate::hit::Lines;
+use crate::lock_hit::LockCells;
 use crate::operation::{Kind, Outcome, SessionSlots, Slot, is_home, session_index};
 use crate::peer::Peers;
 use crate::turn::BATCH;
@@ -16,6 +17,7 @@ use farside_protocol::lock::{self, Locks};
 use farside_protocol::member::{Membership, RequestId};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Follow-ups of an effect, performed when the effects of the step are done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,8 +30,10 @@ pub(crate) enum FollowUp {
     RetryFrames,
     /// A line of a freed allocation is retired.
     Retired(OperationId),
-    /// A peer broke the protocol or its link failed.
+    /// The link to a peer failed.
     Drop(NodeId),
+    /// A peer broke the protocol.
+    Accuse(NodeId),
 }
 
 /// A one-sided WRITE of a line's bytes, waiting for its turn to be posted.
@@ -60,6 +64,7 @@ pub(crate) struct Counters {
     /// Hits and misses of sessions that are closed.
     pub(crate) past_hits: u64,
     pub(crate) past_misses: u64,
+    pub(crate) past_lock_hits: u64,
 }
 
 /// The regions of a node.
@@ -83,6 +88,8 @@ pub(crate) struct Engine {
     pub(crate) completions: Option<Box<[Completion; BATCH]>>,
     pub(crate) coherence: Coherence,
     pub(crate) locks: Locks,
+    /// What the lock machine has lent to the hit path.
+    pub(crate) lock_cells: LockCells,
     pub(crate) membership: Membership,
     pub(crate) homes: Homes,
     pub(crate) sessions: Vec<Option<Arc<SessionSlots>>>,
@@ -103,8 +110,12 @@ pub(crate) struct Engine {
     pub(crate) frameless: VecDeque<OperationId>,
     pub(crate) counters: Counters,
     pub(crate) limits: Limits,
+    /// Turns so far.
+    pub(crate) turns: u32,
     /// The port is armed: some thread sleeps and peers will wake it.
     pub(crate) armed: bool,
+    /// Since when the node's own thread sleeps until the port wakes it.
+    pub(crate) deep_since: Option<Instant>,
     /// Why this node stopped serving, if it did.
     pub(crate) failure: Option<&'static str>,
     /// This node has left, or was made to; what every operation says from now on.

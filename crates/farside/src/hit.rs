@@ -9,22 +9,26 @@
 //! | a line's bytes | the holder of the busy bit at `Dirty`; peers by one-sided WRITE at `Invalid` | |
 //! | a key's line | the engine alone | only while the tag is `Invalid`; the version rises after it |
 //! | a key's age | any reader that hits | any time, by compare-and-swap |
+//! | a frame's grant | the engine alone | with the level; nobody else reads it |
 //!
 //! A reader looks at the tag, copies, and looks again: an unchanged, not busy tag means that no
 //! writer and no change of level came between (a sequence lock per line). A reader of the cache also
 //! looks at the key again after the first look at the tag, because the key may have changed before.
 
+use crate::operation::locked;
 use farside_base::GlobalAddress;
 use farside_base::{Grant, LineAddress, LineSize, NodeId};
 use farside_fabric::Arena;
 use farside_protocol::coherence::{Extent, Frame, Held, Level};
+use std::collections::BTreeMap;
+use std::sync::Mutex;
 
 #[cfg(loom)]
-use loom::sync::atomic::{AtomicU64, Ordering, fence};
+use loom::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(shuttle)]
-use shuttle::sync::atomic::{AtomicU64, Ordering, fence};
+use shuttle::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(not(any(loom, shuttle)))]
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
 const BUSY: u64 = 1;
 const LEVEL_SHIFT: u32 = 1;
@@ -72,7 +76,7 @@ impl TagValue {
 
     /// Whether `level` suffices for `bytes` at `offset` of the line, and nobody writes. An access
     /// that `continues` from the line before must not run into the next allocation.
-    #[inline]
+    #[inline(always)]
     fn allows(self, level: u64, offset: usize, bytes: usize, continues: bool) -> bool {
         let end = (offset + bytes) as u64;
         let stop = if continues { BUSY | FIRST } else { BUSY };
@@ -94,20 +98,20 @@ impl Tag {
     }
 
     /// First look of a reader.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn observe(&self) -> TagValue {
         TagValue(self.0.load(Ordering::Acquire))
     }
 
     /// Second look of a reader: true when nothing happened to the line since `seen`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn unchanged(&self, seen: TagValue) -> bool {
         fence(Ordering::Acquire);
         self.0.load(Ordering::Relaxed) == seen.0
     }
 
     /// Takes the busy bit if the tag still says `seen`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn claim(&self, seen: TagValue) -> bool {
         let claimed = self
             .0
@@ -155,17 +159,17 @@ impl Tag {
 }
 
 #[cfg(loom)]
-fn pause(_tries: u32) {
+pub(crate) fn pause(_tries: u32) {
     loom::thread::yield_now();
 }
 
 #[cfg(shuttle)]
-fn pause(_tries: u32) {
+pub(crate) fn pause(_tries: u32) {
     shuttle::thread::yield_now();
 }
 
 #[cfg(not(any(loom, shuttle)))]
-fn pause(tries: u32) {
+pub(crate) fn pause(tries: u32) {
     if tries < 64 {
         std::hint::spin_loop();
     } else {
@@ -186,9 +190,14 @@ struct KeySet([AtomicU64; WAYS]);
 #[derive(Debug)]
 struct TagSet([Tag; WAYS]);
 
-#[repr(align(64))]
+/// The grants of one set, 48 bits each; [`FAR`] in the high part: it has more and lies apart, whole.
 #[derive(Debug)]
-struct GrantSet([AtomicU64; WAYS]);
+struct GrantSet {
+    low: [AtomicU32; WAYS],
+    high: [AtomicU16; WAYS],
+}
+
+const FAR: u64 = u16::MAX as u64;
 
 /// The cached lines of one size.
 #[derive(Debug)]
@@ -199,6 +208,8 @@ struct ClassCache {
     keys: Box<[KeySet]>,
     tags: Box<[TagSet]>,
     grants: Box<[GrantSet]>,
+    /// Grants of more than 48 bits, by set and way.
+    far_grants: Mutex<BTreeMap<(usize, usize), u64>>,
     /// The current age; frames that were used since carry it.
     age: AtomicU64,
     evictions: AtomicU64,
@@ -217,13 +228,14 @@ impl ClassCache {
             keys: zeroed(sets),
             tags: zeroed(sets),
             grants: zeroed(sets),
+            far_grants: Mutex::default(),
             age: AtomicU64::new(0),
             evictions: AtomicU64::new(0),
         }
     }
 
     /// The set of a line, and the way where it is looked for first and put if that is free.
-    #[inline]
+    #[inline(always)]
     fn set_and_way(&self, line: LineAddress) -> (usize, usize) {
         let hash = (line.to_bits() >> 6).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let set = (u128::from(hash) * self.keys.len() as u128) >> 64;
@@ -234,7 +246,7 @@ impl ClassCache {
         self.set_and_way(line).0
     }
 
-    #[inline]
+    #[inline(always)]
     fn find(&self, line: LineAddress) -> Option<(usize, usize)> {
         let (set, way) = self.set_and_way(line);
         let keys = &self.keys.get(set)?.0;
@@ -245,13 +257,35 @@ impl ClassCache {
         Some((set, keys.iter().position(is_it)?))
     }
 
-    #[inline]
+    #[inline(always)]
     fn offset(&self, set: usize, way: usize) -> u64 {
         self.base + (((set * WAYS + way) as u64) << self.line.log2())
     }
 
+    fn grant(&self, set: usize, way: usize) -> u64 {
+        let grants = &self.grants[set];
+        let high = u64::from(grants.high[way].load(Ordering::Relaxed));
+        if high == FAR {
+            return locked(&self.far_grants).get(&(set, way)).copied().unwrap_or_default();
+        }
+        high << 32 | u64::from(grants.low[way].load(Ordering::Relaxed))
+    }
+
+    /// Engine only.
+    fn set_grant(&self, set: usize, way: usize, grant: u64) {
+        let grants = &self.grants[set];
+        let high = (grant >> 32).min(FAR);
+        if high == FAR {
+            locked(&self.far_grants).insert((set, way), grant);
+        } else if u64::from(grants.high[way].load(Ordering::Relaxed)) == FAR {
+            locked(&self.far_grants).remove(&(set, way));
+        }
+        grants.low[way].store(grant as u32, Ordering::Relaxed);
+        grants.high[way].store(high as u16, Ordering::Relaxed);
+    }
+
     /// Marks a frame as just used. Lost races are harmless.
-    #[inline]
+    #[inline(always)]
     fn touch(&self, set: usize, way: usize) {
         let age = self.age.load(Ordering::Relaxed);
         let key = &self.keys[set].0[way];
@@ -334,7 +368,7 @@ pub(crate) struct Spot<'a> {
 
 impl<'a> Spot<'a> {
     /// Whether the spot is still this line's, asked after a look at the tag.
-    #[inline]
+    #[inline(always)]
     fn still(&self, seen: TagValue) -> bool {
         match self.key {
             None => seen.class() == self.line.line_size().class(),
@@ -344,7 +378,7 @@ impl<'a> Spot<'a> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn touch(&self) {
         if let Some((class, set, way)) = self.key {
             class.touch(set, way);
@@ -357,7 +391,7 @@ impl<'a> Spot<'a> {
     }
 
     /// One try to copy bytes out.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn try_read(&self, offset: usize, out: &mut [u8], continues: bool) -> bool {
         let seen = self.tag.observe();
         if !seen.allows(1, offset, out.len(), continues) || !self.still(seen) {
@@ -386,7 +420,7 @@ impl<'a> Spot<'a> {
     }
 
     /// One try to take the line's busy bit for a change of `bytes` at `offset`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn try_claim(
         &self,
         offset: usize,
@@ -470,8 +504,8 @@ impl Lines {
     }
 
     /// Where a line is at this node: at home, or in a frame.
-    #[inline]
-    pub(crate) fn spot(&self, line: LineAddress) -> Option<Spot<'_>> {
+    #[inline(always)]
+    fn spot_inline(&self, line: LineAddress) -> Option<Spot<'_>> {
         if line.home() == self.me {
             let offset = line.offset();
             let size = line.line_size();
@@ -497,10 +531,15 @@ impl Lines {
         })
     }
 
+    /// As the hit path has it, for those in less of a hurry.
+    pub(crate) fn spot(&self, line: LineAddress) -> Option<Spot<'_>> {
+        self.spot_inline(line)
+    }
+
     /// Copies bytes of one line out if the tag allows. `address` to its end lie in one line.
     #[inline]
     pub(crate) fn read(&self, address: GlobalAddress, out: &mut [u8], continues: bool) -> bool {
-        match self.spot(address.line()) {
+        match self.spot_inline(address.line()) {
             Some(spot) => spot.try_read(address.offset_in_line(), out, continues),
             None => false,
         }
@@ -526,18 +565,17 @@ impl Lines {
     }
 
     /// Takes the right to change bytes of one line if the tag allows.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn claim(
         &self,
         address: GlobalAddress,
         bytes: usize,
         continues: bool,
     ) -> Option<Claim<'_>> {
-        self.spot(address.line())?.try_claim(address.offset_in_line(), bytes, continues)
+        self.spot_inline(address.line())?.try_claim(address.offset_in_line(), bytes, continues)
     }
 
     /// Copies bytes into one line if the tag allows.
-    #[inline]
     pub(crate) fn write(&self, address: GlobalAddress, bytes: &[u8], continues: bool) -> bool {
         match self.claim(address, bytes.len(), continues) {
             Some(claim) => {
@@ -569,7 +607,7 @@ impl Lines {
             return (Held::default(), None);
         }
         let grant = match spot.key {
-            Some((class, set, way)) => class.grants[set].0[way].load(Ordering::Relaxed),
+            Some((class, set, way)) => class.grant(set, way),
             None => 0,
         };
         let held = Held { level: seen.level(), grant: Grant(grant) };
@@ -582,7 +620,7 @@ impl Lines {
             return;
         };
         if let Some((class, set, way)) = spot.key {
-            class.grants[set].0[way].store(held.grant.0, Ordering::Relaxed);
+            class.set_grant(set, way, held.grant.0);
             class.touch(set, way);
         }
         let extent = extent.map(|extent| (line.line_size(), Some(extent)));

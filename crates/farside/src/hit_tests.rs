@@ -238,9 +238,29 @@ mod unit {
     }
 
     #[test]
-    fn metadata_is_24_bytes_a_cached_line() {
+    fn grants_of_any_length_are_kept_whole() {
+        let lines = lines();
+        let (one, other) = (line(0, 9), line(0, 10));
+        lines.reserve(one).unwrap();
+        lines.reserve(other).unwrap();
+        let beyond = FAR << 32;
+        for grant in [1, u64::MAX, 2, 1 << 32, beyond - 1, beyond, beyond + 1, u64::MAX - 1, 7] {
+            let held = |grant| Held { level: Level::Shared, grant: Grant(grant) };
+            lines.set_level(one, held(grant), Some(WHOLE));
+            lines.set_level(other, held(!grant), Some(WHOLE));
+            assert_eq!(lines.here(one).0, held(grant));
+            assert_eq!(lines.here(other).0, held(!grant));
+        }
+        lines.set_level(one, held(Level::Invalid), None);
+        lines.set_level(other, held(Level::Invalid), None);
+        let class = &lines.classes[usize::from(one.line_size().class())];
+        assert!(locked(&class.far_grants).is_empty(), "nothing is left apart");
+    }
+
+    #[test]
+    fn metadata_is_22_bytes_a_cached_line() {
         let per_set = size_of::<KeySet>() + size_of::<TagSet>() + size_of::<GrantSet>();
-        assert_eq!(per_set / WAYS, 24);
+        assert_eq!(per_set / WAYS, 22);
         assert_eq!(size_of::<Tag>(), 8, "and 8 of an own line");
     }
 }

@@ -15,11 +15,16 @@
 mod allocation;
 mod atomic;
 mod boot;
+#[cfg(canary)]
+pub mod canary;
+#[cfg(not(canary))]
+mod canary;
 mod config;
 mod engine;
 mod error;
 pub mod fabrics;
 mod hit;
+mod lock_hit;
 mod locks;
 mod memory;
 mod node;

@@ -1,18 +1,22 @@
 //! Locks of byte ranges: the calls of a session, and the engine's side of the lock machine.
+//!
+//! A lock that nobody else is interested in is granted on loan ([`lock_hit`](crate::lock_hit)), without
+//! the engine. All else is a request to the machine, before which the loan of its line ends.
 
 use crate::engine::Engine;
+use crate::lock_hit::{Held, Returned, order};
 use crate::memory::{Piece, Session, failure, pieces};
-use crate::operation::Kind;
-use crate::{Error, ErrorCode, GlobalAddress, NodeId, SessionId};
-use farside_base::OperationId;
+use crate::operation::{Kind, SessionSlots};
+use crate::{Error, ErrorCode, GlobalAddress, NodeId};
+use farside_base::{LineAddress, OperationId};
 use farside_protocol::lock::{
-    Action, Ask, Effect, Event, Here, Message, Mode, Patience, Range, Request,
+    Action, Ask, Effect, Event, Here, Hold, Message, Mode, Patience, Request,
 };
 use farside_protocol::wire::{BODY, Family, Violation};
 use std::ops::{Deref, DerefMut};
 
 impl Engine {
-    fn lock_here(&self, line: farside_base::LineAddress) -> Here {
+    fn lock_here(&self, line: LineAddress) -> Here {
         let extent = if line.home() == self.me() { self.lines.here(line).1 } else { None };
         Here { bytes: extent.map_or(0, |extent| extent.bytes) }
     }
@@ -21,10 +25,11 @@ impl Engine {
     fn start_lock(
         &mut self,
         operation: OperationId,
-        session: SessionId,
+        slots: &SessionSlots,
         request: Request,
     ) -> Option<Result<u64, ErrorCode>> {
         if let Some(code) = self.refusal() {
+            self.call_in_loans();
             return Some(Err(code));
         }
         if request.line.home() != self.me()
@@ -32,10 +37,71 @@ impl Engine {
         {
             return Some(Err(code));
         }
-        let here = self.lock_here(request.line);
+        let full = slots.locks.all() >= self.limits.locks_per_session_max.into();
+        if full && matches!(request.action, Action::Ask(_)) {
+            // The machine knows the bound, and from now on all of the session's locks.
+            self.call_in_loans_of(slots);
+        }
+        let (here, session) = (self.lock_here(request.line), slots.session);
         self.awaited_lock = Some((operation, None));
         self.lock_own(Event::Issue { operation, session, request, here });
-        self.awaited_lock.take().and_then(|(_, outcome)| outcome)
+        slots.locks.set_machine(self.locks.locks_of(session));
+        let outcome = self.awaited_lock.take().and_then(|(_, outcome)| outcome);
+        if matches!((request.action, outcome), (Action::Unlock(_), Some(Ok(_)))) {
+            self.lend(request.line);
+        }
+        outcome
+    }
+
+    /// A session has let go of a lock: lends the line to the hit path if it seems to be worth it.
+    fn lend(&mut self, line: LineAddress) {
+        if self.lock_cells.wants(line)
+            && let Some(loan) = self.locks.lend(line)
+        {
+            if let Some((other, returned)) = self.lock_cells.make_room(line) {
+                self.end_loan(other, returned);
+            }
+            self.lock_cells.lend(line, loan);
+        }
+    }
+
+    /// Tells the machine how a loan has ended.
+    fn end_loan(&mut self, line: LineAddress, returned: Returned) {
+        let Returned { used, held } = returned;
+        let held = held.and_then(|Held { place, range, mode }| {
+            let slots = self.sessions.get(place as usize)?.as_ref()?;
+            slots.locks.took();
+            Some(Hold { session: slots.session, range, mode })
+        });
+        self.locks.take_back(line, used, held);
+    }
+
+    /// The machine is about to hear of a line.
+    fn call_in_loan(&mut self, line: LineAddress) {
+        if let Some(returned) = self.lock_cells.take_back(line) {
+            self.end_loan(line, returned);
+        }
+    }
+
+    /// Ends the loans of all locks that a session holds; the session locks nothing meanwhile.
+    fn call_in_loans_of(&mut self, slots: &SessionSlots) {
+        if slots.locks.on_loan() == 0 {
+            return;
+        }
+        let lent: Vec<LineAddress> = self.lock_cells.lent().collect();
+        for line in lent {
+            if self.lock_cells.may_be_held_by(line, slots.index) {
+                self.call_in_loan(line);
+            }
+        }
+    }
+
+    /// Ends all loans.
+    pub(crate) fn call_in_loans(&mut self) {
+        let lent: Vec<LineAddress> = self.lock_cells.lent().collect();
+        for line in lent {
+            self.call_in_loan(line);
+        }
     }
 
     /// How a lock operation ended: told to whoever is just starting it, or by its slot.
@@ -46,6 +112,9 @@ impl Engine {
             *result = Some(outcome);
             return;
         }
+        if let Some(slots) = self.session_of(operation) {
+            slots.locks.set_machine(self.locks.locks_of(slots.session));
+        }
         match outcome {
             Ok(token) => self.finish_with(operation, token),
             Err(code) => self.finish(operation, Err(code)),
@@ -54,6 +123,13 @@ impl Engine {
 
     /// One step of the lock machine and all its effects.
     fn step_lock(&mut self, event: Event) -> Result<(), Violation> {
+        match &event {
+            Event::Issue { request, .. } => self.call_in_loan(request.line),
+            Event::Cancel { line, .. } | Event::Retire { line } => self.call_in_loan(*line),
+            Event::Received { message, .. } => self.call_in_loan(message.line()),
+            Event::NodeDead { .. } => self.call_in_loans(),
+            Event::Close { .. } => {}
+        }
         let mut effects = std::mem::take(&mut self.lock_effects);
         let step = self.locks.step(event, &mut effects);
         for effect in effects.drain(..) {
@@ -93,17 +169,21 @@ impl Engine {
     }
 
     /// A session has closed: it holds and awaits nothing any more.
-    pub(crate) fn close_locks(&mut self, session: SessionId) {
-        self.lock_own(Event::Close { session });
+    pub(crate) fn close_locks(&mut self, slots: &SessionSlots) {
+        self.call_in_loans_of(slots);
+        self.lock_own(Event::Close { session: slots.session });
     }
 
     /// A node is dead, and its locks with it.
     pub(crate) fn locks_of_dead(&mut self, node: NodeId) {
         self.lock_own(Event::NodeDead { node });
+        for slots in self.sessions.iter().flatten() {
+            slots.locks.set_machine(self.locks.locks_of(slots.session));
+        }
     }
 
     /// An own line is freed.
-    pub(crate) fn retire_locks(&mut self, line: farside_base::LineAddress) {
+    pub(crate) fn retire_locks(&mut self, line: LineAddress) {
         self.lock_own(Event::Retire { line });
     }
 
@@ -154,6 +234,7 @@ impl LockGuard<'_> {
     ///
     /// # Errors
     /// The first failure of a write under the lock; `NodeLost` when the home of the lock died.
+    #[inline]
     pub fn unlock(mut self) -> Result<(), Error> {
         self.held = false;
         let (address, bytes, mode) = (self.address, self.bytes, self.mode);
@@ -185,6 +266,7 @@ impl LockGuard<'_> {
 }
 
 impl Drop for LockGuard<'_> {
+    #[inline]
     fn drop(&mut self) {
         if self.held {
             let (address, bytes, mode) = (self.address, self.bytes, self.mode);
@@ -219,16 +301,23 @@ macro_rules! lock_calls {
         /// *Guarantees*: advisory: excludes conflicting locks of overlapping bytes on every node, not
         /// plain accesses. Orders like a [`fence`](Self::fence), and what the last holder wrote is seen.
         /// First come, first served, readers in batches of bounded length. Several lines are locked in
-        /// the order of addresses. *Cost*: no message while this node alone uses the locks of the line;
-        /// else one round trip to the home. *Source*: 004 §4.1.
+        /// the order of addresses. *Cost*: no message while this node alone uses the locks of the line,
+        /// and one compare-and-swap where it was used lately and nobody wants it; else one round trip to
+        /// the home. *Source*: 004 §4.1.
         ///
         /// # Errors
         /// `Deadlock` (let go of what you hold and start over; the youngest of a cycle fails), `Busy` of
         /// the `try` forms, `ZeroSize`, `Unallocated`, `OutOfBounds`, `TooManyLocks`, `NodeLost`, and the
         /// first failure of an earlier write.
+        #[inline]
         pub fn $name(&mut self, address: GlobalAddress, bytes: u64) -> Result<LockGuard<'_>, Error> {
-            let ask = Ask::Lock { mode: Mode::$mode, patience: Patience::$patience };
-            let token = self.ask(address, bytes, ask)?;
+            let token = match self.lock_hit_at(address, bytes, Mode::$mode) {
+                Some(token) => token,
+                None => {
+                    let ask = Ask::Lock { mode: Mode::$mode, patience: Patience::$patience };
+                    self.ask(address, bytes, ask)?
+                }
+            };
             Ok(self.guard(address, bytes, Mode::$mode, token))
         }
 
@@ -259,6 +348,7 @@ impl Session {
         fn try_lock_write, try_lock_write_async => Write, Try;
     }
 
+    #[inline]
     fn guard(
         &mut self,
         address: GlobalAddress,
@@ -269,10 +359,52 @@ impl Session {
         LockGuard { session: self, address, bytes, mode, token, held: true }
     }
 
+    /// What is asked in one line goes ahead without a fence when nothing of the session is under way.
+    #[inline(always)]
+    fn settled_piece(&self, address: GlobalAddress, bytes: u64) -> Option<Piece> {
+        if self.is_settled() { Piece::single(address, bytes) } else { None }
+    }
+
+    #[inline(always)]
+    fn lock_hit_at(&mut self, address: GlobalAddress, bytes: u64, mode: Mode) -> Option<u64> {
+        self.lock_hit(self.settled_piece(address, bytes)?, mode)
+    }
+
+    #[inline(always)]
+    fn unlock_hit_at(&mut self, address: GlobalAddress, bytes: u64, mode: Mode) -> bool {
+        let piece = self.settled_piece(address, bytes);
+        piece.is_some_and(|piece| self.unlock_hit(piece, mode))
+    }
+
+    /// Locks on loan, if that can be. The session is settled.
+    #[inline(always)]
+    fn lock_hit(&mut self, piece: Piece, mode: Mode) -> Option<u64> {
+        let counts = &self.slots.locks;
+        if counts.all() >= self.core.limits.locks_per_session_max.into() {
+            return None;
+        }
+        order();
+        let held = Held { place: self.slots.index, range: piece.range(), mode };
+        let token = self.lock_cells.lock(piece.address.line(), held)?;
+        counts.locked();
+        Some(token)
+    }
+
+    /// Unlocks what was locked on loan, if it still is. The session is settled.
+    #[inline(always)]
+    fn unlock_hit(&mut self, piece: Piece, mode: Mode) -> bool {
+        order();
+        let held = Held { place: self.slots.index, range: piece.range(), mode };
+        let unlocked = self.lock_cells.unlock(piece.address.line(), held);
+        if unlocked {
+            self.slots.locks.unlocked();
+        }
+        unlocked
+    }
+
+    #[cold]
     fn ask(&mut self, address: GlobalAddress, bytes: u64, ask: Ask) -> Result<u64, Error> {
-        if self.is_settled()
-            && let Some(piece) = Piece::single(address, bytes)
-        {
+        if let Some(piece) = self.settled_piece(address, bytes) {
             return self.lock_blocking(piece, Action::Ask(ask));
         }
         let (core, parker, waker) = self.waiting();
@@ -281,7 +413,7 @@ impl Session {
 
     /// One line's lock; without any waiting where this node is the authority and nobody is in the way.
     fn lock_blocking(&mut self, piece: Piece, action: Action) -> Result<u64, Error> {
-        match self.begin_lock(piece, action) {
+        match self.lock_miss(piece, action) {
             Begun::Ended(Ok(token)) => Ok(token),
             Begun::Ended(Err(code)) => Err(Error::at(code, piece.address)),
             Begun::Waits(slot) => {
@@ -291,20 +423,28 @@ impl Session {
         }
     }
 
+    /// Locks or unlocks on loan, or else begins to by the engine.
     fn begin_lock(&mut self, piece: Piece, action: Action) -> Begun {
-        let request = Request {
-            line: piece.address.line(),
-            range: Range {
-                start: piece.address.offset_in_line() as u32,
-                bytes: piece.bytes as u32,
-            },
-            action,
+        let hit = match action {
+            Action::Ask(Ask::Lock { mode, .. }) => self.lock_hit(piece, mode),
+            Action::Unlock(mode) => self.unlock_hit(piece, mode).then_some(0),
+            Action::Ask(Ask::Upgrade { .. }) => None,
         };
+        match hit {
+            Some(token) => Begun::Ended(Ok(token)),
+            None => self.lock_miss(piece, action),
+        }
+    }
+
+    /// Gives the engine something to do with a line's lock.
+    fn lock_miss(&mut self, piece: Piece, action: Action) -> Begun {
+        let request = Request { line: piece.address.line(), range: piece.range(), action };
         let Some(slot) = self.free_call_slot() else {
             return Begun::Ended(Err(ErrorCode::Busy));
         };
-        let (operation, session) = (self.slots.operation(slot), self.slots.session);
-        self.core.with_engine(|engine| match engine.start_lock(operation, session, request) {
+        order();
+        let operation = self.slots.operation(slot);
+        self.core.with_engine(|engine| match engine.start_lock(operation, &self.slots, request) {
             Some(outcome) => Begun::Ended(outcome),
             None => {
                 // Before anybody else can have the engine, and with it end the operation.
@@ -366,10 +506,17 @@ impl Session {
         }
     }
 
+    #[inline]
     fn unlock_mode(&mut self, address: GlobalAddress, bytes: u64, mode: Mode) -> Result<(), Error> {
-        if self.is_settled()
-            && let Some(piece) = Piece::single(address, bytes)
-        {
+        if self.unlock_hit_at(address, bytes, mode) {
+            return Ok(());
+        }
+        self.unlock_miss(address, bytes, mode)
+    }
+
+    #[cold]
+    fn unlock_miss(&mut self, address: GlobalAddress, bytes: u64, mode: Mode) -> Result<(), Error> {
+        if let Some(piece) = self.settled_piece(address, bytes) {
             return self.lock_blocking(piece, Action::Unlock(mode)).map(drop);
         }
         let (core, parker, waker) = self.waiting();
@@ -398,9 +545,14 @@ impl Session {
     /// # Errors
     /// `NotLocked` when this session does not hold exactly that; else as [`LockGuard::unlock`].
     pub fn unlock(&mut self, address: GlobalAddress, bytes: u64) -> Result<(), Error> {
-        match self.unlock_mode(address, bytes, Mode::Write) {
+        if self.unlock_hit_at(address, bytes, Mode::Write)
+            || self.unlock_hit_at(address, bytes, Mode::Read)
+        {
+            return Ok(());
+        }
+        match self.unlock_miss(address, bytes, Mode::Write) {
             Err(error) if error.code == ErrorCode::NotLocked => {
-                self.unlock_mode(address, bytes, Mode::Read)
+                self.unlock_miss(address, bytes, Mode::Read)
             }
             other => other,
         }
@@ -411,6 +563,11 @@ impl Session {
     /// # Errors
     /// As `unlock`.
     pub async fn unlock_async(&mut self, address: GlobalAddress, bytes: u64) -> Result<(), Error> {
+        if self.unlock_hit_at(address, bytes, Mode::Write)
+            || self.unlock_hit_at(address, bytes, Mode::Read)
+        {
+            return Ok(());
+        }
         match self.unlock_mode_async(address, bytes, Mode::Write).await {
             Err(error) if error.code == ErrorCode::NotLocked => {
                 self.unlock_mode_async(address, bytes, Mode::Read).await

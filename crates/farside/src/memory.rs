@@ -1,10 +1,13 @@
 //! The global memory as a program uses it: reads, writes and fences of a session.
 
+use crate::canary;
 use crate::hit::Lines;
+use crate::lock_hit::LockCells;
 use crate::node::{Drive, Shared};
-use crate::operation::{Kind, SessionSlots};
+use crate::operation::{Kind, SessionSlots, Slot};
 use crate::wait::{Core, Parker};
 use crate::{Error, ErrorCode, GlobalAddress, SessionId};
+use farside_protocol::lock::Range;
 use std::future::{Future, poll_fn};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -34,6 +37,7 @@ struct PendingWrite {
 pub struct Session {
     pub(crate) core: Arc<Core>,
     lines: Arc<Lines>,
+    pub(crate) lock_cells: LockCells,
     pub(crate) slots: Arc<SessionSlots>,
     pub(crate) parker: Arc<Parker>,
     pub(crate) waker: Waker,
@@ -63,6 +67,7 @@ pub(crate) struct Piece {
 
 impl Piece {
     /// The whole of an access that lies in one line.
+    #[inline]
     pub(crate) fn single(address: GlobalAddress, bytes: u64) -> Option<Self> {
         let bytes = usize::try_from(bytes).ok()?;
         one_line(address, bytes).then_some(Self { address, at: 0, bytes })
@@ -70,6 +75,12 @@ impl Piece {
 
     pub(crate) fn continues(&self) -> bool {
         self.at > 0
+    }
+
+    /// Its bytes within the line.
+    #[inline]
+    pub(crate) fn range(&self) -> Range {
+        Range { start: self.address.offset_in_line() as u32, bytes: self.bytes as u32 }
     }
 }
 
@@ -105,6 +116,7 @@ impl Session {
         let parker = Parker::new();
         Self {
             lines: Arc::clone(&core.lines),
+            lock_cells: core.lock_cells.clone(),
             waker: Waker::from(Arc::clone(&parker)),
             pending: Vec::with_capacity(core.limits.writes_in_flight_max as usize),
             core,
@@ -184,6 +196,14 @@ impl Session {
     #[cold]
     #[inline(never)]
     fn read_blocking(&mut self, address: GlobalAddress, out: &mut [u8]) -> Result<(), Error> {
+        if self.pending.is_empty()
+            && let Some(piece) = Piece::single(address, out.len() as u64)
+            && let Some(done) =
+                self.call_blocking(Kind::Read, piece, |bytes| out.copy_from_slice(bytes))
+        {
+            self.missed();
+            return done.map(drop);
+        }
         let (core, parker, waker) = self.waiting();
         Self::block(&core, &parker, &waker, self.read_async(address, out))
     }
@@ -277,6 +297,19 @@ impl Session {
     #[cold]
     #[inline(never)]
     fn write_slow(&mut self, address: GlobalAddress, bytes: &[u8]) -> Result<(), Error> {
+        self.reap();
+        if let Some(piece) = Piece::single(address, bytes.len() as u64)
+            && self.may_write_more()
+            && !self.is_behind(address)
+        {
+            if self.lines.write(address, bytes, false) {
+                self.hit();
+            } else {
+                self.missed();
+                self.start_write(piece, bytes);
+            }
+            return Ok(());
+        }
         let (core, parker, waker) = self.waiting();
         Self::block(&core, &parker, &waker, self.write_async(address, bytes))
     }
@@ -291,19 +324,29 @@ impl Session {
         for piece in pieces(address, bytes.len()) {
             let piece = piece?;
             let part = &bytes[piece.at..piece.at + piece.bytes];
-            let line = piece.address.line();
-            let behind = self.pending.iter().any(|write| write.address.line() == line);
-            if !behind && self.lines.write(piece.address, part, piece.continues()) {
+            if !self.is_behind(piece.address)
+                && self.lines.write(piece.address, part, piece.continues())
+            {
                 self.hit();
                 continue;
             }
             self.missed();
-            while self.pending.len() >= self.core.limits.writes_in_flight_max as usize {
+            while !self.may_write_more() {
                 self.reap_one().await;
             }
             self.start_write(piece, part);
         }
         Ok(())
+    }
+
+    /// Whether a write to this address must wait its turn behind another in flight.
+    fn is_behind(&self, address: GlobalAddress) -> bool {
+        self.pending.iter().any(|write| write.address.line() == address.line())
+    }
+
+    /// Whether another write may be in flight.
+    fn may_write_more(&self) -> bool {
+        self.pending.len() < self.core.limits.writes_in_flight_max as usize
     }
 
     fn start_write(&mut self, piece: Piece, part: &[u8]) {
@@ -380,7 +423,7 @@ impl Session {
             return;
         };
         let slots = Arc::clone(&self.slots);
-        poll_fn(|context| poll_slot(&slots, write.slot, context)).await;
+        poll_fn(|context| self.poll_slot(&slots.slots[write.slot], context)).await;
         self.reap();
     }
 
@@ -397,8 +440,25 @@ impl Session {
             std::sync::atomic::fence(Ordering::SeqCst);
             return Ok(());
         }
-        let (core, parker, waker) = self.waiting();
-        Self::block(&core, &parker, &waker, self.fence_async())
+        self.fence_blocking()
+    }
+
+    #[cold]
+    fn fence_blocking(&mut self) -> Result<(), Error> {
+        while let Some(write) = self.pending.first() {
+            self.core.wait_for(&self.slots.slots[write.slot], &self.parker, &self.waker);
+            self.reap();
+        }
+        self.fenced()
+    }
+
+    /// All earlier writes have ended.
+    fn fenced(&mut self) -> Result<(), Error> {
+        std::sync::atomic::fence(Ordering::SeqCst);
+        match self.write_failure.take() {
+            Some(failure) => Err(failure),
+            None => Ok(()),
+        }
     }
 
     /// The awaitable twin of [`fence`](Self::fence).
@@ -406,14 +466,10 @@ impl Session {
     /// # Errors
     /// As `fence`.
     pub async fn fence_async(&mut self) -> Result<(), Error> {
-        while !self.pending.is_empty() {
+        while !self.pending.is_empty() && !canary::is(canary::Mutant::FenceReturnsAtOnce) {
             self.reap_one().await;
         }
-        std::sync::atomic::fence(Ordering::SeqCst);
-        match self.write_failure.take() {
-            Some(failure) => Err(failure),
-            None => Ok(()),
-        }
+        self.fenced()
     }
 
     /// Whether nothing of this session is under way, so that a hit may go ahead without a fence.
@@ -479,6 +535,56 @@ impl Session {
         })
     }
 
+    /// Runs one call on a piece and waits for it, driving meanwhile; `take` gets the bytes. `None`
+    /// when calls that were abandoned still have all slots.
+    pub(crate) fn call_blocking(
+        &mut self,
+        kind: Kind,
+        piece: Piece,
+        take: impl FnOnce(&[u8]),
+    ) -> Option<Result<u64, Error>> {
+        let slot = self.free_call_slot()?;
+        self.fill(slot, kind, piece, &[]);
+        self.launch(slot);
+        self.core.wait_for(&self.slots.slots[slot], &self.parker, &self.waker);
+        Some(self.take_result(slot, piece, take))
+    }
+
+    /// Takes what an operation that has ended left in its slot, which is free then.
+    fn take_result(
+        &self,
+        slot: usize,
+        piece: Piece,
+        take: impl FnOnce(&[u8]),
+    ) -> Result<u64, Error> {
+        let slot = &self.slots.slots[slot];
+        let outcome = slot.outcome();
+        let result = {
+            let request = slot.request();
+            if outcome == Some(Ok(())) {
+                take(&request.buffer);
+            }
+            request.result
+        };
+        slot.recycle();
+        match outcome {
+            Some(Ok(())) => Ok(result),
+            Some(Err(code)) => Err(failure(code, piece.address, piece.continues())),
+            None => Err(Error::new(ErrorCode::NodeFailed)),
+        }
+    }
+
+    /// Ready when the slot's operation has ended.
+    fn poll_slot(&self, slot: &Slot, context: &mut Context<'_>) -> Poll<()> {
+        if slot.watch(context.waker()) {
+            return Poll::Ready(());
+        }
+        if !context.waker().will_wake(&self.waker) {
+            self.core.awaits(); // whoever polls this is not `Core::block_on`, which drives
+        }
+        Poll::Pending
+    }
+
     /// Waits for a call that is under way in a slot.
     pub(crate) async fn await_call(&mut self, slot: usize, piece: Piece) -> Result<u64, Error> {
         let mut calls = Calls::new(self);
@@ -506,11 +612,6 @@ pub(crate) fn failure(code: ErrorCode, address: GlobalAddress, continues: bool) 
         ErrorCode::Unallocated if continues => Error::at(ErrorCode::OutOfBounds, address),
         code => Error::at(code, address),
     }
-}
-
-/// Ready when the slot's operation has ended.
-fn poll_slot(slots: &SessionSlots, slot: usize, context: &mut Context<'_>) -> Poll<()> {
-    if slots.slots[slot].watch(context.waker()) { Poll::Ready(()) } else { Poll::Pending }
 }
 
 /// Calls of one session in flight, oldest first. Dropping it abandons what is still in flight.
@@ -555,21 +656,11 @@ impl<'a> Calls<'a> {
             return Err(Error::new(ErrorCode::Busy));
         };
         let slots = Arc::clone(&self.session.slots);
-        poll_fn(|context| poll_slot(&slots, slot, context)).await;
+        let session = &*self.session;
+        poll_fn(|context| session.poll_slot(&slots.slots[slot], context)).await;
         self.flying.rotate_left(1);
         self.flying[CALL_SLOTS - 1] = None;
-        let outcome = slots.slots[slot].outcome();
-        let result = {
-            let request = slots.slots[slot].request();
-            take(piece.at, &request.buffer);
-            request.result
-        };
-        slots.slots[slot].recycle();
-        match outcome {
-            Some(Ok(())) => Ok(result),
-            Some(Err(code)) => Err(failure(code, piece.address, piece.continues())),
-            None => Err(Error::new(ErrorCode::NodeFailed)),
-        }
+        self.session.take_result(slot, piece, |bytes| take(piece.at, bytes))
     }
 }
 

@@ -4,11 +4,12 @@ use crate::allocation::Homes;
 use crate::boot::{Boot, member_name, rendezvous_name};
 use crate::engine::{Counters, Engine, Regions};
 use crate::hit::{Lines, SEGMENT, cache_split};
+use crate::lock_hit::{CELLS, LockCells};
 use crate::memory::{CALL_SLOTS, Session};
 use crate::operation::{Kind, SessionSlots};
 use crate::peer::{MESSAGE_SLOT, Peers};
 use crate::turn::BATCH;
-use crate::wait::{Core, serve, tick};
+use crate::wait::{AWAKE, Core, serve, tick};
 use crate::{Config, Error, ErrorCode, NodeId, SessionId, Stats};
 use farside_base::{
     Access, AtomicScope, Completion, Incarnation, Limits, LinkId, RegionKind, Requirements,
@@ -21,7 +22,7 @@ use farside_protocol::member::{
     self, Answer, Identity, Join, Membership, PROTOCOL_VERSION, Refusal,
 };
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -193,6 +194,7 @@ impl Setup {
             completions: Some(Box::new([Completion::BLANK; BATCH])),
             coherence: Coherence::new(me, &limits),
             locks: Locks::new(me, &limits),
+            lock_cells: LockCells::new(CELLS),
             membership: Membership::new(self.identity.clone()),
             homes: Homes::new(me, usable),
             sessions: Vec::new(),
@@ -208,10 +210,12 @@ impl Setup {
             frameless: VecDeque::new(),
             counters: Counters::default(),
             limits,
+            turns: 0,
             armed: false,
+            deep_since: None,
             failure: None,
             closed_with: None,
-            boot: Boot::new(config.cluster.clone(), Arc::clone(&self.fabric)),
+            boot: Boot::new(config.cluster.clone(), Arc::clone(&self.fabric), limits.nodes_max),
             asked: Vec::new(),
         })
     }
@@ -219,9 +223,13 @@ impl Setup {
     fn finish(self, engine: Engine) -> Result<Node, Error> {
         let core = Arc::new(Core {
             lines: Arc::clone(&engine.lines),
+            lock_cells: engine.lock_cells.clone(),
             waiter: engine.port.waiter(),
             engine: Mutex::new(engine),
-            server_asleep: AtomicBool::new(false),
+            server: AtomicU8::new(AWAKE),
+            parked: AtomicU32::new(0),
+            awaited: AtomicBool::new(false),
+            driven: AtomicU32::new(0),
             sleeps: AtomicU64::new(0),
             closing: AtomicBool::new(false),
             gate: AtomicBool::new(false),
@@ -521,6 +529,8 @@ impl Node {
         let engine = core.engine();
         let counters = &engine.counters;
         let sessions = || engine.sessions.iter().flatten();
+        let lock_hits = counters.past_lock_hits
+            + sessions().map(|s| s.locks.hits.load(Ordering::Relaxed)).sum::<u64>();
         Stats {
             hits: counters.past_hits
                 + sessions().map(|s| s.hits.load(Ordering::Relaxed)).sum::<u64>(),
@@ -534,7 +544,8 @@ impl Node {
             work_requests: counters.work_requests,
             doorbells: counters.doorbells,
             sleeps: core.sleeps.load(Ordering::Relaxed),
-            locks: counters.locks,
+            locks: counters.locks + lock_hits,
+            lock_hits,
             memory_free_bytes: engine.homes.free_bytes(),
         }
     }
@@ -575,6 +586,7 @@ impl Shared {
             let mut engine = self.core.engine();
             engine.member_own(member::Event::Leave);
             engine.closed_with.get_or_insert(ErrorCode::NodeClosed);
+            engine.call_in_loans();
             engine.turn();
             engine.fail_waiting();
         }
@@ -646,9 +658,10 @@ impl Core {
     /// Takes a session out: its locks are released, its place is free.
     pub(crate) fn close_session(&self, slots: &SessionSlots) {
         self.with_engine(|engine| {
-            engine.close_locks(slots.session);
+            engine.close_locks(slots);
             engine.counters.past_hits += slots.hits.load(Ordering::Relaxed);
             engine.counters.past_misses += slots.misses.load(Ordering::Relaxed);
+            engine.counters.past_lock_hits += slots.locks.hits.swap(0, Ordering::Relaxed);
             engine.closed_sessions.push(slots.index);
             engine.free_places();
         });

@@ -3,6 +3,7 @@
 //! A slot belongs to its session. The session fills the request, the engine performs it when the
 //! line is there, the session takes the result. Whoever sets the state last has published the rest.
 
+use crate::lock_hit::LockCounts;
 use farside_base::{ErrorCode, GlobalAddress, NodeId, OperationId, SessionId};
 use farside_protocol::coherence::Want;
 use farside_protocol::lock;
@@ -177,6 +178,7 @@ pub(crate) struct SessionSlots {
     pub(crate) slots: Box<[Slot]>,
     pub(crate) hits: AtomicU64,
     pub(crate) misses: AtomicU64,
+    pub(crate) locks: LockCounts,
 }
 
 impl SessionSlots {
@@ -187,6 +189,7 @@ impl SessionSlots {
             slots: (0..count).map(|_| Slot::default()).collect(),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
+            locks: LockCounts::default(),
         }
     }
 

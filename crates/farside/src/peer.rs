@@ -45,7 +45,9 @@ pub(crate) struct Peers {
     buffers: u64,
     /// Messages of links whose `Connected` is still on its way to us.
     pub(crate) early: Vec<(LinkId, [u8; MESSAGE])>,
-    /// Peers that broke the protocol, for people.
+    /// Peers that broke the protocol.
+    muted: NodeSet,
+    /// The same with the reasons, for people.
     pub(crate) accused: Vec<(NodeId, Violation)>,
 }
 
@@ -61,6 +63,7 @@ impl Peers {
             receives,
             buffers: 0,
             early: Vec::new(),
+            muted: NodeSet::EMPTY,
             accused: Vec::new(),
         }
     }
@@ -136,8 +139,14 @@ impl Peers {
         Some(peer.link)
     }
 
+    /// Whether a peer has broken the protocol; nothing that it says counts any more.
+    pub(crate) fn is_accused(&self, node: NodeId) -> bool {
+        self.muted.contains(node)
+    }
+
     /// Remembers who broke the protocol.
     pub(crate) fn accuse(&mut self, node: NodeId, violation: Violation) {
+        self.muted.insert(node);
         if self.accused.len() < 64 {
             self.accused.push((node, violation));
         }

@@ -185,7 +185,14 @@ impl Engine {
     }
 
     /// Carries out what effects have left behind.
+    #[inline]
     pub(crate) fn follow_up(&mut self) {
+        if !self.follow_ups.is_empty() {
+            self.follow_all();
+        }
+    }
+
+    fn follow_all(&mut self) {
         while let Some(follow_up) = self.follow_ups.pop_front() {
             match follow_up {
                 FollowUp::Placed(line) => {
@@ -202,6 +209,7 @@ impl Engine {
                 }
                 FollowUp::Retired(operation) => self.retired(operation),
                 FollowUp::Drop(node) => self.drop_peer(node),
+                FollowUp::Accuse(node) => self.accuse_peer(node),
             }
         }
     }

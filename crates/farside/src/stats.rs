@@ -26,6 +26,8 @@ pub struct Stats {
     pub sleeps: u64,
     /// Locks granted.
     pub locks: u64,
+    /// Those among them that did not need the engine.
+    pub lock_hits: u64,
     /// Bytes of this node's memory that are free.
     pub memory_free_bytes: u64,
 }

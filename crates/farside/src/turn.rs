@@ -1,7 +1,7 @@
 //! The one loop: poll, land, step, route, post. The only caller of both the machines and the fabric
 //! (with [`route`](crate::route), its other half).
 
-use crate::engine::{Engine, FollowUp, Placement};
+use crate::engine::{Engine, FollowUp, Placement, Regions};
 use crate::peer::{MESSAGE_SLOT, PLACED, SENT};
 use farside_base::{
     Completion, CompletionKind, CompletionStatus, LocalSlice, NodeId, Operation, RemoteSlice,
@@ -12,6 +12,8 @@ use farside_protocol::wire::{MESSAGE, Violation};
 
 /// Completions taken by one poll.
 pub(crate) const BATCH: usize = 64;
+/// Busy turns from one look at links to the next.
+const LINKS_EVERY: u32 = 16;
 /// Work requests posted by one doorbell.
 const POST: usize = 16;
 
@@ -23,7 +25,9 @@ impl Engine {
             self.armed = false;
         }
         let landed = self.land();
-        let linked = self.links();
+        // Links come and go rarely: a busy node looks after them now and then.
+        self.turns = self.turns.wrapping_add(1);
+        let linked = (!landed || self.turns.is_multiple_of(LINKS_EVERY)) && self.links();
         self.follow_up();
         let posted = self.post();
         landed || linked || posted
@@ -81,9 +85,18 @@ impl Engine {
     /// Takes one message of a peer; `None` for one of a wrong length.
     pub(crate) fn message(&mut self, node: NodeId, bytes: Option<&[u8; MESSAGE]>) {
         self.counters.messages_received += 1;
-        self.peers.ready.insert(node); // credits may be owed now
+        if self.peers.is_accused(node) {
+            return;
+        }
         let parsed = match (self.peers.get_mut(node), bytes) {
-            (Some(peer), Some(bytes)) => peer.messenger.received(bytes),
+            (Some(peer), Some(bytes)) => {
+                let parsed = peer.messenger.received(bytes);
+                // Credits may be owed now, or have come for what waits.
+                if !peer.messenger.is_idle() {
+                    self.peers.ready.insert(node);
+                }
+                parsed
+            }
             (None, _) => return,
             (_, None) => Err(Violation("message of a wrong length")),
         };
@@ -94,7 +107,7 @@ impl Engine {
         };
         if let Err(violation) = done {
             self.peers.accuse(node, violation);
-            self.follow_ups.push_back(FollowUp::Drop(node));
+            self.follow_ups.push_back(FollowUp::Accuse(node));
         }
     }
 
@@ -129,7 +142,13 @@ impl Engine {
 
     /// Posts what waits: bytes of lines first, then messages, so that on each link the bytes that a
     /// message speaks of travel ahead of it.
+    #[inline]
     pub(crate) fn post(&mut self) -> bool {
+        let idle = self.placements.is_empty() && self.peers.ready.is_empty();
+        !idle && self.post_all()
+    }
+
+    fn post_all(&mut self) -> bool {
         let mut any = false;
         while !self.placements.is_empty() {
             let (taken, posted) = self.post_placements();
@@ -148,47 +167,67 @@ impl Engine {
     }
 
     fn post_placements(&mut self) -> (usize, Posted) {
+        if let [only] = self.placements.make_contiguous() {
+            let only = *only;
+            return self.post_placement(&only);
+        }
         let waiting = self.placements.make_contiguous();
         let count = waiting.len().min(POST);
-        let slices: [LocalSlice; POST] = std::array::from_fn(|at| {
-            let placement = &waiting[at.min(count - 1)];
-            LocalSlice {
-                region: if placement.from_cache {
-                    self.regions.cache.id
-                } else {
-                    self.regions.home.id
-                },
-                offset: placement.offset,
-                bytes: placement.bytes,
-            }
-        });
+        let slices: [LocalSlice; POST] =
+            std::array::from_fn(|at| source(&self.regions, &waiting[at.min(count - 1)]));
         let peers = &self.peers;
-        let works: [Option<Work<'_>>; POST] = std::array::from_fn(|at| {
+        let work = |at: usize| {
             let placement = waiting.get(at)?;
             let peer = peers.get(placement.to)?;
             Some(place(placement, &slices[at], peer.link, peer.region(placement.to_cache)))
-        });
-        // A peer that is gone: its placement counts as landed.
-        let Some(first) = works[0] else {
-            let gone = self.placements.pop_front();
-            if let Some(gone) = gone {
-                self.placed(gone.id);
-            }
-            self.follow_up();
-            return (1, Posted { accepted: 1, stop: None });
         };
-        let run = works.iter().take(count).take_while(|work| work.is_some()).count();
+        let Some(first) = work(0) else {
+            let gone = waiting[0].id;
+            return self.skip_placement(gone);
+        };
+        let run = (0..count).take_while(|at| peers.get(waiting[*at].to).is_some()).count();
         let works: [Work<'_>; POST] =
-            std::array::from_fn(|at| works[at.min(run - 1)].unwrap_or(first));
+            std::array::from_fn(|at| work(at.min(run - 1)).unwrap_or(first));
         let posted = self.port.post(&works[..run]);
+        let bytes = waiting[..posted.accepted].iter().map(|p| u64::from(p.bytes)).sum();
+        let refused = waiting.get(posted.accepted).map(|refused| refused.to);
+        self.posted_placements(posted, bytes, refused)
+    }
+
+    /// As `post_placements` for one, as most are.
+    fn post_placement(&mut self, placement: &Placement) -> (usize, Posted) {
+        let Some(peer) = self.peers.get(placement.to) else {
+            return self.skip_placement(placement.id);
+        };
+        let slice = source(&self.regions, placement);
+        let work = place(placement, &slice, peer.link, peer.region(placement.to_cache));
+        let posted = self.port.post(&[work]);
+        self.posted_placements(posted, u64::from(placement.bytes), Some(placement.to))
+    }
+
+    /// The first placement is for a peer that is gone: it counts as landed.
+    fn skip_placement(&mut self, id: WorkId) -> (usize, Posted) {
+        self.placements.pop_front();
+        self.placed(id);
+        self.follow_up();
+        (1, Posted { accepted: 1, stop: None })
+    }
+
+    /// Counts what was posted; `refused` is whom the first that was not is for.
+    fn posted_placements(
+        &mut self,
+        posted: Posted,
+        bytes: u64,
+        refused: Option<NodeId>,
+    ) -> (usize, Posted) {
         self.counters.doorbells += 1;
         self.counters.work_requests += posted.accepted as u64;
-        let bytes: u64 = waiting[..posted.accepted].iter().map(|p| u64::from(p.bytes)).sum();
-        self.counters.bytes_placed += bytes;
-        if let Some(Stop::Invalid(what)) = posted.stop {
-            let refused = waiting[posted.accepted];
+        if posted.accepted > 0 {
+            self.counters.bytes_placed += bytes;
+        }
+        if let (Some(Stop::Invalid(what)), Some(node)) = (posted.stop, refused) {
             self.failure = Some(what);
-            self.follow_ups.push_back(FollowUp::Drop(refused.to));
+            self.follow_ups.push_back(FollowUp::Drop(node));
         }
         self.placements.drain(..posted.accepted);
         (posted.accepted, posted)
@@ -201,8 +240,11 @@ impl Engine {
                 return any;
             };
             let link = peer.link;
-            let Some(message) = peer.messenger.peek() else {
+            if peer.messenger.is_idle() {
                 return any;
+            }
+            let Some(message) = peer.messenger.peek() else {
+                return any; // credits that come back will make the peer ready again
             };
             let work = Work {
                 id: SENT,
@@ -224,6 +266,12 @@ impl Engine {
             any = true;
         }
     }
+}
+
+/// Where the bytes of a placement come from.
+fn source(regions: &Regions, placement: &Placement) -> LocalSlice {
+    let region = if placement.from_cache { regions.cache.id } else { regions.home.id };
+    LocalSlice { region, offset: placement.offset, bytes: placement.bytes }
 }
 
 fn place<'a>(

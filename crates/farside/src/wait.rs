@@ -1,20 +1,31 @@
 //! Waiting: whoever waits, turns. A thread that is blocked on an operation drives the engine itself
 //! while it spins, then parks; the node's own thread, which alone sleeps on the port, goes on for it.
 //!
-//! The rule that no wake-up is lost: while the node's own thread sleeps, the port is armed whenever
-//! nobody drives. A turn disarms it (an awake node costs its peers no wake-ups), so whoever stops
-//! driving arms it again, and turns once more if something came between.
+//! A turn disarms the port: an awake node costs its peers no wake-ups. So nobody may stop driving and
+//! leave it at that while the node's own thread sleeps. Three rules:
+//!
+//! - Before a thread parks, the port is armed: what it waits for must wake somebody.
+//! - When the node's own thread is in *deep* sleep, whoever has driven arms the port again before
+//!   going back to its program, and turns once more if something came between.
+//! - Arming costs more than a whole operation on a line that is at hand, and makes every message to
+//!   this node dear for its sender. So a node whose program drives all the time has its own thread
+//!   *doze* instead: the port stays disarmed, and the thread looks around every [`DOZE`]. It serves
+//!   what came in while the program was away, and stops dozing when the program has driven fewer than
+//!   [`DENSE`] times since its last look. `DOZE` is the longest that a peer waits for a program that
+//!   went off to compute. Nodes whose operations are awaited on executors of the program's own never
+//!   doze.
 
 use crate::engine::Engine;
 use crate::hit::Lines;
+use crate::lock_hit::LockCells;
 use crate::node::Drive;
-use crate::operation::locked;
+use crate::operation::{Slot, locked};
 use farside_base::{Limits, LineSize};
 use farside_fabric::{Fabric, Waiter};
 use std::fmt;
 use std::future::Future;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
@@ -24,9 +35,17 @@ use std::time::{Duration, Instant};
 pub(crate) struct Core {
     pub(crate) engine: Mutex<Engine>,
     pub(crate) lines: Arc<Lines>,
+    pub(crate) lock_cells: LockCells,
     pub(crate) waiter: Arc<dyn Waiter>,
-    /// The node's own thread sleeps on the waiter, or is about to.
-    pub(crate) server_asleep: AtomicBool,
+    /// How the node's own thread sleeps on the waiter, or is about to.
+    pub(crate) server: AtomicU8,
+    /// Program threads that are parked: the port must not stay disarmed meanwhile.
+    pub(crate) parked: AtomicU32,
+    /// Some task has waited on an executor of its own, which never drives.
+    pub(crate) awaited: AtomicBool,
+    /// How often program threads have driven since the node's own thread looked last; roughly, for
+    /// lost counts do no harm.
+    pub(crate) driven: AtomicU32,
     pub(crate) sleeps: AtomicU64,
     pub(crate) closing: AtomicBool,
     /// One multi-line atomic at a time may pin frames, so that two cannot starve each other of them.
@@ -46,9 +65,23 @@ impl fmt::Debug for Core {
 }
 
 /// Spins between looks at the clock, which costs as much as several turns.
-const SPINS_PER_LOOK: u32 = 16;
+const SPINS_PER_LOOK: u32 = 4;
+/// Turns without anything to do before others may have the engine.
+const TURNS_PER_LOCK: u32 = 4;
 /// Nobody sleeps longer than this without a look around: a net under the wake-up protocol.
 const NAP: Duration = Duration::from_millis(500);
+/// How often the node's own thread looks around while the program drives: rarely enough to cost the
+/// program under a hundredth of a processor, often enough that a peer hardly notices.
+const DOZE: Duration = Duration::from_micros(500);
+/// Driving so often in that time is driving all the time.
+const DENSE: u32 = 40;
+
+/// The node's own thread is awake: it drives.
+pub(crate) const AWAKE: u8 = 0;
+/// It sleeps until the armed port wakes it.
+const DEEP: u8 = 1;
+/// It sleeps until its next look around; the port need not be armed.
+const DOZING: u8 = 2;
 
 impl Core {
     /// The engine, waiting for whoever has it.
@@ -75,13 +108,56 @@ impl Core {
         let mut engine = self.engine();
         let result = act(&mut engine);
         engine.post();
-        self.rearm(&mut engine);
+        self.driven(&mut engine);
         result
     }
 
-    /// Arms the port again if the node's own thread sleeps on it.
-    fn rearm(&self, engine: &mut Engine) {
-        while self.server_asleep.load(Ordering::SeqCst) && !engine.armed && engine.arm() {
+    /// This thread has driven and goes back to its program.
+    fn driven(&self, engine: &mut Engine) {
+        if self.may_leave() || engine.armed {
+            return;
+        }
+        self.arm(engine);
+        // Most of the time is over when the first arms were long ago; then this is no dense driving.
+        if self.driven.load(Ordering::Relaxed) >= DENSE {
+            let dense = engine.deep_since.is_some_and(|since| since.elapsed() < DOZE);
+            engine.deep_since = Some(Instant::now());
+            if dense {
+                self.waiter.wake(); // it finds that the program drives, and dozes
+            } else {
+                self.driven.store(0, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Whether a thread that has driven may leave the port disarmed. Counts that it has driven.
+    fn may_leave(&self) -> bool {
+        let driven = self.driven.load(Ordering::Relaxed);
+        self.driven.store(driven.saturating_add(1), Ordering::Relaxed);
+        match self.server.load(Ordering::SeqCst) {
+            AWAKE => true,
+            DOZING => !self.somebody_waits(),
+            _ => false,
+        }
+    }
+
+    /// Whether what arrives may be for somebody who does not drive.
+    fn somebody_waits(&self) -> bool {
+        self.parked.load(Ordering::SeqCst) > 0 || self.awaited.load(Ordering::SeqCst)
+    }
+
+    /// A task waits for an operation and its executor goes on to other things.
+    #[cold]
+    pub(crate) fn awaits(&self) {
+        if !self.awaited.load(Ordering::Relaxed) {
+            self.awaited.store(true, Ordering::SeqCst);
+        }
+        self.drove();
+    }
+
+    /// Arms the port, and turns as long as there is something to do instead.
+    fn arm(&self, engine: &mut Engine) {
+        while !engine.armed && engine.arm() {
             engine.turn();
         }
     }
@@ -91,8 +167,9 @@ impl Core {
         let mut spun = 0_u32;
         let mut since: Option<Instant> = None;
         while !done() {
-            let busy = self.try_engine().is_some_and(|mut engine| engine.turn());
-            if busy {
+            let turn =
+                |mut engine: MutexGuard<'_, Engine>| (0..TURNS_PER_LOCK).any(|_| engine.turn());
+            if self.try_engine().is_some_and(turn) {
                 since = None;
                 continue;
             }
@@ -109,11 +186,10 @@ impl Core {
         }
     }
 
-    /// Stops driving: from now on whatever arrives must wake the node's own thread, if it sleeps.
-    fn hand_over(&self) {
-        if self.server_asleep.load(Ordering::SeqCst) {
-            let mut engine = self.engine();
-            self.rearm(&mut engine);
+    /// As [`driven`](Self::driven), without the engine.
+    fn drove(&self) {
+        if !self.may_leave() {
+            self.driven(&mut self.engine());
         }
     }
 
@@ -131,15 +207,68 @@ impl Core {
             if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
                 return output;
             }
-            self.drive(
-                || parker.notified.load(Ordering::Acquire),
-                || {
-                    self.hand_over();
-                    self.sleeps.fetch_add(1, Ordering::Relaxed);
-                    parker.park();
-                },
-            );
-            self.hand_over();
+            self.drive(|| parker.notified.load(Ordering::Acquire), || self.park(parker));
+            self.drove();
+        }
+    }
+
+    /// Waits for an operation, driving. What [`block_on`](Self::block_on) does, without a future.
+    pub(crate) fn wait_for(&self, slot: &Slot, parker: &Arc<Parker>, waker: &Waker) {
+        let sleep = || {
+            parker.notified.store(false, Ordering::SeqCst);
+            if !slot.watch(waker) {
+                self.park(parker);
+            }
+        };
+        self.drive(|| slot.outcome().is_some(), sleep);
+        self.drove();
+    }
+
+    /// Parks this thread, which drives no more: whatever arrives must wake the node's own thread.
+    fn park(&self, parker: &Parker) {
+        self.parked.fetch_add(1, Ordering::SeqCst);
+        if self.server.load(Ordering::SeqCst) != AWAKE {
+            self.arm(&mut self.engine());
+        }
+        self.sleeps.fetch_add(1, Ordering::Relaxed);
+        parker.park();
+        self.parked.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Sleeps, as the node's own thread, until there is something for it to do.
+    fn sleep(&self) {
+        while self.driven.swap(0, Ordering::Relaxed) >= DENSE && !self.closing() {
+            self.server.store(DOZING, Ordering::SeqCst);
+            if self.somebody_waits() {
+                break; // whoever waits from now on sees that the port is to be armed
+            }
+            self.nap(DOZE);
+            self.server.store(AWAKE, Ordering::SeqCst);
+            if let Some(mut engine) = self.try_engine() {
+                engine.turn();
+            }
+        }
+        self.server.store(DEEP, Ordering::SeqCst);
+        let quiet = {
+            let mut engine = self.engine();
+            engine.probe();
+            engine.deep_since = Some(Instant::now());
+            !engine.turn() && !engine.arm()
+        };
+        if quiet {
+            self.nap(NAP);
+        }
+        self.server.store(AWAKE, Ordering::SeqCst);
+    }
+
+    fn closing(&self) -> bool {
+        self.closing.load(Ordering::SeqCst)
+    }
+
+    fn nap(&self, time: Duration) {
+        if !self.closing() {
+            self.sleeps.fetch_add(1, Ordering::Relaxed);
+            self.waiter.wait(Some(time));
         }
     }
 }
@@ -153,22 +282,13 @@ pub(crate) fn tick() {
 
 /// The node's own thread: serves peers while no program thread does, and alone sleeps on the port.
 pub(crate) fn serve(core: &Core) {
-    core.drive(
-        || core.closing.load(Ordering::Acquire),
-        || {
-            core.server_asleep.store(true, Ordering::SeqCst);
-            let quiet = {
-                let mut engine = core.engine();
-                engine.probe();
-                !engine.turn() && !engine.arm()
-            };
-            if quiet && !core.closing.load(Ordering::SeqCst) {
-                core.sleeps.fetch_add(1, Ordering::Relaxed);
-                core.waiter.wait(Some(NAP));
-            }
-            core.server_asleep.store(false, Ordering::SeqCst);
-        },
-    );
+    let needless = || core.driven.load(Ordering::Relaxed) >= DENSE;
+    while !core.closing() {
+        core.drive(|| core.closing() || needless(), || core.sleep());
+        if !core.closing() {
+            core.sleep();
+        }
+    }
 }
 
 /// Wakes the thread of a session that waits in [`Core::block_on`].

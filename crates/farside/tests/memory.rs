@@ -46,6 +46,10 @@ everywhere! {
     locks_exclude_and_order
     lock_errors_are_typed
     a_cycle_of_locks_has_a_victim
+    more_nodes_than_configured_are_refused
+    v18_locked_lines_do_not_fill_a_cache
+    an_atomic_too_large_for_the_cache_is_refused
+    a_node_without_memory_of_its_own_takes_part
 }
 
 fn config(name: &str) -> Config {
@@ -322,4 +326,80 @@ fn a_cycle_of_locks_has_a_victim(make: &Make) {
         threads.into_iter().map(|thread| thread.join().unwrap()).sum()
     });
     assert_eq!(victims, 1);
+}
+
+fn more_nodes_than_configured_are_refused(make: &Make) {
+    let mut config = config("crowded");
+    config.limits.nodes_max = 2;
+    let nodes =
+        [Node::create_on(&config, make()).unwrap(), Node::join_on(&config, make()).unwrap()];
+    let error = Node::join_on(&config, make()).unwrap_err();
+    assert_eq!(error.code, ErrorCode::ClusterFull, "{error}");
+    let mut session = nodes[0].session().unwrap();
+    let address = session.alloc_on(8, NodeId(1)).unwrap();
+    session.write_u64(address, 1).unwrap();
+    session.fence().unwrap();
+    assert_eq!(nodes[1].session().unwrap().read_u64(address), Ok(1), "the others go on");
+}
+
+/// V18: an advisory lock pins nothing, so that a session can hold more locks than the cache has
+/// frames, and still reads and writes under all of them.
+fn v18_locked_lines_do_not_fill_a_cache(make: &Make) {
+    const LINE: u64 = 512;
+    let config = Config { cache_bytes: 1 << 20, ..config("locked") };
+    let first = Node::create_on(&config, make()).unwrap();
+    let second = Node::join_on(&config, make()).unwrap();
+    let mut session = second.session().unwrap();
+    let lines = config.limits.locks_per_session_max.min(4 * (config.cache_bytes / LINE) as u32);
+    let address = session.alloc_on(u64::from(lines) * LINE, first.id()).unwrap();
+    let line = |number: u32| address.checked_add(u64::from(number) * LINE).unwrap();
+    for number in 0..lines {
+        session.lock_write(line(number), LINE).unwrap().keep();
+        session.write_u64(line(number), number.into()).unwrap();
+    }
+    for number in 0..lines {
+        assert_eq!(session.read_u64(line(number)), Ok(number.into()));
+    }
+    let full = session.lock_write(line(0).checked_add(8).unwrap(), 8).map(|guard| guard.token());
+    assert!(full.is_err(), "{full:?}");
+    for number in 0..lines {
+        session.unlock(line(number), LINE).unwrap();
+    }
+    let mut other = first.session().unwrap();
+    for number in 0..lines {
+        assert_eq!(
+            other.lock_read(line(number), 8).unwrap().read_u64(line(number)),
+            Ok(number.into())
+        );
+    }
+}
+
+fn an_atomic_too_large_for_the_cache_is_refused(make: &Make) {
+    let config = Config { cache_bytes: 1 << 20, ..config("large") };
+    let first = Node::create_on(&config, make()).unwrap();
+    let second = Node::join_on(&config, make()).unwrap();
+    let mut session = second.session().unwrap();
+    let bytes = 2 << 20;
+    let address = session.alloc_on(bytes, first.id()).unwrap();
+    let mut out = vec![1; bytes as usize];
+    let refused = session.write_atomic(address, &out);
+    assert_eq!(code(refused), ErrorCode::CacheFull);
+    assert_eq!(code(session.read_atomic(address, &mut out)), ErrorCode::CacheFull);
+    session.read(address, &mut out).unwrap();
+    assert!(out.iter().all(|byte| *byte == 0), "nothing of it was written");
+    session.write_atomic(address, &[3; 2048]).unwrap();
+    session.read_atomic(address, &mut out[..2048]).unwrap();
+    assert_eq!(out[..2048], [3; 2048]);
+}
+
+fn a_node_without_memory_of_its_own_takes_part(make: &Make) {
+    let first = Node::create_on(&config("diskless"), make()).unwrap();
+    let second = Node::join_on(&Config { memory_bytes: 0, ..config("diskless") }, make()).unwrap();
+    let mut session = second.session().unwrap();
+    assert_eq!(code(session.alloc_on(64, second.id())), ErrorCode::OutOfMemory);
+    let address = session.alloc(64).unwrap();
+    assert_eq!(address.home(), first.id());
+    session.write_u64(address, 4).unwrap();
+    session.fence().unwrap();
+    assert_eq!(first.session().unwrap().read_u64(address), Ok(4));
 }

@@ -1,0 +1,33 @@
+//! Seeded defects of the runtime, to test the tests. Only under `--cfg canary`.
+
+/// A defect that the nodes of a thread can be given.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(not(canary), expect(unreachable_pub, reason = "public for tests of tests alone"))]
+pub enum Mutant {
+    /// V16: a fence, and so every lock and atomic, waits for nothing.
+    FenceReturnsAtOnce,
+}
+
+#[cfg(canary)]
+thread_local! {
+    static PLANTED: std::cell::Cell<Option<Mutant>> = const { std::cell::Cell::new(None) };
+}
+
+/// Plants a defect in whatever sessions do on this thread from now on.
+#[cfg(canary)]
+pub fn plant(mutant: Option<Mutant>) {
+    PLANTED.set(mutant);
+}
+
+/// Whether this thread has the defect.
+#[cfg(canary)]
+pub(crate) fn is(mutant: Mutant) -> bool {
+    PLANTED.get() == Some(mutant)
+}
+
+/// Nobody has a defect.
+#[cfg(not(canary))]
+#[inline(always)]
+pub(crate) const fn is(_: Mutant) -> bool {
+    false
+}

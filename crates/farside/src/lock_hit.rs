@@ -1,0 +1,379 @@
+//! The hit path of locks: a lock is one compare-and-swap on the caller's thread, and so is its unlock.
+//! No machine, mutex, system call or allocation.
+//!
+//! The lock machine lends lines that nobody is at (`farside_protocol::lock`, "Loans"); the engine puts
+//! a loan into the cell of its line, sessions lock and unlock there, one at a time, and the engine
+//! takes the loan back before the machine hears of anything that names the line. A second reader, a
+//! conflict, an upgrade: whatever finds the lock held goes through the engine, and so ends the loan.
+//!
+//! | what | who changes it | when |
+//! | --- | --- | --- |
+//! | a state's `LENT` | the engine alone | `lend` sets it, `take_back` clears it |
+//! | a state's `HELD` and count | any session, by compare-and-swap | `lock` and `unlock`, only while lent |
+//! | | the engine | with `LENT` |
+//! | a cell's holder | the session that raised the count | once, right after it did |
+//! | | the engine | `lend` clears it |
+//! | a cell's line, token, end, bytes | the engine alone | `lend`, while nothing is lent |
+//! | a cell's first count, candidate | the engine alone, which alone reads them | any time |
+//!
+//! **No state comes twice.** Each grant and each loan raises the count, which has 62 bits: centuries of
+//! grants. So when a compare-and-swap of a state succeeds, nothing has happened to the cell since the
+//! state was loaded, and what was read of it in between belongs to this loan. (Who holds is kept beside
+//! the state, not in it, to leave the count these bits.)
+//!
+//! **No holder is lost.** The state is changed by read-modify-writes alone, so `take_back` sees whether
+//! the lock is held at that moment. Then the session that holds it has raised the count and is about to
+//! say who it is, or has: `take_back` waits for this one store, as others wait for a copy under a
+//! tag's busy bit. A holder that was told for an earlier grant of the loan has another stamp; those
+//! of earlier loans are cleared.
+//!
+//! **Nobody unlocks twice.** A session that finds itself as the holder of the state's count is the one
+//! that holds; only itself and the engine end that. When its compare-and-swap fails, the engine has
+//! taken the loan back, and the lock is in the machine.
+//!
+//! **Order.** Locking takes part in what the former holder released, also when that went through the
+//! engine: the state is lent by a release store, after the machine has seen the unlock.
+
+use crate::hit::pause;
+use farside_base::LineAddress;
+use farside_protocol::lock::{Loan, Mode, Range};
+
+use std::sync::Arc;
+// Counters that order nothing: no part of what is searched.
+use std::sync::atomic::AtomicU64 as Count;
+use std::sync::atomic::Ordering::Relaxed;
+
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicU64, Ordering};
+#[cfg(shuttle)]
+use shuttle::sync::atomic::{AtomicU64, Ordering};
+#[cfg(not(any(loom, shuttle)))]
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How many lines of a node can be lent at a time; one per hash value.
+pub(crate) const CELLS: usize = 4_096;
+
+/// How many times more a line must be unlocked before it is lent again, when somebody wanted what was
+/// held on its last loan.
+const UNLOCKS_IN_DISPUTE: u64 = 7;
+const UNLOCKS_MASK: u64 = 63;
+
+const LENT: u64 = 1;
+const HELD: u64 = 2;
+/// One of the count.
+const COUNT: u64 = 4;
+
+const STAMP_SHIFT: u32 = 54;
+const TOLD: u64 = 1 << 53;
+const SESSION_SHIFT: u32 = 33;
+const SESSION_MASK: u64 = 0xf_ffff;
+const WRITE: u64 = 1 << 32;
+const START_SHIFT: u32 = 16;
+const OFFSET_MASK: u64 = 0xffff;
+
+const _: () = assert!(UNLOCKS_IN_DISPUTE <= UNLOCKS_MASK);
+const _: () = assert!(farside_base::LineSize::MIN.bytes() as u64 == UNLOCKS_MASK + 1);
+const _: () = assert!(farside_base::LineSize::MAX.bytes() as u64 == OFFSET_MASK + 1);
+const _: () = assert!((farside_base::Limits::DEFAULT.sessions_max as u64) < SESSION_MASK);
+
+/// What a session's place in the engine's table is called here.
+pub(crate) type Place = u32;
+
+/// A lock on loan.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Held {
+    /// The session's place.
+    pub(crate) place: Place,
+    /// Which bytes of the line.
+    pub(crate) range: Range,
+    /// What for.
+    pub(crate) mode: Mode,
+}
+
+impl Held {
+    /// In one word, stamped with the end of the grant's count.
+    #[inline(always)]
+    fn word(self, state: u64) -> u64 {
+        let Range { start, bytes } = self.range;
+        (state / COUNT) << STAMP_SHIFT
+            | TOLD
+            | u64::from(self.place) << SESSION_SHIFT
+            | if self.mode == Mode::Write { WRITE } else { 0 }
+            | u64::from(start) << START_SHIFT
+            | u64::from(bytes - 1)
+    }
+
+    /// Who was told to hold in `state`, if it is that grant's.
+    fn of_word(word: u64, state: u64) -> Option<Self> {
+        if word & TOLD == 0 || word >> STAMP_SHIFT << STAMP_SHIFT != (state / COUNT) << STAMP_SHIFT
+        {
+            return None;
+        }
+        Some(Self {
+            place: (word >> SESSION_SHIFT & SESSION_MASK) as Place,
+            range: Range {
+                start: (word >> START_SHIFT & OFFSET_MASK) as u32,
+                bytes: (word & OFFSET_MASK) as u32 + 1,
+            },
+            mode: if word & WRITE == 0 { Mode::Read } else { Mode::Write },
+        })
+    }
+}
+
+/// What is taken back of a loan.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Returned {
+    /// How many tokens were used.
+    pub(crate) used: u32,
+    /// Who holds the lock, with the last of them.
+    pub(crate) held: Option<Held>,
+}
+
+/// One line of the processor's cache, for one line that is lent.
+#[repr(align(64))]
+#[derive(Debug)]
+struct Cell {
+    /// `LENT`, `HELD` and the count.
+    state: AtomicU64,
+    /// Which line; zero before the first loan.
+    line: AtomicU64,
+    /// What makes the token of a grant when its count is added, wrapping.
+    token: AtomicU64,
+    /// The state's count after the last grant of the loan.
+    end: AtomicU64,
+    /// Bytes of the line that can be locked.
+    bytes: AtomicU64,
+    holder: AtomicU64,
+    /// The count when the loan began.
+    first: AtomicU64,
+    /// The line that was unlocked last without being lent; in its low bits, how many times more it must
+    /// be before it is.
+    candidate: AtomicU64,
+}
+
+impl Cell {
+    fn new() -> Self {
+        let zero = || AtomicU64::new(0);
+        Self {
+            state: zero(),
+            line: zero(),
+            token: zero(),
+            end: zero(),
+            bytes: zero(),
+            holder: zero(),
+            first: zero(),
+            candidate: zero(),
+        }
+    }
+
+    /// Engine: ends the loan, if there is one.
+    fn take_back(&self) -> Option<Returned> {
+        if self.state.load(Ordering::Relaxed) & LENT == 0 {
+            return None;
+        }
+        let state = self.state.fetch_and(!(LENT | HELD), Ordering::AcqRel);
+        let used = state / COUNT - self.first.load(Ordering::Relaxed);
+        let held = (state & HELD != 0).then(|| self.holder_of(state));
+        if held.is_some() {
+            let line = self.line.load(Ordering::Relaxed);
+            self.candidate.store(line | UNLOCKS_IN_DISPUTE, Ordering::Relaxed);
+        }
+        Some(Returned { used: used as u32, held })
+    }
+
+    /// The holder of a state that was held, who may be about to say so.
+    fn holder_of(&self, state: u64) -> Held {
+        let mut tries = 0_u32;
+        loop {
+            if let Some(held) = Held::of_word(self.holder.load(Ordering::Acquire), state) {
+                return held;
+            }
+            tries += 1;
+            pause(tries);
+        }
+    }
+}
+
+/// The lines of a node that are lent. Clones share them.
+#[derive(Clone, Debug)]
+pub(crate) struct LockCells(Arc<[Cell]>);
+
+impl LockCells {
+    /// Nothing is lent.
+    pub(crate) fn new(cells: usize) -> Self {
+        Self((0..cells.next_power_of_two()).map(|_| Cell::new()).collect::<Vec<_>>().into())
+    }
+
+    #[inline(always)]
+    fn cell(&self, line: LineAddress) -> &Cell {
+        let hash = (line.to_bits() >> 6).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        &self.0[hash as usize & (self.0.len() - 1)]
+    }
+
+    /// Session: locks a range of a lent line that nobody holds; the token. The caller does not wait.
+    #[inline(always)]
+    pub(crate) fn lock(&self, line: LineAddress, held: Held) -> Option<u64> {
+        let cell = self.cell(line);
+        let seen = cell.state.load(Ordering::Acquire);
+        let Range { start, bytes } = held.range;
+        if seen & (LENT | HELD) != LENT
+            || cell.line.load(Ordering::Relaxed) != line.to_bits()
+            || seen >= cell.end.load(Ordering::Relaxed)
+            || u64::from(start) + u64::from(bytes) > cell.bytes.load(Ordering::Relaxed)
+        {
+            return None;
+        }
+        let token = cell.token.load(Ordering::Relaxed).wrapping_add(seen / COUNT);
+        let now = (seen | HELD) + COUNT;
+        cell.state.compare_exchange(seen, now, Ordering::SeqCst, Ordering::Relaxed).ok()?;
+        cell.holder.store(held.word(now), Ordering::Release);
+        Some(token)
+    }
+
+    /// Session: unlocks exactly what it holds on loan; false when it holds no such thing (any more).
+    #[inline(always)]
+    pub(crate) fn unlock(&self, line: LineAddress, held: Held) -> bool {
+        let cell = self.cell(line);
+        let seen = cell.state.load(Ordering::Relaxed);
+        seen & (LENT | HELD) == LENT | HELD
+            && cell.line.load(Ordering::Relaxed) == line.to_bits()
+            && cell.holder.load(Ordering::Relaxed) == held.word(seen)
+            && cell
+                .state
+                .compare_exchange(seen, seen & !HELD, Ordering::SeqCst, Ordering::Relaxed)
+                .is_ok()
+    }
+
+    /// Engine: whether a line that was just let go of should be lent: when it was also the last of its
+    /// cell to be let go of, so that lines used once cost no loans, and some times more where sessions
+    /// dispute it; and when nobody holds the lock of the line that has the cell now.
+    pub(crate) fn wants(&self, line: LineAddress) -> bool {
+        let cell = self.cell(line);
+        let candidate = cell.candidate.load(Ordering::Relaxed);
+        if candidate == line.to_bits() {
+            return cell.state.load(Ordering::Relaxed) & HELD == 0;
+        }
+        let again = candidate & !UNLOCKS_MASK == line.to_bits();
+        let next = if again { candidate - 1 } else { line.to_bits() };
+        cell.candidate.store(next, Ordering::Relaxed);
+        false
+    }
+
+    /// Engine: ends the loan that has the cell of `line`, whatever line it is of.
+    pub(crate) fn make_room(&self, line: LineAddress) -> Option<(LineAddress, Returned)> {
+        let cell = self.cell(line);
+        let returned = cell.take_back()?;
+        LineAddress::from_bits(cell.line.load(Ordering::Relaxed)).map(|line| (line, returned))
+    }
+
+    /// Engine: lends a line, in a cell where nothing is lent.
+    pub(crate) fn lend(&self, line: LineAddress, loan: Loan) {
+        let cell = self.cell(line);
+        let count = cell.state.load(Ordering::Relaxed) / COUNT + 1;
+        debug_assert_eq!(cell.state.load(Ordering::Relaxed) & (LENT | HELD), 0, "lent already");
+        cell.line.store(line.to_bits(), Ordering::Relaxed);
+        cell.token.store(loan.first.0.wrapping_sub(count), Ordering::Relaxed);
+        cell.end.store((count + u64::from(loan.tokens)) * COUNT, Ordering::Relaxed);
+        cell.bytes.store(loan.bytes.into(), Ordering::Relaxed);
+        cell.first.store(count, Ordering::Relaxed);
+        cell.candidate.store(0, Ordering::Relaxed);
+        cell.holder.store(0, Ordering::Relaxed);
+        cell.state.store((count * COUNT) | LENT, Ordering::Release);
+    }
+
+    /// Engine: ends the loan of a line, if it is lent.
+    pub(crate) fn take_back(&self, line: LineAddress) -> Option<Returned> {
+        let cell = self.cell(line);
+        if cell.line.load(Ordering::Relaxed) != line.to_bits() {
+            return None;
+        }
+        cell.take_back()
+    }
+
+    /// Engine: the lines that are lent, in no particular order; for the rare sweeps.
+    pub(crate) fn lent(&self) -> impl Iterator<Item = LineAddress> + '_ {
+        let lent = |cell: &&Cell| cell.state.load(Ordering::Relaxed) & LENT != 0;
+        let line = |cell: &Cell| LineAddress::from_bits(cell.line.load(Ordering::Relaxed));
+        self.0.iter().filter(lent).filter_map(line)
+    }
+
+    /// Engine: whether a line is lent and its lock held, perhaps by this session. Certain for a session
+    /// that locks nothing meanwhile.
+    pub(crate) fn may_be_held_by(&self, line: LineAddress, place: Place) -> bool {
+        let cell = self.cell(line);
+        let state = cell.state.load(Ordering::Acquire);
+        let word = cell.holder.load(Ordering::Relaxed);
+        state & HELD != 0 && Held::of_word(word, state).is_none_or(|held| held.place == place)
+    }
+}
+
+/// How many locks a session holds, counted by whoever knows.
+#[derive(Debug, Default)]
+pub(crate) struct LockCounts {
+    /// Session: locks it was granted on loan.
+    pub(crate) hits: Count,
+    /// Session: locks it unlocked on loan.
+    unlocks: Count,
+    /// Engine: its locks on loan that have become the machine's.
+    taken: Count,
+    /// Engine: its locks and requests in the machine, less those taken; wrapping.
+    others: Count,
+}
+
+impl LockCounts {
+    /// Session: one more lock on loan.
+    #[inline(always)]
+    pub(crate) fn locked(&self) {
+        add_one(&self.hits);
+    }
+
+    /// Session: one less.
+    #[inline(always)]
+    pub(crate) fn unlocked(&self) {
+        add_one(&self.unlocks);
+    }
+
+    /// Locks held and awaited, on loan or not. Certain for the session's own thread.
+    #[inline(always)]
+    pub(crate) fn all(&self) -> u64 {
+        self.hits_less_unlocks().wrapping_add(self.others.load(Relaxed))
+    }
+
+    /// Engine, for the session's own thread: locks held on loan.
+    pub(crate) fn on_loan(&self) -> u64 {
+        self.hits_less_unlocks().wrapping_sub(self.taken.load(Relaxed))
+    }
+
+    #[inline(always)]
+    fn hits_less_unlocks(&self) -> u64 {
+        self.hits.load(Relaxed).wrapping_sub(self.unlocks.load(Relaxed))
+    }
+
+    /// Engine: a lock on loan is the machine's now, so that [`all`](Self::all) stays as it is.
+    pub(crate) fn took(&self) {
+        add_one(&self.taken);
+    }
+
+    /// Engine: how many locks and requests the machine counts for the session.
+    pub(crate) fn set_machine(&self, locks: u32) {
+        self.others.store(u64::from(locks).wrapping_sub(self.taken.load(Relaxed)), Relaxed);
+    }
+}
+
+/// For counts that one thread at a time changes.
+#[inline(always)]
+fn add_one(count: &Count) {
+    count.store(count.load(Relaxed).wrapping_add(1), Relaxed);
+}
+
+/// Makes locking and unlocking order like a fence: later reads do not come before earlier writes. On
+/// x86 the compare-and-swap does.
+#[inline(always)]
+pub(crate) fn order() {
+    #[cfg(not(target_arch = "x86_64"))]
+    std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+}
+
+#[cfg(test)]
+#[path = "lock_hit_tests.rs"]
+mod tests;

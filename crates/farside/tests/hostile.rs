@@ -1,0 +1,252 @@
+//! Peers that speak another version, junk, or break the protocol: a typed error for them, and
+//! nobody else notices. The bad peer is a sound node whose fabric changes what it says.
+
+use farside::{Config, ErrorCode, Node, NodeId};
+use farside_base::{
+    Capabilities, Completion, LinkId, Operation, Receive, ReceiveQueueId, RegionId, RegionToken,
+    RemoteRegionId, Source, Work,
+};
+use farside_fabric::{
+    Fabric, FabricError, LinkEvent, MemFabric, Port, PortSpec, Posted, Region, RegionSpec, Waiter,
+};
+use farside_fabric_shm::ShmFabric;
+use farside_protocol::member::{Join, PROTOCOL_VERSION};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// What a [`Liar`] does to what its node sends.
+type Lie = fn(&mut Vec<u8>);
+
+fn honest(_: &mut Vec<u8>) {}
+
+/// Changes hellos always, messages from the moment that `lies` is not zero: so many.
+struct Liar {
+    inner: Arc<dyn Fabric>,
+    hello: Lie,
+    message: Lie,
+    lies: Arc<AtomicU32>,
+}
+
+struct LiarPort {
+    inner: Box<dyn Port>,
+    hello: Lie,
+    message: Lie,
+    lies: Arc<AtomicU32>,
+}
+
+impl Fabric for Liar {
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+    fn register(&self, spec: &RegionSpec) -> Result<Region, FabricError> {
+        self.inner.register(spec)
+    }
+    fn deregister(&self, region: RegionId) -> Result<(), FabricError> {
+        self.inner.deregister(region)
+    }
+    fn open(&self, spec: &PortSpec) -> Result<Box<dyn Port>, FabricError> {
+        let lies = Arc::clone(&self.lies);
+        let inner = self.inner.open(spec)?;
+        Ok(Box::new(LiarPort { inner, hello: self.hello, message: self.message, lies }))
+    }
+}
+
+impl Port for LiarPort {
+    fn post(&mut self, work: &[Work<'_>]) -> Posted {
+        if let [
+            Work {
+                operation: Operation::Send { source: Source::Inline(bytes), immediate }, ..
+            },
+        ] = work
+            && self.lies.load(Ordering::SeqCst) > 0
+        {
+            let mut lie = bytes.to_vec();
+            (self.message)(&mut lie);
+            self.lies.fetch_sub(1, Ordering::SeqCst);
+            let source = Source::Inline(&lie);
+            let immediate = *immediate;
+            return self
+                .inner
+                .post(&[Work { operation: Operation::Send { source, immediate }, ..work[0] }]);
+        }
+        self.inner.post(work)
+    }
+    fn connect(
+        &mut self,
+        to: &str,
+        hello: &[u8],
+        receives: ReceiveQueueId,
+    ) -> Result<LinkId, FabricError> {
+        let mut lie = hello.to_vec();
+        (self.hello)(&mut lie);
+        self.inner.connect(to, &lie, receives)
+    }
+    fn post_receives(&mut self, receives: &[Receive]) -> Posted {
+        self.inner.post_receives(receives)
+    }
+    fn poll(&mut self, out: &mut [Completion]) -> usize {
+        self.inner.poll(out)
+    }
+    fn link_events(&mut self, out: &mut Vec<LinkEvent>) {
+        self.inner.link_events(out);
+    }
+    fn arm(&mut self) -> bool {
+        self.inner.arm()
+    }
+    fn disarm(&mut self) {
+        self.inner.disarm();
+    }
+    fn waiter(&self) -> Arc<dyn Waiter> {
+        self.inner.waiter()
+    }
+    fn create_receive_queue(&mut self, depth: usize) -> Result<ReceiveQueueId, FabricError> {
+        self.inner.create_receive_queue(depth)
+    }
+    fn accept(
+        &mut self,
+        link: LinkId,
+        reply: &[u8],
+        receives: ReceiveQueueId,
+    ) -> Result<(), FabricError> {
+        self.inner.accept(link, reply, receives)
+    }
+    fn refuse(&mut self, link: LinkId, reason: &[u8]) -> Result<(), FabricError> {
+        self.inner.refuse(link, reason)
+    }
+    fn import(&mut self, link: LinkId, token: &RegionToken) -> Result<RemoteRegionId, FabricError> {
+        self.inner.import(link, token)
+    }
+    fn close(&mut self, link: LinkId) {
+        self.inner.close(link);
+    }
+    fn path(&self, link: LinkId) -> String {
+        self.inner.path(link)
+    }
+}
+
+/// Makes the fabrics of nodes that can reach each other.
+type Make = dyn Fn() -> Arc<dyn Fabric>;
+
+fn on_mem_and_shm(test: impl Fn(&Make, &str)) {
+    let mem: Arc<dyn Fabric> = Arc::new(MemFabric::new());
+    test(&move || Arc::clone(&mem), "mem");
+    test(&|| Arc::new(ShmFabric::new().unwrap()), "shm");
+}
+
+fn config(name: &str, fabric: &str) -> Config {
+    let name = format!("{name}-{fabric}-{}", std::process::id());
+    Config { memory_bytes: 4 << 20, cache_bytes: 8 << 20, ..Config::new(name) }
+}
+
+fn liar(inner: Arc<dyn Fabric>, hello: Lie, message: Lie) -> (Arc<dyn Fabric>, Arc<AtomicU32>) {
+    let lies = Arc::new(AtomicU32::new(0));
+    (Arc::new(Liar { inner, hello, message, lies: Arc::clone(&lies) }), lies)
+}
+
+/// A sound node can join, and the memory of the first works.
+fn assert_undisturbed(first: &Node, config: &Config, make: &Make) {
+    let second = Node::join_on(config, make()).unwrap();
+    first.wait_for_members(2, Duration::from_secs(10)).unwrap();
+    let mut session = first.session().unwrap();
+    let address = session.alloc_on(64, second.id()).unwrap();
+    session.write_u64(address, 5).unwrap();
+    session.fence().unwrap();
+    assert_eq!(second.session().unwrap().read_u64(address), Ok(5));
+}
+
+/// Where the version of a hello is, and so what a peer of another version would send.
+fn other_version(hello: &mut [u8]) {
+    let join = |version| {
+        let cluster = String::new();
+        let incarnation = farside_base::Incarnation(0);
+        Join { version, cluster, limits: 0, incarnation, home_bytes: 0 }.encode()
+    };
+    let (ours, theirs) = (join(PROTOCOL_VERSION), join(PROTOCOL_VERSION + 1));
+    for at in (0..ours.len()).filter(|at| ours[*at] != theirs[*at]) {
+        hello[at] = theirs[at];
+    }
+}
+
+#[test]
+fn a_peer_of_another_version_is_told_so() {
+    on_mem_and_shm(|make, fabric| {
+        let config = config("version", fabric);
+        let first = Node::create_on(&config, make()).unwrap();
+        let (other, _) = liar(make(), |hello| other_version(hello), honest);
+        let error = Node::join_on(&config, other).unwrap_err();
+        assert_eq!(error.code, ErrorCode::VersionMismatch, "{error}");
+        assert!(error.to_string().contains(&(PROTOCOL_VERSION + 1).to_string()), "{error}");
+        assert_undisturbed(&first, &config, make);
+    });
+}
+
+#[test]
+fn junk_instead_of_a_hello_is_refused() {
+    let lies: [Lie; 4] = [
+        |hello| hello.clear(),
+        |hello| hello.truncate(9),
+        |hello| hello.iter_mut().for_each(|byte| *byte ^= 0x5a),
+        |hello| hello.extend([0; 40]),
+    ];
+    on_mem_and_shm(|make, fabric| {
+        let config = config("junk", fabric);
+        let first = Node::create_on(&config, make()).unwrap();
+        for lie in lies {
+            let error = Node::join_on(&config, liar(make(), lie, honest).0).unwrap_err();
+            assert_eq!(error.code, ErrorCode::ProtocolViolation, "{error}");
+        }
+        assert_undisturbed(&first, &config, make);
+    });
+}
+
+#[test]
+fn a_peer_that_breaks_the_protocol_is_dropped_and_nobody_else() {
+    let lies: [(&str, Lie); 6] = [
+        ("cut", |message| message.truncate(20)),
+        ("empty", |message| message.clear()),
+        ("family", |message| message[0] = 99),
+        ("sequence", |message| message[2] ^= 1),
+        ("credits", |message| message[4] = 200),
+        ("body", |message| message[8..].fill(0xff)),
+    ];
+    on_mem_and_shm(|make, fabric| {
+        for (name, lie) in lies {
+            let config = config(name, fabric);
+            let first = Node::create_on(&config, make()).unwrap();
+            let second = Node::join_on(&config, make()).unwrap();
+            let (bad, armed) = liar(make(), honest, lie);
+            let third = Node::join_on(&config, bad).unwrap();
+            for node in [&first, &second, &third] {
+                node.wait_for_members(3, Duration::from_secs(10)).unwrap();
+            }
+            let mut session = first.session().unwrap();
+            let kept = session.alloc_on(64, NodeId(1)).unwrap();
+            let gone = session.alloc_on(64, third.id()).unwrap();
+            session.write_u64(kept, 7).unwrap();
+            session.fence().unwrap();
+
+            // What the third says next is a lie, to whomever.
+            let mut liar = third.session().unwrap();
+            armed.store(1, Ordering::SeqCst);
+            let answer = liar.read_u64(kept);
+            assert!(answer.is_err() || answer == Ok(7), "{name}: {answer:?}");
+            drop(liar);
+
+            let start = Instant::now();
+            while first.members().iter().filter(|member| member.alive).count() > 2
+                || second.members().iter().filter(|member| member.alive).count() > 2
+            {
+                assert!(start.elapsed() < Duration::from_secs(30), "{name}: {}", first.describe());
+                std::thread::yield_now();
+            }
+            assert_eq!(session.read_u64(kept), Ok(7), "{name}");
+            assert_eq!(second.session().unwrap().read_u64(kept), Ok(7), "{name}");
+            let error = session.read_u64(gone).unwrap_err();
+            assert_eq!(error.code, ErrorCode::NodeLost, "{name}: {error}");
+        }
+    });
+}
