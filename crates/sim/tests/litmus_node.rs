@@ -31,3 +31,28 @@ fn litmus_node_first_half() {
 fn litmus_node_second_half() {
     hold(1, 2);
 }
+
+#[cfg(canary)]
+mod canary {
+    use super::*;
+    use farside::canary::{Mutant, plant};
+
+    /// What was seen and must not be, of all tests whose witness fences forbid.
+    fn forbidden(mutant: Option<Mutant>, runs: u64) -> Option<String> {
+        plant(mutant);
+        let chosen = |name: &str| name.contains("fence");
+        let found = CATALOG.iter().filter(|litmus| chosen(litmus.name)).find_map(|litmus| {
+            let seen = observe(litmus, &mut NodeSubject::new(0), 0, runs).ok()?;
+            Report::new(litmus, "node", MemoryModel::Pso, &seen).holds().err()
+        });
+        plant(None);
+        found
+    }
+
+    #[test]
+    fn canary_v16_fence_returns_at_once() {
+        assert_eq!(forbidden(None, 50), None);
+        let text = forbidden(Some(Mutant::FenceReturnsAtOnce), 400).expect("a forbidden outcome");
+        assert!(text.contains("FORBIDDEN"), "{text}");
+    }
+}

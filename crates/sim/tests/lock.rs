@@ -142,3 +142,38 @@ fn rings_of_two_and_three() {
     let sessions = vec![ring(0, 0, 1), ring(1, 1, 2), ring(2, 2, 0)];
     explore(Setup { homes: vec![0, 1, 2], limits, ..setup(3, sessions) }, 188_765);
 }
+
+#[test]
+fn a_line_is_lent() {
+    let both = [READ, WRITE];
+    let sessions = vec![one(0, 2, &[WRITE]), one(1, 3, &[WRITE])];
+    explore(Setup { loans: 2, ..setup(2, sessions) }, 10_469);
+    let sessions = vec![one(0, 1, &[WRITE]), one(1, 2, &both), one(1, 1, &[WRITE])];
+    explore(Setup { loans: 1, ..setup(2, sessions) }, 52_661);
+    let sessions = vec![one(0, 2, &both).with_close(), one(1, 2, &both).with_close()];
+    explore(Setup { loans: 1, ..setup(2, sessions) }, 83_593);
+    let upgrade = [READ, UPGRADE];
+    explore(Setup { loans: 1, ..setup(2, vec![one(0, 2, &upgrade), one(1, 3, &upgrade)]) }, 28_218);
+}
+
+#[test]
+fn a_line_is_lent_by_those_who_die() {
+    let sessions = vec![one(0, 1, &[WRITE]), one(1, 3, &[WRITE])];
+    explore(Setup { loans: 1, mortal: vec![0, 1], ..setup(2, sessions) }, 6_005);
+    let sessions = vec![one(1, 3, &[WRITE]), one(2, 1, &[WRITE])];
+    explore(Setup { loans: 1, mortal: vec![1], ..setup(3, sessions) }, 8_572);
+}
+
+#[test]
+fn locks_on_loan_are_in_cycles() {
+    let ring = |node, first, second| Plan::in_order(node, lines(&[first, first, second]));
+    let sessions = vec![ring(0, 0, 1), ring(1, 1, 0)];
+    explore(Setup { homes: vec![0, 1], loans: 2, ..setup(2, sessions) }, 95_726);
+}
+
+#[test]
+fn locks_on_loan_count() {
+    let limits = Limits { locks_per_session_max: 1, ..Setup::default().limits };
+    let sessions = vec![Plan::new(0, 4, lines(&[0, 1])), one(1, 1, &[WRITE])];
+    explore(Setup { homes: vec![0, 0], loans: 2, limits, ..setup(2, sessions) }, 114_487);
+}

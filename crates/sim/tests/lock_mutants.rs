@@ -98,3 +98,10 @@ fn canary_lock_among_the_dead() {
     let mutants = [Mutant::DeadStillHold, Mutant::DeadDelegateKeeps];
     finds(Setup { mortal: vec![1], ..setup(3, sessions) }, &mutants);
 }
+
+#[test]
+fn canary_lock_among_loans() {
+    let sessions = vec![one(0, 1, &[WRITE]), one(1, 4, &[WRITE])];
+    let mutants = [Mutant::LoanForgetsHolder, Mutant::LoanTokensAgain, Mutant::LoanWhileHeld];
+    finds(Setup { loans: 1, ..setup(2, sessions) }, &mutants);
+}

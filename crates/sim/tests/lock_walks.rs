@@ -56,9 +56,10 @@ fn any_setup(random: &mut Random) -> Setup {
     let count = random.between(2, 6);
     let sessions = (0..count).map(|_| any_session(random, nodes, lines, kinds)).collect();
     let homes = (0..lines).map(|_| random.below(nodes.into()) as u16).collect();
+    let loans = random.below(6) as u8;
     let mortal = if random.chance(200) { vec![random.below(nodes.into()) as u16] } else { vec![] };
     #[allow(clippy::needless_update, reason = "a planted defect is a field more")]
-    Setup { nodes, homes, sessions, mortal, limits, ..Setup::default() }
+    Setup { nodes, homes, sessions, mortal, loans, limits, ..Setup::default() }
 }
 
 /// Lets things happen in an order drawn from the seed until nothing can.

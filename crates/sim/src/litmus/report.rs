@@ -67,6 +67,11 @@ impl Report {
         witnesses.map(|row| row.seen).sum()
     }
 
+    /// The outcome that the test is about, for people.
+    pub fn witness(&self) -> String {
+        witness_text(self.litmus.witness)
+    }
+
     /// Outcomes that were seen and must not be.
     pub fn forbidden_seen(&self) -> impl Iterator<Item = &Row> {
         let forbidden = |row: &&Row| row.verdict == Verdict::Forbidden && row.seen > 0;

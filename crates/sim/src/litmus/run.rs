@@ -108,6 +108,9 @@ pub struct Pace {
     pub perform_per_mille: u32,
     /// Of a thousand steps, so many disturb; the rest advance the world.
     pub disturb_per_mille: u32,
+    /// So many disturbances come to rest before the threads start, so that variables lie about in all
+    /// states: a program that finds nothing cached hardly shows any order but its own.
+    pub disturbances_before: u32,
     /// After so many steps a run that has not ended is stuck.
     pub steps_max: u64,
 }
@@ -116,8 +119,9 @@ impl Pace {
     /// Now eager threads, now an eager world.
     pub fn draw(random: &mut Random) -> Self {
         Self {
-            perform_per_mille: *random.pick(&[100, 300, 600]),
+            perform_per_mille: *random.pick(&[100, 300, 600, 950]),
             disturb_per_mille: *random.pick(&[0, 20, 100]),
+            disturbances_before: *random.pick(&[0, 4, 16]),
             steps_max: 1_000_000,
         }
     }
@@ -188,6 +192,10 @@ pub fn walk<S: LitmusSubject + ?Sized>(
 ) -> Result<Outcome, Stuck> {
     subject.place(placement).map_err(Stuck)?;
     let pace = Pace::draw(random);
+    for _ in 0..pace.disturbances_before {
+        subject.disturb(random);
+        while subject.advance() {}
+    }
     let threads = litmus.threads.len();
     let mut walk = Walk {
         litmus,

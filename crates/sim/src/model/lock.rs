@@ -13,10 +13,13 @@
 //!   issued when it stood in the queue already;
 //! - who fails with `Deadlock` was the youngest of a cycle while it waited (unless a wait ended other
 //!   than by a grant, and messages from before are still under way: a probe may have passed it);
+//! - a session holds as many locks as it may, whoever granted them, and never more;
 //! - every operation has one result; a try has one when nothing is under way any more;
 //! - no machine finds a message of another to be a violation, and its invariants hold;
 //!
 //! and when nothing is enabled: nobody waits, and no machine believes that anything is held.
+
+mod loan;
 
 use crate::explorer::{Model, Violation};
 use farside_base::{
@@ -27,6 +30,7 @@ use farside_protocol::lock::{
     Range, Request, Token, Wait,
 };
 use farside_protocol::wire::Class;
+use loan::Lent;
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{Hash, Hasher};
 use std::rc::Rc;
@@ -108,6 +112,8 @@ pub struct Setup {
     pub sessions: Vec<Plan>,
     /// The nodes that may die.
     pub mortal: Vec<u16>,
+    /// How often lines may be lent to the hit path of their node.
+    pub loans: u8,
     /// The limits.
     pub limits: Limits,
     /// The defect, if any.
@@ -129,6 +135,7 @@ impl Default for Setup {
             homes: vec![0],
             sessions: Vec::new(),
             mortal: Vec::new(),
+            loans: 0,
             limits,
             #[cfg(canary)]
             mutant: None,
@@ -186,6 +193,10 @@ pub enum Action {
     Die { node: u16 },
     /// A node hears of a death.
     Hear { node: u16, dead: u16 },
+    /// A node lends a line to its hit path.
+    Lend { node: u16, line: usize },
+    /// It takes the line back for no other reason.
+    EndLoan { node: u16, line: usize },
 }
 
 /// Nodes, wires, sessions.
@@ -195,6 +206,9 @@ pub struct System {
     nodes: Vec<Locks>,
     wires: BTreeMap<(u16, u16, Class), VecDeque<Message>>,
     sessions: Vec<Session>,
+    /// What is lent of whose lines, and how often that may still be.
+    lent: BTreeMap<(u16, usize), Lent>,
+    loans: u8,
     /// The greatest token of each kind of grant so far.
     tokens: BTreeMap<(usize, Range, Mode), u64>,
     dead: Vec<u16>,
@@ -213,6 +227,8 @@ impl PartialEq for System {
         self.nodes == other.nodes
             && self.wires == other.wires
             && self.sessions == other.sessions
+            && self.lent == other.lent
+            && self.loans == other.loans
             && self.tokens == other.tokens
             && self.dead == other.dead
             && self.heard == other.heard
@@ -228,6 +244,7 @@ impl Hash for System {
         self.nodes.hash(state);
         self.wires.hash(state);
         self.sessions.hash(state);
+        (&self.lent, self.loans).hash(state);
         self.tokens.hash(state);
         (&self.dead, &self.heard, self.disturbed, &self.broken).hash(state);
     }
@@ -251,6 +268,8 @@ impl System {
             nodes: (0..setup.nodes).map(make).collect(),
             wires: BTreeMap::new(),
             sessions: setup.sessions.iter().map(session).collect(),
+            lent: BTreeMap::new(),
+            loans: setup.loans,
             tokens: BTreeMap::new(),
             dead: Vec::new(),
             heard: Vec::new(),
@@ -335,6 +354,7 @@ impl System {
     /// A step of a node, its effects, and what must hold after it.
     fn step(&mut self, node: u16, event: Event) {
         let mut effects = Effects::new();
+        self.end_loans_before(node, &event);
         let before = self.waits();
         let outcome = self.nodes[usize::from(node)].step(event, &mut effects);
         if let Err(violation) = outcome {
@@ -432,6 +452,9 @@ impl System {
             }
         }
         self.sessions[at].held.push(Hold { line, range, mode });
+        if self.sessions[at].held.len() > self.setup.limits.locks_per_session_max as usize {
+            self.fail(format!("session {at} holds too much"));
+        }
         self.sessions[at].held.sort_by_key(|hold| (hold.line, hold.range, hold.mode));
         let later = self.tokens.iter().any(|((other_line, other_range, other_mode), last)| {
             clash(*other_line, *other_range, *other_mode, line, range, mode) && *last >= token.0
@@ -554,8 +577,11 @@ impl System {
         let operation = OperationId(self.operations);
         let behind = self.waiting_against(choice);
         self.sessions[at].asks -= 1;
-        self.sessions[at].pending =
-            Some(Pending { operation, choice, behind, overtaken: 0, guilty: false });
+        let pending = Pending { operation, choice, behind, overtaken: 0, guilty: false };
+        if let Some(token) = self.lock_on_loan(at, choice) {
+            return self.locked(at, pending, token);
+        }
+        self.sessions[at].pending = Some(pending);
         let Choice { line, range, ask } = choice;
         let request = Request { line: self.line(line), range, action: Wanted::Ask(ask) };
         self.issue(at, operation, request);
@@ -592,7 +618,11 @@ impl System {
     }
 
     fn unlock(&mut self, at: usize, held: usize) {
-        let Hold { line, range, mode } = self.sessions[at].held.remove(held);
+        let hold = self.sessions[at].held.remove(held);
+        if self.unlock_on_loan(at, hold) {
+            return;
+        }
+        let Hold { line, range, mode } = hold;
         self.operations += 1;
         let request = Request { line: self.line(line), range, action: Wanted::Unlock(mode) };
         let (node, id) = (self.node_of(at), self.id(at));
@@ -614,6 +644,7 @@ impl System {
         self.dead.push(node);
         self.disturbed = true;
         self.wires.retain(|(_, to, _), _| *to != node);
+        self.lent.retain(|(at, _), _| *at != node);
         for at in 0..self.sessions.len() {
             if self.node_of(at) == node {
                 self.sessions[at] = Session { closed: true, ..Session::default() };
@@ -657,6 +688,7 @@ impl Model for System {
                 }
             }
         }
+        self.enabled_loans(&mut actions);
         let mortal = self.setup.mortal.iter().filter(|node| self.lives(**node));
         actions.extend(mortal.map(|node| Action::Die { node: *node }));
         actions
@@ -692,6 +724,8 @@ impl Model for System {
             }
             Action::Die { node } => self.die(node),
             Action::Hear { node, dead } => self.hear(node, dead),
+            Action::Lend { node, line } => self.lend(node, line),
+            Action::EndLoan { node, line } => self.end_loan(node, line),
         }
     }
 

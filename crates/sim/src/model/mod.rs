@@ -1,5 +1,6 @@
 //! One model per machine.
 pub mod allocate;
+pub mod burial;
 pub mod channel;
 pub mod coherence;
 pub mod lock;

@@ -69,10 +69,10 @@ impl System {
             let Held { level, grant } = other.tags[usize::from(line)].held;
             let copy = (NodeId(number), grant);
             let owner = node.machine.owner(address).filter(|owner| owner.0 == copy.0);
-            let sharer = node.machine.sharers(address).iter().find(|sharer| sharer.0 == copy.0);
+            let sharer = node.machine.sharers(address).find(|sharer| sharer.0 == copy.0);
             let fits = match level {
                 Level::Invalid => owner.is_none() && sharer.is_none(),
-                Level::Shared => owner.is_none() && sharer == Some(&copy),
+                Level::Shared => owner.is_none() && sharer == Some(copy),
                 Level::Dirty => owner == Some(copy) && sharer.is_none(),
             };
             if !fits {
