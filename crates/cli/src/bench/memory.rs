@@ -15,7 +15,7 @@ use crate::failure::Failure;
 use crate::worker::Command;
 use farside::{AllocationHint, AllocationSpec, GlobalAddress, LineSize, Node, NodeId, Session};
 use std::hint::black_box;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Lines that one window of misses reads: enough to time, few enough for any cache.
@@ -263,6 +263,60 @@ impl<'a> Bench<'a> {
     }
 }
 
+/// What two measuring threads tell each other. Both spin: a sleeper's wake-up would be measured too.
+#[derive(Default)]
+struct Orders {
+    /// How often the other thread shall do the operation, and the number of the order above it.
+    order: AtomicU64,
+    /// The last order that the other thread has carried out.
+    done: AtomicU64,
+}
+
+/// Bits of an order that are its count.
+const COUNT_BITS: u32 = 40;
+/// Not a count: the other thread ends.
+const END: u64 = (1 << COUNT_BITS) - 1;
+/// Not the number of an order: the other thread has failed.
+const FAILED: u64 = u64::MAX;
+
+impl Orders {
+    /// Carries out orders until the last.
+    fn serve(&self, mut run: impl FnMut(u64) -> Result<(), Failure>) -> Result<(), Failure> {
+        let mut last = 0;
+        loop {
+            let order = self.order.load(Ordering::Acquire);
+            if order == last {
+                std::hint::spin_loop();
+                continue;
+            }
+            last = order;
+            if order & END == END {
+                return Ok(());
+            }
+            run(order & END)?;
+            self.done.store(order, Ordering::Release);
+        }
+    }
+
+    /// Gives an order; what to wait for.
+    fn give(&self, count: u64) -> u64 {
+        let number = (self.order.load(Ordering::Relaxed) >> COUNT_BITS) + 1;
+        let order = number << COUNT_BITS | count;
+        self.order.store(order, Ordering::Release);
+        order
+    }
+
+    fn wait_for(&self, order: u64) -> Result<(), Failure> {
+        loop {
+            match self.done.load(Ordering::Acquire) {
+                done if done == order => return Ok(()),
+                FAILED => return Err(Failure::system("the second thread has failed")),
+                _ => std::hint::spin_loop(),
+            }
+        }
+    }
+}
+
 /// Measures the same operation on two threads at once, each with its own line.
 fn together<R>(
     windows: u32,
@@ -274,30 +328,24 @@ where
     R: FnMut(u64) -> Result<(), Failure>,
 {
     let [mine, other] = lines;
-    let (orders, to_do): (Sender<u64>, Receiver<u64>) = channel();
-    let (finished, done) = channel();
+    let orders = Orders::default();
     std::thread::scope(|scope| {
-        let prepare = &prepare;
-        scope.spawn(move || {
+        let (prepare, orders) = (&prepare, &orders);
+        let second = scope.spawn(move || {
             bind(allowed.processor(1));
-            let mut run = match prepare(other) {
-                Ok(run) => run,
-                Err(failure) => return drop(finished.send(Err(failure))),
-            };
-            while let Ok(count) = to_do.recv() {
-                if finished.send(run(count)).is_err() {
-                    return;
-                }
-            }
+            let served = prepare(other).and_then(|run| orders.serve(run));
+            orders.done.store(FAILED, Ordering::Release);
+            served
         });
-        let mut run = prepare(mine)?;
-        let figure = measure(windows, |count| {
-            let gone = || Failure::system("the second thread has ended");
-            orders.send(count).map_err(|_| gone())?;
-            run(count)?;
-            done.recv().map_err(|_| gone())?
+        let figure = prepare(mine).and_then(|mut run| {
+            measure(windows, |count| {
+                let order = orders.give(count);
+                run(count)?;
+                orders.wait_for(order)
+            })
         });
-        drop(orders);
-        figure
+        orders.give(END);
+        let served = second.join().map_err(|_| Failure::system("the second thread has ended"))?;
+        served.and(figure)
     })
 }

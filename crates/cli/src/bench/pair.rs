@@ -39,6 +39,8 @@ pub(crate) struct End {
     /// The other end's region.
     pub(crate) remote: RemoteRegionId,
     queue: ReceiveQueueId,
+    /// Where polls put what has ended. Kept, as callers keep theirs, rather than blanked each time.
+    out: [Completion; 4],
 }
 
 fn failed(what: &str) -> impl Fn(farside_fabric::FabricError) -> Failure {
@@ -92,7 +94,8 @@ impl End {
             .and_then(RegionToken::decode);
         let token = token.ok_or_else(|| Failure::system("the other end sent no region"))?;
         let remote = port.import(link, &token).map_err(failed("import"))?;
-        let mut end = Self { port, link, region, remote, queue };
+        let out = [Completion::BLANK; 4];
+        let mut end = Self { port, link, region, remote, queue, out };
         end.warm_up()?;
         Ok(end)
     }
@@ -117,7 +120,6 @@ impl End {
     #[inline]
     pub(crate) fn complete(&mut self, work: &[Work<'_>]) -> Result<(), Failure> {
         let mut rest = work;
-        let mut out = [Completion::BLANK; 4];
         while !rest.is_empty() {
             let posted = self.port.post(rest);
             if posted.accepted == 0 && !retries(posted.stop) {
@@ -126,8 +128,8 @@ impl End {
             rest = &rest[posted.accepted..];
         }
         loop {
-            let count = self.port.poll(&mut out);
-            for completion in &out[..count] {
+            let count = self.port.poll(&mut self.out);
+            for completion in &self.out[..count] {
                 if completion.status != CompletionStatus::Success {
                     return Err(Failure::system(format!("{completion:?}")));
                 }
