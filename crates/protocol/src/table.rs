@@ -16,18 +16,21 @@ pub trait Key: Copy + Eq {
 }
 
 impl Key for u64 {
+    #[inline]
     fn bits(self) -> u64 {
         self
     }
 }
 
 impl Key for u32 {
+    #[inline]
     fn bits(self) -> u64 {
         self.into()
     }
 }
 
 impl Key for farside_base::LineAddress {
+    #[inline]
     fn bits(self) -> u64 {
         self.to_bits()
     }
@@ -36,7 +39,8 @@ impl Key for farside_base::LineAddress {
 macro_rules! id_keys {
     ($($id:ident)*) => {$(
         impl Key for farside_base::$id {
-            fn bits(self) -> u64 {
+            #[inline]
+    fn bits(self) -> u64 {
                 self.0.into()
             }
         }
@@ -54,13 +58,15 @@ id_keys! { NodeId Incarnation ViewNumber LinkId RegionId WorkId Grant OperationI
 pub struct Table<K, V> {
     /// A power of two of places, or none; always at least one is empty.
     slots: Vec<Option<(K, V)>>,
+    /// What leaves of 64 bits those that number a place.
+    shift: u32,
     len: usize,
 }
 
 impl<K: Key, V> Table<K, V> {
     /// An empty table without memory.
     pub const fn new() -> Self {
-        Self { slots: Vec::new(), len: 0 }
+        Self { slots: Vec::new(), shift: 0, len: 0 }
     }
 
     /// An empty table that holds `entries` before it has to grow.
@@ -94,45 +100,73 @@ impl<K: Key, V> Table<K, V> {
     }
 
     /// Whether there is an entry for `key`.
+    #[inline]
     pub fn contains(&self, key: K) -> bool {
-        self.find(key).is_some()
+        self.look_up(key).is_ok()
     }
 
     /// The value for `key`.
+    #[inline]
     pub fn get(&self, key: K) -> Option<&V> {
-        let place = self.find(key)?;
-        self.slots[place].as_ref().map(|(_, value)| value)
+        match self.look_up(key) {
+            Ok(place) => self.slots[place].as_ref().map(|(_, value)| value),
+            Err(_) => None,
+        }
     }
 
     /// The value for `key`, to be changed.
+    #[inline]
     pub fn get_mut(&mut self, key: K) -> Option<&mut V> {
-        let place = self.find(key)?;
-        self.slots[place].as_mut().map(|(_, value)| value)
+        match self.look_up(key) {
+            Ok(place) => self.slots[place].as_mut().map(|(_, value)| value),
+            Err(_) => None,
+        }
     }
 
     /// Sets the value for `key`; returns the one it replaces.
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
-        if let Some(place) = self.find(key) {
-            return self.slots[place].replace((key, value)).map(|(_, old)| old);
+        match self.look_up(key) {
+            Ok(place) => self.slots[place].replace((key, value)).map(|(_, old)| old),
+            Err(place) => {
+                self.add(place, key, value);
+                None
+            }
         }
-        self.add(key, value);
-        None
     }
 
     /// The value for `key`, which `default` makes when there is none.
     pub fn get_or_insert_with(&mut self, key: K, default: impl FnOnce() -> V) -> &mut V {
-        let place = match self.find(key) {
-            Some(place) => place,
-            None => self.add(key, default()),
+        let place = match self.look_up(key) {
+            Ok(place) => place,
+            Err(place) => self.add(place, key, default()),
         };
         let (_, value) = self.slots[place].as_mut().expect("found or added just now");
         value
     }
 
+    /// Lets `work` happen at the value for `key`, which `default` makes when there is none (`work`
+    /// hears whether it did); takes it out again when `work` says that it is done with. One look-up.
+    #[inline]
+    pub(crate) fn visit(
+        &mut self,
+        key: K,
+        default: impl FnOnce() -> V,
+        work: impl FnOnce(&mut V, bool) -> bool,
+    ) -> Option<V> {
+        let (place, is_new) = match self.look_up(key) {
+            Ok(place) => (place, false),
+            Err(place) => (self.add(place, key, default()), true),
+        };
+        let (_, value) = self.slots[place].as_mut().expect("found or added just now");
+        work(value, is_new).then(|| self.take(place).1)
+    }
+
     /// Takes the entry for `key` out.
     pub fn remove(&mut self, key: K) -> Option<V> {
-        let place = self.find(key)?;
-        Some(self.take(place).1)
+        match self.look_up(key) {
+            Ok(place) => Some(self.take(place).1),
+            Err(_) => None,
+        }
     }
 
     /// Takes all entries out.
@@ -189,40 +223,47 @@ impl<K: Key, V> Table<K, V> {
 
     /// Where the search for `key` begins. Multiplicative hashing: the highest bits of the product
     /// depend on all bits of the key, and consecutive lines fall far apart.
+    #[inline]
     fn start(&self, key: K) -> usize {
         let product = key.bits().wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        (product >> (64 - self.slots.len().trailing_zeros())) as usize
+        (product >> self.shift) as usize
     }
 
-    fn find(&self, key: K) -> Option<usize> {
-        if self.slots.is_empty() {
-            return None;
-        }
+    /// The place of the entry for `key`, or else the empty one that it would take.
+    #[inline]
+    fn look_up(&self, key: K) -> Result<usize, usize> {
         let mut place = self.start(key);
-        loop {
-            match &self.slots[place] {
-                Some((other, _)) if *other == key => return Some(place),
-                Some(_) => place = (place + 1) & self.mask(),
-                None => return None,
+        // Without places, every place is outside.
+        while let Some(Some((other, _))) = self.slots.get(place) {
+            if *other == key {
+                return Ok(place);
             }
-        }
-    }
-
-    /// Adds an entry whose key is not there; returns its place.
-    fn add(&mut self, key: K, value: V) -> usize {
-        if self.len == self.capacity() {
-            self.resize((self.slots.len() * 2).max(4));
-        }
-        let mut place = self.start(key);
-        while self.slots[place].is_some() {
             place = (place + 1) & self.mask();
         }
+        Err(place)
+    }
+
+    /// Adds an entry whose key is not there, at the place that the look-up has found; returns the
+    /// place that it has got.
+    #[inline]
+    fn add(&mut self, place: usize, key: K, value: V) -> usize {
+        let place = if self.len == self.capacity() { self.grow(key) } else { place };
         self.slots[place] = Some((key, value));
         self.len += 1;
         place
     }
 
+    /// Doubles the table; returns the place of a key that is not there.
+    #[cold]
+    fn grow(&mut self, key: K) -> usize {
+        self.resize((self.slots.len() * 2).max(4));
+        match self.look_up(key) {
+            Ok(place) | Err(place) => place,
+        }
+    }
+
     /// Empties an occupied place and shifts the rest of its run backwards.
+    #[inline]
     fn take(&mut self, place: usize) -> (K, V) {
         let taken = self.slots[place].take().expect("the place is occupied");
         self.len -= 1;
@@ -243,9 +284,10 @@ impl<K: Key, V> Table<K, V> {
         let mut larger = Vec::with_capacity(slots);
         larger.resize_with(slots, || None);
         let old = core::mem::replace(&mut self.slots, larger);
+        self.shift = 64 - slots.trailing_zeros();
         self.len = 0;
         for (key, value) in old.into_iter().flatten() {
-            self.add(key, value);
+            self.insert(key, value);
         }
     }
 }

@@ -33,6 +33,7 @@ pub enum Family {
 
 impl Family {
     /// From the byte of the wire.
+    #[inline]
     pub const fn from_bits(bits: u8) -> Option<Self> {
         match bits {
             1 => Some(Self::Coherence),
@@ -63,6 +64,7 @@ impl Class {
     pub const ALL: [Self; 3] = [Self::Request, Self::Forward, Self::Reply];
 
     /// From the byte of the wire.
+    #[inline]
     pub const fn from_bits(bits: u8) -> Option<Self> {
         match bits {
             0 => Some(Self::Request),
@@ -178,5 +180,50 @@ impl<'a> Reader<'a> {
         } else {
             Err(Violation("padding is not zero"))
         }
+    }
+}
+
+/// Two bytes at a place. This and what follows is inlined where the place is a constant: then a field
+/// costs one load or store, and none is checked that cannot lie outside.
+#[inline(always)]
+pub(crate) fn u16_at(body: &[u8; BODY], at: usize) -> u16 {
+    u16::from_le_bytes(take(body, at))
+}
+
+/// Four bytes at a place.
+#[inline(always)]
+pub(crate) fn u32_at(body: &[u8; BODY], at: usize) -> u32 {
+    u32::from_le_bytes(take(body, at))
+}
+
+/// Eight bytes at a place.
+#[inline(always)]
+pub(crate) fn u64_at(body: &[u8; BODY], at: usize) -> u64 {
+    u64::from_le_bytes(take(body, at))
+}
+
+#[inline(always)]
+fn take<const N: usize>(body: &[u8; BODY], at: usize) -> [u8; N] {
+    let mut bytes = [0; N];
+    bytes.copy_from_slice(&body[at..at + N]);
+    bytes
+}
+
+/// Writes bytes at a place.
+#[inline(always)]
+pub(crate) fn put<const N: usize>(body: &mut [u8; BODY], at: usize, bytes: [u8; N]) {
+    body[at..at + N].copy_from_slice(&bytes);
+}
+
+/// Checks that only padding lies from `end` on.
+#[inline(always)]
+pub(crate) fn padding_from(body: &[u8; BODY], end: usize) -> Result<(), Violation> {
+    let (words, _) = body.as_chunks::<8>();
+    let word_at = |at: usize| words.get(at).map_or(0, |word| u64::from_le_bytes(*word));
+    let rest = word_at(end / 8) >> (end % 8 * 8);
+    if (end / 8 + 1..BODY / 8).fold(rest, |all, at| all | word_at(at)) == 0 {
+        Ok(())
+    } else {
+        Err(Violation("padding is not zero"))
     }
 }

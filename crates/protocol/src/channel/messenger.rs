@@ -18,6 +18,13 @@ use alloc::collections::VecDeque;
 /// Credit messages that can be under way to one end: two a class.
 const CREDIT_MESSAGES: u32 = 2 * Class::ALL.len() as u32;
 
+/// The classes in the order in which they are looked at, by the one that is looked at first.
+const TURNS: [[Class; 3]; 3] = [
+    [Class::Request, Class::Forward, Class::Reply],
+    [Class::Forward, Class::Reply, Class::Request],
+    [Class::Reply, Class::Request, Class::Forward],
+];
+
 /// Messages of each class that a new messenger has room for, per credit.
 const QUEUE_PER_CREDIT: usize = 8;
 
@@ -52,7 +59,7 @@ pub struct Messenger {
     credits_per_class: u32,
     lanes: [Lane; 3],
     /// The class that is looked at first.
-    next: usize,
+    next: Class,
     shown: Option<Shown>,
     /// Messages sent so far, of all kinds; its low 16 bits travel.
     sent: u64,
@@ -77,7 +84,7 @@ impl Messenger {
         Self {
             credits_per_class,
             lanes: [lane(), lane(), lane()],
-            next: 0,
+            next: Class::Request,
             shown: None,
             sent: 0,
             received: 0,
@@ -106,6 +113,7 @@ impl Messenger {
     }
 
     /// Queues a message. `family` must not be `Credit`, which the messenger keeps to itself.
+    #[inline]
     pub fn push(&mut self, class: Class, family: Family, body: &[u8; BODY]) {
         debug_assert!(family != Family::Credit, "credits are the messenger's own");
         self.lanes[class as usize].queue.push_back((family, *body));
@@ -117,6 +125,7 @@ impl Messenger {
     }
 
     /// Whether nothing waits to be sent, credits included.
+    #[inline]
     pub fn is_idle(&self) -> bool {
         self.lanes.iter().all(|lane| lane.queue.is_empty()) && !self.must_return()
     }
@@ -126,6 +135,7 @@ impl Messenger {
     ///
     /// *Order.* Classes take turns, so a reply waits for at most one message of each other class,
     /// and never for a credit of theirs.
+    #[inline]
     pub fn peek(&mut self) -> Option<[u8; MESSAGE]> {
         let class = match self.shown {
             Some(Shown { class: Some(class), .. }) => Some(class),
@@ -141,19 +151,20 @@ impl Messenger {
     }
 
     /// The message that `peek` showed was accepted by the fabric. Does nothing without one.
+    #[inline]
     pub fn sent(&mut self) {
         let Some(shown) = self.shown.take() else {
             return;
         };
-        for (lane, credits) in self.lanes.iter_mut().zip(shown.credits) {
-            lane.owed -= u32::from(credits);
+        for (lane, credits) in self.lanes.iter_mut().zip(&shown.credits) {
+            lane.owed -= u32::from(*credits);
         }
         self.sent += 1;
         if let Some(class) = shown.class {
             let lane = &mut self.lanes[class as usize];
             lane.queue.pop_front();
             lane.outstanding += 1;
-            self.next = (class as usize + 1) % Class::ALL.len();
+            self.next = TURNS[class as usize][1];
         }
     }
 
@@ -161,6 +172,7 @@ impl Messenger {
     ///
     /// # Errors
     /// [`Violation`]: no correct peer sends this. Close the link.
+    #[inline]
     pub fn received(
         &mut self,
         bytes: &[u8],
@@ -185,8 +197,8 @@ impl Messenger {
             _ => self.check_room(class)?,
         }
         self.received += 1;
-        for (lane, credits) in self.lanes.iter_mut().zip(returned) {
-            lane.outstanding -= u32::from(credits);
+        for (lane, credits) in self.lanes.iter_mut().zip(&returned) {
+            lane.outstanding -= u32::from(*credits);
         }
         if family == Family::Credit {
             return Ok(None);
@@ -195,6 +207,7 @@ impl Messenger {
         Ok(Some((class, family, *body)))
     }
 
+    #[inline]
     fn check_sequence(&self, sequence: u16) -> Result<(), Violation> {
         // The link keeps order, so the 16 bits that travel never lag: they only show a peer that
         // lost, repeated or invented a message.
@@ -205,9 +218,10 @@ impl Messenger {
         }
     }
 
+    #[inline]
     fn check_returned(&self, returned: [u8; 3]) -> Result<(), Violation> {
-        let believable = |(lane, credits): (&Lane, u8)| u32::from(credits) <= lane.outstanding;
-        if self.lanes.iter().zip(returned).all(believable) {
+        let believable = |(lane, credits): (&Lane, &u8)| u32::from(*credits) <= lane.outstanding;
+        if self.lanes.iter().zip(&returned).all(believable) {
             Ok(())
         } else {
             Err(Violation("more credits returned than messages sent"))
@@ -215,6 +229,7 @@ impl Messenger {
     }
 
     /// Every message whose credit was not returned yet may be under way at most once.
+    #[inline]
     fn check_room(&self, class: Class) -> Result<(), Violation> {
         let room = self.lanes[class as usize].owed < self.credits_per_class;
         if room || self.canary.is(Mutant::SharedPool) {
@@ -225,13 +240,14 @@ impl Messenger {
     }
 
     /// The class whose turn it is among those with a message and a credit.
+    #[inline]
     fn sendable(&self) -> Option<Class> {
-        let count = Class::ALL.len();
-        (0..count)
-            .map(|step| Class::ALL[(self.next + step) % count])
-            .find(|class| !self.lanes[*class as usize].queue.is_empty() && self.has_credit(*class))
+        let may_go =
+            |class: Class| !self.lanes[class as usize].queue.is_empty() && self.has_credit(class);
+        TURNS[self.next as usize].into_iter().find(|class| may_go(*class))
     }
 
+    #[inline]
     fn has_credit(&self, class: Class) -> bool {
         if self.canary.is(Mutant::SharedPool) {
             return self.may_send_credits();
@@ -247,22 +263,28 @@ impl Messenger {
     }
 
     /// Whether half of a class's credits, rounded up, are owed.
+    #[inline]
     fn must_return(&self) -> bool {
         let half = self.credits_per_class.div_ceil(2);
         self.lanes.iter().any(|lane| lane.owed >= half)
     }
 
+    #[inline]
     fn encode(&self, class: Option<Class>, credits: [u8; 3]) -> [u8; MESSAGE] {
-        let blank = (Family::Credit, [0; BODY]);
-        let (family, body) =
-            class.and_then(|class| self.lanes[class as usize].queue.front()).unwrap_or(&blank);
         let mut message = [0; MESSAGE];
         let (header, rest) = message.split_at_mut(MESSAGE - BODY);
-        header[0] = *family as u8;
-        header[1] = class.unwrap_or(Class::Request) as u8;
-        header[2..4].copy_from_slice(&(self.sent as u16).to_le_bytes());
-        header[4..7].copy_from_slice(&credits);
-        rest.copy_from_slice(body);
+        let oldest = class.and_then(|class| self.lanes[class as usize].queue.front());
+        let family = match oldest {
+            Some((family, body)) => {
+                rest.copy_from_slice(body);
+                *family
+            }
+            None => Family::Credit,
+        };
+        let [low, high] = (self.sent as u16).to_le_bytes();
+        let [request, forward, reply] = credits;
+        let class = class.unwrap_or(Class::Request) as u8;
+        header.copy_from_slice(&[family as u8, class, low, high, request, forward, reply, 0]);
         message
     }
 }

@@ -100,6 +100,7 @@ pub(super) struct Copies {
 
 impl Copies {
     /// A copy in 61 bits. Give it back by `free`.
+    #[inline]
     pub(super) fn pack(&mut self, (node, grant): Copy) -> u64 {
         debug_assert!(u64::from(node.0) <= NODE_MASK, "the machine has checked the node");
         let node = (u64::from(node.0) & NODE_MASK) << NODE_SHIFT;
@@ -111,12 +112,14 @@ impl Copies {
         FAR | node | place
     }
 
+    #[inline]
     pub(super) fn unpack(&self, bits: u64) -> Copy {
         let low = bits & GRANT_MASK;
         let grant = if bits & FAR == 0 { low } else { self.pools[0].words[low as usize] };
         (node_of(bits), Grant(grant))
     }
 
+    #[inline]
     pub(super) fn free(&mut self, bits: u64) {
         if bits & FAR != 0 {
             self.pools[0].give_back(bits & GRANT_MASK, 0);

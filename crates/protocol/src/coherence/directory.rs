@@ -82,11 +82,25 @@ pub(super) struct Directory {
     len: usize,
 }
 
+/// How a home has lent a line.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Lent {
+    /// Not at all.
+    Not,
+    /// To one sharer or more.
+    Shared,
+    /// To its owner.
+    Owned(Copy),
+    /// To an owner that died.
+    Lost,
+}
+
 /// The page of a line, by the bits of its first line, and the line's place in it.
+#[inline]
 const fn place(line: LineAddress) -> (u64, usize) {
     let (bits, line_log2) = (line.to_bits(), line.line_size().log2());
     let first = bits & !((1 << (line_log2 + PAGE_LINES_LOG2)) - 1);
-    (first, ((bits - first) >> line_log2) as usize)
+    (first, (bits >> line_log2) as usize % PAGE_LINES)
 }
 
 impl Directory {
@@ -95,12 +109,25 @@ impl Directory {
         self.len
     }
 
+    #[inline]
     fn holders(&self, line: LineAddress) -> Option<Holders> {
         let (page, at) = place(line);
         Holders::from_bits(self.pages.get(page)?.entries[at])
     }
 
+    /// To whom the line is lent.
+    #[inline]
+    pub(super) fn lent(&self, line: LineAddress) -> Lent {
+        match self.holders(line) {
+            None => Lent::Not,
+            Some(Holders::One(_) | Holders::Many(_)) => Lent::Shared,
+            Some(Holders::Owner(copy)) => Lent::Owned(self.copies.unpack(copy)),
+            Some(Holders::Lost) => Lent::Lost,
+        }
+    }
+
     /// The level of the home itself that an entry implies.
+    #[inline]
     pub(super) fn level(&self, line: LineAddress) -> Level {
         match self.holders(line) {
             None => Level::Dirty,
@@ -109,10 +136,11 @@ impl Directory {
         }
     }
 
+    #[inline]
     pub(super) fn owner(&self, line: LineAddress) -> Option<Copy> {
-        match self.holders(line) {
-            Some(Holders::Owner(copy)) => Some(self.copies.unpack(copy)),
-            Some(Holders::One(_) | Holders::Many(_) | Holders::Lost) | None => None,
+        match self.lent(line) {
+            Lent::Owned(copy) => Some(copy),
+            Lent::Not | Lent::Shared | Lent::Lost => None,
         }
     }
 
@@ -140,104 +168,119 @@ impl Directory {
 
     /// Adds a sharer to a line that is shared or the home's alone; a node's older grant goes.
     pub(super) fn add_sharer(&mut self, line: LineAddress, copy: Copy) {
-        let holders = self.holders(line);
-        let added = self.copies.pack(copy);
-        let holders = match holders {
-            Some(Holders::Many(list)) => Holders::Many(match self.copies.find(list, copy.0) {
-                Ok(at) => {
-                    self.copies.replace(list, at, added);
-                    list
+        self.change(line, |copies, holders| {
+            let added = copies.pack(copy);
+            Some(match holders {
+                Some(Holders::Many(list)) => Holders::Many(match copies.find(list, copy.0) {
+                    Ok(at) => {
+                        copies.replace(list, at, added);
+                        list
+                    }
+                    Err(at) => copies.insert(list, at, added),
+                }),
+                Some(Holders::One(other)) if node_of(other) != copy.0 => {
+                    Holders::Many(copies.pair(other, added))
                 }
-                Err(at) => self.copies.insert(list, at, added),
-            }),
-            Some(Holders::One(other)) if node_of(other) != copy.0 => {
-                Holders::Many(self.copies.pair(other, added))
-            }
-            Some(Holders::One(former) | Holders::Owner(former)) => {
-                self.copies.free(former);
-                Holders::One(added)
-            }
-            Some(Holders::Lost) | None => Holders::One(added),
-        };
-        self.put(line, Some(holders));
+                Some(Holders::One(former) | Holders::Owner(former)) => {
+                    copies.free(former);
+                    Holders::One(added)
+                }
+                Some(Holders::Lost) | None => Holders::One(added),
+            })
+        });
     }
 
     /// Takes a sharer out; false when `node` is none.
     pub(super) fn remove_sharer(&mut self, line: LineAddress, node: NodeId) -> bool {
-        let rest = match self.holders(line) {
+        let mut is_out = true;
+        self.change(line, |copies, holders| match holders {
             Some(Holders::One(copy)) if node_of(copy) == node => {
-                self.copies.free(copy);
+                copies.free(copy);
                 None
             }
-            Some(Holders::Many(list)) => match self.copies.find(list, node) {
-                Ok(at) if list.len() > 2 => Some(Holders::Many(self.copies.remove(list, at))),
+            Some(Holders::Many(list)) => match copies.find(list, node) {
+                Ok(at) if list.len() > 2 => Some(Holders::Many(copies.remove(list, at))),
                 Ok(at) => {
-                    let (gone, other) = (self.copies.of(list)[at], self.copies.of(list)[1 - at]);
-                    self.copies.free(gone);
-                    self.copies.dissolve(list);
+                    let (gone, other) = (copies.of(list)[at], copies.of(list)[1 - at]);
+                    copies.free(gone);
+                    copies.dissolve(list);
                     Some(Holders::One(other))
                 }
-                Err(_) => return false,
+                Err(_) => {
+                    is_out = false;
+                    holders
+                }
             },
-            Some(Holders::One(_) | Holders::Owner(_) | Holders::Lost) | None => return false,
-        };
-        self.put(line, rest);
-        true
+            Some(Holders::One(_) | Holders::Owner(_) | Holders::Lost) | None => {
+                is_out = false;
+                holders
+            }
+        });
+        is_out
     }
 
     pub(super) fn set_owner(&mut self, line: LineAddress, owner: Copy) {
-        self.drop_holders(line);
-        let copy = self.copies.pack(owner);
-        self.put(line, Some(Holders::Owner(copy)));
+        self.change(line, |copies, holders| {
+            drop_holders(copies, holders);
+            Some(Holders::Owner(copies.pack(owner)))
+        });
     }
 
     pub(super) fn set_lost(&mut self, line: LineAddress) {
-        self.drop_holders(line);
-        self.put(line, Some(Holders::Lost));
+        self.change(line, |copies, holders| {
+            drop_holders(copies, holders);
+            Some(Holders::Lost)
+        });
     }
 
     /// Makes the line the home's alone.
     pub(super) fn clear(&mut self, line: LineAddress) {
-        self.drop_holders(line);
-        self.put(line, None);
+        self.change(line, |copies, holders| {
+            drop_holders(copies, holders);
+            None
+        });
     }
 
-    /// Frees what a line's entry has beside its eight bytes; the entry must be put anew.
-    fn drop_holders(&mut self, line: LineAddress) {
-        match self.holders(line) {
-            Some(Holders::Owner(copy) | Holders::One(copy)) => self.copies.free(copy),
-            Some(Holders::Many(list)) => {
-                for at in 0..list.len() {
-                    let copy = self.copies.of(list)[at];
-                    self.copies.free(copy);
-                }
-                self.copies.dissolve(list);
-            }
-            Some(Holders::Lost) | None => {}
-        }
-    }
-
-    /// Sets the eight bytes of a line, with a page where there must be one.
-    fn put(&mut self, line: LineAddress, holders: Option<Holders>) {
+    /// Sets the eight bytes of a line to what `change` makes of them, with a page where there must be
+    /// one. One look-up where there is a page already.
+    #[inline]
+    fn change(
+        &mut self,
+        line: LineAddress,
+        change: impl FnOnce(&mut Copies, Option<Holders>) -> Option<Holders>,
+    ) {
         let (first, at) = place(line);
-        let bits = holders.map_or(0, Holders::to_bits);
-        let spare = &mut self.spare;
-        let page = match self.pages.get_mut(first) {
-            Some(page) => page,
-            None if bits == 0 => return,
-            None => self.pages.get_or_insert_with(first, || {
-                spare.pop().unwrap_or_else(|| Box::new(Page { entries: [0; PAGE_LINES], used: 0 }))
-            }),
+        let Some(page) = self.pages.get_mut(first) else {
+            let bits = change(&mut self.copies, None).map_or(0, Holders::to_bits);
+            return self.open_page(first, at, bits);
         };
-        let former = core::mem::replace(&mut page.entries[at], bits);
+        let former = page.entries[at];
+        let bits = change(&mut self.copies, Holders::from_bits(former)).map_or(0, Holders::to_bits);
+        page.entries[at] = bits;
         match (former == 0, bits == 0) {
             (true, false) => (self.len, page.used) = (self.len + 1, page.used + 1),
             (false, true) => (self.len, page.used) = (self.len - 1, page.used - 1),
             (true, true) | (false, false) => {}
         }
-        if page.used == 0
-            && let Some(empty) = self.pages.remove(first)
-        {
+        if page.used == 0 {
+            self.close_page(first);
+        }
+    }
+
+    #[inline(never)]
+    fn open_page(&mut self, first: u64, at: usize, bits: u64) {
+        if bits != 0 {
+            let blank = || Box::new(Page { entries: [0; PAGE_LINES], used: 0 });
+            let mut page = self.spare.pop().unwrap_or_else(blank);
+            (page.entries[at], page.used) = (bits, 1);
+            self.pages.insert(first, page);
+            self.len += 1;
+        }
+    }
+
+    #[inline(never)]
+    fn close_page(&mut self, first: u64) {
+        if let Some(empty) = self.pages.remove(first) {
             self.spare.push(empty);
         }
     }
@@ -315,6 +358,21 @@ impl Directory {
             Holders::One(_) | Holders::Many(_) | Holders::Lost => None,
         };
         (holders.to_bits() >> KIND_SHIFT, owner, self.sharers_of(Some(holders)))
+    }
+}
+
+/// Frees what a line's entry has beside its eight bytes; the entry must be put anew.
+fn drop_holders(copies: &mut Copies, holders: Option<Holders>) {
+    match holders {
+        Some(Holders::Owner(copy) | Holders::One(copy)) => copies.free(copy),
+        Some(Holders::Many(list)) => {
+            for at in 0..list.len() {
+                let copy = copies.of(list)[at];
+                copies.free(copy);
+            }
+            copies.dissolve(list);
+        }
+        Some(Holders::Lost) | None => {}
     }
 }
 

@@ -38,8 +38,13 @@ impl Holder {
         self.busy.len()
     }
 
-    pub(super) fn own_event(&mut self, line: LineAddress, event: Event, context: &mut Context<'_>) {
-        match event {
+    pub(super) fn own_event(
+        &mut self,
+        line: LineAddress,
+        event: &Event,
+        context: &mut Context<'_>,
+    ) {
+        match *event {
             Event::Issue { operation, want, pin, frame, here, .. } => {
                 let waiting = Waiting { operation, want, pin };
                 self.issue(line, waiting, frame, here, context);
@@ -114,11 +119,11 @@ impl Holder {
     pub(super) fn received(
         &mut self,
         from: NodeId,
-        message: Message,
+        message: &Message,
         here: Here,
         context: &mut Context<'_>,
     ) -> Step {
-        match message {
+        match *message {
             Message::Recall { line, grant, down_to, forward } => {
                 let recall = Recall { grant, down_to, forward };
                 self.recalled(line, recall, here.held, context)
@@ -267,23 +272,22 @@ impl Holder {
         context: &mut Context<'_>,
         work: impl FnOnce(&mut Desk<'_, '_>),
     ) {
-        let spare = &mut self.spare;
-        let state = self.busy.get_or_insert_with(line, || {
-            let mut state = spare.pop().unwrap_or_else(|| Box::new(Work::new()));
-            state.held = held;
-            state
+        let Self { busy, spare, last_ticket } = self;
+        let fresh = || spare.pop().unwrap_or_else(|| Box::new(Work::new()));
+        let done = busy.visit(line, fresh, |state, is_new| {
+            if is_new {
+                state.held = held;
+            }
+            let mut desk = Desk { line, state, last_ticket, context };
+            work(&mut desk);
+            desk.go_on();
+            let is_idle = desk.state.is_idle();
+            if is_idle {
+                desk.release();
+            }
+            is_idle
         });
-        let mut desk = Desk { line, state, last_ticket: &mut self.last_ticket, context };
-        work(&mut desk);
-        desk.go_on();
-        if desk.state.is_idle() {
-            desk.release();
-            self.put_away(line);
-        }
-    }
-
-    fn put_away(&mut self, line: LineAddress) {
-        if let Some(mut state) = self.busy.remove(line) {
+        if let Some(mut state) = done {
             state.frame = Frame::default();
             self.spare.push(state);
         }

@@ -269,7 +269,9 @@ impl Desk<'_, '_> {
         if state.waiting.is_empty() || hindered {
             return;
         }
-        let wants_write = state.waiting.iter().any(|waiting| waiting.want == Want::Write);
+        let writes = |waiting: &Waiting| waiting.want == Want::Write;
+        let wants_write = state.waiting.front().is_some_and(writes)
+            || (state.waiting.len() > 1 && state.waiting.iter().any(writes));
         let (line, frame) = (self.line, state.frame);
         self.last_ticket.0 += 1;
         let ticket = *self.last_ticket;
@@ -383,14 +385,11 @@ impl Desk<'_, '_> {
 
     /// Ends the request if it is granted and supplied; 004 §2.4.2 says why it takes both.
     pub(super) fn complete(&mut self) {
-        let Some(asked) = self.state.asked else {
-            return;
-        };
-        let Some(granted) = asked.granted else {
+        let Some(Asked { granted: Some(granted), data, .. }) = self.state.asked else {
             return;
         };
         if let Supply::Owner(owner) = granted.supply
-            && asked.data.is_none()
+            && data.is_none()
             && !self.context.canary.is(Mutant::GrantIsEnough)
         {
             let awaited = self.context.canary.is(Mutant::DeadSupplierAwaited);
@@ -413,7 +412,9 @@ impl Desk<'_, '_> {
     /// A recall that waited and is not for the new grant was for a former one, whose eviction has
     /// acknowledged it.
     fn forget_former_recall(&mut self, grant: Grant) {
-        self.state.recall = self.state.recall.filter(|recall| recall.grant == grant);
+        if self.state.recall.is_some_and(|recall| recall.grant != grant) {
+            self.state.recall = None;
+        }
     }
 
     /// The line is granted, and the node that was to supply it is dead. The home has the bytes of a

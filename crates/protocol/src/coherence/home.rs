@@ -64,8 +64,13 @@ impl Home {
         self.directory.is_lost(line)
     }
 
-    pub(super) fn own_event(&mut self, line: LineAddress, event: Event, context: &mut Context<'_>) {
-        match event {
+    pub(super) fn own_event(
+        &mut self,
+        line: LineAddress,
+        event: &Event,
+        context: &mut Context<'_>,
+    ) {
+        match *event {
             Event::Issue { operation, want, pin, here, .. } => {
                 self.issue(line, Request::Own(operation, want, pin), here, context)
             }
@@ -112,11 +117,11 @@ impl Home {
     pub(super) fn received(
         &mut self,
         from: NodeId,
-        message: Message,
+        message: &Message,
         here: Here,
         context: &mut Context<'_>,
     ) -> Step {
-        match message {
+        match *message {
             Message::Read { line, frame, ticket } => {
                 let requester = Requester { node: from, frame, ticket };
                 self.request(line, Request::Read(requester), here, context)
@@ -153,16 +158,20 @@ impl Home {
         here: Here,
         context: &mut Context<'_>,
     ) -> Step {
-        let busy = self.busy.get(line);
-        let twice = |work: &Work| work.waiting.iter().any(|other| same_kind(*other, request));
-        if busy.is_some_and(|work| twice(work)) {
-            return Err(Violation("a second request for a line before the first was answered"));
-        }
-        let owner = self.directory.owner(line).map(|(node, _)| node);
-        if busy.is_none() && owner == request.node() && owner.is_some() {
+        let level = match self.busy.get(line) {
+            Some(work) if work.waiting.iter().any(|other| same_kind(*other, request)) => {
+                return Err(Violation("a second request for a line before the first was answered"));
+            }
+            Some(_) => None,
+            None => Some(self.directory.level(line)),
+        };
+        if level == Some(Level::Invalid)
+            && let Some((owner, _)) = self.directory.owner(line)
+            && request.node() == Some(owner)
+        {
             return Err(Violation("a request for a line from its owner"));
         }
-        self.at(line, here.extent, context, |desk| {
+        self.at_level(line, level, here.extent, context, |desk| {
             if here.extent.is_none() {
                 desk.refuse(request, ErrorCode::Unallocated, None);
             } else {
@@ -298,30 +307,33 @@ impl Home {
         context: &mut Context<'_>,
         work: impl FnOnce(&mut Desk<'_, '_>),
     ) {
-        let level = self.directory.level(line);
-        let spare = &mut self.spare;
-        let state = self.busy.get_or_insert_with(line, || {
-            let mut state = spare.pop().unwrap_or_else(|| Box::new(Work::new()));
-            state.level = level;
-            state
-        });
-        state.extent = extent.or(state.extent);
-        let mut desk = Desk {
-            line,
-            state,
-            directory: &mut self.directory,
-            last_grant: &mut self.last_grant,
-            context,
-        };
-        work(&mut desk);
-        desk.advance();
-        if desk.is_idle() {
-            self.put_away(line);
-        }
+        self.at_level(line, None, extent, context, work);
     }
 
-    fn put_away(&mut self, line: LineAddress) {
-        if let Some(mut state) = self.busy.remove(line) {
+    /// The same; `level` is what the directory implies for a line at rest, where it is known already.
+    fn at_level(
+        &mut self,
+        line: LineAddress,
+        level: Option<Level>,
+        extent: Option<Extent>,
+        context: &mut Context<'_>,
+        work: impl FnOnce(&mut Desk<'_, '_>),
+    ) {
+        let Self { directory, busy, spare, last_grant } = self;
+        let fresh = || spare.pop().unwrap_or_else(|| Box::new(Work::new()));
+        let done = busy.visit(line, fresh, |state, is_new| {
+            if is_new {
+                state.level = level.unwrap_or_else(|| directory.level(line));
+            }
+            if extent.is_some() {
+                state.extent = extent;
+            }
+            let mut desk = Desk { line, state, directory, last_grant, context };
+            work(&mut desk);
+            desk.advance();
+            desk.is_idle()
+        });
+        if let Some(mut state) = done {
             state.reset();
             self.spare.push(state);
         }

@@ -12,7 +12,7 @@
 //! An owner that supplies the requester itself ends the transaction by its acknowledgement.
 
 use super::canary::Mutant;
-use super::directory::Directory;
+use super::directory::{Directory, Lent};
 use super::{Context, Effect, Extent, Had, Held, Level, Message, Requester, Supply, Target, Want};
 use alloc::collections::VecDeque;
 use farside_base::{ErrorCode, Grant, LineAddress, NodeId, OperationId};
@@ -167,30 +167,41 @@ impl Desk<'_, '_> {
         if self.state.retiring {
             return self.refuse(request, ErrorCode::Unallocated, None);
         }
+        if self.state.current.is_none() && self.state.waiting.is_empty() {
+            return self.start(request);
+        }
         self.state.waiting.push_back(request);
     }
 
+    fn start(&mut self, request: Request) {
+        self.state.current = Some(Transaction { request, stage: Stage::Sharers, abandoned: false });
+        self.begin(request);
+    }
+
+    #[inline]
     pub(super) fn advance(&mut self) {
-        while self.state.current.is_none() {
+        while self.state.current.is_none() && !self.state.waiting.is_empty() {
             let next = if self.context.canary.is(Mutant::QueueReorders) {
                 self.state.waiting.pop_back()
             } else {
                 self.state.waiting.pop_front()
             };
             let Some(request) = next else { break };
-            self.state.current =
-                Some(Transaction { request, stage: Stage::Sharers, abandoned: false });
-            self.begin(request);
+            self.start(request);
         }
     }
 
     /// Recalls whoever is in the way of a request.
     fn begin(&mut self, request: Request) {
-        if self.directory.is_lost(self.line) {
+        let lent = match self.state.level {
+            Level::Dirty => Lent::Not, // this node's own level is at most what the directory implies
+            Level::Invalid | Level::Shared => self.directory.lent(self.line),
+        };
+        if lent == Lent::Lost {
             return self.finish_lost(None);
         }
         if let Request::Evict(node, grant) = request
-            && self.directory.owner(self.line) != Some((node, grant))
+            && lent != Lent::Owned((node, grant))
         {
             return self.evict_stale(node);
         }
@@ -200,7 +211,7 @@ impl Desk<'_, '_> {
             self.directory.clear(self.line);
             return self.close();
         }
-        if let Some(owner) = self.directory.owner(self.line) {
+        if let Lent::Owned(owner) = lent {
             if request.requester().map(|requester| requester.node) == Some(owner.0) {
                 self.refuse(request, ErrorCode::Unallocated, None); // no correct owner asks
                 return self.close();
@@ -209,6 +220,9 @@ impl Desk<'_, '_> {
                 return self.set_stage(Stage::Own); // the owner would write what is being sent
             }
             return self.recall_owner(request, owner);
+        }
+        if lent == Lent::Not {
+            return self.conclude();
         }
         if request.down_to() == Level::Invalid {
             self.recall_sharers(request);
@@ -456,10 +470,16 @@ impl Desk<'_, '_> {
 
     /// Raises this node's own level to what the directory leaves it; not to `Dirty` while its bytes,
     /// which must not change then, are on their way.
+    #[inline]
     fn raise(&mut self) {
-        let implied = self.directory.level(self.line);
-        let sending = self.state.places > 0;
-        let level = if sending { implied.min(Level::Shared) } else { implied };
+        let most = if self.state.places > 0 { Level::Shared } else { Level::Dirty };
+        if self.state.level < most {
+            self.raise_to(most);
+        }
+    }
+
+    fn raise_to(&mut self, most: Level) {
+        let level = self.directory.level(self.line).min(most);
         if level > self.state.level {
             self.set_level(level);
         }

@@ -89,7 +89,7 @@ impl Coherence {
     /// the peer should be closed. Events of the node's own never fail.
     pub fn step(&mut self, event: Event, effects: &mut Effects) -> Step {
         match event {
-            Event::Received { from, message, here } => {
+            Event::Received { from, ref message, here } => {
                 return self.received(from, message, here, effects);
             }
             Event::NodeDead { node } => self.node_dead(node, effects),
@@ -101,7 +101,7 @@ impl Coherence {
             | Event::Unpin { line, .. }
             | Event::Evict { line, .. }
             | Event::Retire { line, .. }
-            | Event::Placed { line, .. } => self.own_event(line, event, effects),
+            | Event::Placed { line, .. } => self.own_event(line, &event, effects),
         }
         Ok(())
     }
@@ -132,11 +132,11 @@ impl Coherence {
         (&mut self.home, &mut self.holder, context)
     }
 
-    fn own_event(&mut self, line: LineAddress, event: Event, effects: &mut Effects) {
+    fn own_event(&mut self, line: LineAddress, event: &Event, effects: &mut Effects) {
         let own = line.home() == self.me;
         let foreign = line.home().0 >= self.nodes_max;
         let (home, holder, mut context) = self.parts(effects);
-        match event {
+        match *event {
             Event::Issue { operation, .. } if foreign => {
                 context.fail(operation, line, ErrorCode::ForeignAddress);
                 context.effects.push(Effect::Release { line });
@@ -152,7 +152,7 @@ impl Coherence {
     fn received(
         &mut self,
         from: NodeId,
-        message: Message,
+        message: &Message,
         here: Here,
         effects: &mut Effects,
     ) -> Step {
@@ -166,7 +166,7 @@ impl Coherence {
         let nodes_max = self.nodes_max;
         let own = line.home() == self.me;
         let (home, holder, mut context) = self.parts(effects);
-        match message {
+        match *message {
             Message::Read { .. }
             | Message::Write { .. }
             | Message::Evict { .. }
@@ -174,7 +174,7 @@ impl Coherence {
                 if !own {
                     return Err(Violation("a message for the home of another node's line"));
                 }
-                home.received(from, message, here, &mut context)
+                return home.received(from, message, here, &mut context);
             }
             Message::Recall { forward, .. } => {
                 if line.home() != from {
@@ -185,21 +185,19 @@ impl Coherence {
                 }) {
                     return Err(Violation("a recall forwards to a node that cannot be"));
                 }
-                holder.received(from, message, here, &mut context)
             }
             Message::Grant { .. } | Message::Refuse { .. } => {
                 if line.home() != from {
                     return Err(Violation("an answer from a node that is not the line's home"));
                 }
-                holder.received(from, message, here, &mut context)
             }
             Message::Data { .. } => {
                 if own || line.home() == from {
                     return Err(Violation("bytes of a line between its home and an owner"));
                 }
-                holder.received(from, message, here, &mut context)
             }
         }
+        holder.received(from, message, here, &mut context)
     }
 
     fn node_dead(&mut self, node: NodeId, effects: &mut Effects) {

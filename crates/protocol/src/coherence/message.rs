@@ -1,7 +1,19 @@
-//! Messages on the wire: a tag, the line, and the fields in the order of their declaration.
+//! Messages on the wire: a tag, the line, and the fields in the order of their declaration, so that
+//! each has its fixed place; what lies behind the last is zero.
+//!
+//! ```text
+//! READ    0 tag, 1 line, 9 frame, 13 ticket, 21
+//! WRITE   0 tag, 1 line, 9 frame, 13 ticket, 21 whether held, 22 [held, 30]
+//! EVICT   0 tag, 1 line, 9 grant, 17 dirty, 18
+//! RECALL  0 tag, 1 line, 9 grant, 17 down to, 18 whether forward, 19 [node, 21 frame, 25 ticket, 33]
+//! GRANT   0 tag, 1 line, 9 ticket, 17 grant, 25 level, 26 supply, 27 owner, 29 first, 30 bytes, 34
+//! REFUSE  0 tag, 1 line, 9 ticket, 17 code, 19 whether supplier, 20 [supplier, 22]
+//! DATA    0 tag, 1 line, 9 ticket, 17
+//! ACK     0 tag, 1 line, 9 grant, 17 had, 18 left, 19
+//! ```
 
 use super::{Extent, Frame, Had, Level, Message, Requester, Supply};
-use crate::wire::{BODY, Class, Reader, Violation, Writer};
+use crate::wire::{BODY, Class, Violation, padding_from, put, u16_at, u32_at, u64_at};
 use farside_base::{ErrorCode, Grant, LineAddress, NodeId, Ticket};
 
 const READ: u8 = 1;
@@ -15,6 +27,7 @@ const ACK: u8 = 8;
 
 impl Message {
     /// The line it speaks of.
+    #[inline]
     pub const fn line(&self) -> LineAddress {
         match *self {
             Self::Read { line, .. }
@@ -29,6 +42,7 @@ impl Message {
     }
 
     /// The class it travels in: a request causes forwards and replies, a forward replies only.
+    #[inline]
     pub const fn class(&self) -> Class {
         match self {
             Self::Read { .. } | Self::Write { .. } | Self::Evict { .. } => Class::Request,
@@ -40,36 +54,80 @@ impl Message {
     }
 
     /// The body of its wire form.
+    #[inline]
     pub fn encode(&self) -> [u8; BODY] {
-        let start = |tag: u8| Writer::new().u8(tag).u64(self.line().to_bits());
-        match *self {
-            Self::Read { frame, ticket, .. } => start(READ).u32(frame.0).u64(ticket.0),
-            Self::Write { frame, ticket, held, .. } => {
-                let body = start(WRITE).u32(frame.0).u64(ticket.0);
-                optional(body, held, |body, grant| body.u64(grant.0))
+        let mut body = [0; BODY];
+        self.encode_into(&mut body);
+        body
+    }
+
+    /// Writes everything of the body that is not zero. Not inlined, for the reason that the functions
+    /// below have.
+    #[inline(never)]
+    fn encode_into(&self, to: &mut [u8; BODY]) {
+        put(to, 1, self.line().to_bits().to_le_bytes());
+        to[0] = match *self {
+            Self::Read { frame, ticket, .. } => {
+                put(to, 9, frame.0.to_le_bytes());
+                put(to, 13, ticket.0.to_le_bytes());
+                READ
             }
-            Self::Evict { grant, dirty, .. } => start(EVICT).u64(grant.0).u8(dirty.into()),
+            Self::Write { frame, ticket, held, .. } => {
+                put(to, 9, frame.0.to_le_bytes());
+                put(to, 13, ticket.0.to_le_bytes());
+                if let Some(grant) = held {
+                    to[21] = 1;
+                    put(to, 22, grant.0.to_le_bytes());
+                }
+                WRITE
+            }
+            Self::Evict { grant, dirty, .. } => {
+                put(to, 9, grant.0.to_le_bytes());
+                to[17] = dirty.into();
+                EVICT
+            }
             Self::Recall { grant, down_to, forward, .. } => {
-                let body = start(RECALL).u64(grant.0).u8(level_bits(down_to));
-                optional(body, forward, |body, to| {
-                    body.u16(to.node.0).u32(to.frame.0).u64(to.ticket.0)
-                })
+                put(to, 9, grant.0.to_le_bytes());
+                to[17] = level_bits(down_to);
+                if let Some(requester) = forward {
+                    to[18] = 1;
+                    put(to, 19, requester.node.0.to_le_bytes());
+                    put(to, 21, requester.frame.0.to_le_bytes());
+                    put(to, 25, requester.ticket.0.to_le_bytes());
+                }
+                RECALL
             }
             Self::Grant { ticket, grant, level, supply, extent, .. } => {
-                let body = start(GRANT).u64(ticket.0).u64(grant.0);
-                let body = supply_to(body.u8(level_bits(level)), supply);
-                body.u8(extent.first.into()).u32(extent.bytes)
+                put(to, 9, ticket.0.to_le_bytes());
+                put(to, 17, grant.0.to_le_bytes());
+                to[25] = level_bits(level);
+                let (kind, owner) = supply_bits(supply);
+                to[26] = kind;
+                put(to, 27, owner.0.to_le_bytes());
+                to[29] = extent.first.into();
+                put(to, 30, extent.bytes.to_le_bytes());
+                GRANT
             }
             Self::Refuse { ticket, code, supplier, .. } => {
-                let body = start(REFUSE).u64(ticket.0).u16(code.entry().number);
-                optional(body, supplier, |body, node| body.u16(node.0))
+                put(to, 9, ticket.0.to_le_bytes());
+                put(to, 17, code.entry().number.to_le_bytes());
+                if let Some(node) = supplier {
+                    to[19] = 1;
+                    put(to, 20, node.0.to_le_bytes());
+                }
+                REFUSE
             }
-            Self::Data { ticket, .. } => start(DATA).u64(ticket.0),
+            Self::Data { ticket, .. } => {
+                put(to, 9, ticket.0.to_le_bytes());
+                DATA
+            }
             Self::Ack { grant, had, left, .. } => {
-                start(ACK).u64(grant.0).u8(had as u8).u8(level_bits(left))
+                put(to, 9, grant.0.to_le_bytes());
+                to[17] = had as u8;
+                to[18] = level_bits(left);
+                ACK
             }
-        }
-        .finish()
+        };
     }
 
     /// From the body of its wire form.
@@ -77,73 +135,94 @@ impl Message {
     /// # Errors
     /// When the body is no message: an unknown tag or value, a line that is none, padding in use.
     pub fn decode(body: &[u8; BODY]) -> Result<Self, Violation> {
-        let mut reader = Reader::new(body);
-        let tag = reader.u8()?;
-        let line = LineAddress::from_bits(reader.u64()?)
+        let line = LineAddress::from_bits(u64_at(body, 1))
             .ok_or(Violation("coherence message about no line"))?;
-        let message = Self::decode_rest(tag, line, &mut reader)?;
-        reader.finish()?;
-        Ok(message)
-    }
-
-    fn decode_rest(tag: u8, line: LineAddress, reader: &mut Reader<'_>) -> Result<Self, Violation> {
-        Ok(match tag {
-            READ => Self::Read { line, frame: Frame(reader.u32()?), ticket: Ticket(reader.u64()?) },
-            WRITE => Self::Write {
-                line,
-                frame: Frame(reader.u32()?),
-                ticket: Ticket(reader.u64()?),
-                held: optional_from(reader, |reader| Ok(Grant(reader.u64()?)))?,
-            },
-            EVICT => Self::Evict { line, grant: Grant(reader.u64()?), dirty: flag_from(reader)? },
-            RECALL => Self::Recall {
-                line,
-                grant: Grant(reader.u64()?),
-                down_to: level_from(reader)?,
-                forward: optional_from(reader, requester_from)?,
-            },
-            GRANT => Self::Grant {
-                line,
-                ticket: Ticket(reader.u64()?),
-                grant: Grant(reader.u64()?),
-                level: level_from(reader)?,
-                supply: supply_from(reader)?,
-                extent: extent_from(reader, line)?,
-            },
-            REFUSE => Self::Refuse {
-                line,
-                ticket: Ticket(reader.u64()?),
-                code: code_from(reader)?,
-                supplier: optional_from(reader, |reader| Ok(NodeId(reader.u16()?)))?,
-            },
-            DATA => Self::Data { line, ticket: Ticket(reader.u64()?) },
-            ACK => Self::Ack {
-                line,
-                grant: Grant(reader.u64()?),
-                had: had_from(reader)?,
-                left: level_from(reader)?,
-            },
-            _ => return Err(Violation("unknown coherence message")),
-        })
+        match body[0] {
+            READ => read(line, body),
+            WRITE => write(line, body),
+            EVICT => evict(line, body),
+            RECALL => recall(line, body),
+            GRANT => grant(line, body),
+            REFUSE => refuse(line, body),
+            DATA => data(line, body),
+            ACK => ack(line, body),
+            _ => Err(Violation("unknown coherence message")),
+        }
     }
 }
 
-fn optional<T>(body: Writer, value: Option<T>, write: impl FnOnce(Writer, T) -> Writer) -> Writer {
-    match value {
-        Some(value) => write(body.u8(1), value),
-        None => body.u8(0),
-    }
+// One function a kind, never inlined: each then stores its fields where the message is wanted. In one
+// function, the compiler cuts the kinds' fields into bytes, to put all together at one common place.
+
+#[inline(never)]
+fn read(line: LineAddress, body: &[u8; BODY]) -> Result<Message, Violation> {
+    let (frame, ticket) = (Frame(u32_at(body, 9)), Ticket(u64_at(body, 13)));
+    padding_from(body, 21)?;
+    Ok(Message::Read { line, frame, ticket })
 }
 
-fn optional_from<T>(
-    reader: &mut Reader<'_>,
-    read: impl FnOnce(&mut Reader<'_>) -> Result<T, Violation>,
-) -> Result<Option<T>, Violation> {
-    if flag_from(reader)? { read(reader).map(Some) } else { Ok(None) }
+#[inline(never)]
+fn write(line: LineAddress, body: &[u8; BODY]) -> Result<Message, Violation> {
+    let (frame, ticket) = (Frame(u32_at(body, 9)), Ticket(u64_at(body, 13)));
+    let is_upgrade = flag(body[21])?;
+    if is_upgrade { padding_from(body, 30) } else { padding_from(body, 22) }?;
+    let held = is_upgrade.then(|| Grant(u64_at(body, 22)));
+    Ok(Message::Write { line, frame, ticket, held })
 }
 
-fn flag_from(reader: &mut Reader<'_>) -> Result<bool, Violation> {
-    match reader.u8()? {
+#[inline(never)]
+fn evict(line: LineAddress, body: &[u8; BODY]) -> Result<Message, Violation> {
+    let (grant, dirty) = (Grant(u64_at(body, 9)), flag(body[17])?);
+    padding_from(body, 18)?;
+    Ok(Message::Evict { line, grant, dirty })
+}
+
+#[inline(never)]
+fn recall(line: LineAddress, body: &[u8; BODY]) -> Result<Message, Violation> {
+    let (grant, down_to) = (Grant(u64_at(body, 9)), level(body[17])?);
+    let is_forwarded = flag(body[18])?;
+    if is_forwarded { padding_from(body, 33) } else { padding_from(body, 19) }?;
+    let forward = is_forwarded.then(|| Requester {
+        node: NodeId(u16_at(body, 19)),
+        frame: Frame(u32_at(body, 21)),
+        ticket: Ticket(u64_at(body, 25)),
+    });
+    Ok(Message::Recall { line, grant, down_to, forward })
+}
+
+#[inline(never)]
+fn grant(line: LineAddress, body: &[u8; BODY]) -> Result<Message, Violation> {
+    let (ticket, grant) = (Ticket(u64_at(body, 9)), Grant(u64_at(body, 17)));
+    let (level, supply) = (level(body[25])?, supply(body[26], u16_at(body, 27))?);
+    let extent = extent(body[29], u32_at(body, 30), line)?;
+    padding_from(body, 34)?;
+    Ok(Message::Grant { line, ticket, grant, level, supply, extent })
+}
+
+#[inline(never)]
+fn refuse(line: LineAddress, body: &[u8; BODY]) -> Result<Message, Violation> {
+    let (ticket, code) = (Ticket(u64_at(body, 9)), code(u16_at(body, 17))?);
+    let has_supplier = flag(body[19])?;
+    if has_supplier { padding_from(body, 22) } else { padding_from(body, 20) }?;
+    let supplier = has_supplier.then(|| NodeId(u16_at(body, 20)));
+    Ok(Message::Refuse { line, ticket, code, supplier })
+}
+
+#[inline(never)]
+fn data(line: LineAddress, body: &[u8; BODY]) -> Result<Message, Violation> {
+    padding_from(body, 17)?;
+    Ok(Message::Data { line, ticket: Ticket(u64_at(body, 9)) })
+}
+
+#[inline(never)]
+fn ack(line: LineAddress, body: &[u8; BODY]) -> Result<Message, Violation> {
+    let (grant, had, left) = (Grant(u64_at(body, 9)), had(body[17])?, level(body[18])?);
+    padding_from(body, 19)?;
+    Ok(Message::Ack { line, grant, had, left })
+}
+
+const fn flag(bits: u8) -> Result<bool, Violation> {
+    match bits {
         0 => Ok(false),
         1 => Ok(true),
         _ => Err(Violation("a flag is neither 0 nor 1")),
@@ -158,8 +237,8 @@ const fn level_bits(level: Level) -> u8 {
     }
 }
 
-fn level_from(reader: &mut Reader<'_>) -> Result<Level, Violation> {
-    match reader.u8()? {
+const fn level(bits: u8) -> Result<Level, Violation> {
+    match bits {
         0 => Ok(Level::Invalid),
         1 => Ok(Level::Shared),
         2 => Ok(Level::Dirty),
@@ -167,16 +246,16 @@ fn level_from(reader: &mut Reader<'_>) -> Result<Level, Violation> {
     }
 }
 
-fn supply_to(body: Writer, supply: Supply) -> Writer {
+const fn supply_bits(supply: Supply) -> (u8, NodeId) {
     match supply {
-        Supply::Held => body.u8(0).u16(0),
-        Supply::Home => body.u8(1).u16(0),
-        Supply::Owner(node) => body.u8(2).u16(node.0),
+        Supply::Held => (0, NodeId(0)),
+        Supply::Home => (1, NodeId(0)),
+        Supply::Owner(node) => (2, node),
     }
 }
 
-fn supply_from(reader: &mut Reader<'_>) -> Result<Supply, Violation> {
-    match (reader.u8()?, reader.u16()?) {
+const fn supply(kind: u8, node: u16) -> Result<Supply, Violation> {
+    match (kind, node) {
         (0, 0) => Ok(Supply::Held),
         (1, 0) => Ok(Supply::Home),
         (2, node) => Ok(Supply::Owner(NodeId(node))),
@@ -184,8 +263,8 @@ fn supply_from(reader: &mut Reader<'_>) -> Result<Supply, Violation> {
     }
 }
 
-fn had_from(reader: &mut Reader<'_>) -> Result<Had, Violation> {
-    match reader.u8()? {
+const fn had(bits: u8) -> Result<Had, Violation> {
+    match bits {
         0 => Ok(Had::Nothing),
         1 => Ok(Had::Clean),
         2 => Ok(Had::Bytes),
@@ -194,17 +273,8 @@ fn had_from(reader: &mut Reader<'_>) -> Result<Had, Violation> {
     }
 }
 
-fn requester_from(reader: &mut Reader<'_>) -> Result<Requester, Violation> {
-    Ok(Requester {
-        node: NodeId(reader.u16()?),
-        frame: Frame(reader.u32()?),
-        ticket: Ticket(reader.u64()?),
-    })
-}
-
-fn extent_from(reader: &mut Reader<'_>, line: LineAddress) -> Result<Extent, Violation> {
-    let first = flag_from(reader)?;
-    let bytes = reader.u32()?;
+fn extent(first: u8, bytes: u32, line: LineAddress) -> Result<Extent, Violation> {
+    let first = flag(first)?;
     if bytes == 0 || bytes as usize > line.line_size().bytes() {
         return Err(Violation("an extent is empty or longer than its line"));
     }
@@ -212,8 +282,8 @@ fn extent_from(reader: &mut Reader<'_>, line: LineAddress) -> Result<Extent, Vio
 }
 
 /// A home refuses for these two reasons only.
-fn code_from(reader: &mut Reader<'_>) -> Result<ErrorCode, Violation> {
-    match ErrorCode::from_number(reader.u16()?) {
+fn code(number: u16) -> Result<ErrorCode, Violation> {
+    match ErrorCode::from_number(number) {
         Some(code @ (ErrorCode::Unallocated | ErrorCode::LineLost)) => Ok(code),
         _ => Err(Violation("unknown reason of a refusal")),
     }
