@@ -5,6 +5,7 @@
 //! | the maker of a memfd | size it, map it, then seal it | before anybody else has it |
 //! | any holder of the descriptor | map it, read-only where the seals say so | always |
 //! | holders of a [`View`] or [`PeerWord`] | read | until the view and its clones are dropped |
+//! | holders of [`OwnMemory`] | read and write by words, copy in | until it and its clones are dropped |
 //! | holders of an [`Arena`] made here | read, write, atomics | until it and its clones are dropped |
 //! | [`Mapping::drop`] | unmap, once | when the last of those is dropped |
 //!
@@ -138,30 +139,81 @@ impl Drop for RegionDescriptor {
     }
 }
 
+/// Shared memory of which one word at a time is accessed, each after a single comparison.
+#[derive(Clone, Debug)]
+struct Words {
+    first: NonNull<AtomicU64>,
+    count: u64,
+    /// Keeps the memory mapped.
+    memory: Arena,
+}
+
+// SAFETY: points to atomics in memory that `memory` keeps mapped.
+unsafe impl Send for Words {}
+// SAFETY: as above.
+unsafe impl Sync for Words {}
+
+impl Words {
+    fn new(memory: Arena) -> Self {
+        let first = memory.at(0, memory.len()).ok().and_then(NonNull::new);
+        let (first, count) = match first {
+            Some(first) => (first.cast(), memory.len() as u64 / 8),
+            None => (NonNull::dangling(), 0),
+        };
+        Self { first, count, memory }
+    }
+
+    /// The eight words from `offset` on, a multiple of 8; `None` when they pass the end.
+    #[inline(always)]
+    fn get_line(&self, offset: u64) -> Option<&[AtomicU64; 8]> {
+        debug_assert!(offset.is_multiple_of(8));
+        let place = offset / 8;
+        if place + 8 > self.count {
+            return None;
+        }
+        // SAFETY: as in `get`, for eight words; an array has the alignment of its elements.
+        Some(unsafe { self.first.add(place as usize).cast::<[AtomicU64; 8]>().as_ref() })
+    }
+
+    /// The word at `offset`, a multiple of 8; `None` when it passes the end.
+    #[inline(always)]
+    fn get(&self, offset: u64) -> Option<&AtomicU64> {
+        debug_assert!(offset.is_multiple_of(8));
+        let place = offset / 8;
+        if place >= self.count {
+            return None;
+        }
+        // SAFETY: one of the `count` whole words from `first` on, which is 64-byte aligned as every
+        // arena; mapped while `memory` lives; only ever accessed atomically, and written only
+        // through `OwnMemory`, whose memory is writable.
+        Some(unsafe { self.first.add(place as usize).as_ref() })
+    }
+}
+
 /// Memory of a peer that this process can only read.
 #[derive(Clone, Debug)]
-pub(crate) struct View(Arena);
+pub(crate) struct View(Words);
 
 impl View {
     /// Maps what a peer handed over.
     pub(crate) fn new(descriptor: BorrowedFd<'_>, bytes: u64) -> io::Result<Self> {
         check(descriptor, bytes)?;
-        Ok(Self(Mapping::new(descriptor, bytes, false)?.into_arena()))
+        Ok(Self(Words::new(Mapping::new(descriptor, bytes, false)?.into_arena())))
     }
 
     #[cfg(test)]
     pub(crate) fn of(arena: &Arena) -> Self {
-        Self(arena.clone())
+        Self(Words::new(arena.clone()))
     }
 
     /// Loads an aligned word; zero when there is none at `offset`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn load(&self, offset: u64, order: Ordering) -> u64 {
-        self.0.load(offset, order).unwrap_or(0)
+        self.0.get(offset).map_or(0, |word| word.load(order))
     }
 
     /// Copies bytes of it to `to`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn copy_to(
         &self,
         offset: u64,
@@ -169,7 +221,55 @@ impl View {
         to_offset: u64,
         bytes: usize,
     ) -> Result<(), OutOfBounds> {
-        to.copy_from(to_offset, &self.0, offset, bytes)
+        to.copy_from(to_offset, &self.0.memory, offset, bytes)
+    }
+}
+
+/// Memory that this process writes and peers only read, for an end of a link.
+#[derive(Clone, Debug)]
+pub(crate) struct OwnMemory(Words);
+
+impl OwnMemory {
+    /// All of a writable arena.
+    pub(crate) fn new(memory: Arena) -> Self {
+        Self(Words::new(memory))
+    }
+
+    /// To copy bytes into.
+    #[inline(always)]
+    pub(crate) fn arena(&self) -> &Arena {
+        &self.0.memory
+    }
+
+    /// Loads an aligned word; zero when there is none at `offset`.
+    #[inline(always)]
+    pub(crate) fn load(&self, offset: u64, order: Ordering) -> u64 {
+        self.0.get(offset).map_or(0, |word| word.load(order))
+    }
+
+    /// Stores `bytes` behind the word at `offset` and then, with release order, that word, if they
+    /// are within the memory; whether they are.
+    #[inline(always)]
+    pub(crate) fn store_line(&self, offset: u64, first: u64, bytes: &[u8; 56]) -> bool {
+        let Some(line) = self.0.get_line(offset) else { return false };
+        let (words, _) = bytes.as_chunks();
+        for (place, word) in line[1..].iter().zip(words) {
+            place.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
+        }
+        line[0].store(first, Ordering::Release);
+        true
+    }
+
+    /// Stores an aligned word, if there is one at `offset`; whether there is.
+    #[inline(always)]
+    pub(crate) fn store(&self, offset: u64, value: u64, order: Ordering) -> bool {
+        match self.0.get(offset) {
+            Some(word) => {
+                word.store(value, order);
+                true
+            }
+            None => false,
+        }
     }
 }
 
@@ -214,7 +314,7 @@ pub(crate) struct PeerWord(Place);
 impl PeerWord {
     /// The word at `offset`; `None` when there is none.
     pub(crate) fn new(view: &View, offset: u64) -> Option<Self> {
-        Place::new(&view.0, offset).map(Self)
+        Place::new(&view.0.memory, offset).map(Self)
     }
 
     /// A word that is zero for ever.

@@ -11,7 +11,7 @@ use crate::bell::{Pace, SharedBell, ShmWaiter};
 use crate::connection::{Connection, Inbound, Inbox, Peer, Stage};
 use crate::control::{Control, Inner, wait_for_peer};
 use crate::layout::{LINKS_MAX, board};
-use crate::mapping::{OwnWord, PeerMemory, Peers, Shared, prefault_peer};
+use crate::mapping::{OwnMemory, OwnWord, PeerMemory, Peers, Shared, prefault_peer};
 use crate::message::{DESCRIPTORS_MAX, Grant, HELLO_BYTES_MAX, Message};
 use crate::options::CAPABILITIES;
 use crate::queue::{CompletionQueue, ReceiveQueue};
@@ -19,8 +19,8 @@ use crate::ring::{Consumer, Producer};
 use crate::socket;
 use cache::RegionCache;
 use farside_base::{
-    Completion, CompletionStatus, LinkId, Receive, ReceiveQueueId, RegionToken, RemoteRegionId,
-    Work,
+    Completion, CompletionStatus, LinkId, Operation, Receive, ReceiveQueueId, RegionToken,
+    RemoteRegionId, Work,
 };
 use farside_fabric::{Arena, FabricError, LinkEvent, Port, PortSpec, Posted, Stop, Waiter};
 use import::ImportTable;
@@ -142,6 +142,7 @@ impl ShmPort {
         }
         let geometry = self.inner().geometry();
         let number = connection.link;
+        let own = OwnMemory::new(own);
         let link = Link {
             producer: Producer::new(own.clone(), peer.memory.clone(), geometry),
             consumer: Consumer::new(own, peer.memory, peer.geometry),
@@ -247,6 +248,18 @@ impl ShmPort {
         }
     }
 
+    #[cold]
+    fn tell_events(&mut self, out: &mut Vec<LinkEvent>) {
+        if self.inbox.is_pending() {
+            for news in self.inbox.take() {
+                self.news(news, out);
+            }
+        }
+        if !self.losing.is_empty() {
+            self.settle_lost(out);
+        }
+    }
+
     /// Tells of the lost links from which nothing more will come.
     fn settle_lost(&mut self, out: &mut Vec<LinkEvent>) {
         let mut at = 0;
@@ -318,28 +331,22 @@ fn check_hello(bytes: &[u8]) -> Result<(), FabricError> {
 impl Port for ShmPort {
     fn post(&mut self, work: &[Work<'_>]) -> Posted {
         if self.inbox.wants_attention() {
-            self.attend();
+            return self.post_attending(work);
         }
-        self.start_work();
-        let posted = match work {
-            [only] if self.post_straight(only) => Posted { accepted: 1, stop: None },
-            _ => self.post_all(work),
-        };
-        self.end_work();
-        posted
+        if let [Work { operation: Operation::Send { .. }, .. }] = work {
+            return self.post_send(work);
+        }
+        self.post_at_work(work)
     }
 
     fn post_receives(&mut self, receives: &[Receive]) -> Posted {
-        if self.inbox.wants_attention() {
-            self.attend();
+        if let [only] = receives
+            && !self.inbox.wants_attention()
+            && self.post_receive_straight(only)
+        {
+            return Posted { accepted: 1, stop: None };
         }
-        for (accepted, receive) in receives.iter().enumerate() {
-            if let Err(stop) = self.post_receive(receive) {
-                let stop = Some(stop);
-                return Posted { accepted, stop };
-            }
-        }
-        Posted { accepted: receives.len(), stop: None }
+        self.post_receives_generally(receives)
     }
 
     fn poll(&mut self, out: &mut [Completion]) -> usize {
@@ -347,17 +354,23 @@ impl Port for ShmPort {
             self.passed_over += 1;
             return 1;
         }
-        self.poll_all(out)
+        if !self.completions.is_empty() || self.inbox.wants_attention() {
+            return self.poll_all(out);
+        }
+        self.passed_over = 0;
+        match self.open.as_slice() {
+            [only] if !only.is_idle() => return self.receive_from(0, out),
+            [] | [_] => {}
+            watches if watches.iter().all(Watch::is_idle) => {}
+            _ => return self.receive(out),
+        }
+        self.pace.polled(0, &self.bell);
+        0
     }
 
     fn link_events(&mut self, out: &mut Vec<LinkEvent>) {
-        if self.inbox.is_pending() {
-            for news in self.inbox.take() {
-                self.news(news, out);
-            }
-        }
-        if !self.losing.is_empty() {
-            self.settle_lost(out);
+        if self.inbox.is_pending() || !self.losing.is_empty() {
+            self.tell_events(out);
         }
     }
 
@@ -380,7 +393,7 @@ impl Port for ShmPort {
             return Err(FabricError::Limit("receives"));
         }
         let number = u32::try_from(self.queues.len()).map_err(|_| FabricError::Limit("queues"))?;
-        self.queues.push(ReceiveQueue::new(depth));
+        self.queues.push(ReceiveQueue::new(depth as u32));
         Ok(ReceiveQueueId(number))
     }
 
@@ -505,6 +518,33 @@ impl ShmPort {
         )
     }
 
+    #[inline(never)]
+    fn post_receives_generally(&mut self, receives: &[Receive]) -> Posted {
+        if self.inbox.wants_attention() {
+            self.attend();
+        }
+        for (accepted, receive) in receives.iter().enumerate() {
+            if self.post_receive_straight(receive) {
+                continue;
+            }
+            if let Err(stop) = self.post_receive(receive) {
+                let stop = Some(stop);
+                return Posted { accepted, stop };
+            }
+        }
+        Posted { accepted: receives.len(), stop: None }
+    }
+
+    /// Posts a receive in which nothing is amiss; whether it was one.
+    #[inline(always)]
+    fn post_receive_straight(&mut self, receive: &Receive) -> bool {
+        let Some(arena) = self.regions.find(receive.into.region) else { return false };
+        let Some(queue) = self.queues.get_mut(receive.queue.0 as usize) else { return false };
+        arena.at(receive.into.offset, receive.into.bytes as usize).is_ok()
+            && queue.push_straight(receive)
+    }
+
+    #[inline(never)]
     fn post_receive(&mut self, receive: &Receive) -> Result<(), Stop> {
         let arena = match self.regions.find(receive.into.region) {
             Some(arena) => arena,
@@ -515,7 +555,7 @@ impl ShmPort {
             .map_err(|_| Stop::Invalid("local bounds"))?;
         let queue = self.queues.get_mut(receive.queue.0 as usize);
         let queue = queue.ok_or(Stop::Invalid("receive queue"))?;
-        if queue.push(*receive) { Ok(()) } else { Err(Stop::QueueFull) }
+        if queue.push(receive) { Ok(()) } else { Err(Stop::QueueFull) }
     }
 
     /// Whether the caller has anything to do.

@@ -2,7 +2,6 @@
 //! memory from the start.
 
 use farside_base::{Completion, CompletionKind, CompletionStatus, LinkId, Receive, WorkId};
-use std::collections::VecDeque;
 
 /// How a request ended, as it waits to be polled. It has no immediate, which only receives have.
 #[derive(Clone, Copy)]
@@ -170,45 +169,83 @@ impl CompletionQueue {
 /// there may be.
 #[repr(align(128))]
 pub(crate) struct ReceiveQueue {
-    posted: VecDeque<Receive>,
-    depth: usize,
+    /// None, or a power of two of them.
+    posted: Box<[Receive]>,
+    /// Places are these, cut to the length; they go round.
+    head: u32,
+    tail: u32,
+    /// As many as there is memory for, and at most `depth`.
+    room: u32,
+    depth: u32,
 }
 
 impl ReceiveQueue {
-    pub(crate) fn new(depth: usize) -> Self {
-        Self { posted: VecDeque::new(), depth }
+    /// For at most `depth` receives.
+    pub(crate) fn new(depth: u32) -> Self {
+        Self { posted: Box::default(), head: 0, tail: 0, room: 0, depth }
     }
 
-    /// Adds one; false when there is no room.
-    #[inline]
-    pub(crate) fn push(&mut self, receive: Receive) -> bool {
-        let room = self.posted.len() < self.depth;
-        if room {
-            self.posted.push_back(receive);
+    #[inline(always)]
+    fn place(&self, count: u32) -> usize {
+        count as usize & self.posted.len().wrapping_sub(1)
+    }
+
+    /// Adds one; false when there are as many as there may be.
+    pub(crate) fn push(&mut self, receive: &Receive) -> bool {
+        if self.tail.wrapping_sub(self.head) == self.room && self.room < self.depth {
+            self.grow(receive);
         }
-        room
+        self.push_straight(receive)
+    }
+
+    /// Adds one, if there is memory for it; whether there was.
+    #[inline(always)]
+    pub(crate) fn push_straight(&mut self, receive: &Receive) -> bool {
+        if self.tail.wrapping_sub(self.head) >= self.room {
+            return false;
+        }
+        let place = self.place(self.tail);
+        let Some(place) = self.posted.get_mut(place) else { return false };
+        *place = *receive;
+        self.tail = self.tail.wrapping_add(1);
+        true
+    }
+
+    /// Doubles the memory; `filler` goes where nothing is yet.
+    fn grow(&mut self, filler: &Receive) {
+        let count = self.posted.len();
+        let mut posted = vec![*filler; (count * 2).max(4)];
+        for (at, to) in posted.iter_mut().enumerate().take(count) {
+            *to = self.posted[self.place(self.head.wrapping_add(at as u32))];
+        }
+        self.posted = posted.into_boxed_slice();
+        (self.head, self.tail) = (0, self.tail.wrapping_sub(self.head));
+        self.room = self.depth.min(self.posted.len() as u32);
     }
 
     /// The next one to be taken.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn front(&self) -> Option<&Receive> {
-        self.posted.front()
+        if self.is_empty() { None } else { self.posted.get(self.place(self.head)) }
     }
 
-    /// Takes the next one.
-    #[inline]
+    /// Takes the next one, which there is.
+    #[inline(always)]
     pub(crate) fn take(&mut self) {
-        self.posted.pop_front();
+        debug_assert!(!self.is_empty());
+        self.head = self.head.wrapping_add(1);
     }
 
+    #[inline(always)]
     pub(crate) fn is_empty(&self) -> bool {
-        self.posted.is_empty()
+        self.head == self.tail
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use farside_base::{LocalSlice, ReceiveQueueId, RegionId};
 
     fn numbered(number: u64) -> Finished {
         Finished {
@@ -256,5 +293,33 @@ mod tests {
         let mut one = [Completion::BLANK];
         assert_eq!(queue.take(&mut one), 1);
         assert!(!queue.is_full());
+    }
+
+    #[test]
+    fn receives_come_in_order_while_the_queue_grows_and_its_counts_go_round() {
+        const DEPTH: u32 = 21;
+        let mut queue = ReceiveQueue::new(DEPTH);
+        (queue.head, queue.tail) = (u32::MAX - 1, u32::MAX - 1);
+        let receive = |id| {
+            let into = LocalSlice { region: RegionId(1), offset: id, bytes: 8 };
+            Receive { id: WorkId(id), queue: ReceiveQueueId(0), into }
+        };
+        let (mut pushed, mut taken) = (0, 0);
+        for round in 0..400 {
+            for _ in 0..round % 29 {
+                let room = pushed - taken < u64::from(DEPTH);
+                assert_eq!(queue.push(&receive(pushed)), room);
+                pushed += u64::from(room);
+            }
+            for _ in 0..round % 23 {
+                let front = queue.front().copied();
+                assert_eq!(front, (taken < pushed).then(|| receive(taken)));
+                if front.is_some() {
+                    queue.take();
+                    taken += 1;
+                }
+            }
+        }
+        assert!(taken > 1000, "the queue moved: {taken}");
     }
 }

@@ -37,6 +37,16 @@ pub(crate) trait WriteWords: ReadWords {
     /// Stores the word at `offset`.
     fn store(&self, offset: u64, value: u64, order: Ordering);
 
+    /// Stores the words of `bytes` behind the word at `offset`, then that one with release order.
+    #[inline(always)]
+    fn store_line(&self, offset: u64, first: u64, bytes: &[u8; SLOT_BYTES as usize]) {
+        let (words, _) = bytes.as_chunks();
+        for (place, word) in (1..).zip(words) {
+            self.store(offset + 8 * place, u64::from_ne_bytes(*word), Ordering::Relaxed);
+        }
+        self.store(offset, first, Ordering::Release);
+    }
+
     /// Hints that these bytes will be written here soon.
     fn expect_write(&self, _offset: u64, _bytes: u32) {}
 
@@ -85,15 +95,9 @@ impl Geometry {
         link::SLOTS + u64::from(self.slots) * LINE
     }
 
-    /// Where the slot of a position is.
-    #[inline]
-    fn slot(self, position: u64) -> u64 {
-        link::SLOTS + (position & (u64::from(self.slots) - 1)) * LINE
-    }
-
-    #[inline]
-    fn lap(self, position: u64) -> u16 {
-        ((position >> self.slots.trailing_zeros()) as u16).wrapping_add(1)
+    /// Where the slots end; there are at most 64 Ki of them, so 32 bits are enough.
+    fn slots_end(self) -> u32 {
+        self.bulk_start() as u32
     }
 
     /// Where `bytes` of bulk go that follow on `position`: the position they start at, which skips
@@ -113,6 +117,43 @@ impl Geometry {
     }
 }
 
+/// Where the slot of a position is, and the lap that is its own.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    at: u32,
+    lap: u16,
+}
+
+impl Slot {
+    const FIRST: Self = Self { at: link::SLOTS as u32, lap: 1 };
+
+    /// The slot of the next position.
+    #[inline(always)]
+    fn advance(&mut self, slots_end: u32) {
+        self.at += LINE as u32;
+        if self.at == slots_end {
+            *self = Self { lap: self.lap.wrapping_add(1), ..Self::FIRST };
+        }
+    }
+
+    #[inline(always)]
+    fn header(self) -> u64 {
+        u64::from(self.at)
+    }
+
+    #[inline(always)]
+    fn payload(self) -> u64 {
+        u64::from(self.at) + 8
+    }
+
+    /// Whether the slot holds something else than what the lap before left there.
+    #[inline(always)]
+    fn is_fresh(self, header: u64) -> bool {
+        header as u16 != self.lap.wrapping_sub(1)
+    }
+}
+
+#[inline(always)]
 fn header(lap: u16, kind: Kind, bytes: u32, immediate: u32) -> u64 {
     let kind = match kind {
         Kind::Send => 0,
@@ -129,8 +170,10 @@ pub(crate) struct Producer<W, R> {
     own: W,
     other: R,
     geometry: Geometry,
-    /// Position of the next message.
+    /// Position of the next message, and where its slot is.
     tail: u64,
+    slot: Slot,
+    slots_end: u32,
     /// First position known not to be free.
     free_until: u64,
     bulk_tail: u64,
@@ -154,6 +197,8 @@ impl<W: WriteWords, R: ReadWords> Producer<W, R> {
             other,
             geometry,
             tail: 0,
+            slot: Slot::FIRST,
+            slots_end: geometry.slots_end(),
             free_until: u64::from(geometry.slots),
             bulk_tail: 0,
             bulk_free_until: u64::from(geometry.bulk),
@@ -162,13 +207,13 @@ impl<W: WriteWords, R: ReadWords> Producer<W, R> {
     }
 
     /// The memory to write a message's bytes to.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn own(&self) -> &W {
         &self.own
     }
 
     /// Finds a place for `bytes`. Without [`publish`](Self::publish) nothing has happened.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn reserve(&mut self, bytes: u32) -> Result<Place, NoPlace> {
         let place = self.place(bytes);
         if self.fits(&place) {
@@ -177,16 +222,16 @@ impl<W: WriteWords, R: ReadWords> Producer<W, R> {
         self.reserve_slowly(bytes)
     }
 
-    #[inline]
+    #[inline(always)]
     fn place(&self, bytes: u32) -> Place {
         if bytes <= SLOT_BYTES {
-            return Place { payload: self.geometry.slot(self.tail) + 8, bulk_tail: self.bulk_tail };
+            return Place { payload: self.slot.payload(), bulk_tail: self.bulk_tail };
         }
         let (start, end) = self.geometry.bulk_span(self.bulk_tail, bytes);
         Place { payload: self.geometry.bulk_at(start), bulk_tail: end }
     }
 
-    #[inline]
+    #[inline(always)]
     fn fits(&self, place: &Place) -> bool {
         self.tail < self.free_until && place.bulk_tail <= self.bulk_free_until
     }
@@ -234,22 +279,33 @@ impl<W: WriteWords, R: ReadWords> Producer<W, R> {
     }
 
     /// Hands the message over whose bytes have been written to `place`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn publish(&mut self, place: &Place, kind: Kind, bytes: u32, immediate: u32) {
-        let lap = self.geometry.lap(self.tail);
-        let slot = self.geometry.slot(self.tail);
-        let header = header(lap, kind, bytes, immediate);
-        self.own.store(slot, header, Ordering::Release);
+        let header = header(self.slot.lap, kind, bytes, immediate);
+        self.own.store(self.slot.header(), header, Ordering::Release);
         self.tail += 1;
+        self.slot.advance(self.slots_end);
         self.bulk_tail = place.bulk_tail;
     }
 
-    /// To be called when a message is likely to go soon: hints that its slot will be written.
-    #[inline]
-    pub(crate) fn expect_one(&self) {
-        if self.tail < self.free_until {
-            self.own.expect_write(self.geometry.slot(self.tail), SLOT_BYTES);
+    /// Hands over a SEND that fills its slot, if there is room for it; whether there was. As
+    /// [`reserve`](Self::reserve), writing and [`publish`](Self::publish), at half their cost.
+    #[inline(always)]
+    pub(crate) fn send_line(&mut self, bytes: &[u8; SLOT_BYTES as usize]) -> bool {
+        if self.tail >= self.free_until && self.reserve_slowly(SLOT_BYTES).is_err() {
+            return false;
         }
+        let header = header(self.slot.lap, Kind::Send, SLOT_BYTES, 0);
+        self.own.store_line(self.slot.header(), header, bytes);
+        self.tail += 1;
+        self.slot.advance(self.slots_end);
+        true
+    }
+
+    /// To be called when a message is likely to go soon: hints that its slot will be written.
+    #[inline(always)]
+    pub(crate) fn expect_one(&self) {
+        self.own.expect_write(self.slot.header(), SLOT_BYTES);
     }
 
     /// To be called after a message was handed over: gives hints about its lines, that the other
@@ -257,11 +313,15 @@ impl<W: WriteWords, R: ReadWords> Producer<W, R> {
     /// length may follow. Otherwise the lines would cross on demand of the reader and then again on
     /// that of the next writer; with hints a message of 1 KiB took 0.44 us instead of 0.65 us. In a
     /// stream the former hint is left out: there it took more from the sender than it gave.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn expect_more(&self, place: &Place, bytes: u32, awaited: bool) {
-        if bytes <= SLOT_BYTES {
-            return;
+        if bytes > SLOT_BYTES {
+            self.expect_more_bulk(place, bytes, awaited);
         }
+    }
+
+    #[inline(never)]
+    fn expect_more_bulk(&self, place: &Place, bytes: u32, awaited: bool) {
         if awaited {
             self.own.expect_read_elsewhere(place.payload, bytes);
         }
@@ -290,30 +350,32 @@ pub(crate) struct Consumer<W, R> {
     own: W,
     other: R,
     geometry: Geometry,
-    /// Position of the next message, where its slot is, and the lap before its own.
+    /// Position of the next message, and where its slot is.
     head: u64,
-    slot: u64,
-    lap_before: u16,
+    slot: Slot,
+    slots_end: u32,
     bulk_head: u64,
     /// What the producer was told.
     told: u64,
-    bulk_told: u64,
+    /// What it is told of at once: a quarter of the ring further.
+    due: u64,
+    bulk_due: u64,
 }
 
 /// Where a consumer stands, to see without it that nothing has changed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen {
-    slot: u64,
-    lap_before: u16,
+    slot: Slot,
     /// The producer has not been told of all that was taken.
     owes: bool,
 }
 
 impl Seen {
-    /// Whether there is no message in `memory`, the producer's, and nothing to tell.
+    /// Whether there is no message in `memory`, the producer's, and it does not wait to be told.
     #[inline(always)]
     pub(crate) fn is_idle(&self, memory: &impl ReadWords) -> bool {
-        !self.owes && memory.load(self.slot, Ordering::Acquire) as u16 == self.lap_before
+        !self.slot.is_fresh(memory.load(self.slot.header(), Ordering::Acquire))
+            && (!self.owes || memory.load(link::BLOCKED, Ordering::Relaxed) == 0)
     }
 }
 
@@ -336,16 +398,17 @@ impl<W: WriteWords, R: ReadWords> Consumer<W, R> {
             other,
             geometry,
             head: 0,
-            slot: geometry.slot(0),
-            lap_before: geometry.lap(0).wrapping_sub(1),
+            slot: Slot::FIRST,
+            slots_end: geometry.slots_end(),
             bulk_head: 0,
             told: 0,
-            bulk_told: 0,
+            due: u64::from(geometry.slots.div_ceil(4)),
+            bulk_due: u64::from(geometry.bulk / 4),
         }
     }
 
     /// The memory to read a message's bytes from.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn other(&self) -> &R {
         &self.other
     }
@@ -356,28 +419,58 @@ impl<W: WriteWords, R: ReadWords> Consumer<W, R> {
         self.fresh().is_some()
     }
 
+    /// The header of the next message, or of a violation, if one is there.
     #[inline(always)]
-    fn fresh(&self) -> Option<u64> {
-        let header = self.other.load(self.slot, Ordering::Acquire);
-        (header as u16 != self.lap_before).then_some(header)
+    pub(crate) fn fresh(&self) -> Option<u64> {
+        let header = self.other.load(self.slot.header(), Ordering::Acquire);
+        self.slot.is_fresh(header).then_some(header)
     }
 
     /// Where things stand.
+    #[inline(always)]
     pub(crate) fn seen(&self) -> Seen {
-        Seen { slot: self.slot, lap_before: self.lap_before, owes: self.head != self.told }
+        Seen { slot: self.slot, owes: self.head != self.told }
     }
 
     /// The next message, which stays where it is until [`take`](Self::take).
-    #[inline]
+    #[cfg(test)]
     pub(crate) fn peek(&self) -> Result<Option<Message>, Violation> {
-        match self.fresh() {
-            None => Ok(None),
-            Some(header) => self.parse(header).map(Some),
+        let Some(header) = self.fresh() else { return Ok(None) };
+        let message = self.parse(header);
+        if let Some(bytes) = self.parse_short(header) {
+            let (payload, bulk_head) = (self.slot(), self.bulk_head);
+            let short = Message { kind: Kind::Send, bytes, immediate: 0, payload, bulk_head };
+            let immediate = (header >> 32) as u32;
+            assert_eq!(message, Ok(Message { immediate, ..short }), "both ways say the same");
         }
+        message.map(Some)
     }
 
+    /// The bytes of a message that is a SEND and lies in its [`slot`](Self::slot), as most do; `None`
+    /// for any other header, right or not. Kind and length share 16 bits, in which that kind is
+    /// zero, so one comparison is enough for both.
+    #[inline(always)]
+    pub(crate) fn parse_short(&self, header: u64) -> Option<u32> {
+        let bytes = u32::from((header >> 16) as u16);
+        (header as u16 == self.slot.lap && bytes <= SLOT_BYTES).then_some(bytes)
+    }
+
+    /// Where the bytes of such a message are.
+    #[inline(always)]
+    pub(crate) fn slot(&self) -> u64 {
+        self.slot.payload()
+    }
+
+    /// As [`take`](Self::take), for such a message.
+    #[inline(always)]
+    pub(crate) fn take_short(&mut self) {
+        self.head += 1;
+        self.slot.advance(self.slots_end);
+    }
+
+    /// What the header of the next message says.
     #[inline]
-    fn parse(&self, header: u64) -> Result<Message, Violation> {
+    pub(crate) fn parse(&self, header: u64) -> Result<Message, Violation> {
         let kind = match (header >> 30) & 3 {
             0 => Kind::Send,
             1 => Kind::SendImmediate,
@@ -385,14 +478,14 @@ impl<W: WriteWords, R: ReadWords> Consumer<W, R> {
             _ => return Err(Violation),
         };
         let bytes = (header >> 16) as u32 & 0x3fff;
-        let right = header as u16 == self.lap_before.wrapping_add(1)
+        let right = header as u16 == self.slot.lap
             && bytes <= SEND_BYTES_MAX
             && (kind != Kind::WriteImmediate || bytes == 8);
         if !right {
             return Err(Violation);
         }
         let (payload, bulk_head) = if bytes <= SLOT_BYTES {
-            (self.slot + 8, self.bulk_head)
+            (self.slot.payload(), self.bulk_head)
         } else {
             let (start, end) = self.geometry.bulk_span(self.bulk_head, bytes);
             (self.geometry.bulk_at(start), end)
@@ -401,11 +494,9 @@ impl<W: WriteWords, R: ReadWords> Consumer<W, R> {
     }
 
     /// Ends the use of the message's bytes and goes on to the next.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take(&mut self, message: &Message) {
-        self.head += 1;
-        self.slot = self.geometry.slot(self.head);
-        self.lap_before = self.geometry.lap(self.head).wrapping_sub(1);
+        self.take_short();
         self.bulk_head = message.bulk_head;
     }
 
@@ -413,27 +504,25 @@ impl<W: WriteWords, R: ReadWords> Consumer<W, R> {
     /// and there is no more to take now; whether it was told. While there is more, even a producer
     /// that waits is told of a quarter at a time: told of each place, it would fill it and wait
     /// again, and every message would cost the transfers of three lines.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn settle(&mut self, more: bool) -> bool {
-        let slots = self.head - self.told;
-        if slots == 0 {
-            return false;
-        }
-        let bulk = self.bulk_head - self.bulk_told;
-        let due = slots * 4 >= u64::from(self.geometry.slots)
-            || bulk * 4 >= u64::from(self.geometry.bulk)
+        let due = self.head >= self.due
+            || self.bulk_head >= self.bulk_due
             || (!more && self.other.load(link::BLOCKED, Ordering::Relaxed) != 0);
         due && self.tell()
     }
 
     /// Tells the producer everything that was taken; whether there was something to tell.
+    #[inline(never)]
     pub(crate) fn tell(&mut self) -> bool {
         if self.head == self.told {
             return false;
         }
         self.own.store(link::SLOTS_TAKEN, self.head, Ordering::Release);
         self.own.store(link::BULK_TAKEN, self.bulk_head, Ordering::Release);
-        (self.told, self.bulk_told) = (self.head, self.bulk_head);
+        self.told = self.head;
+        self.due = self.head + u64::from(self.geometry.slots.div_ceil(4));
+        self.bulk_due = self.bulk_head + u64::from(self.geometry.bulk / 4);
         true
     }
 }

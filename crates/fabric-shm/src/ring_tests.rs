@@ -1,6 +1,7 @@
 //! The ring on one thread: every fill level, going round, and what a peer must not write.
 
 use crate::layout::link;
+use crate::mapping::OwnMemory;
 use crate::options::SEND_BYTES_MAX;
 use crate::ring::{Consumer, Geometry, Kind, NoPlace, Producer, SLOT_BYTES, Violation};
 use farside_fabric::Arena;
@@ -9,8 +10,8 @@ use std::sync::atomic::Ordering;
 const GEOMETRY: Geometry = Geometry { slots: 16, bulk: 64 << 10 };
 
 struct Ring {
-    producer: Producer<Arena, Arena>,
-    consumer: Consumer<Arena, Arena>,
+    producer: Producer<OwnMemory, OwnMemory>,
+    consumer: Consumer<OwnMemory, OwnMemory>,
     sending: Arena,
     receiving: Arena,
     sent: u64,
@@ -20,10 +21,11 @@ struct Ring {
 impl Ring {
     fn new() -> Self {
         let memory = || Arena::heap(GEOMETRY.bytes() as usize);
+        let words = |memory: &Arena| OwnMemory::new(memory.clone());
         let (sending, receiving) = (memory(), memory());
         Self {
-            producer: Producer::new(sending.clone(), receiving.clone(), GEOMETRY),
-            consumer: Consumer::new(receiving.clone(), sending.clone(), GEOMETRY),
+            producer: Producer::new(words(&sending), words(&receiving), GEOMETRY),
+            consumer: Consumer::new(words(&receiving), words(&sending), GEOMETRY),
             sending,
             receiving,
             sent: 0,
@@ -88,6 +90,48 @@ fn all_lengths_pass_in_order_while_the_ring_goes_round() {
     while ring.receive().is_some() {}
     assert_eq!(ring.received, ring.sent);
     assert!(full > 100, "the ring was full now and then: {full}");
+}
+
+#[test]
+fn whole_slots_pass_as_other_messages_do() {
+    let mut ring = Ring::new();
+    for round in 0..100 {
+        let sent: Vec<_> =
+            (0..round % 17).map(|at| Ring::pattern(round + at, SLOT_BYTES)).collect();
+        for data in &sent {
+            let whole = data.as_slice().try_into().expect("as many bytes");
+            assert!(ring.producer.send_line(whole), "there is room");
+        }
+        assert!(sent.len() < 16 || !ring.producer.send_line(&[0; SLOT_BYTES as usize]));
+        for data in &sent {
+            let message = ring.consumer.peek().expect("right headers").expect("a message");
+            assert_eq!((message.kind, message.bytes), (Kind::Send, SLOT_BYTES));
+            let mut got = [0; SLOT_BYTES as usize];
+            ring.sending.read(message.payload, &mut got).expect("within the memory");
+            assert_eq!(got, data[..]);
+            ring.consumer.take(&message);
+        }
+        ring.consumer.settle(false);
+        assert_eq!(ring.consumer.peek(), Ok(None));
+    }
+}
+
+#[test]
+fn a_consumer_that_owes_is_idle_until_the_producer_waits() {
+    let mut ring = Ring::new();
+    let idle = |ring: &Ring| ring.consumer.seen().is_idle(ring.consumer.other());
+    assert!(idle(&ring));
+    ring.send(8).expect("room");
+    assert!(!idle(&ring));
+    assert_eq!(ring.receive(), Some(8));
+    assert!(idle(&ring), "it owes one place, for which nobody waits");
+    for _ in 0..GEOMETRY.slots - 1 {
+        ring.send(8).expect("room");
+    }
+    assert_eq!(ring.send(8), Err(NoPlace::Full));
+    assert!(!idle(&ring));
+    while ring.receive().is_some() {}
+    assert_eq!(ring.send(8), Ok(()));
 }
 
 #[test]

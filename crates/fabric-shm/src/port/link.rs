@@ -3,41 +3,47 @@
 use crate::bell::SharedBell;
 use crate::connection::{Connection, Peer};
 use crate::layout::link;
-use crate::mapping::View;
-use crate::ring::{Consumer, Producer, ReadWords, WriteWords};
+use crate::mapping::{OwnMemory, View};
+use crate::ring::{Consumer, Producer, ReadWords, SLOT_BYTES, WriteWords};
 use farside_base::{CompletionStatus, LinkId, ReceiveQueueId};
 use farside_fabric::Arena;
 use rustix::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-impl ReadWords for Arena {
-    #[inline]
+impl ReadWords for OwnMemory {
+    #[inline(always)]
     fn load(&self, offset: u64, order: Ordering) -> u64 {
-        Arena::load(self, offset, order).unwrap_or(0)
+        OwnMemory::load(self, offset, order)
     }
 }
 
-impl WriteWords for Arena {
-    #[inline]
+impl WriteWords for OwnMemory {
+    #[inline(always)]
     fn store(&self, offset: u64, value: u64, order: Ordering) {
-        let stored = Arena::store(self, offset, value, order);
-        debug_assert!(stored.is_ok(), "rings compute places within their memory");
+        let stored = OwnMemory::store(self, offset, value, order);
+        debug_assert!(stored, "rings compute places within their memory");
     }
 
-    #[inline]
+    #[inline(always)]
+    fn store_line(&self, offset: u64, first: u64, bytes: &[u8; SLOT_BYTES as usize]) {
+        let stored = OwnMemory::store_line(self, offset, first, bytes);
+        debug_assert!(stored, "rings compute places within their memory");
+    }
+
+    #[inline(always)]
     fn expect_write(&self, offset: u64, bytes: u32) {
-        Arena::expect_write(self, offset, bytes as usize);
+        self.arena().expect_write(offset, bytes as usize);
     }
 
     #[inline]
     fn expect_read_elsewhere(&self, offset: u64, bytes: u32) {
-        Arena::expect_read_elsewhere(self, offset, bytes as usize);
+        self.arena().expect_read_elsewhere(offset, bytes as usize);
     }
 }
 
 impl ReadWords for View {
-    #[inline]
+    #[inline(always)]
     fn load(&self, offset: u64, order: Ordering) -> u64 {
         View::load(self, offset, order)
     }
@@ -82,8 +88,8 @@ pub(super) enum State {
 /// A link that was usable once. In cache lines of its own.
 #[repr(align(128))]
 pub(super) struct Link {
-    pub(super) producer: Producer<Arena, View>,
-    pub(super) consumer: Consumer<Arena, View>,
+    pub(super) producer: Producer<OwnMemory, View>,
+    pub(super) consumer: Consumer<OwnMemory, View>,
     /// The peer's sleep word.
     pub(super) bell: SharedBell,
     pub(super) number: LinkId,

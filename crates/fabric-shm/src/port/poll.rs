@@ -7,8 +7,9 @@ use crate::bell::ring;
 use crate::mapping::View;
 use crate::options::CAPABILITIES;
 use crate::queue::ReceiveQueue;
-use crate::ring::{Kind, Message, Seen, Violation};
+use crate::ring::{Kind, Message, SLOT_BYTES, Seen};
 use farside_base::{Completion, CompletionKind, CompletionStatus, LinkId, Receive};
+use farside_fabric::{Arena, OutOfBounds};
 use std::sync::atomic::Ordering;
 
 /// What becomes of a message that met a receive.
@@ -29,44 +30,48 @@ impl ShmPort {
             self.passed_over += 1;
             return finished;
         }
+        if self.inbox.wants_attention() {
+            self.attend();
+        }
+        self.passed_over = 0;
+        self.pace.polled(0, &self.bell);
         finished + self.receive(&mut out[finished..])
     }
 
     /// Moves messages into receives, one link after the other, beginning after the one where the
     /// last call began; how many completions were written.
-    #[inline]
-    fn receive(&mut self, out: &mut [Completion]) -> usize {
-        self.passed_over = 0;
-        if self.inbox.wants_attention() {
-            self.attend();
-        }
+    #[inline(never)]
+    pub(super) fn receive(&mut self, out: &mut [Completion]) -> usize {
         let count = self.open.len();
-        let mut turn = self.turn;
+        let first = if self.turn < count { self.turn } else { 0 };
+        self.turn = first + 1;
         let mut written = 0;
-        for _ in 0..count {
-            turn = if turn + 1 < count { turn + 1 } else { 0 };
-            let watch = &mut self.open[turn];
-            if watch.is_idle() {
-                continue;
-            }
-            let number = watch.link;
-            let Some(LinkSlot::Open(link)) = self.links.get_mut(number.0 as usize) else {
-                continue;
-            };
-            let Some(queue) = self.queues.get_mut(link.queue as usize) else {
-                continue;
-            };
-            let was_deaf = link.deaf;
-            written += link.drain(queue, &self.regions, &mut out[written..]);
-            watch.look_again(link);
-            if link.deaf && !was_deaf {
-                self.fail(number);
+        for at in (first..count).chain(0..first) {
+            if !self.open[at].is_idle() {
+                written += self.receive_from(at, &mut out[written..]);
             }
         }
-        if count > 1 {
-            self.turn = if turn + 1 < count { turn + 1 } else { 0 };
+        written
+    }
+
+    /// As [`receive`](Self::receive), of one link of the open ones, on which there is something.
+    #[inline(never)]
+    pub(super) fn receive_from(&mut self, at: usize, out: &mut [Completion]) -> usize {
+        let Some(watch) = self.open.get_mut(at) else { return 0 };
+        let Some(LinkSlot::Open(link)) = self.links.get_mut(watch.link.0 as usize) else {
+            return 0;
+        };
+        let Some(queue) = self.queues.get_mut(link.queue as usize) else { return 0 };
+        if link.deaf {
+            return 0;
         }
+        let written = link.drain(queue, &self.regions, out);
+        watch.look_again(link);
         self.pace.polled(written as u32, &self.bell);
+        if link.deaf {
+            let number = watch.link;
+            self.fail(number);
+        }
         written
     }
 
@@ -103,17 +108,31 @@ impl Watch {
 
     /// Whether there is neither a message nor anything that the peer waits to be told.
     #[inline(always)]
-    fn is_idle(&self) -> bool {
+    pub(super) fn is_idle(&self) -> bool {
         self.seen.is_idle(&self.memory)
     }
 
+    #[inline(always)]
     fn look_again(&mut self, link: &Link) {
         self.seen = link.consumer.seen();
     }
 }
 
+/// Not in line, for the sake of the registers of the common case.
+#[inline(never)]
+fn copy_apart(
+    ring: &View,
+    from: u64,
+    arena: &Arena,
+    to: u64,
+    bytes: u32,
+) -> Result<(), OutOfBounds> {
+    ring.copy_to(from, arena, to, bytes as usize)
+}
+
 impl Link {
-    /// Moves messages into receives while there are both, and room in `out`.
+    /// Moves messages into receives while there are both, and room in `out`; how many.
+    #[inline(always)]
     fn drain(
         &mut self,
         queue: &mut ReceiveQueue,
@@ -121,31 +140,17 @@ impl Link {
         out: &mut [Completion],
     ) -> usize {
         let mut written = 0;
-        while written < out.len() && !self.deaf {
-            let message = match self.consumer.peek() {
-                Ok(Some(message)) => message,
-                Ok(None) => break,
-                Err(Violation) => {
-                    self.break_off();
-                    break;
-                }
-            };
-            let Some(receive) = queue.front() else {
-                break;
-            };
-            if std::mem::take(&mut self.spoke) {
-                // Where messages alternate, the answer's slot comes while the caller thinks.
-                self.producer.expect_one();
+        while let Some(place) = out.get_mut(written)
+            && let Some(header) = self.consumer.fresh()
+        {
+            if self.deliver_straight(header, queue, regions, place) {
+                written += 1;
+                continue;
             }
-            let Some(delivery) = self.deliver(&message, receive, regions, &mut out[written]) else {
-                self.break_off();
+            let delivered = self.deliver_generally(header, queue, regions, place);
+            written += usize::from(delivered);
+            if self.deaf || !delivered {
                 break;
-            };
-            queue.take();
-            self.heard = true;
-            written += 1;
-            if delivery == Delivery::Taken {
-                self.consumer.take(&message);
             }
         }
         let more = written == out.len() && !self.deaf;
@@ -155,10 +160,80 @@ impl Link {
         written
     }
 
+    /// Takes a message of the common kind in whose delivery nothing is amiss, a SEND that lies in
+    /// its slot, and tells of it in `out`; whether it was one. If not, nothing has happened.
+    #[inline(always)]
+    fn deliver_straight(
+        &mut self,
+        header: u64,
+        queue: &mut ReceiveQueue,
+        regions: &RegionCache,
+        out: &mut Completion,
+    ) -> bool {
+        let Some(bytes) = self.consumer.parse_short(header) else { return false };
+        let Some(receive) = queue.front() else { return false };
+        let Some(arena) = regions.find(receive.into.region) else { return false };
+        if bytes > receive.into.bytes {
+            return false;
+        }
+        let (ring, from, to) = (self.consumer.other(), self.consumer.slot(), receive.into.offset);
+        let copied = match bytes {
+            // Of a length that the compiler knows, so without the choice of the moves for it.
+            SLOT_BYTES => ring.copy_to(from, arena, to, SLOT_BYTES as usize),
+            bytes => copy_apart(ring, from, arena, to, bytes),
+        };
+        if copied.is_err() {
+            return false;
+        }
+        *out = self.received(receive, bytes, None);
+        queue.take();
+        self.consumer.take_short();
+        self.hear();
+        true
+    }
+
+    /// Takes any message, if there is a receive for it and the peer kept the rules, and tells of it
+    /// in `out`; whether it did.
+    #[inline(never)]
+    fn deliver_generally(
+        &mut self,
+        header: u64,
+        queue: &mut ReceiveQueue,
+        regions: &RegionCache,
+        out: &mut Completion,
+    ) -> bool {
+        let Ok(message) = self.consumer.parse(header) else {
+            self.break_off();
+            return false;
+        };
+        let Some(receive) = queue.front() else {
+            return false;
+        };
+        let Some(delivery) = self.deliver(&message, receive, regions, out) else {
+            self.break_off();
+            return false;
+        };
+        queue.take();
+        self.hear();
+        if delivery == Delivery::Taken {
+            self.consumer.take(&message);
+        }
+        true
+    }
+
+    /// Notes that a message came. Where messages alternate, the answer's slot comes while the
+    /// caller thinks.
+    #[inline(always)]
+    fn hear(&mut self) {
+        self.heard = true;
+        if std::mem::take(&mut self.spoke) {
+            self.producer.expect_one();
+        }
+    }
+
     /// Puts a message into a receive, and what came of it into `out`, in place, since a completion
     /// that is copied right after it was written waits for its pieces. `None` when the peer broke
     /// the rules.
-    #[inline(always)]
     fn deliver(
         &mut self,
         message: &Message,
@@ -183,15 +258,20 @@ impl Link {
         if copied.is_err() {
             return Some(self.without_memory(receive, out));
         }
-        *out = Completion {
+        *out = self.received(receive, message.bytes, immediate);
+        Some(Delivery::Taken)
+    }
+
+    #[inline(always)]
+    fn received(&self, receive: &Receive, bytes: u32, immediate: Option<u32>) -> Completion {
+        Completion {
             id: receive.id,
             link: self.number,
-            bytes: message.bytes,
+            bytes,
             immediate,
             kind: CompletionKind::Receive,
             status: CompletionStatus::Success,
-        };
-        Some(Delivery::Taken)
+        }
     }
 
     fn deliver_immediate(

@@ -17,7 +17,7 @@ use crate::barrier;
 use crate::bell::ring;
 use crate::options::{CAPABILITIES, SEND_BYTES_MAX};
 use crate::queue::{Finished, Room};
-use crate::ring::{Kind, NoPlace, Place};
+use crate::ring::{Kind, NoPlace, Place, SLOT_BYTES};
 use farside_base::{
     Access, CompletionKind, CompletionStatus, LinkId, LocalSlice, Operation, RegionId, RemoteSlice,
     Source, Work,
@@ -129,6 +129,69 @@ impl ShmPort {
         self.work_word.store(count, Ordering::Release);
     }
 
+    /// As `post`, when a link has ended or a region has gone.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn post_attending(&mut self, list: &[Work<'_>]) -> Posted {
+        self.attend();
+        self.post_at_work(list)
+    }
+
+    /// Runs requests, marked as being at work.
+    #[inline(never)]
+    pub(super) fn post_at_work(&mut self, list: &[Work<'_>]) -> Posted {
+        self.start_work();
+        let posted = match list {
+            [only] if self.post_straight(only) => Posted { accepted: 1, stop: None },
+            _ => self.post_all(list),
+        };
+        self.end_work();
+        posted
+    }
+
+    /// Runs a single SEND. When it goes straight it reaches no peer's region, so nobody has to know
+    /// of it.
+    #[inline(never)]
+    pub(super) fn post_send(&mut self, list: &[Work<'_>]) -> Posted {
+        match list {
+            [only] if self.post_line(only) => Posted { accepted: 1, stop: None },
+            _ => self.post_send_generally(list),
+        }
+    }
+
+    /// Runs a SEND of inline bytes that fill a slot, if nothing is amiss; whether it was one.
+    #[inline(always)]
+    fn post_line(&mut self, work: &Work<'_>) -> bool {
+        let Operation::Send { source: Source::Inline(bytes), immediate: None } = work.operation
+        else {
+            return false;
+        };
+        let Ok(bytes) = bytes.try_into() else { return false };
+        let Some(room) = self.completions.room() else { return false };
+        let Ok(link) = usable(&mut self.links, work.link) else { return false };
+        if !link.producer.send_line(bytes) {
+            return false;
+        }
+        link.heard = false;
+        link.spoke = true;
+        complete(work, room, CompletionKind::Send, SLOT_BYTES);
+        ring(&link.bell);
+        true
+    }
+
+    #[inline(never)]
+    fn post_send_generally(&mut self, list: &[Work<'_>]) -> Posted {
+        if let [only] = list
+            && self.post_send_straight(only)
+        {
+            return Posted { accepted: 1, stop: None };
+        }
+        self.start_work();
+        let posted = self.post_all(list);
+        self.end_work();
+        posted
+    }
+
     /// Runs requests until one is not taken.
     #[inline(never)]
     pub(super) fn post_all(&mut self, list: &[Work<'_>]) -> Posted {
@@ -146,17 +209,32 @@ impl ShmPort {
     /// Runs a request that is of a common kind and in which nothing is amiss; whether it was one.
     #[inline(always)]
     pub(super) fn post_straight(&mut self, work: &Work<'_>) -> bool {
+        if matches!(work.operation, Operation::Send { .. }) {
+            return self.post_send_straight_apart(work);
+        }
         let Some(room) = self.completions.room() else { return false };
         let memory = Memory { imports: &self.imports, regions: &self.regions };
-        let done = match work.operation {
-            Operation::Send { ref source, immediate } => {
-                memory.send_straight(&mut self.links, work.link, source, immediate)
-            }
-            _ => memory.run_straight(work),
-        };
-        let Some((kind, bytes)) = done else { return false };
+        let Some((kind, bytes)) = memory.run_straight(work) else { return false };
         complete(work, room, kind, bytes);
         true
+    }
+
+    /// Runs a SEND in which nothing is amiss; whether it was one.
+    #[inline(always)]
+    fn post_send_straight(&mut self, work: &Work<'_>) -> bool {
+        let Operation::Send { ref source, immediate } = work.operation else { return false };
+        let Some(room) = self.completions.room() else { return false };
+        let memory = Memory { imports: &self.imports, regions: &self.regions };
+        let sent = memory.send_straight(&mut self.links, work.link, source, immediate);
+        let Some(bytes) = sent else { return false };
+        complete(work, room, CompletionKind::Send, bytes);
+        true
+    }
+
+    /// Not in line, since what it needs beside is more than what one-sided requests need.
+    #[inline(never)]
+    fn post_send_straight_apart(&mut self, work: &Work<'_>) -> bool {
+        self.post_send_straight(work)
     }
 
     /// Runs any request; why it was not taken, if it was not.
@@ -311,7 +389,7 @@ impl Way<'_> {
         let bytes = self.memory.check_source(source, u64::from(SEND_BYTES_MAX))?;
         let link = usable(self.links, link)?;
         let place = link.producer.reserve(bytes)?;
-        self.memory.gather(source, link.producer.own(), place.payload)?;
+        self.memory.gather(source, link.producer.own().arena(), place.payload)?;
         link.send_from(&place, bytes, immediate);
         Ok((CompletionKind::Send, bytes))
     }
@@ -329,9 +407,8 @@ impl Way<'_> {
         // Before the bytes, since nothing may have happened when there is no place.
         let place = link.producer.reserve(8)?;
         self.memory.gather(source, target, to.offset)?;
-        let own = link.producer.own();
-        let stored = own.store(place.payload, u64::from(bytes), Ordering::Relaxed);
-        debug_assert!(stored.is_ok(), "rings compute places within their memory");
+        let stored = link.producer.own().store(place.payload, u64::from(bytes), Ordering::Relaxed);
+        debug_assert!(stored, "rings compute places within their memory");
         link.producer.publish(&place, Kind::WriteImmediate, 8, immediate);
         ring(&link.bell);
         Ok((CompletionKind::Write, bytes))
@@ -378,34 +455,34 @@ impl Memory<'_> {
         }
     }
 
-    /// Apart, since what it needs beside is more than what one-sided requests need.
-    #[inline(never)]
+    /// Bytes of a SEND that went straight.
+    #[inline(always)]
     fn send_straight(
         &self,
         links: &mut [LinkSlot],
         link: LinkId,
         source: &Source<'_>,
         immediate: Option<u32>,
-    ) -> Option<(CompletionKind, u32)> {
+    ) -> Option<u32> {
         let link = usable(links, link).ok()?;
         let most = SEND_BYTES_MAX as usize;
         let (place, bytes, copied) = match *source {
             Source::Gather([slice]) if slice.bytes as usize <= most => {
                 let local = self.regions.find(slice.region)?;
                 let place = link.producer.reserve(slice.bytes).ok()?;
-                let (own, bytes) = (link.producer.own(), slice.bytes as usize);
+                let (own, bytes) = (link.producer.own().arena(), slice.bytes as usize);
                 (place, slice.bytes, own.copy_from(place.payload, local, slice.offset, bytes))
             }
             Source::Inline(bytes) if bytes.len() <= most => {
                 let place = link.producer.reserve(bytes.len() as u32).ok()?;
-                let own = link.producer.own();
+                let own = link.producer.own().arena();
                 (place, bytes.len() as u32, own.write(place.payload, bytes))
             }
             _ => return None,
         };
         copied.ok()?;
         link.send_from(&place, bytes, immediate);
-        Some((CompletionKind::Send, bytes))
+        Some(bytes)
     }
 
     #[inline(always)]
