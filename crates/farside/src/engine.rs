@@ -239,7 +239,7 @@ fn perform(lines: &Lines, slot: &Slot, line: LineAddress) -> (Outcome, bool) {
         return (Err(ErrorCode::NodeFailed), pinned);
     };
     let (offset, bytes) = (address.offset_in_line(), request.bytes);
-    let Some(extent) = lines.here(line).1 else {
+    let Some(extent) = spot.extent() else {
         return (Err(ErrorCode::Unallocated), pinned);
     };
     if offset + bytes > extent.bytes as usize || (request.continues && extent.first) {

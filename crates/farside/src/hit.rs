@@ -385,6 +385,12 @@ impl<'a> Spot<'a> {
         }
     }
 
+    /// The line's allocation, as its tag says now; `None` when it lies in none.
+    #[inline(always)]
+    pub(crate) fn extent(&self) -> Option<Extent> {
+        self.tag.observe().extent()
+    }
+
     /// The bytes' place for a fabric: offset in the region, and whether that is the cache.
     pub(crate) fn offset(&self) -> (u64, bool) {
         (self.start, self.key.is_some())
@@ -599,7 +605,7 @@ impl Lines {
 
     /// What the machine wants to know of a line.
     pub(crate) fn here(&self, line: LineAddress) -> (Held, Option<Extent>) {
-        let Some(spot) = self.spot(line) else {
+        let Some(spot) = self.spot_inline(line) else {
             return (Held::default(), None);
         };
         let seen = spot.tag.observe();
@@ -616,7 +622,7 @@ impl Lines {
 
     /// Sets a line's tag. Engine only.
     pub(crate) fn set_level(&self, line: LineAddress, held: Held, extent: Option<Extent>) {
-        let Some(spot) = self.spot(line) else {
+        let Some(spot) = self.spot_inline(line) else {
             return;
         };
         if let Some((class, set, way)) = spot.key {
@@ -641,7 +647,7 @@ impl Lines {
 
     /// The frame of a line that is cached or on its way.
     pub(crate) fn frame(&self, line: LineAddress) -> Option<Frame> {
-        let spot = self.spot(line)?;
+        let spot = self.spot_inline(line)?;
         spot.key.map(|_| Frame((spot.start >> LineSize::MIN.log2()) as u32))
     }
 

@@ -234,37 +234,31 @@ impl Engine {
     }
 
     fn post_messages(&mut self, node: NodeId) -> bool {
-        let mut any = false;
-        loop {
-            let Some(peer) = self.peers.get_mut(node) else {
-                return any;
-            };
-            let link = peer.link;
-            if peer.messenger.is_idle() {
-                return any;
-            }
-            let Some(message) = peer.messenger.peek() else {
-                return any; // credits that come back will make the peer ready again
-            };
+        let Some(peer) = self.peers.get_mut(node) else {
+            return false;
+        };
+        let mut sent = 0;
+        while !peer.messenger.is_idle()
+            && let Some(message) = peer.messenger.peek()
+        {
             let work = Work {
                 id: SENT,
-                link,
+                link: peer.link,
                 flags: WorkFlags::default(),
                 operation: Operation::Send { source: Source::Inline(&message), immediate: None },
             };
-            let posted = self.port.post(&[work]);
             self.counters.doorbells += 1;
-            if posted.accepted == 0 {
-                self.peers.ready.insert(node);
-                return any; // the next turn tries again
+            if self.port.post(&[work]).accepted == 0 {
+                self.peers.ready.insert(node); // the next turn tries again
+                break;
             }
-            self.counters.work_requests += 1;
-            self.counters.messages_sent += 1;
-            if let Some(peer) = self.peers.get_mut(node) {
-                peer.messenger.sent();
-            }
-            any = true;
+            sent += 1;
+            peer.messenger.sent();
         }
+        // Without a credit nothing is shown: credits that come back make the peer ready again.
+        self.counters.work_requests += sent;
+        self.counters.messages_sent += sent;
+        sent > 0
     }
 }
 
