@@ -6,7 +6,7 @@ use farside_base::{
     AtomicScope, BackPressure, Completion, CompletionKind, CompletionStatus, Receive,
     ReceiveQueueId, RegionId,
 };
-use farside_fabric::{Arena, Stop};
+use farside_fabric::{Arena, OutOfBounds, Stop};
 use std::sync::atomic::Ordering;
 
 impl World {
@@ -224,7 +224,7 @@ impl World {
         let moved = if inbound.message.kind == CompletionKind::Read {
             arena.read(at, &mut inbound.fetched[range.clone()])
         } else {
-            arena.write(at, &inbound.message.payload.bytes()[range.clone()])
+            write_rising(arena, at, &inbound.message.payload.bytes()[range.clone()])
         };
         debug_assert!(moved.is_ok(), "the bounds were checked");
         inbound.pieces.left -= 1;
@@ -547,4 +547,17 @@ impl World {
         }
         self.lose_if_drained(end);
     }
+}
+
+/// Writes line by line, as `byte_order` promises: one long copy may move its end first.
+fn write_rising(arena: &Arena, at: u64, bytes: &[u8]) -> Result<(), OutOfBounds> {
+    let mut done = 0;
+    while let Some(rest) = bytes.get(done..).filter(|rest| !rest.is_empty()) {
+        let at = at + done as u64;
+        let line = (64 - at % 64) as usize;
+        let part = &rest[..line.min(rest.len())];
+        arena.write(at, part)?;
+        done += part.len();
+    }
+    Ok(())
 }

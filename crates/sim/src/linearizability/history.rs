@@ -3,8 +3,8 @@
 //! ```json
 //! {"process":3,"operation":"put","key":"user1","value":"a9","invoke_ns":10,"return_ns":17,"outcome":"ok"}
 //! ```
-//! `operation` is `get`, `put`, `delete`, `update` or `scan`; `outcome` is `ok`, `not_found`, `error`
-//! or `unknown`. `process`, `key` and `value` are strings or numbers, `value` and `return_ns` may be
+//! `operation` is `get` or `read`, `put` or `insert`, `delete`, `update` or `scan`; `outcome` is `ok`,
+//! `not_found`, `error` or `failed`, or `unknown`. A `read` that is `ok` without a value has found none. `process`, `key` and `value` are strings or numbers, `value` and `return_ns` may be
 //! null or absent. Fields that are not named here are ignored. A `scan` with a key says that the scan
 //! met that key with that value while it ran; one without is not checked.
 
@@ -111,11 +111,11 @@ fn call_of(
     let invoke_ns = time("invoke_ns").ok_or("no `invoke_ns`, or it is no number")?;
     let value = text("value").map(|text| number_of(&mut names.values, text));
     let operation = match name {
-        "get" | "scan" => KeyValueOperation::Get,
-        "put" => KeyValueOperation::Put(value.ok_or("a put without `value`")?),
+        "get" | "read" | "scan" => KeyValueOperation::Get,
+        "put" | "insert" => KeyValueOperation::Put(value.ok_or("a put without `value`")?),
         "update" => KeyValueOperation::Update(value.ok_or("an update without `value`")?),
         "delete" => KeyValueOperation::Delete,
-        _ => return Err("`operation` is none of get, put, delete, update, scan"),
+        _ => return Err("`operation` is none of get, read, put, insert, delete, update, scan"),
     };
     let key = match (text("key"), name) {
         (Some(key), _) => key.to_owned(),
@@ -125,13 +125,14 @@ fn call_of(
     let reads = operation == KeyValueOperation::Get;
     let answer = match (outcome, value) {
         ("ok", Some(value)) if reads => Some(KeyValueAnswer::Value(value)),
+        ("ok", None) if name == "read" => Some(KeyValueAnswer::NotFound),
         ("ok", None) if reads => return Err("a get with outcome ok without `value`"),
         ("ok", _) => Some(KeyValueAnswer::Done),
         ("not_found", _) => Some(KeyValueAnswer::NotFound),
-        ("error", _) if reads || errors == ErrorMeans::NoEffect => return Ok(None),
+        ("error" | "failed", _) if reads || errors == ErrorMeans::NoEffect => return Ok(None),
         ("unknown", _) if reads => return Ok(None),
-        ("unknown" | "error", _) => None,
-        _ => return Err("`outcome` is none of ok, not_found, error, unknown"),
+        ("unknown" | "error" | "failed", _) => None,
+        _ => return Err("`outcome` is none of ok, not_found, error, failed, unknown"),
     };
     let returned = match answer {
         None => None,
@@ -308,6 +309,23 @@ mod tests {
             line("get", "\"maybe\"", (30, 31), "ok"),
         ];
         assert_eq!(verdict(&lines, KeyValue::Absent), Verdict::Linearizable);
+    }
+
+    #[test]
+    fn the_words_of_ycsb_are_understood() {
+        let lines = [
+            line("read", "null", (0, 1), "ok"),
+            line("insert", "\"a\"", (2, 3), "ok"),
+            line("update", "\"b\"", (4, 5), "ok"),
+            line("read", "\"b\"", (6, 7), "ok"),
+            line("read", "null", (8, 9), "failed"),
+        ];
+        let history = read_history(&lines.concat(), ErrorMeans::MaybeEffect).unwrap();
+        assert_eq!((history.calls.len(), history.unchecked), (4, 1));
+        history.check(KeyValue::Absent).holds().unwrap();
+        let stale = [lines.concat(), line("read", "\"a\"", (10, 11), "ok")].concat();
+        let history = read_history(&stale, ErrorMeans::MaybeEffect).unwrap();
+        history.check(KeyValue::Absent).holds().unwrap_err();
     }
 
     #[test]
