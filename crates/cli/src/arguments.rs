@@ -166,7 +166,7 @@ Examples:
   farside bench ycsb --workload a --operations 10000 --history history.jsonl
 
 The history has one JSON object a line: process, operation, key, value, invoke and return time in ns
-of one clock, outcome.")]
+of one clock, outcome. `cargo run -p farside-sim --example check_history FILE` checks it.")]
 pub(crate) struct BenchYcsb {
     /// Core workload: a, b, c, d or f
     #[arg(long, short, default_value = "a", conflicts_with = "properties")]

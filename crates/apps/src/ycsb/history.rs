@@ -10,7 +10,8 @@
 //! a read that failed, which says nothing; `unknown` for a change that failed, which may have happened
 //! at any time after its call, or never. Times are nanoseconds since 1970 by the machine's clock at the
 //! start of the process, and so comparable between the processes of a machine; each interval is
-//! widened by what that comparison may be off.
+//! widened by what that comparison may be off. So intervals of one process may seem to overlap a little;
+//! its lines are in its order.
 
 use std::io::{self, Write};
 use std::sync::Mutex;
