@@ -336,7 +336,7 @@ impl Session {
     /// As `alloc_on`.
     pub fn alloc_with(&mut self, bytes: u64, spec: AllocationSpec) -> Result<GlobalAddress, Error> {
         let (core, parker, waker) = self.waiting();
-        Self::block(&core, &parker, &waker, self.alloc_with_async(bytes, spec))
+        core.block_on(&parker, &waker, self.alloc_with_async(bytes, spec))
     }
 
     /// The awaitable twin of [`alloc_with`](Self::alloc_with).
@@ -420,7 +420,7 @@ impl Session {
     /// `NotAnAllocation` for anything but a live address that `alloc` returned; `NodeLost`.
     pub fn free(&mut self, address: GlobalAddress) -> Result<(), Error> {
         let (core, parker, waker) = self.waiting();
-        Self::block(&core, &parker, &waker, self.free_async(address))
+        core.block_on(&parker, &waker, self.free_async(address))
     }
 
     /// The awaitable twin of [`free`](Self::free).

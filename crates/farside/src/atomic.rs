@@ -77,7 +77,7 @@ impl Session {
             return done;
         }
         let (core, parker, waker) = self.waiting();
-        Self::block(&core, &parker, &waker, self.word(kind, address))
+        core.block_on(&parker, &waker, self.word(kind, address))
     }
 
     async fn word(&mut self, kind: Kind, address: GlobalAddress) -> Result<u64, Error> {
@@ -118,7 +118,7 @@ impl Session {
             }
         }
         let (core, parker, waker) = self.waiting();
-        Self::block(&core, &parker, &waker, self.atomic_async(address, bytes, change))
+        core.block_on(&parker, &waker, self.atomic_async(address, bytes, change))
     }
 
     /// The awaitable twin of [`atomic`](Self::atomic); `change` itself must not wait.
@@ -153,7 +153,7 @@ impl Session {
     /// As `read`; `CacheFull` when the lines cannot all be cached at a time.
     pub fn read_atomic(&mut self, address: GlobalAddress, out: &mut [u8]) -> Result<(), Error> {
         let (core, parker, waker) = self.waiting();
-        Self::block(&core, &parker, &waker, self.read_atomic_async(address, out))
+        core.block_on(&parker, &waker, self.read_atomic_async(address, out))
     }
 
     /// The awaitable twin of [`read_atomic`](Self::read_atomic).
@@ -198,7 +198,7 @@ impl Session {
     /// cannot all be cached at a time.
     pub fn write_atomic(&mut self, address: GlobalAddress, bytes: &[u8]) -> Result<(), Error> {
         let (core, parker, waker) = self.waiting();
-        Self::block(&core, &parker, &waker, self.write_atomic_async(address, bytes))
+        core.block_on(&parker, &waker, self.write_atomic_async(address, bytes))
     }
 
     /// The awaitable twin of [`write_atomic`](Self::write_atomic).

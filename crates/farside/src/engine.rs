@@ -17,7 +17,6 @@ use farside_protocol::lock::{self, Locks};
 use farside_protocol::member::{Membership, RequestId};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// Follow-ups of an effect, performed when the effects of the step are done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -114,8 +113,6 @@ pub(crate) struct Engine {
     pub(crate) turns: u32,
     /// The port is armed: some thread sleeps and peers will wake it.
     pub(crate) armed: bool,
-    /// Since when the node's own thread sleeps until the port wakes it.
-    pub(crate) deep_since: Option<Instant>,
     /// Why this node stopped serving, if it did.
     pub(crate) failure: Option<&'static str>,
     /// This node has left, or was made to; what every operation says from now on.

@@ -259,7 +259,7 @@ impl LockGuard<'_> {
         let ask = Ask::Upgrade { patience: Patience::Wait };
         let (core, parker, waker) = self.session.waiting();
         let all = self.session.ask_async(self.address, self.bytes, ask);
-        self.token = Session::block(&core, &parker, &waker, all)?;
+        self.token = core.block_on(&parker, &waker, all)?;
         self.mode = Mode::Write;
         Ok(())
     }
@@ -408,7 +408,7 @@ impl Session {
             return self.lock_blocking(piece, Action::Ask(ask));
         }
         let (core, parker, waker) = self.waiting();
-        Self::block(&core, &parker, &waker, self.ask_async(address, bytes, ask))
+        core.block_on(&parker, &waker, self.ask_async(address, bytes, ask))
     }
 
     /// One line's lock; without any waiting where this node is the authority and nobody is in the way.
@@ -418,7 +418,7 @@ impl Session {
             Begun::Ended(Err(code)) => Err(Error::at(code, piece.address)),
             Begun::Waits(slot) => {
                 let (core, parker, waker) = self.waiting();
-                Self::block(&core, &parker, &waker, self.await_call(slot, piece))
+                core.block_on(&parker, &waker, self.await_call(slot, piece))
             }
         }
     }
@@ -520,7 +520,7 @@ impl Session {
             return self.lock_blocking(piece, Action::Unlock(mode)).map(drop);
         }
         let (core, parker, waker) = self.waiting();
-        Self::block(&core, &parker, &waker, self.unlock_mode_async(address, bytes, mode))
+        core.block_on(&parker, &waker, self.unlock_mode_async(address, bytes, mode))
     }
 
     async fn unlock_mode_async(

@@ -8,7 +8,7 @@ use crate::operation::{Kind, SessionSlots, Slot};
 use crate::wait::{Core, Parker};
 use crate::{Error, ErrorCode, GlobalAddress, SessionId};
 use farside_protocol::lock::Range;
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
@@ -155,16 +155,6 @@ impl Session {
         self.slots.misses.store(self.misses, Ordering::Relaxed);
     }
 
-    /// Blocks on a twin's future.
-    pub(crate) fn block<F: Future>(
-        core: &Arc<Core>,
-        parker: &Arc<Parker>,
-        waker: &Waker,
-        future: F,
-    ) -> F::Output {
-        core.block_on(parker, waker, future)
-    }
-
     /// Reads bytes.
     ///
     /// *Guarantees*: each line is read at one moment; lines in no particular order. Sees every write
@@ -205,7 +195,7 @@ impl Session {
             return done.map(drop);
         }
         let (core, parker, waker) = self.waiting();
-        Self::block(&core, &parker, &waker, self.read_async(address, out))
+        core.block_on(&parker, &waker, self.read_async(address, out))
     }
 
     pub(crate) fn waiting(&self) -> (Arc<Core>, Arc<Parker>, Waker) {
@@ -311,7 +301,7 @@ impl Session {
             return Ok(());
         }
         let (core, parker, waker) = self.waiting();
-        Self::block(&core, &parker, &waker, self.write_async(address, bytes))
+        core.block_on(&parker, &waker, self.write_async(address, bytes))
     }
 
     /// The awaitable twin of [`write`](Self::write); waits only for room.
@@ -680,7 +670,7 @@ impl Drop for Session {
             return core.close_session(&self.slots);
         }
         // What was written is written even if nobody fenced; a failure has nobody left to hear it.
-        let _ = Self::block(&core, &parker, &waker, self.fence_async());
+        let _ = core.block_on(&parker, &waker, self.fence_async());
         core.close_session(&self.slots);
     }
 }

@@ -43,9 +43,10 @@ pub(crate) struct Core {
     pub(crate) parked: AtomicU32,
     /// Some task has waited on an executor of its own, which never drives.
     pub(crate) awaited: AtomicBool,
-    /// How often program threads have driven since the node's own thread looked last; roughly, for
-    /// lost counts do no harm.
+    /// How often program threads have driven since `counted_since`; roughly, for lost counts do no
+    /// harm.
     pub(crate) driven: AtomicU32,
+    pub(crate) counted_since: Mutex<Instant>,
     pub(crate) sleeps: AtomicU64,
     pub(crate) closing: AtomicBool,
     /// One multi-line atomic at a time may pin frames, so that two cannot starve each other of them.
@@ -118,16 +119,28 @@ impl Core {
             return;
         }
         self.arm(engine);
-        // Most of the time is over when the first arms were long ago; then this is no dense driving.
-        if self.driven.load(Ordering::Relaxed) >= DENSE {
-            let dense = engine.deep_since.is_some_and(|since| since.elapsed() < DOZE);
-            engine.deep_since = Some(Instant::now());
-            if dense {
-                self.waiter.wake(); // it finds that the program drives, and dozes
-            } else {
-                self.driven.store(0, Ordering::Relaxed);
-            }
+        if self.is_driven_densely() {
+            self.waiter.wake(); // the node's own thread finds the same, and dozes
         }
+    }
+
+    /// Whether program threads have driven [`DENSE`] times within the last [`DOZE`].
+    fn is_driven_densely(&self) -> bool {
+        if self.driven.load(Ordering::Relaxed) < DENSE {
+            return false;
+        }
+        let now = Instant::now();
+        let dense = now - std::mem::replace(&mut *locked(&self.counted_since), now) < DOZE;
+        if !dense {
+            self.driven.store(0, Ordering::Relaxed);
+        }
+        dense
+    }
+
+    /// How often program threads have driven since the count began, which begins anew.
+    fn take_driven(&self) -> u32 {
+        *locked(&self.counted_since) = Instant::now();
+        self.driven.swap(0, Ordering::Relaxed)
     }
 
     /// Whether a thread that has driven may leave the port disarmed. Counts that it has driven.
@@ -237,7 +250,7 @@ impl Core {
 
     /// Sleeps, as the node's own thread, until there is something for it to do.
     fn sleep(&self) {
-        while self.driven.swap(0, Ordering::Relaxed) >= DENSE && !self.closing() {
+        while self.take_driven() >= DENSE && !self.closing() {
             self.server.store(DOZING, Ordering::SeqCst);
             if self.somebody_waits() {
                 break; // whoever waits from now on sees that the port is to be armed
@@ -252,7 +265,6 @@ impl Core {
         let quiet = {
             let mut engine = self.engine();
             engine.probe();
-            engine.deep_since = Some(Instant::now());
             !engine.turn() && !engine.arm()
         };
         if quiet {
@@ -282,9 +294,8 @@ pub(crate) fn tick() {
 
 /// The node's own thread: serves peers while no program thread does, and alone sleeps on the port.
 pub(crate) fn serve(core: &Core) {
-    let needless = || core.driven.load(Ordering::Relaxed) >= DENSE;
     while !core.closing() {
-        core.drive(|| core.closing() || needless(), || core.sleep());
+        core.drive(|| core.closing() || core.is_driven_densely(), || core.sleep());
         if !core.closing() {
             core.sleep();
         }
