@@ -23,6 +23,11 @@ pub enum BackPressure {
 }
 
 /// Sizes and guarantees of a fabric.
+///
+/// Every fabric keeps words whole. An aligned 8-byte word at the target of a WRITE, whose bytes come
+/// from one slice, changes at once. An aligned 8-byte word at the source of a READ, which begins and
+/// ends at multiples of 8 on both sides, is fetched at once. Words of one request keep no order among
+/// each other but for `byte_order`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Capabilities {
     /// One-sided WRITE.
@@ -41,7 +46,10 @@ pub struct Capabilities {
     pub shared_receive_queue: bool,
     /// Requests of one link take effect, and messages arrive, in the order of posting.
     pub message_order: bool,
-    /// The bytes of one WRITE land in rising address order.
+    /// The bytes of one WRITE land in rising address order, over a whole gather list and with inline
+    /// bytes too: whoever sees, by an acquire load, an aligned word of the WRITE (or a byte of it)
+    /// sees by later loads every byte of it before that word. The same bytes may be stored twice.
+    /// Nothing is said of the bytes that a READ or SEND puts down.
     pub byte_order: bool,
     /// A completed WRITE is visible to every later access at the target.
     pub completion_means_placed: bool,
@@ -65,6 +73,11 @@ pub struct Capabilities {
     pub links_max: u32,
     /// Most bytes of one region.
     pub region_bytes_max: u64,
+    /// Regions whose end joins their beginning (`RegionKind::Mirrored`).
+    pub mirrored_regions: bool,
+    /// Most bytes of all regions at the adapter (`RegionKind::Device`) that one fabric has at a
+    /// time; zero for none.
+    pub device_bytes_max: u64,
 }
 
 /// What somebody needs of a fabric. Start from [`Requirements::NOTHING`] and switch on.
@@ -88,10 +101,17 @@ pub struct Requirements {
     pub message_order: bool,
     /// Rising order of bytes within one WRITE.
     pub byte_order: bool,
+    /// No WRITE lands upon one that was posted after its completion: `message_order`, or
+    /// `completion_means_placed`.
+    pub ordered_or_placed: bool,
     /// Sleep until something arrives.
     pub sleep: bool,
     /// Bytes of one SEND, at least.
     pub send_bytes: u32,
+    /// Regions whose end joins their beginning.
+    pub mirrored_regions: bool,
+    /// Bytes of regions at the adapter, at least.
+    pub device_bytes: u64,
 }
 
 /// The first thing a fabric lacks; its name is what a user greps for.
@@ -110,8 +130,11 @@ impl Requirements {
         shared_receive_queue: false,
         message_order: false,
         byte_order: false,
+        ordered_or_placed: false,
         sleep: false,
         send_bytes: 0,
+        mirrored_regions: false,
+        device_bytes: 0,
     };
 
     /// Whether `has` suffices; otherwise the first capability that is missing.
@@ -126,8 +149,14 @@ impl Requirements {
             (self.shared_receive_queue && !has.shared_receive_queue, "shared_receive_queue"),
             (self.message_order && !has.message_order, "message_order"),
             (self.byte_order && !has.byte_order, "byte_order"),
+            (
+                self.ordered_or_placed && !(has.message_order || has.completion_means_placed),
+                "message_order",
+            ),
             (self.sleep && !has.sleep, "sleep"),
             (self.send_bytes > has.send_bytes_max, "send_bytes_max"),
+            (self.mirrored_regions && !has.mirrored_regions, "mirrored_regions"),
+            (self.device_bytes > has.device_bytes_max, "device_bytes_max"),
         ];
         match table.into_iter().find(|(lacking, _)| *lacking) {
             Some((_, name)) => Err(Missing(name)),

@@ -92,6 +92,8 @@ errors! {
     8 NotLocked Caller No "The session holds no such lock." "Unlock exactly what was locked, once, by the session that locked it.";
     9 BadLineSize Caller No "The line size is not a power of two from 64 B to 64 KiB." "Choose one of 64, 128, ... 65536.";
     10 LineSpanning Caller No "A single-line atomic crosses a line." "Keep it within one line, or use read_atomic and write_atomic.";
+    11 BadForm Caller No "The channel cannot send or receive a message in this form." "See the text for the form that it takes.";
+    12 NotHeld Caller No "No such message is held." "Release or fetch a message once.";
     20 OutOfMemory Environment Later "No node has that much free memory." "Free something, start nodes with more memory, or add nodes.";
     21 CacheFull Environment Later "All cache places that this line may use are in use by unfinished operations." "Let operations finish, or give the node a larger cache.";
     22 Busy Environment Later "Somebody else holds a conflicting lock." "Try again later, or use the waiting form.";
@@ -100,6 +102,7 @@ errors! {
     25 TooManySessions Configuration Later "The node has its most sessions." "Close sessions, or raise Limits::sessions_max on all nodes.";
     26 TooManyLocks Caller Later "The session holds its most locks." "Release some, or raise Limits::locks_per_session_max.";
     27 TimedOut Environment Later "The deadline passed first." "Look whether the peer is alive (farside info), then try again.";
+    28 PeerLost Environment No "The peer at the other end is gone." "Connect anew; what was not acknowledged may not have been received.";
     40 NodeLost Environment No "The home of this address has left or died; its memory is gone." "Allocate anew on a living node; what other nodes are home of is still there.";
     41 LineLost Environment No "The only up-to-date copy was at a node that died." "Free the allocation and write it anew from your own source.";
     42 NodeClosed Caller No "This node has left its cluster." "Join again.";
@@ -112,6 +115,9 @@ errors! {
     65 BadConfiguration Configuration No "A setting is unknown or out of its range." "Mend the setting that the text names.";
     66 FabricLacks Configuration No "The fabric lacks a capability that is needed." "Choose a fabric that has it; farside info lists them.";
     67 NotPermitted Configuration No "The cluster belongs to another user." "Run as the user who started it.";
+    68 NobodyListens Configuration Later "Nobody listens under this name." "Start the other end first, or mend the name.";
+    69 AddressTaken Configuration No "Somebody listens under this name already." "Choose another name, or end the other one.";
+    70 ChannelMismatch Configuration No "The other end is another channel, or has other measures." "Give both ends the same options; the text says how they differ.";
     80 ProtocolViolation Peer No "A peer sent what the protocol forbids; its link was closed." "Check that all nodes run the same version; report it with the text.";
     81 System Environment Later "The operating system refused." "See the text for its reason; farside doctor tells what to change.";
 }

@@ -10,6 +10,7 @@ mod capabilities;
 mod error;
 mod id;
 mod limits;
+mod memory;
 mod work;
 
 pub use address::{AddressError, GlobalAddress, LineAddress, LineSize};
@@ -20,6 +21,7 @@ pub use id::{
     RemoteRegionId, SessionId, Ticket, ViewNumber, WorkId,
 };
 pub use limits::Limits;
+pub use memory::{Memory, OutOfBounds};
 pub use work::{
     Access, Completion, CompletionKind, CompletionStatus, LocalSlice, Operation, Receive,
     RegionKind, RegionToken, RemoteSlice, Source, Work, WorkFlags,

@@ -46,6 +46,44 @@ pub enum RegionKind {
     /// Ordinary memory; huge pages where the system agrees.
     #[default]
     Memory,
+    /// Memory whose end joins its beginning: the bytes that were asked for are one turn, rounded up
+    /// to whole pages and mapped twice in a row, so that an access that passes the end of the first
+    /// turn goes on at its beginning. Arena and token cover both turns. A word has two places, and
+    /// atomics at the one may not be atomic against those at the other. Needs
+    /// `Capabilities::mirrored_regions` (001 §4, "software tricks").
+    Mirrored,
+    /// A small memory at the adapter, nearer to the network than main memory: atomics of peers there
+    /// do not cross the bus. Bounded by `Capabilities::device_bytes_max` (001 §4, "hardware tricks").
+    Device,
+}
+
+impl RegionKind {
+    /// As a byte, for the wire.
+    pub const fn to_bits(self) -> u8 {
+        match self {
+            Self::Memory => 0,
+            Self::Mirrored => 1,
+            Self::Device => 2,
+        }
+    }
+
+    /// From a byte of the wire; unknown kinds are refused.
+    pub const fn from_bits(bits: u8) -> Option<Self> {
+        match bits {
+            0 => Some(Self::Memory),
+            1 => Some(Self::Mirrored),
+            2 => Some(Self::Device),
+            _ => None,
+        }
+    }
+
+    /// How often its memory is mapped in a row.
+    pub const fn turns(self) -> u64 {
+        match self {
+            Self::Mirrored => 2,
+            Self::Memory | Self::Device => 1,
+        }
+    }
 }
 
 /// All a peer needs to reach a region, to be handed over by whoever trusts that peer.
@@ -96,7 +134,7 @@ impl RegionToken {
 }
 
 /// Bytes of a local region.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct LocalSlice {
     /// The region.
     pub region: RegionId,
@@ -107,7 +145,7 @@ pub struct LocalSlice {
 }
 
 /// A place in a peer's region; how many bytes is said by the local side of the request.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RemoteSlice {
     /// The imported region.
     pub region: RemoteRegionId,
@@ -328,6 +366,14 @@ mod tests {
         junk[4] = 7;
         junk[6] = 1;
         assert_eq!(RegionToken::decode(&junk), None);
+    }
+
+    #[test]
+    fn kinds_of_regions_survive_the_wire_and_junk_does_not() {
+        for kind in [RegionKind::Memory, RegionKind::Mirrored, RegionKind::Device] {
+            assert_eq!(RegionKind::from_bits(kind.to_bits()), Some(kind));
+        }
+        assert!((3..=255).all(|bits| RegionKind::from_bits(bits).is_none()));
     }
 
     #[test]

@@ -78,6 +78,8 @@ fn capabilities(has: &Capabilities) -> Vec<(&'static str, String)> {
         ("outstanding_max", has.outstanding_max.to_string()),
         ("links_max", has.links_max.to_string()),
         ("region_bytes_max", bytes(has.region_bytes_max)),
+        ("mirrored_regions", yes(has.mirrored_regions)),
+        ("device_bytes_max", bytes(has.device_bytes_max)),
     ]
 }
 

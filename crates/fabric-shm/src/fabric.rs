@@ -73,7 +73,7 @@ impl Fabric for ShmFabric {
     fn register(&self, spec: &RegionSpec) -> Result<Region, FabricError> {
         let inner = &self.control.inner;
         let (memory, pages) = allocate(spec, &inner.options)?;
-        lock(&inner.regions).add(memory, pages, spec.access)
+        lock(&inner.regions).add(memory, pages, spec)
     }
 
     /// Waits for requests of peers that are under way; for a peer that is stopped in the middle of

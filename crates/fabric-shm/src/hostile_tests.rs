@@ -391,6 +391,84 @@ fn imports_need_the_right_key_and_an_accepted_link() {
     victim.only_loses(link);
 }
 
+/// What an owner says of a region of its own that the victim imports.
+struct Lie {
+    what: &'static str,
+    /// The kind, as a byte of the wire.
+    kind: u8,
+    /// Bytes beyond what the memory has.
+    excess: u64,
+    /// Bytes that the victim then may reach; `None` when it must not get the region.
+    reaches: Option<u64>,
+}
+
+/// Imports a region of the fake, which answers with a lie; how many bytes the victim can then READ,
+/// looked for at the end.
+fn import_from_liar(victim: &mut Victim, fake: &Fake, link: LinkId, lie: &Lie) -> Option<u64> {
+    let memory = Shared::new("farside-fake", PAGE, Peers::Write).expect("memory");
+    let (region, key) = (farside_base::RegionId(1), farside_base::RemoteKey(77));
+    let published = fake.board.arena.store(board::key(0), key.0, Ordering::SeqCst);
+    published.expect("a word of the own board");
+    let token = farside_base::RegionToken { region, key, bytes: 1 << 40, access: Access::ALL };
+    let imported = std::thread::scope(|threads| {
+        threads.spawn(|| {
+            let (message, _) = fake.receive().expect("a question");
+            let Some(Message::Import { question, .. }) = Message::decode(&message) else {
+                panic!("expected an import")
+            };
+            let (bytes, access) = (PAGE + lie.excess, Access::ALL);
+            let kind = RegionKind::Memory;
+            let grant = Some(crate::message::Grant { bytes, kind, access, place: 0 });
+            let mut bytes = Vec::new();
+            Message::Imported { question, grant }.encode(&mut bytes);
+            bytes[25] = lie.kind;
+            let descriptors = [memory.descriptor.as_fd()];
+            socket::send(fake.socket.as_fd(), &bytes, &descriptors).expect("to send");
+        });
+        victim.port.import(link, &token)
+    });
+    let region = imported.ok()?;
+    let can_read = |victim: &mut Victim, offset: u64| {
+        let slices = [LocalSlice { region: victim.region.id, offset: 0, bytes: 8 }];
+        let from = farside_base::RemoteSlice { region, offset };
+        let operation = Operation::Read { into: &slices, from };
+        let flags = WorkFlags { signalled: true, fence: false };
+        let work = Work { id: WorkId(4), link, flags, operation };
+        assert_eq!(victim.port.post(&[work]).accepted, 1);
+        victim.completion().status == CompletionStatus::Success
+    };
+    let mut reached = 0;
+    // The first refusal ends the link.
+    while can_read(victim, reached) {
+        reached += PAGE;
+    }
+    Some(reached)
+}
+
+#[test]
+fn lies_about_the_kind_of_a_region_harm_nobody() {
+    let mut victim = Victim::new();
+    for lie in [
+        Lie { what: "the truth", kind: 0, excess: 0, reaches: Some(PAGE) },
+        Lie { what: "mirrored", kind: 1, excess: 0, reaches: Some(2 * PAGE) },
+        Lie { what: "at the adapter", kind: 2, excess: 0, reaches: Some(PAGE) },
+        Lie { what: "both turns as bytes", kind: 1, excess: PAGE, reaches: None },
+        Lie { what: "a turn of broken pages", kind: 1, excess: 8, reaches: None },
+        Lie { what: "absurd bytes", kind: 1, excess: u64::MAX / 2, reaches: None },
+        Lie { what: "no kind", kind: 3, excess: 0, reaches: None },
+        Lie { what: "no kind at all", kind: 255, excess: 0, reaches: None },
+    ] {
+        let (fake, _, link) = Fake::linked(&mut victim);
+        let reached = import_from_liar(&mut victim, &fake, link, &lie);
+        assert_eq!(reached, lie.reaches, "{}", lie.what);
+        if lie.kind > 2 {
+            victim.only_loses(link);
+        }
+        victim.port.close(link);
+        victim.good_works();
+    }
+}
+
 /// A peer that stays in the middle of a request cannot hang the owner, and after it has left the
 /// region can be ended.
 #[test]

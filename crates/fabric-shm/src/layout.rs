@@ -12,7 +12,7 @@
 //! Nobody but the bells has two writers, so a process that runs wild spoils only its own links.
 
 /// Number of the protocol between two processes: layouts, control messages, key and sleep rules.
-pub(crate) const VERSION: u16 = 2;
+pub(crate) const VERSION: u16 = 3;
 
 /// Bytes of a cache line and of a slot of a ring.
 pub(crate) const LINE: u64 = 64;

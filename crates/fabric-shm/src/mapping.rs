@@ -14,7 +14,7 @@
 //! end in SIGBUS. The kernel frees a memfd with its last mapping and descriptor, so a process that
 //! is killed leaves nothing behind.
 
-use farside_base::Access;
+use farside_base::{Access, RegionKind};
 use farside_fabric::{Arena, OutOfBounds};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
@@ -60,7 +60,7 @@ impl Shared {
     /// Zeroed memory of `bytes`, a multiple of [`PAGE`], sealed.
     pub(crate) fn new(name: &str, bytes: u64, peers: Peers) -> io::Result<Self> {
         let descriptor = memfd(name, bytes)?;
-        let mapping = Mapping::new(descriptor.as_fd(), bytes, true)?;
+        let mapping = Mapping::new(descriptor.as_fd(), bytes, RegionKind::Memory, true)?;
         seal(descriptor.as_fd(), peers)?;
         Ok(Self { descriptor, arena: mapping.into_arena() })
     }
@@ -90,14 +90,20 @@ pub(crate) struct RegionMemory {
 }
 
 impl RegionMemory {
-    /// Zeroed memory of `bytes`, a multiple of [`PAGE`]. `fill` runs before it is sealed.
-    pub(crate) fn new(bytes: u64, peers: Peers, fill: impl FnOnce(&Arena)) -> io::Result<Self> {
+    /// Zeroed memory of `bytes` (for a mirrored region those of one turn), a multiple of [`PAGE`].
+    /// `fill` runs before it is sealed.
+    pub(crate) fn new(
+        bytes: u64,
+        kind: RegionKind,
+        peers: Peers,
+        fill: impl FnOnce(&Arena),
+    ) -> io::Result<Self> {
         let descriptor = Arc::new(RegionDescriptor {
             descriptor: memfd("farside-region", bytes)?,
             bytes,
             ended: AtomicBool::new(false),
         });
-        let mut mapping = Mapping::new(descriptor.as_fd(), bytes, true)?;
+        let mut mapping = Mapping::new(descriptor.as_fd(), bytes, kind, true)?;
         mapping.region = Some(Arc::clone(&descriptor));
         let arena = mapping.into_arena();
         fill(&arena);
@@ -198,7 +204,8 @@ impl View {
     /// Maps what a peer handed over.
     pub(crate) fn new(descriptor: BorrowedFd<'_>, bytes: u64) -> io::Result<Self> {
         check(descriptor, bytes)?;
-        Ok(Self(Words::new(Mapping::new(descriptor, bytes, false)?.into_arena())))
+        let mapping = Mapping::new(descriptor, bytes, RegionKind::Memory, false)?;
+        Ok(Self(Words::new(mapping.into_arena())))
     }
 
     #[cfg(test)]
@@ -276,7 +283,7 @@ impl OwnMemory {
 /// Maps what a peer handed over, for writing too.
 pub(crate) fn map_writable(descriptor: BorrowedFd<'_>, bytes: u64) -> io::Result<Arena> {
     check(descriptor, bytes)?;
-    Ok(Mapping::new(descriptor, bytes, true)?.into_arena())
+    Ok(Mapping::new(descriptor, bytes, RegionKind::Memory, true)?.into_arena())
 }
 
 /// One word of shared memory whose place was checked once, for paths where that counts.
@@ -358,11 +365,16 @@ pub(crate) struct PeerMemory {
 }
 
 impl PeerMemory {
-    /// Maps what a peer handed over with a grant of `access`.
-    pub(crate) fn new(descriptor: BorrowedFd<'_>, bytes: u64, access: Access) -> io::Result<Self> {
+    /// Maps what a peer handed over with a grant of `access`, as a region of `kind`.
+    pub(crate) fn new(
+        descriptor: BorrowedFd<'_>,
+        bytes: u64,
+        kind: RegionKind,
+        access: Access,
+    ) -> io::Result<Self> {
         check(descriptor, bytes)?;
         let writable = Peers::of(access) == Peers::Write;
-        let arena = Mapping::new(descriptor, bytes, writable)?.into_arena();
+        let arena = Mapping::new(descriptor, bytes, kind, writable)?.into_arena();
         Ok(Self { arena, access })
     }
 
@@ -392,6 +404,7 @@ fn check(descriptor: BorrowedFd<'_>, bytes: u64) -> io::Result<()> {
 /// A mapped memfd.
 struct Mapping {
     base: NonNull<c_void>,
+    /// Of all turns.
     bytes: usize,
     /// The descriptor that goes after the mapping, if it is a region of this process.
     region: Option<Arc<RegionDescriptor>>,
@@ -412,13 +425,19 @@ impl Drop for Mapping {
 }
 
 impl Mapping {
-    /// Maps all of a memfd; at a multiple of [`HUGE_PAGE`] when it is at least that large.
-    fn new(descriptor: BorrowedFd<'_>, bytes: u64, writable: bool) -> io::Result<Self> {
-        let bytes = usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
-        let mut rights = ProtFlags::READ;
-        if writable {
-            rights |= ProtFlags::WRITE;
+    /// Maps all of a memfd, a mirrored one twice in a row; at a multiple of [`HUGE_PAGE`] when it is
+    /// at least that large.
+    fn new(
+        descriptor: BorrowedFd<'_>,
+        bytes: u64,
+        kind: RegionKind,
+        writable: bool,
+    ) -> io::Result<Self> {
+        if kind == RegionKind::Mirrored {
+            return Self::mirrored(descriptor, bytes, writable);
         }
+        let bytes = usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        let rights = rights(writable);
         let place = if bytes as u64 >= HUGE_PAGE { Some(Reserved::new(bytes)?) } else { None };
         let (at, flags) = match &place {
             Some(reserved) => (reserved.aligned(), MapFlags::SHARED | MapFlags::FIXED),
@@ -434,6 +453,31 @@ impl Mapping {
         Ok(Self { base, bytes, region: None })
     }
 
+    /// Maps all of a memfd twice in a row.
+    fn mirrored(descriptor: BorrowedFd<'_>, bytes: u64, writable: bool) -> io::Result<Self> {
+        let none = io::ErrorKind::OutOfMemory;
+        // A turn of broken pages would leave a gap before the next.
+        if !bytes.is_multiple_of(PAGE) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let turn = usize::try_from(bytes).map_err(|_| none)?;
+        let both = turn.checked_mul(2).ok_or(none)?;
+        let reserved = Reserved::new(both)?;
+        let base = reserved.aligned();
+        let flags = MapFlags::SHARED | MapFlags::FIXED;
+        for start in [0, turn] {
+            // SAFETY: replaces a part of the address space that `reserved` owns, which nothing else
+            // uses; a failure gives all of it back.
+            unsafe {
+                let at = base.byte_add(start);
+                rustix::mm::mmap(at, turn, rights(writable), flags, descriptor, 0)
+            }?;
+        }
+        reserved.keep_only(base, both);
+        let base = NonNull::new(base).ok_or(none)?;
+        Ok(Self { base, bytes: both, region: None })
+    }
+
     fn into_arena(self) -> Arena {
         let (base, bytes) = (self.base.cast(), self.bytes);
         // SAFETY: mapped for `bytes` until the `Arc` of `self` is dropped, page-aligned, and this
@@ -441,6 +485,10 @@ impl Mapping {
         // `View` and `PeerMemory`, which call no method that writes.
         unsafe { Arena::from_raw(base, bytes, Arc::new(self)) }
     }
+}
+
+fn rights(writable: bool) -> ProtFlags {
+    if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ }
 }
 
 /// Address space without memory, to find an aligned place in.
@@ -483,7 +531,7 @@ impl Reserved {
 
 impl Drop for Reserved {
     fn drop(&mut self) {
-        // SAFETY: reserved by `new`; runs only when nothing was mapped into it.
+        // SAFETY: reserved by `new`; runs only when nobody knows what was mapped into it.
         let _ = unsafe { rustix::mm::munmap(self.base, self.bytes) };
     }
 }

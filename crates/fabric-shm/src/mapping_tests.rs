@@ -16,13 +16,15 @@ fn spec(bytes: u64, access: Access) -> RegionSpec {
 #[test]
 fn large_memory_is_aligned_and_zeroed() {
     for bytes in [HUGE_PAGE, HUGE_PAGE + PAGE, 5 * HUGE_PAGE] {
-        let memory = RegionMemory::new(bytes, Peers::Write, |_| {}).expect("memory");
+        let memory =
+            RegionMemory::new(bytes, RegionKind::Memory, Peers::Write, |_| {}).expect("memory");
         let base = memory.arena.at(0, 1).expect("a byte").addr() as u64;
         assert!(base.is_multiple_of(HUGE_PAGE), "{bytes} B at {base:#x}");
         for offset in [0, bytes / 2, bytes - 8] {
             assert_eq!(memory.arena.load(offset, Ordering::Relaxed), Ok(0));
         }
-        let peer = PeerMemory::new(memory.descriptor.as_fd(), bytes, Access::ALL);
+        let peer =
+            PeerMemory::new(memory.descriptor.as_fd(), bytes, RegionKind::Memory, Access::ALL);
         let peer = peer.expect("a mapping");
         let there = peer.allowed(Access::WRITE).expect("allowed");
         there.store(bytes - 8, 7, Ordering::Release).expect("in bounds");
@@ -67,12 +69,56 @@ fn read_only_memory_cannot_be_mapped_for_writing() {
         (Access::WRITE, true),
         (Access::ATOMIC, true),
     ] {
-        let memory = RegionMemory::new(PAGE, Peers::of(access), |_| {}).expect("memory");
-        let mapped = PeerMemory::new(memory.descriptor.as_fd(), PAGE, Access::ALL);
+        let memory =
+            RegionMemory::new(PAGE, RegionKind::Memory, Peers::of(access), |_| {}).expect("memory");
+        let mapped =
+            PeerMemory::new(memory.descriptor.as_fd(), PAGE, RegionKind::Memory, Access::ALL);
         assert_eq!(mapped.is_ok(), writable, "{access:?}");
-        let mapped = PeerMemory::new(memory.descriptor.as_fd(), PAGE, Access::READ);
+        let mapped =
+            PeerMemory::new(memory.descriptor.as_fd(), PAGE, RegionKind::Memory, Access::READ);
         assert!(mapped.is_ok_and(|memory| memory.allowed(Access::WRITE).is_none()));
     }
+}
+
+/// Both ends map the one memory twice in a row, each as far as it may.
+#[test]
+fn mirrored_memory_is_two_turns_of_one() {
+    let kind = RegionKind::Mirrored;
+    for bytes in [PAGE, 3 * PAGE, HUGE_PAGE, HUGE_PAGE + PAGE] {
+        for access in [Access::ALL, Access::READ] {
+            let memory = RegionMemory::new(bytes, kind, Peers::of(access), |_| {}).expect("memory");
+            assert_eq!(memory.arena.len() as u64, 2 * bytes);
+            assert_eq!(fstat(&memory.descriptor).expect("a memfd").st_size as u64, bytes);
+            memory.arena.write(bytes - 4, &[1, 2, 3, 4, 5, 6, 7, 8]).expect("in bounds");
+            let peer = PeerMemory::new(memory.descriptor.as_fd(), bytes, kind, access);
+            let peer = peer.expect("a mapping");
+            let there = peer.allowed(Access::READ).expect("allowed");
+            assert_eq!(there.len() as u64, 2 * bytes);
+            let mut back = [0; 4];
+            for (offset, expected) in [(0, [5, 6, 7, 8]), (bytes, [5, 6, 7, 8])] {
+                there.read(offset, &mut back).expect("in bounds");
+                assert_eq!(back, expected);
+            }
+            there.read(2 * bytes - 4, &mut back).expect("in bounds");
+            assert_eq!(back, [1, 2, 3, 4]);
+            assert!(there.read(2 * bytes - 3, &mut back).is_err());
+            if let Some(there) = peer.allowed(Access::WRITE) {
+                there.store(bytes, 9, Ordering::Release).expect("in bounds");
+                assert_eq!(memory.arena.load(0, Ordering::Acquire), Ok(9));
+            }
+        }
+    }
+}
+
+#[test]
+fn mirrored_memory_of_broken_pages_is_refused() {
+    let flags = rustix::fs::MemfdFlags::ALLOW_SEALING | rustix::fs::MemfdFlags::CLOEXEC;
+    let broken = rustix::fs::memfd_create("farside-test", flags).expect("a memfd");
+    rustix::fs::ftruncate(&broken, PAGE + 100).expect("a size");
+    rustix::fs::fcntl_add_seals(&broken, rustix::fs::SealFlags::SHRINK).expect("a seal");
+    let map = |kind| PeerMemory::new(broken.as_fd(), PAGE + 100, kind, Access::ALL);
+    assert!(map(RegionKind::Mirrored).is_err());
+    assert!(map(RegionKind::Memory).is_ok());
 }
 
 #[test]
@@ -93,8 +139,9 @@ fn memory_of_another_size_or_without_seals_is_refused() {
 #[test]
 fn memory_goes_back_with_the_last_arena() {
     let bytes = 4 * PAGE;
-    let memory = RegionMemory::new(bytes, Peers::Write, |_| {}).expect("memory");
-    let peer = PeerMemory::new(memory.descriptor.as_fd(), bytes, Access::ALL);
+    let memory =
+        RegionMemory::new(bytes, RegionKind::Memory, Peers::Write, |_| {}).expect("memory");
+    let peer = PeerMemory::new(memory.descriptor.as_fd(), bytes, RegionKind::Memory, Access::ALL);
     let peer = peer.expect("a mapping");
     let kept = memory.descriptor.as_fd().try_clone_to_owned().expect("a descriptor");
     let blocks = || fstat(&kept).expect("a memfd").st_blocks;

@@ -6,7 +6,7 @@
 use crate::layout::{PORTS_MAX, REGIONS_MAX, VERSION};
 use crate::options::{bulk_fits, slots_fit};
 use crate::ring::Geometry;
-use farside_base::{Access, RegionId, RemoteKey};
+use farside_base::{Access, RegionId, RegionKind, RemoteKey};
 
 /// Most bytes of a hello, reply or reason.
 pub(crate) const HELLO_BYTES_MAX: usize = 16 << 10;
@@ -34,7 +34,9 @@ pub(crate) struct Terms {
 /// may do nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Grant {
+    /// Of its memfd, which a mirrored region maps twice.
     pub(crate) bytes: u64,
+    pub(crate) kind: RegionKind,
     pub(crate) access: Access,
     /// Number of the key word on the owner's board.
     pub(crate) place: u32,
@@ -87,7 +89,8 @@ impl<'a> Message<'a> {
                 out.extend_from_slice(&question.to_le_bytes());
                 if let Some(grant) = grant {
                     out.extend_from_slice(&grant.bytes.to_le_bytes());
-                    out.extend_from_slice(&u32::from(grant.access.to_bits()).to_le_bytes());
+                    let (access, kind) = (grant.access.to_bits(), grant.kind.to_bits());
+                    out.extend_from_slice(&[access, kind, 0, 0]);
                     out.extend_from_slice(&grant.place.to_le_bytes());
                 }
             }
@@ -149,10 +152,12 @@ impl Grant {
         if rest.0.is_empty() {
             return Some(None);
         }
-        let (bytes, access, place) = (rest.long()?, rest.word()?, rest.word()?);
-        let access = Access::from_bits(u8::try_from(access).ok()?)?;
+        let bytes = rest.long()?;
+        let [access, kind, 0, 0] = rest.take()? else { return None };
+        let (access, kind) = (Access::from_bits(access)?, RegionKind::from_bits(kind)?);
+        let place = rest.word()?;
         let right = place < REGIONS_MAX && bytes > 0;
-        right.then_some(Some(Self { bytes, access, place }))
+        right.then_some(Some(Self { bytes, kind, access, place }))
     }
 }
 
@@ -191,7 +196,12 @@ mod tests {
     fn examples() -> Vec<Message<'static>> {
         let geometry = Geometry { slots: 256, bulk: 64 << 10 };
         let terms = Terms { geometry, port: PORTS_MAX - 1, barriers: true };
-        let grant = Grant { bytes: 1 << 40, access: Access::READ, place: REGIONS_MAX - 1 };
+        let grant = Grant {
+            bytes: 1 << 40,
+            kind: RegionKind::Mirrored,
+            access: Access::READ,
+            place: REGIONS_MAX - 1,
+        };
         vec![
             Message::Hello { terms, bytes: b"hello" },
             Message::Accept { terms, bytes: b"" },
@@ -234,6 +244,27 @@ mod tests {
                 bytes.push(0);
                 assert_eq!(Message::decode(&bytes), None, "{message:?} with a byte more");
             }
+        }
+    }
+
+    #[test]
+    fn grants_out_of_range_are_none() {
+        let grant = |at: usize, byte: u8| {
+            let mut bytes = Vec::new();
+            examples()[4].encode(&mut bytes);
+            bytes[at] = byte;
+            bytes
+        };
+        assert!(Message::decode(&grant(24, 7)).is_some(), "the place of the access");
+        for (at, byte, what) in [
+            (24, 8, "access"),
+            (25, 3, "kind"),
+            (25, 255, "kind"),
+            (26, 1, "what follows the kind"),
+            (27, 1, "what follows the kind"),
+            (30, 0xff, "place"),
+        ] {
+            assert_eq!(Message::decode(&grant(at, byte)), None, "{what}");
         }
     }
 

@@ -1,6 +1,7 @@
 //! What a shared-memory fabric can be told, and what it can do.
 
 use farside_base::{AtomicScope, BackPressure, Capabilities};
+use farside_fabric::Arena;
 use std::time::Duration;
 
 /// Most bytes of one SEND, and of bytes that travel in a request.
@@ -68,8 +69,9 @@ pub(crate) fn bulk_fits(bytes: u32) -> bool {
 // the largest one fits into what is left over however the ring stands.
 const _: () = assert!(SEND_BYTES_MAX * 4 <= 64 << 10);
 
-/// What every shared-memory fabric can do. Bytes of one WRITE land in no promised order (string
-/// instructions of the processor), so pollers must not look for its last byte.
+/// What every shared-memory fabric can do. Bytes of one WRITE land in rising order where the
+/// processor shows stores in theirs, so pollers may look for its last word there. Memory at an
+/// adapter is modelled as a kind of region with a budget of its own: it is ordinary memory.
 pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     write: true,
     read: true,
@@ -79,7 +81,7 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     immediate: true,
     shared_receive_queue: true,
     message_order: true,
-    byte_order: false,
+    byte_order: Arena::RISING,
     completion_means_placed: true,
     one_sided: true,
     sleep: true,
@@ -91,4 +93,6 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     outstanding_max: 1024,
     links_max: crate::layout::LINKS_MAX,
     region_bytes_max: 1 << 40,
+    mirrored_regions: true,
+    device_bytes_max: 256 << 10,
 };

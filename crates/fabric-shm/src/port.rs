@@ -314,7 +314,7 @@ impl ShmPort {
         let Some(descriptor) = descriptor else {
             return Ok((grant, PeerMemory::none()));
         };
-        let memory = PeerMemory::new(descriptor.as_fd(), grant.bytes, grant.access)
+        let memory = PeerMemory::new(descriptor.as_fd(), grant.bytes, grant.kind, grant.access)
             .map_err(|reason| FabricError::System("mapping a peer's region", reason))?;
         prefault_peer(&memory, inner.options.prefault_bytes_max);
         Ok((grant, memory))

@@ -4,6 +4,7 @@ use crate::barrier;
 use crate::bell::{Bell, SharedBell};
 use crate::mapping::{self, HUGE_PAGE, Peers, RegionMemory, Shared};
 use crate::socket;
+use farside_base::RegionKind;
 use farside_fabric::FabricError;
 use std::time::Duration;
 
@@ -61,7 +62,7 @@ fn huge_pages() -> Check {
     let fill = |arena: &farside_fabric::Arena| {
         pages = Some(mapping::prefault(arena, HUGE_PAGE, true));
     };
-    let memory = RegionMemory::new(HUGE_PAGE, Peers::Write, fill);
+    let memory = RegionMemory::new(HUGE_PAGE, RegionKind::Memory, Peers::Write, fill);
     let outcome = match (memory, pages) {
         (Err(reason), _) => Err(reason.to_string()),
         (Ok(_), Some(pages)) if pages.huge == HUGE_PAGE => {

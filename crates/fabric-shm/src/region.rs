@@ -4,7 +4,7 @@ use crate::layout::{REGIONS_MAX, board};
 use crate::mapping::{self, PAGE, Pages, Peers, RegionDescriptor, RegionMemory};
 use crate::message::Grant;
 use crate::options::{CAPABILITIES, ShmOptions};
-use farside_base::{Access, RegionId, RegionKind, RegionToken, RemoteKey};
+use farside_base::{RegionId, RegionKind, RegionToken, RemoteKey};
 use farside_fabric::{Arena, FabricError, Region, RegionSpec};
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::sync::Arc;
@@ -16,13 +16,23 @@ pub(crate) struct Registered {
     pub(crate) descriptor: Arc<RegionDescriptor>,
     pub(crate) pages: Pages,
     token: RegionToken,
+    kind: RegionKind,
+}
+
+impl Registered {
+    fn device_bytes(&self) -> u64 {
+        if self.kind == RegionKind::Device { self.token.bytes } else { 0 }
+    }
 }
 
 enum Place {
     Free,
     Used(Registered),
     /// Deregistered, but a request may be under way that has seen the key.
-    Leaving,
+    Leaving {
+        /// What it still takes of the memory at the adapter.
+        device_bytes: u64,
+    },
 }
 
 /// All regions, by place; a region's number is its place and how often the place was used, so no
@@ -47,23 +57,31 @@ impl RegionTable {
     }
 
     /// Adds a region whose memory is there.
+    ///
+    /// # Errors
+    /// `Limit` when there are too many, or too many bytes at the adapter.
     pub(crate) fn add(
         &mut self,
         memory: RegionMemory,
         pages: Pages,
-        access: Access,
+        spec: &RegionSpec,
     ) -> Result<Region, FabricError> {
+        let (access, kind) = (spec.access, spec.kind);
+        let bytes = memory.arena.len() as u64;
+        RegionSpec { bytes: bytes / kind.turns(), ..*spec }
+            .check(&CAPABILITIES, self.device_bytes())?;
         let place = self.free_place()?;
         let key = random_key()?;
         let (uses, entry) = &mut self.places[place];
         *uses += 1;
         let id = RegionId(*uses << PLACE_BITS | place as u32);
-        let token = RegionToken { region: id, key, bytes: memory.arena.len() as u64, access };
+        let token = RegionToken { region: id, key, bytes, access };
         *entry = Place::Used(Registered {
             arena: memory.arena.clone(),
             descriptor: memory.descriptor,
             pages,
             token,
+            kind,
         });
         self.publish(place, key.0);
         Ok(Region { id, arena: memory.arena, token })
@@ -80,6 +98,16 @@ impl RegionTable {
         }
         self.places.push((0, Place::Free));
         Ok(self.places.len() - 1)
+    }
+
+    /// What regions take of the memory at the adapter.
+    fn device_bytes(&self) -> u64 {
+        let bytes = self.places.iter().map(|(_, place)| match place {
+            Place::Free => 0,
+            Place::Used(registered) => registered.device_bytes(),
+            Place::Leaving { device_bytes } => *device_bytes,
+        });
+        bytes.sum()
     }
 
     fn publish(&self, place: usize, key: u64) {
@@ -106,7 +134,8 @@ impl RegionTable {
     ) -> Option<(Grant, Arc<RegionDescriptor>)> {
         let registered = self.find(region).filter(|found| found.token.key == key)?;
         let grant = Grant {
-            bytes: registered.token.bytes,
+            bytes: registered.token.bytes / registered.kind.turns(),
+            kind: registered.kind,
             access: registered.token.access,
             place: place_of(region) as u32,
         };
@@ -129,10 +158,10 @@ impl RegionTable {
         }
         match entry {
             Place::Free => return Err(unknown),
-            Place::Leaving => {}
+            Place::Leaving { .. } => {}
             Place::Used(registered) => {
                 registered.descriptor.end();
-                *entry = Place::Leaving;
+                *entry = Place::Leaving { device_bytes: registered.device_bytes() };
             }
         }
         self.publish(place, 0);
@@ -141,7 +170,7 @@ impl RegionTable {
 
     /// Lets the place of a revoked region be used again.
     pub(crate) fn free(&mut self, region: RegionId) {
-        if let Some((_, entry @ Place::Leaving)) = self.places.get_mut(place_of(region)) {
+        if let Some((_, entry @ Place::Leaving { .. })) = self.places.get_mut(place_of(region)) {
             *entry = Place::Free;
         }
     }
@@ -152,20 +181,25 @@ pub(crate) fn allocate(
     spec: &RegionSpec,
     options: &ShmOptions,
 ) -> Result<(RegionMemory, Pages), FabricError> {
-    match spec.kind {
-        RegionKind::Memory => {}
-        _ => return Err(FabricError::Lacks("region kind")),
-    }
-    if spec.bytes > CAPABILITIES.region_bytes_max {
-        return Err(FabricError::Limit("region_bytes_max"));
-    }
+    // The table checks again, when it knows what there is already.
+    spec.check(&CAPABILITIES, 0)?;
     let bytes = spec.bytes.max(1).next_multiple_of(PAGE);
     let mut pages = None;
-    let fill = |arena: &Arena| pages = Some(fill(arena, options));
-    let memory = RegionMemory::new(bytes, Peers::of(spec.access), fill)
+    let fill = |arena: &Arena| pages = fill_turns(arena, bytes, options);
+    let memory = RegionMemory::new(bytes, spec.kind, Peers::of(spec.access), fill)
         .map_err(|reason| FabricError::System("region memory", reason))?;
     let pages = pages.ok_or(FabricError::Lacks("region memory"))?;
     Ok((memory, pages))
+}
+
+/// Fills the first turn with memory; a further one then needs only its page tables.
+fn fill_turns(arena: &Arena, turn: u64, options: &ShmOptions) -> Option<Pages> {
+    let first = arena.part(0, usize::try_from(turn).ok()?).ok()?;
+    let pages = fill(&first, options);
+    if let Ok(second) = arena.part(turn, first.len()) {
+        mapping::prefault(&second, pages.prefaulted, false);
+    }
+    Some(pages)
 }
 
 fn fill(arena: &Arena, options: &ShmOptions) -> Pages {

@@ -42,6 +42,8 @@ fn round(number: usize) {
     listener.fabric.deregister(listener.region.id).expect("a region");
     let spec = RegionSpec { bytes: 4 << 20, access: Access::READ, kind: RegionKind::Memory };
     let extra = other.fabric.register(&spec).expect("a region");
+    let mirrored = RegionSpec { kind: RegionKind::Mirrored, ..spec };
+    let mirrored = other.fabric.register(&mirrored).expect("a region");
     match number % 4 {
         0 => drop(listener),
         1 => drop(other),
@@ -57,7 +59,7 @@ fn round(number: usize) {
             assert!(matches!(listener.event(), LinkEvent::Lost { .. }));
         }
     }
-    drop(extra);
+    drop((extra, mirrored));
 }
 
 #[test]

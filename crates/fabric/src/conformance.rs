@@ -31,9 +31,11 @@ mod order;
 mod protection;
 mod random;
 mod refusal;
+mod region;
 mod scene;
 mod sleep;
 mod transfer;
+mod whole;
 
 use crate::Fabric;
 use std::sync::Arc;
@@ -183,6 +185,19 @@ macro_rules! for_each_conformance_case {
                 time_runs_out_and_wake_ends_a_sleep
                 link_events_wake_a_sleeper
                 no_wake_up_is_lost
+            }
+            region {
+                end_of_a_mirrored_region_joins_its_beginning_here
+                requests_pass_the_joint_of_a_mirrored_region
+                bounds_of_a_mirrored_region_are_two_turns
+                memory_at_the_adapter_serves_like_any_other
+                memory_at_the_adapter_is_bounded_and_comes_back
+                kinds_that_are_lacking_are_refused_by_name
+            }
+            whole {
+                words_of_a_write_are_never_torn
+                words_of_a_read_are_never_torn
+                bytes_of_a_write_are_seen_in_rising_order
             }
             random {
                 one_sided_requests_agree_with_an_oracle

@@ -26,21 +26,66 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use count::{CountFabric, Counts};
+pub use farside_base::OutOfBounds;
 pub use fault::{FaultFabric, FaultPlan};
 pub use mem::MemFabric;
-pub use memory::{Arena, OutOfBounds};
+pub use memory::Arena;
 pub use parts::Parts;
 pub use trace::{TraceEvent, TraceFabric};
 
 /// What a region shall be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RegionSpec {
-    /// Bytes; rounded up to what the fabric registers (the region's arena tells).
+    /// Bytes, of a mirrored region those of one turn; rounded up to what the fabric registers (the
+    /// region's arena tells).
     pub bytes: u64,
     /// What peers may do.
     pub access: Access,
     /// What it is made of.
     pub kind: RegionKind,
+}
+
+impl RegionSpec {
+    /// What every fabric refuses alike, where `device_bytes` are those of the device regions that it
+    /// has already. For those who write fabrics.
+    ///
+    /// # Errors
+    /// `Lacks` for a kind that is not had, `Limit` for too many bytes.
+    pub fn check(&self, has: &Capabilities, device_bytes: u64) -> Result<(), FabricError> {
+        match self.kind {
+            RegionKind::Memory => {}
+            RegionKind::Mirrored if has.mirrored_regions => {}
+            RegionKind::Mirrored => return Err(FabricError::Lacks("mirrored_regions")),
+            RegionKind::Device if has.device_bytes_max == 0 => {
+                return Err(FabricError::Lacks("device_memory"));
+            }
+            RegionKind::Device => {
+                if self.bytes > has.device_bytes_max.saturating_sub(device_bytes) {
+                    return Err(FabricError::Limit("device_bytes_max"));
+                }
+            }
+            _ => return Err(FabricError::Lacks("region kind")),
+        }
+        if self.bytes > has.region_bytes_max / self.kind.turns() {
+            return Err(FabricError::Limit("region_bytes_max"));
+        }
+        Ok(())
+    }
+
+    /// Zeroed memory of this process alone for such a region. Memory at an adapter is ordinary memory
+    /// too, for there is no adapter. For those who write fabrics.
+    ///
+    /// # Errors
+    /// `System` when it cannot be had.
+    pub fn memory(&self) -> Result<Arena, FabricError> {
+        let bytes =
+            usize::try_from(self.bytes).map_err(|_| FabricError::Limit("region_bytes_max"))?;
+        let memory = match self.kind {
+            RegionKind::Mirrored => Arena::mirrored(bytes),
+            _ => Arena::try_heap(bytes),
+        };
+        memory.map_err(|reason| FabricError::System("memory", reason))
+    }
 }
 
 /// A registered region: memory that this process uses through `arena` and peers through `token`.
@@ -119,7 +164,8 @@ pub trait Fabric: Send + Sync {
     /// Makes a region of zeroed memory with a fresh random key.
     ///
     /// # Errors
-    /// `Limit`, `Lacks` for an unsupported kind, `System` when memory cannot be had.
+    /// `Limit` (`region_bytes_max`, `device_bytes_max`), `Lacks` for a kind that is not had
+    /// (`mirrored_regions`, `device_memory`), `System` when memory cannot be had.
     fn register(&self, spec: &RegionSpec) -> Result<Region, FabricError>;
 
     /// Ends a region: when this returns, no request of any peer reaches the memory any more.

@@ -14,7 +14,7 @@ mod execute;
 mod state;
 
 use crate::{
-    Fabric, FabricError, LinkEvent, Port, PortSpec, Posted, Region, RegionSpec, Stop, Waiter,
+    Arena, Fabric, FabricError, LinkEvent, Port, PortSpec, Posted, Region, RegionSpec, Stop, Waiter,
 };
 use farside_base::{
     AtomicScope, BackPressure, Capabilities, Completion, LinkId, Receive, ReceiveQueueId, RegionId,
@@ -25,8 +25,8 @@ use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What the in-process fabric can do: everything but `byte_order`, since its copies move the last
-/// bytes early.
+/// What the in-process fabric can do: everything, though `byte_order` and mirrored regions only where
+/// its arenas can. Memory at an adapter is modelled as a kind of region with a budget of its own.
 const CAPABILITIES: Capabilities = Capabilities {
     write: true,
     read: true,
@@ -36,7 +36,7 @@ const CAPABILITIES: Capabilities = Capabilities {
     immediate: true,
     shared_receive_queue: true,
     message_order: true,
-    byte_order: false,
+    byte_order: Arena::RISING,
     completion_means_placed: true,
     one_sided: true,
     sleep: true,
@@ -48,6 +48,8 @@ const CAPABILITIES: Capabilities = Capabilities {
     outstanding_max: 1024,
     links_max: 1024,
     region_bytes_max: 1 << 40,
+    mirrored_regions: Arena::MIRRORS,
+    device_bytes_max: 256 << 10,
 };
 
 /// Most bytes of a hello, reply or reason, so that a peer cannot fill this side's memory.
@@ -116,7 +118,7 @@ impl fmt::Debug for MemFabric {
 fn within_own(wanted: Capabilities) -> Capabilities {
     let own = CAPABILITIES;
     Capabilities {
-        byte_order: false,
+        byte_order: wanted.byte_order && own.byte_order,
         message_order: true,
         completion_means_placed: true,
         one_sided: true,
@@ -128,6 +130,8 @@ fn within_own(wanted: Capabilities) -> Capabilities {
         outstanding_max: wanted.outstanding_max.clamp(1, own.outstanding_max),
         links_max: wanted.links_max.min(own.links_max),
         region_bytes_max: wanted.region_bytes_max.min(own.region_bytes_max),
+        mirrored_regions: wanted.mirrored_regions && own.mirrored_regions,
+        device_bytes_max: wanted.device_bytes_max.min(own.device_bytes_max),
         ..wanted
     }
 }
@@ -142,10 +146,7 @@ impl Fabric for MemFabric {
     }
 
     fn register(&self, spec: &RegionSpec) -> Result<Region, FabricError> {
-        if spec.bytes > self.network.capabilities.region_bytes_max {
-            return Err(FabricError::Limit("region_bytes_max"));
-        }
-        self.network.lock().register(self.process, spec)
+        self.network.lock().register(&self.network.capabilities, self.process, spec)
     }
 
     fn deregister(&self, region: RegionId) -> Result<(), FabricError> {

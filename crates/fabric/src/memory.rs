@@ -14,17 +14,16 @@
 //! No access touches a byte outside the bytes that were asked for.
 
 mod copy;
+mod mirror;
 
-use copy::{Private, Shared, copy};
+use copy::{Private, Shared, fetch, place};
+use farside_base::{Memory, OutOfBounds};
+use mirror::Mirror;
 use std::any::Any;
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-/// The access passes the end of the arena, or a word is not 8-byte aligned.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct OutOfBounds;
 
 /// A stretch of shared memory, 64-byte aligned. Cloning shares it.
 #[derive(Clone)]
@@ -78,6 +77,25 @@ impl Arena {
         let memory = unsafe { std::alloc::alloc_zeroed(layout) };
         let base = NonNull::new(memory).ok_or(none)?;
         Ok(Self { base, bytes, keep_alive: Arc::new(Heap(base, layout)) })
+    }
+
+    /// Whether bytes that are copied in land in rising address order: on x86-64, where the processor
+    /// shows stores in their order.
+    pub const RISING: bool = cfg!(all(target_arch = "x86_64", not(miri)));
+
+    /// Whether [`mirrored`](Self::mirrored) is there on this platform.
+    pub const MIRRORS: bool = cfg!(all(target_os = "linux", not(miri)));
+
+    /// Zeroed memory of this process alone whose end joins its beginning: `bytes`, rounded up to
+    /// whole pages, are one turn; the arena covers two, of which the second is the first again.
+    ///
+    /// # Errors
+    /// `Unsupported` but on Linux; `OutOfMemory` and what else the system says when it has none.
+    pub fn mirrored(bytes: usize) -> std::io::Result<Self> {
+        let mirror = Mirror::new(bytes)?;
+        let (base, bytes) = mirror.place();
+        let base = NonNull::new(base).ok_or(std::io::ErrorKind::OutOfMemory)?;
+        Ok(Self { base, bytes, keep_alive: Arc::new(mirror) })
     }
 
     /// Wraps memory that somebody else mapped.
@@ -156,11 +174,13 @@ impl Arena {
         let from = self.at(offset, out.len())?;
         // SAFETY: source is in bounds, target is an exclusive slice; they do not overlap because
         // no reference to arena memory exists.
-        unsafe { copy::<Shared, Private>(from, out.as_mut_ptr(), out.len()) };
+        unsafe { fetch(from, out.as_mut_ptr(), out.len()) };
         Ok(())
     }
 
-    /// Copies bytes in.
+    /// Copies bytes in. Each aligned word of 8 bytes changes at once, and with [`RISING`](Self::RISING)
+    /// the bytes land in rising address order: who sees one of them (by an acquire load) sees by
+    /// later loads all before it.
     ///
     /// # Errors
     /// When they pass the end; nothing is copied then.
@@ -168,11 +188,13 @@ impl Arena {
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), OutOfBounds> {
         let to = self.at(offset, bytes.len())?;
         // SAFETY: target is in bounds, source is a shared slice; no overlap, as in `read`.
-        unsafe { copy::<Private, Shared>(bytes.as_ptr(), to, bytes.len()) };
+        unsafe { place::<Private>(bytes.as_ptr(), to, bytes.len()) };
         Ok(())
     }
 
-    /// Copies `bytes` from another arena (or another, not overlapping, part of this one).
+    /// Copies `bytes` from another arena (or another, not overlapping, part of this one); they land as
+    /// in [`write`](Self::write). Where both places are aligned alike, each aligned word of 8 bytes is
+    /// fetched at once too.
     ///
     /// # Errors
     /// When they pass the end of either; nothing is copied then.
@@ -188,7 +210,7 @@ impl Arena {
         let from = from.at(from_offset, bytes)?;
         // SAFETY: both in bounds. Should they overlap, bytes of the overlap are mixed, as in any
         // other race on shared memory.
-        unsafe { copy::<Shared, Shared>(from, to, bytes) };
+        unsafe { place::<Shared>(from, to, bytes) };
         Ok(())
     }
 
@@ -343,6 +365,33 @@ impl Arena {
     }
 }
 
+impl Memory for Arena {
+    #[inline]
+    fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), OutOfBounds> {
+        Self::read(self, offset, out)
+    }
+
+    #[inline]
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), OutOfBounds> {
+        Self::write(self, offset, bytes)
+    }
+
+    #[inline]
+    fn clear(&self, offset: u64, bytes: u64) -> Result<(), OutOfBounds> {
+        self.zero(offset, usize::try_from(bytes).map_err(|_| OutOfBounds)?)
+    }
+
+    #[inline]
+    fn load_word(&self, offset: u64) -> Result<u64, OutOfBounds> {
+        self.load(offset, Ordering::Acquire)
+    }
+
+    #[inline]
+    fn store_word(&self, offset: u64, word: u64) -> Result<(), OutOfBounds> {
+        self.store(offset, word, Ordering::Release)
+    }
+}
+
 impl fmt::Debug for Arena {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Arena({} B)", self.bytes)
@@ -459,6 +508,53 @@ mod tests {
                 assert!(word == [0; 8] || word == [0xff; 8], "{word:?}");
             }
         });
+    }
+
+    /// One thread writes over the same place again and again, and another looks at its words from
+    /// the last to the first: the earlier word must be as new as the later one.
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    #[test]
+    fn bytes_land_in_rising_order_and_whole_words() {
+        let (from, to) = (Arena::heap(8192), Arena::heap(8192));
+        for (source, target, bytes) in [
+            (0, 0_u64, 64),
+            (0, 0, 4096),
+            (0, 8, 40),
+            (5, 56, 24),
+            (3, 21, 50),
+            (0, 61, 131),
+            (9, 33, 700),
+        ] {
+            let stop = std::sync::atomic::AtomicBool::new(false);
+            let words = target.div_ceil(8) as usize..(target as usize + bytes) / 8;
+            to.write(0, &[0; 8192]).unwrap();
+            std::thread::scope(|threads| {
+                threads.spawn(|| {
+                    for round in 0..40_000_u32 {
+                        // Every word is the number of the round, four times over.
+                        let number = (round as u16).to_ne_bytes();
+                        let data: Vec<u8> =
+                            (0..bytes).map(|at| number[(target as usize + at) % 2]).collect();
+                        from.write(source, &data).unwrap();
+                        to.copy_from(target, &from, source, bytes).unwrap();
+                    }
+                    stop.store(true, Ordering::Release);
+                });
+                while !stop.load(Ordering::Acquire) {
+                    let mut later = 0;
+                    for at in words.clone().rev() {
+                        let word = to.load(8 * at as u64, Ordering::Acquire).unwrap();
+                        let number = word as u16;
+                        assert_eq!(word, u64::from(number) * 0x0001_0001_0001_0001, "torn");
+                        assert!(
+                            number >= later,
+                            "{number} before {later} of {bytes} bytes at {target}"
+                        );
+                        later = number;
+                    }
+                }
+            });
+        }
     }
 
     #[test]

@@ -40,6 +40,7 @@ mod one_sided_only {
         has.send = false;
         has.immediate = false;
         has.sleep = false;
+        has.mirrored_regions = false;
     }));
 }
 
@@ -51,6 +52,7 @@ mod read_only {
         has.immediate = false;
         has.extended_atomics = false;
         has.atomics = AtomicScope::Adapter;
+        has.device_bytes_max = 0;
     }));
 }
 
@@ -65,6 +67,8 @@ mod small {
         has.send_bytes_max = 100;
         has.transfer_bytes_max = 8192;
         has.region_bytes_max = 1 << 20;
+        has.device_bytes_max = 1000;
+        has.byte_order = false;
         has.shared_receive_queue = false;
     }));
 }

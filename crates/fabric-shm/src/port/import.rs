@@ -146,7 +146,7 @@ impl ImportTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use farside_base::{Access, RegionId, RemoteKey};
+    use farside_base::{Access, RegionId, RegionKind, RemoteKey};
     use farside_fabric::Arena;
 
     fn add(table: &mut ImportTable, number: u32, region: u32) -> RemoteRegionId {
@@ -157,7 +157,8 @@ mod tests {
             bytes: 64,
             access: Access::ALL,
         };
-        let grant = Grant { bytes: 64, access: Access::ALL, place: 0 };
+        let kind = RegionKind::Memory;
+        let grant = Grant { bytes: 64, kind, access: Access::ALL, place: 0 };
         let other_end = View::of(&Arena::heap(link::SLOTS as usize));
         let peer = [&owner, &other_end];
         let added = table.add(LinkId(number), &token, &grant, PeerMemory::none(), peer);

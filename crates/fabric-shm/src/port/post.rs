@@ -9,7 +9,9 @@
 //! [`end_work`]: ShmPort::end_work
 //!
 //! Copies are ordered by fences: whoever sees what a link does next (a message, an atomic, a flag
-//! in a later WRITE) also sees what it did before. On x86-64 these fences cost nothing.
+//! in a later WRITE) also sees what it did before. On x86-64 these fences cost nothing, and there the
+//! bytes of one WRITE are seen in rising order too, as copies into an [`Arena`] promise; slices are
+//! gathered in the order of their list.
 
 use super::link::{Link, LinkSlot, State};
 use super::{ImportTable, RegionCache, ShmPort};

@@ -201,6 +201,13 @@ pub(super) fn oversized_regions_are_refused(subject: &dyn Subject) {
         let region = scene.nodes[0].fabric.register(&spec);
         assert!(matches!(region, Err(FabricError::Limit("region_bytes_max"))), "{region:?}");
     }
+    // Two turns count, and the kind that a fabric lacks is told first.
+    if scene.capabilities.mirrored_regions && most < u64::MAX / 2 {
+        let (bytes, kind) = (most / 2 + 1, RegionKind::Mirrored);
+        let spec = RegionSpec { bytes, access: Access::ALL, kind };
+        let region = scene.nodes[0].fabric.register(&spec);
+        assert!(matches!(region, Err(FabricError::Limit("region_bytes_max"))), "{region:?}");
+    }
 }
 
 pub(super) fn what_is_lacking_is_refused_by_name(subject: &dyn Subject) {

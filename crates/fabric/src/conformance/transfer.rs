@@ -29,10 +29,16 @@ fn check_read(scene: &mut Scene<'_>, wire: &Wire, into: u64, from: u64, bytes: u
     assert_eq!(scene.nodes[wire.from].bytes_at(into - 1, bytes + 2), expected);
 }
 
+/// The lengths around edges that one request may have.
+fn lengths(scene: &Scene<'_>) -> impl Iterator<Item = usize> + use<> {
+    let most = scene.capabilities.transfer_bytes_max;
+    LENGTHS.into_iter().filter(move |bytes| *bytes as u64 <= most)
+}
+
 pub(super) fn write_moves_every_length(subject: &dyn Subject) {
     let (mut scene, wire) = Scene::pair(subject);
     if scene.capabilities.write {
-        for bytes in LENGTHS {
+        for bytes in lengths(&scene) {
             check_write(&mut scene, &wire, 64, 128, bytes);
             check_write(&mut scene, &wire.reversed(), 65, 131, bytes);
         }
@@ -42,7 +48,7 @@ pub(super) fn write_moves_every_length(subject: &dyn Subject) {
 pub(super) fn read_moves_every_length(subject: &dyn Subject) {
     let (mut scene, wire) = Scene::pair(subject);
     if scene.capabilities.read {
-        for bytes in LENGTHS {
+        for bytes in lengths(&scene) {
             check_read(&mut scene, &wire, 64, 128, bytes);
             check_read(&mut scene, &wire.reversed(), 65, 131, bytes);
         }

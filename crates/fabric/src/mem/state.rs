@@ -4,7 +4,7 @@ use super::{MemWaiter, QUEUES_MAX};
 use crate::{Arena, FabricError, LinkEvent, PortSpec, Region, RegionSpec, Stop, Waiter};
 use farside_base::{
     Access, Capabilities, Completion, LinkId, LocalSlice, Receive, ReceiveQueueId, RegionId,
-    RegionToken, RemoteKey, RemoteRegionId,
+    RegionKind, RegionToken, RemoteKey, RemoteRegionId,
 };
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -31,6 +31,7 @@ pub(super) struct Registered {
     pub(super) arena: Arena,
     pub(super) key: RemoteKey,
     pub(super) access: Access,
+    kind: RegionKind,
 }
 
 pub(super) struct PortState {
@@ -111,20 +112,23 @@ impl State {
 
     pub(super) fn register(
         &mut self,
+        capabilities: &Capabilities,
         process: ProcessNumber,
         spec: &RegionSpec,
     ) -> Result<Region, FabricError> {
-        let bytes =
-            usize::try_from(spec.bytes).map_err(|_| FabricError::Limit("region_bytes_max"))?;
-        let arena =
-            Arena::try_heap(bytes).map_err(|reason| FabricError::System("memory", reason))?;
+        let own = self.regions.iter().filter(|((owner, _), _)| *owner == process);
+        let device = own.filter(|(_, region)| region.kind == RegionKind::Device);
+        let device_bytes = device.map(|(_, region)| region.arena.len() as u64).sum();
+        spec.check(capabilities, device_bytes)?;
+        let arena = spec.memory()?;
         self.regions_made += 1;
         let id = RegionId(self.regions_made);
         // The standard library seeds each `RandomState` from the system's random numbers.
         let key = RemoteKey(RandomState::new().hash_one(id.0));
-        let registered = Registered { arena: arena.clone(), key, access: spec.access };
+        let access = spec.access;
+        let registered = Registered { arena: arena.clone(), key, access, kind: spec.kind };
         self.regions.insert((process, id), registered);
-        let token = RegionToken { region: id, key, bytes: spec.bytes, access: spec.access };
+        let token = RegionToken { region: id, key, bytes: arena.len() as u64, access };
         Ok(Region { id, arena, token })
     }
 

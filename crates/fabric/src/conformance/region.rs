@@ -1,0 +1,228 @@
+//! Kinds of regions: memory whose end joins its beginning, and memory at the adapter.
+
+use super::Subject;
+use super::scene::{Scene, Wire, pattern, slice, succeeded, write};
+use crate::{Fabric, FabricError, Region, RegionSpec, Stop};
+use farside_base::{
+    Access, AtomicScope, CompletionKind, CompletionStatus, Operation, RegionKind, RemoteSlice,
+};
+use std::sync::atomic::Ordering;
+
+fn try_register(fabric: &dyn Fabric, bytes: u64, kind: RegionKind) -> Result<Region, FabricError> {
+    fabric.register(&RegionSpec { bytes, access: Access::ALL, kind })
+}
+
+#[track_caller]
+fn register(fabric: &dyn Fabric, bytes: u64, kind: RegionKind) -> Region {
+    let region = try_register(fabric, bytes, kind).expect("a kind that is declared");
+    assert_eq!(region.token.bytes, region.arena.len() as u64, "the token covers the arena");
+    region
+}
+
+/// Bytes of one turn of a mirrored region that was asked for with `bytes`.
+#[track_caller]
+fn turn_of(region: &Region, bytes: u64) -> u64 {
+    let turn = region.token.bytes / 2;
+    assert_eq!(region.token.bytes, 2 * turn);
+    assert!(turn >= bytes, "a turn of {turn} B holds the {bytes} B that were asked for");
+    turn
+}
+
+fn mirrored_pair(subject: &dyn Subject) -> Option<(Scene<'_>, Wire)> {
+    let (scene, wire) = Scene::pair(subject);
+    scene.capabilities.mirrored_regions.then_some((scene, wire))
+}
+
+#[track_caller]
+fn import(scene: &mut Scene<'_>, wire: &Wire, region: &Region) -> RemoteSlice {
+    let imported = scene.nodes[wire.from].port().import(wire.here, &region.token);
+    RemoteSlice { region: imported.expect("a valid token"), offset: 0 }
+}
+
+fn bytes_at(region: &Region, offset: u64, bytes: usize) -> Vec<u8> {
+    let mut out = vec![0; bytes];
+    region.arena.read(offset, &mut out).expect("within the region");
+    out
+}
+
+pub(super) fn end_of_a_mirrored_region_joins_its_beginning_here(subject: &dyn Subject) {
+    let scene = Scene::new(subject, 1);
+    if !scene.capabilities.mirrored_regions {
+        return;
+    }
+    for bytes in [1, 4096, 5000, 65_536] {
+        let region = register(&*scene.nodes[0].fabric, bytes, RegionKind::Mirrored);
+        let turn = turn_of(&region, bytes);
+        assert_eq!(bytes_at(&region, 0, 2 * turn as usize), vec![0; 2 * turn as usize]);
+        let data = pattern(bytes, 200);
+        region.arena.write(turn - 77, &data).expect("within two turns");
+        assert_eq!(bytes_at(&region, turn - 77, 200), data);
+        assert_eq!(bytes_at(&region, 0, 123), data[77..]);
+        assert_eq!(bytes_at(&region, 2 * turn - 77, 77), data[..77]);
+        let word = region.arena.load(turn + 8, Ordering::Acquire).expect("a word");
+        assert_eq!(region.arena.fetch_add(8, 1), Ok(word));
+        assert_eq!(region.arena.load(turn + 8, Ordering::Acquire), Ok(word.wrapping_add(1)));
+        assert!(region.arena.write(2 * turn - 1, &[0; 2]).is_err(), "two turns and no more");
+        scene.nodes[0].fabric.deregister(region.id).expect("a region to be ended");
+    }
+}
+
+pub(super) fn requests_pass_the_joint_of_a_mirrored_region(subject: &dyn Subject) {
+    let Some((mut scene, wire)) = mirrored_pair(subject) else {
+        return;
+    };
+    let [near, far] =
+        [0, 1].map(|node| register(&*scene.nodes[node].fabric, 5000, RegionKind::Mirrored));
+    let (own, turn) = (turn_of(&near, 5000), turn_of(&far, 5000));
+    let there = import(&mut scene, &wire, &far);
+    let most = scene.capabilities.transfer_bytes_max;
+    let ranges = [(1, 2), (8, 16), (77, 200), (2048, 4096)];
+    for (at, bytes) in ranges.into_iter().filter(|(_, bytes)| *bytes as u64 <= most) {
+        let data = pattern(at, bytes);
+        let (before, after) = data.split_at(at as usize);
+        let joint = RemoteSlice { offset: turn - at, ..there };
+        // The local side passes its joint too.
+        let slices = [slice(&near, own - at, bytes)];
+        if scene.capabilities.write {
+            near.arena.write(own - at, &data).expect("within two turns");
+            let done = scene.perform(&wire, write(&slices, joint));
+            succeeded(&done, CompletionKind::Write, bytes);
+            scene.until("bytes to be placed", |_| {
+                (bytes_at(&far, turn - at, bytes) == data).then_some(())
+            });
+            assert_eq!(bytes_at(&far, 0, after.len()), after);
+            assert_eq!(bytes_at(&far, 2 * turn - at, before.len()), before);
+        }
+        if scene.capabilities.read {
+            let data = pattern(at + 1, bytes);
+            let (before, after) = data.split_at(at as usize);
+            far.arena.write(0, after).expect("within a turn");
+            far.arena.write(turn - at, before).expect("within a turn");
+            let done = scene.perform(&wire, Operation::Read { into: &slices, from: joint });
+            succeeded(&done, CompletionKind::Read, bytes);
+            assert_eq!(bytes_at(&near, own - at, bytes), data);
+            assert_eq!(bytes_at(&near, 0, after.len()), after);
+        }
+    }
+    if scene.capabilities.atomics > AtomicScope::None {
+        far.arena.store(64, 40, Ordering::Release).expect("a word");
+        let into = slice(&near, own + 8, 8);
+        let at = RemoteSlice { offset: turn + 64, ..there };
+        let done = scene.perform(&wire, Operation::FetchAdd { at, add: 2, into });
+        succeeded(&done, CompletionKind::Atomic, 8);
+        assert_eq!(near.arena.load(8, Ordering::Acquire), Ok(40));
+        scene.until("the sum", |_| (far.arena.load(64, Ordering::Acquire) == Ok(42)).then_some(()));
+    }
+}
+
+pub(super) fn bounds_of_a_mirrored_region_are_two_turns(subject: &dyn Subject) {
+    let Some((mut scene, wire)) = mirrored_pair(subject) else {
+        return;
+    };
+    let region = register(&*scene.nodes[1].fabric, 4096, RegionKind::Mirrored);
+    let end = region.token.bytes;
+    let there = import(&mut scene, &wire, &region);
+    if !scene.capabilities.write {
+        return;
+    }
+    let last = RemoteSlice { offset: end - 8, ..there };
+    let slices = [scene.nodes[0].slice(0, 8)];
+    succeeded(&scene.perform(&wire, write(&slices, last)), CompletionKind::Write, 8);
+    let own = register(&*scene.nodes[0].fabric, 4096, RegionKind::Mirrored);
+    let beyond = [slice(&own, own.token.bytes - 8, 9)];
+    let refused = scene.try_post(0, &[super::scene::work(1, wire.here, write(&beyond, there))]);
+    assert_eq!(refused, (0, Some(Stop::Invalid("local bounds"))));
+    let slices = [scene.nodes[0].slice(0, 9)];
+    let done = scene.perform(&wire, write(&slices, last));
+    assert_eq!(done.status, CompletionStatus::RemoteAccess);
+}
+
+pub(super) fn memory_at_the_adapter_serves_like_any_other(subject: &dyn Subject) {
+    let (mut scene, wire) = Scene::pair(subject);
+    let has = scene.capabilities;
+    let bytes = has.device_bytes_max.min(4096);
+    if bytes < 256 {
+        return;
+    }
+    let region = register(&*scene.nodes[1].fabric, bytes, RegionKind::Device);
+    assert!(region.token.bytes >= bytes);
+    let there = import(&mut scene, &wire, &region);
+    let data = pattern(5, 128);
+    let slices = [scene.nodes[0].slice(64, 128)];
+    let mut word = 7;
+    region.arena.store(0, word, Ordering::Release).expect("a word");
+    if has.write {
+        scene.nodes[0].put(64, &data);
+        let done = scene.perform(&wire, write(&slices, RemoteSlice { offset: 128, ..there }));
+        succeeded(&done, CompletionKind::Write, 128);
+        scene.until("bytes to be placed", |_| (bytes_at(&region, 128, 128) == data).then_some(()));
+    }
+    if has.atomics > AtomicScope::None {
+        let into = scene.nodes[0].slice(8, 8);
+        for add in [1, 5] {
+            let done = scene.perform(&wire, Operation::FetchAdd { at: there, add, into });
+            succeeded(&done, CompletionKind::Atomic, 8);
+            assert_eq!(scene.nodes[0].bytes_at(8, 8), word.to_ne_bytes());
+            word += add;
+        }
+        scene.until("the sum", |_| {
+            (region.arena.load(0, Ordering::Acquire) == Ok(word)).then_some(())
+        });
+    }
+    if has.read {
+        region.arena.write(128, &data).expect("within the region");
+        let from = RemoteSlice { offset: 128, ..there };
+        let done = scene.perform(&wire, Operation::Read { into: &slices, from });
+        succeeded(&done, CompletionKind::Read, 128);
+        assert_eq!(scene.nodes[0].bytes_at(64, 128), data);
+    }
+    scene.nodes[1].fabric.deregister(region.id).expect("a region to be ended");
+}
+
+pub(super) fn memory_at_the_adapter_is_bounded_and_comes_back(subject: &dyn Subject) {
+    let scene = Scene::new(subject, 2);
+    let most = scene.capabilities.device_bytes_max;
+    if most == 0 {
+        return;
+    }
+    let fabric = &*scene.nodes[0].fabric;
+    let take = |bytes| try_register(fabric, bytes, RegionKind::Device);
+    let is_over = |region: Result<Region, FabricError>| {
+        assert!(matches!(region, Err(FabricError::Limit("device_bytes_max"))), "{region:?}");
+    };
+    for _ in 0..3 {
+        is_over(take(most + 1));
+        is_over(take(u64::MAX));
+        let all = take(most).expect("all there is");
+        is_over(take(1));
+        // Other memory, and other fabrics, have what they had.
+        register(fabric, most, RegionKind::Memory);
+        let other = register(&*scene.nodes[1].fabric, most, RegionKind::Device);
+        scene.nodes[1].fabric.deregister(other.id).expect("a region to be ended");
+        // The memory may live on here, but the place at the adapter does not.
+        fabric.deregister(all.id).expect("a region to be ended");
+        let halves = [take(most / 2), take(most / 2)].map(|half| half.expect("half of it"));
+        for half in halves {
+            fabric.deregister(half.id).expect("a region to be ended");
+        }
+    }
+}
+
+pub(super) fn kinds_that_are_lacking_are_refused_by_name(subject: &dyn Subject) {
+    let scene = Scene::new(subject, 1);
+    let has = scene.capabilities;
+    let table = [
+        (has.mirrored_regions, RegionKind::Mirrored, "mirrored_regions"),
+        (has.device_bytes_max > 0, RegionKind::Device, "device_memory"),
+    ];
+    for (had, kind, lacking) in table {
+        for bytes in [1, 4096] {
+            match try_register(&*scene.nodes[0].fabric, bytes.min(has.region_bytes_max), kind) {
+                Ok(_) => assert!(had, "{kind:?} is not declared"),
+                Err(FabricError::Lacks(name)) => assert_eq!((had, name), (false, lacking)),
+                Err(FabricError::Limit("device_bytes_max")) if had => {}
+                Err(other) => panic!("{kind:?}: {other}"),
+            }
+        }
+    }
+}

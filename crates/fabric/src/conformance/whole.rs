@@ -1,0 +1,199 @@
+//! What an observer sees of a request that is under way: whole words, and bytes in rising order where
+//! that is declared. The observer is another thread, which looks from the end to the beginning.
+
+use super::Subject;
+use super::scene::{Scene, Wire, together, work};
+use crate::Arena;
+use farside_base::{CompletionStatus, LocalSlice, Operation, RemoteSlice, Source};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// One way to write: where to, and the slices that it comes from.
+struct Shape {
+    to: u64,
+    slices: &'static [(u64, usize)],
+    inline: bool,
+}
+
+const fn plain(to: u64, slices: &'static [(u64, usize)]) -> Shape {
+    Shape { to, slices, inline: false }
+}
+
+/// Sizes and alignments that take different ways through copies: within a line, over its end, some
+/// lines, many, from several slices.
+const SHAPES: [Shape; 15] = [
+    plain(0, &[(0, 8)]),
+    plain(61, &[(0, 11)]),
+    plain(56, &[(3, 24)]),
+    plain(8, &[(0, 50)]),
+    plain(0, &[(0, 64)]),
+    plain(17, &[(1, 64)]),
+    plain(40, &[(7, 131)]),
+    plain(0, &[(0, 256)]),
+    plain(33, &[(9, 700)]),
+    plain(0, &[(0, 4096)]),
+    plain(5, &[(2, 4091)]),
+    plain(0, &[(0, 512), (2048, 64), (1024, 512)]),
+    plain(29, &[(5, 333), (1000, 9), (2000, 1000)]),
+    Shape { to: 64, slices: &[(0, 16)], inline: true },
+    Shape { to: 3, slices: &[(0, 199)], inline: true },
+];
+
+/// Rounds of each shape; a byte holds the number of its round.
+const ROUNDS: u8 = 200;
+
+impl Shape {
+    fn bytes(&self) -> usize {
+        self.slices.iter().map(|(_, bytes)| bytes).sum()
+    }
+
+    fn fits(&self, scene: &Scene<'_>) -> bool {
+        let has = &scene.capabilities;
+        let inline = !self.inline || self.bytes() <= has.inline_bytes_max as usize;
+        let short = self.bytes() as u64 <= has.transfer_bytes_max;
+        inline && short && self.slices.len() <= has.slices_max as usize
+    }
+
+    /// Whether `bytes` before `end` are of one slice.
+    fn is_one_slice(&self, end: u64, bytes: u64) -> bool {
+        let mut joint = self.to;
+        self.slices.iter().all(|(_, length)| {
+            joint += *length as u64;
+            !(end - bytes + 1..end).contains(&joint)
+        })
+    }
+
+    /// Looks once, from the end to the beginning. Aligned words of one slice are whole; and with `rising` what
+    /// comes earlier in memory is no older.
+    fn look(&self, arena: &Arena, rising: bool) {
+        let (start, end) = (self.to, self.to + self.bytes() as u64);
+        let mut later = 0;
+        let mut at = end;
+        while at > start {
+            let whole = at.is_multiple_of(8) && at - start >= 8 && self.is_one_slice(at, 8);
+            let round = if whole {
+                at -= 8;
+                let word = arena.load(at, Ordering::Acquire).expect("within the region");
+                let bytes = word.to_ne_bytes();
+                assert_eq!(bytes, [bytes[0]; 8], "a word at {at} of {start}..{end} is torn");
+                bytes[0]
+            } else {
+                at -= 1;
+                let mut byte = [0];
+                arena.read(at, &mut byte).expect("within the region");
+                byte[0]
+            };
+            assert!(
+                !rising || round >= later,
+                "{start}..{end}: at {at} is round {round}, and behind it is round {later}"
+            );
+            later = round;
+        }
+    }
+
+    fn is_there(&self, arena: &Arena, round: u8) -> bool {
+        let mut bytes = vec![0; self.bytes()];
+        arena.read(self.to, &mut bytes).expect("within the region");
+        bytes.iter().all(|byte| *byte == round)
+    }
+
+    /// Writes all rounds of this shape.
+    fn write(&self, near: &mut Scene<'_>, wire: &Wire, target: &Arena) {
+        for round in 1..=ROUNDS {
+            let inline = vec![round; self.bytes()];
+            let mut slices: Vec<LocalSlice> = Vec::new();
+            for (offset, bytes) in self.slices {
+                near.nodes[0].put(*offset, &vec![round; *bytes]);
+                slices.push(near.nodes[0].slice(*offset, *bytes));
+            }
+            let source =
+                if self.inline { Source::Inline(&inline) } else { Source::Gather(&slices) };
+            let to: RemoteSlice = wire.at(self.to);
+            let operation = Operation::Write { source, to, immediate: None };
+            near.post(0, &[work(u64::from(round), wire.here, operation)]);
+            assert_eq!(near.completion(0).status, CompletionStatus::Success);
+            near.until("bytes to be placed", |_| self.is_there(target, round).then_some(()));
+        }
+    }
+}
+
+/// Every shape is written again and again while another thread looks.
+fn observe_writes(subject: &dyn Subject, rising: bool) {
+    let (mut scene, wire) = Scene::pair(subject);
+    if !scene.capabilities.write || (rising && !scene.capabilities.byte_order) {
+        return;
+    }
+    for shape in SHAPES {
+        if !shape.fits(&scene) {
+            continue;
+        }
+        scene.nodes[1].put(shape.to, &vec![0; shape.bytes()]);
+        let target = scene.nodes[1].region.arena.clone();
+        let over = AtomicBool::new(false);
+        together(
+            &mut scene,
+            |near| {
+                shape.write(near, &wire, &target);
+                over.store(true, Ordering::Release);
+            },
+            |far| {
+                far.until("the last round", |_| {
+                    for _ in 0..16 {
+                        shape.look(&target, rising);
+                    }
+                    over.load(Ordering::Acquire).then_some(())
+                });
+            },
+        );
+    }
+}
+
+pub(super) fn words_of_a_write_are_never_torn(subject: &dyn Subject) {
+    observe_writes(subject, false);
+}
+
+pub(super) fn bytes_of_a_write_are_seen_in_rising_order(subject: &dyn Subject) {
+    observe_writes(subject, true);
+}
+
+pub(super) fn words_of_a_read_are_never_torn(subject: &dyn Subject) {
+    let (mut scene, wire) = Scene::pair(subject);
+    if !scene.capabilities.read {
+        return;
+    }
+    let most = scene.capabilities.transfer_bytes_max;
+    let source = scene.nodes[1].region.arena.clone();
+    let over = AtomicBool::new(false);
+    together(
+        &mut scene,
+        |near| {
+            let ranges = [(0, 8), (8, 56), (56, 24), (0, 64), (24, 2048), (0, 4096)];
+            for (at, bytes) in ranges.into_iter().filter(|(_, bytes)| *bytes as u64 <= most) {
+                for local in [0, 8, 40] {
+                    let into = [near.nodes[0].slice(local, bytes)];
+                    for round in 0..u64::from(ROUNDS) {
+                        let read = Operation::Read { into: &into, from: wire.at(at) };
+                        near.post(0, &[work(round, wire.here, read)]);
+                        assert_eq!(near.completion(0).status, CompletionStatus::Success);
+                        for word in near.nodes[0].bytes_at(local, bytes).chunks(8) {
+                            assert_eq!(word, [word[0]; 8], "{bytes} bytes at {at} into {local}");
+                        }
+                    }
+                }
+            }
+            over.store(true, Ordering::Release);
+        },
+        |far| {
+            let mut round = 0_u8;
+            far.until("the last round", |_| {
+                for _ in 0..16 {
+                    round = round.wrapping_add(1);
+                    for at in (0..4096).step_by(8) {
+                        let word = u64::from_ne_bytes([round; 8]);
+                        source.store(at, word, Ordering::Release).expect("within the region");
+                    }
+                }
+                over.load(Ordering::Acquire).then_some(())
+            });
+        },
+    );
+}
