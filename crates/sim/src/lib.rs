@@ -11,3 +11,4 @@ pub mod linearizability;
 pub mod litmus;
 pub mod model;
 pub mod random;
+pub mod stage;

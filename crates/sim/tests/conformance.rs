@@ -3,7 +3,10 @@
 use farside_base::{AtomicScope, BackPressure, Capabilities};
 use farside_fabric::conformance::{Subject, run_case};
 use farside_fabric::{Fabric, conformance_suite};
-use farside_sim::fabric::{INFINIBAND, SHARED_MEMORY, SimNet, SimOptions, UNORDERED};
+use farside_sim::fabric::{
+    ADAPTIVE_ROUTING, CONNECTX5_ROCE, EFA, INFINIBAND, ONE_RMA, SHARED_MEMORY, SimNet, SimOptions,
+    UNORDERED,
+};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,7 +18,17 @@ struct Sim {
 
 impl Sim {
     fn new(seed: u64, capabilities: Capabilities) -> Self {
-        let options = SimOptions { transcript_lines: 64, ..SimOptions::draw(seed, capabilities) };
+        Self::with(seed, SimOptions::draw(seed, capabilities))
+    }
+
+    /// On the hardware profile: one schedule, which a test of any seed has to survive too.
+    fn on_hardware(seed: u64, capabilities: Capabilities) -> Self {
+        Self::with(seed, SimOptions::on_hardware(capabilities, CONNECTX5_ROCE))
+    }
+
+    fn with(seed: u64, options: SimOptions) -> Self {
+        let write_by_read = options.capabilities == ONE_RMA;
+        let options = SimOptions { transcript_lines: 64, write_by_read, ..options };
         Self { net: SimNet::new(seed, options), nodes: AtomicU64::new(0), seed }
     }
 }
@@ -70,6 +83,41 @@ mod unordered {
     conformance_suite!(Sim::new(3, UNORDERED));
 }
 
+mod adaptive_routing {
+    use super::*;
+    conformance_suite!(Sim::new(7, ADAPTIVE_ROUTING));
+}
+
+mod efa {
+    use super::*;
+    conformance_suite!(Sim::new(8, EFA));
+}
+
+mod one_rma {
+    use super::*;
+    conformance_suite!(Sim::new(9, ONE_RMA));
+}
+
+mod hardware {
+    use super::*;
+    conformance_suite!(Sim::on_hardware(10, INFINIBAND));
+}
+
+mod hardware_adaptive_routing {
+    use super::*;
+    conformance_suite!(Sim::on_hardware(11, ADAPTIVE_ROUTING));
+}
+
+mod hardware_efa {
+    use super::*;
+    conformance_suite!(Sim::on_hardware(12, EFA));
+}
+
+mod hardware_one_rma {
+    use super::*;
+    conformance_suite!(Sim::on_hardware(13, ONE_RMA));
+}
+
 mod no_byte_order {
     use super::*;
     conformance_suite!(Sim::new(4, Capabilities { byte_order: false, ..INFINIBAND }));
@@ -83,6 +131,8 @@ mod no_atomics_no_immediate {
             atomics: AtomicScope::None,
             extended_atomics: false,
             immediate: false,
+            mirrored_regions: false,
+            device_bytes_max: 0,
             one_sided: false,
             sleep: false,
             ..INFINIBAND
@@ -102,6 +152,9 @@ fn randomized_cases_agree_with_their_oracles_on_100_seeds() {
         INFINIBAND,
         SHARED_MEMORY,
         UNORDERED,
+        ADAPTIVE_ROUTING,
+        EFA,
+        ONE_RMA,
         SMALL,
         Capabilities { receiver_not_ready: BackPressure::AtPost, byte_order: false, ..INFINIBAND },
     ];

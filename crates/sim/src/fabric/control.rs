@@ -1,15 +1,16 @@
 //! Nodes, regions, links: what happens rarely, and what goes wrong.
 
 use super::port::SimWaiter;
+use super::program::ProgramCounts;
 use super::request::{Phase, Progress};
 use super::world::{
     End, Event, Link, LinkState, Node, NodeKey, PortKey, PortState, ReceiveQueue, Registered, World,
 };
 use farside_base::{
-    CompletionKind, CompletionStatus, LinkId, ReceiveQueueId, RegionId, RegionToken, RemoteKey,
-    RemoteRegionId,
+    CompletionKind, CompletionStatus, LinkId, ReceiveQueueId, RegionId, RegionKind, RegionToken,
+    RemoteKey, RemoteRegionId,
 };
-use farside_fabric::{Arena, FabricError, LinkEvent, PortSpec, Region, RegionSpec};
+use farside_fabric::{FabricError, LinkEvent, PortSpec, Region, RegionSpec};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -28,6 +29,7 @@ impl World {
             regions: BTreeMap::new(),
             regions_made: 0,
             busy_words: Vec::new(),
+            counts: ProgramCounts::default(),
         });
         NodeKey(self.nodes.len() - 1)
     }
@@ -37,26 +39,26 @@ impl World {
         self.nodes.iter().rposition(living).map(NodeKey)
     }
 
+    /// Memory at the adapter differs from other memory by its budget alone.
     pub(super) fn register(
         &mut self,
         node: NodeKey,
         spec: &RegionSpec,
     ) -> Result<Region, FabricError> {
-        if spec.bytes > self.options.capabilities.region_bytes_max {
-            return Err(FabricError::Limit("region_bytes_max"));
-        }
-        let bytes =
-            usize::try_from(spec.bytes).map_err(|_| FabricError::Limit("region_bytes_max"))?;
-        let arena =
-            Arena::try_heap(bytes).map_err(|reason| FabricError::System("memory", reason))?;
+        let regions = self.nodes[node.0].regions.values();
+        let device = regions.filter(|region| region.kind == RegionKind::Device);
+        let device_bytes = device.map(|region| region.arena.len() as u64).sum();
+        spec.check(&self.options.capabilities, device_bytes)?;
+        let arena = spec.memory()?;
         let key = RemoteKey(self.random.word());
         self.tell_node("register", node, spec.bytes);
         let node = &mut self.nodes[node.0];
         node.regions_made += 1;
         let id = RegionId(node.regions_made);
-        let registered = Registered { arena: arena.clone(), key, access: spec.access };
+        let access = spec.access;
+        let registered = Registered { arena: arena.clone(), key, access, kind: spec.kind };
         node.regions.insert(id, registered);
-        let token = RegionToken { region: id, key, bytes: spec.bytes, access: spec.access };
+        let token = RegionToken { region: id, key, bytes: arena.len() as u64, access };
         Ok(Region { id, arena, token })
     }
 
@@ -377,14 +379,18 @@ impl World {
         let mut dropped = Vec::new();
         for at in 0..count {
             let coin = self.random.chance(500);
+            let by_read = self.by_read(&self.link(end).inbound[at].message);
             let inbound = &mut self.link_mut(end).inbound[at];
-            inbound.message.payload.sample();
+            let unread = by_read && !inbound.read_back;
+            if !unread {
+                inbound.message.payload.sample();
+            }
             let write = inbound.message.kind == CompletionKind::Write;
             let keep = match (ordered, must_happen(inbound)) {
                 (true, _) => at < through && inbound.phase != Phase::Waiting,
                 (false, must) => must || (coin && inbound.phase != Phase::Waiting),
             };
-            if !keep || inbound.message.kind == CompletionKind::Read {
+            if !keep || unread || inbound.message.kind == CompletionKind::Read {
                 dropped.push(inbound.message.number);
             } else if write && !inbound.answered && inbound.receive.is_none() {
                 inbound.torn = if ordered { at + 1 == through } else { coin };

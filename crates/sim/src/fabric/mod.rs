@@ -9,6 +9,7 @@
 //! | --- | --- |
 //! | local bytes of a WRITE or SEND | read at any time between posting and arrival |
 //! | WRITE | lands later, in pieces cut between 64-byte lines; with `byte_order` in rising order, else in any |
+//! | WRITE with [`SimOptions::write_by_read`] | its bytes are read when the target asks for them, after it has arrived, and are all in memory when it completes |
 //! | completed WRITE | with `completion_means_placed` all of it is in memory; else maybe nothing yet |
 //! | READ | samples piece by piece in any order, and lands in local memory likewise |
 //! | atomic | one step with `AtomicScope::System`; else load and store apart, excluding only other atomics on that word |
@@ -20,20 +21,56 @@
 //! | loss | each survivor notices in its own time, after what had arrived from the dead |
 //!
 //! Everything is drawn from one seed: the same seed and the same calls give the same transcript,
-//! and [`SimNet::fingerprint`] shows it. It allocates as it likes; it is an instrument, not a
-//! product.
+//! and [`SimNet::fingerprint`] shows it. It allocates as it likes: it is for tests and studies.
+//!
+//! With [`SimOptions::hardware`] it is an instrument instead of the adversary: delays come from the
+//! queues of a [`HardwareProfile`], and there is one schedule, legal for the same capabilities,
+//! whatever the seed. What was drawn is then settled so:
+//!
+//! | what | with a hardware profile |
+//! | --- | --- |
+//! | local bytes | read when the send engine takes the request |
+//! | WRITE, SEND, READ | take effect in one piece, when the last packet and the bus allow |
+//! | WRITE | answered on arrival, as adapters do, unless `completion_means_placed` |
+//! | atomic | one step at the adapter's atomic unit |
+//! | events of one instant | in the order in which they were caused |
+//! | death, loss | as ever: what is lost is drawn |
+//!
+//! Programs take no time unless somebody charges them: [`SimNet::take_counts`] says what they did,
+//! and [`stage`](crate::stage) runs them against the clock.
+//!
+//! What may be declared is free; these are the protocols of 001 Table 1 and their like:
+//!
+//! | constant | requests | messages | order |
+//! | --- | --- | --- | --- |
+//! | [`INFINIBAND`] | SEND, WRITE, READ, atomics | many packets | of messages and of bytes |
+//! | [`ADAPTIVE_ROUTING`] | the same | many packets | none |
+//! | [`UNORDERED`] | the same without atomics | many packets | none |
+//! | [`EFA`] | SEND, READ | one packet | none |
+//! | [`ONE_RMA`] | READ, WRITE by READ | one packet | none |
+//! | [`SHARED_MEMORY`] | SEND, WRITE, READ, atomics with processors too | | as declared |
 //!
 //! What is absent: threads, real time, and the reordering of the processors' own accesses.
 
 mod control;
+mod hardware;
 mod options;
 mod port;
+mod profiles;
+mod program;
 mod request;
 mod requester;
 mod responder;
+mod timing;
 mod transcript;
 mod world;
 
+#[cfg(test)]
+mod hardware_tests;
+#[cfg(test)]
+mod profile_tests;
+#[cfg(test)]
+mod scene;
 #[cfg(test)]
 mod tests;
 
@@ -41,8 +78,11 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use world::{NodeKey, World};
 
+pub use hardware::{CONNECTX5_ROCE, HardwareProfile};
 pub use options::{DelayRange, INFINIBAND, SHARED_MEMORY, SimOptions, UNORDERED};
 pub use port::SimFabric;
+pub use profiles::{ADAPTIVE_ROUTING, EFA, ONE_RMA};
+pub use program::{EPYC_7742, ProcessorCosts, ProgramCounts};
 pub use transcript::TranscriptLine;
 pub use world::Marks;
 
@@ -71,6 +111,22 @@ impl SimNet {
     /// event is next was drawn at random, by the delays and among equals.
     pub fn step(&self) -> bool {
         self.lock().step()
+    }
+
+    /// Performs the next event, if there is one; and the number of the node whose program may
+    /// notice it.
+    pub(crate) fn step_touching(&self) -> Option<Option<usize>> {
+        Some(self.lock().step_touching()?.map(|node| node.0))
+    }
+
+    /// The number of the living node of this name.
+    pub(crate) fn living_number(&self, node: &str) -> Option<usize> {
+        self.lock().find_node(node).map(|node| node.0)
+    }
+
+    /// The number of the living node of this name, which is made if there is none.
+    pub(crate) fn node_number(&self, node: &str) -> usize {
+        self.lock().node_named(node).0
     }
 
     /// Virtual time.

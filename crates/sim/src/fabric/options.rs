@@ -1,7 +1,9 @@
 //! What a simulated network declares, and within that how mean it is.
 
+use super::hardware::HardwareProfile;
 use crate::random::Random;
 use farside_base::{AtomicScope, BackPressure, Capabilities};
+use farside_fabric::Arena;
 use std::fmt;
 
 /// Like a reliable connection of an InfiniBand adapter: order within a link, atomics against the
@@ -27,12 +29,13 @@ pub const INFINIBAND: Capabilities = Capabilities {
     outstanding_max: 256,
     links_max: 1 << 16,
     region_bytes_max: 1 << 40,
+    mirrored_regions: Arena::MIRRORS,
+    device_bytes_max: 256 << 10,
 };
 
 /// Like processes of one machine with common memory.
 pub const SHARED_MEMORY: Capabilities = Capabilities {
     atomics: AtomicScope::System,
-    byte_order: false,
     completion_means_placed: true,
     receiver_not_ready: BackPressure::AtPost,
     ..INFINIBAND
@@ -106,6 +109,13 @@ pub struct SimOptions {
     pub receiver_not_ready_ns: Option<u64>,
     /// Most pieces of one transfer; the cuts lie between 64-byte lines.
     pub pieces_max: usize,
+    /// A WRITE is a request to READ, as in 1RMA: it travels without its bytes, the target reads them
+    /// from the requester's memory, and only when they are in place it completes.
+    pub write_by_read: bool,
+    /// Measure instead of drawing delays: one schedule, legal for the capabilities, whose times come
+    /// from these costs. Then the delays above count by their middle, and only for `control_ns` and
+    /// `loss_ns`; nothing straggles, and each message takes effect in one piece.
+    pub hardware: Option<HardwareProfile>,
     /// How many transcript lines are kept; the fingerprint covers all.
     pub transcript_lines: usize,
 }
@@ -126,8 +136,15 @@ impl SimOptions {
             reads_in_order: false,
             receiver_not_ready_ns: None,
             pieces_max: 8,
+            write_by_read: false,
+            hardware: None,
             transcript_lines: 4_096,
         }
+    }
+
+    /// The declared capabilities on that hardware.
+    pub const fn on_hardware(capabilities: Capabilities, hardware: HardwareProfile) -> Self {
+        Self { hardware: Some(hardware), ..Self::new(capabilities) }
     }
 
     /// Delays and manners drawn from `seed`, so that every stage of a request is now the slow one
@@ -190,7 +207,12 @@ impl fmt::Display for SimOptions {
             u8::from(self.reads_in_order),
             self.receiver_not_ready_ns,
             self.pieces_max,
-        )
+        )?;
+        write!(f, " write_by_read={}", u8::from(self.write_by_read))?;
+        match &self.hardware {
+            Some(hardware) => write!(f, " hardware: {hardware}"),
+            None => Ok(()),
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! The faces of a simulated node: its fabric, ports and waiters.
 
 use super::SimNet;
+use super::program::ProgramCounts;
 use super::world::{End, NodeKey, PortKey, PortState, World};
 use farside_base::{
     Capabilities, Completion, LinkId, Receive, ReceiveQueueId, RegionId, RegionToken,
@@ -120,13 +121,32 @@ impl Drop for SimPort {
 impl Port for SimPort {
     fn post(&mut self, work: &[Work<'_>]) -> Posted {
         let mut world = self.net.lock();
-        take_each(work, runs(&world, self.port), |one| world.post(self.port, one))
+        if !runs(&world, self.port) {
+            return take_each(work, false, |_| Ok(()));
+        }
+        let rung = world.ring(self.port, work);
+        let posted = take_each(work, true, |one| {
+            let rung_ns = rung.get(&one.link).copied().unwrap_or_default();
+            world.post(self.port, one, rung_ns)
+        });
+        let requests = posted.accepted as u64;
+        world.count(self.port, &ProgramCounts { posts: 1, requests, ..ProgramCounts::default() });
+        posted
     }
 
     fn post_receives(&mut self, receives: &[Receive]) -> Posted {
         let mut world = self.net.lock();
         let runs = runs(&world, self.port);
-        take_each(receives, runs, |one| world.post_receive(self.port, one))
+        let posted = take_each(receives, runs, |one| world.post_receive(self.port, one));
+        if runs {
+            let did = ProgramCounts {
+                receive_posts: 1,
+                receives: posted.accepted as u64,
+                ..ProgramCounts::default()
+            };
+            world.count_and_charge(self.port, &did);
+        }
+        posted
     }
 
     fn poll(&mut self, out: &mut [Completion]) -> usize {
@@ -139,6 +159,13 @@ impl Port for SimPort {
             let (end, id) = (self.end(completion.link), completion.id.0);
             world.tell("poll", end, id, completion.status as u64);
         }
+        let did = ProgramCounts {
+            polls: 1,
+            empty_polls: u64::from(count == 0),
+            completions: count as u64,
+            ..ProgramCounts::default()
+        };
+        world.count_and_charge(self.port, &did);
         count
     }
 
@@ -154,6 +181,8 @@ impl Port for SimPort {
         if !world.options.capabilities.sleep {
             return true;
         }
+        let did = ProgramCounts { arms: 1, ..ProgramCounts::default() };
+        world.count_and_charge(self.port, &did);
         let port = world.port_mut(self.port);
         let something = !port.completions.is_empty() || !port.events.is_empty();
         port.armed = !something;

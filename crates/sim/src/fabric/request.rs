@@ -16,6 +16,8 @@ pub(super) struct Place {
     pub(super) arena: Arena,
     pub(super) offset: u64,
     pub(super) bytes: usize,
+    /// It is at the adapter, not across the bus.
+    pub(super) device: bool,
 }
 
 /// The bytes of a message: still in their sender's memory, or taken from there.
@@ -183,6 +185,8 @@ pub(super) struct Request {
     pub(super) kind: CompletionKind,
     pub(super) signalled: bool,
     pub(super) fence: bool,
+    /// When the adapter has it; without a hardware profile it waits for nothing.
+    pub(super) rung_ns: u64,
     pub(super) bytes: u32,
     pub(super) into: Vec<Place>,
     pub(super) progress: Progress,
@@ -228,6 +232,12 @@ pub(super) struct Inbound {
     pub(super) answered: bool,
     /// The requester died in the middle of it: some pieces never land.
     pub(super) torn: bool,
+    /// The bytes of a WRITE by READ have been read at the requester.
+    pub(super) read_back: bool,
+    /// When it had arrived.
+    pub(super) arrived_ns: u64,
+    /// With a hardware profile: when its bytes are in memory, the bus permitting.
+    pub(super) landed_ns: u64,
 }
 
 impl Inbound {
@@ -240,6 +250,9 @@ impl Inbound {
             receive: None,
             answered: false,
             torn: false,
+            read_back: false,
+            arrived_ns: 0,
+            landed_ns: 0,
         }
     }
 }

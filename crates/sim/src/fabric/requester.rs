@@ -1,12 +1,21 @@
 //! The requester's adapter: taking requests, starting them, bringing answers home.
 
+use super::hardware::Then;
 use super::request::{Answer, Inbound, Message, Pieces, Place, Progress, RemotePlace, Request};
 use super::world::{End, Event, LinkState, PortKey, World};
-use farside_base::{BackPressure, Completion, CompletionKind, CompletionStatus, LocalSlice, Work};
+use farside_base::{
+    BackPressure, Completion, CompletionKind, CompletionStatus, LocalSlice, RegionKind, Work,
+};
 use farside_fabric::{Parts, Stop};
 
 impl World {
-    pub(super) fn post(&mut self, port: PortKey, work: &Work<'_>) -> Result<(), Stop> {
+    /// Takes a request that the adapter has at `rung_ns`.
+    pub(super) fn post(
+        &mut self,
+        port: PortKey,
+        work: &Work<'_>,
+        rung_ns: u64,
+    ) -> Result<(), Stop> {
         let end = End { port, link: work.link };
         let parts = Parts::of(&work.operation);
         let (places, at) = self.check(end, &parts)?;
@@ -23,6 +32,7 @@ impl World {
             kind: parts.kind,
             signalled: work.flags.signalled,
             fence: work.flags.fence,
+            rung_ns,
             bytes: parts.bytes() as u32,
             into: if fetches { places } else { Vec::new() },
             progress: Progress::Queued(message),
@@ -73,10 +83,12 @@ impl World {
     /// The memory behind a local slice.
     pub(super) fn place(&self, end: End, slice: &LocalSlice) -> Result<Place, Stop> {
         let region = self.node(end).regions.get(&slice.region);
-        let arena = &region.ok_or(Stop::Invalid("local region"))?.arena;
+        let region = region.ok_or(Stop::Invalid("local region"))?;
+        let (arena, device) = (&region.arena, region.kind == RegionKind::Device);
         let inside = arena.at(slice.offset, slice.bytes as usize);
         inside.map_err(|_| Stop::Invalid("local bounds"))?;
-        Ok(Place { arena: arena.clone(), offset: slice.offset, bytes: slice.bytes as usize })
+        let (offset, bytes) = (slice.offset, slice.bytes as usize);
+        Ok(Place { arena: arena.clone(), offset, bytes, device })
     }
 
     /// Sets a receive of the peer aside where senders must (`BackPressure::AtPost`).
@@ -117,16 +129,24 @@ impl World {
         if link.departing || link.state != LinkState::Ready {
             return;
         }
-        let mut fetching = false;
+        let hardware = self.options.hardware;
+        let fetches_max = hardware.map_or(u32::MAX, |hardware| hardware.fetches_max);
+        let mut fetching = 0;
         for request in &link.requests {
             if matches!(request.progress, Progress::Queued(_)) {
-                if !(request.fence && fetching) {
+                let fenced = request.fence && fetching > 0;
+                let too_many = request.fetching() && fetching >= fetches_max;
+                if !fenced && !too_many {
+                    let rung_ns = request.rung_ns;
                     self.link_mut(end).departing = true;
-                    self.after(self.options.issue_ns, Event::Depart(end));
+                    match hardware {
+                        Some(_) => self.at(self.departure_ns(end, rung_ns), Event::Depart(end)),
+                        None => self.after(self.options.issue_ns, Event::Depart(end)),
+                    }
                 }
                 return;
             }
-            fetching |= request.fetching();
+            fetching += u32::from(request.fetching());
         }
     }
 
@@ -156,10 +176,18 @@ impl World {
         {
             return;
         }
-        if self.random.chance(500) {
+        let number = message.number;
+        if let Some(hardware) = self.options.hardware {
+            self.dispatch(&hardware, self.link(to).peer, &message);
+            if !self.by_read(&message) {
+                message.payload.sample();
+            }
+            self.link_mut(to).inbound.push_back(Inbound::new(message));
+            return;
+        }
+        if !self.by_read(&message) && self.random.chance(500) {
             message.payload.sample();
         }
-        let number = message.number;
         let mut at_ns = self.now_ns + self.delay(self.options.flight_ns);
         let link = self.link(to);
         if self.options.capabilities.message_order {
@@ -169,6 +197,28 @@ impl World {
         link.arrival_ns = link.arrival_ns.max(at_ns);
         link.inbound.push_back(Inbound::new(message));
         self.at(at_ns, Event::Arrive(to, number));
+    }
+
+    /// Whether the target of this message fetches its bytes (`SimOptions::write_by_read`).
+    pub(super) fn by_read(&self, message: &Message) -> bool {
+        self.options.write_by_read && message.kind == CompletionKind::Write
+    }
+
+    /// The target of a WRITE by READ reads its bytes here.
+    pub(super) fn fetch(&mut self, end: End, number: u64) {
+        let peer = self.link(end).peer;
+        let Some(inbound) = self.link_mut(peer).inbound(number) else {
+            return;
+        };
+        inbound.message.payload.sample();
+        inbound.read_back = true;
+        let bytes = inbound.message.bytes as u64;
+        self.marks.writes_read_back += 1;
+        self.tell("fetch", end, number, bytes);
+        match self.options.hardware {
+            Some(_) => self.launch_fetched(end, number, bytes),
+            None => self.after(self.options.flight_ns, Event::Fetched(peer, number)),
+        }
     }
 
     /// The responder at `from` answers request `number` of its peer.
@@ -181,8 +231,12 @@ impl World {
             return;
         };
         if matches!(request.progress, Progress::Departed) {
+            let bytes = answer.fetched.len() as u64;
             request.progress = Progress::Answered(answer);
-            self.after(self.options.response_ns, Event::Response(end, number));
+            match self.options.hardware {
+                Some(_) => self.launch_answer(from, number, Then::Response, bytes),
+                None => self.after(self.options.response_ns, Event::Response(end, number)),
+            }
         }
     }
 
@@ -197,10 +251,14 @@ impl World {
         let fetched = std::mem::take(&mut answer.fetched);
         let offset = request.into.first().map_or(0, |place| place.offset);
         self.tell("response", end, number, status as u64);
-        let pieces_max = self.options.pieces_max;
+        let pieces_max = self.pieces_max();
         let pieces = Pieces::cut(offset, fetched.len(), pieces_max, &mut self.random);
         for piece in 0..pieces.all.len() {
-            self.after(self.options.place_ns, Event::Land(end, number, piece));
+            // With a hardware profile the way over the bus is in the time of the response.
+            match self.options.hardware {
+                Some(_) => self.at(self.now_ns, Event::Land(end, number, piece)),
+                None => self.after(self.options.place_ns, Event::Land(end, number, piece)),
+            }
         }
         let empty = pieces.left == 0;
         if let Some(request) = self.link_mut(end).request(number) {

@@ -1,5 +1,6 @@
 //! The responder's adapter: what arrives takes effect piece by piece, within the declared order.
 
+use super::hardware::Then;
 use super::request::{Answer, Inbound, Phase, Piece, Pieces};
 use super::world::{End, Event, LinkState, PortKey, World};
 use farside_base::{
@@ -13,6 +14,7 @@ impl World {
     /// A message of the peer is here. With order it is the oldest that was flying.
     pub(super) fn arrive(&mut self, end: End, number: u64) {
         let ordered = self.options.capabilities.message_order;
+        let (now_ns, by_read) = (self.now_ns, self.options.write_by_read);
         let state = self.link(end).state;
         if matches!(state, LinkState::Connecting) {
             // The peer has accepted and sent at once; its acceptance is still under way.
@@ -26,7 +28,10 @@ impl World {
             return;
         };
         inbound.phase = Phase::Arrived;
-        inbound.message.payload.sample();
+        inbound.arrived_ns = now_ns;
+        if !(by_read && inbound.message.kind == CompletionKind::Write) {
+            inbound.message.payload.sample();
+        }
         let number = inbound.message.number;
         let bytes = inbound.message.bytes as u64;
         self.tell("arrive", end, number, bytes);
@@ -104,9 +109,7 @@ impl World {
         let offset = inbound.message.at.map_or(0, |(_, offset)| offset);
         self.tell("start", end, number, bytes as u64);
         match kind {
-            CompletionKind::Atomic => {
-                self.after(self.options.place_ns, Event::Piece(end, number, 0))
-            }
+            CompletionKind::Atomic => self.place_later(end, number, 0),
             CompletionKind::Send => self.take_receive(end, number),
             CompletionKind::Read => {
                 if let Some(inbound) = self.link_mut(end).inbound(number) {
@@ -114,6 +117,7 @@ impl World {
                 }
                 self.run_pieces(end, number, offset, false);
             }
+            CompletionKind::Write if self.options.write_by_read => self.read_back(end, number),
             CompletionKind::Write => {
                 let in_order = self.options.capabilities.byte_order;
                 self.run_pieces(end, number, offset, in_order);
@@ -122,10 +126,47 @@ impl World {
         }
     }
 
+    /// Lets a piece of a running message happen: some time, or when the hardware gets to it.
+    fn place_later(&mut self, end: End, number: u64, piece: usize) {
+        let event = Event::Piece(end, number, piece);
+        match self.options.hardware {
+            Some(hardware) => {
+                let at_ns = self.placed_ns(&hardware, end, number).max(self.now_ns);
+                self.at(at_ns, event);
+            }
+            None => self.after(self.options.place_ns, event),
+        }
+    }
+
+    /// Asks the requester's adapter for the bytes of a WRITE by READ.
+    fn read_back(&mut self, end: End, number: u64) {
+        match self.options.hardware {
+            Some(_) => self.launch_answer(end, number, Then::Fetch, 0),
+            None => {
+                let peer = self.link(end).peer;
+                self.after(self.options.response_ns, Event::Fetch(peer, number));
+            }
+        }
+    }
+
+    /// The bytes of a WRITE by READ are here.
+    pub(super) fn fetched(&mut self, end: End, number: u64) {
+        let Some(inbound) = self.link_mut(end).inbound(number) else {
+            return;
+        };
+        let offset = inbound.message.at.map_or(0, |(_, offset)| offset);
+        self.tell("fetched", end, number, 0);
+        let in_order = self.options.capabilities.byte_order;
+        self.run_pieces(end, number, offset, in_order);
+    }
+
     /// Answers a WRITE on arrival, before anything of it is in memory, where that is permitted:
     /// not with `completion_means_placed`, and not behind a message that may still fail.
     fn acknowledge_early(&mut self, end: End, number: u64) {
-        if self.options.capabilities.completion_means_placed || self.random.chance(300) {
+        if self.options.capabilities.completion_means_placed
+            || self.options.write_by_read
+            || (self.options.hardware.is_none() && self.random.chance(300))
+        {
             return;
         }
         for inbound in &self.link(end).inbound {
@@ -144,7 +185,7 @@ impl World {
 
     /// Cuts a transfer and lets its pieces happen: all at random, or one after the other.
     fn run_pieces(&mut self, end: End, number: u64, offset: u64, in_order: bool) {
-        let pieces_max = self.options.pieces_max;
+        let pieces_max = self.pieces_max();
         let Some(inbound) = self.ports[end.port.0].links[end.link.0 as usize].inbound(number)
         else {
             return;
@@ -153,7 +194,7 @@ impl World {
         let count = inbound.pieces.left;
         let first = if in_order { count.min(1) } else { count };
         for piece in 0..first {
-            self.after(self.options.place_ns, Event::Piece(end, number, piece));
+            self.place_later(end, number, piece);
         }
         if count == 0 {
             self.moved(end, number);
@@ -190,7 +231,7 @@ impl World {
         if left == 0 {
             self.moved(end, number);
         } else if in_order {
-            self.after(self.options.place_ns, Event::Piece(end, number, index + 1));
+            self.place_later(end, number, index + 1);
         } else if index != count - left - 1 {
             self.marks.pieces_reordered += 1;
         }
@@ -304,7 +345,7 @@ impl World {
             self.deliver(end, number, status);
             return self.refuse_message(end, number, status);
         }
-        if self.random.chance(500) {
+        if self.options.hardware.is_some() || self.random.chance(500) {
             self.acknowledge(end, number);
         }
         let in_order = self.options.capabilities.byte_order;
@@ -378,7 +419,11 @@ impl World {
             }
         }
         for (end, number) in waiting {
-            self.after(self.options.flight_ns, Event::LookForReceive(end, number));
+            let look = Event::LookForReceive(end, number);
+            match self.options.hardware {
+                Some(hardware) => self.at(self.now_ns + hardware.retry_ns, look),
+                None => self.after(self.options.flight_ns, look),
+            }
         }
     }
 
@@ -427,7 +472,7 @@ impl World {
         let word = (self.region_of(end, number), offset);
         if self.node(end).busy_words.contains(&word) {
             self.marks.atomics_contended += 1;
-            return self.after(self.options.place_ns, Event::Piece(end, number, 0));
+            return self.place_later(end, number, 0);
         }
         let system = self.options.capabilities.atomics == AtomicScope::System;
         let change = self.link_mut(end).inbound(number).and_then(|inbound| inbound.message.change);
@@ -446,7 +491,12 @@ impl World {
             self.atomic_end(end, number, after);
         } else {
             self.node_mut(end).busy_words.push(word);
-            self.after(self.options.place_ns, Event::AtomicStore(end, number));
+            let store = Event::AtomicStore(end, number);
+            match self.options.hardware {
+                // The atomic unit has had both in its time.
+                Some(_) => self.at(self.now_ns, store),
+                None => self.after(self.options.place_ns, store),
+            }
         }
     }
 

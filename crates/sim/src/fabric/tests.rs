@@ -1,144 +1,20 @@
 //! What the adversary may do it does, given seeds enough; what it may not do it never does.
 
-use super::{INFINIBAND, Marks, SHARED_MEMORY, SimNet, SimOptions, UNORDERED};
-use farside_base::{
-    Access, Capabilities, Completion, CompletionKind, CompletionStatus, LinkId, LocalSlice,
-    Operation, Receive, ReceiveQueueId, RegionKind, RemoteRegionId, RemoteSlice, Source, Work,
-    WorkFlags, WorkId,
-};
-use farside_fabric::{Fabric, LinkEvent, Port, PortSpec, Region, RegionSpec};
+use super::hardware::CONNECTX5_ROCE;
+use super::scene::{Scene, side};
+use super::{ADAPTIVE_ROUTING, INFINIBAND, Marks, SHARED_MEMORY, SimOptions, UNORDERED};
+use farside_base::{Capabilities, Completion, CompletionKind, CompletionStatus, Operation, WorkId};
+use farside_fabric::{Fabric, LinkEvent};
 use std::sync::atomic::Ordering;
-
-const NAMES: [&str; 3] = ["a", "b", "c"];
-
-struct Side {
-    port: Box<dyn Port>,
-    region: Region,
-    queue: ReceiveQueueId,
-    /// To each other node, by its number.
-    links: Vec<Option<(LinkId, RemoteRegionId)>>,
-}
-
-/// Some nodes, all linked with each other.
-struct Scene {
-    net: SimNet,
-    sides: Vec<Side>,
-}
-
-impl Scene {
-    fn new(seed: u64, capabilities: Capabilities, nodes: usize) -> Self {
-        let net = SimNet::new(seed, SimOptions::draw(seed, capabilities));
-        let sides = NAMES[..nodes].iter().map(|name| side(&net, name, nodes)).collect();
-        let mut scene = Self { net, sides };
-        for from in 0..nodes {
-            for to in from + 1..nodes {
-                scene.connect(from, to);
-            }
-        }
-        scene
-    }
-
-    fn connect(&mut self, from: usize, to: usize) {
-        let queue = self.sides[from].queue;
-        let here = self.sides[from].port.connect(NAMES[to], b"", queue).unwrap();
-        self.net.run_until_idle();
-        let Some(LinkEvent::Requested { link: there, .. }) = self.events(to).pop() else {
-            panic!("no request");
-        };
-        let queue = self.sides[to].queue;
-        self.sides[to].port.accept(there, b"", queue).unwrap();
-        self.net.run_until_idle();
-        assert_eq!(self.events(from).len(), 1);
-        for (one, link, other) in [(from, here, to), (to, there, from)] {
-            let token = self.sides[other].region.token;
-            let region = self.sides[one].port.import(link, &token).unwrap();
-            self.sides[one].links[other] = Some((link, region));
-        }
-    }
-
-    fn events(&mut self, node: usize) -> Vec<LinkEvent> {
-        let mut events = Vec::new();
-        self.sides[node].port.link_events(&mut events);
-        events
-    }
-
-    fn poll(&mut self, node: usize) -> Vec<Completion> {
-        let mut all = Vec::new();
-        let mut out = [Completion::BLANK; 16];
-        loop {
-            let count = self.sides[node].port.poll(&mut out);
-            if count == 0 {
-                return all;
-            }
-            all.extend_from_slice(&out[..count]);
-        }
-    }
-
-    fn slice(&self, node: usize, offset: u64, bytes: u32) -> LocalSlice {
-        let region = self.sides[node].region.id;
-        LocalSlice { region, offset, bytes }
-    }
-
-    fn fill(&self, node: usize, offset: u64, bytes: usize, value: u8) {
-        self.sides[node].region.arena.write(offset, &vec![value; bytes]).unwrap();
-    }
-
-    fn bytes(&self, node: usize, offset: u64, bytes: usize) -> Vec<u8> {
-        let mut out = vec![0; bytes];
-        self.sides[node].region.arena.read(offset, &mut out).unwrap();
-        out
-    }
-
-    fn at(&self, from: usize, to: usize, offset: u64) -> RemoteSlice {
-        let (_, region) = self.sides[from].links[to].unwrap();
-        RemoteSlice { region, offset }
-    }
-
-    fn post(&mut self, from: usize, to: usize, id: u64, operation: Operation<'_>) {
-        let (link, _) = self.sides[from].links[to].unwrap();
-        let work = Work {
-            id: WorkId(id),
-            link,
-            flags: WorkFlags { signalled: true, fence: false },
-            operation,
-        };
-        let posted = self.sides[from].port.post(&[work]);
-        assert_eq!((posted.accepted, posted.stop), (1, None));
-    }
-
-    /// Posts a WRITE of the same range of both regions.
-    fn write(&mut self, from: usize, to: usize, id: u64, offset: u64, bytes: u32) {
-        let slices = [self.slice(from, offset, bytes)];
-        let to_place = self.at(from, to, offset);
-        let source = Source::Gather(&slices);
-        self.post(from, to, id, Operation::Write { source, to: to_place, immediate: None });
-    }
-
-    fn send(&mut self, from: usize, to: usize, id: u64) {
-        let source = Source::Inline(&[7; 8]);
-        self.post(from, to, id, Operation::Send { source, immediate: None });
-    }
-
-    fn receive(&mut self, node: usize, id: u64) {
-        let into = self.slice(node, 60_000, 8);
-        let queue = self.sides[node].queue;
-        let receive = Receive { id: WorkId(id), queue, into };
-        assert_eq!(self.sides[node].port.post_receives(&[receive]).accepted, 1);
-    }
-}
-
-fn side(net: &SimNet, name: &str, nodes: usize) -> Side {
-    let fabric = net.fabric(name);
-    let listen = Some(name.to_owned());
-    let mut port = fabric.open(&PortSpec { listen }).unwrap();
-    let queue = port.create_receive_queue(64).unwrap();
-    let spec = RegionSpec { bytes: 65_536, access: Access::ALL, kind: RegionKind::Memory };
-    Side { port, region: fabric.register(&spec).unwrap(), queue, links: vec![None; nodes] }
-}
 
 /// A busy little run: data, messages and atomics between three nodes, one of which dies.
 fn busy(seed: u64, capabilities: Capabilities) -> (u64, Marks) {
-    let mut scene = Scene::new(seed, capabilities, 3);
+    busy_with(seed, SimOptions::draw(seed, capabilities))
+}
+
+fn busy_with(seed: u64, options: SimOptions) -> (u64, Marks) {
+    let capabilities = options.capabilities;
+    let mut scene = Scene::with(seed, options, 3);
     for round in 0..6 {
         for (from, to) in [(0, 1), (1, 2), (2, 0), (0, 2)] {
             scene.receive(to, round);
@@ -181,6 +57,10 @@ fn the_same_seed_gives_the_same_run() {
         assert_eq!(busy(seed, capabilities), busy(seed, capabilities));
     }
     assert_ne!(busy(1, INFINIBAND).0, busy(2, INFINIBAND).0);
+    for capabilities in [INFINIBAND, SHARED_MEMORY, ADAPTIVE_ROUTING] {
+        let options = SimOptions::on_hardware(capabilities, CONNECTX5_ROCE);
+        assert_eq!(busy_with(1, options), busy_with(1, options), "with the losses of a death");
+    }
 }
 
 #[test]
@@ -242,7 +122,8 @@ fn writes_land_in_pieces_and_in_byte_order_only_if_declared() {
         let ordered = partial_states(seed, INFINIBAND);
         assert!(ordered.iter().all(|state| rising.contains(state)), "seed {seed}");
         partly |= ordered.contains(&0b1);
-        let free = partial_states(seed, SHARED_MEMORY);
+        let unordered = Capabilities { byte_order: false, ..SHARED_MEMORY };
+        let free = partial_states(seed, unordered);
         out_of_order |= free.iter().any(|state| !rising.contains(state));
     }
     assert!(partly && out_of_order);
@@ -296,8 +177,8 @@ fn atomics_meet_the_processor_only_with_system_scope() {
 #[test]
 fn what_is_promised_before_death_happens_and_the_rest_is_a_prefix() {
     let (mut none, mut some, mut all) = (0, 0, 0);
-    for seed in 0..200 {
-        let mut scene = Scene::new(seed, INFINIBAND, 2);
+    for (seed, options) in (0..200).flat_map(|seed| both(seed, INFINIBAND).map(|one| (seed, one))) {
+        let mut scene = Scene::with(seed, options, 2);
         for id in 0..8 {
             scene.receive(1, id);
         }
@@ -341,8 +222,8 @@ fn what_is_promised_before_death_happens_and_the_rest_is_a_prefix() {
 
 #[test]
 fn work_for_a_dead_node_ends_as_peer_lost_and_then_flushed() {
-    for seed in 0..50 {
-        let mut scene = Scene::new(seed, INFINIBAND, 3);
+    for (seed, options) in (0..50).flat_map(|seed| both(seed, INFINIBAND).map(|one| (seed, one))) {
+        let mut scene = Scene::with(seed, options, 3);
         for id in 0..5 {
             scene.write(0, 1, id, 0, 100);
             scene.write(0, 2, id, 0, 100);
@@ -392,7 +273,18 @@ fn a_deregistered_region_is_never_touched_again() {
 
 #[test]
 fn a_paused_program_is_still_reached_one_sidedly_and_a_frozen_machine_is_not() {
-    let mut scene = Scene::new(4, INFINIBAND, 2);
+    for options in both(4, INFINIBAND) {
+        pause_and_freeze(Scene::with(4, options, 2));
+    }
+}
+
+/// The adversary, and the instrument.
+fn both(seed: u64, capabilities: Capabilities) -> [SimOptions; 2] {
+    let hardware = SimOptions::on_hardware(capabilities, CONNECTX5_ROCE);
+    [SimOptions::draw(seed, capabilities), hardware]
+}
+
+fn pause_and_freeze(mut scene: Scene) {
     scene.receive(1, 1);
     scene.fill(0, 0, 64, 5);
     assert!(scene.net.pause("b") && !scene.net.runs("b"));
@@ -415,7 +307,12 @@ fn a_paused_program_is_still_reached_one_sidedly_and_a_frozen_machine_is_not() {
 
 #[test]
 fn a_cut_fails_the_links_of_both_sides_and_they_connect_anew() {
-    let mut scene = Scene::new(5, SHARED_MEMORY, 3);
+    for options in both(5, SHARED_MEMORY) {
+        cut_and_connect(Scene::with(5, options, 3));
+    }
+}
+
+fn cut_and_connect(mut scene: Scene) {
     scene.write(0, 1, 1, 0, 64);
     assert!(scene.net.cut("a", "b"));
     scene.net.run_until_idle();

@@ -1,13 +1,15 @@
 //! Everything there is in a simulated network, and its clock.
 
+use super::hardware::{Adapters, Lane, Lanes, Packet};
 use super::options::{DelayRange, SimOptions};
 use super::port::SimWaiter;
+use super::program::{Program, ProgramCounts};
 use super::request::{Inbound, Request};
 use super::transcript::{Transcript, TranscriptLine};
 use crate::random::Random;
 use farside_base::{
-    Access, Completion, LinkId, Receive, ReceiveQueueId, RegionId, RegionToken, RemoteKey,
-    RemoteRegionId,
+    Access, Completion, LinkId, Receive, ReceiveQueueId, RegionId, RegionKind, RegionToken,
+    RemoteKey, RemoteRegionId,
 };
 use farside_fabric::{Arena, LinkEvent, Waiter};
 use std::cmp::Reverse;
@@ -55,6 +57,14 @@ pub(super) enum Event {
     Refused(End),
     /// The adapter notices that the peer is gone.
     Lost(End),
+    /// The target of a WRITE by READ asks for its bytes, here at the requester.
+    Fetch(End, u64),
+    /// Those bytes are at the target.
+    Fetched(End, u64),
+    /// With a hardware profile: the next packet of a lane leaves this end.
+    Emit(End, Lane),
+    /// With a hardware profile: a packet is at the last wire before this end.
+    Hop(End, u64, Packet),
 }
 
 #[derive(Debug)]
@@ -70,6 +80,8 @@ pub(super) struct Node {
     pub(super) regions_made: u32,
     /// Words that the adapter is in the middle of an atomic on.
     pub(super) busy_words: Vec<(RegionId, u64)>,
+    /// What its program did since somebody asked.
+    pub(super) counts: ProgramCounts,
 }
 
 /// A region as its owner knows it: what a request is judged by.
@@ -78,6 +90,7 @@ pub(super) struct Registered {
     pub(super) arena: Arena,
     pub(super) key: RemoteKey,
     pub(super) access: Access,
+    pub(super) kind: RegionKind,
 }
 
 pub(super) struct PortState {
@@ -152,6 +165,8 @@ pub(super) struct Link {
     pub(super) accepted: bool,
     /// The adapter knows that the peer is gone; the program is told when `inbound` is empty.
     pub(super) losing: bool,
+    /// With a hardware profile: what is leaving this end.
+    pub(super) lanes: Lanes,
 }
 
 impl Link {
@@ -172,6 +187,7 @@ impl Link {
             severed: false,
             accepted: false,
             losing: false,
+            lanes: Lanes::default(),
         }
     }
 
@@ -211,6 +227,8 @@ pub struct Marks {
     pub dropped_by_death: u64,
     /// Requests that were refused at the other adapter.
     pub requests_refused: u64,
+    /// WRITEs whose target fetched the bytes by a READ.
+    pub writes_read_back: u64,
 }
 
 pub(super) struct World {
@@ -219,11 +237,15 @@ pub(super) struct World {
     pub(super) random: Random,
     pub(super) now_ns: u64,
     queue: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    scheduled: u64,
     pub(super) nodes: Vec<Node>,
     pub(super) ports: Vec<PortState>,
     pub(super) listeners: BTreeMap<String, PortKey>,
     pub(super) transcript: Transcript,
     pub(super) marks: Marks,
+    pub(super) adapters: Adapters,
+    /// The program that runs now, if somebody keeps its clock.
+    pub(super) program: Option<Program>,
 }
 
 impl World {
@@ -234,28 +256,37 @@ impl World {
             random: Random::new(seed),
             now_ns: 0,
             queue: BinaryHeap::new(),
+            scheduled: 0,
             nodes: Vec::new(),
             ports: Vec::new(),
             listeners: BTreeMap::new(),
             transcript: Transcript::new(options.transcript_lines),
             marks: Marks::default(),
+            adapters: Adapters::default(),
+            program: None,
         }
     }
 
     /// Performs the next event; false when there is none.
     pub(super) fn step(&mut self) -> bool {
-        let Some(Reverse((at_ns, _, event))) = self.queue.pop() else {
-            return false;
-        };
+        self.step_touching().is_some()
+    }
+
+    /// Performs the next event, if there is one; and the node whose program may notice it.
+    pub(super) fn step_touching(&mut self) -> Option<Option<NodeKey>> {
+        let Reverse((at_ns, _, event)) = self.queue.pop()?;
         self.now_ns = self.now_ns.max(at_ns);
-        let node = self.node_of(event);
-        let node = &mut self.nodes[node.0];
-        if node.frozen {
+        let key = self.node_of(event);
+        let node = &mut self.nodes[key.0];
+        // What is on the wire goes on, whatever becomes of its ends.
+        let on_wire = matches!(event, Event::Emit(..) | Event::Hop(..));
+        if node.frozen && !on_wire {
             node.held.push(event);
-        } else if node.alive {
+        } else if node.alive || on_wire {
             self.perform(event);
         }
-        true
+        let unseen = on_wire || matches!(event, Event::Depart(..) | Event::Fetch(..));
+        Some(if unseen { None } else { Some(key) })
     }
 
     pub(super) fn next_event_ns(&self) -> Option<u64> {
@@ -276,6 +307,10 @@ impl World {
             Event::Connected(end) => self.connected(end),
             Event::Refused(end) => self.refused(end),
             Event::Lost(end) => self.lost(end),
+            Event::Fetch(end, number) => self.fetch(end, number),
+            Event::Fetched(end, number) => self.fetched(end, number),
+            Event::Emit(end, lane) => self.emit(end, lane),
+            Event::Hop(end, number, packet) => self.hop(end, number, packet),
         }
     }
 
@@ -292,13 +327,20 @@ impl World {
             | Event::Requested(end)
             | Event::Connected(end)
             | Event::Refused(end)
-            | Event::Lost(end) => end.port,
+            | Event::Lost(end)
+            | Event::Fetch(end, _)
+            | Event::Fetched(end, _)
+            | Event::Emit(end, _)
+            | Event::Hop(end, _, _) => end.port,
         };
         self.ports[port.0].node
     }
 
-    /// A delay of this range, now and then a much longer one.
+    /// A delay of this range, now and then a much longer one; with a hardware profile its middle.
     pub(super) fn delay(&mut self, range: DelayRange) -> u64 {
+        if self.options.hardware.is_some() {
+            return range.min_ns.midpoint(range.max_ns);
+        }
         let delay = self.random.between(range.min_ns, range.max_ns);
         if self.random.chance(self.options.straggler_per_mille) {
             delay.saturating_mul(self.options.straggler_factor)
@@ -313,9 +355,20 @@ impl World {
         self.at(at_ns, event);
     }
 
+    /// Lets `event` happen then; with a hardware profile events of one instant in the order of
+    /// these calls.
     pub(super) fn at(&mut self, at_ns: u64, event: Event) {
-        let tie = self.random.word();
+        self.scheduled += 1;
+        let tie = match self.options.hardware {
+            Some(_) => self.scheduled,
+            None => self.random.word(),
+        };
         self.queue.push(Reverse((at_ns, tie, event)));
+    }
+
+    /// Most pieces of a transfer; hardware times are those of whole messages.
+    pub(super) fn pieces_max(&self) -> usize {
+        if self.options.hardware.is_some() { 1 } else { self.options.pieces_max }
     }
 
     pub(super) fn port(&self, port: PortKey) -> &PortState {

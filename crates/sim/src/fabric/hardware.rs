@@ -1,0 +1,289 @@
+//! What a piece of hardware costs, as numbers: with one of these the simulated fabric measures
+//! instead of drawing delays.
+//!
+//! Every request passes the same resources, each of which serves one after the other; what is not
+//! busy adds nothing but its latency:
+//!
+//! | stage | resource | time |
+//! | --- | --- | --- |
+//! | doorbell | the adapter's doorbells | `doorbell_ns`, busy `doorbell_busy_ns`; several requests of one post to one link are fetched with one more `pcie_read_ns`, a single one travels with its doorbell |
+//! | work request | the send engine of the adapter, and that of the link | busy `send_ns` and `link_send_ns`, and `gather_ns` for each slice after the first |
+//! | payload | the bus, reading | `pcie_read_ns`, busy `pcie_ps_per_byte`; nothing for inline bytes and memory at the adapter |
+//! | packets | the wire, out | busy `wire_ps_per_byte` for payload and `packet_header_bytes`; messages of several links take turns by packets |
+//! | switch | | `path_ns`, cut through |
+//! | packets | the wire, in | as out: this is where many senders meet |
+//! | inbound | the receive engine | busy `receive_ns` a request, `packet_ns` any other packet, `receive_request_ns` and `completion_ns` where a receive is taken |
+//! | WRITE, SEND | the bus, writing | `pcie_write_ns`, busy `pcie_ps_per_byte` |
+//! | READ | the bus, reading | `pcie_read_ns`, and `fetches_max` READs and atomics of a link under way |
+//! | atomic | the one atomic unit of the adapter | busy `atomic_host_ns`, or `atomic_device_ns` for memory at the adapter; not answered before one access to that memory is over |
+//! | answer | wire, switch, wire, receive engine | as above |
+//! | completion | the bus, writing | `pcie_write_ns` and `completion_ns` |
+//!
+//! What is absent: congestion control and loss, caches of the adapter that overflow (many links or
+//! regions), NUMA, and the processors, whose time is charged by [`stage`](crate::stage).
+
+use super::world::NodeKey;
+use std::collections::VecDeque;
+use std::fmt;
+
+/// Latencies in nanoseconds, rates as the time that one unit is busy. Plain numbers, to be changed
+/// by struct update. `Display` prints all of them on one line.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HardwareProfile {
+    /// From the processor's write to the doorbell until the adapter knows.
+    pub doorbell_ns: u64,
+    /// How long one doorbell keeps the adapter from the next.
+    pub doorbell_busy_ns: u64,
+    /// From the adapter's request until the first bytes of main memory are there.
+    pub pcie_read_ns: u64,
+    /// From the adapter's write until processors see it.
+    pub pcie_write_ns: u64,
+    /// The bus, each direction.
+    pub pcie_ps_per_byte: u64,
+    /// An access to memory at the adapter.
+    pub device_ns: u64,
+    /// How long a request keeps the adapter's send engine: one over its message rate.
+    pub send_ns: u64,
+    /// How long a request keeps the next one of its link from starting.
+    pub link_send_ns: u64,
+    /// What each slice after the first adds to both.
+    pub gather_ns: u64,
+    /// Through the adapter, in each direction, when nothing is busy.
+    pub pipeline_ns: u64,
+    /// The wire, each direction.
+    pub wire_ps_per_byte: u64,
+    /// Most payload of a packet.
+    pub packet_bytes_max: u32,
+    /// What each packet has around its payload, gaps included.
+    pub packet_header_bytes: u32,
+    /// Switches and cables.
+    pub path_ns: u64,
+    /// How long an inbound request keeps the receive engine.
+    pub receive_ns: u64,
+    /// How long a further packet, an acknowledgement or a response keeps it.
+    pub packet_ns: u64,
+    /// What taking a receive adds to `receive_ns`.
+    pub receive_request_ns: u64,
+    /// What writing a completion entry costs.
+    pub completion_ns: u64,
+    /// READs and atomics of one link that are under way at most.
+    pub fetches_max: u32,
+    /// How long an atomic on main memory keeps the atomic unit.
+    pub atomic_host_ns: u64,
+    /// How long one on memory at the adapter does.
+    pub atomic_device_ns: u64,
+    /// After how long a SEND that met no receive tries again once there is one.
+    pub retry_ns: u64,
+}
+
+/// The cluster of 001 §6: two ConnectX-5 of 100 Gb/s, one switch, RoCEv2, EPYC 7742.
+///
+/// Together they give what is published of such clusters: 0.94 us for a small inline WRITE to a polled
+/// word, where perftest measures 0.8 us without a switch; 2 us for one one-sided request with its
+/// completion (002 §5, on ConnectX-5 of 100 Gb/s); 98 Gb/s for long WRITEs.
+///
+/// | number | source |
+/// | --- | --- |
+/// | wire 80 ps/B, 82 bytes a packet | 100 Gb/s; Ethernet with preamble, gap and checksum 38, IPv4 20, UDP 8, BTH 12, ICRC 4 (RoCEv2 annex A17 of the IBTA specification) |
+/// | packets of 4 KiB | the largest InfiniBand MTU, which RoCE takes with jumbo frames; 1,024 without |
+/// | bus 72 ps/B | ConnectX-5 user manual: PCIe 3.0 x16, that is 15.75 GB/s, less the headers of transactions of 256 bytes |
+/// | PCIe read 600 ns | Neugebauer et al., *Understanding PCIe performance for end host networking*, SIGCOMM 2018, from which 003 §3.2 takes 0.6 us to 1.2 us |
+/// | through the adapter 100 ns each way, PCIe write 250 ns, doorbell 150 ns | chosen, so that the sums above come out; the ConnectX-5 EN product brief says "sub-600ns" for the adapter |
+/// | switch and cables 300 ns | chosen, as usual for cut-through switches of 100 Gb/s |
+/// | send and receive engines 14 ns, 70 M/s | chosen above the about 50 M READs a second that 003 §3.2 quotes from FaSST (Kalia et al., OSDI 2016) for the generation before |
+/// | one link 80 ns, 12 M/s | chosen; perftest with one queue pair gives 7 M/s to 15 M/s |
+/// | receive 40 ns, completion entry 20 ns, slice 30 ns | chosen; 001 §6.2 finds receives to be the limit of small messages, and 001 §7 says one DMA read a slice |
+/// | atomics 420 ns | 000 §III: 2.2 M/s to 2.5 M/s a port |
+/// | atomics at the adapter 90 ns | 001 Figure 9a: more than four times the rate of main memory; Wang et al., *Sherman*, SIGMOD 2022, for 256 KiB of such memory on ConnectX-5 |
+/// | 16 READs and atomics a link | `max_qp_rd_atom` of ConnectX adapters |
+/// | retry 12 us | chosen: a usual receiver-not-ready timer |
+pub const CONNECTX5_ROCE: HardwareProfile = HardwareProfile {
+    doorbell_ns: 150,
+    doorbell_busy_ns: 10,
+    pcie_read_ns: 600,
+    pcie_write_ns: 250,
+    pcie_ps_per_byte: 72,
+    device_ns: 40,
+    send_ns: 14,
+    link_send_ns: 80,
+    gather_ns: 30,
+    pipeline_ns: 100,
+    wire_ps_per_byte: 80,
+    packet_bytes_max: 4_096,
+    packet_header_bytes: 82,
+    path_ns: 300,
+    receive_ns: 14,
+    packet_ns: 4,
+    receive_request_ns: 40,
+    completion_ns: 20,
+    fetches_max: 16,
+    atomic_host_ns: 420,
+    atomic_device_ns: 90,
+    retry_ns: 12_000,
+};
+
+impl fmt::Display for HardwareProfile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "doorbell={}/{} ", self.doorbell_ns, self.doorbell_busy_ns)?;
+        write!(f, "pcie={}/{}/", self.pcie_read_ns, self.pcie_write_ns)?;
+        write!(f, "{}ps device={} ", self.pcie_ps_per_byte, self.device_ns)?;
+        write!(f, "send={}/{}+{} ", self.send_ns, self.link_send_ns, self.gather_ns)?;
+        write!(f, "pipeline={} wire={}ps ", self.pipeline_ns, self.wire_ps_per_byte)?;
+        write!(f, "packet={}+{}B ", self.packet_bytes_max, self.packet_header_bytes)?;
+        write!(f, "path={} receive={}/{}", self.path_ns, self.receive_ns, self.packet_ns)?;
+        write!(f, "+{} completion={} ", self.receive_request_ns, self.completion_ns)?;
+        write!(f, "fetches={} atomic={}", self.fetches_max, self.atomic_host_ns)?;
+        write!(f, "/{} retry={}", self.atomic_device_ns, self.retry_ns)
+    }
+}
+
+/// Something that serves one after the other. Picoseconds inside: small packets take few
+/// nanoseconds.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Resource {
+    free_ps: u64,
+}
+
+impl Resource {
+    /// Serves whoever comes at `at_ns` for `busy_ps`: when that begins and when it is over.
+    pub(super) fn take(&mut self, at_ns: u64, busy_ps: u64) -> (u64, u64) {
+        let start_ps = self.free_ps.max(at_ns.saturating_mul(1_000));
+        self.free_ps = start_ps.saturating_add(busy_ps);
+        (start_ps.div_ceil(1_000), self.free_ps.div_ceil(1_000))
+    }
+
+    /// When it is free again.
+    pub(super) fn free_ns(&self) -> u64 {
+        self.free_ps.div_ceil(1_000)
+    }
+}
+
+/// The resources of one node's adapter.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Adapter {
+    pub(super) doorbells: Resource,
+    pub(super) send: Resource,
+    pub(super) receive: Resource,
+    pub(super) wire_out: Resource,
+    pub(super) wire_in: Resource,
+    pub(super) bus_read: Resource,
+    pub(super) bus_write: Resource,
+    pub(super) atomics: Resource,
+}
+
+/// All adapters, made when first used.
+#[derive(Default, Debug)]
+pub(super) struct Adapters(Vec<Adapter>);
+
+impl Adapters {
+    pub(super) fn of(&mut self, node: NodeKey) -> &mut Adapter {
+        if self.0.len() <= node.0 {
+            self.0.resize(node.0 + 1, Adapter::default());
+        }
+        &mut self.0[node.0]
+    }
+}
+
+/// What leaves one end of a link: requests and answers do not wait for each other.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Lane {
+    Requests,
+    Answers,
+}
+
+/// What happens where a message has arrived.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Then {
+    /// A request is there.
+    Arrive,
+    /// An answer is back.
+    Response,
+    /// The target of a WRITE by READ asks for the bytes.
+    Fetch,
+    /// Those bytes are there.
+    Fetched,
+}
+
+/// One packet under way.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Packet {
+    pub(super) bytes: u32,
+    pub(super) first: bool,
+    pub(super) last: bool,
+    pub(super) then: Then,
+}
+
+/// A message that is leaving, packet by packet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Flight {
+    pub(super) number: u64,
+    pub(super) then: Then,
+    /// Payload that has not left.
+    pub(super) bytes: u64,
+    /// No packet has left yet.
+    pub(super) whole: bool,
+    /// Before this its first bytes are not at the wire.
+    pub(super) ready_ns: u64,
+}
+
+impl Flight {
+    pub(super) fn new(number: u64, then: Then, bytes: u64, ready_ns: u64) -> Self {
+        Self { number, then, bytes, whole: true, ready_ns }
+    }
+
+    /// Takes the next packet off it.
+    pub(super) fn packet(&mut self, bytes_max: u32) -> Packet {
+        let bytes = self.bytes.min(u64::from(bytes_max.max(1)));
+        let first = std::mem::take(&mut self.whole);
+        self.bytes -= bytes;
+        Packet { bytes: bytes as u32, first, last: self.bytes == 0, then: self.then }
+    }
+}
+
+/// What one end of a link has under way.
+#[derive(Default, Debug)]
+pub(super) struct Lanes {
+    /// The link's share of the send engine.
+    pub(super) send: Resource,
+    pub(super) requests: VecDeque<Flight>,
+    pub(super) answers: VecDeque<Flight>,
+}
+
+impl Lanes {
+    pub(super) fn of(&mut self, lane: Lane) -> &mut VecDeque<Flight> {
+        match lane {
+            Lane::Requests => &mut self.requests,
+            Lane::Answers => &mut self.answers,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_resource_serves_one_after_the_other() {
+        let mut wire = Resource::default();
+        assert_eq!(wire.take(10, 2_500), (10, 13));
+        assert_eq!(wire.take(10, 2_500), (13, 15), "the half nanoseconds add up");
+        assert_eq!(wire.take(100, 0), (100, 100));
+        assert_eq!(wire.free_ns(), 100);
+    }
+
+    #[test]
+    fn a_flight_is_cut_into_packets() {
+        let mut flight = Flight::new(1, Then::Arrive, 5_000, 0);
+        let packets = [flight.packet(4_096), flight.packet(4_096)];
+        assert_eq!(packets.map(|packet| packet.bytes), [4_096, 904]);
+        assert_eq!(packets.map(|packet| packet.first), [true, false]);
+        assert_eq!(packets.map(|packet| packet.last), [false, true]);
+        let empty = Flight::new(1, Then::Arrive, 0, 0).packet(4_096);
+        assert!(empty.first && empty.last && empty.bytes == 0);
+    }
+
+    #[test]
+    fn a_profile_fits_one_line() {
+        assert_eq!(CONNECTX5_ROCE.to_string().lines().count(), 1);
+    }
+}

@@ -1,0 +1,258 @@
+//! The way of a message through the resources of a [`HardwareProfile`], packet by packet.
+
+use super::hardware::{Adapter, Flight, HardwareProfile, Lane, Packet, Then};
+use super::program::ProgramCounts;
+use super::request::{Inbound, Message, Payload};
+use super::world::{End, Event, PortKey, World};
+use farside_base::{CompletionKind, LinkId, RegionKind, Work};
+use std::collections::BTreeMap;
+
+impl World {
+    fn adapter(&mut self, end: End) -> &mut Adapter {
+        let node = self.port(end.port).node;
+        self.adapters.of(node)
+    }
+
+    /// Builds the requests of a list and rings once for each of its links; when the adapter has the
+    /// requests of each.
+    pub(super) fn ring(&mut self, port: PortKey, work: &[Work<'_>]) -> BTreeMap<LinkId, u64> {
+        let requests = work.len() as u64;
+        self.charge(&ProgramCounts { requests, ..ProgramCounts::default() });
+        let mut links: BTreeMap<LinkId, u64> = BTreeMap::new();
+        for one in work {
+            *links.entry(one.link).or_default() += 1;
+        }
+        let rung = links.into_iter().map(|(link, requests)| {
+            let doorbell = ProgramCounts { doorbells: 1, ..ProgramCounts::default() };
+            self.count_and_charge(port, &doorbell);
+            (link, self.rung_ns(port, requests))
+        });
+        rung.collect()
+    }
+
+    /// Rings for so many requests of one link.
+    fn rung_ns(&mut self, port: PortKey, requests: u64) -> u64 {
+        let at_ns = self.program_ns();
+        let Some(hardware) = self.options.hardware else {
+            return at_ns;
+        };
+        let node = self.port(port).node;
+        let busy_ps = hardware.doorbell_busy_ns * 1_000;
+        let (start_ns, _) = self.adapters.of(node).doorbells.take(at_ns, busy_ps);
+        // A single request travels with its doorbell; of several the adapter hears, and reads them.
+        let fetch_ns = if requests > 1 { hardware.pcie_read_ns } else { 0 };
+        start_ns + hardware.doorbell_ns + fetch_ns
+    }
+
+    /// When the send engine may start a request of this link that it has had since `rung_ns`.
+    pub(super) fn departure_ns(&self, end: End, rung_ns: u64) -> u64 {
+        self.now_ns.max(rung_ns).max(self.link(end).lanes.send.free_ns())
+    }
+
+    /// Lets the adapter at `from` work on a request: fetch its bytes, then send.
+    pub(super) fn dispatch(&mut self, hardware: &HardwareProfile, from: End, message: &Message) {
+        let (slices, fetched) = match &message.payload {
+            Payload::Unsampled(places) => {
+                let host = places.iter().filter(|place| !place.device);
+                (places.len() as u64, host.map(|place| place.bytes as u64).sum())
+            }
+            Payload::Sampled(_) => (0, 0_u64),
+        };
+        let gather_ns = hardware.gather_ns * slices.saturating_sub(1);
+        let now_ns = self.now_ns;
+        let link_ps = (hardware.link_send_ns + gather_ns) * 1_000;
+        self.link_mut(from).lanes.send.take(now_ns, link_ps);
+        let send_ps = (hardware.send_ns + gather_ns) * 1_000;
+        let (_, started_ns) = self.adapter(from).send.take(now_ns, send_ps);
+        let by_read = self.by_read(message);
+        let (bytes, fetched) = match message.kind {
+            CompletionKind::Write | CompletionKind::Send if !by_read => {
+                (message.bytes as u64, fetched)
+            }
+            _ => (0, 0),
+        };
+        let ready_ns = self.read_bus(hardware, from, started_ns, fetched) + hardware.pipeline_ns;
+        self.launch(
+            from,
+            Lane::Requests,
+            Flight::new(message.number, Then::Arrive, bytes, ready_ns),
+        );
+    }
+
+    /// When the first packet of so many bytes of main memory is at the adapter; at once if none.
+    fn read_bus(&mut self, hardware: &HardwareProfile, end: End, at_ns: u64, bytes: u64) -> u64 {
+        if bytes == 0 {
+            return at_ns;
+        }
+        let ps_per_byte = hardware.pcie_ps_per_byte;
+        let (start_ns, _) = self.adapter(end).bus_read.take(at_ns, bytes * ps_per_byte);
+        let first = bytes.min(u64::from(hardware.packet_bytes_max));
+        start_ns + hardware.pcie_read_ns + first * ps_per_byte / 1_000
+    }
+
+    /// Puts a message in line.
+    pub(super) fn launch(&mut self, from: End, lane: Lane, flight: Flight) {
+        let waiting = self.link_mut(from).lanes.of(lane);
+        waiting.push_back(flight);
+        if waiting.len() == 1 {
+            self.at(flight.ready_ns.max(self.now_ns), Event::Emit(from, lane));
+        }
+    }
+
+    /// Answers with so many bytes, which are at the adapter.
+    pub(super) fn launch_answer(&mut self, from: End, number: u64, then: Then, bytes: u64) {
+        let Some(hardware) = self.options.hardware else {
+            return;
+        };
+        let ready_ns = self.now_ns + hardware.pipeline_ns;
+        self.launch(from, Lane::Answers, Flight::new(number, then, bytes, ready_ns));
+    }
+
+    /// Sends the bytes that the target of a WRITE by READ has asked for.
+    pub(super) fn launch_fetched(&mut self, from: End, number: u64, bytes: u64) {
+        let Some(hardware) = self.options.hardware else {
+            return;
+        };
+        let now_ns = self.now_ns;
+        let ready_ns = self.read_bus(&hardware, from, now_ns, bytes) + hardware.pipeline_ns;
+        self.launch(from, Lane::Answers, Flight::new(number, Then::Fetched, bytes, ready_ns));
+    }
+
+    /// The next packet of a lane goes out. Lanes take turns: each has one packet in line.
+    pub(super) fn emit(&mut self, from: End, lane: Lane) {
+        let Some(hardware) = self.options.hardware else {
+            return;
+        };
+        let waiting = self.link_mut(from).lanes.of(lane);
+        let Some(flight) = waiting.front_mut() else {
+            return;
+        };
+        let number = flight.number;
+        let packet = flight.packet(hardware.packet_bytes_max);
+        if packet.last {
+            waiting.pop_front();
+        }
+        let next_ns = waiting.front().map(|flight| flight.ready_ns);
+        let now_ns = self.now_ns;
+        let (start_ns, sent_ns) =
+            self.adapter(from).wire_out.take(now_ns, wire_ps(&hardware, &packet));
+        let to = self.link(from).peer;
+        self.at(start_ns + hardware.path_ns, Event::Hop(to, number, packet));
+        if let Some(next_ns) = next_ns {
+            self.at(sent_ns.max(next_ns), Event::Emit(from, lane));
+        }
+    }
+
+    /// A packet is at the last wire, and then at the adapter; the last one of its message lets
+    /// happen what the message is for.
+    pub(super) fn hop(&mut self, to: End, number: u64, packet: Packet) {
+        let Some(hardware) = self.options.hardware else {
+            return;
+        };
+        let target = self.target_of(to, number, packet.then);
+        let now_ns = self.now_ns;
+        let adapter = self.adapter(to);
+        let (_, arrived_ns) = adapter.wire_in.take(now_ns, wire_ps(&hardware, &packet));
+        let mut busy_ns = hardware.packet_ns;
+        if packet.first && packet.then == Then::Arrive {
+            busy_ns = hardware.receive_ns;
+            if target.receives {
+                busy_ns += hardware.receive_request_ns + hardware.completion_ns;
+            }
+        }
+        let (_, seen_ns) = adapter.receive.take(arrived_ns, busy_ns * 1_000);
+        let mut bus_ps = u64::from(packet.bytes) * hardware.pcie_ps_per_byte;
+        if target.device {
+            bus_ps = 0;
+        }
+        let (bus_ns, _) = adapter.bus_write.take(seen_ns, bus_ps);
+        if !packet.last {
+            return;
+        }
+        let seen_ns = seen_ns + hardware.pipeline_ns;
+        let access_ns = if target.device { hardware.device_ns } else { hardware.pcie_write_ns };
+        let landed_ns = bus_ns + bus_ps / 1_000 + hardware.pipeline_ns + access_ns;
+        let entry_ns = if target.receives { hardware.completion_ns } else { 0 };
+        let request = matches!(packet.then, Then::Arrive | Then::Fetched);
+        if let Some(inbound) = self.link_mut(to).inbound(number).filter(|_| request) {
+            inbound.landed_ns = landed_ns + entry_ns;
+        }
+        match packet.then {
+            Then::Arrive => {
+                let link = self.link_mut(to);
+                let at_ns = seen_ns.max(link.arrival_ns);
+                link.arrival_ns = at_ns;
+                self.at(at_ns, Event::Arrive(to, number));
+            }
+            Then::Response => {
+                self.at(landed_ns + hardware.completion_ns, Event::Response(to, number));
+            }
+            Then::Fetch => self.at(seen_ns, Event::Fetch(to, number)),
+            Then::Fetched => self.at(seen_ns, Event::Fetched(to, number)),
+        }
+    }
+
+    /// What a message meets at its target.
+    fn target_of(&mut self, to: End, number: u64, then: Then) -> Target {
+        let mut target = Target { receives: false, device: false };
+        if !matches!(then, Then::Arrive | Then::Fetched) {
+            return target;
+        }
+        let Some(inbound) = self.link_mut(to).inbound(number) else {
+            return target;
+        };
+        let message = &inbound.message;
+        target.receives = message.kind == CompletionKind::Send || message.immediate.is_some();
+        target.device = self.at_device(to, number);
+        target
+    }
+
+    /// Whether the memory that a message is for is at the adapter.
+    fn at_device(&self, end: End, number: u64) -> bool {
+        let mut all = self.link(end).inbound.iter();
+        let inbound = all.find(|inbound| inbound.message.number == number);
+        let Some((token, _)) = inbound.and_then(|inbound| inbound.message.at) else {
+            return false;
+        };
+        let region = self.node(end).regions.get(&token.region);
+        region.is_some_and(|region| region.kind == RegionKind::Device)
+    }
+
+    /// When a message that is at the adapter has read or written memory.
+    pub(super) fn placed_ns(&mut self, hardware: &HardwareProfile, end: End, number: u64) -> u64 {
+        let device = self.at_device(end, number);
+        let Some(inbound) = self.link_mut(end).inbound(number) else {
+            return self.now_ns;
+        };
+        let Inbound { arrived_ns, landed_ns, .. } = *inbound;
+        let bytes = inbound.message.bytes as u64;
+        match inbound.message.kind {
+            CompletionKind::Atomic => {
+                let (busy_ns, access_ns) = if device {
+                    (hardware.atomic_device_ns, hardware.device_ns)
+                } else {
+                    (hardware.atomic_host_ns, hardware.pcie_read_ns)
+                };
+                let (start_ns, _) = self.adapter(end).atomics.take(arrived_ns, busy_ns * 1_000);
+                start_ns + busy_ns.max(access_ns)
+            }
+            CompletionKind::Read if device => arrived_ns + hardware.device_ns,
+            CompletionKind::Read => self.read_bus(hardware, end, arrived_ns, bytes),
+            _ => landed_ns,
+        }
+    }
+}
+
+/// What a message meets at its target.
+#[derive(Clone, Copy, Debug)]
+struct Target {
+    /// It takes a receive.
+    receives: bool,
+    /// Its memory is at the adapter.
+    device: bool,
+}
+
+fn wire_ps(hardware: &HardwareProfile, packet: &Packet) -> u64 {
+    let bytes = u64::from(packet.bytes) + u64::from(hardware.packet_header_bytes);
+    bytes * hardware.wire_ps_per_byte
+}

@@ -1,0 +1,394 @@
+//! A stage for performance studies: programs that take processor time, on a simulated network with a
+//! [hardware profile](crate::fabric::HardwareProfile).
+//!
+//! Each actor is one thread of a program, on a node, with a clock of its own. The stage lets happen
+//! what comes first: the next event of the network, or the actor whose clock shows least. An actor
+//! runs at its clock, to the end of its `run`; each call of a port moves the clock on, so that of two
+//! requests posted one after the other the second is later, and so does what `run` says it spent.
+//! What others do meanwhile it sees the next time.
+//!
+//! An actor that found nothing to do rests until something happens at its node: an event there, or
+//! another actor of that node that did something. It goes on at the first of its poll intervals after
+//! that, as if it had polled all the time, or after the time that waking takes if it slept.
+//!
+//! | what | costs |
+//! | --- | --- |
+//! | calls of ports | [`ProcessorCosts`], as the fabric counts them |
+//! | local work | [`Spent`], as the actor says |
+//! | a poll in vain | one run of the actor, however often it would have been |
+//!
+//! Everything follows from the options of the net, the seed and the actors: no real time, no thread.
+//! What an actor does to memory it does at the beginning of its run, whatever the run costs.
+//!
+//! What is absent: cores that threads share, caches, and the operating system but for `wake_ns`.
+
+use crate::fabric::{ProcessorCosts, SimNet};
+use farside_base::BackPressure;
+
+/// One thread of a program.
+pub trait Actor {
+    /// Does what there is to do now, and returns soon: what it waits for comes after it has returned.
+    fn run(&mut self) -> Spent;
+}
+
+impl<A: Actor + ?Sized> Actor for Box<A> {
+    fn run(&mut self) -> Spent {
+        (**self).run()
+    }
+}
+
+/// What an actor did in one run besides calling ports, and how it goes on. What comes before a post
+/// is charged by [`SimNet::spend_ns`] at once, so that the post is later by it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Spent {
+    /// Bytes copied.
+    pub copied_bytes: u64,
+    /// Bytes cleared.
+    pub zeroed_bytes: u64,
+    /// Bytes compared or hashed.
+    pub compared_bytes: u64,
+    /// Words looked at that were as before.
+    pub loads: u64,
+    /// Lines looked at that an adapter or another core had written.
+    pub misses: u64,
+    /// Anything else.
+    pub other_ns: u64,
+    /// How it goes on.
+    pub then: Then,
+}
+
+/// How an actor goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Then {
+    /// It has more to do.
+    #[default]
+    Run,
+    /// It polls in vain: nothing it looks at changes before something happens at its node.
+    Poll,
+    /// As `Poll`, but it runs again after so long in any case.
+    PollAtMost(u64),
+    /// It sleeps until something happens at its node.
+    Sleep,
+    /// It is done and never runs again.
+    End,
+}
+
+impl Spent {
+    /// Nothing but what the fabric counted.
+    pub const NOTHING: Self = Self {
+        copied_bytes: 0,
+        zeroed_bytes: 0,
+        compared_bytes: 0,
+        loads: 0,
+        misses: 0,
+        other_ns: 0,
+        then: Then::Run,
+    };
+
+    /// What local work costs.
+    pub const fn local_ns(&self, costs: &ProcessorCosts) -> u64 {
+        bytes_ns(self.copied_bytes, costs.copy_bytes_per_ns)
+            + bytes_ns(self.zeroed_bytes, costs.zero_bytes_per_ns)
+            + bytes_ns(self.compared_bytes, costs.compare_bytes_per_ns)
+            + self.loads * costs.load_ns
+            + self.misses * costs.miss_ns
+            + self.other_ns
+    }
+}
+
+const fn bytes_ns(bytes: u64, bytes_per_ns: u64) -> u64 {
+    if bytes_per_ns == 0 { 0 } else { bytes.div_ceil(bytes_per_ns) }
+}
+
+/// Why a stage stopped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stopped {
+    /// The condition holds.
+    Condition,
+    /// The time is over.
+    Time,
+    /// Nothing can happen any more.
+    Stuck,
+}
+
+/// Actors and the network between them.
+#[derive(Debug)]
+pub struct Stage<A> {
+    net: SimNet,
+    costs: ProcessorCosts,
+    news_everywhere: bool,
+    seats: Vec<Seat<A>>,
+}
+
+#[derive(Debug)]
+struct Seat<A> {
+    actor: A,
+    node: usize,
+    clock_ns: u64,
+    busy_ns: u64,
+    runs: u64,
+    rest: Rest,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Rest {
+    Awake,
+    /// Polls at these intervals; runs at `until_ns` in any case.
+    Polling {
+        interval_ns: u64,
+        until_ns: u64,
+    },
+    Asleep,
+    Ended,
+}
+
+impl<A> Seat<A> {
+    /// When it runs if nothing happens before.
+    fn next_ns(&self) -> Option<u64> {
+        match self.rest {
+            Rest::Awake => Some(self.clock_ns),
+            Rest::Polling { until_ns: u64::MAX, .. } | Rest::Asleep | Rest::Ended => None,
+            Rest::Polling { until_ns, .. } => Some(until_ns),
+        }
+    }
+
+    /// Something happened at its node.
+    fn notice(&mut self, at_ns: u64, costs: &ProcessorCosts) {
+        let after_ns = at_ns.saturating_sub(self.clock_ns);
+        match self.rest {
+            Rest::Awake | Rest::Ended => return,
+            Rest::Polling { interval_ns, .. } => {
+                self.clock_ns += after_ns.div_ceil(interval_ns) * interval_ns;
+            }
+            Rest::Asleep => self.clock_ns += after_ns + costs.wake_ns,
+        }
+        self.rest = Rest::Awake;
+    }
+
+    fn time_out(&mut self) {
+        if let Rest::Polling { until_ns, .. } = self.rest {
+            self.clock_ns = until_ns;
+            self.rest = Rest::Awake;
+        }
+    }
+}
+
+impl<A: Actor> Stage<A> {
+    /// A stage without actors.
+    pub fn new(net: &SimNet, costs: ProcessorCosts) -> Self {
+        let receives = net.options().capabilities.receiver_not_ready;
+        let news_everywhere = receives == BackPressure::AtPost;
+        Self { net: net.clone(), costs, news_everywhere, seats: Vec::new() }
+    }
+
+    /// Puts an actor on a node; it starts at the net's present time. Its number.
+    pub fn add(&mut self, node: &str, actor: A) -> usize {
+        let node = self.net.node_number(node);
+        let clock_ns = self.net.now_ns();
+        let seat = Seat { actor, node, clock_ns, busy_ns: 0, runs: 0, rest: Rest::Awake };
+        self.seats.push(seat);
+        self.seats.len() - 1
+    }
+
+    /// An actor; only numbers that [`add`](Self::add) gave have one.
+    pub fn actor(&self, number: usize) -> Option<&A> {
+        self.seats.get(number).map(|seat| &seat.actor)
+    }
+
+    /// The same, to change; it is not charged for that.
+    pub fn actor_mut(&mut self, number: usize) -> Option<&mut A> {
+        self.seats.get_mut(number).map(|seat| &mut seat.actor)
+    }
+
+    /// What an actor's clock shows.
+    pub fn clock_ns(&self, number: usize) -> Option<u64> {
+        self.seats.get(number).map(|seat| seat.clock_ns)
+    }
+
+    /// How long an actor has run, polls in vain that were skipped not counted.
+    pub fn busy_ns(&self, number: usize) -> Option<u64> {
+        self.seats.get(number).map(|seat| seat.busy_ns)
+    }
+
+    /// How often actors have run; for those who watch what a study costs.
+    pub fn runs(&self) -> u64 {
+        self.seats.iter().map(|seat| seat.runs).sum()
+    }
+
+    /// Lets everything happen until `done` holds, which is asked before each step, or nothing more
+    /// would happen up to `end_ns`.
+    pub fn run_until(&mut self, end_ns: u64, mut done: impl FnMut(&Self) -> bool) -> Stopped {
+        loop {
+            if done(self) {
+                return Stopped::Condition;
+            }
+            let first = self.first();
+            let event_ns = self.net.next_event_ns();
+            match (first, event_ns) {
+                (None, None) => return Stopped::Stuck,
+                (Some((at_ns, _)), None) if at_ns > end_ns => return Stopped::Time,
+                (None, Some(at_ns)) if at_ns > end_ns => return Stopped::Time,
+                (Some((one_ns, _)), Some(other_ns)) if one_ns.min(other_ns) > end_ns => {
+                    return Stopped::Time;
+                }
+                (Some((at_ns, number)), event_ns)
+                    if event_ns.is_none_or(|event_ns| event_ns > at_ns) =>
+                {
+                    self.run_one(number, at_ns);
+                }
+                _ => self.step(),
+            }
+        }
+    }
+
+    /// The actor that runs first, and when; the lower number of equals.
+    fn first(&self) -> Option<(u64, usize)> {
+        let next = |(number, seat): (usize, &Seat<A>)| Some((seat.next_ns()?, number));
+        self.seats.iter().enumerate().filter_map(next).min()
+    }
+
+    /// After the caller has changed something at a node itself, such as resuming it: whoever rests
+    /// there looks again.
+    pub fn wake(&mut self, node: &str) {
+        if let Some(node) = self.net.living_number(node) {
+            self.notice(Some(node), self.net.now_ns(), None);
+        }
+    }
+
+    /// Performs one event of the net.
+    fn step(&mut self) {
+        if let Some(Some(node)) = self.net.step_touching() {
+            let at_ns = self.net.now_ns();
+            self.notice(Some(node), at_ns, None);
+        }
+    }
+
+    /// Tells those who rest at a node, or anywhere, that something happened there.
+    fn notice(&mut self, node: Option<usize>, at_ns: u64, except: Option<usize>) {
+        for (number, seat) in self.seats.iter_mut().enumerate() {
+            if node.is_none_or(|node| seat.node == node) && Some(number) != except {
+                seat.notice(at_ns, &self.costs);
+            }
+        }
+    }
+
+    fn run_one(&mut self, number: usize, at_ns: u64) {
+        self.net.run_until_ns(at_ns);
+        let seat = &mut self.seats[number];
+        seat.time_out();
+        self.net.begin_program(at_ns, self.costs);
+        let spent = seat.actor.run();
+        let end_ns = self.net.end_program() + spent.local_ns(&self.costs);
+        // A run takes time, or the stage would never leave this instant.
+        let end_ns = end_ns.max(at_ns + 1);
+        seat.runs += 1;
+        seat.busy_ns += end_ns - at_ns;
+        seat.clock_ns = end_ns;
+        let interval_ns = end_ns - at_ns;
+        let (rest, idle) = match spent.then {
+            Then::Run => (Rest::Awake, false),
+            Then::Poll => (Rest::Polling { interval_ns, until_ns: u64::MAX }, true),
+            Then::PollAtMost(ns) => {
+                (Rest::Polling { interval_ns, until_ns: end_ns.saturating_add(ns) }, true)
+            }
+            Then::Sleep => (Rest::Asleep, true),
+            Then::End => (Rest::Ended, false),
+        };
+        seat.rest = rest;
+        if !idle {
+            // Where senders set receives aside, a receive posted here is news everywhere.
+            let here = Some(seat.node).filter(|_| !self.news_everywhere);
+            self.notice(here, end_ns, Some(number));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fabric::{CONNECTX5_ROCE, EPYC_7742, INFINIBAND, SimOptions};
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    struct Script<F>(F);
+
+    impl<F: FnMut() -> Spent> Actor for Script<F> {
+        fn run(&mut self) -> Spent {
+            (self.0)()
+        }
+    }
+
+    fn net() -> SimNet {
+        SimNet::new(1, SimOptions::on_hardware(INFINIBAND, CONNECTX5_ROCE))
+    }
+
+    #[test]
+    fn local_work_costs_what_the_table_says() {
+        let spent = Spent { copied_bytes: 1_000, zeroed_bytes: 30, other_ns: 7, ..Spent::NOTHING };
+        assert_eq!(spent.local_ns(&EPYC_7742), 100 + 2 + 7);
+    }
+
+    #[test]
+    fn whoever_is_behind_runs_next() {
+        let order = Rc::new(Cell::new(Vec::new()));
+        let mut stage: Stage<Box<dyn Actor>> = Stage::new(&net(), EPYC_7742);
+        for (name, each_ns) in [("a", 30), ("b", 50)] {
+            let order = Rc::clone(&order);
+            let run = move || {
+                let mut so_far = order.take();
+                so_far.push(name);
+                order.set(so_far);
+                Spent { other_ns: each_ns, ..Spent::NOTHING }
+            };
+            stage.add(name, Box::new(Script(run)));
+        }
+        assert_eq!(stage.run_until(99, |_| false), Stopped::Time);
+        assert_eq!(order.take(), ["a", "b", "a", "b", "a", "a"][..].to_vec());
+    }
+
+    #[test]
+    fn a_poller_notices_its_neighbour_at_its_next_interval_and_costs_one_run() {
+        let flag = Rc::new(Cell::new(false));
+        let mut stage: Stage<Box<dyn Actor>> = Stage::new(&net(), EPYC_7742);
+        let mut left = 1_000;
+        let set = Rc::clone(&flag);
+        let writer = move || {
+            left -= 1;
+            set.set(left == 0);
+            let then = if left == 0 { Then::End } else { Then::Run };
+            Spent { other_ns: 1_000, then, ..Spent::NOTHING }
+        };
+        let seen = Rc::clone(&flag);
+        let reader = move || {
+            let then = if seen.get() { Then::End } else { Then::Poll };
+            Spent { loads: 5, then, ..Spent::NOTHING }
+        };
+        stage.add("far", Box::new(Script(writer)));
+        let reader = stage.add("near", Box::new(Script(reader)));
+        assert_eq!(stage.run_until(u64::MAX, |_| false), Stopped::Stuck);
+        assert!(flag.get());
+        assert_eq!(stage.clock_ns(reader), Some(10), "nothing happened at its node");
+        assert_eq!(stage.runs(), 1_001);
+    }
+
+    #[test]
+    fn a_sleeper_pays_for_waking_and_a_time_out_needs_nobody() {
+        let mut stage: Stage<Box<dyn Actor>> = Stage::new(&net(), EPYC_7742);
+        let mut runs = 0;
+        let sleeper = move || {
+            runs += 1;
+            Spent { then: if runs == 1 { Then::Sleep } else { Then::End }, ..Spent::NOTHING }
+        };
+        let mut naps = 3;
+        let napper = move || {
+            naps -= 1;
+            let then = if naps == 0 { Then::End } else { Then::PollAtMost(500) };
+            Spent { other_ns: 10, then, ..Spent::NOTHING }
+        };
+        let sleeper = stage.add("a", Box::new(Script(sleeper)));
+        let napper = stage.add("a", Box::new(Script(napper)));
+        assert_eq!(stage.run_until(u64::MAX, |_| false), Stopped::Stuck);
+        assert_eq!(stage.clock_ns(napper), Some(3 * 10 + 2 * 500));
+        assert_eq!(stage.clock_ns(sleeper), Some(1_030 + EPYC_7742.wake_ns + 1));
+    }
+}
