@@ -9,6 +9,8 @@ const HOMES: &[(&str, &str)] = &[
     ("crates/fabric-shm/", "mappings, descriptors and rings between processes"),
     ("crates/farside/src/hit.rs", "the hit path's words and copies"),
     ("crates/farside/src/hit/", "the hit path's words and copies"),
+    ("bench/compare/src/shared.rs", "yardsticks in memory that two processes share"),
+    ("bench/compare/src/iceoryx.rs", "a peer's message that is sent as it lies"),
 ];
 
 fn is_home(path: &str) -> bool {

@@ -1,0 +1,64 @@
+"""The machine that everything runs on: its processors, and who else uses them."""
+
+import os
+import time
+from pathlib import Path
+
+
+def processors():
+    """Two processors that this process may use, of different cores where there are such; or None."""
+    allowed = sorted(os.sched_getaffinity(0))
+    if len(allowed) < 2:
+        return None
+    first = allowed[0]
+    others = [other for other in allowed[1:] if other not in siblings(first)]
+    return first, (others or allowed[1:])[0]
+
+
+def allows(which):
+    """Whether this process may use all of these processors."""
+    return set(which) <= os.sched_getaffinity(0)
+
+
+def siblings(processor):
+    """The processors that share this one's core, itself among them."""
+    path = Path(f"/sys/devices/system/cpu/cpu{processor}/topology/thread_siblings_list")
+    try:
+        text = path.read_text()
+    except OSError:
+        return {processor}
+    found = set()
+    for part in text.strip().split(","):
+        low, _, high = part.partition("-")
+        found.update(range(int(low), int(high or low) + 1))
+    return found
+
+
+def busy_share(which, seconds=1.0):
+    """Which share of these processors' time others use while we wait."""
+    before = ticks(which)
+    time.sleep(seconds)
+    after = ticks(which)
+    busy, total = (late - early for early, late in zip(before, after))
+    return busy / total if total else 0.0
+
+
+def ticks(which):
+    """Busy and all ticks of these processors since the machine's start."""
+    names = {f"cpu{number}" for number in which}
+    busy = total = 0
+    for line in Path("/proc/stat").read_text().splitlines():
+        name, *numbers = line.split()
+        if name in names:
+            numbers = [int(number) for number in numbers[:8]]
+            total += sum(numbers)
+            busy += sum(numbers) - numbers[3] - numbers[4]
+    return busy, total
+
+
+def model():
+    """The processor's name, as far as the system tells."""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return "unknown"

@@ -1,0 +1,88 @@
+//! Measures what Farside's channels are compared with, as far as it is a program of our own: the bare
+//! machine, Unix sockets and iceoryx2. `run` in the folder above starts it; it prints a line of JSON
+//! for each figure.
+
+#![deny(unsafe_code)]
+
+mod bare;
+mod figure;
+#[allow(unsafe_code, reason = "hands over a message that nobody has written")]
+mod iceoryx;
+mod pair;
+#[allow(unsafe_code, reason = "maps memory that two processes share")]
+mod shared;
+mod socket;
+
+use pair::Plan;
+use std::io::{Error, Result, Write};
+use std::process::ExitCode;
+
+/// Bytes of the messages that everything is measured with.
+const SIZES: [usize; 4] = [8, 64, 1 << 10, 64 << 10];
+
+const USAGE: &str = "\
+usage: farside-compare bare|probe|socket|iceoryx2 WINDOWS PROCESSOR PROCESSOR
+  measures with processes bound to the first and to the second processor";
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let done = match words.as_slice() {
+        ["answer", role, name, bytes, processor] => match (bytes.parse(), processor.parse()) {
+            (Ok(bytes), Ok(processor)) => answer(role, name, bytes, processor),
+            _ => return wrong_use(),
+        },
+        [peer, windows, one, two] => match (windows.parse(), one.parse(), two.parse()) {
+            (Ok(windows), Ok(one), Ok(two)) if windows > 0 && one != two => {
+                measure(peer, Plan { windows, processors: [one, two] })
+            }
+            _ => return wrong_use(),
+        },
+        _ => return wrong_use(),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => wrong_use(),
+        Err(error) => {
+            say(&format!("farside-compare: {}: {error}", words.join(" ")));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// False when there is no such peer.
+fn measure(peer: &str, plan: Plan) -> Result<bool> {
+    let run: fn(Plan, &[usize]) -> Result<()> = match peer {
+        "bare" => bare::run,
+        "probe" => |plan, _| bare::probe(plan),
+        "socket" => socket::run,
+        "iceoryx2" => iceoryx::run,
+        _ => return Ok(false),
+    };
+    // The second one as well, to fail here rather than in the process that is waited for.
+    pair::bind(plan.processors[1])?;
+    pair::bind(plan.processors[0])?;
+    run(plan, &SIZES)?;
+    Ok(true)
+}
+
+/// The other process of a measurement. False when there is no such role.
+fn answer(role: &str, name: &str, bytes: usize, processor: usize) -> Result<bool> {
+    pair::settle(processor)?;
+    if bytes > shared::MESSAGE_BYTES_MAX {
+        return Err(Error::other(format!("{bytes} bytes are too many")));
+    }
+    Ok(bare::answer(role, bytes)?
+        || socket::answer(role, bytes)?
+        || iceoryx::answer(role, bytes, name)?)
+}
+
+fn wrong_use() -> ExitCode {
+    say(USAGE);
+    ExitCode::from(2)
+}
+
+fn say(text: &str) {
+    // Nobody may read any more; then nobody misses it.
+    let _ = writeln!(std::io::stderr().lock(), "{text}");
+}
