@@ -19,6 +19,7 @@ mod boot;
 pub mod canary;
 #[cfg(not(canary))]
 mod canary;
+pub mod channel;
 mod config;
 mod engine;
 mod error;

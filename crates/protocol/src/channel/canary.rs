@@ -1,6 +1,6 @@
 //! Seeded defects, to test the tests. Only under `--cfg canary`.
 
-/// A defect that a messenger can be built with.
+/// A defect that a messenger or a half of a channel can be built with.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(not(canary), expect(unreachable_pub, reason = "public for tests of tests alone"))]
 pub enum Mutant {
@@ -10,9 +10,35 @@ pub enum Mutant {
     SharedPool,
     /// The sequence number is not looked at.
     SequenceUnchecked,
+    /// A detached bell is written before what it announces.
+    BellBeforeData,
+    /// What was processed is not zeroed.
+    NotZeroed,
+    /// The word behind a message is not looked at.
+    TrailerUnchecked,
+    /// A message does not unset the bell of the one to come.
+    NextBellNotUnset,
+    /// A mailbox is used again before its release was acknowledged.
+    SlotReusedEarly,
+    /// The bell in a mailbox is not cleared when it is given back.
+    BellNotCleared,
+    /// A granted mailbox is not taken out of those that are free.
+    SlotGrantedTwice,
+    /// What a READ brought is taken though its checksum does not fit.
+    ChecksumUnchecked,
+    /// A sender goes by its fastest reader, and so reuses what others have not processed.
+    StaleTail,
+    /// A reader that comes late begins at the first message there ever was.
+    WrongStart,
+    /// What is reserved in a shared ring is written without a look whether there is room.
+    TailUnchecked,
+    /// A sender tells what it has reserved while it is reserving more.
+    AnswersWhileFetching,
+    /// What a living sender has reserved is passed together with what a dead one left.
+    RepairSkipsLiving,
 }
 
-/// Which defect a messenger has: none, unless built with `--cfg canary` and told so.
+/// Which defect it has: none, unless built with `--cfg canary` and told so.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Canary {
     #[cfg(canary)]
@@ -25,13 +51,13 @@ impl Canary {
         Self { mutant: Some(mutant) }
     }
 
-    /// Whether the messenger has this defect.
+    /// Whether it has this defect.
     #[cfg(canary)]
     pub(super) fn is(self, mutant: Mutant) -> bool {
         self.mutant == Some(mutant)
     }
 
-    /// No messenger has a defect.
+    /// Nothing has a defect.
     #[cfg(not(canary))]
     pub(super) const fn is(self, _: Mutant) -> bool {
         false

@@ -4,9 +4,40 @@
 //! What is absent: links, receives and work requests. The runtime posts what [`Messenger::peek`]
 //! gives and hands what arrives to [`Messenger::received`].
 
+mod acknowledge;
 mod canary;
+mod checksum;
+mod effects;
+mod half;
+#[cfg(test)]
+mod hand_tests;
+mod kind;
+mod machine;
 mod messenger;
+#[cfg(test)]
+mod plain;
+pub mod read_ring;
+pub mod read_slot;
+mod readers;
+#[cfg(test)]
+mod reading_tests;
+mod releases;
+pub mod ring;
+pub mod send_receive;
+mod shape;
+pub mod shared_ring;
+mod stand;
+mod window;
+pub mod write_slot;
 
 #[cfg(canary)]
 pub use canary::Mutant;
+pub use effects::{Effects, Name, Posting, Request};
+pub use half::{
+    Arrival, Completed, Content, Held, Offer, Own, OwnRegions, Payload, Peer, PeerRegions,
+    ReceiveHalf, Received, Refusal, SendHalf, Sending,
+};
+pub use kind::{Family, Kind, UnknownKind};
+pub use machine::{Receiver, Sender};
 pub use messenger::Messenger;
+pub use shape::{Acknowledge, BadShape, Plan, Shape, Signal};

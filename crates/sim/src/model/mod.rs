@@ -3,5 +3,7 @@ pub mod allocate;
 pub mod burial;
 pub mod channel;
 pub mod coherence;
+pub mod data_channel;
 pub mod lock;
 pub mod member;
+pub mod shared_ring;

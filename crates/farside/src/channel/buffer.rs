@@ -1,0 +1,92 @@
+//! Registered memory of a program, to send from and to receive into without copies.
+
+use super::drive::{region_id, register};
+use crate::{Error, ErrorCode};
+use farside_base::LocalSlice;
+use farside_fabric::{Fabric, Region};
+use std::sync::Arc;
+
+/// Registered memory. It is read and written by copies: a fabric may write to it meanwhile.
+///
+/// *Cost*: registering takes a system call or more; do it before the hot path.
+pub struct Buffer {
+    fabric: Arc<dyn Fabric>,
+    region: Region,
+}
+
+impl Buffer {
+    pub(super) fn new(fabric: &Arc<dyn Fabric>, bytes: u64) -> Result<Self, Error> {
+        let region = register(&**fabric, bytes)?;
+        Ok(Self { fabric: Arc::clone(fabric), region })
+    }
+
+    /// Bytes of it.
+    pub fn len(&self) -> usize {
+        self.region.arena.len()
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Copies bytes in.
+    ///
+    /// # Errors
+    /// `OutOfBounds`; nothing is copied then.
+    #[inline]
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+        self.region.arena.write(offset, bytes).map_err(|_| ErrorCode::OutOfBounds.into())
+    }
+
+    /// Copies bytes out.
+    ///
+    /// # Errors
+    /// `OutOfBounds`; nothing is copied then.
+    #[inline]
+    pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), Error> {
+        self.region.arena.read(offset, out).map_err(|_| ErrorCode::OutOfBounds.into())
+    }
+
+    /// A part of it, to be sent or received into.
+    ///
+    /// # Errors
+    /// `OutOfBounds`.
+    #[inline]
+    pub fn slice(&self, offset: u64, bytes: u32) -> Result<Slice, Error> {
+        match self.region.arena.at(offset, bytes as usize) {
+            Ok(_) => Ok(Slice(LocalSlice { region: region_id(&self.region), offset, bytes })),
+            Err(_) => Err(ErrorCode::OutOfBounds.into()),
+        }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // Requests that are under way fail; the fabric sees to it that none reaches the memory.
+        let _ = self.fabric.deregister(self.region.id);
+    }
+}
+
+impl std::fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Buffer({} B)", self.len())
+    }
+}
+
+/// A part of a [`Buffer`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(transparent)]
+pub struct Slice(pub(super) LocalSlice);
+
+impl Slice {
+    /// Bytes of it.
+    pub const fn len(&self) -> u32 {
+        self.0.bytes
+    }
+
+    /// Whether it has none.
+    pub const fn is_empty(&self) -> bool {
+        self.0.bytes == 0
+    }
+}

@@ -1,0 +1,758 @@
+//! The one loop of a channel: takes what has arrived, lets the halves step, and posts what they want.
+//! Halves of one kind and role, one for each peer or one for all, on one port.
+
+use super::hello::{Hello, Reply, Role, Tokens};
+use super::options::Options;
+use crate::{Error, ErrorCode};
+use farside_base::{
+    Completion, CompletionKind, CompletionStatus, LinkId, Memory, Receive, ReceiveQueueId,
+    RegionId, RemoteRegionId, Work, WorkFlags, WorkId,
+};
+use farside_fabric::{
+    Arena, Fabric, FabricError, LinkEvent, Port, PortSpec, Region, RegionSpec, Stop,
+};
+use farside_protocol::channel::{
+    self, Acknowledge, Arrival, Completed, Effects, Kind, Name, Own, OwnRegions, Peer, PeerRegions,
+    Plan, ReceiveHalf, SendHalf, Shape,
+};
+use farside_protocol::wire::Violation;
+use std::sync::Arc;
+
+/// Requests that are posted with one doorbell, at most.
+const BATCH: usize = 32;
+/// Completions that are taken at a time.
+const COMPLETIONS: usize = 64;
+/// Receives that a half may post for acknowledgements, for each peer.
+const ACKNOWLEDGEMENTS: usize = 8;
+
+/// What the loop asks of either half.
+pub(super) trait Half: Sized {
+    const ROLE: Role;
+    fn plan(kind: Kind, shape: &Shape) -> Plan;
+    fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self;
+    /// Whether one half serves all peers.
+    fn shares(kind: Kind) -> bool;
+    fn connected<M: Memory>(
+        &mut self,
+        peer: Peer,
+        regions: PeerRegions,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation>;
+    fn lost(&mut self, peer: Peer);
+    /// Whose words the last violation was found in, if the half knows.
+    fn accused(&self) -> Option<Peer>;
+    fn advance<M: Memory>(
+        &mut self,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation>;
+    fn completed<M: Memory>(
+        &mut self,
+        completed: Completed,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation>;
+    fn arrived<M: Memory>(
+        &mut self,
+        arrival: Arrival,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation>;
+}
+
+macro_rules! half {
+    ($half:ident, $face:ident, $role:ident, $shares:ident, $advance:expr, $accused:expr) => {
+        impl Half for channel::$half {
+            const ROLE: Role = Role::$role;
+
+            fn plan(kind: Kind, shape: &Shape) -> Plan {
+                Self::plan(kind, shape)
+            }
+
+            fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
+                Self::new(kind, shape, regions)
+            }
+
+            fn shares(kind: Kind) -> bool {
+                kind.$shares()
+            }
+
+            fn connected<M: Memory>(
+                &mut self,
+                peer: Peer,
+                regions: PeerRegions,
+                own: Own<'_, M>,
+                effects: &mut Effects,
+            ) -> Result<(), Violation> {
+                $face::connected(self, peer, regions, own, effects)
+            }
+
+            fn lost(&mut self, peer: Peer) {
+                $face::lost(self, peer);
+            }
+
+            fn accused(&self) -> Option<Peer> {
+                let accused: fn(&Self) -> Option<Peer> = $accused;
+                accused(self)
+            }
+
+            fn advance<M: Memory>(
+                &mut self,
+                own: Own<'_, M>,
+                effects: &mut Effects,
+            ) -> Result<(), Violation> {
+                let advance: fn(&mut Self, Own<'_, M>, &mut Effects) -> Result<(), Violation> =
+                    $advance;
+                advance(self, own, effects)
+            }
+
+            fn completed<M: Memory>(
+                &mut self,
+                completed: Completed,
+                own: Own<'_, M>,
+                effects: &mut Effects,
+            ) -> Result<(), Violation> {
+                $face::completed(self, completed, own, effects)
+            }
+
+            fn arrived<M: Memory>(
+                &mut self,
+                arrival: Arrival,
+                own: Own<'_, M>,
+                effects: &mut Effects,
+            ) -> Result<(), Violation> {
+                $face::arrived(self, arrival, own, effects)
+            }
+        }
+    };
+}
+
+half!(Sender, SendHalf, Sender, shares_sender, SendHalf::advance, |half| Some(SendHalf::accused(
+    half
+)));
+half!(Receiver, ReceiveHalf, Receiver, shares_receiver, |_, _, _| Ok(()), |_| None);
+
+/// A half with its memory and its peers.
+pub(super) struct Unit<H> {
+    pub(super) half: H,
+    buffer: Option<Region>,
+    bells: Region,
+    queue: ReceiveQueueId,
+    pub(super) effects: Effects,
+    /// By peer number: its link, while it is there.
+    links: Vec<Option<LinkId>>,
+    /// Tells it from others in the same place.
+    pub(super) life: u64,
+    /// Its peer is gone and nothing of it is wanted any more.
+    pub(super) spent: bool,
+}
+
+impl<H> Unit<H> {
+    /// Where messages are.
+    pub(super) fn buffer(&self) -> &Arena {
+        &self.buffer.as_ref().unwrap_or(&self.bells).arena
+    }
+
+    /// The half, its memory and its effects, apart.
+    #[inline]
+    pub(super) fn parts(&mut self) -> (&mut H, Own<'_, Arena>, &mut Effects) {
+        let bells = &self.bells.arena;
+        let buffer = self.buffer.as_ref().map_or(bells, |region| &region.arena);
+        (&mut self.half, Own { buffer, bells }, &mut self.effects)
+    }
+
+    fn tokens(&self) -> Tokens {
+        let buffer = self.buffer.as_ref().map(|region| region.token);
+        Tokens { buffer, bells: self.bells.token }
+    }
+
+    /// Bytes of registered memory.
+    fn registered_bytes(&self) -> u64 {
+        let buffer = self.buffer.as_ref().map_or(0, |region| region.token.bytes);
+        buffer + self.bells.token.bytes
+    }
+
+    pub(super) fn has_peers(&self) -> bool {
+        self.links.iter().any(Option::is_some)
+    }
+}
+
+/// Which half a link belongs to, and by which number that half knows the peer.
+#[derive(Clone, Copy)]
+struct Place {
+    unit: usize,
+    peer: Peer,
+    stage: Stage,
+    /// The connection that the link is one direction of.
+    connection: u64,
+}
+
+/// How far a link is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Being connected.
+    Coming,
+    Open,
+    /// Closed; what had arrived by then may still be polled.
+    Gone,
+}
+
+/// The loop and everything it drives.
+pub(super) struct Drive<H> {
+    fabric: Arc<dyn Fabric>,
+    pub(super) port: Box<dyn Port>,
+    pub(super) kind: Kind,
+    pub(super) shape: Shape,
+    listens: bool,
+    peers_max: usize,
+    pub(super) units: Vec<Unit<H>>,
+    /// By link number.
+    places: Vec<Option<Place>>,
+    completions: Box<[Completion; COMPLETIONS]>,
+    events: Vec<LinkEvent>,
+    /// Requests or receives wait for room in the port.
+    backlog: bool,
+    /// Peers that have been connected since the start.
+    connected: usize,
+    /// Halves that there have been.
+    lives: u64,
+    /// Places of links that were closed since everything was polled.
+    resting: Vec<(usize, Peer)>,
+    /// What went wrong with a peer, to be told once.
+    troubles: Vec<Error>,
+}
+
+impl<H: Half> Drive<H> {
+    /// Opens a port for the halves of a channel: listening at `name`, or connecting to it.
+    pub(super) fn open(
+        fabric: Arc<dyn Fabric>,
+        name: &str,
+        options: &Options,
+        listens: bool,
+        connection: u64,
+    ) -> Result<Self, Error> {
+        let has = fabric.capabilities();
+        let (kind, shape) = (options.kind, options.shape(&has));
+        shape.check(kind).map_err(|bad| Error::with(ErrorCode::BadConfiguration, bad.0))?;
+        kind.requirements(&shape).check(&has).map_err(|missing| {
+            let text = format!("{kind} needs `{}`, which {} lacks", missing.0, fabric.name());
+            Error::with(ErrorCode::FabricLacks, text)
+        })?;
+        let listen = listens.then(|| name.to_owned());
+        let port = fabric.open(&PortSpec { listen }).map_err(|error| control(&error))?;
+        let mut drive = Self {
+            fabric,
+            port,
+            kind,
+            shape,
+            listens,
+            peers_max: if listens { usize::from(options.peers.max(1)) } else { 1 },
+            units: Vec::new(),
+            places: Vec::new(),
+            completions: Box::new([Completion::BLANK; COMPLETIONS]),
+            events: Vec::new(),
+            backlog: false,
+            connected: 0,
+            lives: 0,
+            resting: Vec::new(),
+            troubles: Vec::new(),
+        };
+        if !listens || H::shares(kind) {
+            let unit = drive.new_unit()?;
+            drive.units.push(unit);
+        }
+        if !listens {
+            drive.connect(name, connection)?;
+        }
+        Ok(drive)
+    }
+
+    fn connect(&mut self, name: &str, connection: u64) -> Result<(), Error> {
+        let unit = &self.units[0];
+        let (kind, role, shape, tokens) = (self.kind, H::ROLE, self.shape, unit.tokens());
+        let hello = Hello { kind, role, connection, shape, tokens }.encode();
+        let link = self.port.connect(name, &hello, unit.queue).map_err(|error| control(&error))?;
+        self.place(link, 0, Peer::ONLY, connection);
+        Ok(())
+    }
+
+    /// Peers that a half of this drive may have.
+    fn peers_of_unit(&self) -> usize {
+        if self.listens && H::shares(self.kind) { usize::from(self.shape.peers_max) } else { 1 }
+    }
+
+    fn new_unit(&mut self) -> Result<Unit<H>, Error> {
+        let plan = H::plan(self.kind, &self.shape);
+        let register = |bytes, access, kind| {
+            let spec = RegionSpec { bytes, access, kind };
+            self.fabric.register(&spec).map_err(|error| control(&error))
+        };
+        let buffer = match plan.buffer_bytes {
+            0 => None,
+            bytes => Some(register(bytes, plan.buffer_access, plan.buffer_kind)?),
+        };
+        let bells = match register(plan.bells_bytes, plan.bells_access, plan.bells_kind) {
+            Ok(bells) => bells,
+            Err(error) => {
+                self.deregister(buffer.as_ref());
+                return Err(error);
+            }
+        };
+        let peers = self.peers_of_unit();
+        let back =
+            if self.shape.acknowledge == Acknowledge::Message { ACKNOWLEDGEMENTS } else { 0 };
+        let depth = plan.receives as usize + back * peers;
+        let queue = match self.port.create_receive_queue(depth.max(1)) {
+            Ok(queue) => queue,
+            Err(error) => {
+                self.deregister(buffer.as_ref());
+                self.deregister(Some(&bells));
+                return Err(control(&error));
+            }
+        };
+        let regions = OwnRegions {
+            buffer: buffer.as_ref().map_or(bells.id, |region| region.id),
+            bells: bells.id,
+        };
+        self.lives += 1;
+        Ok(Unit {
+            half: H::new(self.kind, &self.shape, regions),
+            buffer,
+            bells,
+            queue,
+            effects: Effects::new(),
+            links: vec![None; peers],
+            life: self.lives,
+            spent: false,
+        })
+    }
+
+    fn deregister(&self, region: Option<&Region>) {
+        if let Some(region) = region {
+            // Whatever the fabric says, nobody here uses it any more.
+            let _ = self.fabric.deregister(region.id);
+        }
+    }
+
+    fn place(&mut self, link: LinkId, unit: usize, peer: Peer, connection: u64) {
+        let at = link.0 as usize;
+        if self.places.len() <= at {
+            self.places.resize(at + 1, None);
+        }
+        self.places[at] = Some(Place { unit, peer, stage: Stage::Coming, connection });
+    }
+
+    /// Takes what has arrived, lets every half look around, and posts what they want.
+    pub(super) fn turn(&mut self) {
+        loop {
+            let count = self.port.poll(&mut self.completions[..]);
+            for at in 0..count {
+                let completion = self.completions[at];
+                self.land(&completion);
+            }
+            if count < COMPLETIONS {
+                break;
+            }
+        }
+        // Everything of links closed before has been polled now: their places serve again.
+        self.resting.clear();
+        self.port.link_events(&mut self.events);
+        if !self.events.is_empty() {
+            for event in std::mem::take(&mut self.events) {
+                self.link_event(event);
+            }
+        }
+        for at in 0..self.units.len() {
+            self.step(at, None, |half, own, effects| half.advance(own, effects));
+            self.post(at);
+        }
+    }
+
+    /// Lets a half step; a violation costs the peer its link.
+    fn step(
+        &mut self,
+        at: usize,
+        link: Option<LinkId>,
+        step: impl FnOnce(&mut H, Own<'_, Arena>, &mut Effects) -> Result<(), Violation>,
+    ) {
+        let Some(unit) = self.units.get_mut(at) else {
+            return;
+        };
+        let (half, own, effects) = unit.parts();
+        if let Err(violation) = step(half, own, effects) {
+            self.violated(at, link, violation);
+        }
+    }
+
+    /// Closes the link of a peer that broke the protocol; without a link, those of all peers of the
+    /// half, since nobody knows which of them it was.
+    pub(super) fn violated(&mut self, at: usize, link: Option<LinkId>, violation: Violation) {
+        self.troubles.push(Error::with(ErrorCode::ProtocolViolation, violation.0));
+        match link {
+            Some(link) => self.lose(link),
+            None => {
+                let Some(unit) = self.units.get(at) else {
+                    return;
+                };
+                let accused = unit.half.accused().map(|peer| usize::from(peer.0));
+                let links = unit.links.iter().enumerate();
+                let links =
+                    links.filter(|(peer, _)| accused.is_none_or(|accused| accused == *peer));
+                let links: Vec<LinkId> = links.filter_map(|(_, link)| *link).collect();
+                for link in links {
+                    self.lose(link);
+                }
+            }
+        }
+    }
+
+    fn land(&mut self, completion: &Completion) {
+        let link = completion.link;
+        let Some(Some(place)) = self.places.get(link.0 as usize).copied() else {
+            return;
+        };
+        let Place { unit, peer, stage, .. } = place;
+        let received =
+            matches!(completion.kind, CompletionKind::Receive | CompletionKind::ReceiveImmediate);
+        // What had arrived from a peer that is gone is a message still, and where peers share their
+        // receives it has taken one of the others'.
+        let wanted = match stage {
+            Stage::Coming => false,
+            Stage::Open => true,
+            Stage::Gone => received && completion.status == CompletionStatus::Success,
+        };
+        if !wanted {
+            return;
+        }
+        if completion.status != CompletionStatus::Success {
+            // The first failure of a link tells the cause; the link is over with it.
+            let text = format!("{:?}", completion.status);
+            if !matches!(completion.status, CompletionStatus::PeerLost | CompletionStatus::Flushed)
+            {
+                self.troubles.push(Error::with(ErrorCode::PeerLost, text));
+            }
+            self.lose(link);
+            return;
+        }
+        let name = Name(completion.id.0 as u32);
+        match received {
+            true => {
+                let (bytes, immediate) = (completion.bytes, completion.immediate);
+                let arrival = Arrival { peer, name, bytes, immediate };
+                self.step(unit, Some(link), |half, own, effects| {
+                    half.arrived(arrival, own, effects)
+                });
+            }
+            false => {
+                let completed = Completed { peer, name };
+                self.step(unit, Some(link), |half, own, effects| {
+                    half.completed(completed, own, effects)
+                });
+            }
+        }
+    }
+
+    fn link_event(&mut self, event: LinkEvent) {
+        match event {
+            LinkEvent::Requested { link, hello } => {
+                if let Err(reason) = self.requested(link, &hello) {
+                    let _ = self.port.refuse(link, reason.as_bytes());
+                }
+            }
+            LinkEvent::Connected { link, reply } => match Reply::decode(&reply) {
+                Some(Reply { tokens, number }) => self.join(link, &tokens, number),
+                None => {
+                    let text = "the reply is no reply of a channel";
+                    self.troubles.push(Error::with(ErrorCode::ProtocolViolation, text));
+                    self.lose(link);
+                }
+            },
+            LinkEvent::Refused { link, reason } => {
+                let text = String::from_utf8_lossy(&reason).into_owned();
+                self.troubles.push(Error::with(ErrorCode::ChannelMismatch, text));
+                self.lose(link);
+            }
+            LinkEvent::Lost { link } => self.lose(link),
+            _ => {}
+        }
+    }
+
+    /// Accepts a connector, or says why not.
+    fn requested(&mut self, link: LinkId, hello: &[u8]) -> Result<(), String> {
+        let hello = Hello::decode(hello)?;
+        if hello.kind != self.kind {
+            return Err(format!("the other end is a {}, this one a {}", self.kind, hello.kind));
+        }
+        if hello.role == H::ROLE {
+            return Err("both ends have the same direction".to_owned());
+        }
+        if hello.shape != self.shape {
+            return Err(format!("other measures: there {:?}, here {:?}", self.shape, hello.shape));
+        }
+        if self.open_links() >= self.peers_max {
+            return Err(format!("the other end has its {} peers", self.peers_max));
+        }
+        let (unit, peer) = self.seat().map_err(|error| error.to_string())?;
+        self.place(link, unit, peer, hello.connection);
+        let (tokens, queue) = (self.units[unit].tokens(), self.units[unit].queue);
+        let reply = Reply { tokens, number: peer }.encode();
+        match self.port.accept(link, &reply, queue) {
+            Ok(()) => self.join(link, &hello.tokens, Peer::ONLY),
+            Err(_) => self.lose(link),
+        }
+        Ok(())
+    }
+
+    /// A half and a number for a new peer.
+    fn seat(&mut self) -> Result<(usize, Peer), Error> {
+        if !H::shares(self.kind) {
+            let fresh = self.new_unit()?;
+            let spent = self.units.iter().position(|unit| unit.spent);
+            let at = spent.unwrap_or(self.units.len());
+            match self.units.get_mut(at) {
+                Some(place) => {
+                    let old = std::mem::replace(place, fresh);
+                    self.deregister(old.buffer.as_ref());
+                    self.deregister(Some(&old.bells));
+                }
+                None => self.units.push(fresh),
+            }
+            return Ok((at, Peer::ONLY));
+        }
+        let mut seats = self.units[0].links.iter().enumerate();
+        let free = seats
+            .find(|(at, link)| link.is_none() && !self.resting.contains(&(0, Peer(*at as u16))));
+        let free = free.map(|(at, _)| at);
+        let free = free.ok_or_else(|| Error::with(ErrorCode::PeerLost, "no place for a peer"))?;
+        Ok((0, Peer(free as u16)))
+    }
+
+    /// The peer's regions are known, and the number by which it knows this end: the half may begin.
+    fn join(&mut self, link: LinkId, tokens: &Tokens, number: Peer) {
+        let Some(Some(place)) = self.places.get(link.0 as usize).copied() else {
+            return;
+        };
+        let import =
+            |port: &mut dyn Port| -> Result<(RemoteRegionId, RemoteRegionId), FabricError> {
+                let bells = port.import(link, &tokens.bells)?;
+                let buffer = match &tokens.buffer {
+                    Some(token) => port.import(link, token)?,
+                    None => bells,
+                };
+                Ok((buffer, bells))
+            };
+        match import(&mut *self.port) {
+            Ok((buffer, bells)) => {
+                if let Some(Some(place)) = self.places.get_mut(link.0 as usize) {
+                    place.stage = Stage::Open;
+                }
+                self.units[place.unit].links[usize::from(place.peer.0)] = Some(link);
+                self.connected += 1;
+                let regions = PeerRegions { buffer, bells, number };
+                self.step(place.unit, Some(link), |half, own, effects| {
+                    half.connected(place.peer, regions, own, effects)
+                });
+                self.post(place.unit);
+            }
+            Err(error) => {
+                self.troubles.push(control(&error));
+                self.lose(link);
+            }
+        }
+    }
+
+    /// A link is over: nothing of it reaches memory any more, and then the half hears of it.
+    fn lose(&mut self, link: LinkId) {
+        self.port.close(link);
+        let Some(Some(place)) = self.places.get_mut(link.0 as usize) else {
+            return;
+        };
+        if std::mem::replace(&mut place.stage, Stage::Gone) == Stage::Gone {
+            return;
+        }
+        let place = *place;
+        self.resting.push((place.unit, place.peer));
+        let Some(unit) = self.units.get_mut(place.unit) else {
+            return;
+        };
+        if let Some(seat) = unit.links.get_mut(usize::from(place.peer.0)) {
+            *seat = None;
+        }
+        unit.half.lost(place.peer);
+        unit.spent = H::ROLE == Role::Sender && !H::shares(self.kind);
+    }
+
+    fn open_links(&self) -> usize {
+        self.places.iter().flatten().filter(|place| place.stage != Stage::Gone).count()
+    }
+
+    pub(super) fn peers(&self) -> usize {
+        self.places.iter().flatten().filter(|place| place.stage == Stage::Open).count()
+    }
+
+    /// The connection that the peer of this number of a half belongs to.
+    pub(super) fn connection(&self, unit: usize, peer: Peer) -> Option<u64> {
+        let mut places = self.places.iter().flatten();
+        let found = places
+            .find(|place| place.stage == Stage::Open && place.unit == unit && place.peer == peer);
+        found.map(|place| place.connection)
+    }
+
+    /// The half whose peer belongs to this connection.
+    pub(super) fn unit_of(&self, connection: u64) -> Option<usize> {
+        let mut places = self.places.iter().flatten();
+        let found =
+            places.find(|place| place.stage == Stage::Open && place.connection == connection);
+        found.map(|place| place.unit)
+    }
+
+    /// Whether there was a peer and there is none any more.
+    pub(super) fn is_lost(&self) -> bool {
+        self.open_links() == 0 && (self.connected > 0 || !self.listens)
+    }
+
+    pub(super) fn trouble(&mut self) -> Option<Error> {
+        if self.troubles.is_empty() { None } else { Some(self.troubles.remove(0)) }
+    }
+
+    /// Bytes of registered memory, all halves together.
+    pub(super) fn registered_bytes(&self) -> u64 {
+        self.units.iter().map(Unit::registered_bytes).sum()
+    }
+
+    pub(super) fn path(&self) -> Vec<String> {
+        let links = self.units.iter().flat_map(|unit| unit.links.iter().flatten());
+        links.map(|link| self.port.path(*link)).collect()
+    }
+
+    pub(super) fn fabric(&self) -> &Arc<dyn Fabric> {
+        &self.fabric
+    }
+
+    /// Posts what a half wants, as far as the port takes it; the rest waits for the next turn.
+    #[inline]
+    pub(super) fn post(&mut self, at: usize) {
+        let Some(unit) = self.units.get_mut(at) else {
+            return;
+        };
+        if unit.effects.is_empty() {
+            return;
+        }
+        if !unit.effects.postings().is_empty() {
+            post_receives(&mut *self.port, unit);
+        }
+        self.backlog = !post_requests(&mut *self.port, unit);
+    }
+
+    /// Whether requests wait for room in the port: then nothing more should be sent.
+    #[inline]
+    pub(super) const fn has_backlog(&self) -> bool {
+        self.backlog
+    }
+}
+
+impl<H> Drop for Drive<H> {
+    fn drop(&mut self) {
+        for place in 0..self.places.len() {
+            self.port.close(LinkId(place as u32));
+        }
+        for unit in &self.units {
+            for region in unit.buffer.iter().chain([&unit.bells]) {
+                let _ = self.fabric.deregister(region.id);
+            }
+        }
+    }
+}
+
+fn post_receives<H>(port: &mut dyn Port, unit: &mut Unit<H>) {
+    let queue = unit.queue;
+    for posting in unit.effects.postings() {
+        let id = WorkId(u64::from(posting.name.0));
+        let receive = Receive { id, queue, into: posting.into };
+        // The queue was made as deep as the plan says, so there is room.
+        let posted = port.post_receives(&[receive]);
+        debug_assert!(posted.stop.is_none(), "{posted:?}");
+    }
+    unit.effects.receives_posted();
+}
+
+/// Whether everything was posted.
+#[inline]
+fn post_requests<H>(port: &mut dyn Port, unit: &mut Unit<H>) -> bool {
+    while !unit.effects.requests().is_empty() {
+        let (done, stopped) = post_some(port, unit);
+        unit.effects.posted(done);
+        if stopped {
+            return false;
+        }
+    }
+    true
+}
+
+/// Posts the first requests with one doorbell; how many are over with, and whether to stop.
+#[inline]
+fn post_some<H>(port: &mut dyn Port, unit: &Unit<H>) -> (usize, bool) {
+    let requests = unit.effects.requests();
+    let work = |at: usize| -> Option<Work<'_>> {
+        let request = &requests[at.min(requests.len() - 1)];
+        let link = unit.links.get(usize::from(request.peer.0)).copied().flatten()?;
+        Some(Work {
+            id: WorkId(u64::from(request.name.0)),
+            link,
+            flags: WorkFlags { signalled: request.signalled, fence: request.fence },
+            operation: unit.effects.operation(request),
+        })
+    };
+    let Some(first) = work(0) else {
+        return (1, false); // to a peer that is gone
+    };
+    let posted = if requests.len() == 1 {
+        port.post(&[first])
+    } else {
+        // Up to the first request to a peer that is gone, which the next call forgets.
+        let living = (1..requests.len().min(BATCH)).find(|at| work(*at).is_none());
+        let count = living.unwrap_or(requests.len().min(BATCH));
+        let batch: [Work<'_>; BATCH] =
+            std::array::from_fn(|at| if at < count { work(at).unwrap_or(first) } else { first });
+        port.post(&batch[..count])
+    };
+    match posted.stop {
+        None => (posted.accepted, false),
+        // What the fabric cannot take at all will be taken never: the link is broken by it.
+        Some(Stop::Invalid(why)) => {
+            debug_assert!(false, "a half wants what the fabric forbids: {why}");
+            (posted.accepted + 1, false)
+        }
+        Some(_) => (posted.accepted, true),
+    }
+}
+
+/// An error of the control side, in terms of the table.
+pub(super) fn control(error: &FabricError) -> Error {
+    let code = match error {
+        FabricError::Lacks(_) => ErrorCode::FabricLacks,
+        FabricError::AddressInUse(_) => ErrorCode::AddressTaken,
+        FabricError::NobodyThere(_) => ErrorCode::NobodyListens,
+        FabricError::NotPermitted(_) => ErrorCode::NotPermitted,
+        FabricError::PeerLost | FabricError::Unknown(_) => ErrorCode::PeerLost,
+        FabricError::Limit(_) => ErrorCode::BadConfiguration,
+        _ => ErrorCode::System,
+    };
+    Error::with(code, error.to_string())
+}
+
+/// A region of a user's own, for slices to send from and to receive into.
+pub(super) fn register(fabric: &dyn Fabric, bytes: u64) -> Result<Region, Error> {
+    let spec = RegionSpec {
+        bytes,
+        access: farside_base::Access::NONE,
+        kind: farside_base::RegionKind::Memory,
+    };
+    fabric.register(&spec).map_err(|error| control(&error))
+}
+
+/// The number of a region, for slices.
+pub(super) const fn region_id(region: &Region) -> RegionId {
+    region.id
+}

@@ -1,0 +1,427 @@
+//! The receiving end of a channel.
+
+use super::awaiting::Ringer;
+use super::buffer::{Buffer, Slice};
+use super::drive::Drive;
+use super::options::Options;
+use super::wait::Patience;
+use crate::{Error, ErrorCode};
+use farside_fabric::{Arena, Fabric, Port};
+use farside_protocol::channel::{
+    self as machine, Content, Held, Kind, ReceiveHalf, Refusal, Shape, Signal,
+};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A look at the port, for losses and completions, for each so many looks at bells in vain.
+const LOOKS_PER_TURN: u32 = 64;
+
+/// A message that has arrived and lies in the channel's memory until it is
+/// [released](Receiver::release).
+#[derive(Debug)]
+#[must_use = "its memory is given back by Receiver::release"]
+pub struct Message {
+    unit: usize,
+    life: u64,
+    peer: u16,
+    held: Held,
+    content: Content,
+    arena: Arena,
+}
+
+impl Message {
+    /// Bytes of it.
+    #[inline]
+    pub const fn len(&self) -> usize {
+        match self.content {
+            Content::Buffer { bytes, .. } => bytes as usize,
+            Content::Integer(_) => 4,
+        }
+    }
+
+    /// Whether it has none.
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Which of the senders sent it: they are numbered as they connected, and numbers of those that
+    /// are gone are given again.
+    pub const fn from(&self) -> usize {
+        if self.peer == 0 { self.unit } else { self.peer as usize }
+    }
+
+    /// Where it lies in the channel's buffer; an integer lies nowhere.
+    pub const fn place(&self) -> Option<u64> {
+        match self.content {
+            Content::Buffer { offset, .. } => Some(offset),
+            Content::Integer(_) => None,
+        }
+    }
+
+    /// Copies a part of it out.
+    ///
+    /// # Errors
+    /// `OutOfBounds` when that passes its end; nothing is copied then.
+    #[inline]
+    pub fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), Error> {
+        let fits = offset.checked_add(out.len()).is_some_and(|end| end <= self.len());
+        if !fits {
+            return Err(ErrorCode::OutOfBounds.into());
+        }
+        match self.content {
+            Content::Buffer { offset: start, .. } => {
+                let read = self.arena.read(start + offset as u64, out);
+                read.map_err(|_| ErrorCode::OutOfBounds.into())
+            }
+            Content::Integer(integer) => {
+                let bytes = integer.to_le_bytes();
+                out.copy_from_slice(bytes.get(offset..offset + out.len()).unwrap_or_default());
+                Ok(())
+            }
+        }
+    }
+
+    /// A copy of it.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut out = vec![0; self.len()];
+        let read = self.read(0, &mut out);
+        debug_assert!(read.is_ok(), "a message lies in its memory");
+        out
+    }
+}
+
+/// A message that can be fetched to where the receiver likes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Offer {
+    unit: usize,
+    life: u64,
+    held: Held,
+    bytes_max: u32,
+}
+
+impl Offer {
+    /// Most bytes that it has.
+    pub const fn bytes_max(&self) -> u32 {
+        self.bytes_max
+    }
+}
+
+/// The receiving end of a channel: of one sender, or of all that connected (N:1).
+///
+/// *Order.* Messages of one sender come in the order of sending, but for channels that say
+/// otherwise; those of different senders in any. *Threads.* Used by one thread at a time; nothing
+/// happens but in its calls.
+pub struct Receiver {
+    drive: Drive<machine::Receiver>,
+    /// The half that is looked at first.
+    next: usize,
+    looks: u32,
+    /// Wakes the task that awaits; made when one does for the first time.
+    ringer: Option<Ringer>,
+}
+
+impl Receiver {
+    /// Listens at `name` for senders, at most [`Options::peers`].
+    ///
+    /// # Errors
+    /// `FabricLacks` names what the channel needs and the fabric has not; `BadConfiguration` names
+    /// the bound that the options break; `AddressTaken`; `System`.
+    pub fn listen(fabric: Arc<dyn Fabric>, name: &str, options: &Options) -> Result<Self, Error> {
+        Self::open(fabric, name, options, true, 0)
+    }
+
+    /// Connects to the sender that listens at `name`.
+    ///
+    /// # Errors
+    /// As [`Self::listen`]; `NobodyListens`. That the other end is another channel shows at the
+    /// first call afterwards, as `ChannelMismatch`.
+    pub fn connect(fabric: Arc<dyn Fabric>, name: &str, options: &Options) -> Result<Self, Error> {
+        Self::open(fabric, name, options, false, 0)
+    }
+
+    /// Opens the end of a connection, or of a channel alone.
+    pub(super) fn open(
+        fabric: Arc<dyn Fabric>,
+        name: &str,
+        options: &Options,
+        listens: bool,
+        connection: u64,
+    ) -> Result<Self, Error> {
+        let drive = Drive::open(fabric, name, options, listens, connection)?;
+        Ok(Self { drive, next: 0, looks: 0, ringer: None })
+    }
+
+    /// The next message, if one is here.
+    ///
+    /// *Cost*: where messages are written to this end, a look at one word for each sender when
+    /// nothing is here. Never blocks, allocates or calls the kernel.
+    ///
+    /// # Errors
+    /// `PeerLost` when the only sender is gone and everything of it was received (an end that
+    /// listens goes on with the next one); `ProtocolViolation` when a peer broke the protocol: it is
+    /// cut off, the others are not; `ChannelMismatch`.
+    #[inline]
+    pub fn poll(&mut self) -> Result<Option<Message>, Error> {
+        if !self.arrives_by_completion() {
+            if let Some(message) = self.look()? {
+                return Ok(Some(message));
+            }
+            self.looks += 1;
+            if self.looks < LOOKS_PER_TURN && !self.drive.kind.receiver_names_destination() {
+                return Ok(None);
+            }
+        }
+        self.looks = 0;
+        self.drive.turn();
+        match self.look()? {
+            Some(message) => Ok(Some(message)),
+            None => self.nothing(),
+        }
+    }
+
+    /// Whether messages show in the port before they show in memory.
+    pub(super) fn arrives_by_completion(&self) -> bool {
+        can_sleep(self.drive.kind, &self.drive.shape)
+    }
+
+    #[cold]
+    fn nothing(&mut self) -> Result<Option<Message>, Error> {
+        if let Some(error) = self.drive.trouble() {
+            return Err(error);
+        }
+        let lost = self.drive.is_lost();
+        for unit in &mut self.drive.units {
+            unit.spent |= !self.drive.kind.shares_receiver() && !unit.has_peers();
+        }
+        if lost { Err(ErrorCode::PeerLost.into()) } else { Ok(None) }
+    }
+
+    /// Asks each half once, beginning behind the one that had the last message.
+    #[inline]
+    fn look(&mut self) -> Result<Option<Message>, Error> {
+        let count = self.drive.units.len();
+        for step in 0..count {
+            let at =
+                if self.next + step < count { self.next + step } else { self.next + step - count };
+            let Some(unit) = self.drive.units.get_mut(at) else {
+                continue;
+            };
+            let life = unit.life;
+            let (half, own, effects) = unit.parts();
+            let received = match half.receive(own, effects) {
+                Ok(received) => received,
+                Err(violation) => {
+                    self.drive.violated(at, None, violation);
+                    continue;
+                }
+            };
+            if !unit.effects.is_empty() {
+                self.drive.post(at);
+            }
+            if let Some(machine::Received { held, peer, content }) = received {
+                self.next = if at + 1 < count { at + 1 } else { 0 };
+                let arena = self.drive.units[at].buffer().clone();
+                let message = Message { unit: at, life, peer: peer.0, held, content, arena };
+                return Ok(Some(message));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Gives the memory of a message back to its sender, in any order.
+    #[inline]
+    pub fn release(&mut self, message: Message) {
+        let Some(unit) = self.drive.units.get_mut(message.unit) else {
+            return;
+        };
+        if unit.life != message.life {
+            return; // of a sender that is gone, whose memory went with it
+        }
+        let (half, own, effects) = unit.parts();
+        let released = half.release(message.held, own, effects);
+        debug_assert!(released.is_ok(), "a message is released once, since this takes it");
+        if !unit.effects.is_empty() {
+            self.drive.post(message.unit);
+        }
+    }
+
+    /// Tells the senders now what has been released, instead of when it is much.
+    pub fn acknowledge(&mut self) {
+        for at in 0..self.drive.units.len() {
+            let (half, own, effects) = self.drive.units[at].parts();
+            half.acknowledge(own, effects);
+            self.drive.post(at);
+        }
+    }
+
+    /// A message that can be fetched to where the caller likes; of channels whose receiver fetches.
+    ///
+    /// # Errors
+    /// As [`Self::poll`].
+    pub fn offer(&mut self) -> Result<Option<Offer>, Error> {
+        self.drive.turn();
+        for at in 0..self.drive.units.len() {
+            let life = self.drive.units[at].life;
+            let (half, own, effects) = self.drive.units[at].parts();
+            let offered = match half.offer(own, effects) {
+                Ok(offered) => offered,
+                Err(violation) => {
+                    self.drive.violated(at, None, violation);
+                    continue;
+                }
+            };
+            self.drive.post(at);
+            if let Some(machine::Offer { held, bytes_max, .. }) = offered {
+                return Ok(Some(Offer { unit: at, life, held, bytes_max }));
+            }
+        }
+        self.nothing().map(|_| None)
+    }
+
+    /// Fetches an offered message into `into`, which is to be left alone until
+    /// [`Self::fetched`].
+    ///
+    /// # Errors
+    /// `TooLarge` when it does not fit; `NotHeld` when it was fetched before; `BadForm` when the
+    /// channel cannot reach that memory.
+    pub fn receive_into(&mut self, offer: Offer, into: Slice) -> Result<(), Error> {
+        let Some(unit) =
+            self.drive.units.get_mut(offer.unit).filter(|unit| unit.life == offer.life)
+        else {
+            return Err(ErrorCode::PeerLost.into());
+        };
+        let (half, own, effects) = unit.parts();
+        let result = half.receive_into(offer.held, into.0, own, effects);
+        self.drive.post(offer.unit);
+        result.map_err(|refusal| match refusal {
+            Refusal::TooLong { .. } => {
+                let text = format!("the message may have {} bytes", offer.bytes_max);
+                Error::with(ErrorCode::TooLarge, text)
+            }
+            Refusal::Form(form) => Error::with(ErrorCode::BadForm, form),
+            Refusal::Lost | Refusal::NotConnected => ErrorCode::PeerLost.into(),
+            Refusal::Full | Refusal::NoSuch(_) => ErrorCode::NotHeld.into(),
+        })
+    }
+
+    /// Bytes of a message that is being fetched, once it is there. Its memory at the sender is given
+    /// back with this.
+    ///
+    /// # Errors
+    /// As [`Self::poll`].
+    pub fn fetched(&mut self, offer: Offer) -> Result<Option<u32>, Error> {
+        self.drive.turn();
+        let Some(unit) =
+            self.drive.units.get_mut(offer.unit).filter(|unit| unit.life == offer.life)
+        else {
+            return Err(ErrorCode::PeerLost.into());
+        };
+        let (half, own, effects) = unit.parts();
+        let fetched = half.fetched(offer.held, own, effects);
+        self.drive.post(offer.unit);
+        match fetched {
+            Some(bytes) => Ok(Some(bytes)),
+            None => self.nothing().map(|_| None),
+        }
+    }
+
+    /// Waits for the next message.
+    ///
+    /// *Blocks*: spins at first. Then a channel whose messages come with events sleeps until one
+    /// comes ([`can_sleep`]); any other naps between looks.
+    ///
+    /// # Errors
+    /// As [`Self::poll`]; `TimedOut`.
+    pub fn receive(&mut self, timeout: Duration) -> Result<Message, Error> {
+        let mut patience = Patience::new(timeout);
+        loop {
+            if let Some(message) = self.poll()? {
+                return Ok(message);
+            }
+            if self.arrives_by_completion() {
+                patience.wait_for_event(&mut *self.drive.port, None)?;
+            } else {
+                patience.wait()?;
+            }
+        }
+    }
+
+    /// The connection that a message came by, while its sender is there.
+    pub(super) fn connection(&self, message: &Message) -> Option<u64> {
+        self.drive.connection(message.unit, machine::Peer(message.peer))
+    }
+
+    pub(super) fn peers_now(&self) -> usize {
+        self.drive.peers()
+    }
+
+    /// Whether a sender of this connection is there.
+    pub(super) fn knows(&self, connection: u64) -> bool {
+        self.drive.unit_of(connection).is_some()
+    }
+
+    pub(super) const fn ringer(&self) -> Option<&Ringer> {
+        self.ringer.as_ref()
+    }
+
+    pub(super) fn set_ringer(&mut self, ringer: Ringer) {
+        self.ringer = Some(ringer);
+    }
+
+    pub(super) fn port(&mut self) -> &mut dyn Port {
+        &mut *self.drive.port
+    }
+
+    /// Registered memory to receive into.
+    ///
+    /// # Errors
+    /// `System` when it cannot be had.
+    pub fn register(&self, bytes: u64) -> Result<Buffer, Error> {
+        Buffer::new(self.drive.fabric(), bytes)
+    }
+
+    /// Senders that are connected.
+    pub fn peers(&mut self) -> usize {
+        self.drive.turn();
+        self.drive.peers()
+    }
+
+    /// Which channel.
+    pub const fn kind(&self) -> Kind {
+        self.drive.kind
+    }
+
+    /// Bytes of memory that this end has registered, for all its peers.
+    pub fn registered_bytes(&self) -> u64 {
+        self.drive.registered_bytes()
+    }
+
+    /// Which path each link uses and why, for people.
+    pub fn path(&self) -> Vec<String> {
+        self.drive.path()
+    }
+}
+
+/// Whether a receiver of this channel can sleep until a message comes (001 Table 2, "blocking").
+pub const fn can_sleep(kind: Kind, shape: &Shape) -> bool {
+    match kind {
+        Kind::Send
+        | Kind::SendShared
+        | Kind::SendBufferless
+        | Kind::WriteSlotImmediate
+        | Kind::RingImmediate
+        | Kind::SharedRingImmediate => true,
+        Kind::WriteSlotDetached
+        | Kind::WriteSlotReserved
+        | Kind::ReadSlotNotify
+        | Kind::ReadSlotIndirect
+        | Kind::ReadRingNotify => matches!(shape.signal, Signal::Message),
+        _ => false,
+    }
+}
+
+impl std::fmt::Debug for Receiver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Receiver({}, {} peers)", self.drive.kind, self.drive.peers())
+    }
+}

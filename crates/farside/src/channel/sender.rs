@@ -1,0 +1,527 @@
+//! The sending end of a channel.
+
+use super::buffer::{Buffer, Slice};
+use super::drive::Drive;
+use super::options::Options;
+use super::staging::Staging;
+use super::wait::Patience;
+use crate::{Error, ErrorCode};
+use farside_base::LocalSlice;
+use farside_fabric::{Arena, Fabric};
+use farside_protocol::channel::{self as machine, Kind, Payload, Refusal, SendHalf, Sending};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What became of a message that was to be sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Sent {
+    /// The channel has it.
+    Taken(Ticket),
+    /// No room until the receiver has released more, or nobody is connected yet: nothing happened;
+    /// try again later.
+    Full,
+}
+
+/// A message that the channel has, until its source is free again.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Ticket {
+    peer: usize,
+    life: u64,
+    sending: Sending,
+}
+
+/// Memory of a channel, lent for one message.
+#[derive(Debug)]
+pub struct Loan {
+    arena: Arena,
+    slice: LocalSlice,
+}
+
+impl Loan {
+    /// Bytes of it.
+    pub const fn len(&self) -> u32 {
+        self.slice.bytes
+    }
+
+    /// Whether it has none.
+    pub const fn is_empty(&self) -> bool {
+        self.slice.bytes == 0
+    }
+
+    /// Copies bytes in.
+    ///
+    /// # Errors
+    /// `OutOfBounds` when they pass its end; nothing is copied then.
+    #[inline]
+    pub fn write(&self, offset: u32, bytes: &[u8]) -> Result<(), Error> {
+        if u64::from(offset) + bytes.len() as u64 > u64::from(self.slice.bytes) {
+            return Err(ErrorCode::OutOfBounds.into());
+        }
+        let written = self.arena.write(self.slice.offset + u64::from(offset), bytes);
+        written.map_err(|_| ErrorCode::OutOfBounds.into())
+    }
+}
+
+/// The sending end of a channel: to one receiver, or to all receivers that connected (1:N).
+///
+/// *Order.* Messages are received in the order of sending, but for channels that say otherwise.
+/// *Threads.* Used by one thread at a time; nothing happens but in its calls.
+pub struct Sender {
+    drive: Drive<machine::Sender>,
+    staging: Option<Staging>,
+}
+
+impl Sender {
+    /// Listens at `name` for receivers; a message goes to all that have connected.
+    ///
+    /// # Errors
+    /// `FabricLacks` names what the channel needs and the fabric has not; `BadConfiguration` names
+    /// the bound that the options break; `AddressTaken`; `System`.
+    pub fn listen(fabric: Arc<dyn Fabric>, name: &str, options: &Options) -> Result<Self, Error> {
+        Self::open(fabric, name, options, true, 0)
+    }
+
+    /// Connects to the receiver that listens at `name`. Until it has answered, the channel is full.
+    ///
+    /// # Errors
+    /// As [`Self::listen`]; `NobodyListens`. That the other end is another channel shows at the
+    /// first call afterwards, as `ChannelMismatch`.
+    pub fn connect(fabric: Arc<dyn Fabric>, name: &str, options: &Options) -> Result<Self, Error> {
+        Self::open(fabric, name, options, false, 0)
+    }
+
+    /// Opens the end of a connection, or of a channel alone.
+    pub(super) fn open(
+        fabric: Arc<dyn Fabric>,
+        name: &str,
+        options: &Options,
+        listens: bool,
+        connection: u64,
+    ) -> Result<Self, Error> {
+        let has = fabric.capabilities();
+        let drive = Drive::open(fabric, name, options, listens, connection)?;
+        let largest = drive.shape.message_bytes_max + 24;
+        let staging = if largest <= has.inline_bytes_max || drive.kind.stages() {
+            None
+        } else {
+            Some(Staging::new(drive.fabric(), drive.shape.message_bytes_max)?)
+        };
+        Ok(Self { drive, staging })
+    }
+
+    /// Registered memory to send from without copies.
+    ///
+    /// # Errors
+    /// `System` when it cannot be had.
+    pub fn register(&self, bytes: u64) -> Result<Buffer, Error> {
+        Buffer::new(self.drive.fabric(), bytes)
+    }
+
+    /// Sends a message of these bytes, which are copied before this returns.
+    ///
+    /// *Cost*: the requests of the channel (see its row in [`super`]); one copy where the message is
+    /// too long to be a part of its request. Never blocks, allocates or calls the kernel.
+    ///
+    /// # Errors
+    /// `TooLarge`; `BadForm` of a channel that sends integers; `PeerLost` when the only receiver is
+    /// gone; `ProtocolViolation` when it broke the protocol; `ChannelMismatch`.
+    #[inline]
+    pub fn send(&mut self, message: &[u8]) -> Result<Sent, Error> {
+        let sent = self.take(message)?;
+        if sent != Sent::Full {
+            self.flush();
+        }
+        Ok(sent)
+    }
+
+    /// Sends messages with one announcement where the channel allows; how many were taken.
+    ///
+    /// # Errors
+    /// As [`Self::send`]; those before the message it is about have been sent.
+    pub fn send_batch<'a>(
+        &mut self,
+        messages: impl IntoIterator<Item = &'a [u8]>,
+    ) -> Result<usize, Error> {
+        let mut taken = 0;
+        let mut end = Ok(());
+        for message in messages {
+            match self.take(message) {
+                Ok(Sent::Taken(_)) => taken += 1,
+                Ok(Sent::Full) => break,
+                Err(error) => {
+                    end = Err(error);
+                    break;
+                }
+            }
+        }
+        self.flush();
+        end.map(|()| taken)
+    }
+
+    /// Sends a message that lies in slices of registered memory, one after the other, from where it
+    /// is. The memory must not change until [`Self::is_done`].
+    ///
+    /// # Errors
+    /// As [`Self::send`]; `BadForm` of a channel whose receivers fetch.
+    #[inline]
+    pub fn send_slices(&mut self, slices: &[Slice]) -> Result<Sent, Error> {
+        let mut all = [LocalSlice { region: farside_base::RegionId(0), offset: 0, bytes: 0 }; 14];
+        let Some(list) = all.get_mut(..slices.len()) else {
+            return Err(Error::with(ErrorCode::BadForm, "at most 14 slices"));
+        };
+        for (own, slice) in list.iter_mut().zip(slices) {
+            *own = slice.0;
+        }
+        let sent = self.dispatch(Payload::Gather(list))?;
+        if sent != Sent::Full {
+            self.flush();
+        }
+        Ok(sent)
+    }
+
+    #[inline]
+    fn take(&mut self, message: &[u8]) -> Result<Sent, Error> {
+        if self.staging.is_none() {
+            return self.dispatch(Payload::Bytes(message));
+        }
+        if message.len() > self.drive.shape.message_bytes_max as usize {
+            return Err(too_long(self.drive.shape.message_bytes_max));
+        }
+        self.take_staged(message)
+    }
+
+    fn take_staged(&mut self, message: &[u8]) -> Result<Sent, Error> {
+        self.collect_staged();
+        let Some(staged) = self.staging.as_mut().and_then(|staging| staging.write(message)) else {
+            self.turn()?;
+            return Ok(Sent::Full);
+        };
+        let sent = self.dispatch(Payload::Gather(&[staged]))?;
+        if let (Sent::Taken(ticket), Some(staging)) = (sent, self.staging.as_mut()) {
+            staging.keep(ticket);
+        }
+        Ok(sent)
+    }
+
+    fn collect_staged(&mut self) {
+        while let Some(oldest) = self.staging.as_ref().and_then(Staging::oldest) {
+            if !self.is_done(oldest) {
+                break;
+            }
+            if let Some(staging) = self.staging.as_mut() {
+                staging.drop_oldest();
+            }
+        }
+    }
+
+    /// Memory for a message of at most so many bytes where the receivers will fetch it, to be filled
+    /// and given to [`Self::send_loan`]: then nothing is copied on this side. `None` when there is no
+    /// room at present, and always of a channel that sends from anywhere: it has no such memory. A
+    /// loan ends with the next message or loan.
+    ///
+    /// # Errors
+    /// As [`Self::send`].
+    pub fn loan(&mut self, bytes: u32) -> Result<Option<Loan>, Error> {
+        if !self.drive.kind.shares_sender() {
+            return Ok(None);
+        }
+        self.turn()?;
+        let Some(unit) = self.drive.units.first_mut() else {
+            return Ok(None);
+        };
+        let (half, own, _) = unit.parts();
+        let lent = half.loan(bytes, own);
+        Ok(lent.map(|slice| Loan { arena: unit.buffer().clone(), slice }))
+    }
+
+    /// Sends the first `bytes` bytes of a loan.
+    ///
+    /// # Errors
+    /// As [`Self::send`]; `BadForm` when the loan has ended, `TooLarge` when it is shorter.
+    pub fn send_loan(&mut self, loan: Loan, bytes: u32) -> Result<Sent, Error> {
+        if bytes > loan.slice.bytes {
+            return Err(too_long(loan.slice.bytes));
+        }
+        let sent = self.dispatch(Payload::Gather(&[LocalSlice { bytes, ..loan.slice }]))?;
+        if sent != Sent::Full {
+            self.flush();
+        }
+        Ok(sent)
+    }
+
+    /// Sends a message of these bytes into a mailbox of the caller's choice at the only receiver, of
+    /// channels with mailboxes there. Messages in chosen mailboxes may be received in any order.
+    ///
+    /// # Errors
+    /// As [`Self::send`]; `NotHeld` where senders do not choose, or without such a mailbox;
+    /// `BadForm` when the message is too long to be a part of its request.
+    pub fn send_to_slot(&mut self, slot: u32, message: &[u8]) -> Result<Sent, Error> {
+        if self.staging.is_some() {
+            return Err(Error::with(ErrorCode::BadForm, "messages short enough for their request"));
+        }
+        let Some(unit) = self.drive.units.first_mut() else {
+            return Ok(Sent::Full);
+        };
+        let life = unit.life;
+        let (half, own, effects) = unit.parts();
+        match half.send_to(slot, Payload::Bytes(message), own, effects) {
+            Ok(sending) => {
+                self.flush();
+                Ok(Sent::Taken(Ticket { peer: 0, life, sending }))
+            }
+            Err(refusal) => self.refused(refusal),
+        }
+    }
+
+    /// Sends a message of these bytes to the receiver of one connection alone.
+    ///
+    /// # Errors
+    /// As [`Self::send`]; `BadForm` where all receivers share one memory, which they all read.
+    pub fn send_to(&mut self, connection: u64, message: &[u8]) -> Result<Sent, Error> {
+        if self.drive.kind.shares_sender() {
+            return Err(Error::with(
+                ErrorCode::BadForm,
+                "all receivers of this channel get a message",
+            ));
+        }
+        let Some(at) = self.drive.unit_of(connection) else {
+            self.drive.turn();
+            let known = self.drive.unit_of(connection).is_some();
+            return if known { Ok(Sent::Full) } else { Err(ErrorCode::PeerLost.into()) };
+        };
+        if self.staging.is_some() {
+            self.collect_staged();
+        }
+        let staged = match &self.staging {
+            None => None,
+            Some(staging) => match staging.write(message) {
+                Some(slice) => Some([slice]),
+                None => {
+                    self.drive.turn();
+                    return Ok(Sent::Full);
+                }
+            },
+        };
+        let payload = match &staged {
+            Some(slice) => Payload::Gather(slice),
+            None => Payload::Bytes(message),
+        };
+        let unit = &mut self.drive.units[at];
+        let life = unit.life;
+        let (half, own, effects) = unit.parts();
+        let ticket = match half.send(payload, own, effects) {
+            Ok(sending) => Ticket { peer: at, life, sending },
+            Err(refusal) => return self.refused(refusal),
+        };
+        half.flush(own, effects);
+        self.drive.post(at);
+        if let (Some(_), Some(staging)) = (staged, self.staging.as_mut()) {
+            staging.keep(ticket);
+        }
+        Ok(Sent::Taken(ticket))
+    }
+
+    /// Gives a message to every half: all take it or none.
+    #[inline]
+    fn dispatch(&mut self, payload: Payload<'_>) -> Result<Sent, Error> {
+        if self.drive.has_backlog() {
+            self.turn()?;
+            if self.drive.has_backlog() {
+                return Ok(Sent::Full);
+            }
+        }
+        if let [unit] = &mut self.drive.units[..] {
+            let life = unit.life;
+            let (half, own, effects) = unit.parts();
+            return match half.send(payload, own, effects) {
+                Ok(sending) => Ok(Sent::Taken(Ticket { peer: 0, life, sending })),
+                Err(refusal) => self.refused(refusal),
+            };
+        }
+        self.dispatch_to_all(payload)
+    }
+
+    /// To many receivers without common memory: each half must have room first.
+    fn dispatch_to_all(&mut self, payload: Payload<'_>) -> Result<Sent, Error> {
+        self.turn()?;
+        let mut last = None;
+        for at in 0..self.drive.units.len() {
+            let unit = &mut self.drive.units[at];
+            if unit.spent {
+                continue;
+            }
+            let mut trial = unit.half.clone();
+            let mut nothing = machine::Effects::default();
+            let (_, own, _) = unit.parts();
+            match trial.send(payload, own, &mut nothing) {
+                Ok(_) => last = Some(at),
+                Err(refusal) => {
+                    let (half, own, effects) = unit.parts();
+                    let _ = half.send(payload, own, effects);
+                    self.drive.post(at);
+                    return self.refused(refusal);
+                }
+            }
+        }
+        let Some(last) = last else {
+            return self.refused(Refusal::NotConnected);
+        };
+        let mut ticket = None;
+        for (at, unit) in self.drive.units.iter_mut().enumerate().filter(|(_, unit)| !unit.spent) {
+            let life = unit.life;
+            let (half, own, effects) = unit.parts();
+            if let Ok(sending) = half.send(payload, own, effects) {
+                ticket = Some(Ticket { peer: at, life, sending });
+            }
+        }
+        debug_assert!(ticket.is_some_and(|ticket| ticket.peer == last));
+        ticket.map_or(Ok(Sent::Full), |ticket| Ok(Sent::Taken(ticket)))
+    }
+
+    #[cold]
+    fn refused(&mut self, refusal: Refusal) -> Result<Sent, Error> {
+        match refusal {
+            Refusal::Full | Refusal::NotConnected => {
+                // What the half wants to know before there is room goes out now.
+                for at in 0..self.drive.units.len() {
+                    self.drive.post(at);
+                }
+                self.turn()?;
+                Ok(Sent::Full)
+            }
+            Refusal::Lost => {
+                self.turn()?;
+                Err(ErrorCode::PeerLost.into())
+            }
+            Refusal::TooLong { bytes_max } => Err(too_long(bytes_max)),
+            Refusal::Form(form) => Err(Error::with(ErrorCode::BadForm, form)),
+            Refusal::NoSuch(what) => Err(Error::with(ErrorCode::NotHeld, what)),
+        }
+    }
+
+    /// Announces what was sent and posts it.
+    #[inline]
+    fn flush(&mut self) {
+        for at in 0..self.drive.units.len() {
+            let (half, own, effects) = self.drive.units[at].parts();
+            half.flush(own, effects);
+            self.drive.post(at);
+        }
+    }
+
+    /// Whether the source of a message is free again. It does not say that it was received.
+    pub fn is_done(&mut self, ticket: Ticket) -> bool {
+        let done = |drive: &Drive<machine::Sender>| {
+            let unit = drive.units.get(ticket.peer).filter(|unit| unit.life == ticket.life);
+            unit.is_none_or(|unit| unit.half.is_done(ticket.sending))
+        };
+        if !done(&self.drive) {
+            self.drive.turn();
+        }
+        done(&self.drive)
+    }
+
+    /// Whether all messages have been received and released.
+    ///
+    /// # Errors
+    /// As [`Self::send`].
+    pub fn is_drained(&mut self) -> Result<bool, Error> {
+        self.turn()?;
+        for at in 0..self.drive.units.len() {
+            let unit = &mut self.drive.units[at];
+            if !unit.half.is_drained() {
+                unit.half.ask_progress(&mut unit.effects);
+                self.drive.post(at);
+            }
+        }
+        Ok(self.drive.units.iter().all(|unit| unit.spent || unit.half.is_drained()))
+    }
+
+    /// Takes what has arrived and goes on with what waited for it. Every call does this where it
+    /// must; call it when nothing is to be sent for long.
+    ///
+    /// # Errors
+    /// As [`Self::send`].
+    pub fn turn(&mut self) -> Result<(), Error> {
+        self.drive.turn();
+        match self.drive.trouble() {
+            Some(error) => Err(error),
+            None if self.drive.is_lost() => Err(ErrorCode::PeerLost.into()),
+            None => Ok(()),
+        }
+    }
+
+    /// Sends a message, and waits for room as long as that takes.
+    ///
+    /// *Blocks*: spins at first, then sleeps between looks, until the receiver has released enough.
+    ///
+    /// # Errors
+    /// As [`Self::send`]; `TimedOut`.
+    pub fn send_wait(&mut self, message: &[u8], timeout: Duration) -> Result<Ticket, Error> {
+        let mut patience = Patience::new(timeout);
+        loop {
+            if let Sent::Taken(ticket) = self.send(message)? {
+                return Ok(ticket);
+            }
+            patience.wait()?;
+        }
+    }
+
+    /// Receivers that are connected.
+    pub fn peers(&mut self) -> usize {
+        self.drive.turn();
+        self.drive.peers()
+    }
+
+    /// Waits until so many receivers are connected.
+    ///
+    /// # Errors
+    /// As [`Self::send`]; `TimedOut`.
+    pub fn wait_for_peers(&mut self, count: usize, timeout: Duration) -> Result<(), Error> {
+        let mut patience = Patience::new(timeout);
+        while self.peers() < count {
+            self.turn()?;
+            patience.wait()?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn peers_now(&self) -> usize {
+        self.drive.peers()
+    }
+
+    /// Whether nothing is under way that this end must go on with.
+    pub(super) fn is_settled(&self) -> bool {
+        !self.drive.has_backlog()
+            && self.drive.units.iter().all(|unit| unit.spent || unit.half.is_drained())
+    }
+
+    /// Which channel.
+    pub const fn kind(&self) -> Kind {
+        self.drive.kind
+    }
+
+    /// Bytes of memory that this end has registered, for all its peers.
+    pub fn registered_bytes(&self) -> u64 {
+        self.drive.registered_bytes()
+    }
+
+    /// Which path each link uses and why, for people.
+    pub fn path(&self) -> Vec<String> {
+        self.drive.path()
+    }
+}
+
+fn too_long(bytes_max: u32) -> Error {
+    Error::with(
+        ErrorCode::TooLarge,
+        format!("a message of this channel has at most {bytes_max} bytes"),
+    )
+}
+
+impl std::fmt::Debug for Sender {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Sender({}, {} peers)", self.drive.kind, self.drive.peers())
+    }
+}

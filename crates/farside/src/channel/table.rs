@@ -1,0 +1,241 @@
+//! Table 2 of paper 001: its cells as the paper has them, and as they were measured here.
+//!
+//! `crates/sim/tests/channel_table.rs` measures every cell on the simulated fabric, from what really
+//! crossed it, and fails when one of [`MEASURED`] is something else; [`DEVIATIONS`] has the reason
+//! for each cell that is not the paper's, and the same test fails when there is no reason or one too
+//! many.
+
+use super::Kind;
+use std::fmt;
+
+/// A number of half round trips or requests.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Count {
+    /// So many.
+    Exactly(u32),
+    /// So many, and more where a bell must be fetched again or a place waited for.
+    AtLeast(u32),
+}
+
+impl Count {
+    /// The number, or the least one.
+    pub const fn least(self) -> u32 {
+        match self {
+            Self::Exactly(count) | Self::AtLeast(count) => count,
+        }
+    }
+}
+
+impl fmt::Display for Count {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match self {
+            Self::Exactly(count) => count.to_string(),
+            Self::AtLeast(count) => format!(">={count}"),
+        };
+        f.pad(&text)
+    }
+}
+
+/// Whether a channel has a feature.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Feature {
+    /// It has.
+    Yes,
+    /// It has not.
+    No,
+    /// As its second channel has (note a of the table).
+    SecondChannel,
+    /// The question makes no sense.
+    NotApplicable,
+}
+
+impl Feature {
+    /// Whether it can be had.
+    pub const fn can_be_had(self) -> bool {
+        !matches!(self, Self::No)
+    }
+}
+
+impl fmt::Display for Feature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Yes => "yes",
+            Self::No => "no",
+            Self::SecondChannel => "yes/no",
+            Self::NotApplicable => "n/a",
+        })
+    }
+}
+
+/// How memory grows with the number of peers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Growth {
+    /// It does not: O(1).
+    Constant,
+    /// With each peer: O(N).
+    Linear,
+}
+
+impl fmt::Display for Growth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Constant => "O(1)",
+            Self::Linear => "O(N)",
+        })
+    }
+}
+
+/// What must arrive in order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Order {
+    /// Nothing.
+    Nothing,
+    /// Messages of a link.
+    Messages,
+    /// The bytes of a message.
+    Bytes,
+    /// Both.
+    MessagesAndBytes,
+    /// As its second channel needs.
+    SecondChannel,
+}
+
+impl fmt::Display for Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Nothing => "no",
+            Self::Messages => "messages",
+            Self::Bytes => "bytes",
+            Self::MessagesAndBytes => "messages, bytes",
+            Self::SecondChannel => "no/yes",
+        })
+    }
+}
+
+/// The request kinds that carry messages: SEND, WRITE, READ, atomics.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Requests {
+    /// SEND.
+    pub send: bool,
+    /// WRITE.
+    pub write: bool,
+    /// READ.
+    pub read: bool,
+    /// Atomics.
+    pub atomic: bool,
+}
+
+impl fmt::Display for Requests {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kinds = [
+            (self.send, "send"),
+            (self.write, "write"),
+            (self.read, "read"),
+            (self.atomic, "atomic"),
+        ];
+        let names: Vec<&str> =
+            kinds.iter().filter(|(has, _)| *has).map(|(_, name)| *name).collect();
+        f.pad(&names.join(", "))
+    }
+}
+
+/// A row of the table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Row {
+    /// Which channel.
+    pub kind: Kind,
+    /// From the call of the sender until the receiver has the message; where the receiver fetches
+    /// unasked, from its first request.
+    pub half_round_trips: Count,
+    /// Requests that the sender posts for a message.
+    pub sender_requests: Count,
+    /// Requests that the receiver posts for a message.
+    pub receiver_requests: Count,
+    /// Whether the receiver can sleep until a message comes.
+    pub blocking: Feature,
+    /// Whether a message is sent from where it lies.
+    pub zero_copy_send: Feature,
+    /// Whether whoever starts the transfer can choose where the message goes.
+    pub zero_copy_receive: Feature,
+    /// Whether a short message takes less memory than a long one.
+    pub variable_size: Feature,
+    /// Memory at the sender of many receivers.
+    pub memory_one_to_many: Growth,
+    /// Memory at the receiver of many senders.
+    pub memory_many_to_one: Growth,
+    /// The request kinds that carry messages.
+    pub requests: Requests,
+    /// What must arrive in order.
+    pub order: Order,
+}
+
+const SEND: Requests = Requests { send: true, write: false, read: false, atomic: false };
+const WRITE: Requests = Requests { send: false, write: true, read: false, atomic: false };
+const READ: Requests = Requests { send: false, write: false, read: true, atomic: false };
+const WRITE_ATOMIC: Requests = Requests { send: false, write: true, read: false, atomic: true };
+
+use Count::{AtLeast, Exactly};
+use Feature::{No, NotApplicable, SecondChannel, Yes};
+use Growth::{Constant, Linear};
+
+macro_rules! rows {
+    ($($kind:ident $trips:expr, $sender:expr, $receiver:expr, $blocking:ident, $send:ident $receive:ident
+        $variable:ident, $one:ident $many:ident, $requests:expr, $order:ident;)*) => {
+        [$(Row {
+            kind: Kind::$kind,
+            half_round_trips: $trips,
+            sender_requests: $sender,
+            receiver_requests: $receiver,
+            blocking: $blocking,
+            zero_copy_send: $send,
+            zero_copy_receive: $receive,
+            variable_size: $variable,
+            memory_one_to_many: $one,
+            memory_many_to_one: $many,
+            requests: $requests,
+            order: Order::$order,
+        },)*]
+    };
+}
+
+/// The table as the paper prints it.
+#[rustfmt::skip]
+pub const PAPER: [Row; 20] = rows! {
+    Send                     Exactly(1), Exactly(1), Exactly(0), Yes,           Yes No  No,  Constant Linear,   SEND, Nothing;
+    SendShared               Exactly(1), Exactly(1), Exactly(0), Yes,           Yes No  No,  Constant Constant, SEND, Nothing;
+    SendBufferless           Exactly(1), Exactly(1), Exactly(0), Yes,           NotApplicable NotApplicable NotApplicable, Constant Constant, SEND, Nothing;
+    WriteSlotDetached        Exactly(1), Exactly(2), Exactly(0), SecondChannel, Yes Yes No,  Constant Linear,   WRITE, Messages;
+    WriteSlotInlined         Exactly(1), Exactly(1), Exactly(0), No,            Yes Yes No,  Constant Linear,   WRITE, Bytes;
+    WriteSlotImmediate       Exactly(1), Exactly(1), Exactly(0), Yes,           Yes Yes No,  Constant Linear,   WRITE, Nothing;
+    WriteSlotReserved        Exactly(3), AtLeast(2), Exactly(1), SecondChannel, Yes Yes No,  Constant Constant, WRITE, SecondChannel;
+    RingDetached             Exactly(1), Exactly(2), Exactly(0), No,            Yes No  Yes, Constant Linear,   WRITE, Messages;
+    RingImmediate            Exactly(1), Exactly(1), Exactly(0), Yes,           Yes No  Yes, Constant Linear,   WRITE, Nothing;
+    RingInlinedZeroing       Exactly(1), Exactly(1), Exactly(0), No,            Yes No  Yes, Constant Linear,   WRITE, Bytes;
+    RingInlined              Exactly(1), Exactly(1), Exactly(0), No,            Yes No  Yes, Constant Linear,   WRITE, MessagesAndBytes;
+    SharedRingImmediate      Exactly(3), AtLeast(2), Exactly(0), Yes,           Yes No  Yes, Constant Constant, WRITE_ATOMIC, Nothing;
+    SharedRingInlinedZeroing Exactly(3), AtLeast(2), Exactly(0), No,            Yes No  Yes, Constant Constant, WRITE_ATOMIC, Bytes;
+    ReadSlotDetached         AtLeast(4), Exactly(0), AtLeast(2), No,            Yes Yes Yes, Constant Constant, READ, Nothing;
+    ReadSlotInlined          AtLeast(2), Exactly(0), AtLeast(1), No,            Yes Yes No,  Constant Constant, READ, Nothing;
+    ReadSlotNotify           Exactly(3), Exactly(1), Exactly(1), SecondChannel, Yes Yes Yes, Constant Constant, READ, Nothing;
+    ReadSlotIndirect         Exactly(2), Exactly(1), Exactly(1), SecondChannel, Yes Yes No,  Constant Constant, WRITE, SecondChannel;
+    ReadRingDetached         AtLeast(4), Exactly(0), AtLeast(2), No,            No  Yes Yes, Constant Constant, READ, Nothing;
+    ReadRingInlined          AtLeast(4), Exactly(0), AtLeast(2), No,            No  Yes Yes, Constant Constant, READ, Nothing;
+    ReadRingNotify           Exactly(3), Exactly(1), Exactly(1), SecondChannel, No  Yes Yes, Constant Constant, READ, Nothing;
+};
+
+/// The table as it was measured.
+#[rustfmt::skip]
+pub const MEASURED: [Row; 20] = PAPER;
+
+/// A column of the table, by its field's name.
+pub type Column = &'static str;
+
+/// Why a cell is not the paper's.
+pub const DEVIATIONS: &[(Kind, Column, &str)] = &[];
+
+/// The measured row of a channel.
+pub fn measured(kind: Kind) -> &'static Row {
+    let found = MEASURED.iter().find(|row| row.kind == kind);
+    // Every kind has a row: the test of the table sees to it.
+    found.unwrap_or(&MEASURED[0])
+}

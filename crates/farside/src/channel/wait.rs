@@ -1,0 +1,76 @@
+//! Waiting for a channel: a little spinning, then sleep.
+
+use crate::{Error, ErrorCode};
+use farside_fabric::Port;
+use std::time::{Duration, Instant};
+
+/// Looks without giving the processor away.
+const SPINS: u32 = 1 << 12;
+/// Shortest and longest sleep between looks of a channel that can only be polled.
+const NAP_MIN: Duration = Duration::from_micros(20);
+const NAP_MAX: Duration = Duration::from_micros(500);
+
+/// How long somebody has waited, and what he does meanwhile.
+pub(super) struct Patience {
+    /// Set with the first wait, so that a call that need not wait asks no clock.
+    end: Option<Instant>,
+    timeout: Duration,
+    looks: u32,
+    nap: Duration,
+}
+
+impl Patience {
+    pub(super) const fn new(timeout: Duration) -> Self {
+        Self { end: None, timeout, looks: 0, nap: NAP_MIN }
+    }
+
+    /// Whether the time is up; asks the clock now and then only.
+    fn check(&mut self) -> Result<Duration, Error> {
+        let now = Instant::now();
+        let end = *self.end.get_or_insert_with(|| {
+            now.checked_add(self.timeout).unwrap_or(now + Duration::from_secs(1 << 30))
+        });
+        let left = end.saturating_duration_since(now);
+        if left.is_zero() { Err(ErrorCode::TimedOut.into()) } else { Ok(left) }
+    }
+
+    /// Waits before the next look at something that no event announces.
+    pub(super) fn wait(&mut self) -> Result<(), Error> {
+        self.looks += 1;
+        if self.looks < SPINS {
+            if self.looks.is_multiple_of(256) {
+                self.check()?;
+                std::thread::yield_now();
+            }
+            std::hint::spin_loop();
+            return Ok(());
+        }
+        let left = self.check()?;
+        std::thread::sleep(self.nap.min(left));
+        self.nap = (self.nap * 2).min(NAP_MAX);
+        Ok(())
+    }
+
+    /// Waits for an event of the port: spins first, then sleeps until something arrives there, or
+    /// for `nap_max`.
+    pub(super) fn wait_for_event(
+        &mut self,
+        port: &mut dyn Port,
+        nap_max: Option<Duration>,
+    ) -> Result<(), Error> {
+        self.looks += 1;
+        if self.looks < SPINS {
+            if self.looks.is_multiple_of(256) {
+                self.check()?;
+            }
+            std::hint::spin_loop();
+            return Ok(());
+        }
+        let left = self.check()?;
+        if !port.arm() {
+            port.waiter().wait(Some(nap_max.map_or(left, |nap| nap.min(left))));
+        }
+        port.disarm();
+        Ok(())
+    }
+}

@@ -1,0 +1,408 @@
+//! Every channel between two ends, on every fabric.
+
+use farside::ErrorCode;
+use farside::channel::{Both, Connection, Family, Kind, Options, Receiver, Sender, Sent, Service};
+use farside_fabric::{Fabric, MemFabric};
+use farside_fabric_shm::ShmFabric;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Makes the fabric of an end; both ends can reach each other over what it makes.
+type Make = dyn Fn() -> Arc<dyn Fabric>;
+
+fn mem() -> Box<Make> {
+    let fabric: Arc<dyn Fabric> = Arc::new(MemFabric::new());
+    Box::new(move || Arc::clone(&fabric))
+}
+
+fn shm() -> Box<Make> {
+    Box::new(|| Arc::new(ShmFabric::new().unwrap()))
+}
+
+fn name(what: &str, kind: Kind) -> String {
+    format!("channels-{}-{what}-{kind}", std::process::id())
+}
+
+/// Lengths and contents follow from the number of a message.
+fn message(number: u32, options: &Options) -> Vec<u8> {
+    if options.kind == Kind::SendBufferless {
+        return number.to_le_bytes().to_vec();
+    }
+    let bytes = 4 + (number.wrapping_mul(2_654_435_761) >> 8) % (options.message_bytes_max - 3);
+    let mut out = number.to_le_bytes().to_vec();
+    out.extend((4..bytes).map(|at| (number.wrapping_add(at) % 251) as u8));
+    out
+}
+
+fn options(kind: Kind) -> Options {
+    Options { slots: Some(8), ring_bytes: Some(4096), ..Options::new(kind, 500) }
+}
+
+/// Connects both ends, driving them on one thread.
+fn pair(make: &Make, what: &str, options: &Options) -> (Sender, Receiver) {
+    let name = name(what, options.kind);
+    let mut receiver = Receiver::listen(make(), &name, options).unwrap();
+    let mut sender = Sender::connect(make(), &name, options).unwrap();
+    let end = Instant::now() + PATIENCE;
+    while sender.peers().min(receiver.peers()) == 0 {
+        assert!(Instant::now() < end, "they never connect");
+    }
+    (sender, receiver)
+}
+
+fn stream(make: &Make, what: &str, options: &Options, count: u32) {
+    let (mut sender, mut receiver) = pair(make, what, options);
+    let (mut sent, mut received) = (0, 0);
+    let end = Instant::now() + PATIENCE;
+    while received < count {
+        assert!(Instant::now() < end, "{}: {received} of {sent}", options.kind);
+        while sent < count {
+            match sender.send(&message(sent, options)).unwrap() {
+                Sent::Taken(_) => sent += 1,
+                Sent::Full => break,
+            }
+        }
+        sender.turn().unwrap();
+        while let Some(message_in) = receiver.poll().unwrap() {
+            let expected = message(received, options);
+            assert_eq!(message_in.to_vec(), expected, "{} message {received}", options.kind);
+            receiver.release(message_in);
+            received += 1;
+        }
+    }
+    receiver.acknowledge();
+    while !sender.is_drained().unwrap() {
+        assert!(Instant::now() < end, "{}: never drained", options.kind);
+        let _ = receiver.poll().unwrap();
+        receiver.acknowledge();
+    }
+}
+
+const KINDS: [Kind; 20] = Kind::ALL;
+
+fn everywhere(test: impl Fn(&Make, &str, Kind)) {
+    for kind in KINDS {
+        println!("{kind}"); // the last one is the one that failed
+        test(&*mem(), "mem", kind);
+        test(&*shm(), "shm", kind);
+    }
+}
+
+#[test]
+fn messages_of_every_channel_come_once_whole_and_in_order() {
+    everywhere(|make, what, kind| {
+        for mirrored in [false, true] {
+            let options = Options { mirrored: Some(mirrored), ..options(kind) };
+            stream(make, &format!("stream-{what}"), &options, 5_000);
+        }
+    });
+}
+
+/// Waits until something holds.
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < end, "{what}");
+    }
+}
+
+fn code<T: std::fmt::Debug>(result: Result<T, farside::Error>) -> ErrorCode {
+    result.unwrap_err().code
+}
+
+#[test]
+fn one_receiver_has_many_senders_and_outlives_each() {
+    everywhere(|make, what, kind| {
+        let options = options(kind).peers(4);
+        let name = name(&format!("fan-in-{what}"), kind);
+        let mut receiver = Receiver::listen(make(), &name, &options).unwrap();
+        let mut senders: Vec<Sender> =
+            (0..4).map(|_| Sender::connect(make(), &name, &options).unwrap()).collect();
+        until("all connect", || {
+            receiver.peers();
+            senders.iter_mut().all(|sender| sender.peers() == 1)
+        });
+        let mut counts = vec![0; 4];
+        let mut sent = vec![0; 4];
+        until("all come", || {
+            for (at, sender) in senders.iter_mut().enumerate() {
+                if sent[at] < 500
+                    && sender.send(&(sent[at] as u32).to_le_bytes()).unwrap() != Sent::Full
+                {
+                    sent[at] += 1;
+                }
+                sender.turn().unwrap();
+            }
+            while let Some(message) = receiver.poll().unwrap() {
+                let number = u32::from_le_bytes(message.to_vec().try_into().unwrap());
+                assert_eq!(number, counts[message.from()], "{kind}");
+                counts[message.from()] += 1;
+                receiver.release(message);
+            }
+            counts.iter().all(|count| *count == 500)
+        });
+        // One goes; its place is for the next.
+        assert_eq!(
+            code(Sender::connect(make(), &name, &options).and_then(|mut fifth| {
+                until("it hears", || {
+                    receiver.peers();
+                    fifth.turn().is_err()
+                });
+                fifth.turn()
+            })),
+            ErrorCode::PeerLost
+        );
+        drop(senders.pop());
+        until("it is missed", || receiver.peers() == 3 && receiver.poll().is_ok());
+        let mut next = Sender::connect(make(), &name, &options).unwrap();
+        until("the next one connects", || receiver.peers() == 4 && next.peers() == 1);
+        let mut sent = false;
+        until("it comes", || {
+            sent = sent || next.send(&7_u32.to_le_bytes()).unwrap() != Sent::Full;
+            next.turn().unwrap();
+            receiver.poll().unwrap().is_some_and(|message| {
+                assert_eq!(message.to_vec(), 7_u32.to_le_bytes());
+                receiver.release(message);
+                true
+            })
+        });
+    });
+}
+
+#[test]
+fn one_sender_has_many_receivers() {
+    everywhere(|make, what, kind| {
+        let options = options(kind).peers(3);
+        let name = name(&format!("fan-out-{what}"), kind);
+        let mut sender = Sender::listen(make(), &name, &options).unwrap();
+        let mut receivers: Vec<Receiver> =
+            (0..3).map(|_| Receiver::connect(make(), &name, &options).unwrap()).collect();
+        until("all connect", || {
+            sender.peers();
+            receivers.iter_mut().all(|receiver| receiver.peers() == 1)
+        });
+        let (mut sent, mut counts) = (0_u32, [0_u32; 3]);
+        until("all come", || {
+            if sent < 300 && sender.send(&sent.to_le_bytes()).unwrap() != Sent::Full {
+                sent += 1;
+            }
+            sender.turn().unwrap();
+            for (receiver, count) in receivers.iter_mut().zip(&mut counts) {
+                while let Some(message) = receiver.poll().unwrap() {
+                    assert_eq!(message.to_vec(), count.to_le_bytes(), "{kind}");
+                    receiver.release(message);
+                    *count += 1;
+                }
+            }
+            counts == [300; 3]
+        });
+    });
+}
+
+#[test]
+fn a_service_answers_each_client_alone() {
+    everywhere(|make, what, kind| {
+        // A client alone can be answered by a channel whose receivers do not all read one memory.
+        let back = if kind.shares_sender() { Kind::RingInlined } else { kind };
+        let both = Both { there: options(kind).peers(3), back: options(back).peers(3) };
+        let name = name(&format!("service-{what}"), kind);
+        let fabric = make();
+        let mut service = Service::listen(&fabric, &name, &both).unwrap();
+        std::thread::scope(|threads| {
+            let clients: Vec<_> = (0..3_u32)
+                .map(|number| {
+                    let (fabric, name) = (make(), name.clone());
+                    threads.spawn(move || {
+                        let mut client = Connection::connect(&fabric, &name, &both).unwrap();
+                        client.wait(PATIENCE).unwrap();
+                        for round in 0..50_u8 {
+                            let request = [number as u8, round, 1, 2];
+                            let answer = client.call(&request, PATIENCE).unwrap();
+                            let expected: Vec<u8> = request.iter().rev().copied().collect();
+                            assert_eq!(answer.to_vec(), expected);
+                            client.receiver.release(answer);
+                        }
+                    })
+                })
+                .collect();
+            for _ in 0..150 {
+                let (message, caller) = service.wait(PATIENCE).unwrap();
+                let answer: Vec<u8> = message.to_vec().iter().rev().copied().collect();
+                service.release(message);
+                service.answer_wait(caller, &answer, PATIENCE).unwrap();
+            }
+            until("all clients are content", || {
+                assert!(service.poll().unwrap().is_none());
+                let _ = service.sender.turn();
+                clients.iter().all(|client| client.is_finished())
+            });
+            for client in clients {
+                client.join().unwrap();
+            }
+        });
+    });
+}
+
+#[test]
+fn awaiting_needs_no_executor_of_ours() {
+    use std::task::{Context, Poll, Wake, Waker};
+    struct Unpark(std::thread::Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    fn block_on<F: Future>(future: F) -> F::Output {
+        let mut future = std::pin::pin!(future);
+        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+        let mut context = Context::from_waker(&waker);
+        loop {
+            match future.as_mut().poll(&mut context) {
+                Poll::Ready(output) => return output,
+                Poll::Pending => std::thread::park(),
+            }
+        }
+    }
+    everywhere(|make, what, kind| {
+        let options = options(kind);
+        let (mut sender, mut receiver) = pair(make, &format!("await-{what}"), &options);
+        std::thread::scope(|threads| {
+            threads.spawn(move || {
+                for number in 0..200 {
+                    block_on(sender.sent(&message(number, &options))).unwrap();
+                }
+                until("all are received", || sender.is_drained().unwrap());
+            });
+            for number in 0..200 {
+                let received = block_on(receiver.next()).unwrap();
+                assert_eq!(received.to_vec(), message(number, &options));
+                receiver.release(received);
+                receiver.acknowledge();
+            }
+            until("the sender has gone", || {
+                receiver.acknowledge();
+                receiver.poll().is_err()
+            });
+        });
+    });
+}
+
+#[test]
+fn bad_input_is_a_typed_error_and_harms_nobody() {
+    everywhere(|make, what, kind| {
+        let good = options(kind);
+        let name = name(&format!("bad-{what}"), kind);
+        assert_eq!(code(Sender::connect(make(), &name, &good)), ErrorCode::NobodyListens);
+        let mut receiver = Receiver::listen(make(), &name, &good).unwrap();
+        assert_eq!(code(Receiver::listen(make(), &name, &good)), ErrorCode::AddressTaken);
+        let odd = Options { ring_bytes: Some(5000), ..good };
+        assert_eq!(code(Sender::connect(make(), &name, &odd)), ErrorCode::BadConfiguration);
+        let empty = Options { message_bytes_max: 0, ..good };
+        assert_eq!(code(Sender::connect(make(), &name, &empty)), ErrorCode::BadConfiguration);
+        let other = Options { message_bytes_max: 100, ..good };
+        let mut stranger = Sender::connect(make(), &name, &other).unwrap();
+        let mut told = None;
+        until("it is refused", || {
+            receiver.peers();
+            told = told.take().or(stranger.turn().err());
+            told.is_some()
+        });
+        assert_eq!(told.unwrap().code, ErrorCode::ChannelMismatch);
+        let mut backwards = Receiver::connect(make(), &name, &good).unwrap();
+        until("it is refused", || {
+            receiver.peers();
+            backwards.poll().is_err_and(|error| error.code == ErrorCode::ChannelMismatch)
+        });
+        let mut sender = Sender::connect(make(), &name, &good).unwrap();
+        until("they connect", || sender.peers().min(receiver.peers()) == 1);
+        let integer = kind == Kind::SendBufferless;
+        assert_eq!(code(sender.send(&[0; 501])), ErrorCode::TooLarge);
+        let longest = vec![1; if integer { 4 } else { 500 }];
+        let mut sent = false;
+        until("it comes", || {
+            sent = sent || sender.send(&longest).unwrap() != Sent::Full;
+            sender.turn().unwrap();
+            receiver.poll().unwrap().is_some_and(|message| {
+                assert_eq!(code(message.read(1, &mut [0; 500])), ErrorCode::OutOfBounds);
+                assert_eq!(message.to_vec(), longest);
+                receiver.release(message);
+                true
+            })
+        });
+        drop(receiver);
+        until("the loss is told", || sender.turn().is_err());
+        assert_eq!(code(sender.send(&[1; 4])), ErrorCode::PeerLost);
+    });
+}
+
+#[test]
+fn what_was_sent_before_a_death_is_received() {
+    everywhere(|make, what, kind| {
+        let (mut sender, mut receiver) = pair(make, &format!("death-{what}"), &options(kind));
+        // What a receiver fetches, or a sender must ask for first, goes with its sender.
+        let pushes = !kind.receiver_names_destination()
+            && !matches!(kind.family(), Family::SharedRing)
+            && kind != Kind::WriteSlotReserved;
+        for number in 0..3_u32 {
+            let sent = sender.send(&number.to_le_bytes()).unwrap();
+            assert!(sent != Sent::Full || !pushes, "{kind}");
+        }
+        drop(sender);
+        until("the loss is told", || receiver.peers() == 0);
+        for number in 0..if pushes { 3_u32 } else { 0 } {
+            let message = receiver.poll().unwrap().expect("it had arrived");
+            assert_eq!(message.to_vec(), number.to_le_bytes());
+            receiver.release(message);
+        }
+        until("the end is told", || match receiver.poll() {
+            Ok(None) => false,
+            Ok(Some(message)) => {
+                assert!(!pushes && message.len() == 4, "{kind}");
+                receiver.release(message);
+                false
+            }
+            Err(error) => error.code == ErrorCode::PeerLost,
+        });
+    });
+}
+
+#[test]
+fn slices_are_sent_from_where_they_are() {
+    everywhere(|make, what, kind| {
+        let (mut sender, mut receiver) = pair(make, &format!("slices-{what}"), &options(kind));
+        let buffer = sender.register(4096).unwrap();
+        buffer.write(100, &[3; 300]).unwrap();
+        let slices = [buffer.slice(100, 50).unwrap(), buffer.slice(150, 101).unwrap()];
+        let mut sent = Ok(Sent::Full);
+        let mut early = None;
+        until("there is room", || {
+            early = early.take().or_else(|| receiver.poll().unwrap());
+            sent = sender.send_slices(&slices);
+            !matches!(sent, Ok(Sent::Full))
+        });
+        let ticket = match sent {
+            Ok(Sent::Taken(ticket)) => ticket,
+            other => {
+                assert!(kind.stages(), "{kind}");
+                assert!(matches!(code(other), ErrorCode::BadForm | ErrorCode::TooLarge));
+                return;
+            }
+        };
+        until("its source is free", || {
+            early = early.take().or_else(|| receiver.poll().unwrap());
+            sender.is_done(ticket)
+        });
+        buffer.write(100, &[9; 300]).unwrap();
+        until("it comes", || {
+            sender.turn().unwrap();
+            early = early.take().or_else(|| receiver.poll().unwrap());
+            early.is_some()
+        });
+        let message = early.unwrap();
+        assert_eq!(message.to_vec(), [3; 151], "{kind}");
+        receiver.release(message);
+        assert_eq!(code(buffer.slice(4000, 100)), ErrorCode::OutOfBounds);
+    });
+}

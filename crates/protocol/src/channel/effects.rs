@@ -1,0 +1,282 @@
+//! What a half wants done: work requests and receives, as values without borrows. The runtime turns
+//! them into work of the fabric, in order, and empties the lists; they keep their room, so that
+//! nothing is allocated once they have been as long as they get.
+
+use super::half::Peer;
+use alloc::vec::Vec;
+use core::ops::Range;
+use farside_base::{LocalSlice, Operation, RemoteSlice, Source};
+
+/// A half's name for one of its requests or receives; comes back when it is completed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Name(pub u32);
+
+/// Where the bytes of a request are, within [`Effects`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Bytes {
+    Inline { start: u32, end: u32 },
+    Gather { start: u32, end: u32 },
+}
+
+impl Bytes {
+    const fn range(start: u32, end: u32) -> Range<usize> {
+        start as usize..end as usize
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Action {
+    Write { source: Bytes, to: RemoteSlice, immediate: Option<u32> },
+    Read { into: Bytes, from: RemoteSlice },
+    FetchAdd { at: RemoteSlice, add: u64, into: LocalSlice },
+    Send { source: Bytes, immediate: Option<u32> },
+}
+
+/// One work request.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Request {
+    /// To whom.
+    pub peer: Peer,
+    /// The half's name for it.
+    pub name: Name,
+    /// Whether its success is to be told.
+    pub signalled: bool,
+    /// Whether it starts only after earlier READs and atomics to that peer have completed.
+    pub fence: bool,
+    action: Action,
+}
+
+/// One receive to be posted.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Posting {
+    /// From whom; without meaning where all peers share the receives.
+    pub peer: Peer,
+    /// The half's name for it.
+    pub name: Name,
+    /// Where the message goes.
+    pub into: LocalSlice,
+}
+
+/// How a request is treated: told when it succeeded, or only when it failed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Told {
+    /// Its success comes back as a completion.
+    Yes,
+    /// Only its failure does.
+    No,
+}
+
+/// Everything that a half wants done, in order.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Effects {
+    requests: Vec<Request>,
+    slices: Vec<LocalSlice>,
+    bytes: Vec<u8>,
+    postings: Vec<Posting>,
+}
+
+impl Effects {
+    /// Nothing, with room for a batch.
+    pub fn new() -> Self {
+        Self {
+            requests: Vec::with_capacity(256),
+            slices: Vec::with_capacity(512),
+            bytes: Vec::with_capacity(8192),
+            postings: Vec::with_capacity(256),
+        }
+    }
+
+    /// The requests, in the order in which they are to be posted.
+    #[inline]
+    pub fn requests(&self) -> &[Request] {
+        &self.requests
+    }
+
+    /// The receives, to be posted before the requests.
+    #[inline]
+    pub fn postings(&self) -> &[Posting] {
+        &self.postings
+    }
+
+    /// What a request of [`Self::requests`] asks of the fabric.
+    #[inline]
+    pub fn operation<'a>(&'a self, request: &'a Request) -> Operation<'a> {
+        match request.action {
+            Action::Write { source, to, immediate } => {
+                Operation::Write { source: self.source(source), to, immediate }
+            }
+            Action::Read { into, from } => Operation::Read { into: self.slices(into), from },
+            Action::FetchAdd { at, add, into } => Operation::FetchAdd { at, add, into },
+            Action::Send { source, immediate } => {
+                Operation::Send { source: self.source(source), immediate }
+            }
+        }
+    }
+
+    #[inline]
+    fn source(&self, bytes: Bytes) -> Source<'_> {
+        match bytes {
+            Bytes::Inline { start, end } => {
+                Source::Inline(self.bytes.get(Bytes::range(start, end)).unwrap_or_default())
+            }
+            Bytes::Gather { .. } => Source::Gather(self.slices(bytes)),
+        }
+    }
+
+    #[inline]
+    fn slices(&self, bytes: Bytes) -> &[LocalSlice] {
+        match bytes {
+            Bytes::Inline { .. } => &[],
+            Bytes::Gather { start, end } => {
+                self.slices.get(Bytes::range(start, end)).unwrap_or_default()
+            }
+        }
+    }
+
+    /// Forgets the first `count` requests, which have been posted; of all of them the memory behind
+    /// them too.
+    #[inline]
+    pub fn posted(&mut self, count: usize) {
+        if count >= self.requests.len() {
+            self.requests.clear();
+            self.slices.clear();
+            self.bytes.clear();
+        } else {
+            self.requests.drain(..count);
+        }
+    }
+
+    /// Forgets the receives, which have been posted.
+    #[inline]
+    pub fn receives_posted(&mut self) {
+        self.postings.clear();
+    }
+
+    /// Whether nothing is to be done.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.requests.is_empty() && self.postings.is_empty()
+    }
+
+    /// A source made of `parts`, copied now, to be sent inline.
+    #[inline]
+    fn inline(&mut self, parts: &[&[u8]]) -> Bytes {
+        let start = self.bytes.len() as u32;
+        for part in parts {
+            self.bytes.extend_from_slice(part);
+        }
+        Bytes::Inline { start, end: self.bytes.len() as u32 }
+    }
+
+    /// A source made of slices of local regions, empty ones left out.
+    #[inline]
+    fn gather(&mut self, parts: &[&[LocalSlice]]) -> Bytes {
+        let start = self.slices.len() as u32;
+        for part in parts {
+            self.slices.extend(part.iter().filter(|slice| slice.bytes > 0));
+        }
+        Bytes::Gather { start, end: self.slices.len() as u32 }
+    }
+
+    #[inline]
+    fn push(&mut self, peer: Peer, name: Name, told: Told, action: Action) {
+        let signalled = told == Told::Yes;
+        self.requests.push(Request { peer, name, signalled, fence: false, action });
+    }
+
+    /// WRITE of `parts`, inline.
+    #[inline]
+    pub(super) fn write_inline(
+        &mut self,
+        peer: Peer,
+        name: Name,
+        told: Told,
+        parts: &[&[u8]],
+        to: RemoteSlice,
+        immediate: Option<u32>,
+    ) {
+        let source = self.inline(parts);
+        self.push(peer, name, told, Action::Write { source, to, immediate });
+    }
+
+    /// WRITE of slices of local regions.
+    #[inline]
+    pub(super) fn write_gather(
+        &mut self,
+        peer: Peer,
+        name: Name,
+        told: Told,
+        parts: &[&[LocalSlice]],
+        to: RemoteSlice,
+        immediate: Option<u32>,
+    ) {
+        let source = self.gather(parts);
+        self.push(peer, name, told, Action::Write { source, to, immediate });
+    }
+
+    /// SEND of `parts`, inline.
+    #[inline]
+    pub(super) fn send_inline(
+        &mut self,
+        peer: Peer,
+        name: Name,
+        told: Told,
+        parts: &[&[u8]],
+        immediate: Option<u32>,
+    ) {
+        let source = self.inline(parts);
+        self.push(peer, name, told, Action::Send { source, immediate });
+    }
+
+    /// SEND of slices of local regions.
+    #[inline]
+    pub(super) fn send_gather(
+        &mut self,
+        peer: Peer,
+        name: Name,
+        told: Told,
+        parts: &[&[LocalSlice]],
+        immediate: Option<u32>,
+    ) {
+        let source = self.gather(parts);
+        self.push(peer, name, told, Action::Send { source, immediate });
+    }
+
+    /// READ.
+    #[inline]
+    pub(super) fn read(&mut self, peer: Peer, name: Name, into: LocalSlice, from: RemoteSlice) {
+        self.read_scatter(peer, name, &[into], from);
+    }
+
+    /// READ into slices of local regions, one after the other, empty ones left out.
+    #[inline]
+    pub(super) fn read_scatter(
+        &mut self,
+        peer: Peer,
+        name: Name,
+        into: &[LocalSlice],
+        from: RemoteSlice,
+    ) {
+        let into = self.gather(&[into]);
+        self.push(peer, name, Told::Yes, Action::Read { into, from });
+    }
+
+    /// FETCH_ADD.
+    #[inline]
+    pub(super) fn fetch_add(
+        &mut self,
+        peer: Peer,
+        name: Name,
+        at: RemoteSlice,
+        add: u64,
+        into: LocalSlice,
+    ) {
+        self.push(peer, name, Told::Yes, Action::FetchAdd { at, add, into });
+    }
+
+    /// Posts a receive.
+    #[inline]
+    pub(super) fn receive(&mut self, peer: Peer, name: Name, into: LocalSlice) {
+        self.postings.push(Posting { peer, name, into });
+    }
+}

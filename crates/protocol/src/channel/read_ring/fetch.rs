@@ -1,0 +1,243 @@
+//! What a reader of a ring READs, and what it makes of it.
+
+use super::super::canary::Mutant;
+use super::super::checksum::checksum;
+use super::super::effects::{Effects, Name};
+use super::super::half::{Own, Peer, PeerRegions, own as reach};
+use super::super::shape::Signal;
+use super::receiver::Receiver;
+use super::{COPY, Form, SIGNALS, WORD, sequence};
+use crate::wire::Violation;
+use farside_base::{LocalSlice, Memory, RemoteSlice};
+
+/// The name of what is [`Flying`]; those of offers are smaller.
+pub(super) const FLYING: Name = Name(1 << 28);
+/// Bytes that one READ brings at most, or one record.
+const PIECE_BYTES: u64 = 1 << 16;
+
+/// The READ that is under way for [`receive`](super::super::ReceiveHalf::receive), or for a bell.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Flying {
+    /// Of the detached head.
+    Head,
+    /// Of a bell alone.
+    Bell,
+    /// Of records, up to a position.
+    Records(u64),
+    /// Of a message of so many bytes, and maybe of the bell behind it.
+    Message { bytes: u32, bell: bool },
+}
+
+impl Receiver {
+    /// How far anything of the sender can reach: it reuses only what was given back.
+    #[inline]
+    fn limit(&self) -> u64 {
+        self.stand.tail() + self.place.ring_bytes
+    }
+
+    /// READs what lies between two positions to the same place here.
+    fn read(
+        &mut self,
+        what: Flying,
+        from: u64,
+        to: u64,
+        peer: &PeerRegions,
+        effects: &mut Effects,
+    ) {
+        self.flying = Some(what);
+        let offset = self.place.offset(self.here) + (from - self.here);
+        let bytes = (to - from) as u32;
+        let into = LocalSlice { region: self.regions.buffer, offset, bytes };
+        effects.read(Peer::ONLY, FLYING, into, RemoteSlice { region: peer.buffer, offset });
+    }
+
+    /// READs the head.
+    pub(super) fn read_head(&mut self, peer: &PeerRegions, effects: &mut Effects) {
+        self.flying = Some(Flying::Head);
+        let into = LocalSlice { region: self.regions.bells, offset: COPY, bytes: 8 };
+        let from = RemoteSlice { region: peer.bells, offset: self.bell };
+        effects.read(Peer::ONLY, FLYING, into, from);
+    }
+
+    /// READs the bell of the next record, if nothing of ours lies there.
+    pub(super) fn read_bell(&mut self, peer: &PeerRegions, effects: &mut Effects) {
+        if self.here + WORD <= self.limit() {
+            self.read(Flying::Bell, self.here, self.here + WORD, peer, effects);
+        }
+    }
+
+    /// Asks for what can be received next, if nothing is under way.
+    pub(super) fn ask<M: Memory>(
+        &mut self,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        let Some(peer) = self.stand.ready(effects) else { return Ok(()) };
+        self.look(own)?;
+        if self.flying.is_some() {
+            return Ok(());
+        }
+        let end = self.place.contiguous_end(self.here).min(self.limit());
+        match self.form {
+            Form::Detached | Form::Notify if self.head > self.here => {
+                let piece = PIECE_BYTES.max(self.form.record(self.message_bytes_max));
+                let end = end.min(self.head).min(self.here + piece);
+                self.read(Flying::Records(end), self.here, end, &peer, effects);
+            }
+            Form::Detached => self.read_head(&peer, effects),
+            Form::Notify => {}
+            Form::Prefetched => {
+                self.seen = None;
+                let most = self.form.header() + u64::from(self.prefetch_bytes);
+                let end = end.min(self.here + most.next_multiple_of(WORD).max(self.wanted));
+                if end > self.here {
+                    self.read(Flying::Records(end), self.here, end, &peer, effects);
+                }
+            }
+            Form::Inlined => match self.seen.take() {
+                Some(bytes) => self.read_message(bytes, end, &peer, effects),
+                None => self.read_bell(&peer, effects),
+            },
+        }
+        Ok(())
+    }
+
+    /// READs a message whose bell has been seen, with the bell behind it if that is not elsewhere.
+    fn read_message(&mut self, bytes: u32, end: u64, peer: &PeerRegions, effects: &mut Effects) {
+        let next = self.here + self.form.record(bytes);
+        let bell = next < self.place.turn_end(self.here) && next + WORD <= end;
+        if bytes == 0 {
+            self.here = next;
+            return self.read_bell(peer, effects);
+        }
+        let to = if bell { next + WORD } else { next };
+        self.read(Flying::Message { bytes, bell }, self.here + WORD, to, peer, effects);
+    }
+
+    /// Sees the heads that were written.
+    pub(super) fn look<M: Memory>(&mut self, own: Own<'_, M>) -> Result<(), Violation> {
+        if self.form != Form::Notify || self.signal != Signal::Word {
+            return Ok(());
+        }
+        loop {
+            let slot = self.notices % u64::from(self.notices_max);
+            let head = reach(own.bells.load_word(SIGNALS + slot * WORD))?;
+            if head <= self.head {
+                return Ok(());
+            }
+            self.advance_to(head)?;
+            self.noticed();
+        }
+    }
+
+    /// The sender's head is there now.
+    pub(super) fn advance_to(&mut self, head: u64) -> Result<(), Violation> {
+        if head < self.head || head > self.limit() || !head.is_multiple_of(WORD) {
+            return Err(Violation("a head out of range"));
+        }
+        self.head = head;
+        Ok(())
+    }
+
+    /// What was under way has come.
+    pub(super) fn landed<M: Memory>(&mut self, own: Own<'_, M>) -> Result<(), Violation> {
+        match self.flying.take() {
+            None => Ok(()),
+            Some(Flying::Head) => {
+                let head = reach(own.bells.load_word(COPY))?;
+                self.advance_to(head)
+            }
+            Some(Flying::Bell) => self.bell_here(own),
+            Some(Flying::Records(end)) if self.form == Form::Prefetched => self.check(end, own),
+            Some(Flying::Records(end)) => self.walk(end, own),
+            Some(Flying::Message { bytes, bell }) => {
+                self.here += self.form.record(bytes);
+                if bell { self.bell_here(own) } else { Ok(()) }
+            }
+        }
+    }
+
+    fn bell_here<M: Memory>(&mut self, own: Own<'_, M>) -> Result<(), Violation> {
+        let bell = reach(own.buffer.load_word(self.place.offset(self.here)))?;
+        self.seen = self.rung(bell, self.here)?;
+        if self.seen.is_some_and(|bytes| self.here + self.form.record(bytes) > self.limit()) {
+            return Err(Violation("a message upon another one"));
+        }
+        Ok(())
+    }
+
+    /// The length behind a bell, if it is set.
+    #[inline]
+    pub(super) fn rung(&self, bell: u64, position: u64) -> Result<Option<u32>, Violation> {
+        let bytes = match (self.form, bell) {
+            (_, 0) => return Ok(None),
+            (Form::Prefetched, _) if bell >> 24 != sequence(position) => {
+                return Err(Violation("a bell of another message"));
+            }
+            (Form::Prefetched, _) => bell & 0xff_ffff,
+            (Form::Detached | Form::Notify | Form::Inlined, _) => bell - 1,
+        };
+        match u32::try_from(bytes) {
+            Ok(bytes) if bytes <= self.message_bytes_max => Ok(Some(bytes)),
+            _ => Err(Violation("a length that no message has")),
+        }
+    }
+
+    /// Walks over the records that lie before a head: they are whole.
+    fn walk<M: Memory>(&mut self, end: u64, own: Own<'_, M>) -> Result<(), Violation> {
+        let (start, turn_end) = (self.here, self.place.turn_end(self.here));
+        while self.here < end && self.here < turn_end {
+            let offset = self.place.offset(start) + (self.here - start);
+            let bell = reach(own.buffer.load_word(offset))?;
+            let Some(bytes) = self.rung(bell, self.here)? else {
+                return Err(Violation("a head before its message"));
+            };
+            let next = self.here + self.form.record(bytes);
+            if next > self.head {
+                return Err(Violation("a message beyond the head"));
+            }
+            if next > end {
+                break;
+            }
+            self.here = next;
+        }
+        Ok(())
+    }
+
+    /// Walks over the records that were prefetched, as far as they fit their checksums.
+    fn check<M: Memory>(&mut self, end: u64, own: Own<'_, M>) -> Result<(), Violation> {
+        let (start, turn_end) = (self.here, self.place.turn_end(self.here));
+        while self.here + WORD <= end && self.here < turn_end {
+            let first = self.here == start;
+            let offset = self.place.offset(start) + (self.here - start);
+            let bell = reach(own.buffer.load_word(offset))?;
+            // Only the first bell was clear before it was set: the others may be anything yet.
+            let bytes = match self.rung(bell, self.here) {
+                Ok(Some(bytes)) => bytes,
+                Err(violation) if first => return Err(violation),
+                Ok(None) | Err(_) => return Ok(()),
+            };
+            let record = self.form.record(bytes);
+            if first && self.here + record > self.limit() {
+                return Err(Violation("a message upon another one"));
+            }
+            if self.here + record > end {
+                self.wanted = if first { record } else { 0 };
+                return Ok(());
+            }
+            let sum = reach(checksum(bell, own.buffer, offset + self.form.header(), bytes))?;
+            let fits = sum == reach(own.buffer.load_word(offset + WORD))?;
+            if !fits && !self.canary.is(Mutant::ChecksumUnchecked) {
+                // Whatever was stored before a bell that an earlier READ saw is there.
+                if first && self.wanted > 0 {
+                    return Err(Violation("a message that its checksum does not fit"));
+                }
+                self.wanted = if first { record } else { 0 };
+                return Ok(());
+            }
+            self.here += record;
+            self.wanted = 0;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,407 @@
+//! A reader of a ring.
+
+use super::super::canary::Canary;
+#[cfg(canary)]
+use super::super::canary::Mutant;
+use super::super::effects::{Effects, Name};
+use super::super::half::{
+    Arrival, Completed, Content, Held, Offer, Own, OwnRegions, Peer, PeerRegions, ReceiveHalf,
+    Received, Refusal, own as reach,
+};
+use super::super::kind::Kind;
+use super::super::readers::sender_words;
+use super::super::shape::{Shape, Signal};
+use super::super::stand::{START, Stand};
+use super::fetch::{FLYING, Flying};
+use super::{COPY, Form, Place, WORD, notices_max};
+use crate::wire::Violation;
+use alloc::vec::Vec;
+use farside_base::{LocalSlice, Memory, RemoteSlice};
+
+/// The name of every receive.
+const NOTICE: Name = Name(0);
+/// Offers that are open at a time.
+const OFFERS_MAX: usize = 16;
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum State {
+    /// The caller has not said where it shall go.
+    Offered,
+    /// It is being READ to there.
+    Reading,
+    /// It is there.
+    Here,
+}
+
+/// A message that goes to where the caller named.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Fetch {
+    position: u64,
+    /// What it has; at most, unless its length is known.
+    bytes: u32,
+    /// The length is known: it is held, and what follows it can be offered.
+    known: bool,
+    state: State,
+}
+
+/// The receiver half of a read ring channel: one reader.
+///
+/// *Order*: that of sending. *Cost*: a READ of the head or bell as long as nothing is there, and one
+/// for all messages up to the head, or of one message and the next bell; both in one with
+/// prefetching; only the latter with notices. No allocation.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Receiver {
+    pub(super) form: Form,
+    pub(super) signal: Signal,
+    pub(super) place: Place,
+    pub(super) message_bytes_max: u32,
+    pub(super) prefetch_bytes: u32,
+    /// Where the detached head is at the sender.
+    pub(super) bell: u64,
+    pub(super) regions: OwnRegions,
+    pub(super) stand: Stand,
+    /// The position of the next message to be received or offered.
+    next: u64,
+    /// Messages before it have come.
+    pub(super) here: u64,
+    /// The sender's head, as far as it was told (detached, notify).
+    pub(super) head: u64,
+    pub(super) flying: Option<Flying>,
+    /// The length of the message at `here`, if only its bell has come (inlined).
+    pub(super) seen: Option<u32>,
+    /// Bytes of the record at `here`, if its bell has come with less, or with other bytes than its
+    /// own (prefetched).
+    pub(super) wanted: u64,
+    offers: Vec<Fetch>,
+    /// Notices that have come, and since everything was acknowledged.
+    pub(super) notices: u64,
+    notices_since: u32,
+    pub(super) notices_max: u32,
+    /// The newest head that came before the start was known.
+    early: Option<u32>,
+    pub(super) canary: Canary,
+}
+
+impl Receiver {
+    /// A receiver without a peer yet.
+    pub fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
+        let form = Form::of(kind, shape);
+        Self {
+            form,
+            signal: shape.signal,
+            place: Place::new(form, shape),
+            message_bytes_max: shape.message_bytes_max,
+            prefetch_bytes: shape.prefetch_bytes,
+            bell: sender_words(shape),
+            regions,
+            stand: Stand::new(shape, WORD, shape.ring_bytes, regions),
+            next: 0,
+            here: 0,
+            head: 0,
+            flying: None,
+            seen: None,
+            wanted: 0,
+            offers: Vec::with_capacity(OFFERS_MAX),
+            notices: 0,
+            notices_since: 0,
+            notices_max: notices_max(shape),
+            early: None,
+            canary: Canary::default(),
+        }
+    }
+
+    /// Puts a defect in.
+    #[cfg(canary)]
+    pub fn with_mutant(mut self, mutant: Mutant) -> Self {
+        self.canary = Canary::new(mutant);
+        self
+    }
+
+    fn post(&self, effects: &mut Effects) {
+        let into = LocalSlice { region: self.regions.bells, offset: 0, bytes: 0 };
+        effects.receive(Peer::ONLY, NOTICE, into);
+    }
+
+    pub(super) const fn noticed(&mut self) {
+        self.notices += 1;
+        self.notices_since += 1;
+    }
+
+    /// A head has come as a message, by its low bits.
+    fn told(&mut self, low: u32) -> Result<(), Violation> {
+        // Messages may overtake each other: a head behind the known one is an old one.
+        let ahead = low.wrapping_sub((self.head / WORD) as u32);
+        if ahead > u32::MAX / 2 {
+            return Ok(());
+        }
+        self.advance_to(self.head + u64::from(ahead) * WORD)
+    }
+
+    fn start(&mut self, start: u64) -> Result<(), Violation> {
+        (self.next, self.here, self.head) = (start, start, start);
+        match self.early.take() {
+            Some(low) => self.told(low),
+            None => Ok(()),
+        }
+    }
+
+    /// The name of the READ of an offered message.
+    const fn name(position: u64) -> Name {
+        Name((position / WORD % (1 << 28)) as u32)
+    }
+
+    /// Gives back, and acknowledges if the sender may wait for it: it has as many notices under way
+    /// as there are receives or words for them.
+    fn give_back<M: Memory>(
+        &mut self,
+        held: Held,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Refusal> {
+        self.stand.release(held, own, effects)?;
+        if self.stand.tail() == self.head && self.notices_since >= self.notices_max.div_ceil(2) {
+            self.notices_since = 0;
+            self.stand.must(effects);
+        }
+        Ok(())
+    }
+
+    /// The next message, if one can be offered: its position and most bytes.
+    fn offerable<M: Memory>(
+        &mut self,
+        to: &PeerRegions,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<Option<(u64, u32)>, Violation> {
+        self.look(own)?;
+        let open = self.offers.last().is_some_and(|fetch| !fetch.known);
+        if self.flying.is_some() || open || self.offers.len() == OFFERS_MAX {
+            return Ok(None);
+        }
+        if self.here != self.next {
+            (self.here, self.seen, self.wanted) = (self.next, None, 0);
+        }
+        match self.form {
+            Form::Detached | Form::Notify if self.head > self.next => {
+                let most = self.head - self.next - self.form.header().min(self.head - self.next);
+                Ok(Some((self.next, most.min(u64::from(self.message_bytes_max)) as u32)))
+            }
+            Form::Detached => {
+                self.read_head(to, effects);
+                Ok(None)
+            }
+            Form::Notify => Ok(None),
+            Form::Inlined | Form::Prefetched => match self.seen.take() {
+                Some(bytes) => Ok(Some((self.next, bytes))),
+                None => {
+                    self.read_bell(to, effects);
+                    Ok(None)
+                }
+            },
+        }
+    }
+
+    /// A message has come to where the caller named.
+    fn fetch_here<M: Memory>(&mut self, name: Name, own: Own<'_, M>) -> Result<(), Violation> {
+        let mine =
+            |fetch: &Fetch| fetch.state == State::Reading && Self::name(fetch.position) == name;
+        let Some(at) = self.offers.iter().position(mine) else { return Ok(()) };
+        let Some(mut fetch) = self.offers.get(at).copied() else { return Ok(()) };
+        fetch.state = State::Here;
+        if !fetch.known {
+            let word = reach(own.bells.load_word(COPY))?;
+            let Some(bytes) = self.rung(word, fetch.position)? else {
+                return Err(Violation("a head before its message"));
+            };
+            let end = fetch.position + self.form.record(bytes);
+            if end > self.head {
+                return Err(Violation("a message beyond the head"));
+            }
+            self.stand.hold(fetch.position, end)?;
+            (fetch.bytes, fetch.known) = (bytes, true);
+            (self.next, self.here) = (end, end);
+        }
+        if let Some(place) = self.offers.get_mut(at) {
+            *place = fetch;
+        }
+        Ok(())
+    }
+}
+
+impl ReceiveHalf for Receiver {
+    fn connected<M: Memory>(
+        &mut self,
+        _: Peer,
+        regions: PeerRegions,
+        _: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        self.stand.connected(regions, effects);
+        if self.form == Form::Notify && self.signal == Signal::Message {
+            for _ in 0..self.notices_max {
+                self.post(effects);
+            }
+        }
+        Ok(())
+    }
+
+    fn lost(&mut self, _: Peer) {
+        self.stand.lost();
+    }
+
+    #[inline]
+    fn receive<M: Memory>(
+        &mut self,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<Option<Received>, Violation> {
+        if self.offers.last().is_some_and(|fetch| !fetch.known) {
+            return Ok(None);
+        }
+        if self.next == self.here {
+            self.ask(own, effects)?;
+        }
+        // Some messages are here without a request: the empty ones.
+        if self.next == self.here {
+            return Ok(None);
+        }
+        let (position, offset) = (self.next, self.place.offset(self.next));
+        let bell = reach(own.buffer.load_word(offset))?;
+        let Some(bytes) = self.rung(bell, position)? else {
+            return Err(Violation("a message without a bell"));
+        };
+        let end = position + self.form.record(bytes);
+        let held = self.stand.hold(position, end)?;
+        self.next = end;
+        // Whoever takes the last one has not asked for more yet: a look now would come back too
+        // early, and keep the next one waiting.
+        if self.next < self.here || self.seen.is_some() || self.here < self.head {
+            self.ask(own, effects)?;
+        }
+        let content = Content::Buffer { offset: offset + self.form.header(), bytes };
+        Ok(Some(Received { held, peer: Peer::ONLY, content }))
+    }
+
+    #[inline]
+    fn release<M: Memory>(
+        &mut self,
+        held: Held,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Refusal> {
+        if self.offers.iter().any(|fetch| fetch.position == held.0) {
+            return Err(Refusal::NoSuch("held message"));
+        }
+        self.give_back(held, own, effects)
+    }
+
+    fn offer<M: Memory>(
+        &mut self,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<Option<Offer>, Violation> {
+        let Some(to) = self.stand.ready(effects) else { return Ok(None) };
+        let Some((position, bytes)) = self.offerable(&to, own, effects)? else {
+            return Ok(None);
+        };
+        let known = matches!(self.form, Form::Inlined | Form::Prefetched);
+        if known {
+            let end = position + self.form.record(bytes);
+            self.stand.hold(position, end)?;
+            (self.next, self.here) = (end, end);
+        }
+        self.offers.push(Fetch { position, bytes, known, state: State::Offered });
+        Ok(Some(Offer { held: Held(position), peer: Peer::ONLY, bytes_max: bytes }))
+    }
+
+    fn receive_into<M: Memory>(
+        &mut self,
+        offer: Held,
+        into: LocalSlice,
+        _: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Refusal> {
+        let offered =
+            |fetch: &&mut Fetch| fetch.position == offer.0 && fetch.state == State::Offered;
+        let Some(fetch) = self.offers.iter_mut().find(offered) else {
+            return Err(Refusal::NoSuch("offer"));
+        };
+        let to = self.stand.ready(effects).ok_or(Refusal::Lost)?;
+        if into.bytes < fetch.bytes {
+            return Err(Refusal::TooLong { bytes_max: into.bytes });
+        }
+        if fetch.known && fetch.bytes == 0 {
+            fetch.state = State::Here;
+            return Ok(());
+        }
+        fetch.state = State::Reading;
+        let offset = self.place.offset(fetch.position);
+        let header = LocalSlice { region: self.regions.bells, offset: COPY, bytes: WORD as u32 };
+        let into = LocalSlice { bytes: fetch.bytes, ..into };
+        let name = Self::name(fetch.position);
+        if fetch.known {
+            let from = RemoteSlice { region: to.buffer, offset: offset + self.form.header() };
+            effects.read(Peer::ONLY, name, into, from);
+        } else {
+            let from = RemoteSlice { region: to.buffer, offset };
+            effects.read_scatter(Peer::ONLY, name, &[header, into], from);
+        }
+        Ok(())
+    }
+
+    fn fetched<M: Memory>(
+        &mut self,
+        offer: Held,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Option<u32> {
+        let here = |fetch: &Fetch| fetch.position == offer.0 && fetch.state == State::Here;
+        let at = self.offers.iter().position(here)?;
+        let fetch = self.offers.remove(at);
+        self.give_back(offer, own, effects).ok()?;
+        Some(fetch.bytes)
+    }
+
+    fn completed<M: Memory>(
+        &mut self,
+        completed: Completed,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        match completed.name {
+            name if self.stand.completed(name, effects) => Ok(()),
+            START => match self.stand.started(own)? {
+                Some(start) => self.start(start),
+                None => Ok(()),
+            },
+            FLYING => self.landed(own),
+            name => self.fetch_here(name, own),
+        }
+    }
+
+    fn arrived<M: Memory>(
+        &mut self,
+        arrival: Arrival,
+        _: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        let told = self.form == Form::Notify && self.signal == Signal::Message;
+        let Some(low) = arrival.immediate.filter(|_| told) else {
+            return Err(Violation("a message where none comes"));
+        };
+        self.post(effects);
+        self.noticed();
+        if self.stand.has_begun() {
+            return self.told(low);
+        }
+        let newer = |early: u32| low.wrapping_sub(early) <= u32::MAX / 2;
+        if self.early.is_none_or(newer) {
+            self.early = Some(low);
+        }
+        Ok(())
+    }
+
+    fn acknowledge<M: Memory>(&mut self, _: Own<'_, M>, effects: &mut Effects) {
+        self.stand.acknowledge(effects);
+    }
+}

@@ -1,0 +1,335 @@
+//! The sender of a read ring.
+
+use super::super::acknowledge::ACKNOWLEDGEMENT;
+use super::super::canary::{Canary, Mutant};
+use super::super::checksum::checksum;
+use super::super::effects::{Effects, Name, Told};
+use super::super::half::{
+    Arrival, Completed, Own, OwnRegions, Payload, Peer, PeerRegions, Refusal, SendHalf, Sending,
+    own as reach,
+};
+use super::super::kind::Kind;
+use super::super::readers::{Readers, sender_words};
+use super::super::shape::{Shape, Signal};
+use super::{Form, Place, SIGNALS, WORD, notices_max, sequence};
+use crate::wire::Violation;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use farside_base::{LocalSlice, Memory, RemoteSlice};
+
+/// The name of every notice.
+const NOTICE: Name = Name(0);
+
+/// What one reader was told.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+struct Notices {
+    /// The head.
+    told: u64,
+    /// How often.
+    count: u64,
+    /// The heads of those that it has not acknowledged.
+    open: VecDeque<u64>,
+}
+
+/// The sender half of a read ring channel.
+///
+/// *Cost*: a copy into the ring unless it was built there, and no request but a notice to each
+/// reader and batch if there are notices. No allocation.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Sender {
+    form: Form,
+    signal: Signal,
+    place: Place,
+    message_bytes_max: u32,
+    /// Where the detached head is.
+    bell: u64,
+    regions: OwnRegions,
+    readers: Readers,
+    /// The position of the next message.
+    head: u64,
+    /// The head that a batch has ended at (detached, notify).
+    flushed: u64,
+    /// Bytes that are lent for the next message.
+    loan: Option<u32>,
+    /// By reader.
+    notices: Vec<Notices>,
+    notices_max: u32,
+    canary: Canary,
+}
+
+impl Sender {
+    /// A sender without peers yet.
+    pub fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
+        let form = Form::of(kind, shape);
+        let readers = if form == Form::Notify { shape.peers_max } else { 0 };
+        let notices_max = notices_max(shape);
+        let mut notices = Vec::new();
+        notices.resize_with(usize::from(readers), || Notices {
+            open: VecDeque::with_capacity(notices_max as usize),
+            ..Notices::default()
+        });
+        Self {
+            form,
+            signal: shape.signal,
+            place: Place::new(form, shape),
+            message_bytes_max: shape.message_bytes_max,
+            bell: sender_words(shape),
+            regions,
+            readers: Readers::new(shape, WORD, regions),
+            head: 0,
+            flushed: 0,
+            loan: None,
+            notices,
+            notices_max,
+            canary: Canary::default(),
+        }
+    }
+
+    /// Puts a defect in.
+    #[cfg(canary)]
+    pub fn with_mutant(mut self, mutant: Mutant) -> Self {
+        self.canary = Canary::new(mutant);
+        self.readers.set_canary(self.canary);
+        self
+    }
+
+    /// Whether a record fits beside what the slowest reader has not given back.
+    #[inline]
+    fn has_room(&self, record: u64) -> bool {
+        let extra = if self.canary.is(Mutant::CreditOffByOne) { record } else { 0 };
+        self.head + record + self.form.beside() - self.readers.tail()
+            <= self.place.ring_bytes + extra
+    }
+
+    /// Where readers begin: at what has been announced.
+    const fn announced(&self) -> u64 {
+        match self.form {
+            Form::Detached | Form::Notify => self.flushed,
+            Form::Inlined | Form::Prefetched => self.head,
+        }
+    }
+
+    /// Puts the message into the ring, or finds it there.
+    fn put<M: Memory>(&self, payload: Payload<'_>, own: Own<'_, M>) -> Result<(), Refusal> {
+        let offset = self.place.offset(self.head) + self.form.header();
+        match payload {
+            Payload::Bytes(message) => {
+                own.buffer.write(offset, message).map_err(|_| Refusal::NoSuch("memory of the ring"))
+            }
+            Payload::Gather([slice])
+                if slice.region == self.regions.buffer
+                    && slice.offset == offset
+                    && self.loan.is_some_and(|lent| slice.bytes <= lent) =>
+            {
+                Ok(())
+            }
+            Payload::Gather(_) => Err(Refusal::Form("bytes, or the slice that it has lent")),
+        }
+    }
+
+    /// Stores what makes a message of the bytes that were put (001 figure 3).
+    fn ring<M: Memory>(&self, bytes: u32, own: Own<'_, M>) -> Result<(), Violation> {
+        let at = self.place.offset(self.head);
+        let next = self.place.offset(self.head + self.form.record(bytes));
+        let unset = !self.canary.is(Mutant::NextBellNotUnset);
+        match self.form {
+            Form::Detached | Form::Notify => reach(own.buffer.store_word(at, u64::from(bytes) + 1)),
+            Form::Inlined => {
+                if unset {
+                    reach(own.buffer.store_word(next, 0))?;
+                }
+                reach(own.buffer.store_word(at, u64::from(bytes) + 1))
+            }
+            Form::Prefetched => {
+                let bell = (sequence(self.head) << 24) | u64::from(bytes);
+                let message = at + self.form.header();
+                let sum = reach(checksum(bell, own.buffer, message, bytes))?;
+                reach(own.buffer.store_word(at + WORD, sum))?;
+                if unset {
+                    reach(own.buffer.store_word(next, 0))?;
+                }
+                reach(own.buffer.store_word(at, bell))
+            }
+        }
+    }
+
+    /// Tells every reader of the head that does not know it, as far as they have receives or words;
+    /// whether one has none left.
+    fn notify(&mut self, effects: &mut Effects) -> bool {
+        let head = self.flushed;
+        let mut waits = false;
+        for (peer, to) in self.readers.living() {
+            let Some(notices) = self.notices.get_mut(usize::from(peer.0)) else { break };
+            let tail = self.readers.tail_of(peer).unwrap_or(0);
+            while notices.open.front().is_some_and(|told| *told <= tail) {
+                notices.open.pop_front();
+            }
+            if notices.told >= head {
+                continue;
+            }
+            if notices.open.len() >= self.notices_max as usize {
+                waits = true;
+                continue;
+            }
+            match self.signal {
+                Signal::Message => {
+                    let notice = (head / WORD) as u32;
+                    effects.send_inline(peer, NOTICE, Told::No, &[], Some(notice));
+                }
+                Signal::Word => {
+                    let word = head.to_le_bytes();
+                    let slot = notices.count % u64::from(self.notices_max);
+                    let at = RemoteSlice { region: to.bells, offset: SIGNALS + slot * WORD };
+                    effects.write_inline(peer, NOTICE, Told::No, &[&word], at, None);
+                }
+            }
+            notices.told = head;
+            notices.count += 1;
+            notices.open.push_back(head);
+        }
+        waits
+    }
+}
+
+impl SendHalf for Sender {
+    fn connected<M: Memory>(
+        &mut self,
+        peer: Peer,
+        regions: PeerRegions,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        let start = self.announced();
+        if let Some(notices) = self.notices.get_mut(usize::from(peer.0)) {
+            (notices.told, notices.count) = (start, 0);
+            notices.open.clear();
+        }
+        self.readers.connected(peer, regions, start, own, effects)
+    }
+
+    fn lost(&mut self, peer: Peer) {
+        self.readers.lost(peer, self.head);
+    }
+
+    #[inline]
+    fn send<M: Memory>(
+        &mut self,
+        payload: Payload<'_>,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<Sending, Refusal> {
+        self.readers.reachable()?;
+        let bytes_max = self.message_bytes_max;
+        if payload.bytes() > u64::from(bytes_max) {
+            return Err(Refusal::TooLong { bytes_max });
+        }
+        let bytes = payload.bytes() as u32;
+        let record = self.form.record(bytes);
+        if !self.has_room(record) {
+            // A violation that shows here shows again at the next advance, which tells it.
+            let _ = self.readers.look(self.head, own);
+            if !self.has_room(record) {
+                self.readers.fetch(effects);
+                return Err(Refusal::Full);
+            }
+        }
+        let missing = |_| Refusal::NoSuch("memory of the bell");
+        if self.canary.is(Mutant::BellBeforeData) {
+            self.head += record;
+            self.flush(own, effects);
+            self.head -= record;
+            self.ring(bytes, own).map_err(missing)?;
+            self.put(payload, own)?;
+        } else {
+            self.put(payload, own)?;
+            self.ring(bytes, own).map_err(missing)?;
+        }
+        let lent = matches!(payload, Payload::Gather(_));
+        let sending = Sending(self.head | u64::from(lent));
+        self.head += record;
+        self.loan = None;
+        Ok(sending)
+    }
+
+    fn flush<M: Memory>(&mut self, own: Own<'_, M>, effects: &mut Effects) {
+        if self.flushed == self.head {
+            return;
+        }
+        self.flushed = self.head;
+        match self.form {
+            Form::Detached => {
+                let stored = own.bells.store_word(self.bell, self.head);
+                debug_assert!(stored.is_ok(), "the plan has this word");
+            }
+            Form::Notify => {
+                if self.notify(effects) {
+                    // A violation that shows here shows again at the next advance, which tells it.
+                    let _ = self.readers.look(self.head, own);
+                    self.notify(effects);
+                }
+            }
+            Form::Inlined | Form::Prefetched => {}
+        }
+    }
+
+    fn loan<M: Memory>(&mut self, bytes: u32, own: Own<'_, M>) -> Option<LocalSlice> {
+        self.loan = None;
+        let record = self.form.record(bytes.min(self.message_bytes_max));
+        if !self.has_room(record) {
+            let _ = self.readers.look(self.head, own);
+        }
+        if !self.has_room(record) || bytes > self.message_bytes_max {
+            return None;
+        }
+        self.loan = Some(bytes);
+        let offset = self.place.offset(self.head) + self.form.header();
+        Some(LocalSlice { region: self.regions.buffer, offset, bytes })
+    }
+
+    fn advance<M: Memory>(
+        &mut self,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        let result = self.readers.advance(self.head, own, effects);
+        self.notify(effects);
+        result
+    }
+
+    fn completed<M: Memory>(
+        &mut self,
+        completed: Completed,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        if completed.name == ACKNOWLEDGEMENT {
+            self.readers.fetched(completed.peer, self.head, own)?;
+            self.notify(effects);
+        }
+        Ok(())
+    }
+
+    fn arrived<M: Memory>(
+        &mut self,
+        arrival: Arrival,
+        _: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        self.readers.arrived(arrival.peer, self.head, arrival.immediate, effects)?;
+        self.notify(effects);
+        Ok(())
+    }
+
+    fn is_done(&self, sending: Sending) -> bool {
+        let (position, lent) = (sending.0 & !1, sending.0 & 1 == 1);
+        position < self.head && (!lent || position < self.readers.tail())
+    }
+
+    fn is_drained(&self) -> bool {
+        self.readers.tail() == self.head
+    }
+
+    fn accused(&self) -> Peer {
+        self.readers.accused()
+    }
+}

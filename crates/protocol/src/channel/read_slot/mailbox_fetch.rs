@@ -1,0 +1,192 @@
+//! What a reader of mailboxes READs, and what it makes of it.
+
+use super::super::canary::Mutant;
+use super::super::checksum::checksum;
+use super::super::effects::{Effects, Name};
+use super::super::half::{Own, Peer, PeerRegions, own as reach};
+use super::super::readers::READER_WORDS;
+use super::super::shape::Signal;
+use super::mailbox_receiver::{BELLS, Message, Receiver, State, WHOLE};
+use super::{BATCH, Form, IN_FLIGHT, SIGNALS, WORD};
+use crate::wire::Violation;
+use farside_base::{LocalSlice, Memory, RemoteSlice};
+
+impl Receiver {
+    fn see(&mut self, bytes: u32, state: State) {
+        self.queue.push_back(Message { number: self.next, bytes, state });
+        self.next += 1;
+        self.torn = false;
+    }
+
+    /// How many of the next mailboxes can be looked at by one READ: those before the end that hold
+    /// nothing of ours.
+    fn ahead(&self, most: u64) -> u64 {
+        let free = (self.stand.tail() + self.boxes.slots).saturating_sub(self.next);
+        most.min(free).min(self.boxes.slots - self.boxes.slot(self.next))
+    }
+
+    /// READs bells, of which at most `most`.
+    pub(super) fn read_bells(&mut self, most: u64, to: &PeerRegions, effects: &mut Effects) {
+        let count = self.ahead(most);
+        if self.flying.is_some() || count == 0 {
+            return;
+        }
+        self.flying = Some(count);
+        let bytes = (count * WORD) as u32;
+        let into = LocalSlice { region: self.regions.bells, offset: READER_WORDS, bytes };
+        let from = match self.form {
+            Form::Inlined => {
+                RemoteSlice { region: to.buffer, offset: self.boxes.mailbox(self.next) }
+            }
+            Form::Detached | Form::Notify => {
+                let offset = self.bells + self.boxes.slot(self.next) * WORD;
+                RemoteSlice { region: to.bells, offset }
+            }
+        };
+        effects.read(Peer::ONLY, BELLS, into, from);
+    }
+
+    /// READs whole mailboxes.
+    fn read_whole(&mut self, to: &PeerRegions, effects: &mut Effects) {
+        let count = self.ahead(self.batch);
+        if self.flying.is_some() || count == 0 {
+            return;
+        }
+        self.flying = Some(count);
+        let bytes = ((count - 1) * self.boxes.step + self.boxes.used()) as u32;
+        let offset = self.boxes.mailbox(self.next);
+        let into = LocalSlice { region: self.regions.buffer, offset, bytes };
+        effects.read(Peer::ONLY, WHOLE, into, RemoteSlice { region: to.buffer, offset });
+    }
+
+    /// READs a message whose bell has been seen.
+    pub(super) fn read_message(
+        &self,
+        message: &mut Message,
+        into: LocalSlice,
+        to: &PeerRegions,
+        effects: &mut Effects,
+    ) {
+        if message.bytes == 0 {
+            message.state = State::Here;
+            return;
+        }
+        message.state = State::Reading;
+        let into = LocalSlice { bytes: message.bytes, ..into };
+        let from = RemoteSlice { region: to.buffer, offset: self.boxes.message(message.number) };
+        effects.read(Peer::ONLY, Name(self.boxes.slot(message.number) as u32), into, from);
+    }
+
+    /// Sees the notices that have come, in order.
+    pub(super) fn look<M: Memory>(&mut self, own: Own<'_, M>) -> Result<(), Violation> {
+        while self.form == Form::Notify && self.ahead(1) > 0 {
+            let slot = self.boxes.slot(self.next);
+            let bytes = match self.signal {
+                Signal::Message => self.notices.get_mut(slot as usize).and_then(Option::take),
+                Signal::Word => {
+                    let word = reach(own.bells.load_word(SIGNALS + slot * WORD))?;
+                    self.boxes.rung(self.next, word)?
+                }
+            };
+            let Some(bytes) = bytes else { break };
+            self.see(bytes, State::Seen);
+        }
+        Ok(())
+    }
+
+    /// The bells that a READ has brought.
+    pub(super) fn bells_here<M: Memory>(
+        &mut self,
+        count: u64,
+        own: Own<'_, M>,
+    ) -> Result<(), Violation> {
+        self.batch = 1;
+        for at in 0..count {
+            let bell = reach(own.bells.load_word(READER_WORDS + at * WORD))?;
+            let Some(bytes) = self.boxes.rung(self.next, bell)? else { break };
+            self.see(bytes, State::Seen);
+            if self.form == Form::Detached {
+                self.batch = at + 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// The mailboxes that a READ has brought.
+    pub(super) fn whole_here<M: Memory>(
+        &mut self,
+        count: u64,
+        own: Own<'_, M>,
+    ) -> Result<(), Violation> {
+        self.batch = 1;
+        for at in 0..count {
+            let mailbox = self.boxes.mailbox(self.next);
+            let bell = reach(own.buffer.load_word(mailbox))?;
+            let Some(bytes) = self.boxes.rung(self.next, bell)? else { return Ok(()) };
+            let message = self.boxes.message(self.next);
+            let sum = reach(checksum(bell, own.buffer, message, bytes))?;
+            let fits = sum == reach(own.buffer.load_word(mailbox + WORD))?;
+            if !fits && !self.canary.is(Mutant::ChecksumUnchecked) {
+                // Whatever was stored before a bell that an earlier READ saw is there.
+                if at == 0 && self.torn {
+                    return Err(Violation("a message that its checksum does not fit"));
+                }
+                self.torn = true;
+                return Ok(());
+            }
+            self.see(bytes, State::Here);
+        }
+        self.batch = (count * 2).min(BATCH);
+        Ok(())
+    }
+
+    /// A message has come: to its place, or to where the caller named.
+    pub(super) fn message_here(&mut self, slot: u64) {
+        let boxes = self.boxes;
+        let mine = |message: &&mut Message| {
+            message.state == State::Reading && boxes.slot(message.number) == slot
+        };
+        if let Some(message) = self.queue.iter_mut().find(mine) {
+            message.state = State::Here;
+            self.reading -= 1;
+        } else if let Some(message) = self.offers.iter_mut().find(mine) {
+            message.state = State::Here;
+        }
+    }
+
+    /// Asks for what can be received next.
+    pub(super) fn ask<M: Memory>(
+        &mut self,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        let Some(to) = self.stand.ready(effects) else { return Ok(()) };
+        self.look(own)?;
+        let mut seen = false;
+        for at in 0..self.queue.len() {
+            let Some(mut message) = self.queue.get(at).copied() else { break };
+            if message.state != State::Seen {
+                continue;
+            }
+            if self.reading == IN_FLIGHT {
+                seen = true;
+                break;
+            }
+            let offset = self.boxes.message(message.number);
+            let into = LocalSlice { region: self.regions.buffer, offset, bytes: 0 };
+            self.read_message(&mut message, into, &to, effects);
+            self.reading += usize::from(message.state == State::Reading);
+            if let Some(place) = self.queue.get_mut(at) {
+                *place = message;
+            }
+        }
+        // While messages come one by one, a look beside a message would come back too early.
+        let look = self.queue.is_empty() || self.batch > 1;
+        match self.form {
+            Form::Detached if !seen && look => self.read_bells(BATCH, &to, effects),
+            Form::Inlined if !seen => self.read_whole(&to, effects),
+            _ => {}
+        }
+        Ok(())
+    }
+}

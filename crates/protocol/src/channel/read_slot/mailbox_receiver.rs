@@ -1,0 +1,286 @@
+//! A reader of mailboxes.
+
+use super::super::canary::Canary;
+#[cfg(canary)]
+use super::super::canary::Mutant;
+use super::super::effects::{Effects, Name};
+use super::super::half::{
+    Arrival, Completed, Content, Held, Offer, Own, OwnRegions, Peer, PeerRegions, ReceiveHalf,
+    Received, Refusal,
+};
+use super::super::kind::Kind;
+use super::super::readers::sender_words;
+use super::super::shape::{Shape, Signal};
+use super::super::stand::{START, Stand};
+use super::{BATCH, Boxes, Form, slot_bits};
+use crate::wire::Violation;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use farside_base::{LocalSlice, Memory};
+
+/// The name of a READ of bells; that of a message is its slot.
+pub(super) const BELLS: Name = Name(1 << 16);
+/// The name of a READ of whole mailboxes.
+pub(super) const WHOLE: Name = Name(1 << 17);
+/// The name of every receive.
+const NOTICE: Name = Name(0);
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum State {
+    /// Its bell has been seen.
+    Seen,
+    /// It is being READ.
+    Reading,
+    /// It is there.
+    Here,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Message {
+    pub(super) number: u64,
+    pub(super) bytes: u32,
+    pub(super) state: State,
+}
+
+/// The receiver half of a read slot channel but the indirect one: one reader.
+///
+/// *Order*: that of sending. *Cost*: a READ of the bell, as long as it is not rung, and one of the
+/// message; both in one with an inlined bell; only the latter with notices. Many bells or mailboxes
+/// are brought by one READ while messages keep coming. No allocation.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Receiver {
+    pub(super) form: Form,
+    pub(super) signal: Signal,
+    pub(super) slot_bits: u32,
+    pub(super) boxes: Boxes,
+    /// Where detached bells begin at the sender.
+    pub(super) bells: u64,
+    pub(super) regions: OwnRegions,
+    pub(super) stand: Stand,
+    /// The number of the next message whose bell has not been seen.
+    pub(super) next: u64,
+    /// Bells or mailboxes that are being READ.
+    pub(super) flying: Option<u64>,
+    /// Mailboxes to READ next time; of detached bells, how many the last READ found rung.
+    pub(super) batch: u64,
+    /// The bell of the next message has been seen, beside bytes that were not its own.
+    pub(super) torn: bool,
+    /// Messages to be received: seen, on their way, here.
+    pub(super) queue: VecDeque<Message>,
+    pub(super) reading: usize,
+    /// Messages that are offered, by `Seen`, or fetched to where the caller named.
+    pub(super) offers: Vec<Message>,
+    /// Lengths by slot, of notices that came as messages.
+    pub(super) notices: Vec<Option<u32>>,
+    pub(super) canary: Canary,
+}
+
+impl Receiver {
+    pub(super) fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
+        let form = Form::of(kind);
+        let slots = shape.slots as usize;
+        let told = form == Form::Notify && shape.signal == Signal::Message;
+        let mut notices = Vec::new();
+        notices.resize(if told { slots } else { 0 }, None);
+        Self {
+            form,
+            signal: shape.signal,
+            slot_bits: slot_bits(shape),
+            boxes: Boxes::new(form.header(), shape),
+            bells: sender_words(shape),
+            regions,
+            stand: Stand::new(shape, 1, u64::from(shape.slots), regions),
+            next: 0,
+            flying: None,
+            batch: 1,
+            torn: false,
+            queue: VecDeque::with_capacity(slots),
+            reading: 0,
+            offers: Vec::with_capacity(slots),
+            notices,
+            canary: Canary::default(),
+        }
+    }
+
+    #[cfg(canary)]
+    pub(super) fn with_mutant(mut self, mutant: Mutant) -> Self {
+        self.canary = Canary::new(mutant);
+        self
+    }
+
+    fn post(&self, effects: &mut Effects) {
+        let into = LocalSlice { region: self.regions.bells, offset: 0, bytes: 0 };
+        effects.receive(Peer::ONLY, NOTICE, into);
+    }
+}
+
+impl ReceiveHalf for Receiver {
+    fn connected<M: Memory>(
+        &mut self,
+        _: Peer,
+        regions: PeerRegions,
+        _: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        self.stand.connected(regions, effects);
+        for _ in 0..self.notices.len() {
+            self.post(effects);
+        }
+        Ok(())
+    }
+
+    fn lost(&mut self, _: Peer) {
+        self.stand.lost();
+        let whole = self.queue.iter().take_while(|message| message.state == State::Here).count();
+        self.queue.truncate(whole);
+    }
+
+    #[inline]
+    fn receive<M: Memory>(
+        &mut self,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<Option<Received>, Violation> {
+        let front = self.queue.front().copied();
+        let here = front.filter(|message| message.state == State::Here);
+        // Whoever takes the last one has not asked for more yet: a look now would come back too
+        // early, and keep the next one waiting.
+        if here.is_none() || self.queue.len() > 1 {
+            self.ask(own, effects)?;
+        }
+        let Some(message) = here else { return Ok(None) };
+        self.queue.pop_front();
+        let held = self.stand.hold(message.number, message.number + 1)?;
+        let content =
+            Content::Buffer { offset: self.boxes.message(message.number), bytes: message.bytes };
+        Ok(Some(Received { held, peer: Peer::ONLY, content }))
+    }
+
+    #[inline]
+    fn release<M: Memory>(
+        &mut self,
+        held: Held,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Refusal> {
+        if self.offers.iter().any(|message| message.number == held.0) {
+            return Err(Refusal::NoSuch("held message"));
+        }
+        self.stand.release(held, own, effects)
+    }
+
+    fn offer<M: Memory>(
+        &mut self,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<Option<Offer>, Violation> {
+        let Some(to) = self.stand.ready(effects) else { return Ok(None) };
+        self.look(own)?;
+        let seen = self.queue.iter().position(|message| message.state == State::Seen);
+        let Some(message) = seen.and_then(|at| self.queue.remove(at)) else {
+            match self.form {
+                Form::Detached => self.read_bells(BATCH, &to, effects),
+                Form::Inlined => self.read_bells(1, &to, effects),
+                Form::Notify => {}
+            }
+            return Ok(None);
+        };
+        let held = self.stand.hold(message.number, message.number + 1)?;
+        self.offers.push(message);
+        Ok(Some(Offer { held, peer: Peer::ONLY, bytes_max: message.bytes }))
+    }
+
+    fn receive_into<M: Memory>(
+        &mut self,
+        offer: Held,
+        into: LocalSlice,
+        _: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Refusal> {
+        let offered = |message: &Message| message.number == offer.0 && message.state == State::Seen;
+        let Some(at) = self.offers.iter().position(offered) else {
+            return Err(Refusal::NoSuch("offer"));
+        };
+        let to = self.stand.ready(effects).ok_or(Refusal::Lost)?;
+        let Some(mut message) = self.offers.get(at).copied() else {
+            return Err(Refusal::NoSuch("offer"));
+        };
+        if into.bytes < message.bytes {
+            return Err(Refusal::TooLong { bytes_max: into.bytes });
+        }
+        self.read_message(&mut message, into, &to, effects);
+        if let Some(place) = self.offers.get_mut(at) {
+            *place = message;
+        }
+        Ok(())
+    }
+
+    fn fetched<M: Memory>(
+        &mut self,
+        offer: Held,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Option<u32> {
+        let here = |message: &Message| message.number == offer.0 && message.state == State::Here;
+        let at = self.offers.iter().position(here)?;
+        let message = self.offers.swap_remove(at);
+        self.stand.release(offer, own, effects).ok()?;
+        Some(message.bytes)
+    }
+
+    fn completed<M: Memory>(
+        &mut self,
+        completed: Completed,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        match completed.name {
+            name if self.stand.completed(name, effects) => Ok(()),
+            START => {
+                if let Some(start) = self.stand.started(own)? {
+                    self.next = start;
+                }
+                Ok(())
+            }
+            BELLS => {
+                let count = self.flying.take().unwrap_or(0);
+                self.bells_here(count, own)
+            }
+            WHOLE => {
+                let count = self.flying.take().unwrap_or(0);
+                self.whole_here(count, own)
+            }
+            Name(slot) => {
+                self.message_here(u64::from(slot));
+                Ok(())
+            }
+        }
+    }
+
+    fn arrived<M: Memory>(
+        &mut self,
+        arrival: Arrival,
+        _: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        let (Some(notice), false) = (arrival.immediate, self.notices.is_empty()) else {
+            return Err(Violation("a message where none comes"));
+        };
+        self.post(effects);
+        let slot = notice & ((1_u64 << self.slot_bits) - 1) as u32;
+        let bytes = u64::from(notice) >> self.slot_bits;
+        if bytes > u64::from(self.boxes.message_bytes_max) {
+            return Err(Violation("a length that no message has"));
+        }
+        match self.notices.get_mut(slot as usize) {
+            Some(place @ None) => *place = Some(bytes as u32),
+            Some(Some(_)) => return Err(Violation("two notices of one mailbox")),
+            None => return Err(Violation("a notice of no mailbox")),
+        }
+        Ok(())
+    }
+
+    fn acknowledge<M: Memory>(&mut self, _: Own<'_, M>, effects: &mut Effects) {
+        self.stand.acknowledge(effects);
+    }
+}

@@ -1,0 +1,237 @@
+//! The sender of mailboxes that readers READ.
+
+use super::super::acknowledge::ACKNOWLEDGEMENT;
+use super::super::canary::{Canary, Mutant};
+use super::super::checksum::checksum;
+use super::super::effects::{Effects, Name, Told};
+use super::super::half::{
+    Arrival, Completed, Own, OwnRegions, Payload, Peer, PeerRegions, Refusal, SendHalf, Sending,
+    own as reach,
+};
+use super::super::kind::Kind;
+use super::super::readers::{Readers, sender_words};
+use super::super::shape::{Shape, Signal};
+use super::{Boxes, Form, SIGNALS, WORD, bell_of, slot_bits};
+use crate::wire::Violation;
+use farside_base::{LocalSlice, Memory, RemoteSlice};
+
+/// The name of every notice.
+const NOTICE: Name = Name(0);
+
+/// The sender half of a read slot channel but the indirect one.
+///
+/// *Cost*: a copy into the mailbox unless it was built there, and no request but a notice to each
+/// reader if there are notices. No allocation.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Sender {
+    form: Form,
+    signal: Signal,
+    slot_bits: u32,
+    boxes: Boxes,
+    /// Where detached bells begin.
+    bells: u64,
+    regions: OwnRegions,
+    readers: Readers,
+    /// The number of the next message.
+    head: u64,
+    /// Bytes that are lent for it.
+    loan: Option<u32>,
+    canary: Canary,
+}
+
+impl Sender {
+    pub(super) fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
+        let form = Form::of(kind);
+        Self {
+            form,
+            signal: shape.signal,
+            slot_bits: slot_bits(shape),
+            boxes: Boxes::new(form.header(), shape),
+            bells: sender_words(shape),
+            regions,
+            readers: Readers::new(shape, 1, regions),
+            head: 0,
+            loan: None,
+            canary: Canary::default(),
+        }
+    }
+
+    #[cfg(canary)]
+    pub(super) fn with_mutant(mut self, mutant: Mutant) -> Self {
+        self.canary = Canary::new(mutant);
+        self.readers.set_canary(self.canary);
+        self
+    }
+
+    #[inline]
+    fn has_room(&self) -> bool {
+        let extra = u64::from(self.canary.is(Mutant::CreditOffByOne));
+        self.head - self.readers.tail() < self.boxes.slots + extra
+    }
+
+    /// Puts the message into its mailbox, or finds it there.
+    fn place<M: Memory>(&self, payload: Payload<'_>, own: Own<'_, M>) -> Result<(), Refusal> {
+        let offset = self.boxes.message(self.head);
+        match payload {
+            Payload::Bytes(message) => own
+                .buffer
+                .write(offset, message)
+                .map_err(|_| Refusal::NoSuch("memory of the mailbox")),
+            Payload::Gather([slice])
+                if slice.region == self.regions.buffer
+                    && slice.offset == offset
+                    && self.loan.is_some_and(|lent| slice.bytes <= lent) =>
+            {
+                Ok(())
+            }
+            Payload::Gather(_) => Err(Refusal::Form("bytes, or the slice that it has lent")),
+        }
+    }
+
+    /// Rings the bell of the message that is placed.
+    fn ring<M: Memory>(
+        &self,
+        bytes: u32,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        let bell = bell_of(self.head, bytes);
+        let slot = self.boxes.slot(self.head);
+        match self.form {
+            Form::Detached => reach(own.bells.store_word(self.bells + slot * WORD, bell)),
+            Form::Inlined => {
+                let (mailbox, message) =
+                    (self.boxes.mailbox(self.head), self.boxes.message(self.head));
+                let sum = reach(checksum(bell, own.buffer, message, bytes))?;
+                reach(own.buffer.store_word(mailbox + WORD, sum))?;
+                reach(own.buffer.store_word(mailbox, bell))
+            }
+            Form::Notify => {
+                for (peer, to) in self.readers.living() {
+                    match self.signal {
+                        Signal::Message => {
+                            let notice = (bytes << self.slot_bits) | slot as u32;
+                            effects.send_inline(peer, NOTICE, Told::No, &[], Some(notice));
+                        }
+                        Signal::Word => {
+                            let word = bell.to_le_bytes();
+                            let offset = SIGNALS + slot * WORD;
+                            let at = RemoteSlice { region: to.bells, offset };
+                            effects.write_inline(peer, NOTICE, Told::No, &[&word], at, None);
+                        }
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl SendHalf for Sender {
+    fn connected<M: Memory>(
+        &mut self,
+        peer: Peer,
+        regions: PeerRegions,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        self.readers.connected(peer, regions, self.head, own, effects)
+    }
+
+    fn lost(&mut self, peer: Peer) {
+        self.readers.lost(peer, self.head);
+    }
+
+    #[inline]
+    fn send<M: Memory>(
+        &mut self,
+        payload: Payload<'_>,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<Sending, Refusal> {
+        self.readers.reachable()?;
+        let bytes_max = self.boxes.message_bytes_max;
+        if payload.bytes() > u64::from(bytes_max) {
+            return Err(Refusal::TooLong { bytes_max });
+        }
+        if !self.has_room() {
+            // A violation that shows here shows again at the next advance, which tells it.
+            let _ = self.readers.look(self.head, own);
+            if !self.has_room() {
+                self.readers.fetch(effects);
+                return Err(Refusal::Full);
+            }
+        }
+        let bytes = payload.bytes() as u32;
+        let missing = |_| Refusal::NoSuch("memory of the bell");
+        if self.canary.is(Mutant::BellBeforeData) {
+            self.ring(bytes, own, effects).map_err(missing)?;
+            self.place(payload, own)?;
+        } else {
+            self.place(payload, own)?;
+            self.ring(bytes, own, effects).map_err(missing)?;
+        }
+        let lent = matches!(payload, Payload::Gather(_));
+        let sending = Sending((self.head << 1) | u64::from(lent));
+        self.head += 1;
+        self.loan = None;
+        Ok(sending)
+    }
+
+    fn flush<M: Memory>(&mut self, _: Own<'_, M>, _: &mut Effects) {}
+
+    fn loan<M: Memory>(&mut self, bytes: u32, own: Own<'_, M>) -> Option<LocalSlice> {
+        self.loan = None;
+        if !self.has_room() {
+            let _ = self.readers.look(self.head, own);
+        }
+        if !self.has_room() || bytes > self.boxes.message_bytes_max {
+            return None;
+        }
+        self.loan = Some(bytes);
+        let offset = self.boxes.message(self.head);
+        Some(LocalSlice { region: self.regions.buffer, offset, bytes })
+    }
+
+    fn advance<M: Memory>(
+        &mut self,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        self.readers.advance(self.head, own, effects)
+    }
+
+    fn completed<M: Memory>(
+        &mut self,
+        completed: Completed,
+        own: Own<'_, M>,
+        _: &mut Effects,
+    ) -> Result<(), Violation> {
+        if completed.name == ACKNOWLEDGEMENT {
+            self.readers.fetched(completed.peer, self.head, own)?;
+        }
+        Ok(())
+    }
+
+    fn arrived<M: Memory>(
+        &mut self,
+        arrival: Arrival,
+        _: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        self.readers.arrived(arrival.peer, self.head, arrival.immediate, effects)
+    }
+
+    fn is_done(&self, sending: Sending) -> bool {
+        let (number, lent) = (sending.0 >> 1, sending.0 & 1 == 1);
+        number < self.head && (!lent || number < self.readers.tail())
+    }
+
+    fn is_drained(&self) -> bool {
+        self.readers.tail() == self.head
+    }
+
+    fn accused(&self) -> Peer {
+        self.readers.accused()
+    }
+}

@@ -1,0 +1,227 @@
+//! Layouts, requests that are counted, and words that no correct peer writes.
+
+extern crate std;
+
+use super::super::half::{Content, Payload, ReceiveHalf, Received, Refusal, SendHalf};
+use super::super::plain::Net;
+use super::super::reading_tests::SHAPE;
+use super::super::shape::{Shape, Signal};
+use super::super::{Kind, Peer};
+use super::{Boxes, bell_of, place_of};
+use crate::wire::Violation;
+use farside_base::{LocalSlice, Memory, RegionId};
+
+fn net(kind: Kind, shape: &Shape) -> Net {
+    let mut net = Net::new(kind, shape, 1);
+    net.lags = false;
+    net.connect();
+    net.settle().unwrap();
+    if kind != Kind::ReadSlotIndirect {
+        // It may have looked before its start was there.
+        assert_eq!(receive(&mut net), Ok(None));
+        net.settle().unwrap();
+    }
+    net
+}
+
+fn send(net: &mut Net, message: &[u8]) -> Result<(), Refusal> {
+    let sent = net.sender(|half, own, effects| half.send(Payload::Bytes(message), own, effects));
+    net.sender(|half, own, effects| half.flush(own, effects));
+    sent.map(|_| ())
+}
+
+fn receive(net: &mut Net) -> Result<Option<Received>, Violation> {
+    net.receiver(0, |half, own, effects| half.receive(own, effects))
+}
+
+/// Receives until a message is there.
+fn take(net: &mut Net) -> Result<Received, Violation> {
+    for _ in 0..8 {
+        if let Some(received) = receive(net)? {
+            return Ok(received);
+        }
+        net.settle()?;
+    }
+    panic!("no message")
+}
+
+#[test]
+fn each_takes_the_requests_that_the_paper_counts() {
+    let words = Shape { signal: Signal::Word, ..SHAPE };
+    // READs and WRITEs of the receiver; WRITEs and SENDs of the sender (001 Table 2).
+    for (kind, shape, receiver, sender) in [
+        (Kind::ReadSlotDetached, SHAPE, [2, 0], [0, 0]),
+        (Kind::ReadSlotInlined, SHAPE, [1, 0], [0, 0]),
+        (Kind::ReadSlotNotify, SHAPE, [1, 0], [0, 1]),
+        (Kind::ReadSlotNotify, words, [1, 0], [1, 0]),
+    ] {
+        let mut net = net(kind, &shape);
+        send(&mut net, b"hello").unwrap();
+        net.settle().unwrap();
+        let before = (net.readers[0].1.posted, net.at_sender.posted);
+        let [reads, writes, _] = before.0;
+        let received = take(&mut net).unwrap();
+        let Content::Buffer { offset, bytes } = received.content else { panic!("bytes") };
+        let slice = LocalSlice { region: RegionId(0), offset, bytes };
+        assert_eq!(net.readers[0].1.get(&slice), b"hello");
+        let after = net.readers[0].1.posted;
+        assert_eq!([after[0] - reads, after[1] - writes], receiver, "{kind}");
+        assert_eq!(net.at_sender.posted, [0, sender[0], sender[1]], "{kind}");
+    }
+}
+
+#[test]
+fn a_message_is_built_where_it_is_read() {
+    for kind in [Kind::ReadSlotDetached, Kind::ReadSlotInlined] {
+        let mut net = net(kind, &SHAPE);
+        let slice = net.sender(|half, own, _| half.loan(20, own)).unwrap();
+        net.at_sender.regions[0].write(slice.offset, b"built in place").unwrap();
+        let part = LocalSlice { bytes: 14, ..slice };
+        let other = LocalSlice { offset: slice.offset + 8, ..part };
+        let mut gather = |slices: &[LocalSlice]| {
+            net.sender(|half, own, effects| half.send(Payload::Gather(slices), own, effects))
+        };
+        assert!(matches!(gather(&[other]), Err(Refusal::Form(_))));
+        assert!(matches!(gather(&[part, part]), Err(Refusal::Form(_))));
+        let sending = gather(&[part]).unwrap();
+        assert!(matches!(gather(&[part]), Err(Refusal::Form(_))), "the loan has ended");
+        assert!(!net.sender.is_done(sending));
+        let received = take(&mut net).unwrap();
+        net.receiver(0, |half, own, effects| {
+            half.release(received.held, own, effects).unwrap();
+            half.acknowledge(own, effects);
+        });
+        net.settle().unwrap();
+        net.sender(|half, own, effects| half.advance(own, effects)).unwrap();
+        assert!(net.sender.is_done(sending) && net.sender.is_drained());
+        assert_eq!(net.sender(|half, own, _| half.loan(61, own)), None, "too long");
+    }
+}
+
+#[test]
+fn the_slowest_reader_holds_the_sender_until_it_is_lost() {
+    let mut net = net(Kind::ReadSlotDetached, &SHAPE);
+    for _ in 0..4 {
+        send(&mut net, b"x").unwrap();
+    }
+    assert_eq!(send(&mut net, b"x"), Err(Refusal::Full));
+    net.connect();
+    net.lose(0);
+    send(&mut net, b"x").unwrap();
+    net.lose(1);
+    assert_eq!(send(&mut net, b"x"), Err(Refusal::Lost));
+}
+
+#[test]
+fn bells_that_no_correct_sender_rings_are_violations() {
+    for (kind, region) in [(Kind::ReadSlotDetached, 1), (Kind::ReadSlotInlined, 0)] {
+        let at = if region == 1 { 64 } else { 0 };
+        for (bell, text) in [
+            (bell_of(0, 61), "a length that no message has"),
+            (bell_of(1, 3), "a bell of another message"),
+            (u64::MAX, "a bell of another message"),
+        ] {
+            let mut net = net(kind, &SHAPE);
+            net.at_sender.regions[region].store_word(at, bell).unwrap();
+            assert_eq!(take(&mut net), Err(Violation(text)), "{kind}");
+        }
+    }
+    // A bell without the message that its checksum fits is READ once more, and not again.
+    let mut net = net(Kind::ReadSlotInlined, &SHAPE);
+    net.at_sender.regions[0].store_word(0, bell_of(0, 5)).unwrap();
+    let text = "a message that its checksum does not fit";
+    assert_eq!(take(&mut net), Err(Violation(text)));
+}
+
+#[test]
+fn notices_and_starts_are_checked() {
+    let arrive = |net: &mut Net, immediate| {
+        net.receiver(0, |half, own, effects| {
+            let name = super::super::Name(0);
+            let arrival = super::super::Arrival { peer: Peer::ONLY, name, bytes: 0, immediate };
+            half.arrived(arrival, own, effects)
+        })
+    };
+    let mut one = net(Kind::ReadSlotNotify, &SHAPE);
+    assert_eq!(arrive(&mut one, Some(61 << 2)), Err(Violation("a length that no message has")));
+    assert_eq!(arrive(&mut one, Some(5 << 2)), Ok(()));
+    assert_eq!(arrive(&mut one, Some(6 << 2)), Err(Violation("two notices of one mailbox")));
+    assert_eq!(arrive(&mut one, None), Err(Violation("a message where none comes")));
+    let three = Shape { slots: 3, ..SHAPE };
+    let mut one = net(Kind::ReadSlotNotify, &three);
+    assert_eq!(arrive(&mut one, Some(3)), Err(Violation("a notice of no mailbox")));
+    let mut one = net(Kind::ReadSlotDetached, &SHAPE);
+    assert_eq!(arrive(&mut one, Some(1)), Err(Violation("a message where none comes")));
+
+    let mut late = Net::new(Kind::ReadSlotDetached, &SHAPE, 1);
+    late.connect();
+    late.at_sender.regions[1].store_word(0, u64::MAX).unwrap();
+    let started = late.settle().and_then(|()| take(&mut late).map(|_| ()));
+    assert_eq!(started, Err(Violation("a start where no message begins")));
+}
+
+#[test]
+fn places_that_no_correct_receiver_names_are_violations() {
+    for (word, text) in [
+        (place_of(0, 8 * 64 - 59), "a place outside of the buffer"),
+        (place_of(1, 0), "a place of another message"),
+    ] {
+        let mut net = net(Kind::ReadSlotIndirect, &SHAPE);
+        net.at_sender.regions[1].store_word(64, word).unwrap();
+        assert_eq!(send(&mut net, b"x"), Err(Refusal::Full));
+        let result = net.sender(|half, own, effects| half.advance(own, effects));
+        assert_eq!(result, Err(Violation(text)));
+    }
+    let mut one = net(Kind::ReadSlotDetached, &SHAPE);
+    one.at_sender.regions[1].store_word(8, 1).unwrap();
+    let result = one.sender(|half, own, effects| half.advance(own, effects));
+    assert_eq!(result, Err(Violation("acknowledges more than was sent")));
+    assert_eq!(one.sender.accused(), Peer(0));
+}
+
+#[test]
+fn an_indirect_message_waits_for_its_place() {
+    for signal in [Signal::Message, Signal::Word] {
+        let mut net = net(Kind::ReadSlotIndirect, &Shape { signal, ..SHAPE });
+        assert_eq!(send(&mut net, b"x"), Err(Refusal::Full));
+        let offer =
+            net.receiver(0, |half, own, effects| half.offer(own, effects)).unwrap().unwrap();
+        let mut into = |region, offset, bytes| {
+            let into = LocalSlice { region: RegionId(region), offset, bytes };
+            net.receiver(0, |half, own, effects| half.receive_into(offer.held, into, own, effects))
+        };
+        assert!(matches!(into(2, 0, 60), Err(Refusal::Form(_))), "another region");
+        assert!(matches!(into(0, 8 * 64 - 59, 60), Err(Refusal::Form(_))), "behind the end");
+        assert_eq!(into(0, 0, 59), Err(Refusal::TooLong { bytes_max: 59 }));
+        assert_eq!(into(0, 4 * 64 + 3, 60), Ok(()));
+        net.settle().unwrap();
+        send(&mut net, b"there").unwrap();
+        net.settle().unwrap();
+        let fetched = net.receiver(0, |half, own, effects| half.fetched(offer.held, own, effects));
+        assert_eq!(fetched, Some(5));
+        let slice = LocalSlice { region: RegionId(0), offset: 4 * 64 + 3, bytes: 5 };
+        assert_eq!(net.readers[0].1.get(&slice), b"there");
+    }
+}
+
+#[test]
+fn numbers_wrap_without_a_bell_that_is_zero() {
+    let boxes = Boxes::new(0, &SHAPE);
+    let turn = (1 << 40) - 1;
+    for number in [0, 3, turn - 1, turn, turn + 1, 5 * turn - 2] {
+        assert_ne!(bell_of(number, 0), 0);
+        assert_eq!(boxes.rung(number, bell_of(number, 7)), Ok(Some(7)));
+        assert_eq!(boxes.rung(number + 4, bell_of(number, 7)), Ok(None));
+        assert!(boxes.rung(number + 8, bell_of(number, 7)).is_err());
+    }
+}
+
+#[test]
+fn a_notice_has_32_bits() {
+    let long = Shape { message_bytes_max: (1 << 24) - 1, slots: 256, ..SHAPE };
+    assert_eq!(long.check(Kind::ReadSlotNotify), Ok(()));
+    let many = Shape { slots: 257, ..long };
+    assert!(many.check(Kind::ReadSlotNotify).is_err());
+    assert_eq!(Shape { signal: Signal::Word, ..many }.check(Kind::ReadSlotNotify), Ok(()));
+    assert_eq!(many.check(Kind::ReadSlotDetached), Ok(()));
+}

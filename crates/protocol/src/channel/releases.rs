@@ -1,0 +1,143 @@
+//! What a receiver holds of a ring: which records were handed out, and how far all before are given
+//! back.
+
+use super::half::{Held, Refusal};
+use alloc::collections::VecDeque;
+
+/// A record: from a position of the ring to the next one's.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Record {
+    start: u64,
+    end: u64,
+    held: bool,
+}
+
+/// Records by position. Handed out and released in any order; the tail passes what is released and
+/// whole from there on.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub(super) struct Releases {
+    /// Everything before is released.
+    tail: u64,
+    /// By rising start, none before the tail.
+    records: VecDeque<Record>,
+}
+
+impl Releases {
+    /// Everything before this position is released.
+    #[inline]
+    pub(super) const fn tail(&self) -> u64 {
+        self.tail
+    }
+
+    /// Hands a record out; false when it overlaps another one or lies before the tail.
+    #[inline]
+    pub(super) fn hold(&mut self, start: u64, end: u64) -> bool {
+        let record = Record { start, end, held: true };
+        // Nearly always the last one.
+        let mut at = self.records.len();
+        while at > 0 && self.records.get(at - 1).is_some_and(|before| before.start > start) {
+            at -= 1;
+        }
+        let before = at.checked_sub(1).and_then(|before| self.records.get(before));
+        let free_before = before.map_or(self.tail, |before| before.end) <= start;
+        let free_after = self.records.get(at).is_none_or(|after| end <= after.start);
+        if !free_before || !free_after || end <= start {
+            return false;
+        }
+        if at == self.records.len() {
+            self.records.push_back(record);
+        } else {
+            self.records.insert(at, record);
+        }
+        true
+    }
+
+    /// Gives a record back; its extent.
+    ///
+    /// # Errors
+    /// `NoSuch` when it is not held (any more).
+    #[inline]
+    pub(super) fn release(&mut self, held: Held) -> Result<(u64, u64), Refusal> {
+        let at = match self.records.front() {
+            Some(front) if front.start == held.0 => 0,
+            _ => self
+                .records
+                .binary_search_by_key(&held.0, |record| record.start)
+                .map_err(|_| Refusal::NoSuch("held message"))?,
+        };
+        let Some(record) = self.records.get_mut(at).filter(|record| record.held) else {
+            return Err(Refusal::NoSuch("held message"));
+        };
+        record.held = false;
+        let extent = (record.start, record.end);
+        while let Some(front) = self.records.front() {
+            if front.held || front.start != self.tail {
+                break;
+            }
+            self.tail = front.end;
+            self.records.pop_front();
+        }
+        Ok(extent)
+    }
+
+    /// The first position that no record covers, and where the next record behind it begins.
+    pub(super) fn gap(&self) -> (u64, Option<u64>) {
+        let mut gap = self.tail;
+        for record in &self.records {
+            if record.start != gap {
+                return (gap, Some(record.start));
+            }
+            gap = record.end;
+        }
+        (gap, None)
+    }
+
+    /// Passes a stretch at the tail that nobody will ever fill.
+    pub(super) fn skip(&mut self, end: u64) {
+        self.pass(self.tail, end);
+    }
+
+    /// Passes a stretch without records that nobody will ever fill.
+    pub(super) fn pass(&mut self, start: u64, end: u64) {
+        if self.hold(start, end) {
+            let _ = self.release(Held(start));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tail_waits_for_the_oldest() {
+        let mut releases = Releases::default();
+        assert!(releases.hold(0, 16) && releases.hold(16, 24) && releases.hold(24, 40));
+        assert_eq!(releases.release(Held(16)), Ok((16, 24)));
+        assert_eq!(releases.tail(), 0);
+        assert_eq!(releases.release(Held(0)), Ok((0, 16)));
+        assert_eq!(releases.tail(), 24);
+        assert_eq!(releases.release(Held(0)), Err(Refusal::NoSuch("held message")));
+        assert_eq!(releases.release(Held(24)), Ok((24, 40)));
+        assert_eq!(releases.tail(), 40);
+    }
+
+    #[test]
+    fn records_that_come_out_of_order_find_their_place() {
+        let mut releases = Releases::default();
+        assert!(releases.hold(32, 48));
+        assert!(!releases.hold(40, 56), "overlaps");
+        assert!(!releases.hold(24, 40), "overlaps");
+        assert_eq!(releases.gap(), (0, Some(32)));
+        assert!(releases.hold(8, 32));
+        assert_eq!(releases.gap(), (0, Some(8)));
+        assert!(!releases.hold(8, 8), "empty");
+        releases.release(Held(8)).unwrap();
+        assert_eq!(releases.release(Held(8)), Err(Refusal::NoSuch("held message")));
+        assert_eq!(releases.tail(), 0, "the first eight are still to come");
+        releases.skip(8);
+        assert_eq!(releases.gap(), (48, None));
+        assert_eq!(releases.tail(), 32);
+        assert!(!releases.hold(0, 8), "before the tail");
+    }
+}

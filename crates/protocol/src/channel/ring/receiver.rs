@@ -1,0 +1,285 @@
+//! The receiver of a ring.
+
+use super::super::acknowledge::{ACKNOWLEDGEMENT, Acknowledger};
+use super::super::canary::{Canary, Mutant};
+use super::super::effects::{Effects, Name};
+use super::super::half::{
+    Arrival, Completed, Content, Held, Offer, Own, OwnRegions, Peer, PeerRegions, ReceiveHalf,
+    Received, Refusal, own as reach,
+};
+use super::super::kind::Kind;
+use super::super::releases::Releases;
+use super::super::shape::Shape;
+use super::{Bell, HEAD, PROGRESS, Place, WORD};
+use crate::wire::Violation;
+use alloc::collections::VecDeque;
+use farside_base::{LocalSlice, Memory};
+
+/// The name of every receive: they are all alike.
+const RECEIVE: Name = Name(0);
+
+/// The receiver half of a ring channel.
+///
+/// *Order*: that of sending; `ring-immediate` on a fabric without `message_order`: any. *Cost*: a
+/// look at one word when nothing is there; no request but an acknowledgement for each half of the
+/// ring. No allocation.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Receiver {
+    bell: Bell,
+    place: Place,
+    ring_bytes: u64,
+    message_bytes_max: u32,
+    regions: OwnRegions,
+    peer: Option<PeerRegions>,
+    /// The position of the next message.
+    next: u64,
+    /// How far the detached bell says that messages are there.
+    head: u64,
+    releases: Releases,
+    /// Position and bytes of messages that have arrived and were not asked for yet (immediate).
+    arrived: VecDeque<(u64, u32)>,
+    receives: u32,
+    /// Messages released since the sender was last made to hear of it: their receives bound what it
+    /// may have under way (immediate).
+    released: u32,
+    acknowledger: Acknowledger,
+    canary: Canary,
+}
+
+impl Receiver {
+    /// A receiver without a peer yet.
+    pub fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
+        let bell = Bell::of(kind);
+        let receives = if bell == Bell::Immediate { shape.slots } else { 0 };
+        let (back, capacity) = (shape.acknowledge, shape.ring_bytes);
+        Self {
+            bell,
+            place: Place::new(bell, shape),
+            ring_bytes: shape.ring_bytes,
+            message_bytes_max: shape.message_bytes_max,
+            regions,
+            peer: None,
+            next: 0,
+            head: 0,
+            releases: Releases::default(),
+            arrived: VecDeque::with_capacity(receives as usize),
+            receives,
+            released: 0,
+            acknowledger: Acknowledger::new(back, Peer::ONLY, WORD, PROGRESS, capacity),
+            canary: Canary::default(),
+        }
+    }
+
+    /// Puts a defect in.
+    #[cfg(canary)]
+    pub fn with_mutant(mut self, mutant: Mutant) -> Self {
+        self.canary = Canary::new(mutant);
+        self
+    }
+
+    fn post(&self, effects: &mut Effects) {
+        let into = LocalSlice { region: self.regions.bells, offset: 0, bytes: 0 };
+        effects.receive(Peer::ONLY, RECEIVE, into);
+    }
+
+    /// The length behind a word that is not zero.
+    #[inline]
+    fn length(&self, word: u64) -> Result<u32, Violation> {
+        match u32::try_from(word - 1) {
+            Ok(bytes) if bytes <= self.message_bytes_max => Ok(bytes),
+            _ => Err(Violation("a length that no message has")),
+        }
+    }
+
+    /// Offset and bytes of the next message, if it is there.
+    #[inline]
+    fn look<M: Memory>(&mut self, own: Own<'_, M>) -> Result<Option<(u64, u64, u32)>, Violation> {
+        match self.bell {
+            Bell::Detached => self.look_detached(own),
+            Bell::Inlined => {
+                let bell = self.place.down(self.next);
+                let word = reach(own.buffer.load_word(bell))?;
+                if word == 0 {
+                    return Ok(None);
+                }
+                let bytes = self.length(word)?;
+                Ok(Some((self.next, bell - u64::from(bytes), bytes)))
+            }
+            Bell::InlinedZeroing => {
+                if self.next - self.releases.tail() >= self.ring_bytes {
+                    return Ok(None); // what lies there is the oldest message that is held
+                }
+                let first = self.place.up(self.next);
+                let word = reach(own.buffer.load_word(first))?;
+                if word == 0 {
+                    return Ok(None);
+                }
+                let bytes = self.length(word)?;
+                let last = first + self.bell.record(bytes) - WORD;
+                match reach(own.buffer.load_word(last))? {
+                    0 if !self.canary.is(Mutant::TrailerUnchecked) => Ok(None),
+                    0 | 1 => Ok(Some((self.next, last - u64::from(bytes), bytes))),
+                    _ => Err(Violation("a last word that is neither zero nor one")),
+                }
+            }
+            Bell::Immediate => Ok(self
+                .arrived
+                .pop_front()
+                .map(|(position, bytes)| (position, self.place.up(position), bytes))),
+        }
+    }
+
+    fn look_detached<M: Memory>(
+        &mut self,
+        own: Own<'_, M>,
+    ) -> Result<Option<(u64, u64, u32)>, Violation> {
+        if self.head == self.next {
+            let head = reach(own.bells.load_word(HEAD))?;
+            // A bell behind what was seen cannot come from a sender whose WRITEs are in order.
+            let ahead = head.wrapping_sub(self.releases.tail());
+            if head < self.head || ahead > self.ring_bytes || !head.is_multiple_of(WORD) {
+                return Err(Violation("a bell out of range"));
+            }
+            self.head = head;
+            if head == self.next {
+                return Ok(None);
+            }
+        }
+        let first = self.place.up(self.next);
+        let word = reach(own.buffer.load_word(first))?;
+        if word == 0 {
+            return Err(Violation("a bell before its message"));
+        }
+        let bytes = self.length(word)?;
+        if self.next + self.bell.record(bytes) > self.head {
+            return Err(Violation("a message beyond its bell"));
+        }
+        Ok(Some((self.next, first + WORD, bytes)))
+    }
+}
+
+impl ReceiveHalf for Receiver {
+    fn connected<M: Memory>(
+        &mut self,
+        _: Peer,
+        regions: PeerRegions,
+        _: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        self.peer = Some(regions);
+        for _ in 0..self.receives {
+            self.post(effects);
+        }
+        Ok(())
+    }
+
+    fn lost(&mut self, _: Peer) {
+        self.peer = None;
+    }
+
+    #[inline]
+    fn receive<M: Memory>(
+        &mut self,
+        own: Own<'_, M>,
+        _: &mut Effects,
+    ) -> Result<Option<Received>, Violation> {
+        let Some((position, offset, bytes)) = self.look(own)? else {
+            return Ok(None);
+        };
+        let end = position + self.bell.record(bytes);
+        if !self.releases.hold(position, end) {
+            return Err(Violation("a message upon another one"));
+        }
+        if self.bell != Bell::Immediate {
+            self.next = end;
+        }
+        let content = Content::Buffer { offset, bytes };
+        Ok(Some(Received { held: Held(position), peer: Peer::ONLY, content }))
+    }
+
+    #[inline]
+    fn release<M: Memory>(
+        &mut self,
+        held: Held,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Refusal> {
+        let (start, end) = self.releases.release(held)?;
+        if self.bell == Bell::InlinedZeroing && !self.canary.is(Mutant::NotZeroed) {
+            let cleared = own.buffer.clear(self.place.up(start), end - start);
+            debug_assert!(cleared.is_ok(), "a record lies in the buffer");
+        }
+        let tail = self.releases.tail();
+        if tail > self.acknowledger.done() {
+            self.acknowledger.processed(tail, self.peer.as_ref(), own, effects);
+        }
+        self.released += 1;
+        if self.receives > 0 && self.released >= self.receives.div_ceil(2) {
+            self.released = 0;
+            self.acknowledger.must(self.peer.as_ref(), effects);
+        }
+        Ok(())
+    }
+
+    fn offer<M: Memory>(
+        &mut self,
+        _: Own<'_, M>,
+        _: &mut Effects,
+    ) -> Result<Option<Offer>, Violation> {
+        Ok(None)
+    }
+
+    fn receive_into<M: Memory>(
+        &mut self,
+        _: Held,
+        _: LocalSlice,
+        _: Own<'_, M>,
+        _: &mut Effects,
+    ) -> Result<(), Refusal> {
+        Err(Refusal::NoSuch("offer"))
+    }
+
+    fn fetched<M: Memory>(&mut self, _: Held, _: Own<'_, M>, _: &mut Effects) -> Option<u32> {
+        None
+    }
+
+    fn completed<M: Memory>(
+        &mut self,
+        completed: Completed,
+        _: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        if completed.name == ACKNOWLEDGEMENT {
+            self.acknowledger.completed(self.peer.as_ref(), effects);
+        }
+        Ok(())
+    }
+
+    fn arrived<M: Memory>(
+        &mut self,
+        arrival: Arrival,
+        _: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        let Some(immediate) = arrival.immediate.filter(|_| self.bell == Bell::Immediate) else {
+            return Err(Violation("a message where none comes"));
+        };
+        self.post(effects);
+        if arrival.bytes > self.message_bytes_max {
+            return Err(Violation("a length that no message has"));
+        }
+        // Positions are told by their low 32 bits, and lie less than a ring ahead of the tail.
+        let tail = self.releases.tail();
+        let ahead = immediate.wrapping_sub((tail / WORD) as u32);
+        let position = tail + u64::from(ahead) * WORD;
+        if position + self.bell.record(arrival.bytes) > tail + self.ring_bytes {
+            return Err(Violation("a bell out of range"));
+        }
+        self.arrived.push_back((position, arrival.bytes));
+        Ok(())
+    }
+
+    fn acknowledge<M: Memory>(&mut self, _: Own<'_, M>, effects: &mut Effects) {
+        self.acknowledger.now(self.peer.as_ref(), effects);
+    }
+}

@@ -1,0 +1,315 @@
+//! The sender of a ring.
+
+use super::super::acknowledge::{ACKNOWLEDGEMENT, Progress};
+use super::super::canary::{Canary, Mutant};
+use super::super::effects::{Effects, Name, Told};
+use super::super::half::{
+    Arrival, Completed, Own, OwnRegions, Payload, Peer, PeerRegions, Refusal, SendHalf, Sending,
+    own as reach,
+};
+use super::super::kind::Kind;
+use super::super::shape::Shape;
+use super::super::window::Window;
+use super::{Bell, HEAD, ONE, PROGRESS, Place, WORD, WORDS, WORDS_STEP, ZEROES};
+use crate::wire::Violation;
+use alloc::collections::VecDeque;
+use farside_base::{LocalSlice, Memory, RemoteSlice};
+
+/// Names of requests besides acknowledgements: the window place of a message, or this.
+const BELL: Name = Name(1 << 16);
+
+/// The sender half of a ring channel.
+///
+/// *Cost*: one WRITE a message; with a detached bell one more a batch. A message that passes the end
+/// of a ring that is not mirrored costs `ring-inlined` one more. No allocation.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Sender {
+    bell: Bell,
+    place: Place,
+    ring_bytes: u64,
+    message_bytes_max: u32,
+    mirrored: bool,
+    regions: OwnRegions,
+    peer: Option<PeerRegions>,
+    lost: bool,
+    /// The position of the next message.
+    head: u64,
+    /// The head that the receiver was told (detached bell).
+    told: u64,
+    progress: Progress,
+    window: Window,
+    /// Ends of the records whose receives are not known to be posted again (immediate).
+    receives: VecDeque<u64>,
+    receives_max: u32,
+    canary: Canary,
+}
+
+impl Sender {
+    /// A sender without a peer yet.
+    pub fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
+        let bell = Bell::of(kind);
+        let receives_max = if bell == Bell::Immediate { shape.slots } else { 0 };
+        Self {
+            bell,
+            place: Place::new(bell, shape),
+            ring_bytes: shape.ring_bytes,
+            message_bytes_max: shape.message_bytes_max,
+            mirrored: shape.mirrored,
+            regions,
+            peer: None,
+            lost: false,
+            head: 0,
+            told: 0,
+            progress: Progress::new(shape.acknowledge, Peer::ONLY, WORD, PROGRESS),
+            window: Window::default(),
+            receives: VecDeque::with_capacity(receives_max as usize),
+            receives_max,
+            canary: Canary::default(),
+        }
+    }
+
+    /// Puts a defect in.
+    #[cfg(canary)]
+    pub fn with_mutant(mut self, mutant: Mutant) -> Self {
+        self.canary = Canary::new(mutant);
+        self
+    }
+
+    /// Whether a record fits beside what the receiver has not released.
+    #[inline]
+    fn has_room(&self, record: u64) -> bool {
+        let extra = if self.canary.is(Mutant::CreditOffByOne) { record } else { 0 };
+        self.head + record + self.bell.beside() - self.progress.tail() <= self.ring_bytes + extra
+            && self.receives_left()
+    }
+
+    #[inline]
+    fn receives_left(&self) -> bool {
+        self.bell != Bell::Immediate || self.receives.len() < self.receives_max as usize
+    }
+
+    fn forget_receives(&mut self) {
+        while self.receives.front().is_some_and(|end| *end <= self.progress.tail()) {
+            self.receives.pop_front();
+        }
+    }
+
+    /// A slice of the staging words.
+    const fn staged(&self, offset: u64, bytes: u64) -> LocalSlice {
+        LocalSlice { region: self.regions.bells, offset, bytes: bytes as u32 }
+    }
+
+    /// Puts a message's length into its staging place; where that is.
+    fn stage<M: Memory>(&self, length: u64, own: Own<'_, M>) -> Result<u64, Violation> {
+        let at = WORDS + WORDS_STEP * u64::from(self.window.next_place());
+        reach(own.bells.store_word(at, length))?;
+        Ok(at)
+    }
+
+    fn emit<M: Memory>(
+        &mut self,
+        payload: Payload<'_>,
+        bytes: u32,
+        to: PeerRegions,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        let length = u64::from(bytes) + 1;
+        let padding = u64::from(bytes).next_multiple_of(8) - u64::from(bytes);
+        let record = self.bell.record(bytes);
+        let at = |offset| RemoteSlice { region: to.buffer, offset };
+        let name = Name(self.window.next_place());
+        let word = length.to_le_bytes();
+        let zeroes = [0; 2 * WORD as usize];
+        let pad = zeroes.get(..padding as usize).unwrap_or_default();
+        let immediate = match self.bell {
+            Bell::Immediate => Some((self.head / WORD) as u32),
+            _ => None,
+        };
+        let up = at(self.place.up(self.head));
+        match (self.bell, payload) {
+            (Bell::Immediate, Payload::Bytes(message)) => {
+                effects.write_inline(Peer::ONLY, name, Told::No, &[message], up, immediate);
+            }
+            (Bell::Immediate, Payload::Gather(message)) => {
+                effects.write_gather(Peer::ONLY, name, Told::Yes, &[message], up, immediate);
+            }
+            (Bell::Detached, Payload::Bytes(message)) => {
+                effects.write_inline(Peer::ONLY, name, Told::No, &[&word, message], up, None);
+            }
+            (Bell::Detached, Payload::Gather(message)) => {
+                let word = [self.staged(self.stage(length, own)?, WORD)];
+                effects.write_gather(Peer::ONLY, name, Told::Yes, &[&word, message], up, None);
+            }
+            (Bell::InlinedZeroing, Payload::Bytes(message)) => {
+                let one = 1_u64.to_le_bytes();
+                let parts = [&word, pad, message, &one];
+                effects.write_inline(Peer::ONLY, name, Told::No, &parts, up, None);
+            }
+            (Bell::InlinedZeroing, Payload::Gather(message)) => {
+                let word = [self.staged(self.stage(length, own)?, WORD + padding)];
+                let one = [self.staged(ONE, WORD)];
+                let parts = [&word, message, &one[..]];
+                effects.write_gather(Peer::ONLY, name, Told::Yes, &parts, up, None);
+            }
+            (Bell::Inlined, _) => {
+                let bell = self.place.down(self.head);
+                if !self.mirrored && self.place.passes_end(self.head, record) {
+                    // The zero that this WRITE carries goes into the guard.
+                    let next = at(self.place.down(self.head + record));
+                    effects.write_inline(Peer::ONLY, BELL, Told::No, &[&[0; 8]], next, None);
+                }
+                let down = at(bell - record);
+                let unset = if self.canary.is(Mutant::NextBellNotUnset) { &[1; 8] } else { &[0; 8] };
+                match payload {
+                    Payload::Bytes(message) => {
+                        let parts = [unset, pad, message, &word[..]];
+                        effects.write_inline(Peer::ONLY, name, Told::No, &parts, down, None);
+                    }
+                    Payload::Gather(message) => {
+                        let zeroes = [self.staged(ZEROES, WORD + padding)];
+                        let word = [self.staged(self.stage(length, own)?, WORD)];
+                        let parts = [&zeroes, message, &word[..]];
+                        effects.write_gather(Peer::ONLY, name, Told::Yes, &parts, down, None);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl SendHalf for Sender {
+    fn connected<M: Memory>(
+        &mut self,
+        _: Peer,
+        regions: PeerRegions,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        reach(own.bells.store_word(ONE, 1))?;
+        self.peer = Some(regions);
+        self.progress.connected(&self.regions, effects);
+        Ok(())
+    }
+
+    fn lost(&mut self, _: Peer) {
+        self.lost = true;
+        self.window.clear();
+    }
+
+    #[inline]
+    fn send<M: Memory>(
+        &mut self,
+        payload: Payload<'_>,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<Sending, Refusal> {
+        let Some(to) = self.peer else {
+            return Err(Refusal::NotConnected);
+        };
+        if self.lost {
+            return Err(Refusal::Lost);
+        }
+        let bytes_max = self.message_bytes_max;
+        let bytes = payload.bytes();
+        if bytes > u64::from(bytes_max) {
+            return Err(Refusal::TooLong { bytes_max });
+        }
+        let bytes = bytes as u32;
+        let record = self.bell.record(bytes);
+        if !self.has_room(record) {
+            // A violation that shows here shows again at the next advance, which tells it.
+            let _ = self.progress.look(self.head, own);
+            self.forget_receives();
+            if !self.has_room(record) {
+                self.progress.fetch(&to, &self.regions, effects);
+                return Err(Refusal::Full);
+            }
+        }
+        if !self.window.has_room() {
+            return Err(Refusal::Full);
+        }
+        if self.canary.is(Mutant::BellBeforeData) && self.bell == Bell::Detached {
+            self.head += record;
+            self.flush(own, effects);
+            self.head -= record;
+        }
+        if self.emit(payload, bytes, to, own, effects).is_err() {
+            return Err(Refusal::NoSuch("staging memory"));
+        }
+        self.head += record;
+        if self.bell == Bell::Immediate {
+            self.receives.push_back(self.head);
+        }
+        Ok(match payload {
+            Payload::Bytes(_) => self.window.take_done(),
+            Payload::Gather(_) => self.window.take(),
+        })
+    }
+
+    #[inline]
+    fn flush<M: Memory>(&mut self, _: Own<'_, M>, effects: &mut Effects) {
+        if self.bell != Bell::Detached || self.told == self.head {
+            return;
+        }
+        if let Some(to) = self.peer.filter(|_| !self.lost) {
+            self.told = self.head;
+            let place = RemoteSlice { region: to.bells, offset: HEAD };
+            let head = self.head.to_le_bytes();
+            effects.write_inline(Peer::ONLY, BELL, Told::No, &[&head], place, None);
+        }
+    }
+
+    fn advance<M: Memory>(
+        &mut self,
+        own: Own<'_, M>,
+        _: &mut Effects,
+    ) -> Result<(), Violation> {
+        self.progress.look(self.head, own)?;
+        self.forget_receives();
+        Ok(())
+    }
+
+    fn completed<M: Memory>(
+        &mut self,
+        completed: Completed,
+        own: Own<'_, M>,
+        _: &mut Effects,
+    ) -> Result<(), Violation> {
+        match completed.name {
+            ACKNOWLEDGEMENT => {
+                self.progress.fetched(self.head, own)?;
+                self.forget_receives();
+            }
+            BELL => {}
+            Name(place) => self.window.done(place),
+        }
+        Ok(())
+    }
+
+    fn arrived<M: Memory>(
+        &mut self,
+        arrival: Arrival,
+        _: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        self.progress.arrived(self.head, arrival.immediate, &self.regions, effects)?;
+        self.forget_receives();
+        Ok(())
+    }
+
+    fn ask_progress(&mut self, effects: &mut Effects) {
+        if let Some(to) = self.peer.filter(|_| !self.lost) {
+            self.progress.fetch(&to, &self.regions, effects);
+        }
+    }
+
+    fn is_done(&self, sending: Sending) -> bool {
+        self.window.is_done(sending)
+    }
+
+    fn is_drained(&self) -> bool {
+        self.window.is_empty() && self.progress.tail() == self.head
+    }
+}

@@ -1,0 +1,94 @@
+//! SEND into receives that the receiver has posted (001 §4.1).
+//!
+//! The receiver posts `slots` receives, and again each one that is released; the sender sends only
+//! what it knows receives to be there for. So a SEND meets an empty queue on no correct path,
+//! whatever the fabric would do about it.
+//!
+//! ```text
+//! send                                   one queue and one buffer for each sender
+//!   queue of the link:  | 0 | 1 | 2 | ... | slots - 1 |      in any order, as they are released
+//!                         v   v   v
+//!   buffer:             | message_bytes_max, padded to 8 | ... |
+//!
+//! send-shared                            one queue and one buffer for all senders
+//!   the same, and each of `peers_max` senders has `slots / peers_max` of the receives as its share
+//!
+//! send-bufferless                        no buffer: receives of zero bytes
+//!   immediate: the integer
+//! ```
+//! A SEND carries the message and nothing else; its length comes with the completion. The way back
+//! counts messages that were released, in whatever order: receives are all alike. The sender's bells
+//! are one line, with the count of released messages in its first word; the receiver has none (its
+//! line of bells is where receives without bytes point to).
+//!
+//! *Assumed*: nothing but that a receive takes one whole message or none. Messages come in the order
+//! of their completions, which is that of sending on a fabric with `message_order`.
+//!
+//! A number that a new sender of `send-shared` gets after another one was lost has its full share at
+//! once, though messages of the lost one may still be held. Until they are released, the queue is
+//! that much shorter than the shares together.
+
+mod receiver;
+mod sender;
+#[cfg(test)]
+mod tests;
+
+use super::kind::Kind;
+use super::shape::{Plan, Shape};
+use farside_base::Access;
+
+pub use receiver::Receiver;
+pub use sender::Sender;
+
+/// The sender's bells: how many messages the receiver has released.
+const PROGRESS: u64 = 0;
+/// Bytes of an integer.
+const INTEGER: u32 = 4;
+
+/// Which of the three it is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Form {
+    Normal,
+    Shared,
+    Bufferless,
+}
+
+impl Form {
+    const fn of(kind: Kind) -> Self {
+        match kind {
+            Kind::SendShared => Self::Shared,
+            Kind::SendBufferless => Self::Bufferless,
+            _ => Self::Normal,
+        }
+    }
+
+    /// Messages that one sender may have under way.
+    const fn credits(self, shape: &Shape) -> u32 {
+        match self {
+            Self::Normal | Self::Bufferless => shape.slots,
+            Self::Shared => {
+                let share = shape.slots / shape.peers_max as u32;
+                if share == 0 { 1 } else { share }
+            }
+        }
+    }
+
+    /// Bytes of the buffer for each receive.
+    const fn step(self, shape: &Shape) -> u64 {
+        match self {
+            Self::Normal | Self::Shared => (shape.message_bytes_max as u64).next_multiple_of(8),
+            Self::Bufferless => 0,
+        }
+    }
+}
+
+/// What the sender needs.
+pub const fn plan_sender(_: Kind, _: &Shape) -> Plan {
+    Plan::words(64)
+}
+
+/// What the receiver needs.
+pub const fn plan_receiver(kind: Kind, shape: &Shape) -> Plan {
+    let bytes = Form::of(kind).step(shape) * shape.slots as u64;
+    Plan::words(64).with_buffer(bytes, Access::NONE).with_receives(shape.slots)
+}

@@ -1,0 +1,186 @@
+//! The sender of messages into posted receives.
+
+use super::super::acknowledge::{ACKNOWLEDGEMENT, Progress};
+use super::super::canary::{Canary, Mutant};
+use super::super::effects::{Effects, Name, Told};
+use super::super::half::{
+    Arrival, Completed, Own, OwnRegions, Payload, Peer, PeerRegions, Refusal, SendHalf, Sending,
+};
+use super::super::kind::Kind;
+use super::super::shape::Shape;
+use super::super::window::Window;
+use super::{Form, INTEGER, PROGRESS};
+use crate::wire::Violation;
+use farside_base::Memory;
+
+/// The sender half of a send/receive channel.
+///
+/// *Cost*: one SEND a message. No allocation.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Sender {
+    form: Form,
+    message_bytes_max: u32,
+    credits: u32,
+    regions: OwnRegions,
+    connected: bool,
+    lost: bool,
+    /// Messages sent.
+    head: u64,
+    progress: Progress,
+    window: Window,
+    canary: Canary,
+}
+
+impl Sender {
+    /// A sender without a peer yet.
+    pub fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
+        let form = Form::of(kind);
+        Self {
+            form,
+            message_bytes_max: shape.message_bytes_max,
+            credits: form.credits(shape),
+            regions,
+            connected: false,
+            lost: false,
+            head: 0,
+            progress: Progress::new(shape.acknowledge, Peer::ONLY, 1, PROGRESS),
+            window: Window::default(),
+            canary: Canary::default(),
+        }
+    }
+
+    /// Puts a defect in.
+    #[cfg(canary)]
+    pub fn with_mutant(mut self, mutant: Mutant) -> Self {
+        self.canary = Canary::new(mutant);
+        self
+    }
+
+    /// Whether a receive is known to be there for one more message.
+    #[inline]
+    fn has_credit(&self) -> bool {
+        let extra = u64::from(self.canary.is(Mutant::CreditOffByOne));
+        self.head - self.progress.tail() < u64::from(self.credits) + extra
+    }
+
+    /// What the payload is refused for, whatever room there is.
+    #[inline]
+    fn check(&self, payload: Payload<'_>) -> Result<(), Refusal> {
+        let bytes = payload.bytes();
+        let bytes_max = match self.form {
+            Form::Normal | Form::Shared => self.message_bytes_max,
+            Form::Bufferless => INTEGER,
+        };
+        if bytes > u64::from(bytes_max) {
+            return Err(Refusal::TooLong { bytes_max });
+        }
+        match (self.form, payload) {
+            (Form::Bufferless, Payload::Gather(_)) => Err(Refusal::Form("bytes, not slices")),
+            (Form::Bufferless, Payload::Bytes(_)) if bytes != u64::from(INTEGER) => {
+                Err(Refusal::Form("exactly four bytes, a little-endian integer"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    #[inline]
+    fn emit(&mut self, payload: Payload<'_>, effects: &mut Effects) -> Sending {
+        let name = Name(self.window.next_place());
+        match (self.form, payload) {
+            (Form::Bufferless, Payload::Bytes(&[a, b, c, d])) => {
+                let integer = Some(u32::from_le_bytes([a, b, c, d]));
+                effects.send_inline(Peer::ONLY, name, Told::No, &[], integer);
+                self.window.take_done()
+            }
+            (_, Payload::Bytes(message)) => {
+                effects.send_inline(Peer::ONLY, name, Told::No, &[message], None);
+                self.window.take_done()
+            }
+            (_, Payload::Gather(message)) => {
+                effects.send_gather(Peer::ONLY, name, Told::Yes, &[message], None);
+                self.window.take()
+            }
+        }
+    }
+}
+
+impl SendHalf for Sender {
+    fn connected<M: Memory>(
+        &mut self,
+        _: Peer,
+        _: PeerRegions,
+        _: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        self.connected = true;
+        self.progress.connected(&self.regions, effects);
+        Ok(())
+    }
+
+    fn lost(&mut self, _: Peer) {
+        self.lost = true;
+        self.window.clear();
+    }
+
+    #[inline]
+    fn send<M: Memory>(
+        &mut self,
+        payload: Payload<'_>,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<Sending, Refusal> {
+        if !self.connected {
+            return Err(Refusal::NotConnected);
+        }
+        if self.lost {
+            return Err(Refusal::Lost);
+        }
+        self.check(payload)?;
+        if !self.has_credit() {
+            // A violation that shows here shows again at the next advance, which tells it.
+            let _ = self.progress.look(self.head, own);
+        }
+        if !self.has_credit() || !self.window.has_room() {
+            return Err(Refusal::Full);
+        }
+        self.head += 1;
+        Ok(self.emit(payload, effects))
+    }
+
+    #[inline]
+    fn flush<M: Memory>(&mut self, _: Own<'_, M>, _: &mut Effects) {}
+
+    fn advance<M: Memory>(&mut self, own: Own<'_, M>, _: &mut Effects) -> Result<(), Violation> {
+        self.progress.look(self.head, own)
+    }
+
+    fn completed<M: Memory>(
+        &mut self,
+        completed: Completed,
+        _: Own<'_, M>,
+        _: &mut Effects,
+    ) -> Result<(), Violation> {
+        // Acknowledgements are no READs here: nothing has their name.
+        if completed.name != ACKNOWLEDGEMENT {
+            self.window.done(completed.name.0);
+        }
+        Ok(())
+    }
+
+    fn arrived<M: Memory>(
+        &mut self,
+        arrival: Arrival,
+        _: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        self.progress.arrived(self.head, arrival.immediate, &self.regions, effects)
+    }
+
+    fn is_done(&self, sending: Sending) -> bool {
+        self.window.is_done(sending)
+    }
+
+    fn is_drained(&self) -> bool {
+        self.window.is_empty() && self.progress.tail() == self.head
+    }
+}

@@ -1,0 +1,293 @@
+//! The measures of a channel, equal at both ends, and the memory that each half needs for them.
+
+use super::kind::Kind;
+use core::fmt;
+use farside_base::{Access, Capabilities, RegionKind};
+
+/// How a receiver says what it has processed, so that memory can serve again (001 §6).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum Acknowledge {
+    /// The receiver WRITEs a word at the sender: a write slot with inlined bell, of eight bytes.
+    Word = 1,
+    /// The receiver SENDs an integer: a bufferless channel back.
+    Message = 2,
+    /// The sender READs a word at the receiver when it runs out of room: a read slot with inlined
+    /// bell, of eight bytes.
+    ReadTail = 3,
+}
+
+/// The second channel of those that have one (001 Table 2, note a): what announces a message.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum Signal {
+    /// A WRITE of a word: found by polling.
+    Word = 1,
+    /// An integer as immediate data: the receiver can sleep until it comes.
+    Message = 2,
+}
+
+/// The measures of a channel. Both ends must have the same; the one that listens tells.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Shape {
+    /// Most bytes of a message.
+    pub message_bytes_max: u32,
+    /// Mailboxes, or receives, or messages on their way: how many of them.
+    pub slots: u32,
+    /// Bytes of a ring: a power of two.
+    pub ring_bytes: u64,
+    /// Most senders of a shared receiver, or receivers of a shared sender.
+    pub peers_max: u16,
+    /// The ring is mapped twice in a row. Otherwise a guard behind it takes the rest of a message
+    /// that passes its end.
+    pub mirrored: bool,
+    /// What a reader of a read ring fetches beyond a bell, in the hope of messages; zero: nothing.
+    pub prefetch_bytes: u32,
+    /// The way back.
+    pub acknowledge: Acknowledge,
+    /// The second channel, of those that have one.
+    pub signal: Signal,
+    /// The kind of memory for bells that peers READ or change by atomics.
+    pub device_bells: bool,
+}
+
+/// What is wrong with a [`Shape`]; a sentence with the bound.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BadShape(pub &'static str);
+
+impl fmt::Display for BadShape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl core::error::Error for BadShape {}
+
+/// The memory that a half needs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Plan {
+    /// Bytes of messages; zero: no such region.
+    pub buffer_bytes: u64,
+    /// What it is made of. `Mirrored` regions have `buffer_bytes` in one turn.
+    pub buffer_kind: RegionKind,
+    /// What peers may do there.
+    pub buffer_access: Access,
+    /// Bytes of bells and other words; never zero.
+    pub bells_bytes: u64,
+    /// What they are made of.
+    pub bells_kind: RegionKind,
+    /// What peers may do there.
+    pub bells_access: Access,
+    /// Receives that the half keeps posted, for each peer; for all peers together if the kind
+    /// shares its receives.
+    pub receives: u32,
+}
+
+impl Plan {
+    /// A half with `bells_bytes` of words that peers may write, and nothing else.
+    pub(super) const fn words(bells_bytes: u64) -> Self {
+        Self {
+            buffer_bytes: 0,
+            buffer_kind: RegionKind::Memory,
+            buffer_access: Access::NONE,
+            bells_bytes,
+            bells_kind: RegionKind::Memory,
+            bells_access: Access::WRITE,
+            receives: 0,
+        }
+    }
+
+    /// The same with so many bytes of messages.
+    pub(super) const fn with_buffer(self, bytes: u64, access: Access) -> Self {
+        Self { buffer_bytes: bytes, buffer_access: access, ..self }
+    }
+
+    /// The same with a ring of messages: mirrored, or with a guard of `record_max` bytes.
+    pub(super) const fn with_ring(self, shape: &Shape, record_max: u64, access: Access) -> Self {
+        let (bytes, kind) = if shape.mirrored {
+            (shape.ring_bytes, RegionKind::Mirrored)
+        } else {
+            (shape.ring_bytes + record_max.next_multiple_of(64), RegionKind::Memory)
+        };
+        Self { buffer_bytes: bytes, buffer_kind: kind, buffer_access: access, ..self }
+    }
+
+    /// The same with so many receives.
+    pub(super) const fn with_receives(self, receives: u32) -> Self {
+        Self { receives, ..self }
+    }
+}
+
+impl Shape {
+    /// Most bytes of a message of any channel: lengths have 24 bits where they share a word.
+    pub const MESSAGE_BYTES_MAX: u32 = (1 << 24) - 1;
+    /// Most slots of any channel.
+    pub const SLOTS_MAX: u32 = 1 << 12;
+    /// Most bytes of a ring: positions in units of eight bytes have 31 bits in immediate data.
+    pub const RING_BYTES_MAX: u64 = 1 << 30;
+    /// Most peers of one half.
+    pub const PEERS_MAX: u16 = 1 << 10;
+    /// Bytes of the encoded form.
+    pub const ENCODED: usize = 32;
+
+    /// Measures for messages of at most so many bytes, with a window of 64 of them, that fit a
+    /// fabric: mirrored rings where it has them, acknowledgements and signals by what it can do.
+    /// What the fabric lacks entirely shows when the channel is opened.
+    pub fn fit(kind: Kind, message_bytes_max: u32, has: &Capabilities) -> Self {
+        let slots = 64;
+        // A word that lands late may undo a newer one, unless order or the completion forbids it.
+        let words = has.write && (has.message_order || has.completion_means_placed);
+        let messages = has.send && has.immediate;
+        let shared_ring = matches!(kind.family(), super::Family::SharedRing);
+        let prefers_words = matches!(kind, Kind::WriteSlotDetached);
+        let record = u64::from(message_bytes_max).next_multiple_of(8) + 16;
+        Self {
+            message_bytes_max,
+            slots,
+            ring_bytes: (record * u64::from(slots)).next_power_of_two().max(4096),
+            peers_max: 64,
+            mirrored: has.mirrored_regions,
+            prefetch_bytes: 0,
+            acknowledge: match (shared_ring, words, messages) {
+                (true, _, _) => Acknowledge::ReadTail,
+                (false, true, _) => Acknowledge::Word,
+                (false, false, true) => Acknowledge::Message,
+                (false, false, false) => Acknowledge::ReadTail,
+            },
+            signal: if words && (prefers_words || !messages) { Signal::Word } else { Signal::Message },
+            device_bells: false,
+        }
+    }
+
+    /// Whether these measures can be had.
+    ///
+    /// # Errors
+    /// The bound that is broken.
+    pub fn check(&self, kind: Kind) -> Result<(), BadShape> {
+        let record = u64::from(self.message_bytes_max).next_multiple_of(8) + 16;
+        let ring = matches!(
+            kind.family(),
+            super::Family::Ring | super::Family::SharedRing | super::Family::ReadRing
+        );
+        let shared = kind.shares_receiver() || kind.shares_sender();
+        let table = [
+            (self.message_bytes_max == 0, "a message has at least one byte"),
+            (self.message_bytes_max > Self::MESSAGE_BYTES_MAX, "a message has less than 16 MiB"),
+            (self.slots == 0 || self.slots > Self::SLOTS_MAX, "slots are 1 to 4096"),
+            (!self.ring_bytes.is_power_of_two(), "the bytes of a ring are a power of two"),
+            (self.ring_bytes > Self::RING_BYTES_MAX, "a ring has at most 1 GiB"),
+            (ring && self.ring_bytes < 2 * (record + 8), "a ring holds at least two messages"),
+            (self.mirrored && self.ring_bytes < 4096, "a mirrored ring has at least a page"),
+            (self.peers_max == 0 || self.peers_max > Self::PEERS_MAX, "peers are 1 to 1024"),
+            (
+                kind == Kind::SendShared && self.slots < u32::from(self.peers_max),
+                "shared receives are at least as many as the peers that share them",
+            ),
+            (
+                matches!(kind.family(), super::Family::SharedRing)
+                    && self.acknowledge != Acknowledge::ReadTail,
+                "senders of a shared ring read its tail",
+            ),
+            (
+                matches!(kind.family(), super::Family::SendReceive)
+                    && self.acknowledge == Acknowledge::ReadTail,
+                "receives are acknowledged by a word or a message",
+            ),
+            (
+                kind == Kind::ReadSlotNotify
+                    && self.signal == Signal::Message
+                    && !super::read_slot::notice_fits(self),
+                "slot and length of a notice fit 32 bits",
+            ),
+            (!shared && self.peers_max == 0, "a peer at least"),
+        ];
+        match table.into_iter().find(|(broken, _)| *broken) {
+            Some((_, text)) => Err(BadShape(text)),
+            None => Ok(()),
+        }
+    }
+
+    /// The wire form, little-endian.
+    pub fn encode(&self) -> [u8; Self::ENCODED] {
+        let mut out = [0; Self::ENCODED];
+        out[..4].copy_from_slice(&self.message_bytes_max.to_le_bytes());
+        out[4..8].copy_from_slice(&self.slots.to_le_bytes());
+        out[8..16].copy_from_slice(&self.ring_bytes.to_le_bytes());
+        out[16..20].copy_from_slice(&self.prefetch_bytes.to_le_bytes());
+        out[20..22].copy_from_slice(&self.peers_max.to_le_bytes());
+        out[22] = u8::from(self.mirrored);
+        out[23] = self.acknowledge as u8;
+        out[24] = self.signal as u8;
+        out[25] = u8::from(self.device_bells);
+        out
+    }
+
+    /// Reads the wire form; `None` when it is none. It may still be a bad shape.
+    pub fn decode(bytes: &[u8; Self::ENCODED]) -> Option<Self> {
+        let [m0, m1, m2, m3, s0, s1, s2, s3, ring @ .., p0, p1, p2, p3, n0, n1, mirrored, back, signal, device, z0, z1, z2, z3, z4, z5] =
+            *bytes;
+        if [z0, z1, z2, z3, z4, z5] != [0; 6] || mirrored > 1 || device > 1 {
+            return None;
+        }
+        Some(Self {
+            message_bytes_max: u32::from_le_bytes([m0, m1, m2, m3]),
+            slots: u32::from_le_bytes([s0, s1, s2, s3]),
+            ring_bytes: u64::from_le_bytes(ring),
+            prefetch_bytes: u32::from_le_bytes([p0, p1, p2, p3]),
+            peers_max: u16::from_le_bytes([n0, n1]),
+            mirrored: mirrored == 1,
+            acknowledge: match back {
+                1 => Acknowledge::Word,
+                2 => Acknowledge::Message,
+                3 => Acknowledge::ReadTail,
+                _ => return None,
+            },
+            signal: match signal {
+                1 => Signal::Word,
+                2 => Signal::Message,
+                _ => return None,
+            },
+            device_bells: device == 1,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHAPE: Shape = Shape {
+        message_bytes_max: 1000,
+        slots: 16,
+        ring_bytes: 1 << 16,
+        peers_max: 8,
+        mirrored: true,
+        prefetch_bytes: 512,
+        acknowledge: Acknowledge::Word,
+        signal: Signal::Message,
+        device_bells: false,
+    };
+
+    #[test]
+    fn the_wire_form_leads_back_and_junk_does_not() {
+        assert_eq!(Shape::decode(&SHAPE.encode()), Some(SHAPE));
+        for (at, byte) in [(22, 2), (23, 0), (23, 4), (24, 3), (25, 2), (31, 1)] {
+            let mut junk = SHAPE.encode();
+            junk[at] = byte;
+            assert_eq!(Shape::decode(&junk), None, "byte {at}");
+        }
+    }
+
+    #[test]
+    fn bounds_are_named() {
+        assert_eq!(SHAPE.check(Kind::RingInlined), Ok(()));
+        let small = Shape { ring_bytes: 1024, mirrored: false, ..SHAPE };
+        assert!(small.check(Kind::RingInlined).is_err_and(|bad| bad.0.contains("two messages")));
+        assert_eq!(small.check(Kind::Send), Ok(()));
+        let odd = Shape { ring_bytes: 65_000, ..SHAPE };
+        assert!(odd.check(Kind::Send).is_err_and(|bad| bad.0.contains("power of two")));
+        let shared = Shape { slots: 4, ..SHAPE };
+        assert!(shared.check(Kind::SendShared).is_err());
+        assert_eq!(shared.check(Kind::Send), Ok(()));
+    }
+}

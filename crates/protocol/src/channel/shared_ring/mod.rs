@@ -1,0 +1,203 @@
+//! Rings that many senders share (001 §4.4): a sender reserves its place in the ring at the receiver
+//! by a FETCH_ADD on the head, and WRITEs its message there.
+//!
+//! A *position* counts bytes from the beginning of time in units of eight; a record takes the
+//! positions from its start to the next one's. Where it lies is the position modulo the ring.
+//! Records are never cut: in a mirrored ring the end joins the beginning, otherwise the last record
+//! of a turn runs on into a guard behind the ring, as large as the largest record.
+//!
+//! ```text
+//! receiver's bells       [ tail |          senders READ it
+//!                        [ head |          senders FETCH_ADD it, the receiver only loads it
+//!                        [ answer of sender 0 | answer of sender 1 | ...
+//!
+//! receiver's buffer
+//!   shared-ring-inlined-zeroing            the receiver zeroes what it has processed
+//!     ... | header | padding, message | 1 | header | padding, message | 1 | 0 ...
+//!     header: 32 bits length + 1, 16 bits number of the sender, 16 bits position / 8
+//!
+//!   shared-ring-immediate                  immediate: position / 8; length and sender: from the
+//!     ... | message, padded | message, padded ...                                  completion
+//!
+//! sender's bells         [ tail as it was READ |
+//!                        [ welcome | query |           the receiver WRITEs them
+//!                        [ 1 | header and zeroes of each message | position of each message
+//! sender's buffer        staging of each message that was given as bytes
+//! ```
+//!
+//! *Reserving.* Each message has its own FETCH_ADD, and many are under way at a time. When one has
+//! come back and the record fits between the last tail known and a ring behind it, the record is
+//! WRITten; otherwise the sender READs the tail, one READ at a time, until there is room. What is
+//! reserved and waits is written in the order of positions.
+//!
+//! *Order.* The inlined bell is received in the order of positions, the other in that of arrival.
+//! Positions are in the order of sending as far as the fabric carries out the atomics of a link in
+//! the order of posting, which [`farside_base::Capabilities`] do not promise: messages of one sender
+//! that were under way together may overtake each other.
+//!
+//! *Receives.* `shared-ring-immediate` keeps `slots` receives in one queue for all senders. A record
+//! takes at least a `slots`-th of the ring, so that the ring never holds more messages than that.
+//!
+//! *Device memory.* A half has one region of bells. With `Shape::device_bells` the tail and the
+//! answers are at the adapter beside the head: where the tail is has no effect (001 figure 8), and
+//! answers are rare.
+//!
+//! *Numbers.* A sender reserves nothing before the receiver has WRITten its number to it, plus one:
+//! so whoever has reserved is known to the receiver, and is asked by [`repair`].
+//!
+//! *Trust.* Senders trust each other with progress: whoever reserves and never writes, or writes
+//! upon others, stops the ring or spoils messages for all, and whose record junk in the ring is
+//! nobody can tell; the sender that a header names is only what its writer claims. None of it leads
+//! the receiver out of its memory. A sender that dies stops nothing: [`repair`].
+
+mod outgoing;
+mod receiver;
+mod repair;
+mod sender;
+#[cfg(test)]
+mod tests;
+
+use super::kind::Kind;
+use super::shape::{Plan, Shape};
+use super::window::Window;
+use farside_base::{Access, Memory, OutOfBounds, RegionKind};
+
+pub use receiver::Receiver;
+pub use sender::Sender;
+
+/// Bytes of a header or bell.
+const WORD: u64 = 8;
+
+/// Every position is less: what is not comes from nobody who is correct.
+const POSITION_MAX: u64 = 1 << 62;
+
+/// The receiver's bells. The tail comes first, where [`super::acknowledge`] looks for it.
+const TAIL: u64 = 0;
+const HEAD: u64 = 64;
+const ANSWERS: u64 = 128;
+
+/// The sender's bells.
+const PROGRESS: u64 = 0;
+const WELCOME: u64 = 64;
+const QUERY: u64 = 72;
+const ONE: u64 = 128;
+const HEADERS: u64 = 192;
+/// Apart, so that a header and zeroes behind it are one slice.
+const HEADERS_STEP: u64 = 16;
+const FETCHED: u64 = HEADERS + HEADERS_STEP * Window::MESSAGES as u64;
+
+/// A query and its answer share their low bits with a number that tells them from the one before:
+/// positions leave them free.
+const TAG: u64 = WORD - 1;
+
+/// Which of the two it is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Bell {
+    Immediate,
+    InlinedZeroing,
+}
+
+/// How positions and records lie in the receiver's buffer.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Layout {
+    bell: Bell,
+    mirrored: bool,
+    ring_bytes: u64,
+    /// Bytes of the guard; none in a mirrored ring.
+    guard: u64,
+    /// A record takes at least so much.
+    record_min: u64,
+}
+
+impl Layout {
+    const fn of(kind: Kind, shape: &Shape) -> Self {
+        let bell = match kind {
+            Kind::SharedRingImmediate => Bell::Immediate,
+            _ => Bell::InlinedZeroing,
+        };
+        let record_min = match bell {
+            Bell::Immediate => shape.ring_bytes.div_ceil(shape.slots as u64).next_multiple_of(WORD),
+            Bell::InlinedZeroing => 2 * WORD,
+        };
+        let largest = Self::written(bell, shape.message_bytes_max).next_multiple_of(64);
+        Self {
+            bell,
+            mirrored: shape.mirrored,
+            ring_bytes: shape.ring_bytes,
+            guard: if shape.mirrored { 0 } else { largest },
+            record_min,
+        }
+    }
+
+    /// What a message of `bytes` fills, to whole words.
+    const fn written(bell: Bell, bytes: u32) -> u64 {
+        let padded = (bytes as u64).next_multiple_of(WORD);
+        match bell {
+            Bell::Immediate => padded,
+            Bell::InlinedZeroing => padded + 2 * WORD,
+        }
+    }
+
+    /// What a message of `bytes` takes of the ring.
+    #[inline]
+    const fn record(&self, bytes: u32) -> u64 {
+        let written = Self::written(self.bell, bytes);
+        if written < self.record_min { self.record_min } else { written }
+    }
+
+    /// The first byte of a record.
+    #[inline]
+    const fn place(&self, position: u64) -> u64 {
+        position & (self.ring_bytes - 1)
+    }
+
+    /// Zeroes what records from `start` to `end` may have filled, at most a ring: in a ring that is
+    /// not mirrored the guard too, if they pass the end.
+    fn clear(&self, start: u64, end: u64, buffer: &impl Memory) -> Result<(), OutOfBounds> {
+        let (place, bytes) = (self.place(start), end.saturating_sub(start).min(self.ring_bytes));
+        let to_end = self.ring_bytes - place;
+        if self.mirrored || bytes <= to_end {
+            return buffer.clear(place, bytes);
+        }
+        buffer.clear(place, to_end + self.guard)?;
+        buffer.clear(0, bytes - to_end)
+    }
+}
+
+/// The header of a message at a position, and what it tells.
+const fn header(bytes: u32, number: u16, position: u64) -> u64 {
+    (bytes as u64 + 1) | (number as u64) << 32 | (position / WORD) << 48
+}
+
+/// Messages that a sender has on their way at most.
+const fn places(shape: &Shape) -> u32 {
+    if shape.slots < Window::MESSAGES { shape.slots } else { Window::MESSAGES }
+}
+
+/// Bytes of staging for one message.
+const fn staging(kind: Kind, shape: &Shape) -> u64 {
+    let bell = Layout::of(kind, shape).bell;
+    Layout::written(bell, shape.message_bytes_max).next_multiple_of(64)
+}
+
+/// What a sender needs.
+pub const fn plan_sender(kind: Kind, shape: &Shape) -> Plan {
+    Plan::words(FETCHED + WORD * Window::MESSAGES as u64)
+        .with_buffer(staging(kind, shape) * places(shape) as u64, Access::NONE)
+}
+
+/// What the receiver needs.
+pub const fn plan_receiver(kind: Kind, shape: &Shape) -> Plan {
+    let layout = Layout::of(kind, shape);
+    let receives = match layout.bell {
+        Bell::Immediate => shape.slots,
+        Bell::InlinedZeroing => 0,
+    };
+    let words = Plan::words(ANSWERS + WORD * shape.peers_max as u64);
+    let words = Plan {
+        bells_kind: if shape.device_bells { RegionKind::Device } else { RegionKind::Memory },
+        bells_access: Access::ALL,
+        ..words
+    };
+    words.with_ring(shape, layout.guard, Access::WRITE).with_receives(receives)
+}

@@ -1,0 +1,180 @@
+//! The messages that a sender has on its way, and how each is put together for its WRITE.
+
+use super::super::effects::{Effects, Name, Told};
+use super::super::half::{Own, OwnRegions, Payload, Peer, PeerRegions, Refusal, own as reach};
+use super::super::kind::Kind;
+use super::super::shape::Shape;
+use super::{Bell, HEADERS, HEADERS_STEP, Layout, ONE, WORD, header};
+use crate::wire::Violation;
+use alloc::vec;
+use alloc::vec::Vec;
+use farside_base::{LocalSlice, Memory, RegionId, RemoteSlice};
+
+/// Slices of a message at most.
+const SLICES: usize = 8;
+
+/// A message on its way.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Message {
+    bytes: u32,
+    /// Its place in the window, unless its source was copied.
+    source: Option<u32>,
+    slices: [LocalSlice; SLICES],
+    count: usize,
+}
+
+impl Message {
+    const NONE: Self = Self {
+        bytes: 0,
+        source: None,
+        slices: [LocalSlice { region: RegionId(0), offset: 0, bytes: 0 }; SLICES],
+        count: 0,
+    };
+}
+
+/// Messages by place: at most 64.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Outgoing {
+    layout: Layout,
+    regions: OwnRegions,
+    /// Bytes of staging for each place, in the sender's buffer.
+    staging: u64,
+    messages: Vec<Message>,
+    /// Bit of a place: in use.
+    busy: u64,
+}
+
+const fn padding(bytes: u32) -> u64 {
+    (bytes as u64).next_multiple_of(WORD) - bytes as u64
+}
+
+impl Outgoing {
+    pub(super) fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
+        Self {
+            layout: Layout::of(kind, shape),
+            regions,
+            staging: super::staging(kind, shape),
+            messages: vec![Message::NONE; super::places(shape) as usize],
+            busy: 0,
+        }
+    }
+
+    /// A place that is free.
+    #[inline]
+    pub(super) fn room(&self) -> Option<u32> {
+        let place = self.busy.trailing_ones();
+        Some(place).filter(|place| (*place as usize) < self.messages.len())
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.busy == 0
+    }
+
+    /// Bytes of the message at a place.
+    #[inline]
+    pub(super) fn bytes(&self, place: u32) -> u32 {
+        self.messages.get(place as usize).map_or(0, |message| message.bytes)
+    }
+
+    /// Puts a message into a free place: slices by name, with the place in the window of their
+    /// source, bytes by copy.
+    pub(super) fn put<M: Memory>(
+        &mut self,
+        place: u32,
+        payload: Payload<'_>,
+        source: u32,
+        own: Own<'_, M>,
+    ) -> Result<(), Refusal> {
+        let mut message = Message { bytes: payload.bytes() as u32, ..Message::NONE };
+        let slices = match payload {
+            Payload::Bytes(bytes) => {
+                let staged = self.stage(place, bytes, own);
+                &[staged.map_err(|_| Refusal::NoSuch("staging memory"))?]
+            }
+            Payload::Gather(slices) => {
+                message.source = Some(source);
+                slices
+            }
+        };
+        let Some(room) = message.slices.get_mut(..slices.len()) else {
+            return Err(Refusal::Form("at most eight slices"));
+        };
+        room.copy_from_slice(slices);
+        message.count = slices.len();
+        if let Some(room) = self.messages.get_mut(place as usize) {
+            *room = message;
+            self.busy |= 1 << place;
+        }
+        Ok(())
+    }
+
+    /// Copies a message into its staging place, with what goes around it but its header.
+    fn stage<M: Memory>(
+        &self,
+        place: u32,
+        bytes: &[u8],
+        own: Own<'_, M>,
+    ) -> Result<LocalSlice, Violation> {
+        let (region, offset) = (self.regions.buffer, u64::from(place) * self.staging);
+        let length = bytes.len() as u32;
+        if self.layout.bell == Bell::Immediate {
+            reach(own.buffer.write(offset, bytes))?;
+            return Ok(LocalSlice { region, offset, bytes: length });
+        }
+        let written = Layout::written(self.layout.bell, length);
+        reach(own.buffer.store_word(offset + WORD, 0))?;
+        reach(own.buffer.write(offset + WORD + padding(length), bytes))?;
+        reach(own.buffer.store_word(offset + written - WORD, 1))?;
+        Ok(LocalSlice { region, offset, bytes: written as u32 })
+    }
+
+    /// WRITEs the message of a place at its position, for the sender of this number.
+    pub(super) fn write<M: Memory>(
+        &self,
+        (place, position): (u32, u64),
+        (name, number): (Name, u16),
+        to: &PeerRegions,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        let Some(message) = self.messages.get(place as usize) else {
+            return Ok(());
+        };
+        let at = RemoteSlice { region: to.buffer, offset: self.layout.place(position) };
+        let slices = message.slices.get(..message.count).unwrap_or_default();
+        if self.layout.bell == Bell::Immediate {
+            let immediate = Some((position / WORD) as u32);
+            effects.write_gather(Peer::ONLY, name, Told::Yes, &[slices], at, immediate);
+            return Ok(());
+        }
+        let word = header(message.bytes, number, position);
+        if message.source.is_none() {
+            reach(own.buffer.store_word(u64::from(place) * self.staging, word))?;
+            effects.write_gather(Peer::ONLY, name, Told::Yes, &[slices], at, None);
+        } else {
+            let offset = HEADERS + HEADERS_STEP * u64::from(place);
+            reach(own.bells.store_word(offset, word))?;
+            let bells = |offset, bytes: u64| {
+                [LocalSlice { region: self.regions.bells, offset, bytes: bytes as u32 }]
+            };
+            let before = bells(offset, WORD + padding(message.bytes));
+            let behind = bells(ONE, WORD);
+            let parts: [&[LocalSlice]; 3] = [&before, slices, &behind];
+            effects.write_gather(Peer::ONLY, name, Told::Yes, &parts, at, None);
+        }
+        Ok(())
+    }
+
+    /// The message of a place has left: where its source is in the window, if it has one.
+    pub(super) fn take(&mut self, place: u32) -> Option<u32> {
+        let message = self.messages.get_mut(place as usize)?;
+        self.busy &= !(1 << place);
+        core::mem::replace(message, Message::NONE).source
+    }
+
+    /// Nothing is on its way any more.
+    pub(super) fn clear(&mut self) {
+        self.messages.fill(Message::NONE);
+        self.busy = 0;
+    }
+}

@@ -1,0 +1,287 @@
+//! The receiver of a shared ring.
+
+use super::super::canary::{Canary, Mutant};
+use super::super::effects::{Effects, Name};
+use super::super::half::{
+    Arrival, Completed, Content, Held, Offer, Own, OwnRegions, Peer, PeerRegions, ReceiveHalf,
+    Received, Refusal, own as reach,
+};
+use super::super::kind::Kind;
+use super::super::releases::Releases;
+use super::super::shape::Shape;
+use super::repair::Repair;
+use super::{Bell, Layout, TAIL, WORD, header};
+use crate::wire::Violation;
+use alloc::collections::VecDeque;
+use farside_base::{LocalSlice, Memory};
+
+/// The name of every receive: they are all alike.
+const RECEIVE: Name = Name(0);
+
+/// A message that is in the ring.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Message {
+    position: u64,
+    /// Where its content is.
+    offset: u64,
+    bytes: u32,
+    peer: Peer,
+}
+
+/// The receiver half of a shared ring.
+///
+/// *Order*: that of positions with the inlined bell, that of arrival with immediate. *Cost*: a look
+/// at one word when nothing is there; no request but a word to each sender when it connects, and
+/// queries when one has died. No allocation.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Receiver {
+    layout: Layout,
+    message_bytes_max: u32,
+    regions: OwnRegions,
+    /// The position of the next message (inlined).
+    next: u64,
+    releases: Releases,
+    /// Messages that have arrived and were not asked for yet (immediate).
+    arrived: VecDeque<Message>,
+    /// Receives that are still to be posted for the first time.
+    receives: u32,
+    /// The tail that senders can READ.
+    told: u64,
+    repair: Repair,
+    canary: Canary,
+}
+
+impl Receiver {
+    /// A receiver without a peer yet.
+    pub fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
+        let receives = super::plan_receiver(kind, shape).receives;
+        Self {
+            layout: Layout::of(kind, shape),
+            message_bytes_max: shape.message_bytes_max,
+            regions,
+            next: 0,
+            releases: Releases::default(),
+            arrived: VecDeque::with_capacity(receives as usize),
+            receives,
+            told: 0,
+            repair: Repair::new(shape.peers_max),
+            canary: Canary::default(),
+        }
+    }
+
+    /// Puts a defect in.
+    #[cfg(canary)]
+    pub fn with_mutant(mut self, mutant: Mutant) -> Self {
+        self.canary = Canary::new(mutant);
+        self
+    }
+
+    fn post(&self, peer: Peer, effects: &mut Effects) {
+        let into = LocalSlice { region: self.regions.bells, offset: 0, bytes: 0 };
+        effects.receive(peer, RECEIVE, into);
+    }
+
+    /// The position behind everything that may be in the ring.
+    const fn end(&self) -> u64 {
+        self.releases.tail() + self.layout.ring_bytes
+    }
+
+    /// The next message, if it is there whole.
+    #[inline]
+    fn look<M: Memory>(&mut self, own: Own<'_, M>) -> Result<Option<Message>, Violation> {
+        if self.layout.bell == Bell::Immediate {
+            return Ok(self.arrived.pop_front());
+        }
+        if self.next >= self.end() {
+            // The ring is full: there lies the oldest record again, which is still held.
+            return Ok(None);
+        }
+        let first = self.layout.place(self.next);
+        let word = reach(own.buffer.load_word(first))?;
+        if word == 0 {
+            return Ok(None);
+        }
+        let length = word as u32;
+        if length == 0 || length > self.message_bytes_max.saturating_add(1) {
+            return Err(Violation("a length that no message has"));
+        }
+        let (bytes, peer) = (length - 1, Peer((word >> 32) as u16));
+        if header(bytes, peer.0, self.next) != word || !self.repair.has_number(peer) {
+            return Err(Violation("a header that no message has"));
+        }
+        let record = self.layout.record(bytes);
+        if self.next + record > self.end() {
+            return Err(Violation("a message beyond the ring"));
+        }
+        let last = first + record - WORD;
+        match reach(own.buffer.load_word(last))? {
+            0 if !self.canary.is(Mutant::TrailerUnchecked) => Ok(None),
+            0 | 1 => {
+                let offset = last - u64::from(bytes);
+                if !self.releases.hold(self.next, self.next + record) {
+                    return Err(Violation("a message upon another one"));
+                }
+                let message = Message { position: self.next, offset, bytes, peer };
+                self.next += record;
+                Ok(Some(message))
+            }
+            _ => Err(Violation("a last word that is neither zero nor one")),
+        }
+    }
+
+    /// Passes what dead senders have left where nothing whole is; false when nothing was passed.
+    #[inline]
+    fn pass<M: Memory>(
+        &mut self,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<bool, Violation> {
+        if self.repair.is_idle(self.releases.tail()) {
+            return Ok(false);
+        }
+        let (gap, next) = self.releases.gap();
+        let Some(vacant) = self.repair.vacant(gap, self.canary, own, effects)? else {
+            return Ok(false);
+        };
+        let end = next.map_or(vacant, |next| vacant.min(next));
+        if self.layout.bell == Bell::InlinedZeroing {
+            // What the dead have written they have written where there was room.
+            reach(self.layout.clear(gap, end.min(self.end()), own.buffer))?;
+            self.next = end;
+        }
+        self.releases.pass(gap, end);
+        self.publish(own);
+        Ok(true)
+    }
+
+    /// Tells senders how far everything is released.
+    #[inline]
+    fn publish<M: Memory>(&mut self, own: Own<'_, M>) {
+        let tail = self.releases.tail();
+        if tail > self.told {
+            self.told = tail;
+            let stored = own.bells.store_word(TAIL, tail);
+            debug_assert!(stored.is_ok(), "the tail lies in the bells");
+        }
+    }
+}
+
+impl ReceiveHalf for Receiver {
+    fn connected<M: Memory>(
+        &mut self,
+        peer: Peer,
+        regions: PeerRegions,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        for _ in 0..core::mem::take(&mut self.receives) {
+            self.post(peer, effects);
+        }
+        self.repair.connected(peer, regions, own, effects)
+    }
+
+    fn lost(&mut self, peer: Peer) {
+        self.repair.lost(peer);
+    }
+
+    #[inline]
+    fn receive<M: Memory>(
+        &mut self,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<Option<Received>, Violation> {
+        loop {
+            if let Some(Message { position, offset, bytes, peer }) = self.look(own)? {
+                let content = Content::Buffer { offset, bytes };
+                return Ok(Some(Received { held: Held(position), peer, content }));
+            }
+            if !self.pass(own, effects)? {
+                return Ok(None);
+            }
+        }
+    }
+
+    #[inline]
+    fn release<M: Memory>(
+        &mut self,
+        held: Held,
+        own: Own<'_, M>,
+        _: &mut Effects,
+    ) -> Result<(), Refusal> {
+        let (start, end) = self.releases.release(held)?;
+        if self.layout.bell == Bell::InlinedZeroing && !self.canary.is(Mutant::NotZeroed) {
+            let cleared = own.buffer.clear(self.layout.place(start), end - start);
+            debug_assert!(cleared.is_ok(), "a record lies in the buffer");
+        }
+        self.publish(own);
+        Ok(())
+    }
+
+    fn offer<M: Memory>(
+        &mut self,
+        _: Own<'_, M>,
+        _: &mut Effects,
+    ) -> Result<Option<Offer>, Violation> {
+        Ok(None)
+    }
+
+    fn receive_into<M: Memory>(
+        &mut self,
+        _: Held,
+        _: LocalSlice,
+        _: Own<'_, M>,
+        _: &mut Effects,
+    ) -> Result<(), Refusal> {
+        Err(Refusal::NoSuch("offer"))
+    }
+
+    fn fetched<M: Memory>(&mut self, _: Held, _: Own<'_, M>, _: &mut Effects) -> Option<u32> {
+        None
+    }
+
+    fn completed<M: Memory>(
+        &mut self,
+        _: Completed,
+        _: Own<'_, M>,
+        _: &mut Effects,
+    ) -> Result<(), Violation> {
+        Ok(())
+    }
+
+    fn arrived<M: Memory>(
+        &mut self,
+        arrival: Arrival,
+        _: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        let Some(immediate) = arrival.immediate.filter(|_| self.layout.bell == Bell::Immediate)
+        else {
+            return Err(Violation("a message where none comes"));
+        };
+        let Arrival { peer, bytes, .. } = arrival;
+        self.post(peer, effects);
+        // Positions are told by their low 32 bits, and lie less than a ring ahead of the tail.
+        let tail = self.releases.tail();
+        let ahead = immediate.wrapping_sub((tail / WORD) as u32);
+        let position = tail + u64::from(ahead) * WORD;
+        if bytes > self.message_bytes_max || position + self.layout.record(bytes) > self.end() {
+            return self.blame(peer, "a bell out of range");
+        }
+        if !self.releases.hold(position, position + self.layout.record(bytes)) {
+            return self.blame(peer, "a message upon another one");
+        }
+        let offset = self.layout.place(position);
+        self.arrived.push_back(Message { position, offset, bytes, peer });
+        Ok(())
+    }
+
+    fn acknowledge<M: Memory>(&mut self, _: Own<'_, M>, _: &mut Effects) {}
+}
+
+impl Receiver {
+    /// What a living sender must not do. A late message of a dead one may lie where the ring has
+    /// passed on.
+    fn blame(&self, peer: Peer, text: &'static str) -> Result<(), Violation> {
+        if self.repair.is_connected(peer) { Err(Violation(text)) } else { Ok(()) }
+    }
+}

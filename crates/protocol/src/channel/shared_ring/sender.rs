@@ -1,0 +1,343 @@
+//! A sender of a shared ring.
+
+use super::super::acknowledge::{ACKNOWLEDGEMENT, Progress};
+use super::super::canary::{Canary, Mutant};
+use super::super::effects::{Effects, Name, Told};
+use super::super::half::{
+    Arrival, Completed, Own, OwnRegions, Payload, Peer, PeerRegions, Refusal, SendHalf, Sending,
+    own as reach,
+};
+use super::super::kind::Kind;
+use super::super::shape::{Acknowledge, Shape};
+use super::super::window::Window;
+use super::outgoing::Outgoing;
+use super::{
+    ANSWERS, FETCHED, HEAD, Layout, ONE, POSITION_MAX, PROGRESS, QUERY, TAG, WELCOME, WORD,
+};
+use crate::wire::Violation;
+use alloc::collections::VecDeque;
+use farside_base::{LocalSlice, Memory, RemoteSlice};
+
+/// Names of requests besides looks at the tail: a FETCH_ADD has the place of its message, a WRITE
+/// that and this bit.
+const WRITE: u32 = 1 << 16;
+/// The name of an answer.
+const ANSWER: Name = Name(1 << 17);
+
+/// Messages of a sender that are not known to be processed, at most: their positions are remembered.
+const REMEMBERED_MAX: usize = 1024;
+
+/// The sender half of a shared ring.
+///
+/// *Cost*: a FETCH_ADD and a WRITE a message, and a READ whenever the tail that it knows gives no
+/// room. Bytes are copied into staging memory; slices are sent from where they are. No allocation.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Sender {
+    layout: Layout,
+    message_bytes_max: u32,
+    peers_max: u16,
+    regions: OwnRegions,
+    peer: Option<PeerRegions>,
+    lost: bool,
+    /// Its number at the receiver, once welcomed.
+    number: Option<u16>,
+    progress: Progress,
+    window: Window,
+    outgoing: Outgoing,
+    /// Places whose FETCH_ADD is still to be posted, in the order of sending.
+    waiting: VecDeque<u32>,
+    /// FETCH_ADDs under way.
+    fetching: u32,
+    /// Positions and places that are to be written, by position.
+    reserved: VecDeque<(u64, u32)>,
+    /// Positions of all its records that are not known to be processed, rising.
+    positions: VecDeque<u64>,
+    /// The tag of the last query seen.
+    tag: u64,
+    /// A query that is to be answered.
+    query: Option<u64>,
+    canary: Canary,
+}
+
+impl Sender {
+    /// A sender without a peer yet.
+    pub fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
+        let places = super::places(shape) as usize;
+        Self {
+            layout: Layout::of(kind, shape),
+            message_bytes_max: shape.message_bytes_max,
+            peers_max: shape.peers_max,
+            regions,
+            peer: None,
+            lost: false,
+            number: None,
+            progress: Progress::new(Acknowledge::ReadTail, Peer::ONLY, WORD, PROGRESS),
+            window: Window::default(),
+            outgoing: Outgoing::new(kind, shape, regions),
+            waiting: VecDeque::with_capacity(places),
+            fetching: 0,
+            reserved: VecDeque::with_capacity(places),
+            positions: VecDeque::with_capacity(REMEMBERED_MAX),
+            tag: 0,
+            query: None,
+            canary: Canary::default(),
+        }
+    }
+
+    /// Puts a defect in.
+    #[cfg(canary)]
+    pub fn with_mutant(mut self, mutant: Mutant) -> Self {
+        self.canary = Canary::new(mutant);
+        self
+    }
+
+    /// Looks whether the receiver has told the number.
+    fn greet<M: Memory>(&mut self, own: Own<'_, M>) -> Result<(), Violation> {
+        match reach(own.bells.load_word(WELCOME))? {
+            0 => Ok(()),
+            number if number <= u64::from(self.peers_max) => {
+                self.number = Some((number - 1) as u16);
+                Ok(())
+            }
+            _ => Err(Violation("a number that no sender has")),
+        }
+    }
+
+    /// Posts the FETCH_ADDs that are to be posted, unless a query waits for those under way.
+    fn reserve(&mut self, to: &PeerRegions, effects: &mut Effects) {
+        if self.number.is_none() || self.query.is_some() {
+            return;
+        }
+        while let Some(place) = self.waiting.pop_front() {
+            let at = RemoteSlice { region: to.bells, offset: HEAD };
+            let offset = FETCHED + WORD * u64::from(place);
+            let into = LocalSlice { region: self.regions.bells, offset, bytes: WORD as u32 };
+            let record = self.layout.record(self.outgoing.bytes(place));
+            effects.fetch_add(Peer::ONLY, Name(place), at, record, into);
+            self.fetching += 1;
+        }
+    }
+
+    /// A position is reserved for the message at this place.
+    fn reserved<M: Memory>(&mut self, place: u32, own: Own<'_, M>) -> Result<(), Violation> {
+        let position = reach(own.bells.load_word(FETCHED + WORD * u64::from(place)))?;
+        self.fetching = self.fetching.saturating_sub(1);
+        if position > POSITION_MAX || !position.is_multiple_of(WORD) {
+            return Err(Violation("a head that no ring has"));
+        }
+        if position < self.progress.tail() {
+            return Err(Violation("a head behind the tail"));
+        }
+        let at = self.reserved.partition_point(|(before, _)| *before < position);
+        self.reserved.insert(at, (position, place));
+        let at = self.positions.partition_point(|before| *before < position);
+        self.positions.insert(at, position);
+        Ok(())
+    }
+
+    /// Whether a record fits between the last tail known and a ring behind it.
+    #[inline]
+    fn fits(&self, position: u64, bytes: u32) -> bool {
+        position + self.layout.record(bytes) <= self.progress.tail() + self.layout.ring_bytes
+            || self.canary.is(Mutant::TailUnchecked)
+    }
+
+    /// Writes what is reserved and has room; false when something has none.
+    fn write_reserved<M: Memory>(
+        &mut self,
+        to: &PeerRegions,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<bool, Violation> {
+        while let Some(&(position, place)) = self.reserved.front() {
+            if !self.fits(position, self.outgoing.bytes(place)) {
+                return Ok(false);
+            }
+            let named = (Name(place | WRITE), self.number.unwrap_or_default());
+            self.outgoing.write((place, position), named, to, own, effects)?;
+            self.reserved.pop_front();
+        }
+        Ok(true)
+    }
+
+    /// The message at this place has left: its source and its place are free.
+    fn written(&mut self, place: u32) {
+        if let Some(source) = self.outgoing.take(place) {
+            self.window.done(source);
+        }
+    }
+
+    /// Forgets what the receiver has processed.
+    fn forget(&mut self) {
+        let tail = self.progress.tail();
+        while self.positions.front().is_some_and(|position| *position < tail) {
+            self.positions.pop_front();
+        }
+    }
+
+    /// Looks for a query.
+    fn look<M: Memory>(&mut self, own: Own<'_, M>) -> Result<(), Violation> {
+        let word = reach(own.bells.load_word(QUERY))?;
+        if word & TAG != self.tag && self.query.is_none() {
+            self.tag = word & TAG;
+            self.query = Some(word & !TAG);
+        }
+        Ok(())
+    }
+
+    /// Answers a query, once all that was being reserved when it came is.
+    fn answer(&mut self, to: &PeerRegions, effects: &mut Effects) {
+        let Some((gap, number)) = self.query.zip(self.number) else {
+            return;
+        };
+        if self.fetching > 0 && !self.canary.is(Mutant::AnswersWhileFetching) {
+            return;
+        }
+        self.query = None;
+        let at = self.positions.partition_point(|position| *position < gap);
+        let smallest = self.positions.get(at).copied().unwrap_or(POSITION_MAX);
+        let place = RemoteSlice { region: to.bells, offset: ANSWERS + WORD * u64::from(number) };
+        let word = (smallest | self.tag).to_le_bytes();
+        effects.write_inline(Peer::ONLY, ANSWER, Told::No, &[&word], place, None);
+        self.reserve(to, effects);
+    }
+
+    /// Messages that are not known to be processed.
+    fn remembered(&self) -> usize {
+        self.positions.len() + self.waiting.len() + self.fetching as usize
+    }
+}
+
+impl SendHalf for Sender {
+    fn connected<M: Memory>(
+        &mut self,
+        _: Peer,
+        regions: PeerRegions,
+        own: Own<'_, M>,
+        _: &mut Effects,
+    ) -> Result<(), Violation> {
+        reach(own.bells.store_word(ONE, 1))?;
+        self.peer = Some(regions);
+        Ok(())
+    }
+
+    fn lost(&mut self, _: Peer) {
+        self.lost = true;
+        self.window.clear();
+        self.outgoing.clear();
+        self.waiting.clear();
+        self.reserved.clear();
+        self.fetching = 0;
+        self.query = None;
+    }
+
+    fn send<M: Memory>(
+        &mut self,
+        payload: Payload<'_>,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<Sending, Refusal> {
+        let Some(to) = self.peer else {
+            return Err(Refusal::NotConnected);
+        };
+        if self.lost {
+            return Err(Refusal::Lost);
+        }
+        let bytes_max = self.message_bytes_max;
+        if payload.bytes() > u64::from(bytes_max) {
+            return Err(Refusal::TooLong { bytes_max });
+        }
+        let Some(place) = self.outgoing.room().filter(|_| self.window.has_room()) else {
+            return Err(Refusal::Full);
+        };
+        if self.remembered() >= REMEMBERED_MAX {
+            self.progress.fetch(&to, &self.regions, effects);
+            return Err(Refusal::Full);
+        }
+        self.outgoing.put(place, payload, self.window.next_place(), own)?;
+        let sending = match payload {
+            Payload::Bytes(_) => self.window.take_done(),
+            Payload::Gather(_) => self.window.take(),
+        };
+        self.waiting.push_back(place);
+        if self.number.is_none() {
+            // What is wrong with it shows again at the next advance, which tells it.
+            let _ = self.greet(own);
+        }
+        self.reserve(&to, effects);
+        Ok(sending)
+    }
+
+    fn flush<M: Memory>(&mut self, _: Own<'_, M>, _: &mut Effects) {}
+
+    fn advance<M: Memory>(
+        &mut self,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        let Some(to) = self.peer.filter(|_| !self.lost) else {
+            return Ok(());
+        };
+        if self.number.is_none() {
+            self.greet(own)?;
+        }
+        self.look(own)?;
+        self.answer(&to, effects);
+        self.reserve(&to, effects);
+        if !self.write_reserved(&to, own, effects)? {
+            self.progress.fetch(&to, &self.regions, effects);
+        }
+        Ok(())
+    }
+
+    fn completed<M: Memory>(
+        &mut self,
+        completed: Completed,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        let Some(to) = self.peer.filter(|_| !self.lost) else {
+            return Ok(());
+        };
+        match completed.name {
+            ACKNOWLEDGEMENT => {
+                self.progress.fetched(POSITION_MAX, own)?;
+                self.forget();
+                self.write_reserved(&to, own, effects)?;
+            }
+            Name(name) if name & WRITE != 0 => self.written(name & !WRITE),
+            Name(place) => {
+                self.reserved(place, own)?;
+                if !self.write_reserved(&to, own, effects)? {
+                    self.progress.fetch(&to, &self.regions, effects);
+                }
+                self.answer(&to, effects);
+            }
+        }
+        Ok(())
+    }
+
+    fn arrived<M: Memory>(
+        &mut self,
+        _: Arrival,
+        _: Own<'_, M>,
+        _: &mut Effects,
+    ) -> Result<(), Violation> {
+        Err(Violation("a message where none comes"))
+    }
+
+    fn ask_progress(&mut self, effects: &mut Effects) {
+        if let Some(to) = self.peer.filter(|_| !self.lost && !self.positions.is_empty()) {
+            self.progress.fetch(&to, &self.regions, effects);
+        }
+    }
+
+    fn is_done(&self, sending: Sending) -> bool {
+        self.window.is_done(sending)
+    }
+
+    /// True only once the tail has been READ: see [`Self::ask_progress`].
+    fn is_drained(&self) -> bool {
+        self.outgoing.is_empty() && self.positions.is_empty() && self.window.is_empty()
+    }
+}

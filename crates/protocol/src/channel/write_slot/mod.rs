@@ -1,0 +1,147 @@
+//! WRITE into mailboxes of one size at the receiver (001 §4.2). Three channels have mailboxes of
+//! their own for each sender; the fourth, [`reserved`], has a pool for all.
+//!
+//! ```text
+//! write-slot-detached                    mailbox: | message | ... |
+//!   Signal::Word                         bells:   [ bell of slot 0 ][ bell of slot 1 ] ...
+//!   Signal::Message                      mailbox: | bell | message | ... |
+//!                                        an empty SEND with the slot and the message's number
+//!
+//! write-slot-inlined                     mailbox: | ... | padding, message | bell |
+//!
+//! write-slot-immediate                   mailbox: | message | ... |
+//!                                        immediate: slot and number; length: from the completion
+//!
+//! bell        the message's number, low 32 bits | length + 1, 32 bits
+//! immediate   the message's number, low 20 bits | slot, 12 bits
+//! ```
+//! Mailboxes begin at cache lines. That of an inlined bell is filled from its end, so that the bell
+//! is at a fixed place and the last word of the WRITE. No bell is zero and none is written twice in
+//! a mailbox, but for one that no message came to while 2^32 others did; so a detached bell needs no
+//! clearing. The receiver clears an inlined one before it gives the mailbox back.
+//!
+//! Messages are numbered as they are sent, and the way back counts those of them before which all
+//! are released. A mailbox serves again when the number of its last message is acknowledged.
+//!
+//! Left to itself a sender takes mailboxes in turn, and the receiver looks at one bell alone. Before
+//! the first message into a mailbox *of the sender's choice* the sender sets a word in the
+//! receiver's bells, from which on the receiver looks at all mailboxes when the one in turn is empty.
+//!
+//! *Assumed*: detached, that requests take effect in order; inlined, that the bytes of a WRITE land
+//! in order, not that WRITEs do; immediate, nothing.
+
+mod choice;
+mod receiver;
+pub mod reserved;
+mod sender;
+#[cfg(test)]
+mod tests;
+
+use super::kind::Kind;
+use super::shape::{Acknowledge, Plan, Shape, Signal};
+use super::window::Window;
+use farside_base::Access;
+
+pub use choice::{Receiver, Sender};
+pub use receiver::MailboxReceiver;
+pub use sender::MailboxSender;
+
+/// Bytes of a bell.
+const WORD: u64 = 8;
+
+/// The sender's bells: the receiver's progress in the first line, then what is gathered around
+/// messages: a zero, and a word for each message on its way.
+const PROGRESS: u64 = 0;
+const ZEROES: u64 = 64;
+const WORDS: u64 = 128;
+const SENDER_BELLS: u64 = WORDS + WORD * Window::MESSAGES as u64;
+
+/// The receiver's bells: its progress in the first line, where the sender READs that; whether the
+/// sender chooses; the detached bells.
+const CHOSEN: u64 = 64;
+const BELLS: u64 = 128;
+
+/// Bits of a slot in immediate data; the others are the message's number.
+const SLOT_BITS: u32 = 12;
+const _: () = assert!(Shape::SLOTS_MAX == 1 << SLOT_BITS);
+
+/// How the receiver learns of a message in a mailbox of its sender's own.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Bell {
+    Detached,
+    /// Detached, by a message.
+    Announced,
+    Inlined,
+    Immediate,
+}
+
+impl Bell {
+    const fn of(kind: Kind, shape: &Shape) -> Self {
+        match (kind, shape.signal) {
+            (Kind::WriteSlotInlined, _) => Self::Inlined,
+            (Kind::WriteSlotImmediate, _) => Self::Immediate,
+            (_, Signal::Message) => Self::Announced,
+            (_, Signal::Word) => Self::Detached,
+        }
+    }
+
+    /// Bytes from a mailbox to the next one.
+    const fn step(self, shape: &Shape) -> u64 {
+        let message = (shape.message_bytes_max as u64).next_multiple_of(8);
+        let bell = match self {
+            Self::Announced | Self::Inlined => WORD,
+            Self::Detached | Self::Immediate => 0,
+        };
+        (message + bell).next_multiple_of(64)
+    }
+
+    /// Receives that the receiver keeps posted.
+    const fn receives(self, shape: &Shape) -> u32 {
+        match self {
+            Self::Announced | Self::Immediate => shape.slots,
+            Self::Detached | Self::Inlined => 0,
+        }
+    }
+}
+
+/// A message's bell.
+#[inline]
+const fn bell(number: u64, bytes: u32) -> u64 {
+    number << 32 | (bytes as u64 + 1)
+}
+
+/// A message's immediate data.
+#[inline]
+const fn immediate(number: u64, slot: u32) -> u32 {
+    (number as u32) << SLOT_BITS | slot
+}
+
+/// Padding before a message, so that its WRITE begins and ends at a word.
+#[inline]
+const fn padding(bytes: u32) -> u32 {
+    bytes.next_multiple_of(8) - bytes
+}
+
+/// What the sender needs.
+pub const fn plan_sender(kind: Kind, shape: &Shape) -> Plan {
+    if matches!(kind, Kind::WriteSlotReserved) {
+        return reserved::plan_sender(shape);
+    }
+    Plan::words(SENDER_BELLS)
+}
+
+/// What the receiver needs.
+pub const fn plan_receiver(kind: Kind, shape: &Shape) -> Plan {
+    if matches!(kind, Kind::WriteSlotReserved) {
+        return reserved::plan_receiver(shape);
+    }
+    let how = Bell::of(kind, shape);
+    let bells = if matches!(how, Bell::Detached) { WORD * shape.slots as u64 } else { 0 };
+    let plan = Plan::words(BELLS + bells)
+        .with_buffer(how.step(shape) * shape.slots as u64, Access::WRITE)
+        .with_receives(how.receives(shape));
+    if matches!(shape.acknowledge, Acknowledge::ReadTail) {
+        return Plan { bells_access: Access::WRITE.with(Access::READ), ..plan };
+    }
+    plan
+}

@@ -1,0 +1,384 @@
+//! The sender of messages into mailboxes of its own.
+
+use super::super::acknowledge::{ACKNOWLEDGEMENT, Progress};
+use super::super::canary::{Canary, Mutant};
+use super::super::effects::{Effects, Name, Told};
+use super::super::half::{
+    Arrival, Completed, Own, OwnRegions, Payload, Peer, PeerRegions, Refusal, SendHalf, Sending,
+    own as reach,
+};
+use super::super::kind::Kind;
+use super::super::shape::Shape;
+use super::super::window::Window;
+use super::{BELLS, Bell, CHOSEN, PROGRESS, WORD, WORDS, ZEROES, bell, immediate, padding};
+use crate::wire::Violation;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use farside_base::{LocalSlice, Memory, RemoteSlice};
+
+/// Names of requests besides acknowledgements: the window place of a message, or this.
+const BELL: Name = Name(1 << 16);
+
+/// Bells in one WRITE at most, so that it stays a small one.
+const BELLS_MAX: usize = 8;
+
+/// A message that is written and not announced.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Unrung {
+    slot: u32,
+    number: u64,
+    bytes: u32,
+}
+
+/// The sender half of `write-slot-detached`, `-inlined` and `-immediate`.
+///
+/// *Cost*: one WRITE a message. With a detached bell in addition one for each eight messages of a
+/// batch, or, by messages, a SEND for each. One more before the first message into a mailbox of the
+/// caller's choice. No allocation.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct MailboxSender {
+    how: Bell,
+    message_bytes_max: u32,
+    step: u64,
+    regions: OwnRegions,
+    peer: Option<PeerRegions>,
+    lost: bool,
+    /// The number of the next message.
+    head: u64,
+    /// The mailbox that is next in turn.
+    next: u32,
+    /// By mailbox: the number behind that of its last message.
+    used: Vec<u64>,
+    /// The receiver knows that mailboxes are chosen.
+    chooses: bool,
+    unrung: VecDeque<Unrung>,
+    progress: Progress,
+    window: Window,
+    canary: Canary,
+}
+
+impl MailboxSender {
+    /// A sender without a peer yet.
+    pub fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
+        let how = Bell::of(kind, shape);
+        let rung = if matches!(how, Bell::Detached | Bell::Announced) { shape.slots } else { 0 };
+        Self {
+            how,
+            message_bytes_max: shape.message_bytes_max,
+            step: how.step(shape),
+            regions,
+            peer: None,
+            lost: false,
+            head: 0,
+            next: 0,
+            used: alloc::vec![0; shape.slots as usize],
+            chooses: false,
+            unrung: VecDeque::with_capacity(rung as usize),
+            progress: Progress::new(shape.acknowledge, Peer::ONLY, 1, PROGRESS),
+            window: Window::default(),
+            canary: Canary::default(),
+        }
+    }
+
+    /// Puts a defect in.
+    #[cfg(canary)]
+    pub fn with_mutant(mut self, mutant: Mutant) -> Self {
+        self.canary = Canary::new(mutant);
+        self
+    }
+
+    #[inline]
+    fn is_free(&self, slot: u32) -> bool {
+        let used = self.used.get(slot as usize);
+        used.is_some_and(|used| *used <= self.progress.tail())
+            || self.canary.is(Mutant::SlotReusedEarly)
+    }
+
+    fn behind(&self, slot: u32) -> u32 {
+        if slot as usize + 1 < self.used.len() { slot + 1 } else { 0 }
+    }
+
+    /// The next free mailbox in turn. Without choice it is the first that is looked at, or none is.
+    #[inline]
+    fn free_slot(&self) -> Option<u32> {
+        let all = self.used.len() as u64;
+        if self.head - self.progress.tail() >= all && !self.canary.is(Mutant::SlotReusedEarly) {
+            return None;
+        }
+        let mut slot = self.next;
+        while !self.is_free(slot) {
+            slot = self.behind(slot);
+            if slot == self.next {
+                return None;
+            }
+        }
+        Some(slot)
+    }
+
+    /// Where a message goes, and its length.
+    fn check(&self, payload: Payload<'_>) -> Result<(PeerRegions, u32), Refusal> {
+        let Some(to) = self.peer else {
+            return Err(Refusal::NotConnected);
+        };
+        if self.lost {
+            return Err(Refusal::Lost);
+        }
+        match u32::try_from(payload.bytes()) {
+            Ok(bytes) if bytes <= self.message_bytes_max => Ok((to, bytes)),
+            _ => Err(Refusal::TooLong { bytes_max: self.message_bytes_max }),
+        }
+    }
+
+    fn full(&mut self, to: PeerRegions, effects: &mut Effects) -> Refusal {
+        self.progress.fetch(&to, &self.regions, effects);
+        Refusal::Full
+    }
+
+    /// Takes a message into a free mailbox.
+    #[inline]
+    fn take<M: Memory>(
+        &mut self,
+        slot: u32,
+        payload: Payload<'_>,
+        (to, bytes): (PeerRegions, u32),
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<Sending, Refusal> {
+        let number = self.head;
+        let rings = matches!(self.how, Bell::Detached | Bell::Announced);
+        if rings && self.canary.is(Mutant::BellBeforeData) {
+            self.unrung.push_back(Unrung { slot, number, bytes });
+            self.flush(own, effects);
+        }
+        if self.emit(slot, payload, bytes, to, own, effects).is_err() {
+            return Err(Refusal::NoSuch("staging memory"));
+        }
+        if rings && !self.canary.is(Mutant::BellBeforeData) {
+            self.unrung.push_back(Unrung { slot, number, bytes });
+        }
+        self.head += 1;
+        if let Some(used) = self.used.get_mut(slot as usize) {
+            *used = self.head;
+        }
+        Ok(match payload {
+            Payload::Gather(_) if bytes > 0 || self.how != Bell::Detached => self.window.take(),
+            Payload::Gather(_) | Payload::Bytes(_) => self.window.take_done(),
+        })
+    }
+
+    /// A slice of the staging words.
+    const fn staged(&self, offset: u64, bytes: u64) -> LocalSlice {
+        LocalSlice { region: self.regions.bells, offset, bytes: bytes as u32 }
+    }
+
+    /// Puts a message's bell into its staging place.
+    fn stage<M: Memory>(&self, word: u64, own: Own<'_, M>) -> Result<[LocalSlice; 1], Violation> {
+        let at = WORDS + WORD * u64::from(self.window.next_place());
+        reach(own.bells.store_word(at, word))?;
+        Ok([self.staged(at, WORD)])
+    }
+
+    #[inline]
+    fn emit<M: Memory>(
+        &self,
+        slot: u32,
+        payload: Payload<'_>,
+        bytes: u32,
+        to: PeerRegions,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        let (name, peer) = (Name(self.window.next_place()), Peer::ONLY);
+        let first = u64::from(slot) * self.step;
+        let at = |offset| RemoteSlice { region: to.buffer, offset };
+        let word = bell(self.head, bytes);
+        let inline = word.to_le_bytes();
+        let padding = padding(bytes);
+        let whole = u64::from(bytes) + u64::from(padding) + WORD;
+        let with_bell = at(first + self.step - whole);
+        match (self.how, payload) {
+            // The bell says everything.
+            (Bell::Detached, _) if bytes == 0 => {}
+            (Bell::Detached, Payload::Bytes(message)) => {
+                effects.write_inline(peer, name, Told::No, &[message], at(first), None);
+            }
+            (Bell::Detached, Payload::Gather(message)) => {
+                effects.write_gather(peer, name, Told::Yes, &[message], at(first), None);
+            }
+            (Bell::Announced, Payload::Bytes(message)) => {
+                effects.write_inline(peer, name, Told::No, &[&inline, message], at(first), None);
+            }
+            (Bell::Announced, Payload::Gather(message)) => {
+                let word = self.stage(word, own)?;
+                effects.write_gather(peer, name, Told::Yes, &[&word, message], at(first), None);
+            }
+            (Bell::Inlined, Payload::Bytes(message)) => {
+                let zeroes = [0; WORD as usize];
+                let parts = [zeroes.get(..padding as usize).unwrap_or_default(), message, &inline];
+                effects.write_inline(peer, name, Told::No, &parts, with_bell, None);
+            }
+            (Bell::Inlined, Payload::Gather(message)) => {
+                let zeroes = [self.staged(ZEROES, u64::from(padding))];
+                let word = self.stage(word, own)?;
+                let parts = [&zeroes[..], message, &word];
+                effects.write_gather(peer, name, Told::Yes, &parts, with_bell, None);
+            }
+            (Bell::Immediate, Payload::Bytes(message)) => {
+                let immediate = Some(immediate(self.head, slot));
+                effects.write_inline(peer, name, Told::No, &[message], at(first), immediate);
+            }
+            (Bell::Immediate, Payload::Gather(message)) => {
+                let immediate = Some(immediate(self.head, slot));
+                effects.write_gather(peer, name, Told::Yes, &[message], at(first), immediate);
+            }
+        }
+        Ok(())
+    }
+
+    /// Detached bells, those of neighbours by one WRITE.
+    fn ring(&mut self, to: PeerRegions, effects: &mut Effects) {
+        while let Some(first) = self.unrung.pop_front() {
+            let mut words = [[0; WORD as usize]; BELLS_MAX];
+            let mut next = Some(first);
+            let mut count = 0;
+            for word in &mut words {
+                let Some(one) = next else { break };
+                *word = bell(one.number, one.bytes).to_le_bytes();
+                count += 1;
+                let neighbour = |next: &&Unrung| next.slot == one.slot + 1;
+                let joins = count < BELLS_MAX && self.unrung.front().filter(neighbour).is_some();
+                next = if joins { self.unrung.pop_front() } else { None };
+            }
+            let offset = BELLS + WORD * u64::from(first.slot);
+            let place = RemoteSlice { region: to.bells, offset };
+            let bytes = words.as_flattened().get(..count * WORD as usize).unwrap_or_default();
+            effects.write_inline(Peer::ONLY, BELL, Told::No, &[bytes], place, None);
+        }
+    }
+}
+
+impl SendHalf for MailboxSender {
+    fn connected<M: Memory>(
+        &mut self,
+        _: Peer,
+        regions: PeerRegions,
+        _: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        self.peer = Some(regions);
+        self.progress.connected(&self.regions, effects);
+        Ok(())
+    }
+
+    fn lost(&mut self, _: Peer) {
+        self.lost = true;
+        self.window.clear();
+        self.unrung.clear();
+    }
+
+    #[inline]
+    fn send<M: Memory>(
+        &mut self,
+        payload: Payload<'_>,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<Sending, Refusal> {
+        let checked = self.check(payload)?;
+        let mut slot = self.free_slot();
+        if slot.is_none() {
+            // A violation that shows here shows again at the next advance, which tells it.
+            let _ = self.progress.look(self.head, own);
+            slot = self.free_slot();
+        }
+        let Some(slot) = slot else {
+            return Err(self.full(checked.0, effects));
+        };
+        if !self.window.has_room() {
+            return Err(Refusal::Full);
+        }
+        let sending = self.take(slot, payload, checked, own, effects)?;
+        self.next = self.behind(slot);
+        Ok(sending)
+    }
+
+    fn send_to<M: Memory>(
+        &mut self,
+        slot: u32,
+        payload: Payload<'_>,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<Sending, Refusal> {
+        let checked = self.check(payload)?;
+        if slot as usize >= self.used.len() {
+            return Err(Refusal::NoSuch("slot"));
+        }
+        if !self.is_free(slot) {
+            let _ = self.progress.look(self.head, own);
+        }
+        if !self.is_free(slot) {
+            return Err(self.full(checked.0, effects));
+        }
+        if !self.window.has_room() {
+            return Err(Refusal::Full);
+        }
+        if !self.chooses && matches!(self.how, Bell::Detached | Bell::Inlined) {
+            let place = RemoteSlice { region: checked.0.bells, offset: CHOSEN };
+            let one = 1_u64.to_le_bytes();
+            effects.write_inline(Peer::ONLY, BELL, Told::No, &[&one], place, None);
+        }
+        self.chooses = true;
+        self.take(slot, payload, checked, own, effects)
+    }
+
+    #[inline]
+    fn flush<M: Memory>(&mut self, _: Own<'_, M>, effects: &mut Effects) {
+        let Some(to) = self.peer.filter(|_| !self.unrung.is_empty()) else {
+            return;
+        };
+        if self.how == Bell::Detached {
+            self.ring(to, effects);
+            return;
+        }
+        while let Some(one) = self.unrung.pop_front() {
+            let immediate = Some(immediate(one.number, one.slot));
+            effects.send_inline(Peer::ONLY, BELL, Told::No, &[], immediate);
+        }
+    }
+
+    fn advance<M: Memory>(&mut self, own: Own<'_, M>, _: &mut Effects) -> Result<(), Violation> {
+        self.progress.look(self.head, own)
+    }
+
+    fn completed<M: Memory>(
+        &mut self,
+        completed: Completed,
+        own: Own<'_, M>,
+        _: &mut Effects,
+    ) -> Result<(), Violation> {
+        match completed.name {
+            ACKNOWLEDGEMENT => self.progress.fetched(self.head, own),
+            BELL => Ok(()),
+            Name(place) => {
+                self.window.done(place);
+                Ok(())
+            }
+        }
+    }
+
+    fn arrived<M: Memory>(
+        &mut self,
+        arrival: Arrival,
+        _: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        self.progress.arrived(self.head, arrival.immediate, &self.regions, effects)
+    }
+
+    fn is_done(&self, sending: Sending) -> bool {
+        self.window.is_done(sending)
+    }
+
+    fn is_drained(&self) -> bool {
+        self.window.is_empty() && self.progress.tail() == self.head
+    }
+}

@@ -1,0 +1,297 @@
+extern crate std;
+
+use super::super::half::{Refusal, SendHalf as _};
+use super::super::hand_tests::Wire;
+use super::super::kind::Kind;
+use super::super::shape::{Acknowledge, Shape, Signal};
+use super::{BELLS, CHOSEN, bell, immediate};
+use crate::wire::Violation;
+use farside_base::Memory as _;
+use std::vec::Vec;
+
+mod pool;
+
+const SHAPE: Shape = Shape {
+    message_bytes_max: 70,
+    slots: 5,
+    ring_bytes: 4096,
+    peers_max: 3,
+    mirrored: false,
+    prefetch_bytes: 0,
+    acknowledge: Acknowledge::Word,
+    signal: Signal::Word,
+    device_bells: false,
+};
+
+/// Every way of mailboxes of one sender.
+const WAYS: [(Kind, Signal); 4] = [
+    (Kind::WriteSlotDetached, Signal::Word),
+    (Kind::WriteSlotDetached, Signal::Message),
+    (Kind::WriteSlotInlined, Signal::Word),
+    (Kind::WriteSlotImmediate, Signal::Word),
+];
+
+fn each(then: impl Fn(Kind, Shape)) {
+    let ways = [Acknowledge::Word, Acknowledge::Message, Acknowledge::ReadTail];
+    for (kind, signal) in WAYS {
+        for acknowledge in ways {
+            then(kind, Shape { signal, acknowledge, ..SHAPE });
+        }
+    }
+}
+
+/// Sends as soon as there is room.
+fn send(wire: &mut Wire, message: &[u8]) {
+    if wire.send(0, message) == Err(Refusal::Full) {
+        wire.launch();
+        wire.settle();
+        wire.send(0, message).unwrap();
+    }
+}
+
+#[test]
+fn messages_come_in_order_and_go_round() {
+    each(|kind, shape| {
+        let mut wire = Wire::new(kind, shape, 1);
+        for number in 0..60_u8 {
+            let message: Vec<u8> = (0..number % 71).map(|byte| byte ^ number).collect();
+            match number % 2 {
+                0 => send(&mut wire, &message),
+                _ => {
+                    if wire.gather(0, &message).is_err() {
+                        wire.launch();
+                        wire.settle();
+                        wire.gather(0, &message).unwrap();
+                    }
+                }
+            }
+            wire.settle();
+            assert_eq!(wire.take(), Some((0, message)), "{kind} {shape:?}");
+            assert_eq!(wire.take(), None);
+        }
+    });
+}
+
+#[test]
+fn a_mailbox_serves_again_when_it_is_acknowledged() {
+    each(|kind, shape| {
+        let mut wire = Wire::new(kind, shape, 1);
+        for number in 0..5 {
+            wire.send(0, &[number; 9]).unwrap();
+        }
+        assert_eq!(wire.send(0, &[9; 9]), Err(Refusal::Full));
+        wire.launch();
+        wire.settle();
+        let held: Vec<_> = (0..5).map(|_| wire.receive().unwrap()).collect();
+        for (held, _, _) in held[1..].iter().rev() {
+            wire.release(*held).unwrap();
+            assert_eq!(wire.release(*held), Err(Refusal::NoSuch("held message")));
+        }
+        wire.acknowledge();
+        assert_eq!(wire.send(0, &[9; 9]), Err(Refusal::Full), "the oldest is held");
+        wire.launch();
+        wire.settle();
+        assert_eq!(held[0].2, [0; 9]);
+        wire.release(held[0].0).unwrap();
+        wire.acknowledge();
+        for number in 0..5 {
+            send(&mut wire, &[number + 100; 70]);
+        }
+        wire.settle();
+        for number in 0..5 {
+            assert_eq!(wire.take().unwrap().1, [number + 100; 70]);
+        }
+    });
+}
+
+#[test]
+fn a_batch_of_detached_bells_is_one_request() {
+    let mut wire = Wire::new(Kind::WriteSlotDetached, SHAPE, 1);
+    for round in 0..6_u8 {
+        for number in 0..3 {
+            wire.put(0, &[round, number]).unwrap();
+        }
+        wire.launch();
+        wire.settle();
+        assert_eq!(wire.take(), None, "nothing is announced");
+        wire.flush(0);
+        wire.settle();
+        for number in 0..3 {
+            assert_eq!(wire.take(), Some((0, [round, number].to_vec())));
+        }
+        wire.acknowledge();
+    }
+    // Mailboxes 3, 4 and 0 are no neighbours.
+    assert_eq!(wire.requests[0], 18 + 6 + 2);
+}
+
+#[test]
+fn a_sender_may_choose_its_mailbox() {
+    each(|kind, shape| {
+        let mut wire = Wire::new(kind, shape, 1);
+        wire.send(0, b"in turn").unwrap();
+        for slot in [3, 1, 4] {
+            wire.send_to(slot, &[slot as u8; 30]).unwrap();
+        }
+        assert_eq!(wire.send_to(3, b"again"), Err(Refusal::Full));
+        assert_eq!(wire.send_to(5, b"no slot"), Err(Refusal::NoSuch("slot")));
+        wire.send(0, b"the free one").unwrap();
+        assert_eq!(wire.send(0, b"one more"), Err(Refusal::Full));
+        wire.launch();
+        wire.settle();
+        assert_eq!(wire.take().unwrap().1, b"in turn");
+        for slot in [3, 1, 4] {
+            assert_eq!(wire.take().unwrap().1, [slot; 30], "in the order of sending: {kind}");
+        }
+        assert_eq!(wire.take().unwrap().1, b"the free one");
+        wire.acknowledge();
+        for round in 0..20 {
+            let slot = round * 3 % 5;
+            if wire.send_to(slot, &[round as u8; 8]) == Err(Refusal::Full) {
+                wire.launch();
+                wire.settle();
+                wire.send_to(slot, &[round as u8; 8]).unwrap();
+            }
+            wire.settle();
+            assert_eq!(wire.take().unwrap().1, [round as u8; 8]);
+            wire.acknowledge();
+        }
+    });
+}
+
+#[test]
+fn inlined_messages_that_overtake_each_other_wait_for_their_turn() {
+    let mut wire = Wire::new(Kind::WriteSlotInlined, SHAPE, 1);
+    wire.send_to(4, b"first").unwrap();
+    wire.send_to(2, b"second").unwrap();
+    // The word that says that mailboxes are chosen, and the first message, come last.
+    assert_eq!(wire.flying.len(), 3);
+    wire.carry(2).unwrap();
+    assert_eq!(wire.take(), None);
+    wire.carry(0).unwrap();
+    assert_eq!(wire.take(), None);
+    wire.carry(0).unwrap();
+    assert_eq!(wire.take().unwrap().1, b"first");
+    assert_eq!(wire.take().unwrap().1, b"second");
+}
+
+#[test]
+fn bells_that_no_correct_sender_writes_are_violations() {
+    let violation = |text| Err(Violation(text));
+    for (kind, signal) in WAYS {
+        let shape = Shape { signal, ..SHAPE };
+        let table = [
+            (bell(0, 71), "a length that no message has"),
+            (bell(0, u32::MAX), "a length that no message has"),
+            (1 << 32, "a length that no message has"),
+            (bell(5, 1), "a message out of turn"),
+            (bell(u64::MAX, 1), "a message out of turn"),
+        ];
+        for (word, text) in table {
+            let mut wire = Wire::new(kind, shape, 1);
+            match kind {
+                Kind::WriteSlotDetached if signal == Signal::Word => {
+                    wire.receiver.bells.store_word(BELLS, word).unwrap();
+                }
+                Kind::WriteSlotInlined => wire.receiver.buffer.store_word(120, word).unwrap(),
+                _ => continue,
+            }
+            assert_eq!(wire.try_receive(), violation(text), "{kind} {word:x}");
+        }
+    }
+    let mut wire = Wire::new(Kind::WriteSlotInlined, SHAPE, 1);
+    wire.receiver.bells.store_word(CHOSEN, 9).unwrap();
+    wire.receiver.buffer.store_word(2 * 128 - 8, bell(2, 8)).unwrap();
+    wire.receiver.buffer.store_word(3 * 128 - 8, bell(2, 8)).unwrap();
+    assert_eq!(wire.try_receive(), violation("a message of a number that was there"));
+}
+
+#[test]
+fn announcements_that_no_correct_sender_makes_are_violations() {
+    let violation = |text| Err(Violation(text));
+    let mut wire = Wire::new(Kind::WriteSlotImmediate, SHAPE, 1);
+    assert_eq!(wire.intrude(0, 4, None), violation("a message where none comes"));
+    let mut wire = Wire::new(Kind::WriteSlotImmediate, SHAPE, 1);
+    for _ in 0..20 {
+        let slot = Some(immediate(0, 5));
+        assert_eq!(wire.intrude(0, 4, slot), violation("a slot that does not exist"));
+        let turn = Some(immediate(5, 0));
+        assert_eq!(wire.intrude(0, 4, turn), violation("a message out of turn"));
+        let long = Some(immediate(0, 0));
+        assert_eq!(wire.intrude(0, 71, long), violation("a length that no message has"));
+    }
+    assert_eq!(wire.intrude(0, 4, Some(immediate(1, 1))), Ok(()));
+    let again = "a slot before it was given back";
+    assert_eq!(wire.intrude(0, 4, Some(immediate(2, 1))), violation(again));
+    let number = "a message of a number that was there";
+    assert_eq!(wire.intrude(0, 4, Some(immediate(1, 2))), violation(number));
+
+    let shape = Shape { signal: Signal::Message, ..SHAPE };
+    let mut wire = Wire::new(Kind::WriteSlotDetached, shape, 1);
+    let before = violation("a bell before its message");
+    assert_eq!(wire.intrude(0, 0, Some(immediate(1, 0))), before);
+    wire.receiver.buffer.store_word(0, bell(0, 71)).unwrap();
+    let long = violation("a length that no message has");
+    assert_eq!(wire.intrude(0, 0, Some(immediate(0, 0))), long);
+    wire.receiver.buffer.store_word(0, bell(0, 70)).unwrap();
+    assert_eq!(wire.intrude(0, 0, Some(immediate(0, 0))), Ok(()));
+}
+
+#[test]
+fn an_acknowledgement_of_more_than_was_sent_is_a_violation() {
+    let mut wire = Wire::new(Kind::WriteSlotInlined, SHAPE, 1);
+    wire.send(0, b"one").unwrap();
+    let side = &mut wire.senders[0];
+    side.bells.store_word(0, 2).unwrap();
+    let (half, own, effects) = side.parts();
+    assert_eq!(half.advance(own, effects), Err(Violation("acknowledges more than was sent")));
+}
+
+#[cfg(canary)]
+mod defects {
+    use super::super::super::{Mutant, Receiver, Sender};
+    use super::*;
+
+    fn with(kind: Kind, signal: Signal, mutant: Mutant) -> Wire {
+        let shape = Shape { signal, ..SHAPE };
+        let sender = |sender: Sender| sender.with_mutant(mutant);
+        Wire::with(kind, shape, 1, sender, |receiver: Receiver| receiver.with_mutant(mutant))
+    }
+
+    #[test]
+    fn a_mailbox_used_too_early_is_noticed() {
+        for (kind, signal) in WAYS {
+            let mut wire = with(kind, signal, Mutant::SlotReusedEarly);
+            for number in 0..5 {
+                wire.send(0, &[number; 9]).unwrap();
+                wire.settle();
+                wire.receive().unwrap();
+            }
+            wire.send(0, &[9; 9]).unwrap();
+            let arrived = (0..wire.flying.len()).try_for_each(|_| wire.carry(0));
+            assert!(arrived.and_then(|()| wire.try_receive().map(|_| ())).is_err(), "{kind}");
+        }
+    }
+
+    #[test]
+    fn a_bell_that_stays_is_noticed() {
+        let mut wire = with(Kind::WriteSlotInlined, Signal::Word, Mutant::BellNotCleared);
+        for _ in 0..5 {
+            wire.send(0, b"message").unwrap();
+            wire.settle();
+            wire.take().unwrap();
+        }
+        assert!(wire.try_receive().is_err());
+    }
+
+    #[test]
+    fn a_bell_before_its_message_is_noticed() {
+        let mut wire = with(Kind::WriteSlotDetached, Signal::Message, Mutant::BellBeforeData);
+        wire.send(0, b"message").unwrap();
+        assert!(wire.carry(0).is_err());
+        let mut wire = with(Kind::WriteSlotDetached, Signal::Word, Mutant::BellBeforeData);
+        wire.send(0, b"message").unwrap();
+        wire.carry(0).unwrap();
+        assert_ne!(wire.take().unwrap().1, b"message");
+    }
+}

@@ -1,0 +1,503 @@
+//! The model of a shared ring with deaths: some senders, any of which may die at any step, and what
+//! they have reserved must stop nobody. What the model of all channels does word by word goes in
+//! fewer steps here: a READ in one, a WRITE in two, of which the first lands the first word.
+//! Requests of a link take effect in any order, and an atomic's result comes back in a step of its
+//! own.
+//!
+//! A look that finds nothing new is no step, so that whoever waits in vain is stuck.
+
+#[cfg(test)]
+mod tests;
+
+use super::data_channel::memory::Bytes;
+use crate::explorer::{Model, Violation};
+use farside_base::{LocalSlice, Memory, Operation, RegionId, RemoteRegionId, RemoteSlice, Source};
+use farside_protocol::channel::shared_ring::{Receiver, Sender, plan_receiver, plan_sender};
+use farside_protocol::channel::{
+    Arrival, Completed, Content, Effects, Held, Kind, Name, Own, OwnRegions, Payload, Peer,
+    PeerRegions, Plan, ReceiveHalf, Refusal, SendHalf, Shape,
+};
+use farside_protocol::wire::Violation as Breach;
+
+const OWN: OwnRegions = OwnRegions { buffer: RegionId(0), bells: RegionId(1) };
+
+/// Where the tail and the head are.
+const TAIL: u64 = 0;
+const HEAD: u64 = 64;
+
+/// What is modelled.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Which of the two.
+    pub kind: Kind,
+    /// Its measures; the ring is not mirrored.
+    pub shape: Shape,
+    /// Bytes of the messages that each sender sends.
+    pub messages: Vec<Vec<u32>>,
+    /// Senders that may die.
+    pub deaths: u8,
+    /// Messages held at a time, at most.
+    pub held_max: usize,
+}
+
+/// Something on its way from a sender.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum Flight {
+    Write {
+        name: Name,
+        told: bool,
+        bytes: Vec<u8>,
+        at: RemoteSlice,
+        immediate: Option<u32>,
+        begun: bool,
+    },
+    Read {
+        name: Name,
+        into: LocalSlice,
+        from: RemoteSlice,
+    },
+    Add {
+        name: Name,
+        at: RemoteSlice,
+        add: u64,
+        into: LocalSlice,
+        before: Option<u64>,
+    },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Life {
+    Lives,
+    Dead,
+    Buried,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Side<H> {
+    half: H,
+    buffer: Bytes,
+    bells: Bytes,
+}
+
+impl<H> Side<H> {
+    fn new(half: H, plan: &Plan) -> Self {
+        let buffer = Bytes::new(plan.buffer_bytes, false);
+        Self { half, buffer, bells: Bytes::new(plan.bells_bytes, false) }
+    }
+
+    fn region(&self, id: u32) -> &Bytes {
+        if id == OWN.buffer.0 { &self.buffer } else { &self.bells }
+    }
+
+    fn with<T>(
+        &mut self,
+        call: impl FnOnce(&mut H, Own<'_, Bytes>, &mut Effects) -> T,
+    ) -> (T, Effects) {
+        let mut effects = Effects::default();
+        let own = Own { buffer: &self.buffer, bells: &self.bells };
+        (call(&mut self.half, own, &mut effects), effects)
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Writer {
+    side: Side<Sender>,
+    life: Life,
+    sent: usize,
+    came: u8,
+    flights: Vec<Flight>,
+}
+
+/// Senders, their receiver, and what is between them.
+#[derive(Clone, Debug)]
+pub struct Ring {
+    setup: std::rc::Rc<Setup>,
+    writers: Vec<Writer>,
+    reader: Side<Receiver>,
+    /// Words on their way to senders.
+    words: Vec<(Peer, RemoteSlice, u64)>,
+    receives: usize,
+    holding: Vec<(Held, usize, usize, Content)>,
+    deaths: u8,
+    broken: Option<&'static str>,
+}
+
+impl PartialEq for Ring {
+    fn eq(&self, other: &Self) -> bool {
+        self.writers == other.writers
+            && self.reader == other.reader
+            && self.words == other.words
+            && self.receives == other.receives
+            && self.holding == other.holding
+            && self.deaths == other.deaths
+            && self.broken == other.broken
+    }
+}
+
+impl Eq for Ring {}
+
+impl std::hash::Hash for Ring {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        (&self.writers, &self.reader, &self.words).hash(state);
+        (self.receives, &self.holding, self.deaths, self.broken).hash(state);
+    }
+}
+
+/// What can happen next.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Action {
+    /// A sender is asked to send its next message.
+    Send(usize),
+    /// A sender looks around.
+    Advance(usize),
+    /// The receiver asks for the next message.
+    Receive,
+    /// The receiver releases the message in this place.
+    Release(usize),
+    /// A word to a sender lands.
+    Word(usize),
+    /// A sender's request takes effect, or the next part of it.
+    Effect(usize, usize),
+    /// An atomic's result comes back.
+    Result(usize, usize),
+    /// A sender dies.
+    Die(usize),
+    /// What it had under way ends where it is, and the receiver is told.
+    Lost(usize),
+}
+
+fn message(from: usize, number: usize, bytes: u32) -> Vec<u8> {
+    (0..bytes).map(|at| (from as u8) << 6 | (number as u8 + 1) << 3 | (at % 8) as u8).collect()
+}
+
+impl Ring {
+    /// Everything connected and nothing sent. `change` may put defects in.
+    pub fn new(
+        setup: Setup,
+        change: impl Fn(Sender) -> Sender,
+        change_receiver: impl Fn(Receiver) -> Receiver,
+    ) -> Self {
+        let (kind, shape) = (setup.kind, setup.shape);
+        shape.check(kind).expect("a shape that can be had");
+        let writer = |_| Writer {
+            side: Side::new(change(Sender::new(kind, &shape, OWN)), &plan_sender(kind, &shape)),
+            life: Life::Lives,
+            sent: 0,
+            came: 0,
+            flights: Vec::new(),
+        };
+        let receiver = change_receiver(Receiver::new(kind, &shape, OWN));
+        let mut all = Self {
+            writers: setup.messages.iter().map(writer).collect(),
+            reader: Side::new(receiver, &plan_receiver(kind, &shape)),
+            words: Vec::new(),
+            receives: 0,
+            holding: Vec::new(),
+            deaths: setup.deaths,
+            broken: None,
+            setup: std::rc::Rc::new(setup),
+        };
+        for at in 0..all.writers.len() {
+            let (buffer, bells) = (RemoteRegionId(0), RemoteRegionId(1));
+            let number = Peer(at as u16);
+            let here = PeerRegions { buffer, bells, number };
+            all.write(at, |half, own, effects| half.connected(Peer::ONLY, here, own, effects));
+            let there = PeerRegions { buffer, bells, number: Peer::ONLY };
+            all.read(|half, own, effects| half.connected(number, there, own, effects));
+        }
+        all
+    }
+
+    fn note<T>(&mut self, result: Result<T, Breach>) -> Option<T> {
+        match result {
+            Ok(value) => Some(value),
+            Err(Breach(text)) => {
+                self.broken = self.broken.or(Some(text));
+                None
+            }
+        }
+    }
+
+    /// Calls a sender and takes what it wants done.
+    fn write<T>(
+        &mut self,
+        at: usize,
+        call: impl FnOnce(&mut Sender, Own<'_, Bytes>, &mut Effects) -> Result<T, Breach>,
+    ) -> Option<T> {
+        let Writer { side, flights, .. } = &mut self.writers[at];
+        let (result, effects) = side.with(call);
+        for request in effects.requests() {
+            let (name, told) = (request.name, request.signalled);
+            flights.push(match effects.operation(request) {
+                Operation::Write { source, to, immediate } => {
+                    let bytes = gathered(side, source);
+                    Flight::Write { name, told, bytes, at: to, immediate, begun: false }
+                }
+                Operation::Read { into, from } => Flight::Read { name, into: into[0], from },
+                Operation::FetchAdd { at, add, into } => {
+                    Flight::Add { name, at, add, into, before: None }
+                }
+                other => panic!("no sender of a shared ring posts {other:?}"),
+            });
+        }
+        self.note(result)
+    }
+
+    /// Calls the receiver and takes what it wants done.
+    fn read<T>(
+        &mut self,
+        call: impl FnOnce(&mut Receiver, Own<'_, Bytes>, &mut Effects) -> Result<T, Breach>,
+    ) -> Option<T> {
+        let (result, effects) = self.reader.with(call);
+        self.receives += effects.postings().len();
+        for request in effects.requests() {
+            let Operation::Write { source: Source::Inline(bytes), to, .. } =
+                effects.operation(request)
+            else {
+                panic!("the receiver of a shared ring WRITEs words");
+            };
+            let word = u64::from_le_bytes(bytes.try_into().expect("a word"));
+            self.words.push((request.peer, to, word));
+        }
+        self.note(result)
+    }
+
+    fn send(&mut self, at: usize) {
+        let number = self.writers[at].sent;
+        let bytes = message(at, number, self.setup.messages[at][number]);
+        let taken = self.write(at, |half, own, effects| {
+            Ok(match half.send(Payload::Bytes(&bytes), own, effects) {
+                Ok(_) => 1,
+                Err(Refusal::Full) => 0,
+                Err(other) => panic!("{other}"),
+            })
+        });
+        self.writers[at].sent += taken.unwrap_or(0);
+    }
+
+    fn content(&self, content: Content) -> Vec<u8> {
+        let Content::Buffer { offset, bytes } = content else { return Vec::new() };
+        let mut out = vec![0; bytes as usize];
+        self.reader.buffer.read(offset, &mut out).expect("a message in the ring");
+        out
+    }
+
+    fn receive(&mut self) {
+        let received = self.read(|half, own, effects| half.receive(own, effects));
+        let Some(received) = received.flatten() else { return };
+        let from = usize::from(received.peer.0);
+        let bytes = self.content(received.content);
+        let sizes = &self.setup.messages[from];
+        let fits = |number: &usize| message(from, *number, sizes[*number]) == bytes;
+        let Some(number) = (0..sizes.len()).find(fits) else {
+            self.broken = Some("a message that nobody sent");
+            return;
+        };
+        if self.writers[from].came & (1 << number) != 0 {
+            self.broken = Some("a message came twice");
+        }
+        self.writers[from].came |= 1 << number;
+        self.holding.push((received.held, from, number, received.content));
+    }
+
+    fn release(&mut self, place: usize) {
+        let (held, from, number, content) = self.holding.remove(place);
+        if self.content(content) != message(from, number, self.setup.messages[from][number]) {
+            self.broken = Some("a message changed while it was held");
+        }
+        self.read(|half, own, effects| {
+            half.release(held, own, effects).map_err(|_| Breach("a message cannot be released"))
+        });
+    }
+
+    fn effect(&mut self, at: usize, place: usize) {
+        match self.writers[at].flights[place].clone() {
+            Flight::Write { name, told, bytes, at: to, immediate, begun } => {
+                let region = self.reader.region(to.region.0);
+                let first = if begun { 8 } else { 0 };
+                if !begun && bytes.len() > 8 {
+                    region.write(to.offset, &bytes[..8]).expect("a WRITE in bounds");
+                    if let Flight::Write { begun, .. } = &mut self.writers[at].flights[place] {
+                        *begun = true;
+                    }
+                    return;
+                }
+                region.write(to.offset + first as u64, &bytes[first..]).expect("a WRITE in bounds");
+                self.writers[at].flights.remove(place);
+                if let Some(immediate) = immediate {
+                    self.arrive(at, bytes.len() as u32, immediate);
+                }
+                if told {
+                    self.complete(at, name);
+                }
+            }
+            Flight::Read { name, into, from } => {
+                let word = self.reader.region(from.region.0).load_word(from.offset);
+                let own = self.writers[at].side.region(into.region.0);
+                own.store_word(into.offset, word.expect("a READ in bounds")).expect("own memory");
+                self.writers[at].flights.remove(place);
+                self.complete(at, name);
+            }
+            Flight::Add { at: word, add, .. } => {
+                let region = self.reader.region(word.region.0);
+                let value = region.load_word(word.offset).expect("an atomic in bounds");
+                region.store_word(word.offset, value + add).expect("it was just read");
+                if let Flight::Add { before, .. } = &mut self.writers[at].flights[place] {
+                    *before = Some(value);
+                }
+            }
+        }
+    }
+
+    fn result(&mut self, at: usize, place: usize) {
+        let flight = self.writers[at].flights.remove(place);
+        if let Flight::Add { name, into, before: Some(before), .. } = flight {
+            let own = self.writers[at].side.region(into.region.0);
+            own.store_word(into.offset, before).expect("own memory");
+            self.complete(at, name);
+        }
+    }
+
+    fn complete(&mut self, at: usize, name: Name) {
+        if self.writers[at].life == Life::Lives {
+            let completed = Completed { peer: Peer::ONLY, name };
+            self.write(at, |half, own, effects| half.completed(completed, own, effects));
+        }
+    }
+
+    fn arrive(&mut self, from: usize, bytes: u32, immediate: u32) {
+        let Some(left) = self.receives.checked_sub(1) else {
+            self.broken = Some("a message found no receive");
+            return;
+        };
+        self.receives = left;
+        let (peer, immediate) = (Peer(from as u16), Some(immediate));
+        let arrival = Arrival { peer, name: Name(0), bytes, immediate };
+        self.read(|half, own, effects| half.arrived(arrival, own, effects));
+    }
+
+    fn lost(&mut self, at: usize) {
+        let writer = &mut self.writers[at];
+        writer.life = Life::Buried;
+        writer.flights.clear();
+        self.words.retain(|(peer, ..)| usize::from(peer.0) != at);
+        self.reader.half.lost(Peer(at as u16));
+    }
+
+    /// Whether an action changes anything; a READ that brings no news does not.
+    fn changes(&self, action: Action) -> bool {
+        let mut after = self.clone();
+        after.apply(action);
+        if let Action::Advance(at) | Action::Send(at) = action
+            && let Some(place) =
+                after.writers[at].flights.iter().position(|one| matches!(one, Flight::Read { .. }))
+            && !self.writers[at].flights.contains(&after.writers[at].flights[place])
+        {
+            after.effect(at, place);
+        }
+        after != *self
+    }
+
+    fn network(&self, at: usize, actions: &mut Vec<Action>) {
+        for (place, flight) in self.writers[at].flights.iter().enumerate() {
+            match flight {
+                Flight::Add { before: Some(_), .. } => {
+                    if self.writers[at].life == Life::Lives {
+                        actions.push(Action::Result(at, place));
+                    }
+                }
+                Flight::Read { .. } if self.writers[at].life != Life::Lives => {}
+                _ => actions.push(Action::Effect(at, place)),
+            }
+        }
+    }
+}
+
+fn gathered(side: &Side<Sender>, source: Source<'_>) -> Vec<u8> {
+    match source {
+        Source::Inline(bytes) => bytes.to_vec(),
+        Source::Gather(slices) => {
+            let mut all = Vec::new();
+            for slice in slices {
+                let mut part = vec![0; slice.bytes as usize];
+                let read = side.region(slice.region.0).read(slice.offset, &mut part);
+                read.expect("a slice of the own memory");
+                all.extend(part);
+            }
+            all
+        }
+    }
+}
+
+impl Model for Ring {
+    type Action = Action;
+
+    fn enabled(&self) -> Vec<Action> {
+        let mut actions = Vec::new();
+        if self.broken.is_some() {
+            return actions;
+        }
+        let mut tries = Vec::new();
+        for (at, writer) in self.writers.iter().enumerate() {
+            self.network(at, &mut actions);
+            match writer.life {
+                Life::Lives => {
+                    if writer.sent < self.setup.messages[at].len() {
+                        tries.push(Action::Send(at));
+                    }
+                    tries.push(Action::Advance(at));
+                    if self.deaths > 0 {
+                        actions.push(Action::Die(at));
+                    }
+                }
+                Life::Dead => actions.push(Action::Lost(at)),
+                Life::Buried => {}
+            }
+        }
+        actions.extend((0..self.words.len()).map(Action::Word));
+        actions.extend((0..self.holding.len()).map(Action::Release));
+        if self.holding.len() < self.setup.held_max {
+            tries.push(Action::Receive);
+        }
+        actions.extend(tries.into_iter().filter(|action| self.changes(*action)));
+        actions
+    }
+
+    fn apply(&mut self, action: Action) {
+        match action {
+            Action::Send(at) => self.send(at),
+            Action::Advance(at) => {
+                self.write(at, |half, own, effects| half.advance(own, effects));
+            }
+            Action::Receive => self.receive(),
+            Action::Release(place) => self.release(place),
+            Action::Word(place) => {
+                let (peer, to, word) = self.words.remove(place);
+                let side = &self.writers[usize::from(peer.0)].side;
+                side.region(to.region.0).store_word(to.offset, word).expect("a word in bounds");
+            }
+            Action::Effect(at, place) => self.effect(at, place),
+            Action::Result(at, place) => self.result(at, place),
+            Action::Die(at) => {
+                self.deaths -= 1;
+                self.writers[at].life = Life::Dead;
+            }
+            Action::Lost(at) => self.lost(at),
+        }
+    }
+
+    fn violation(&self) -> Option<Violation> {
+        self.broken.map(Violation::new)
+    }
+
+    fn stuck(&self) -> Option<Violation> {
+        let waits = |(writer, sizes): (&Writer, &Vec<u32>)| {
+            writer.life == Life::Lives && writer.came != (1 << sizes.len()) - 1
+        };
+        if self.writers.iter().zip(&self.setup.messages).any(waits) {
+            return Some(Violation::new("a message never comes"));
+        }
+        let word = |at| self.reader.bells.load_word(at).expect("a bell");
+        (word(HEAD) != word(TAIL)).then(|| Violation::new("something is left in the ring"))
+    }
+}

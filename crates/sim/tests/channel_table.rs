@@ -1,0 +1,492 @@
+//! Measures every cell of 001 Table 2 for every channel, on the simulated fabric, from what really
+//! crossed it, and compares with the cells that the product prints and with the paper's.
+
+mod watch;
+
+use farside::channel::table::{
+    Count, DEVIATIONS, Feature, Growth, MEASURED, Order, PAPER, Requests, Row,
+};
+use farside::channel::{Kind, Message, Options, Receiver, Sender, Sent, Signal};
+use farside_base::{CompletionKind, Requirements};
+use farside_fabric::Fabric;
+use farside_sim::fabric::{DelayRange, INFINIBAND, SimNet, SimOptions};
+use std::sync::Arc;
+use watch::{Posted, Watch};
+
+/// How long one way takes; everything else takes no time.
+const TRIP_NS: u64 = 1_000_000;
+const MESSAGE: u32 = 1024;
+const SLOTS: u32 = 16;
+
+fn net() -> SimNet {
+    let trip = DelayRange::new(TRIP_NS, TRIP_NS);
+    let options = SimOptions {
+        issue_ns: DelayRange::ZERO,
+        flight_ns: trip,
+        place_ns: DelayRange::ZERO,
+        response_ns: trip,
+        control_ns: DelayRange::ZERO,
+        straggler_per_mille: 0,
+        ..SimOptions::new(INFINIBAND)
+    };
+    SimNet::new(1, options)
+}
+
+fn options(kind: Kind, signal: Option<Signal>) -> Options {
+    Options { slots: Some(SLOTS), signal, ..Options::new(kind, MESSAGE) }
+}
+
+/// Two connected ends with a record of what each posts and what arrives there.
+struct Scene {
+    net: SimNet,
+    sender: Sender,
+    receiver: Receiver,
+    at_sender: Watch,
+    at_receiver: Watch,
+}
+
+impl Scene {
+    fn new(options: &Options) -> Self {
+        let net = net();
+        let at_sender = Watch::new(net.fabric("sender"));
+        let at_receiver = Watch::new(net.fabric("receiver"));
+        let fabric = |watch: &Watch| -> Arc<dyn Fabric> { Arc::new(watch.clone()) };
+        let (sender, receiver) = if options.kind.shares_sender() {
+            let sender = Sender::listen(fabric(&at_sender), "table", options).unwrap();
+            (sender, Receiver::connect(fabric(&at_receiver), "table", options).unwrap())
+        } else {
+            let receiver = Receiver::listen(fabric(&at_receiver), "table", options).unwrap();
+            (Sender::connect(fabric(&at_sender), "table", options).unwrap(), receiver)
+        };
+        let mut scene = Self { net, sender, receiver, at_sender, at_receiver };
+        scene.run(|scene| scene.sender.peers().min(scene.receiver.peers()) == 1);
+        scene.settle();
+        scene
+    }
+
+    /// Lets both ends look around and the network move on until something holds.
+    fn run(&mut self, mut holds: impl FnMut(&mut Self) -> bool) {
+        for _ in 0..100_000 {
+            if holds(self) {
+                return;
+            }
+            self.sender.turn().unwrap();
+            self.net.step();
+        }
+        panic!("it never happens");
+    }
+
+    fn settle(&mut self) {
+        for _ in 0..8 {
+            self.net.run_until_idle();
+            self.sender.turn().unwrap();
+            self.receiver.peers();
+        }
+        self.at_sender.take();
+        self.at_receiver.take();
+    }
+
+    fn send(&mut self, message: &[u8]) {
+        let mut taken = false;
+        self.run(|scene| {
+            taken = taken || scene.sender.send(message).unwrap() != Sent::Full;
+            taken
+        });
+    }
+
+    fn receive(&mut self) -> Message {
+        let mut received = None;
+        self.run(|scene| {
+            received = received.take().or_else(|| scene.receiver.poll().unwrap());
+            received.is_some()
+        });
+        received.unwrap()
+    }
+
+    fn message(&self) -> Vec<u8> {
+        let bytes = if self.sender.kind() == Kind::SendBufferless { 4 } else { 64 };
+        (0..bytes).collect()
+    }
+}
+
+/// What one message costs.
+struct Cost {
+    trips: u32,
+    sender: u32,
+    receiver: u32,
+    requests: Requests,
+    /// The receiver had an event of the port without having asked for anything before.
+    event: bool,
+}
+
+fn cost(kind: Kind, signal: Option<Signal>) -> Cost {
+    let mut scene = Scene::new(&options(kind, signal));
+    let message = scene.message();
+    // What is fetched unasked is measured from the fetch; a receiver that must name a place or is
+    // told looks from the beginning.
+    let asks_first = kind == Kind::ReadSlotIndirect;
+    if asks_first {
+        assert!(scene.receiver.poll().unwrap().is_none());
+    }
+    let start = scene.net.now_ns();
+    scene.send(&message);
+    let pulls = matches!(
+        kind,
+        Kind::ReadSlotDetached | Kind::ReadSlotInlined | Kind::ReadRingDetached | Kind::ReadRingInlined
+    );
+    let start = if pulls { scene.net.now_ns() } else { start };
+    let received = scene.receive();
+    let trips = (scene.net.now_ns() - start) / TRIP_NS;
+    assert_eq!(received.to_vec(), message, "{kind}");
+    let (sent, asked) = (scene.at_sender.take(), scene.at_receiver.take());
+    let crossed = |what: CompletionKind| {
+        sent.posted.iter().chain(&asked.posted).any(|posted| posted.kind == what)
+    };
+    let event = asked.arrived > 0;
+    scene.receiver.release(received);
+    Cost {
+        trips: trips as u32,
+        sender: sent.posted.len() as u32,
+        receiver: asked.posted.len() as u32,
+        requests: Requests {
+            send: crossed(CompletionKind::Send),
+            write: crossed(CompletionKind::Write),
+            read: crossed(CompletionKind::Read),
+            atomic: crossed(CompletionKind::Atomic),
+        },
+        event,
+    }
+}
+
+/// Whether what the fabric moved came out of the memory where the program had put it.
+fn zero_copy_send(kind: Kind) -> Feature {
+    if kind == Kind::SendBufferless {
+        return Feature::NotApplicable;
+    }
+    let mut scene = Scene::new(&options(kind, None));
+    if let Some(loan) = scene.sender.loan(64).unwrap() {
+        // The memory that is filled is the memory that is fetched.
+        loan.write(0, &[7; 64]).unwrap();
+        assert_ne!(scene.sender.send_loan(loan, 64).unwrap(), Sent::Full);
+        let received = scene.receive();
+        assert_eq!(received.to_vec(), [7; 64], "{kind}");
+        scene.receiver.release(received);
+        return Feature::Yes;
+    }
+    let buffer = scene.sender.register(4096).unwrap();
+    buffer.write(128, &[9; 64]).unwrap();
+    let slices = [buffer.slice(128, 64).unwrap()];
+    let mut taken = false;
+    let mut refused = false;
+    scene.run(|scene| {
+        match scene.sender.send_slices(&slices) {
+            Ok(Sent::Taken(_)) => taken = true,
+            Ok(Sent::Full) => {}
+            Err(_) => refused = true,
+        }
+        taken || refused
+    });
+    if refused {
+        return Feature::No;
+    }
+    let received = scene.receive();
+    assert_eq!(received.to_vec(), [9; 64], "{kind}");
+    let sent = scene.at_sender.take();
+    let from_there = |posted: &Posted| posted.slices.iter().any(|(offset, bytes)| (*offset, *bytes) == (128, 64));
+    if sent.posted.iter().any(from_there) { Feature::Yes } else { Feature::No }
+}
+
+/// Whether the initiator of the transfer could say where the message goes.
+fn zero_copy_receive(kind: Kind) -> Feature {
+    if kind == Kind::SendBufferless {
+        return Feature::NotApplicable;
+    }
+    let mut scene = Scene::new(&options(kind, None));
+    if kind.receiver_names_destination() {
+        return receive_into(&mut scene);
+    }
+    // The sender chooses the fifth slot: twice as far from the first as the third.
+    let mut places = Vec::new();
+    for slot in [2, 4] {
+        let message = [slot as u8; 64];
+        let mut outcome = None;
+        scene.run(|scene| {
+            outcome = match scene.sender.send_to_slot(slot, &message) {
+                Ok(Sent::Full) => None,
+                other => Some(other),
+            };
+            outcome.is_some()
+        });
+        if outcome.unwrap().is_err() {
+            return granted(kind, &mut scene);
+        }
+        let received = scene.receive();
+        assert_eq!(received.to_vec(), message, "{kind}");
+        places.push(received.place().unwrap());
+        scene.receiver.release(received);
+    }
+    assert!(places[0] > 0 && places[1] > places[0], "{kind}: {places:?}");
+    Feature::Yes
+}
+
+/// A reserved slot is known to the sender before it writes, though it was not its choice: the first
+/// thing that it writes goes straight to where the message is received.
+fn granted(kind: Kind, scene: &mut Scene) -> Feature {
+    scene.settle();
+    let message = scene.message();
+    scene.send(&message);
+    let received = scene.receive();
+    let place = received.place().unwrap();
+    let sent = scene.at_sender.take();
+    let straight = sent.posted.iter().any(|posted| {
+        posted.to.is_some_and(|to| to <= place && place < to + u64::from(MESSAGE) + 64)
+    });
+    let known = kind == Kind::WriteSlotReserved && straight;
+    if known { Feature::Yes } else { Feature::No }
+}
+
+fn receive_into(scene: &mut Scene) -> Feature {
+    let buffer = scene.receiver.register(4096).unwrap();
+    let message = scene.message();
+    let mut offer = None;
+    // An offer of a channel whose receiver names the place first comes before the message.
+    let mut sent = false;
+    scene.run(|scene| {
+        offer = offer.take().or_else(|| scene.receiver.offer().unwrap());
+        sent = sent || scene.sender.send(&message).unwrap() != Sent::Full;
+        offer.is_some() && (sent || scene.sender.kind() == Kind::ReadSlotIndirect)
+    });
+    let offer = offer.unwrap();
+    let own = scene.receiver.kind() == Kind::ReadSlotIndirect;
+    if own {
+        return indirect(scene, &message, sent);
+    }
+    scene.receiver.receive_into(offer, buffer.slice(256, offer.bytes_max()).unwrap()).unwrap();
+    let mut bytes = None;
+    scene.run(|scene| {
+        bytes = scene.receiver.fetched(offer).unwrap();
+        bytes.is_some()
+    });
+    let mut out = [0; 64];
+    buffer.read(256, &mut out).unwrap();
+    assert_eq!((bytes, out.as_slice()), (Some(64), message.as_slice()));
+    let asked = scene.at_receiver.take();
+    let to_there = |posted: &Posted| {
+        posted.kind == CompletionKind::Read
+            && posted.slices.iter().any(|(offset, bytes)| (*offset, *bytes) == (256, 64))
+    };
+    assert!(asked.posted.iter().any(to_there), "the READ puts it where it belongs");
+    Feature::Yes
+}
+
+/// The receiver names a place in its own buffer and the sender's WRITE goes there.
+fn indirect(scene: &mut Scene, message: &[u8], mut sent: bool) -> Feature {
+    let received = {
+        let mut received = None;
+        scene.run(|scene| {
+            sent = sent || scene.sender.send(message).unwrap() != Sent::Full;
+            received = received.take().or_else(|| scene.receiver.poll().unwrap());
+            received.is_some()
+        });
+        received.unwrap()
+    };
+    let place = received.place().unwrap();
+    let written = scene.at_sender.take();
+    let there = written.posted.iter().any(|posted| posted.to == Some(place));
+    if there { Feature::Yes } else { Feature::No }
+}
+
+/// Messages that fit until the channel is full.
+fn capacity(kind: Kind, bytes: usize) -> usize {
+    let ring = Some(u64::from(SLOTS) * 2048);
+    let slots = if kind == Kind::RingImmediate || kind == Kind::SharedRingImmediate {
+        512 // receives, so that the ring is what fills
+    } else {
+        SLOTS
+    };
+    let options = Options { ring_bytes: ring, slots: Some(slots), ..options(kind, None) };
+    let mut scene = Scene::new(&options);
+    let message = vec![1; bytes];
+    let mut count = 0;
+    let mut idle = 0;
+    while idle < 50 {
+        if scene.sender.send(&message).unwrap() == Sent::Full {
+            idle += 1;
+        } else {
+            (count, idle) = (count + 1, 0);
+        }
+        scene.sender.turn().unwrap();
+        scene.net.step();
+    }
+    count
+}
+
+/// Whether a short message takes less of the memory than a long one: by how many of each fit, or by
+/// how much is fetched for one where the memory is the sender's.
+fn variable_size(kind: Kind) -> Feature {
+    if kind == Kind::SendBufferless {
+        return Feature::NotApplicable;
+    }
+    if kind.family() == farside::channel::Family::ReadSlot {
+        let mut scene = Scene::new(&options(kind, None));
+        scene.send(&[3; 64]);
+        let received = scene.receive();
+        assert_eq!(received.len(), 64);
+        let fetched = scene.at_receiver.take();
+        let most = fetched.posted.iter().map(|posted| posted.bytes).max().unwrap_or(0);
+        let named = kind == Kind::ReadSlotIndirect; // it named a place for the longest
+        return if most >= u64::from(MESSAGE) || named { Feature::No } else { Feature::Yes };
+    }
+    let (short, long) = (capacity(kind, 64), capacity(kind, MESSAGE as usize));
+    if short >= 4 * long { Feature::Yes } else { Feature::No }
+}
+
+/// Memory of the end that has `peers` of them.
+fn memory(kind: Kind, peers: u16, many_senders: bool) -> u64 {
+    let net = net();
+    let options = Options { slots: Some(64), ..Options::new(kind, MESSAGE) }.peers(peers);
+    let hub: Arc<dyn Fabric> = net.fabric("hub");
+    let mut senders = Vec::new();
+    let mut receivers = Vec::new();
+    let mut bytes = 0;
+    if many_senders && !kind.shares_sender() {
+        let mut receiver = Receiver::listen(hub, "memory", &options).unwrap();
+        for peer in 0..peers {
+            let fabric = net.fabric(&format!("peer{peer}"));
+            senders.push(Sender::connect(fabric, "memory", &options).unwrap());
+        }
+        while receiver.peers() < usize::from(peers) {
+            assert!(net.step(), "{kind}");
+        }
+        bytes = receiver.registered_bytes();
+    } else if many_senders {
+        // Each sender has its own memory, and the receiver is a reader of each.
+        for peer in 0..peers {
+            let fabric = net.fabric(&format!("peer{peer}"));
+            let one = options.peers(1);
+            senders.push(Sender::listen(fabric, &format!("memory{peer}"), &one).unwrap());
+            let fabric: Arc<dyn Fabric> = Arc::clone(&hub);
+            let receiver = Receiver::connect(fabric, &format!("memory{peer}"), &one).unwrap();
+            bytes += receiver.registered_bytes();
+            receivers.push(receiver);
+        }
+    } else {
+        let mut sender = Sender::listen(hub, "memory", &options).unwrap();
+        for peer in 0..peers {
+            let fabric = net.fabric(&format!("peer{peer}"));
+            receivers.push(Receiver::connect(fabric, "memory", &options).unwrap());
+        }
+        while sender.peers() < usize::from(peers) {
+            assert!(net.step(), "{kind}");
+        }
+        bytes = sender.registered_bytes();
+    }
+    bytes
+}
+
+/// A peer costs memory when it costs an eighth of what its messages on their way may take.
+fn growth(kind: Kind, many_senders: bool) -> Growth {
+    let (one, many) = (memory(kind, 1, many_senders), memory(kind, 64, many_senders));
+    let each = many.saturating_sub(one) / 63;
+    println!("{kind} many_senders={many_senders}: {one} B for one, {many} B for 64");
+    if each >= 64 * u64::from(MESSAGE) / 8 { Growth::Linear } else { Growth::Constant }
+}
+
+/// What the channel's messages need of the order, by what it declares; that it holds with no more
+/// and fails with less is shown by the models (`farside_sim::model::data_channel`).
+fn order(kind: Kind) -> Order {
+    let needs = |signal| -> Requirements {
+        kind.requirements(&Options { signal: Some(signal), ..options(kind, None) }.shape(&INFINIBAND))
+    };
+    let (word, message) = (needs(Signal::Word), needs(Signal::Message));
+    let of = |needs: &Requirements| match (needs.message_order, needs.byte_order) {
+        (false, false) => Order::Nothing,
+        (true, false) => Order::Messages,
+        (false, true) => Order::Bytes,
+        (true, true) => Order::MessagesAndBytes,
+    };
+    if of(&word) == of(&message) { of(&word) } else { Order::SecondChannel }
+}
+
+fn measure(kind: Kind) -> Row {
+    let main = cost(kind, None);
+    let second = [Signal::Word, Signal::Message].map(|signal| cost(kind, Some(signal)).event);
+    let blocking = match second {
+        [true, true] => Feature::Yes,
+        [false, false] => Feature::No,
+        _ => Feature::SecondChannel,
+    };
+    let repeats = |count| match kind {
+        // A bell that is no news is fetched again; a place or room may have to be asked for again.
+        Kind::ReadSlotDetached | Kind::ReadSlotInlined | Kind::ReadRingDetached | Kind::ReadRingInlined => {
+            Count::AtLeast(count)
+        }
+        _ => Count::Exactly(count),
+    };
+    let asks = |count| match kind {
+        Kind::WriteSlotReserved | Kind::SharedRingImmediate | Kind::SharedRingInlinedZeroing => {
+            Count::AtLeast(count)
+        }
+        _ => Count::Exactly(count),
+    };
+    Row {
+        kind,
+        half_round_trips: repeats(main.trips),
+        sender_requests: asks(main.sender),
+        receiver_requests: repeats(main.receiver),
+        blocking,
+        zero_copy_send: zero_copy_send(kind),
+        zero_copy_receive: zero_copy_receive(kind),
+        variable_size: variable_size(kind),
+        memory_one_to_many: growth(kind, false),
+        memory_many_to_one: growth(kind, true),
+        requests: main.requests,
+        order: order(kind),
+    }
+}
+
+/// The columns in which two rows differ, with both cells.
+fn differences(one: &Row, other: &Row) -> Vec<(&'static str, String, String)> {
+    let mut all = Vec::new();
+    macro_rules! compare {
+        ($($column:ident)*) => {
+            $(if one.$column != other.$column {
+                all.push((stringify!($column), one.$column.to_string(), other.$column.to_string()));
+            })*
+        };
+    }
+    compare!(half_round_trips sender_requests receiver_requests blocking zero_copy_send
+        zero_copy_receive variable_size memory_one_to_many memory_many_to_one requests order);
+    all
+}
+
+#[test]
+fn every_cell_is_what_is_printed() {
+    let mut wrong = Vec::new();
+    for (kind, printed) in Kind::ALL.into_iter().zip(&MEASURED) {
+        for (column, printed, measured) in differences(printed, &measure(kind)) {
+            wrong.push(format!("{kind} {column}: printed {printed}, measured {measured}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_cell_that_is_not_the_papers_has_its_reason_and_no_other_has_one() {
+    let mut without = Vec::new();
+    let mut with = 0;
+    for (printed, paper) in MEASURED.iter().zip(&PAPER) {
+        assert_eq!(printed.kind, paper.kind);
+        for (column, ours, papers) in differences(printed, paper) {
+            match DEVIATIONS.iter().find(|(kind, of, _)| (*kind, *of) == (printed.kind, column)) {
+                Some((_, _, reason)) => {
+                    assert!(!reason.is_empty());
+                    with += 1;
+                }
+                None => without.push(format!("{} {column}: {ours}, paper {papers}", printed.kind)),
+            }
+        }
+    }
+    assert!(without.is_empty(), "{}", without.join("\n"));
+    assert_eq!(with, DEVIATIONS.len(), "a reason for a cell that is the paper's");
+}
