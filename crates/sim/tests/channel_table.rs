@@ -17,6 +17,8 @@ use watch::{Posted, Watch};
 const TRIP_NS: u64 = 1_000_000;
 const MESSAGE: u32 = 1024;
 const SLOTS: u32 = 16;
+/// Messages over which requests are counted: fewer than make a receiver acknowledge.
+const MORE: u32 = 4;
 
 fn net() -> SimNet {
     let trip = DelayRange::new(TRIP_NS, TRIP_NS);
@@ -103,6 +105,17 @@ impl Scene {
         received.unwrap()
     }
 
+    /// Sends while the receiver looks, so that a sender who must be asked is.
+    fn exchange(&mut self, message: &[u8]) -> Message {
+        let (mut sent, mut received) = (false, None);
+        self.run(|scene| {
+            received = received.take().or_else(|| scene.receiver.poll().unwrap());
+            sent = sent || scene.sender.send(message).unwrap() != Sent::Full;
+            received.is_some()
+        });
+        received.unwrap()
+    }
+
     fn message(&self) -> Vec<u8> {
         let bytes = if self.sender.kind() == Kind::SendBufferless { 4 } else { 64 };
         (0..bytes).collect()
@@ -132,22 +145,32 @@ fn cost(kind: Kind, signal: Option<Signal>) -> Cost {
     scene.send(&message);
     let pulls = matches!(
         kind,
-        Kind::ReadSlotDetached | Kind::ReadSlotInlined | Kind::ReadRingDetached | Kind::ReadRingInlined
+        Kind::ReadSlotDetached
+            | Kind::ReadSlotInlined
+            | Kind::ReadRingDetached
+            | Kind::ReadRingInlined
     );
     let start = if pulls { scene.net.now_ns() } else { start };
     let received = scene.receive();
     let trips = (scene.net.now_ns() - start) / TRIP_NS;
     assert_eq!(received.to_vec(), message, "{kind}");
+    let asked = scene.at_receiver.take();
+    let event = asked.arrived > 0;
+    scene.receiver.release(received);
+    // What a receiver asks for beyond the first message is counted with the messages that it is for.
+    scene.settle();
+    for _ in 0..MORE {
+        let received = scene.exchange(&message);
+        scene.receiver.release(received);
+    }
     let (sent, asked) = (scene.at_sender.take(), scene.at_receiver.take());
     let crossed = |what: CompletionKind| {
         sent.posted.iter().chain(&asked.posted).any(|posted| posted.kind == what)
     };
-    let event = asked.arrived > 0;
-    scene.receiver.release(received);
     Cost {
         trips: trips as u32,
-        sender: sent.posted.len() as u32,
-        receiver: asked.posted.len() as u32,
+        sender: (sent.posted.len() as u32).div_ceil(MORE),
+        receiver: (asked.posted.len() as u32).div_ceil(MORE),
         requests: Requests {
             send: crossed(CompletionKind::Send),
             write: crossed(CompletionKind::Write),
@@ -176,9 +199,10 @@ fn zero_copy_send(kind: Kind) -> Feature {
     let buffer = scene.sender.register(4096).unwrap();
     buffer.write(128, &[9; 64]).unwrap();
     let slices = [buffer.slice(128, 64).unwrap()];
-    let mut taken = false;
-    let mut refused = false;
+    let (mut taken, mut refused, mut early) = (false, false, None);
     scene.run(|scene| {
+        // A sender may have to be asked first.
+        early = early.take().or_else(|| scene.receiver.poll().unwrap());
         match scene.sender.send_slices(&slices) {
             Ok(Sent::Taken(_)) => taken = true,
             Ok(Sent::Full) => {}
@@ -189,10 +213,12 @@ fn zero_copy_send(kind: Kind) -> Feature {
     if refused {
         return Feature::No;
     }
-    let received = scene.receive();
+    let received = early.unwrap_or_else(|| scene.receive());
     assert_eq!(received.to_vec(), [9; 64], "{kind}");
     let sent = scene.at_sender.take();
-    let from_there = |posted: &Posted| posted.slices.iter().any(|(offset, bytes)| (*offset, *bytes) == (128, 64));
+    let from_there = |posted: &Posted| {
+        posted.slices.iter().any(|(offset, bytes)| (*offset, *bytes) == (128, 64))
+    };
     if sent.posted.iter().any(from_there) { Feature::Yes } else { Feature::No }
 }
 
@@ -249,18 +275,16 @@ fn receive_into(scene: &mut Scene) -> Feature {
     let buffer = scene.receiver.register(4096).unwrap();
     let message = scene.message();
     let mut offer = None;
-    // An offer of a channel whose receiver names the place first comes before the message.
+    if scene.receiver.kind() == Kind::ReadSlotIndirect {
+        return indirect(scene, &message);
+    }
     let mut sent = false;
     scene.run(|scene| {
         offer = offer.take().or_else(|| scene.receiver.offer().unwrap());
         sent = sent || scene.sender.send(&message).unwrap() != Sent::Full;
-        offer.is_some() && (sent || scene.sender.kind() == Kind::ReadSlotIndirect)
+        offer.is_some() && sent
     });
     let offer = offer.unwrap();
-    let own = scene.receiver.kind() == Kind::ReadSlotIndirect;
-    if own {
-        return indirect(scene, &message, sent);
-    }
     scene.receiver.receive_into(offer, buffer.slice(256, offer.bytes_max()).unwrap()).unwrap();
     let mut bytes = None;
     scene.run(|scene| {
@@ -280,16 +304,8 @@ fn receive_into(scene: &mut Scene) -> Feature {
 }
 
 /// The receiver names a place in its own buffer and the sender's WRITE goes there.
-fn indirect(scene: &mut Scene, message: &[u8], mut sent: bool) -> Feature {
-    let received = {
-        let mut received = None;
-        scene.run(|scene| {
-            sent = sent || scene.sender.send(message).unwrap() != Sent::Full;
-            received = received.take().or_else(|| scene.receiver.poll().unwrap());
-            received.is_some()
-        });
-        received.unwrap()
-    };
+fn indirect(scene: &mut Scene, message: &[u8]) -> Feature {
+    let received = scene.exchange(message);
     let place = received.place().unwrap();
     let written = scene.at_sender.take();
     let there = written.posted.iter().any(|posted| posted.to == Some(place));
@@ -309,7 +325,7 @@ fn capacity(kind: Kind, bytes: usize) -> usize {
     let message = vec![1; bytes];
     let mut count = 0;
     let mut idle = 0;
-    while idle < 50 {
+    while idle < 2_000 {
         if scene.sender.send(&message).unwrap() == Sent::Full {
             idle += 1;
         } else {
@@ -329,8 +345,7 @@ fn variable_size(kind: Kind) -> Feature {
     }
     if kind.family() == farside::channel::Family::ReadSlot {
         let mut scene = Scene::new(&options(kind, None));
-        scene.send(&[3; 64]);
-        let received = scene.receive();
+        let received = scene.exchange(&[3; 64]);
         assert_eq!(received.len(), 64);
         let fetched = scene.at_receiver.take();
         let most = fetched.posted.iter().map(|posted| posted.bytes).max().unwrap_or(0);
@@ -338,6 +353,7 @@ fn variable_size(kind: Kind) -> Feature {
         return if most >= u64::from(MESSAGE) || named { Feature::No } else { Feature::Yes };
     }
     let (short, long) = (capacity(kind, 64), capacity(kind, MESSAGE as usize));
+    println!("{kind}: {short} short messages fit, or {long} long ones");
     if short >= 4 * long { Feature::Yes } else { Feature::No }
 }
 
@@ -349,7 +365,8 @@ fn memory(kind: Kind, peers: u16, many_senders: bool) -> u64 {
     let mut senders = Vec::new();
     let mut receivers = Vec::new();
     let mut bytes = 0;
-    if many_senders && !kind.shares_sender() {
+    let reads = kind.shares_sender();
+    if many_senders && !reads {
         let mut receiver = Receiver::listen(hub, "memory", &options).unwrap();
         for peer in 0..peers {
             let fabric = net.fabric(&format!("peer{peer}"));
@@ -360,10 +377,11 @@ fn memory(kind: Kind, peers: u16, many_senders: bool) -> u64 {
         }
         bytes = receiver.registered_bytes();
     } else if many_senders {
-        // Each sender has its own memory, and the receiver is a reader of each.
+        // Each sender has its own memory, and the receiver is a reader of each, in the form in which
+        // it names the places of messages.
         for peer in 0..peers {
             let fabric = net.fabric(&format!("peer{peer}"));
-            let one = options.peers(1);
+            let one = Options { offers_only: true, ..options.peers(1) };
             senders.push(Sender::listen(fabric, &format!("memory{peer}"), &one).unwrap());
             let fabric: Arc<dyn Fabric> = Arc::clone(&hub);
             let receiver = Receiver::connect(fabric, &format!("memory{peer}"), &one).unwrap();
@@ -396,7 +414,9 @@ fn growth(kind: Kind, many_senders: bool) -> Growth {
 /// and fails with less is shown by the models (`farside_sim::model::data_channel`).
 fn order(kind: Kind) -> Order {
     let needs = |signal| -> Requirements {
-        kind.requirements(&Options { signal: Some(signal), ..options(kind, None) }.shape(&INFINIBAND))
+        kind.requirements(
+            &Options { signal: Some(signal), ..options(kind, None) }.shape(&INFINIBAND),
+        )
     };
     let (word, message) = (needs(Signal::Word), needs(Signal::Message));
     let of = |needs: &Requirements| match (needs.message_order, needs.byte_order) {
@@ -418,9 +438,10 @@ fn measure(kind: Kind) -> Row {
     };
     let repeats = |count| match kind {
         // A bell that is no news is fetched again; a place or room may have to be asked for again.
-        Kind::ReadSlotDetached | Kind::ReadSlotInlined | Kind::ReadRingDetached | Kind::ReadRingInlined => {
-            Count::AtLeast(count)
-        }
+        Kind::ReadSlotDetached
+        | Kind::ReadSlotInlined
+        | Kind::ReadRingDetached
+        | Kind::ReadRingInlined => Count::AtLeast(count),
         _ => Count::Exactly(count),
     };
     let asks = |count| match kind {

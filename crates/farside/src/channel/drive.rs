@@ -205,6 +205,8 @@ pub(super) struct Drive<H> {
     pub(super) kind: Kind,
     pub(super) shape: Shape,
     listens: bool,
+    /// Messages are fetched to places of the program's choice alone.
+    pub(super) offers_only: bool,
     peers_max: usize,
     pub(super) units: Vec<Unit<H>>,
     /// By link number.
@@ -247,6 +249,7 @@ impl<H: Half> Drive<H> {
             kind,
             shape,
             listens,
+            offers_only: options.offers_only && H::ROLE == Role::Receiver && kind.shares_sender(),
             peers_max: if listens { usize::from(options.peers.max(1)) } else { 1 },
             units: Vec::new(),
             places: Vec::new(),
@@ -290,6 +293,7 @@ impl<H: Half> Drive<H> {
         };
         let buffer = match plan.buffer_bytes {
             0 => None,
+            _ if self.offers_only => None,
             bytes => Some(register(bytes, plan.buffer_access, plan.buffer_kind)?),
         };
         let bells = match register(plan.bells_bytes, plan.bells_access, plan.bells_kind) {

@@ -24,6 +24,12 @@ pub struct Options {
     pub acknowledge: Option<Acknowledge>,
     /// What announces a message, where that is a channel of its own; `None`: as the fabric allows.
     pub signal: Option<Signal>,
+    /// This receiver fetches messages to places of its own choice alone ([`Receiver::offer`]), and so
+    /// needs no memory of the channel's for each sender. Need not be equal at both ends; without
+    /// meaning where messages are written to the receiver.
+    ///
+    /// [`Receiver::offer`]: super::Receiver::offer
+    pub offers_only: bool,
     /// Whether bells that peers fetch or change by atomics lie in device memory.
     pub device_bells: bool,
 }
@@ -41,6 +47,7 @@ impl Options {
             prefetch_bytes: 0,
             acknowledge: None,
             signal: None,
+            offers_only: false,
             device_bells: false,
         }
     }

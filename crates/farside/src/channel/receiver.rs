@@ -159,9 +159,12 @@ impl Receiver {
     /// # Errors
     /// `PeerLost` when the only sender is gone and everything of it was received (an end that
     /// listens goes on with the next one); `ProtocolViolation` when a peer broke the protocol: it is
-    /// cut off, the others are not; `ChannelMismatch`.
+    /// cut off, the others are not; `ChannelMismatch`; `BadForm` with [`Options::offers_only`].
     #[inline]
     pub fn poll(&mut self) -> Result<Option<Message>, Error> {
+        if self.drive.offers_only {
+            return Err(Error::with(ErrorCode::BadForm, "this receiver takes offers only"));
+        }
         if !self.arrives_by_completion() {
             if let Some(message) = self.look()? {
                 return Ok(Some(message));

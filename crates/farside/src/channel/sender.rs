@@ -12,6 +12,9 @@ use farside_protocol::channel::{self as machine, Kind, Payload, Refusal, SendHal
 use std::sync::Arc;
 use std::time::Duration;
 
+/// What channels put around a message in its request, at most: bells and padding.
+const AROUND: u32 = 24;
+
 /// What became of a message that was to be sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
@@ -70,6 +73,8 @@ impl Loan {
 pub struct Sender {
     drive: Drive<machine::Sender>,
     staging: Option<Staging>,
+    /// Messages of so many bytes fit into their request with what channels put around them.
+    inline_bytes_max: usize,
 }
 
 impl Sender {
@@ -101,13 +106,14 @@ impl Sender {
     ) -> Result<Self, Error> {
         let has = fabric.capabilities();
         let drive = Drive::open(fabric, name, options, listens, connection)?;
-        let largest = drive.shape.message_bytes_max + 24;
-        let staging = if largest <= has.inline_bytes_max || drive.kind.stages() {
+        let inline_bytes_max = has.inline_bytes_max.saturating_sub(AROUND);
+        let short = drive.shape.message_bytes_max <= inline_bytes_max;
+        let staging = if short || drive.kind.stages() {
             None
         } else {
             Some(Staging::new(drive.fabric(), drive.shape.message_bytes_max)?)
         };
-        Ok(Self { drive, staging })
+        Ok(Self { drive, staging, inline_bytes_max: inline_bytes_max as usize })
     }
 
     /// Registered memory to send from without copies.
@@ -182,26 +188,45 @@ impl Sender {
 
     #[inline]
     fn take(&mut self, message: &[u8]) -> Result<Sent, Error> {
-        if self.staging.is_none() {
+        if message.len() <= self.inline_bytes_max || self.staging.is_none() {
             return self.dispatch(Payload::Bytes(message));
         }
+        self.staged(message, |sender, payload| sender.dispatch(payload))
+    }
+
+    /// Copies a message that is too long for its request to where it can wait, and sends it from
+    /// there.
+    fn staged(
+        &mut self,
+        message: &[u8],
+        send: impl FnOnce(&mut Self, Payload<'_>) -> Result<Sent, Error>,
+    ) -> Result<Sent, Error> {
         if message.len() > self.drive.shape.message_bytes_max as usize {
             return Err(too_long(self.drive.shape.message_bytes_max));
         }
-        self.take_staged(message)
-    }
-
-    fn take_staged(&mut self, message: &[u8]) -> Result<Sent, Error> {
         self.collect_staged();
-        let Some(staged) = self.staging.as_mut().and_then(|staging| staging.write(message)) else {
+        let Some(place) = self.staging.as_ref().and_then(|staging| staging.write(message)) else {
             self.turn()?;
             return Ok(Sent::Full);
         };
-        let sent = self.dispatch(Payload::Gather(&[staged]))?;
+        let sent = send(self, Payload::Gather(&[place]))?;
         if let (Sent::Taken(ticket), Some(staging)) = (sent, self.staging.as_mut()) {
             staging.keep(ticket);
         }
         Ok(sent)
+    }
+
+    /// Sends bytes through `send`, in the request or from where they can wait.
+    fn either_way(
+        &mut self,
+        message: &[u8],
+        send: impl FnOnce(&mut Self, Payload<'_>) -> Result<Sent, Error>,
+    ) -> Result<Sent, Error> {
+        if message.len() <= self.inline_bytes_max || self.staging.is_none() {
+            send(self, Payload::Bytes(message))
+        } else {
+            self.staged(message, send)
+        }
     }
 
     fn collect_staged(&mut self) {
@@ -254,24 +279,22 @@ impl Sender {
     /// channels with mailboxes there. Messages in chosen mailboxes may be received in any order.
     ///
     /// # Errors
-    /// As [`Self::send`]; `NotHeld` where senders do not choose, or without such a mailbox;
-    /// `BadForm` when the message is too long to be a part of its request.
+    /// As [`Self::send`]; `NotHeld` where senders do not choose, or without such a mailbox.
     pub fn send_to_slot(&mut self, slot: u32, message: &[u8]) -> Result<Sent, Error> {
-        if self.staging.is_some() {
-            return Err(Error::with(ErrorCode::BadForm, "messages short enough for their request"));
-        }
-        let Some(unit) = self.drive.units.first_mut() else {
-            return Ok(Sent::Full);
-        };
-        let life = unit.life;
-        let (half, own, effects) = unit.parts();
-        match half.send_to(slot, Payload::Bytes(message), own, effects) {
-            Ok(sending) => {
-                self.flush();
-                Ok(Sent::Taken(Ticket { peer: 0, life, sending }))
+        self.either_way(message, |sender, payload| {
+            let Some(unit) = sender.drive.units.first_mut() else {
+                return Ok(Sent::Full);
+            };
+            let life = unit.life;
+            let (half, own, effects) = unit.parts();
+            match half.send_to(slot, payload, own, effects) {
+                Ok(sending) => {
+                    sender.flush();
+                    Ok(Sent::Taken(Ticket { peer: 0, life, sending }))
+                }
+                Err(refusal) => sender.refused(refusal),
             }
-            Err(refusal) => self.refused(refusal),
-        }
+        })
     }
 
     /// Sends a message of these bytes to the receiver of one connection alone.
@@ -290,36 +313,19 @@ impl Sender {
             let known = self.drive.unit_of(connection).is_some();
             return if known { Ok(Sent::Full) } else { Err(ErrorCode::PeerLost.into()) };
         };
-        if self.staging.is_some() {
-            self.collect_staged();
-        }
-        let staged = match &self.staging {
-            None => None,
-            Some(staging) => match staging.write(message) {
-                Some(slice) => Some([slice]),
-                None => {
-                    self.drive.turn();
-                    return Ok(Sent::Full);
+        self.either_way(message, |sender, payload| {
+            let unit = &mut sender.drive.units[at];
+            let life = unit.life;
+            let (half, own, effects) = unit.parts();
+            match half.send(payload, own, effects) {
+                Ok(sending) => {
+                    half.flush(own, effects);
+                    sender.drive.post(at);
+                    Ok(Sent::Taken(Ticket { peer: at, life, sending }))
                 }
-            },
-        };
-        let payload = match &staged {
-            Some(slice) => Payload::Gather(slice),
-            None => Payload::Bytes(message),
-        };
-        let unit = &mut self.drive.units[at];
-        let life = unit.life;
-        let (half, own, effects) = unit.parts();
-        let ticket = match half.send(payload, own, effects) {
-            Ok(sending) => Ticket { peer: at, life, sending },
-            Err(refusal) => return self.refused(refusal),
-        };
-        half.flush(own, effects);
-        self.drive.post(at);
-        if let (Some(_), Some(staging)) = (staged, self.staging.as_mut()) {
-            staging.keep(ticket);
-        }
-        Ok(Sent::Taken(ticket))
+                Err(refusal) => sender.refused(refusal),
+            }
+        })
     }
 
     /// Gives a message to every half: all take it or none.

@@ -11,37 +11,37 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// A request that was posted.
 #[derive(Clone, Debug)]
-pub struct Posted {
-    pub kind: CompletionKind,
-    pub bytes: u64,
+pub(crate) struct Posted {
+    pub(crate) kind: CompletionKind,
+    pub(crate) bytes: u64,
     /// Offset and bytes of its local slices.
-    pub slices: Vec<(u64, u32)>,
+    pub(crate) slices: Vec<(u64, u32)>,
     /// Where it goes in the peer's region.
-    pub to: Option<u64>,
+    pub(crate) to: Option<u64>,
 }
 
 /// What was written down.
 #[derive(Clone, Debug, Default)]
-pub struct Record {
-    pub posted: Vec<Posted>,
+pub(crate) struct Record {
+    pub(crate) posted: Vec<Posted>,
     /// Receives that took something.
-    pub arrived: usize,
+    pub(crate) arrived: usize,
 }
 
 /// The fabric of a node with its record.
 #[derive(Clone)]
-pub struct Watch {
+pub(crate) struct Watch {
     inner: Arc<dyn Fabric>,
     record: Arc<Mutex<Record>>,
 }
 
 impl Watch {
-    pub fn new(inner: Arc<dyn Fabric>) -> Self {
+    pub(crate) fn new(inner: Arc<dyn Fabric>) -> Self {
         Self { inner, record: Arc::default() }
     }
 
     /// What was written down since the last call.
-    pub fn take(&self) -> Record {
+    pub(crate) fn take(&self) -> Record {
         std::mem::take(&mut self.record.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

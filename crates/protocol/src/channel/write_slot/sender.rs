@@ -195,7 +195,8 @@ impl MailboxSender {
         let inline = word.to_le_bytes();
         let padding = padding(bytes);
         let whole = u64::from(bytes) + u64::from(padding) + WORD;
-        let with_bell = at(first + self.step - whole);
+        // Against the end of the slot, where the slot has a bell at its end.
+        let with_bell = |step: u64| at(first + step - whole);
         match (self.how, payload) {
             // The bell says everything.
             (Bell::Detached, _) if bytes == 0 => {}
@@ -215,13 +216,13 @@ impl MailboxSender {
             (Bell::Inlined, Payload::Bytes(message)) => {
                 let zeroes = [0; WORD as usize];
                 let parts = [zeroes.get(..padding as usize).unwrap_or_default(), message, &inline];
-                effects.write_inline(peer, name, Told::No, &parts, with_bell, None);
+                effects.write_inline(peer, name, Told::No, &parts, with_bell(self.step), None);
             }
             (Bell::Inlined, Payload::Gather(message)) => {
                 let zeroes = [self.staged(ZEROES, u64::from(padding))];
                 let word = self.stage(word, own)?;
                 let parts = [&zeroes[..], message, &word];
-                effects.write_gather(peer, name, Told::Yes, &parts, with_bell, None);
+                effects.write_gather(peer, name, Told::Yes, &parts, with_bell(self.step), None);
             }
             (Bell::Immediate, Payload::Bytes(message)) => {
                 let immediate = Some(immediate(self.head, slot));
