@@ -35,7 +35,7 @@ const SIGHTS: &[Sight] = &[
     Sight { folder: "apps", sees: &["farside"], tests_see: &[], outside: true },
     Sight {
         folder: "cli",
-        sees: &["base", "fabric", "fabric-shm", "farside", "apps"],
+        sees: &["base", "fabric", "fabric-shm", "farside", "apps", "sim"],
         tests_see: &[],
         outside: true,
     },
@@ -55,6 +55,15 @@ const BOTH_SIDES: &[(&str, &str)] = &[
     ("crates/farside/src/peer.rs", "a peer is a link and its messenger"),
     ("crates/farside/src/boot.rs", "carries out what the membership machine wants of links"),
     ("crates/farside/src/node.rs", "sets up machines, regions and ports"),
+    ("crates/farside/src/channel/drive.rs", "the loop of a channel, as turn.rs is of a node"),
+    (
+        "crates/farside/src/channel/sender.rs",
+        "a handle: lends a machine's memory, hands the loop a port",
+    ),
+    (
+        "crates/farside/src/channel/receiver.rs",
+        "a handle: shows messages of a machine where they lie in an arena",
+    ),
     (
         "crates/farside/src/hit.rs",
         "bytes of an arena under levels of the coherence machine; no port",

@@ -20,6 +20,8 @@ use std::sync::Arc;
 
 /// Requests that are posted with one doorbell, at most.
 const BATCH: usize = 32;
+/// As many as most calls have: a message and its bell.
+const FEW: usize = 2;
 /// Completions that are taken at a time.
 const COMPLETIONS: usize = 64;
 /// Receives that a half may post for acknowledgements, for each peer.
@@ -205,6 +207,7 @@ pub(super) struct Drive<H> {
     pub(super) kind: Kind,
     pub(super) shape: Shape,
     listens: bool,
+    inline_bytes_max: u32,
     /// Messages are fetched to places of the program's choice alone.
     pub(super) offers_only: bool,
     peers_max: usize,
@@ -215,6 +218,8 @@ pub(super) struct Drive<H> {
     events: Vec<LinkEvent>,
     /// Requests or receives wait for room in the port.
     backlog: bool,
+    /// Requests whose completion is to come: while there are some, a look at the port is worth it.
+    awaited: usize,
     /// Peers that have been connected since the start.
     connected: usize,
     /// Halves that there have been.
@@ -249,6 +254,7 @@ impl<H: Half> Drive<H> {
             kind,
             shape,
             listens,
+            inline_bytes_max: has.inline_bytes_max,
             offers_only: options.offers_only && H::ROLE == Role::Receiver && kind.shares_sender(),
             peers_max: if listens { usize::from(options.peers.max(1)) } else { 1 },
             units: Vec::new(),
@@ -256,6 +262,7 @@ impl<H: Half> Drive<H> {
             completions: Box::new([Completion::BLANK; COMPLETIONS]),
             events: Vec::new(),
             backlog: false,
+            awaited: 0,
             connected: 0,
             lives: 0,
             resting: Vec::new(),
@@ -325,7 +332,7 @@ impl<H: Half> Drive<H> {
             buffer,
             bells,
             queue,
-            effects: Effects::new(),
+            effects: Effects::new(self.inline_bytes_max),
             links: vec![None; peers],
             life: self.lives,
             spent: false,
@@ -413,12 +420,16 @@ impl<H: Half> Drive<H> {
 
     fn land(&mut self, completion: &Completion) {
         let link = completion.link;
+        let received =
+            matches!(completion.kind, CompletionKind::Receive | CompletionKind::ReceiveImmediate);
+        if !received {
+            // A failure may be of a request whose success nobody awaited.
+            self.awaited = self.awaited.saturating_sub(1);
+        }
         let Some(Some(place)) = self.places.get(link.0 as usize).copied() else {
             return;
         };
         let Place { unit, peer, stage, .. } = place;
-        let received =
-            matches!(completion.kind, CompletionKind::Receive | CompletionKind::ReceiveImmediate);
         // What had arrived from a peer that is gone is a message still, and where peers share their
         // receives it has taken one of the others'.
         let wanted = match stage {
@@ -646,7 +657,19 @@ impl<H: Half> Drive<H> {
         if !unit.effects.postings().is_empty() {
             post_receives(&mut *self.port, unit);
         }
+        let signalled = unit.effects.requests().iter().filter(|request| request.signalled).count();
         self.backlog = !post_requests(&mut *self.port, unit);
+        self.awaited += signalled;
+        if self.backlog {
+            let left = unit.effects.requests().iter().filter(|request| request.signalled);
+            self.awaited -= left.count();
+        }
+    }
+
+    /// Whether completions are to come that nothing else announces.
+    #[inline]
+    pub(super) const fn awaits(&self) -> bool {
+        self.awaited > 0
     }
 
     /// Whether requests wait for room in the port: then nothing more should be sent.
@@ -717,9 +740,17 @@ fn post_some<H>(port: &mut dyn Port, unit: &Unit<H>) -> (usize, bool) {
         // Up to the first request to a peer that is gone, which the next call forgets.
         let living = (1..requests.len().min(BATCH)).find(|at| work(*at).is_none());
         let count = living.unwrap_or(requests.len().min(BATCH));
-        let batch: [Work<'_>; BATCH] =
-            std::array::from_fn(|at| if at < count { work(at).unwrap_or(first) } else { first });
-        port.post(&batch[..count])
+        if count <= FEW {
+            let batch: [Work<'_>; FEW] =
+                std::array::from_fn(|at| if at == 0 { first } else { work(at).unwrap_or(first) });
+            port.post(&batch[..count])
+        } else {
+            let batch: [Work<'_>; BATCH] =
+                std::array::from_fn(
+                    |at| if at < count { work(at).unwrap_or(first) } else { first },
+                );
+            port.post(&batch[..count])
+        }
     };
     match posted.stop {
         None => (posted.accepted, false),

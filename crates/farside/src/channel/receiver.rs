@@ -33,10 +33,7 @@ impl Message {
     /// Bytes of it.
     #[inline]
     pub const fn len(&self) -> usize {
-        match self.content {
-            Content::Buffer { bytes, .. } => bytes as usize,
-            Content::Integer(_) => 4,
-        }
+        length(self.content)
     }
 
     /// Whether it has none.
@@ -64,21 +61,7 @@ impl Message {
     /// `OutOfBounds` when that passes its end; nothing is copied then.
     #[inline]
     pub fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), Error> {
-        let fits = offset.checked_add(out.len()).is_some_and(|end| end <= self.len());
-        if !fits {
-            return Err(ErrorCode::OutOfBounds.into());
-        }
-        match self.content {
-            Content::Buffer { offset: start, .. } => {
-                let read = self.arena.read(start + offset as u64, out);
-                read.map_err(|_| ErrorCode::OutOfBounds.into())
-            }
-            Content::Integer(integer) => {
-                let bytes = integer.to_le_bytes();
-                out.copy_from_slice(bytes.get(offset..offset + out.len()).unwrap_or_default());
-                Ok(())
-            }
-        }
+        read(&self.arena, self.content, offset, out)
     }
 
     /// A copy of it.
@@ -87,6 +70,68 @@ impl Message {
         let read = self.read(0, &mut out);
         debug_assert!(read.is_ok(), "a message lies in its memory");
         out
+    }
+}
+
+/// A message that is looked at where it lies, before it is released.
+#[derive(Clone, Copy, Debug)]
+pub struct Incoming<'a> {
+    arena: &'a Arena,
+    content: Content,
+    from: usize,
+}
+
+impl Incoming<'_> {
+    /// Bytes of it.
+    #[inline]
+    pub const fn len(&self) -> usize {
+        length(self.content)
+    }
+
+    /// Whether it has none.
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// As [`Message::from`].
+    pub const fn from(&self) -> usize {
+        self.from
+    }
+
+    /// Copies a part of it out.
+    ///
+    /// # Errors
+    /// `OutOfBounds` when that passes its end; nothing is copied then.
+    #[inline]
+    pub fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), Error> {
+        read(self.arena, self.content, offset, out)
+    }
+}
+
+#[inline]
+const fn length(content: Content) -> usize {
+    match content {
+        Content::Buffer { bytes, .. } => bytes as usize,
+        Content::Integer(_) => 4,
+    }
+}
+
+#[inline]
+fn read(arena: &Arena, content: Content, offset: usize, out: &mut [u8]) -> Result<(), Error> {
+    let fits = offset.checked_add(out.len()).is_some_and(|end| end <= length(content));
+    if !fits {
+        return Err(ErrorCode::OutOfBounds.into());
+    }
+    match content {
+        Content::Buffer { offset: start, .. } => {
+            let read = arena.read(start + offset as u64, out);
+            read.map_err(|_| ErrorCode::OutOfBounds.into())
+        }
+        Content::Integer(integer) => {
+            let bytes = integer.to_le_bytes();
+            out.copy_from_slice(bytes.get(offset..offset + out.len()).unwrap_or_default());
+            Ok(())
+        }
     }
 }
 
@@ -165,6 +210,9 @@ impl Receiver {
         if self.drive.offers_only {
             return Err(Error::with(ErrorCode::BadForm, "this receiver takes offers only"));
         }
+        if self.drive.awaits() {
+            self.drive.turn();
+        }
         if !self.arrives_by_completion() {
             if let Some(message) = self.look()? {
                 return Ok(Some(message));
@@ -180,6 +228,90 @@ impl Receiver {
             Some(message) => Ok(Some(message)),
             None => self.nothing(),
         }
+    }
+
+    /// Takes up to `max` messages, shows each to `see` where it lies and gives its memory back
+    /// afterwards: the fastest way to receive. How many there were.
+    ///
+    /// *Cost*: as [`Self::poll`] and [`Self::release`], without anything that outlives the call.
+    ///
+    /// # Errors
+    /// As [`Self::poll`], when there was no message before it.
+    #[inline]
+    pub fn drain(&mut self, max: usize, mut see: impl FnMut(Incoming<'_>)) -> Result<usize, Error> {
+        let mut taken = 0;
+        if self.drive.awaits() {
+            self.drive.turn();
+        }
+        if !self.arrives_by_completion() && !self.drive.offers_only {
+            taken = self.take_some(max, &mut see);
+            if taken > 0 {
+                return Ok(taken);
+            }
+            self.looks += 1;
+            if self.looks < LOOKS_PER_TURN && !self.drive.kind.receiver_names_destination() {
+                return Ok(0);
+            }
+        }
+        self.looks = 0;
+        self.drive.turn();
+        taken += self.take_some(max, &mut see);
+        if taken > 0 {
+            return Ok(taken);
+        }
+        match self.poll()? {
+            None => Ok(0),
+            Some(message) => {
+                see(Incoming {
+                    arena: &message.arena,
+                    content: message.content,
+                    from: message.from(),
+                });
+                self.release(message);
+                Ok(1)
+            }
+        }
+    }
+
+    /// Takes messages of the halves in turn, without a look at the port.
+    #[inline]
+    fn take_some(&mut self, max: usize, see: &mut impl FnMut(Incoming<'_>)) -> usize {
+        let mut taken = 0;
+        let count = self.drive.units.len();
+        // Each call begins with another half, so that none keeps the others waiting for ever.
+        self.next = if self.next + 1 < count { self.next + 1 } else { 0 };
+        for step in 0..count {
+            let at =
+                if self.next + step < count { self.next + step } else { self.next + step - count };
+            let mut wrong = None;
+            {
+                let unit = &mut self.drive.units[at];
+                let (half, own, effects) = unit.parts();
+                while taken < max {
+                    match half.receive(own, effects) {
+                        Ok(Some(machine::Received { held, peer, content })) => {
+                            let from = if peer.0 == 0 { at } else { usize::from(peer.0) };
+                            see(Incoming { arena: own.buffer, content, from });
+                            let released = half.release(held, own, effects);
+                            debug_assert!(released.is_ok(), "it was just received");
+                            taken += 1;
+                        }
+                        Ok(None) => break,
+                        Err(violation) => {
+                            wrong = Some(violation);
+                            break;
+                        }
+                    }
+                }
+            }
+            if let Some(violation) = wrong {
+                self.drive.violated(at, None, violation);
+            }
+            if !self.drive.units[at].effects.is_empty() {
+                self.drive.post(at);
+            }
+        }
+        taken
     }
 
     /// Whether messages show in the port before they show in memory.

@@ -9,6 +9,7 @@ use crate::{Error, ErrorCode};
 use farside_base::LocalSlice;
 use farside_fabric::{Arena, Fabric};
 use farside_protocol::channel::{self as machine, Kind, Payload, Refusal, SendHalf, Sending};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,9 +30,23 @@ pub enum Sent {
 /// A message that the channel has, until its source is free again.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Ticket {
+    /// A half, or [`EVERYONE`].
     peer: usize,
     life: u64,
+    /// The half's name for it, or the number of the copies.
     sending: Sending,
+}
+
+/// Instead of a half: each has a copy of the message.
+const EVERYONE: usize = usize::MAX;
+
+/// Messages that each half has a copy of, until the source of all copies is free.
+#[derive(Default)]
+struct Copies {
+    /// The number of the oldest one here.
+    first: u64,
+    /// By age.
+    tickets: VecDeque<Vec<Ticket>>,
 }
 
 /// Memory of a channel, lent for one message.
@@ -73,6 +88,7 @@ impl Loan {
 pub struct Sender {
     drive: Drive<machine::Sender>,
     staging: Option<Staging>,
+    copies: Copies,
     /// Messages of so many bytes fit into their request with what channels put around them.
     inline_bytes_max: usize,
 }
@@ -113,7 +129,8 @@ impl Sender {
         } else {
             Some(Staging::new(drive.fabric(), drive.shape.message_bytes_max)?)
         };
-        Ok(Self { drive, staging, inline_bytes_max: inline_bytes_max as usize })
+        let inline_bytes_max = inline_bytes_max as usize;
+        Ok(Self { drive, staging, copies: Copies::default(), inline_bytes_max })
     }
 
     /// Registered memory to send from without copies.
@@ -373,16 +390,23 @@ impl Sender {
         let Some(last) = last else {
             return self.refused(Refusal::NotConnected);
         };
-        let mut ticket = None;
+        let mut tickets = Vec::new();
         for (at, unit) in self.drive.units.iter_mut().enumerate().filter(|(_, unit)| !unit.spent) {
             let life = unit.life;
             let (half, own, effects) = unit.parts();
             if let Ok(sending) = half.send(payload, own, effects) {
-                ticket = Some(Ticket { peer: at, life, sending });
+                tickets.push(Ticket { peer: at, life, sending });
             }
         }
-        debug_assert!(ticket.is_some_and(|ticket| ticket.peer == last));
-        ticket.map_or(Ok(Sent::Full), |ticket| Ok(Sent::Taken(ticket)))
+        debug_assert!(tickets.last().is_some_and(|ticket| ticket.peer == last));
+        // Most are free in the order of sending.
+        while self.copies.tickets.front().is_some_and(|oldest| self.are_done(oldest)) {
+            self.copies.tickets.pop_front();
+            self.copies.first += 1;
+        }
+        let number = self.copies.first + self.copies.tickets.len() as u64;
+        self.copies.tickets.push_back(tickets);
+        Ok(Sent::Taken(Ticket { peer: EVERYONE, life: 0, sending: Sending(number) }))
     }
 
     #[cold]
@@ -418,14 +442,24 @@ impl Sender {
 
     /// Whether the source of a message is free again. It does not say that it was received.
     pub fn is_done(&mut self, ticket: Ticket) -> bool {
-        let done = |drive: &Drive<machine::Sender>| {
-            let unit = drive.units.get(ticket.peer).filter(|unit| unit.life == ticket.life);
-            unit.is_none_or(|unit| unit.half.is_done(ticket.sending))
-        };
-        if !done(&self.drive) {
+        if !self.is_done_now(ticket) {
             self.drive.turn();
         }
-        done(&self.drive)
+        self.is_done_now(ticket)
+    }
+
+    fn is_done_now(&self, ticket: Ticket) -> bool {
+        if ticket.peer == EVERYONE {
+            let at = ticket.sending.0.checked_sub(self.copies.first);
+            let copies = at.and_then(|at| self.copies.tickets.get(at as usize));
+            return copies.is_none_or(|copies| self.are_done(copies));
+        }
+        let unit = self.drive.units.get(ticket.peer).filter(|unit| unit.life == ticket.life);
+        unit.is_none_or(|unit| unit.half.is_done(ticket.sending))
+    }
+
+    fn are_done(&self, tickets: &[Ticket]) -> bool {
+        tickets.iter().all(|ticket| self.is_done_now(*ticket))
     }
 
     /// Whether all messages have been received and released.

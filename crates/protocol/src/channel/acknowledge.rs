@@ -5,6 +5,7 @@
 //! newer one on a fabric without order, where only fabrics whose completed WRITEs are placed use
 //! words ([`Shape::fit`](super::Shape::fit)).
 
+use super::canary::{Canary, Mutant};
 use super::effects::{Effects, Name, Told};
 use super::half::{Own, OwnRegions, Peer, PeerRegions, own as reach};
 use super::shape::Acknowledge;
@@ -16,7 +17,15 @@ use farside_base::{LocalSlice, Memory, RemoteSlice};
 pub(super) const ACKNOWLEDGEMENT: Name = Name(u32::MAX);
 
 /// Receives that a sender keeps posted for acknowledgements that come as messages.
+///
+/// The sender may handle them late, so that they must suffice for all that it has not handled. Those
+/// lie within its capacity: it can send no more than that beyond the last one that it has handled.
 pub(super) const RECEIVES: u32 = 8;
+
+/// Of those, what a ring needs for acknowledgements that [`Acknowledger::must`] be told however
+/// little they tell: each follows half of the messages that the sender may have under way, so that
+/// two are whole within what it sends unheard, and a third one has begun before.
+const MUSTS: u32 = 3;
 
 /// What a sender knows of one receiver's progress.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -67,11 +76,7 @@ impl Progress {
 
     /// Looks at the word, where there is one. `head` is what was sent.
     #[inline]
-    pub(super) fn look<M: Memory>(
-        &mut self,
-        head: u64,
-        own: Own<'_, M>,
-    ) -> Result<(), Violation> {
+    pub(super) fn look<M: Memory>(&mut self, head: u64, own: Own<'_, M>) -> Result<(), Violation> {
         if self.way == Acknowledge::Word {
             self.advance(head, reach(own.bells.load_word(self.word))?)?;
         }
@@ -137,7 +142,10 @@ pub(super) struct Acknowledger {
     /// Tell at the latest when so much is not told.
     threshold: u64,
     /// Do not tell less, unless asked to in any case: where the sender's receives are limited, an
-    /// eighth of what it can have under way.
+    /// eighth of what it can have under way, or of a ring a fifth. So much may stay untold for ever
+    /// when nothing follows, and such a sender is never drained; none of it keeps a sender waiting,
+    /// since a half that is processed is told at once, and nothing of it is kept back where the
+    /// capacity is not more than the receives.
     worth: u64,
     /// Where the word is: in the sender's bells, or the tail in the receiver's own.
     word: u64,
@@ -149,6 +157,7 @@ pub(super) struct Acknowledger {
     flying: bool,
     /// Another one is to follow it at once.
     due: bool,
+    canary: Canary,
 }
 
 impl Acknowledger {
@@ -161,13 +170,19 @@ impl Acknowledger {
         capacity: u64,
     ) -> Self {
         let threshold = if capacity < 2 { 1 } else { capacity / 2 };
+        // Only rings count in other units than messages.
+        let receives = if unit > 1 { RECEIVES - MUSTS } else { RECEIVES };
         let worth = match way {
-            Acknowledge::Message if capacity > 0 => capacity.div_ceil(RECEIVES as u64),
-            Acknowledge::Message => 1,
-            Acknowledge::Word | Acknowledge::ReadTail => 1,
+            Acknowledge::Message if capacity > 0 => capacity.div_ceil(receives as u64),
+            Acknowledge::Message | Acknowledge::Word | Acknowledge::ReadTail => 1,
         };
-        let (done, told, flying, due) = (0, 0, false, false);
-        Self { way, peer, unit, threshold, worth, word, done, told, flying, due }
+        let (done, told, flying, due, canary) = (0, 0, false, false, Canary::NONE);
+        Self { way, peer, unit, threshold, worth, word, done, told, flying, due, canary }
+    }
+
+    #[cfg(canary)]
+    pub(super) const fn set_canary(&mut self, canary: Canary) {
+        self.canary = canary;
     }
 
     /// How much the sender can know to be processed.
@@ -214,9 +229,10 @@ impl Acknowledger {
         }
     }
 
-    /// Tells what has not been told, if it is worth it.
+    /// Tells what has not been told, if it is worth it: at once, or when what is under way has ended.
     pub(super) fn now(&mut self, to: Option<&PeerRegions>, effects: &mut Effects) {
         if self.way != Acknowledge::ReadTail && self.done - self.told >= self.worth {
+            self.due = self.flying && !self.canary.is(Mutant::AcknowledgementForgotten);
             self.tell(to, effects);
         }
     }
@@ -248,5 +264,170 @@ impl Acknowledger {
         if due || self.done - self.told >= self.threshold {
             self.tell(to, effects);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use super::super::plain::{Chance, Plain};
+    use super::*;
+    use farside_base::RemoteRegionId;
+    use std::collections::VecDeque;
+
+    /// A sender that handles acknowledgements when it likes, and its receiver.
+    struct Pair {
+        capacity: u64,
+        unit: u64,
+        /// Messages that a ring lets be under way.
+        messages_max: u64,
+        head: u64,
+        /// Ends of the messages that are not processed.
+        ends: VecDeque<u64>,
+        /// Ends of those that are not known to be processed.
+        open: VecDeque<u64>,
+        tail: u64,
+        released: u64,
+        acknowledger: Acknowledger,
+        flying: bool,
+        unhandled: VecDeque<u64>,
+    }
+
+    impl Pair {
+        fn new(unit: u64, capacity: u64, messages_max: u64) -> Self {
+            let way = Acknowledge::Message;
+            Self {
+                capacity,
+                unit,
+                messages_max,
+                head: 0,
+                ends: VecDeque::new(),
+                open: VecDeque::new(),
+                tail: 0,
+                released: 0,
+                acknowledger: Acknowledger::new(way, Peer::ONLY, unit, 0, capacity),
+                flying: false,
+                unhandled: VecDeque::new(),
+            }
+        }
+
+        fn call(&mut self, then: impl FnOnce(&mut Acknowledger, &PeerRegions, &mut Effects)) {
+            let mut effects = Effects::default();
+            let id = RemoteRegionId(0);
+            let to = PeerRegions { buffer: id, bells: id, number: Peer::ONLY };
+            then(&mut self.acknowledger, &to, &mut effects);
+            if !effects.requests().is_empty() {
+                assert!(!self.flying && effects.requests().len() == 1, "one at a time");
+                self.flying = true;
+                self.unhandled.push_back(self.acknowledger.told());
+            }
+        }
+
+        fn send(&mut self, units: u64) -> bool {
+            let end = self.head + units * self.unit;
+            while self.open.front().is_some_and(|end| *end <= self.tail) {
+                self.open.pop_front();
+            }
+            let limited = self.unit > 1 && self.open.len() as u64 >= self.messages_max;
+            if end > self.tail + self.capacity || limited {
+                return false;
+            }
+            self.head = end;
+            self.ends.push_back(end);
+            self.open.push_back(end);
+            true
+        }
+
+        fn process(&mut self) {
+            let Some(end) = self.ends.pop_front() else { return };
+            let memory = Plain::new(8);
+            self.call(|one, to, effects| {
+                let own = Own { buffer: &memory, bells: &memory };
+                one.processed(end, Some(to), own, effects);
+            });
+            self.released += 1;
+            if self.unit > 1 && self.released >= self.messages_max.div_ceil(2) {
+                self.released = 0;
+                self.call(|one, to, effects| one.must(Some(to), effects));
+            }
+        }
+
+        fn acknowledge(&mut self) {
+            self.call(|one, to, effects| one.now(Some(to), effects));
+        }
+
+        fn complete(&mut self) {
+            if core::mem::take(&mut self.flying) {
+                self.call(|one, to, effects| one.completed(Some(to), effects));
+            }
+        }
+
+        fn handle(&mut self) {
+            // The last one may not have arrived.
+            if self.unhandled.len() > usize::from(self.flying) {
+                self.tail = self.unhandled.pop_front().unwrap_or(self.tail);
+            }
+        }
+    }
+
+    #[test]
+    fn receives_suffice_however_late_the_sender_handles_them() {
+        for (unit, units, messages_max) in
+            [(1, 1, 0), (1, 7, 0), (1, 8, 0), (1, 64, 0), (8, 8, 2), (8, 64, 5), (8, 128, 64)]
+        {
+            let mut chance = Chance::new(unit * 1000 + units);
+            let mut pair = Pair::new(unit, unit * units, messages_max);
+            let mut most = 0;
+            for _ in 0..200_000 {
+                match chance.below(16) {
+                    0..6 => {
+                        let longest = if unit == 1 { 1 } else { units / 2 };
+                        let short = 1 + chance.below(2) as u64;
+                        let long = 1 + chance.below(longest as usize) as u64;
+                        pair.send(if chance.below(4) == 0 { long } else { short }.min(longest));
+                    }
+                    6..10 => pair.process(),
+                    10..12 => pair.acknowledge(),
+                    12..15 => pair.complete(),
+                    _ => pair.handle(),
+                }
+                most = most.max(pair.unhandled.len());
+            }
+            assert!(most <= RECEIVES as usize, "{unit} {units} {messages_max}: {most}");
+        }
+    }
+
+    #[test]
+    fn a_sender_that_waits_gets_room_unasked() {
+        for (unit, units, messages_max) in [(1, 1, 0), (1, 7, 0), (1, 64, 0), (8, 64, 5)] {
+            let mut pair = Pair::new(unit, unit * units, messages_max);
+            for turn in 0..1000 {
+                let length = if unit == 1 { 1 } else { 1 + turn % (units / 2) };
+                while !pair.send(length) {
+                    let before = (pair.ends.len(), pair.unhandled.len(), pair.flying);
+                    pair.process();
+                    pair.complete();
+                    pair.handle();
+                    let after = (pair.ends.len(), pair.unhandled.len(), pair.flying);
+                    assert_ne!(before, after, "it waits for ever: {unit} {units} {turn}");
+                }
+            }
+        }
+    }
+
+    /// Up to as many messages as there are receives, everything is told in the end.
+    #[test]
+    fn what_is_asked_for_while_another_is_under_way_follows_it() {
+        let mut pair = Pair::new(1, 8, 0);
+        assert!((0..3).all(|_| pair.send(1)));
+        pair.process();
+        pair.acknowledge();
+        pair.process();
+        pair.process();
+        pair.acknowledge();
+        assert_eq!((pair.acknowledger.told(), pair.unhandled.len()), (1, 1));
+        pair.complete();
+        assert_eq!((pair.acknowledger.told(), pair.unhandled.len()), (3, 2));
     }
 }

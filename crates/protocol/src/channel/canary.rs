@@ -36,6 +36,16 @@ pub enum Mutant {
     AnswersWhileFetching,
     /// What a living sender has reserved is passed together with what a dead one left.
     RepairSkipsLiving,
+    /// The head of a ring is told where the receiver keeps its tail.
+    HeadUponTail,
+    /// A receiver whose ring is full of held messages takes the oldest for the next one.
+    HeldTakenForNew,
+    /// A notice that was acknowledged counts no more though it has not arrived.
+    LateNoticeForgotten,
+    /// What is to be acknowledged while another acknowledgement is under way stays untold.
+    AcknowledgementForgotten,
+    /// A sender of mailboxes READs the tail only when it needs room.
+    TailNotAsked,
 }
 
 /// Which defect it has: none, unless built with `--cfg canary` and told so.
@@ -46,6 +56,12 @@ pub(super) struct Canary {
 }
 
 impl Canary {
+    /// No defect.
+    pub(super) const NONE: Self = Self {
+        #[cfg(canary)]
+        mutant: None,
+    };
+
     #[cfg(canary)]
     pub(super) const fn new(mutant: Mutant) -> Self {
         Self { mutant: Some(mutant) }

@@ -73,12 +73,17 @@ pub struct Effects {
     slices: Vec<LocalSlice>,
     bytes: Vec<u8>,
     postings: Vec<Posting>,
+    /// Most bytes of one request made of several.
+    joined_bytes_max: u32,
 }
 
 impl Effects {
-    /// Nothing, with room for a batch.
-    pub fn new() -> Self {
+    /// Nothing, with room for a batch. WRITEs without immediate of inline bytes that lie one behind
+    /// the other become one WRITE of up to `inline_bytes_max` bytes: its bytes land in the order in
+    /// which those of the WRITEs would.
+    pub fn new(inline_bytes_max: u32) -> Self {
         Self {
+            joined_bytes_max: inline_bytes_max,
             requests: Vec::with_capacity(256),
             slices: Vec::with_capacity(512),
             bytes: Vec::with_capacity(8192),
@@ -195,8 +200,43 @@ impl Effects {
         to: RemoteSlice,
         immediate: Option<u32>,
     ) {
+        if immediate.is_none() && told == Told::No && self.join(peer, parts, to) {
+            return;
+        }
         let source = self.inline(parts);
         self.push(peer, name, told, Action::Write { source, to, immediate });
+    }
+
+    /// Adds to the last request a WRITE that goes on where that one ends.
+    #[inline]
+    fn join(&mut self, peer: Peer, parts: &[&[u8]], to: RemoteSlice) -> bool {
+        let here = self.bytes.len() as u32;
+        let Some(last) = self.requests.last_mut() else {
+            return false;
+        };
+        let Action::Write {
+            source: Bytes::Inline { start, end },
+            to: RemoteSlice { region, offset },
+            immediate: None,
+        } = &mut last.action
+        else {
+            return false;
+        };
+        let joined = *end - *start;
+        let more: usize = parts.iter().map(|part| part.len()).sum();
+        let fits = *end == here
+            && last.peer == peer
+            && !last.signalled
+            && *region == to.region
+            && *offset + u64::from(joined) == to.offset
+            && more as u64 + u64::from(joined) <= u64::from(self.joined_bytes_max);
+        if fits {
+            *end = here + more as u32;
+            for part in parts {
+                self.bytes.extend_from_slice(part);
+            }
+        }
+        fits
     }
 
     /// WRITE of slices of local regions.

@@ -39,7 +39,7 @@ impl<H> Side<H> {
     fn new(half: H, plan: Plan) -> Self {
         Self {
             half,
-            effects: Effects::new(),
+            effects: Effects::new(0),
             buffer: Plain::new(plan.buffer_bytes),
             bells: Plain::new(plan.bells_bytes),
             user: Plain::new(256),

@@ -6,12 +6,12 @@ use super::half::{
     Received, Refusal, SendHalf, Sending,
 };
 use super::kind::Kind;
-use super::{read_ring, read_slot};
 use super::ring;
 use super::send_receive;
 use super::shape::{Plan, Shape};
 use super::shared_ring;
 use super::write_slot;
+use super::{read_ring, read_slot};
 use crate::wire::Violation;
 use farside_base::{LocalSlice, Memory};
 

@@ -197,7 +197,7 @@ impl Side {
                 Plain::mapped(plan.bells_bytes, 1, remembered),
                 Plain::new(4096),
             ],
-            effects: Effects::new(),
+            effects: Effects::new(0),
             receives: Vec::new(),
             wire: VecDeque::new(),
             posted: [0; 3],

@@ -18,6 +18,9 @@ struct Record {
 pub(super) struct Releases {
     /// Everything before is released.
     tail: u64,
+    /// The end of a held record that begins at the tail, when there is no other one: who releases
+    /// each message before the next needs no list.
+    only: Option<u64>,
     /// By rising start, none before the tail.
     records: VecDeque<Record>,
 }
@@ -29,9 +32,43 @@ impl Releases {
         self.tail
     }
 
+    /// Records that the tail has not passed.
+    #[inline]
+    pub(super) fn count(&self) -> usize {
+        self.records.len() + usize::from(self.only.is_some())
+    }
+
     /// Hands a record out; false when it overlaps another one or lies before the tail.
     #[inline]
     pub(super) fn hold(&mut self, start: u64, end: u64) -> bool {
+        if start == self.tail && end > start && self.records.is_empty() && self.only.is_none() {
+            self.only = Some(end);
+            return true;
+        }
+        self.hold_beside(start, end)
+    }
+
+    fn hold_beside(&mut self, start: u64, end: u64) -> bool {
+        if let Some(end) = self.only.take() {
+            self.records.push_back(Record { start: self.tail, end, held: true });
+        }
+        let held = self.insert(start, end);
+        self.fold();
+        held
+    }
+
+    /// A record that is alone and at the tail is kept apart from the list, always.
+    fn fold(&mut self) {
+        if self.records.len() == 1
+            && let Some(Record { start, end, held: true }) = self.records.front().copied()
+            && start == self.tail
+        {
+            self.records.pop_front();
+            self.only = Some(end);
+        }
+    }
+
+    fn insert(&mut self, start: u64, end: u64) -> bool {
         let record = Record { start, end, held: true };
         // Nearly always the last one.
         let mut at = self.records.len();
@@ -58,6 +95,18 @@ impl Releases {
     /// `NoSuch` when it is not held (any more).
     #[inline]
     pub(super) fn release(&mut self, held: Held) -> Result<(u64, u64), Refusal> {
+        match self.only {
+            Some(end) if held.0 == self.tail => {
+                self.only = None;
+                self.tail = end;
+                Ok((held.0, end))
+            }
+            Some(_) => Err(Refusal::NoSuch("held message")),
+            None => self.release_listed(held),
+        }
+    }
+
+    fn release_listed(&mut self, held: Held) -> Result<(u64, u64), Refusal> {
         let at = match self.records.front() {
             Some(front) if front.start == held.0 => 0,
             _ => self
@@ -77,12 +126,13 @@ impl Releases {
             self.tail = front.end;
             self.records.pop_front();
         }
+        self.fold();
         Ok(extent)
     }
 
     /// The first position that no record covers, and where the next record behind it begins.
     pub(super) fn gap(&self) -> (u64, Option<u64>) {
-        let mut gap = self.tail;
+        let mut gap = self.only.unwrap_or(self.tail);
         for record in &self.records {
             if record.start != gap {
                 return (gap, Some(record.start));

@@ -154,7 +154,11 @@ impl Shape {
                 (false, false, true) => Acknowledge::Message,
                 (false, false, false) => Acknowledge::ReadTail,
             },
-            signal: if words && (prefers_words || !messages) { Signal::Word } else { Signal::Message },
+            signal: if words && (prefers_words || !messages) {
+                Signal::Word
+            } else {
+                Signal::Message
+            },
             device_bells: false,
         }
     }
@@ -224,8 +228,33 @@ impl Shape {
 
     /// Reads the wire form; `None` when it is none. It may still be a bad shape.
     pub fn decode(bytes: &[u8; Self::ENCODED]) -> Option<Self> {
-        let [m0, m1, m2, m3, s0, s1, s2, s3, ring @ .., p0, p1, p2, p3, n0, n1, mirrored, back, signal, device, z0, z1, z2, z3, z4, z5] =
-            *bytes;
+        let [
+            m0,
+            m1,
+            m2,
+            m3,
+            s0,
+            s1,
+            s2,
+            s3,
+            ring @ ..,
+            p0,
+            p1,
+            p2,
+            p3,
+            n0,
+            n1,
+            mirrored,
+            back,
+            signal,
+            device,
+            z0,
+            z1,
+            z2,
+            z3,
+            z4,
+            z5,
+        ] = *bytes;
         if [z0, z1, z2, z3, z4, z5] != [0; 6] || mirrored > 1 || device > 1 {
             return None;
         }

@@ -153,10 +153,18 @@ const fn sequence(position: u64) -> u64 {
     position / WORD % ((1 << 40) - 1) + 1
 }
 
-/// Notices that a reader has not acknowledged by what it processed: it has so many receives for
-/// them, or words.
+/// Notices that have not arrived, or that a reader has not acknowledged by what it processed. It has
+/// so many words for them.
 const fn notices_max(shape: &Shape) -> u32 {
     if shape.slots < 16 { shape.slots } else { 16 }
+}
+
+/// Receives for notices. Where messages overtake each other, one that has arrived may wait to be
+/// handled while what it tells was heard from another one and acknowledged. Those that are sent
+/// because of that arrive, and are handled, behind it: so at most as many as were open beside it
+/// wait in that way, and as many again are on their way.
+const fn receives_max(shape: &Shape) -> u32 {
+    2 * notices_max(shape)
 }
 
 /// What the sender needs.
@@ -180,5 +188,5 @@ pub const fn plan_receiver(kind: Kind, shape: &Shape) -> Plan {
     let bytes = SIGNALS - readers::READER_WORDS + if words { notices as u64 * WORD } else { 0 };
     readers::plan_reader(shape, bytes, words)
         .with_ring(shape, guard(form, shape), Access::NONE)
-        .with_receives(if words { 0 } else { notices })
+        .with_receives(if words || notices == 0 { 0 } else { receives_max(shape) })
 }

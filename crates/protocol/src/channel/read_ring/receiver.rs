@@ -13,7 +13,7 @@ use super::super::readers::sender_words;
 use super::super::shape::{Shape, Signal};
 use super::super::stand::{START, Stand};
 use super::fetch::{FLYING, Flying};
-use super::{COPY, Form, Place, WORD, notices_max};
+use super::{COPY, Form, Place, WORD, notices_max, receives_max};
 use crate::wire::Violation;
 use alloc::vec::Vec;
 use farside_base::{LocalSlice, Memory, RemoteSlice};
@@ -77,6 +77,7 @@ pub struct Receiver {
     pub(super) notices: u64,
     notices_since: u32,
     pub(super) notices_max: u32,
+    receives: u32,
     /// The newest head that came before the start was known.
     early: Option<u32>,
     pub(super) canary: Canary,
@@ -105,6 +106,7 @@ impl Receiver {
             notices: 0,
             notices_since: 0,
             notices_max: notices_max(shape),
+            receives: receives_max(shape),
             early: None,
             canary: Canary::default(),
         }
@@ -238,7 +240,7 @@ impl ReceiveHalf for Receiver {
     ) -> Result<(), Violation> {
         self.stand.connected(regions, effects);
         if self.form == Form::Notify && self.signal == Signal::Message {
-            for _ in 0..self.notices_max {
+            for _ in 0..self.receives {
                 self.post(effects);
             }
         }

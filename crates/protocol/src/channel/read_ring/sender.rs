@@ -17,8 +17,15 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use farside_base::{LocalSlice, Memory, RemoteSlice};
 
-/// The name of every notice.
-const NOTICE: Name = Name(0);
+/// A notice that its reader is not known to be done with.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Notice {
+    /// Which one, of all to this reader.
+    number: u64,
+    head: u64,
+    /// It has taken its receive, or needs none.
+    arrived: bool,
+}
 
 /// What one reader was told.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
@@ -27,8 +34,9 @@ struct Notices {
     told: u64,
     /// How often.
     count: u64,
-    /// The heads of those that it has not acknowledged.
-    open: VecDeque<u64>,
+    /// Those that it has not acknowledged, or that have not arrived: where they may overtake each
+    /// other, one can be late when all that it tells has been processed.
+    open: VecDeque<Notice>,
 }
 
 /// The sender half of a read ring channel.
@@ -161,7 +169,8 @@ impl Sender {
         for (peer, to) in self.readers.living() {
             let Some(notices) = self.notices.get_mut(usize::from(peer.0)) else { break };
             let tail = self.readers.tail_of(peer).unwrap_or(0);
-            while notices.open.front().is_some_and(|told| *told <= tail) {
+            let over = |notice: &Notice| notice.arrived && notice.head <= tail;
+            while notices.open.front().is_some_and(over) {
                 notices.open.pop_front();
             }
             if notices.told >= head {
@@ -171,21 +180,26 @@ impl Sender {
                 waits = true;
                 continue;
             }
+            let number = notices.count;
+            let slot = number % u64::from(self.notices_max);
+            let name = Name(slot as u32);
             match self.signal {
                 Signal::Message => {
                     let notice = (head / WORD) as u32;
-                    effects.send_inline(peer, NOTICE, Told::No, &[], Some(notice));
+                    effects.send_inline(peer, name, Told::Yes, &[], Some(notice));
                 }
                 Signal::Word => {
                     let word = head.to_le_bytes();
-                    let slot = notices.count % u64::from(self.notices_max);
                     let at = RemoteSlice { region: to.bells, offset: SIGNALS + slot * WORD };
-                    effects.write_inline(peer, NOTICE, Told::No, &[&word], at, None);
+                    effects.write_inline(peer, name, Told::No, &[&word], at, None);
                 }
             }
             notices.told = head;
             notices.count += 1;
-            notices.open.push_back(head);
+            // Words are seen in the order of their places: whoever acknowledges one has seen it.
+            let arrived =
+                self.signal == Signal::Word || self.canary.is(Mutant::LateNoticeForgotten);
+            notices.open.push_back(Notice { number, head, arrived });
         }
         waits
     }
@@ -304,8 +318,15 @@ impl SendHalf for Sender {
     ) -> Result<(), Violation> {
         if completed.name == ACKNOWLEDGEMENT {
             self.readers.fetched(completed.peer, self.head, own)?;
-            self.notify(effects);
+        } else if let Some(notices) = self.notices.get_mut(usize::from(completed.peer.0)) {
+            // At most so many are open that their numbers tell them apart.
+            let all = u64::from(self.notices_max);
+            let mine = |notice: &&mut Notice| notice.number % all == u64::from(completed.name.0);
+            if let Some(notice) = notices.open.iter_mut().find(mine) {
+                notice.arrived = true;
+            }
         }
+        self.notify(effects);
         Ok(())
     }
 

@@ -149,4 +149,3 @@ pub const fn plan_receiver(kind: Kind, shape: &Shape) -> Plan {
         Acknowledge::Word | Acknowledge::Message => plan,
     }
 }
-

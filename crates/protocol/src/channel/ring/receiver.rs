@@ -39,9 +39,9 @@ pub struct Receiver {
     /// Position and bytes of messages that have arrived and were not asked for yet (immediate).
     arrived: VecDeque<(u64, u32)>,
     receives: u32,
-    /// Messages released since the sender was last made to hear of it: their receives bound what it
-    /// may have under way (immediate).
-    released: u32,
+    /// Messages that the tail has passed since the sender was last made to hear of it: their receives
+    /// bound what it may have under way (immediate).
+    passed: u32,
     acknowledger: Acknowledger,
     canary: Canary,
 }
@@ -64,7 +64,7 @@ impl Receiver {
             releases: Releases::default(),
             arrived: VecDeque::with_capacity(receives as usize),
             receives,
-            released: 0,
+            passed: 0,
             acknowledger: Acknowledger::new(back, Peer::ONLY, WORD, PROGRESS, capacity),
             canary: Canary::default(),
         }
@@ -74,6 +74,7 @@ impl Receiver {
     #[cfg(canary)]
     pub fn with_mutant(mut self, mutant: Mutant) -> Self {
         self.canary = Canary::new(mutant);
+        self.acknowledger.set_canary(self.canary);
         self
     }
 
@@ -106,7 +107,8 @@ impl Receiver {
                 Ok(Some((self.next, bell - u64::from(bytes), bytes)))
             }
             Bell::InlinedZeroing => {
-                if self.next - self.releases.tail() >= self.ring_bytes {
+                let full = self.next - self.releases.tail() >= self.ring_bytes;
+                if full && !self.canary.is(Mutant::HeldTakenForNew) {
                     return Ok(None); // what lies there is the oldest message that is held
                 }
                 let first = self.place.up(self.next);
@@ -134,7 +136,8 @@ impl Receiver {
         own: Own<'_, M>,
     ) -> Result<Option<(u64, u64, u32)>, Violation> {
         if self.head == self.next {
-            let head = reach(own.bells.load_word(HEAD))?;
+            let upon_tail = self.canary.is(Mutant::HeadUponTail);
+            let head = reach(own.bells.load_word(if upon_tail { 0 } else { HEAD }))?;
             // A bell behind what was seen cannot come from a sender whose WRITEs are in order.
             let ahead = head.wrapping_sub(self.releases.tail());
             if head < self.head || ahead > self.ring_bytes || !head.is_multiple_of(WORD) {
@@ -204,6 +207,7 @@ impl ReceiveHalf for Receiver {
         own: Own<'_, M>,
         effects: &mut Effects,
     ) -> Result<(), Refusal> {
+        let before = self.releases.count();
         let (start, end) = self.releases.release(held)?;
         if self.bell == Bell::InlinedZeroing && !self.canary.is(Mutant::NotZeroed) {
             let cleared = own.buffer.clear(self.place.up(start), end - start);
@@ -213,9 +217,10 @@ impl ReceiveHalf for Receiver {
         if tail > self.acknowledger.done() {
             self.acknowledger.processed(tail, self.peer.as_ref(), own, effects);
         }
-        self.released += 1;
-        if self.receives > 0 && self.released >= self.receives.div_ceil(2) {
-            self.released = 0;
+        // Those behind one that is held are told of with it: until then the sender cannot know.
+        self.passed += (before - self.releases.count()) as u32;
+        if self.receives > 0 && self.passed >= self.receives.div_ceil(2) {
+            self.passed = 0;
             self.acknowledger.must(self.peer.as_ref(), effects);
         }
         Ok(())

@@ -116,11 +116,10 @@ impl Sender {
     ) -> Result<(), Violation> {
         let length = u64::from(bytes) + 1;
         let padding = u64::from(bytes).next_multiple_of(8) - u64::from(bytes);
-        let record = self.bell.record(bytes);
         let at = |offset| RemoteSlice { region: to.buffer, offset };
         let name = Name(self.window.next_place());
         let word = length.to_le_bytes();
-        let zeroes = [0; 2 * WORD as usize];
+        let zeroes = [0; WORD as usize];
         let pad = zeroes.get(..padding as usize).unwrap_or_default();
         let immediate = match self.bell {
             Bell::Immediate => Some((self.head / WORD) as u32),
@@ -135,7 +134,9 @@ impl Sender {
                 effects.write_gather(Peer::ONLY, name, Told::Yes, &[message], up, immediate);
             }
             (Bell::Detached, Payload::Bytes(message)) => {
-                effects.write_inline(Peer::ONLY, name, Told::No, &[&word, message], up, None);
+                // Padded, so that the next record joins it.
+                let parts = [&word, message, pad];
+                effects.write_inline(Peer::ONLY, name, Told::No, &parts, up, None);
             }
             (Bell::Detached, Payload::Gather(message)) => {
                 let word = [self.staged(self.stage(length, own)?, WORD)];
@@ -152,27 +153,46 @@ impl Sender {
                 let parts = [&word, message, &one[..]];
                 effects.write_gather(Peer::ONLY, name, Told::Yes, &parts, up, None);
             }
-            (Bell::Inlined, _) => {
-                let bell = self.place.down(self.head);
-                if !self.mirrored && self.place.passes_end(self.head, record) {
-                    // The zero that this WRITE carries goes into the guard.
-                    let next = at(self.place.down(self.head + record));
-                    effects.write_inline(Peer::ONLY, BELL, Told::No, &[&[0; 8]], next, None);
-                }
-                let down = at(bell - record);
-                let unset = if self.canary.is(Mutant::NextBellNotUnset) { &[1; 8] } else { &[0; 8] };
-                match payload {
-                    Payload::Bytes(message) => {
-                        let parts = [unset, pad, message, &word[..]];
-                        effects.write_inline(Peer::ONLY, name, Told::No, &parts, down, None);
-                    }
-                    Payload::Gather(message) => {
-                        let zeroes = [self.staged(ZEROES, WORD + padding)];
-                        let word = [self.staged(self.stage(length, own)?, WORD)];
-                        let parts = [&zeroes, message, &word[..]];
-                        effects.write_gather(Peer::ONLY, name, Told::Yes, &parts, down, None);
-                    }
-                }
+            (Bell::Inlined, _) => return self.emit_downwards(payload, bytes, to, own, effects),
+        }
+        Ok(())
+    }
+
+    /// A message of the ring that grows downwards: its own zero first, its length last.
+    fn emit_downwards<M: Memory>(
+        &mut self,
+        payload: Payload<'_>,
+        bytes: u32,
+        to: PeerRegions,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        let length = u64::from(bytes) + 1;
+        let padding = u64::from(bytes).next_multiple_of(8) - u64::from(bytes);
+        let record = self.bell.record(bytes);
+        let at = |offset| RemoteSlice { region: to.buffer, offset };
+        let name = Name(self.window.next_place());
+        let bell = self.place.down(self.head);
+        if !self.mirrored && self.place.passes_end(self.head, record) {
+            // The zero that this WRITE carries goes into the guard.
+            let next = at(self.place.down(self.head + record));
+            effects.write_inline(Peer::ONLY, BELL, Told::No, &[&[0; 8]], next, None);
+        }
+        let down = at(bell - record);
+        match payload {
+            Payload::Bytes(message) => {
+                let unset = if self.canary.is(Mutant::NextBellNotUnset) { [1; 8] } else { [0; 8] };
+                let pad = [0; WORD as usize];
+                let pad = pad.get(..padding as usize).unwrap_or_default();
+                let word = length.to_le_bytes();
+                let parts = [&unset, pad, message, &word];
+                effects.write_inline(Peer::ONLY, name, Told::No, &parts, down, None);
+            }
+            Payload::Gather(message) => {
+                let zeroes = [self.staged(ZEROES, WORD + padding)];
+                let word = [self.staged(self.stage(length, own)?, WORD)];
+                let parts = [&zeroes, message, &word[..]];
+                effects.write_gather(Peer::ONLY, name, Told::Yes, &parts, down, None);
             }
         }
         Ok(())
@@ -255,17 +275,14 @@ impl SendHalf for Sender {
         }
         if let Some(to) = self.peer.filter(|_| !self.lost) {
             self.told = self.head;
-            let place = RemoteSlice { region: to.bells, offset: HEAD };
+            let offset = if self.canary.is(Mutant::HeadUponTail) { 0 } else { HEAD };
+            let place = RemoteSlice { region: to.bells, offset };
             let head = self.head.to_le_bytes();
             effects.write_inline(Peer::ONLY, BELL, Told::No, &[&head], place, None);
         }
     }
 
-    fn advance<M: Memory>(
-        &mut self,
-        own: Own<'_, M>,
-        _: &mut Effects,
-    ) -> Result<(), Violation> {
+    fn advance<M: Memory>(&mut self, own: Own<'_, M>, _: &mut Effects) -> Result<(), Violation> {
         self.progress.look(self.head, own)?;
         self.forget_receives();
         Ok(())

@@ -103,6 +103,7 @@ impl MailboxReceiver {
     #[cfg(canary)]
     pub fn with_mutant(mut self, mutant: Mutant) -> Self {
         self.canary = Canary::new(mutant);
+        self.acknowledger.set_canary(self.canary);
         self
     }
 

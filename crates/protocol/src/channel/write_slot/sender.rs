@@ -375,6 +375,13 @@ impl SendHalf for MailboxSender {
         self.progress.arrived(self.head, arrival.immediate, &self.regions, effects)
     }
 
+    fn ask_progress(&mut self, effects: &mut Effects) {
+        let asks = !self.lost && !self.canary.is(Mutant::TailNotAsked);
+        if let Some(to) = self.peer.filter(|_| asks) {
+            self.progress.fetch(&to, &self.regions, effects);
+        }
+    }
+
     fn is_done(&self, sending: Sending) -> bool {
         self.window.is_done(sending)
     }

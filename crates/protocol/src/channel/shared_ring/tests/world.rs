@@ -106,7 +106,7 @@ impl Side {
         let user = Plain::new(1 << 14, 1);
         let buffer = Plain::new(plan.buffer_bytes, plan.buffer_kind.turns());
         let regions = [buffer, Plain::new(plan.bells_bytes, 1), user];
-        Self { regions, effects: Effects::new(), receives: 0, wire: VecDeque::new() }
+        Self { regions, effects: Effects::new(0), receives: 0, wire: VecDeque::new() }
     }
 
     pub(super) fn with<T>(&mut self, call: impl FnOnce(Own<'_, Plain>, &mut Effects) -> T) -> T {

@@ -1,0 +1,76 @@
+//! Every half of every channel against a peer that writes whatever it likes wherever it may, sends
+//! whatever it likes, and answers every READ with whatever it likes: no panic, no access outside of
+//! the half's own memory, no message outside of the buffer or longer than the longest, and no memory
+//! that grows with what the peer does.
+//!
+//! A failure prints the kind and the seed of the life that it happened in.
+#![allow(clippy::print_stderr, reason = "the line that repeats a failure")]
+
+mod hostile;
+
+use farside_protocol::channel::{Kind, Sender};
+use farside_protocol::channel::Receiver;
+use hostile::{Life, Role};
+
+/// Steps of a half's life, and lives, of each kind and half.
+const STEPS: u64 = 500;
+const LIVES: u64 = 440;
+
+struct Line(Kind, Role, u64);
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{} {:?} life {}", self.0, self.1, self.2);
+        }
+    }
+}
+
+/// Steps that were taken, and how many lives ended by a violation.
+fn run(kind: Kind, role: Role, lives: std::ops::Range<u64>) -> (u64, u64) {
+    let (mut steps, mut violations) = (0, 0);
+    for seed in lives {
+        let line = Line(kind, role, seed);
+        let life = match role {
+            Role::Sender => Life::<Sender>::new(kind, seed).live(STEPS),
+            Role::Receiver => Life::<Receiver>::new(kind, seed).live(STEPS),
+        };
+        steps += life.steps;
+        violations += life.violations;
+        drop(line);
+    }
+    (steps, violations)
+}
+
+fn family(kinds: impl IntoIterator<Item = Kind>) {
+    for kind in kinds {
+        for role in [Role::Sender, Role::Receiver] {
+            let (steps, _) = run(kind, role, 0..LIVES);
+            assert!(steps >= 200_000, "{kind} {role:?}: {steps}");
+        }
+    }
+}
+
+#[test]
+fn send_receive_and_write_slot_bear_everything() {
+    family(Kind::ALL.into_iter().take(7));
+}
+
+#[test]
+fn rings_bear_everything() {
+    family(Kind::ALL.into_iter().skip(7).take(6));
+}
+
+#[test]
+fn reads_bear_everything() {
+    family(Kind::ALL.into_iter().skip(13));
+}
+
+#[test]
+fn some_of_it_is_found_out() {
+    for kind in Kind::ALL {
+        let sender = run(kind, Role::Sender, 0..40).1;
+        let receiver = run(kind, Role::Receiver, 0..40).1;
+        assert!(sender + receiver > 0, "{kind}: nothing it did was a violation");
+    }
+}

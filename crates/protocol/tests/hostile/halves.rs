@@ -1,0 +1,201 @@
+//! What the program does with either half, whatever its peers do.
+
+use super::Life;
+use super::memory::Strict;
+use farside_protocol::channel::{
+    Arrival, Completed, Effects, Kind, Own, OwnRegions, Payload, Peer, PeerRegions, Plan,
+    ReceiveHalf, Receiver, SendHalf, Sender, Sending, Shape,
+};
+use farside_protocol::wire::Violation;
+use std::fmt::Debug;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Role {
+    Sender,
+    Receiver,
+}
+
+/// Either half.
+pub(crate) trait Half: Sized + Debug {
+    const ROLE: Role;
+    fn plan(kind: Kind, shape: &Shape) -> Plan;
+    fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self;
+    fn shares(kind: Kind) -> bool;
+    fn accused(&self) -> Option<Peer>;
+    fn connected(
+        &mut self,
+        peer: Peer,
+        regions: PeerRegions,
+        own: Own<'_, Strict>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation>;
+    fn lost(&mut self, peer: Peer);
+    fn arrived(
+        &mut self,
+        arrival: Arrival,
+        own: Own<'_, Strict>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation>;
+    fn completed(
+        &mut self,
+        completed: Completed,
+        own: Own<'_, Strict>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation>;
+    /// Something that the program asks for.
+    fn act(life: &mut Life<Self>) -> Result<(), Violation>;
+}
+
+macro_rules! half {
+    ($half:ident, $face:ident, $shares:ident, $accused:expr, $act:expr) => {
+        impl Half for $half {
+            const ROLE: Role = Role::$half;
+
+            fn plan(kind: Kind, shape: &Shape) -> Plan {
+                Self::plan(kind, shape)
+            }
+
+            fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
+                Self::new(kind, shape, regions)
+            }
+
+            fn shares(kind: Kind) -> bool {
+                kind.$shares()
+            }
+
+            fn accused(&self) -> Option<Peer> {
+                let accused: fn(&Self) -> Option<Peer> = $accused;
+                accused(self)
+            }
+
+            fn connected(
+                &mut self,
+                peer: Peer,
+                regions: PeerRegions,
+                own: Own<'_, Strict>,
+                effects: &mut Effects,
+            ) -> Result<(), Violation> {
+                $face::connected(self, peer, regions, own, effects)
+            }
+
+            fn lost(&mut self, peer: Peer) {
+                $face::lost(self, peer);
+            }
+
+            fn arrived(
+                &mut self,
+                arrival: Arrival,
+                own: Own<'_, Strict>,
+                effects: &mut Effects,
+            ) -> Result<(), Violation> {
+                $face::arrived(self, arrival, own, effects)
+            }
+
+            fn completed(
+                &mut self,
+                completed: Completed,
+                own: Own<'_, Strict>,
+                effects: &mut Effects,
+            ) -> Result<(), Violation> {
+                $face::completed(self, completed, own, effects)
+            }
+
+            fn act(life: &mut Life<Self>) -> Result<(), Violation> {
+                let act: fn(&mut Life<Self>) -> Result<(), Violation> = $act;
+                act(life)
+            }
+        }
+    };
+}
+
+half!(Sender, SendHalf, shares_sender, |half| Some(SendHalf::accused(half)), send);
+half!(Receiver, ReceiveHalf, shares_receiver, |_| None, receive);
+
+fn send(life: &mut Life<Sender>) -> Result<(), Violation> {
+    let most = u64::from(life.message_bytes_max());
+    let bytes = life.random.below(most + 2) as u32;
+    let slice = life.user_slice(bytes);
+    let slot = life.random.below(u64::from(life.slots()) + 2) as u32;
+    let choice = life.random.below(8);
+    let message = vec![7; bytes as usize];
+    let (half, own, effects) = life.parts();
+    match choice {
+        0 | 1 => {
+            let message = if bytes % 3 == 0 { &[1, 2, 3, 4][..] } else { &message };
+            if let Ok(sending) = half.send(Payload::Bytes(message), own, effects) {
+                half.is_done(sending);
+            }
+        }
+        2 => {
+            if half.send(Payload::Gather(&[slice]), own, effects).is_ok() {
+                half.flush(own, effects);
+            }
+        }
+        3 => {
+            if let Some(lent) = half.loan(bytes, own) {
+                let _ = half.send(Payload::Gather(&[lent]), own, effects);
+            }
+        }
+        4 => {
+            let _ = half.send_to(slot, Payload::Bytes(&message), own, effects);
+        }
+        5 => {
+            half.ask_progress(effects);
+            half.is_done(Sending(u64::from(slot)));
+            half.is_drained();
+        }
+        6 => half.flush(own, effects),
+        _ => return half.advance(own, effects),
+    }
+    Ok(())
+}
+
+fn receive(life: &mut Life<Receiver>) -> Result<(), Violation> {
+    match life.random.below(8) {
+        0..=3 => {
+            let (half, own, effects) = life.parts();
+            if let Some(received) = half.receive(own, effects)? {
+                life.check_content(received.content);
+                life.held.push(received.held);
+                life.check_held();
+            }
+        }
+        4 => {
+            if !life.held.is_empty() {
+                let at = life.random.below(life.held.len() as u64) as usize;
+                let held = life.held.swap_remove(at);
+                let (half, own, effects) = life.parts();
+                // Of a peer that is gone it may be held no more.
+                let _ = half.release(held, own, effects);
+            }
+        }
+        5 => {
+            let (half, own, effects) = life.parts();
+            if let Some(offer) = half.offer(own, effects)? {
+                assert!(offer.bytes_max <= life.message_bytes_max());
+                life.offers.push((offer.held, offer.bytes_max));
+            }
+        }
+        6 => {
+            let (half, own, effects) = life.parts();
+            half.acknowledge(own, effects);
+        }
+        _ => fetch(life),
+    }
+    Ok(())
+}
+
+fn fetch(life: &mut Life<Receiver>) {
+    if life.offers.is_empty() {
+        return;
+    }
+    let at = life.random.below(life.offers.len() as u64) as usize;
+    let (held, bytes_max) = life.offers[at];
+    let into = life.user_slice(bytes_max);
+    let (half, own, effects) = life.parts();
+    let _ = half.receive_into(held, into, own, effects);
+    if let Some(bytes) = half.fetched(held, own, effects) {
+        assert!(bytes <= bytes_max, "{bytes} bytes of an offer of {bytes_max}");
+        life.offers.swap_remove(at);
+    }
+}
