@@ -40,4 +40,8 @@ pub trait Memory {
     /// # Errors
     /// When it passes the end or is misaligned.
     fn store_word(&self, offset: u64, word: u64) -> Result<(), OutOfBounds>;
+
+    /// Hints that these bytes will be read once somebody has written them, so that they may come
+    /// beside others that are looked at. No more than a hint: bytes past the end are ignored.
+    fn expect_read(&self, _offset: u64, _bytes: usize) {}
 }

@@ -1,14 +1,17 @@
 //! The command line.
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use farside::channel::{Kind, Need, UnknownKind, Wish};
 use farside_apps::ycsb::CoreWorkload;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 const EXAMPLES: &str = "\
 Examples:
   farside demo                        three nodes, YCSB, a killed node, in about a minute
   farside up --nodes 3 --name lab     a local cluster that programs join by name
   farside wordcount *.txt             counts words with atomic updates in a shared table
+  farside channels --need blocking    which data channels fit, and why the others do not
   farside bench memory                what each operation costs, beside its baseline
   farside doctor                      what this machine lacks, and the line that fixes it
 
@@ -36,6 +39,8 @@ pub(crate) enum Command {
     Up(Up),
     /// Count the words of files in a shared table
     Wordcount(Wordcount),
+    /// Show the data channels as they were measured, or those that fit a need
+    Channels(Channels),
     /// Measure, each figure beside its baseline of the same run
     Bench {
         #[command(subcommand)]
@@ -117,12 +122,95 @@ pub(crate) struct Wordcount {
     pub(crate) nodes: u16,
 }
 
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  farside channels
+  farside channels --need zero-copy-recv,blocking,variable --fan-in 64 --fabric efa
+  farside channels --bytes 4096 --fan-out 8 --json | jq '.fitting[].channel'
+
+Without any of --need, --fan-in, --fan-out, --bytes and --fabric this prints the table of 001 as it was
+measured. With one of them it names the channels that fit, best first, and why the others do not.")]
+pub(crate) struct Channels {
+    /// Features that are needed: zero-copy-send, zero-copy-recv, blocking, variable,
+    /// passive-sender, passive-receiver, one-trip
+    #[arg(long, value_delimiter = ',', value_name = "NEED")]
+    need: Vec<Need>,
+    /// Senders of one receiver
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    fan_in: Option<u16>,
+    /// Receivers of one sender
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    fan_out: Option<u16>,
+    /// Most bytes of a message
+    #[arg(long, value_parser = message_bytes)]
+    bytes: Option<u32>,
+    /// On which fabric; shm is this machine's
+    #[arg(long)]
+    fabric: Option<FabricName>,
+}
+
+impl Channels {
+    /// Whether anything is asked for.
+    pub(crate) fn asks(&self) -> bool {
+        !self.need.is_empty()
+            || self.fan_in.or(self.fan_out).is_some()
+            || self.bytes.is_some()
+            || self.fabric.is_some()
+    }
+
+    pub(crate) fn fabric(&self) -> FabricName {
+        self.fabric.unwrap_or(FabricName::Shm)
+    }
+
+    /// What the program looks for; the library's defaults where nothing was said.
+    pub(crate) fn wish(&self) -> Wish {
+        let usual = Wish::default();
+        Wish {
+            needs: self.need.clone(),
+            fan_in: self.fan_in.unwrap_or(usual.fan_in),
+            fan_out: self.fan_out.unwrap_or(usual.fan_out),
+            message_bytes_max: self.bytes.unwrap_or(usual.message_bytes_max),
+        }
+    }
+}
+
+/// A fabric by its capabilities.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum FabricName {
+    /// Processes of this machine
+    Shm,
+    /// InfiniBand or RoCE
+    Infiniband,
+    /// InfiniBand or RoCE with adaptive routing
+    Adaptive,
+    /// The Elastic Fabric Adapter: SEND and READ of one packet, in any order
+    Efa,
+    /// 1RMA: READ of one packet, in any order
+    #[value(name = "1rma")]
+    OneRma,
+}
+
+impl FabricName {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Shm => "shm",
+            Self::Infiniband => "infiniband",
+            Self::Adaptive => "adaptive",
+            Self::Efa => "efa",
+            Self::OneRma => "1rma",
+        }
+    }
+}
+
 #[derive(Subcommand, Debug)]
 pub(crate) enum Bench {
     /// The coherent global memory: hits, misses, locks, atomics, the hash table
     Memory(BenchMemory),
     /// The shared-memory fabric: one-sided operations, messages, wake-ups
     Fabric(BenchFabric),
+    /// The data channels: latency, message rate and bandwidth
+    Channels(BenchChannels),
     /// The YCSB core workloads on the shared hash table
     Ycsb(BenchYcsb),
 }
@@ -156,6 +244,119 @@ pub(crate) struct Effort {
     /// Windows of about half a millisecond for each figure
     #[arg(long, default_value_t = 400, value_parser = clap::value_parser!(u32).range(8..))]
     pub(crate) windows: u32,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  farside bench channels
+  farside bench channels --channel ring-inlined,ring-immediate --bytes 64 --seconds 2
+  farside bench channels --pattern N:1 --clients 8 --channel shared-ring-immediate,ring-immediate
+  farside bench channels --profile connectx5 --plot channels.svg
+  farside bench channels --json | jq '.figures[] | [.channel, .message_bytes, .latency_ns.median]'
+
+Latency is one way: half of a round trip over the same channel both ways. Rates are of one way, of all
+receivers together. The sender writes every byte and the receiver copies every byte out, unless a line
+says otherwise: `unwritten` sends the same bytes again, of `untouched` messages the ends of the bytes
+alone are looked at, `blocking` ends call what may sleep. As in perftest a MB has 2^20 bytes and
+t_typical is the median; BW average and MsgRate are of the middle window. xbaseline is the best latency
+by half of the round trip of one line, of blocking ends of a futex. Spinning ends need a processor
+each: with fewer, many share one.")]
+pub(crate) struct BenchChannels {
+    /// Which channels, by the names of `farside channels`, or all
+    #[arg(long, value_delimiter = ',', default_value = "all", value_name = "NAME")]
+    channel: Vec<ChannelName>,
+    /// Message sizes
+    #[arg(long, value_delimiter = ',', default_value = "8,64,1024,65536", value_parser = message_bytes)]
+    pub(crate) bytes: Vec<u32>,
+    /// Who sends to whom
+    #[arg(long, value_delimiter = ',', default_value = "1:1,N:1,1:N")]
+    pub(crate) pattern: Vec<Pattern>,
+    /// Senders of N:1
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) clients: u16,
+    /// Receivers of 1:N
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) readers: u16,
+    /// Windows of about half a millisecond for each figure
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(8..=1_000_000))]
+    pub(crate) windows: u32,
+    /// Or for how long each figure is measured
+    #[arg(long, conflicts_with = "windows", value_parser = seconds)]
+    pub(crate) seconds: Option<f64>,
+    /// Draw latency and rate over the message size
+    #[arg(long, value_name = "FILE.svg")]
+    pub(crate) plot: Option<PathBuf>,
+    /// This machine, or virtual time on the paper's cluster
+    #[arg(long, default_value = "shm")]
+    pub(crate) profile: ProfileName,
+}
+
+impl BenchChannels {
+    /// The channels, each once, in the order of the table.
+    pub(crate) fn kinds(&self) -> Vec<Kind> {
+        let wanted = |kind: &Kind| {
+            self.channel.iter().any(|name| match name {
+                ChannelName::All => true,
+                ChannelName::One(one) => one == kind,
+            })
+        };
+        Kind::ALL.into_iter().filter(wanted).collect()
+    }
+}
+
+/// A channel, or all of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ChannelName {
+    All,
+    One(Kind),
+}
+
+impl FromStr for ChannelName {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        if name == "all" {
+            return Ok(Self::All);
+        }
+        name.parse().map(Self::One).map_err(|_: UnknownKind| {
+            let names = Kind::ALL.map(Kind::name).join(", ");
+            format!("no channel is called `{name}`; there are all, {names}")
+        })
+    }
+}
+
+/// Who sends to whom.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Pattern {
+    /// One sender, one receiver
+    #[value(name = "1:1")]
+    OneToOne,
+    /// Many senders, one receiver
+    #[value(name = "N:1")]
+    ManyToOne,
+    /// One sender, many receivers that all get each message
+    #[value(name = "1:N")]
+    OneToMany,
+}
+
+impl Pattern {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::OneToOne => "1:1",
+            Self::ManyToOne => "N:1",
+            Self::OneToMany => "1:N",
+        }
+    }
+}
+
+/// Where channels are measured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum ProfileName {
+    /// Processes of this machine
+    Shm,
+    /// Virtual time: two ConnectX-5 of 100 Gb/s, the cluster of 001
+    Connectx5,
 }
 
 #[derive(Args, Debug)]
@@ -223,6 +424,22 @@ fn bytes(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(|| "too large".to_owned())
 }
 
+/// Reads the bytes of a message.
+fn message_bytes(text: &str) -> Result<u32, String> {
+    const BYTES_MAX: u32 = (1 << 24) - 1;
+    let number = bytes(text)?;
+    match u32::try_from(number) {
+        Ok(bytes @ 1..=BYTES_MAX) => Ok(bytes),
+        _ => Err(format!("a message has 1 to {BYTES_MAX} bytes")),
+    }
+}
+
+/// Reads a time in seconds.
+fn seconds(text: &str) -> Result<f64, String> {
+    let number: f64 = text.parse().map_err(|_| "a number of seconds".to_owned())?;
+    if (0.01..=3600.0).contains(&number) { Ok(number) } else { Err("0.01 to 3600".to_owned()) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -254,8 +471,50 @@ mod tests {
         for (text, expected) in cases {
             assert_eq!(bytes(text), Ok(expected), "{text}");
         }
+        assert_eq!(message_bytes("64K"), Ok(65_536));
+        assert_eq!(seconds("0.5"), Ok(0.5));
+        for junk in ["0", "16M", "many"] {
+            assert!(message_bytes(junk).is_err(), "{junk}");
+        }
+        for junk in ["0", "-1", "nan", "inf", "soon"] {
+            assert!(seconds(junk).is_err(), "{junk}");
+        }
         for junk in ["", "M", "1.5G", "-1", "99999999999T"] {
             assert!(bytes(junk).is_err(), "{junk}");
+        }
+    }
+
+    #[test]
+    fn channels_are_chosen_by_name() {
+        let parse = |list: &str| {
+            let line = ["farside", "bench", "channels", "--channel", list];
+            let arguments = Arguments::try_parse_from(line).map_err(|e| e.to_string())?;
+            match arguments.command {
+                Command::Bench { which: Bench::Channels(arguments) } => Ok(arguments.kinds()),
+                other => Err(format!("{other:?}")),
+            }
+        };
+        assert_eq!(parse("all"), Ok(Kind::ALL.to_vec()));
+        let two = "ring-inlined,ring-immediate,ring-inlined";
+        assert_eq!(parse(two), Ok(vec![Kind::RingImmediate, Kind::RingInlined]));
+        let refused = parse("ring").unwrap_err();
+        assert!(Kind::ALL.iter().all(|kind| refused.contains(kind.name())), "{refused}");
+    }
+
+    #[test]
+    fn a_bare_question_is_for_the_table() {
+        let asks = |line: &[&str]| {
+            let line = [&["farside", "channels"], line].concat();
+            match Arguments::try_parse_from(line).unwrap().command {
+                Command::Channels(arguments) => arguments.asks(),
+                _ => unreachable!("the line says channels"),
+            }
+        };
+        assert!(!asks(&[]));
+        for line in
+            [["--need", "blocking"], ["--fan-out", "2"], ["--bytes", "1K"], ["--fabric", "efa"]]
+        {
+            assert!(asks(&line), "{line:?}");
         }
     }
 }

@@ -7,6 +7,7 @@
 
 mod arguments;
 mod bench;
+mod channels;
 mod cluster;
 mod demo;
 mod doctor;
@@ -35,8 +36,10 @@ fn main() -> ExitCode {
         Command::Doctor(arguments) => doctor::run(arguments, output),
         Command::Worker => worker::run(),
         Command::Info => info::run(output),
+        Command::Channels(arguments) => channels::run(arguments, output),
         Command::Bench { which: Bench::Memory(arguments) } => bench::memory(arguments, output),
         Command::Bench { which: Bench::Fabric(arguments) } => bench::fabric(arguments, output),
+        Command::Bench { which: Bench::Channels(arguments) } => bench::channels(arguments, output),
         Command::Bench { which: Bench::Ycsb(arguments) } => ycsb::run(arguments, output),
     };
     match done {

@@ -87,6 +87,8 @@ fn put(mut to: impl Write, text: &str) {
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     rows: Vec<Vec<String>>,
+    /// Another column to the left.
+    left: Option<usize>,
 }
 
 impl Table {
@@ -98,6 +100,11 @@ impl Table {
 
     pub(crate) fn row<const COLUMNS: usize>(&mut self, cells: [String; COLUMNS]) {
         self.rows.push(cells.to_vec());
+    }
+
+    /// The same with this column to the left too: sentences.
+    pub(crate) fn left(self, column: usize) -> Self {
+        Self { left: Some(column), ..self }
     }
 
     /// The lines of the table, columns aligned.
@@ -115,6 +122,8 @@ impl Table {
                 let width = *width;
                 if column == 0 {
                     line.push_str(&format!("{cell:<width$}"));
+                } else if self.left == Some(column) {
+                    line.push_str(&format!("  {cell:<width$}"));
                 } else {
                     line.push_str(&format!("  {cell:>width$}"));
                 }

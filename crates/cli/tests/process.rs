@@ -167,9 +167,44 @@ fn process_wrong_usage_exits_with_2() {
         &["up", "--memory-bytes", "much"],
         &["wordcount"],
         &["bench"],
+        &["channels", "--fan-in", "0"],
+        &["channels", "--bytes", "16M"],
+        &["bench", "channels", "--seconds", "1", "--windows", "8"],
+        &["bench", "channels", "--profile", "abacus"],
     ] {
         assert_eq!(output(arguments).status.code(), Some(2), "{arguments:?}");
     }
+}
+
+#[test]
+fn process_unknown_names_are_answered_by_those_there_are() {
+    for (arguments, names) in [
+        (&["channels", "--need", "blocking,luck"][..], &["zero-copy-recv", "one-trip"][..]),
+        (&["channels", "--fabric", "pigeon"], &["infiniband", "adaptive", "efa", "1rma"]),
+        (&["bench", "channels", "--channel", "ring"], &["all", "ring-inlined", "read-ring-notify"]),
+        (&["bench", "channels", "--pattern", "2:2"], &["1:1", "N:1", "1:N"]),
+    ] {
+        let refused = output(arguments);
+        assert_eq!(refused.status.code(), Some(2), "{arguments:?}");
+        let said = text(&refused.stderr);
+        assert!(names.iter().all(|name| said.contains(name)), "{said}");
+    }
+}
+
+#[test]
+fn process_channels_are_listed_and_sorted_out() {
+    let table = json(&text(&output(&["channels", "--json"]).stdout));
+    assert_eq!(table["channels"].as_array().unwrap().len(), 20);
+    let shown = text(&output(&["channels"]).stdout);
+    assert!(shown.contains("ring-inlined-zeroing") && shown.contains("# HRT"), "{shown}");
+    let asked = ["channels", "--need", "blocking,variable", "--fan-in", "64", "--fabric", "efa"];
+    let advice = json(&text(&output(&[&asked[..], &["--json"]].concat()).stdout));
+    let unfit = advice["unfit"].as_array().unwrap();
+    assert_eq!(advice["fitting"].as_array().unwrap().len() + unfit.len(), 20);
+    assert!(unfit.iter().all(|one| !one["reasons"].as_array().unwrap().is_empty()), "{advice}");
+    assert!(unfit.iter().any(|one| one["channel"] == "ring-immediate"), "no WRITE there");
+    let shown = text(&output(&["channels", "--fabric", "efa", "--bytes", "64"]).stdout);
+    assert!(shown.contains("fits, best first") && shown.contains("the fabric lacks"), "{shown}");
 }
 
 #[test]
@@ -186,12 +221,12 @@ fn process_bad_names_and_sizes_are_refused_with_their_row_of_the_table() {
 
 #[test]
 fn process_every_command_has_help_with_examples() {
-    for command in ["demo", "up", "wordcount", "doctor", "info"] {
+    for command in ["demo", "up", "wordcount", "doctor", "info", "channels"] {
         let help = output(&[command, "--help"]);
         assert!(help.status.success());
         assert!(text(&help.stdout).contains("Examples:"), "{command}");
     }
-    for bench in ["memory", "fabric", "ycsb"] {
+    for bench in ["memory", "fabric", "channels", "ycsb"] {
         assert!(text(&output(&["bench", bench, "--help"]).stdout).contains("Examples:"), "{bench}");
     }
 }
@@ -366,4 +401,82 @@ fn process_figures_stand_beside_their_baselines() {
             assert!(figure["baseline_best_ns"].as_f64().unwrap() > 0.0, "{figure}");
         }
     }
+}
+
+/// What `farside bench channels --json` prints with these arguments.
+fn bench_channels(arguments: &[&str]) -> Value {
+    let fixed =
+        ["bench", "channels", "--json", "--windows", "8", "--clients", "2", "--readers", "2"];
+    let run = output(&[&fixed, arguments].concat());
+    assert!(run.status.success(), "{}{}", text(&run.stdout), text(&run.stderr));
+    json(&text(&run.stdout))
+}
+
+/// Checks the measures of an entry: whether it has a latency, and whether it has rates.
+fn check_entry(entry: &Value, latency: bool, rates: bool) {
+    let ordered = |name: &str, keys: [&str; 2]| {
+        let [one, other] = keys.map(|key| entry[name][key].as_f64().unwrap());
+        assert!(one > 0.0 && one <= other, "{name} of {entry}");
+    };
+    assert_eq!(entry["latency_ns"].is_object(), latency, "{entry}");
+    if latency {
+        ordered("latency_ns", ["best", "median"]);
+        assert!(entry["latency_ns"]["p99"].as_f64().unwrap() > 0.0, "{entry}");
+    }
+    assert_eq!(entry["messages_per_second"].is_object(), rates, "{entry}");
+    if rates {
+        ordered("messages_per_second", ["median", "best"]);
+        ordered("bytes_per_second", ["median", "best"]);
+    }
+}
+
+#[test]
+fn process_channels_are_measured_between_processes_and_drawn() {
+    let folder = Folder::new();
+    let plot = folder.file("channels.svg", b"");
+    let report = bench_channels(&[
+        "--channel",
+        "ring-immediate,send-bufferless",
+        "--bytes",
+        "64,65536",
+        "--pattern",
+        "1:1,N:1",
+        "--plot",
+        &plot,
+    ]);
+    let figures = report["figures"].as_array().unwrap();
+    // Integers, two sizes, and three special forms.
+    assert_eq!(figures.len(), 1 + 2 + 3, "{report}");
+    for figure in figures {
+        let plain = figure["payload"] == "copied" && figure["wait"] == "spin";
+        check_entry(figure, true, plain);
+        assert!(figure["baseline"]["ratio"].as_f64().unwrap() > 0.0, "{figure}");
+        assert_ne!(figure["path"], "", "{figure}");
+    }
+    let fans = report["fan_figures"].as_array().unwrap();
+    assert_eq!(fans.len(), 3, "{report}");
+    for figure in fans {
+        check_entry(figure, false, true);
+        assert_eq!((&figure["pattern"], &figure["peers"]), (&"N:1".into(), &2.into()));
+    }
+    let drawing = std::fs::read_to_string(&plot).unwrap();
+    assert!(drawing.starts_with("<svg") && drawing.contains("ring-immediate"));
+}
+
+#[test]
+fn process_one_sender_is_measured_with_many_receivers() {
+    let report =
+        bench_channels(&["--channel", "read-ring-notify", "--bytes", "64", "--pattern", "1:N"]);
+    let fans = report["fan_figures"].as_array().unwrap();
+    assert_eq!((fans.len(), &fans[0]["channel"]), (1, &"read-ring-notify".into()));
+    check_entry(&fans[0], false, true);
+}
+
+#[test]
+fn process_channels_are_measured_in_virtual_time() {
+    let arguments = ["--profile", "connectx5", "--channel", "ring-inlined", "--bytes", "64"];
+    let report = bench_channels(&arguments);
+    check_entry(&report["figures"][0], true, true);
+    assert_eq!(report["fan_figures"].as_array().unwrap().len(), 2, "{report}");
+    assert_eq!(bench_channels(&arguments), report, "the same whenever it is asked");
 }

@@ -390,6 +390,11 @@ impl Memory for Arena {
     fn store_word(&self, offset: u64, word: u64) -> Result<(), OutOfBounds> {
         self.store(offset, word, Ordering::Release)
     }
+
+    #[inline]
+    fn expect_read(&self, offset: u64, bytes: usize) {
+        self.each_line(offset, bytes, copy::expect_read);
+    }
 }
 
 impl fmt::Debug for Arena {

@@ -2,6 +2,8 @@
 //! fabric, litmus tests and checkers.
 #![forbid(unsafe_code)]
 
+pub mod channel_bench;
+pub mod channel_soak;
 pub mod checkers;
 pub mod cluster;
 pub mod explorer;

@@ -22,6 +22,11 @@ impl Allowed {
         self.0.get(number % self.0.len().max(1)).copied()
     }
 
+    /// How many there are; at least one, even where the system does not tell.
+    pub(crate) fn count(&self) -> usize {
+        self.0.len().max(1)
+    }
+
     /// Those of the calling thread. To be asked before the first `bind`.
     pub(crate) fn now() -> Self {
         let Ok(set) = sched_getaffinity(None) else {

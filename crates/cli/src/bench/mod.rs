@@ -1,6 +1,7 @@
 //! `farside bench`: figures beside their baselines.
 
 mod baseline;
+mod channels;
 mod core;
 mod fabric;
 mod idle;
@@ -10,11 +11,12 @@ mod report;
 mod table;
 mod window;
 
-use crate::arguments::{BenchFabric, BenchMemory};
+use crate::arguments::{BenchChannels, BenchFabric, BenchMemory};
 use crate::cluster::Cluster;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::worker::{Command, NodeSpec};
+pub(crate) use channels::Task;
 pub(crate) use core::bind;
 use farside::Node;
 use memory::Bench;
@@ -27,6 +29,12 @@ pub(crate) use table::failed;
 
 /// A home that shall never sleep during a measurement spins so long.
 const AWAKE_NS: u64 = 10_000_000_000;
+
+/// Measures the data channels.
+pub(crate) fn channels(arguments: &BenchChannels, output: Output) -> Result<(), Failure> {
+    channels::run(arguments, output)
+}
+
 /// Measures the memory.
 pub(crate) fn memory(arguments: &BenchMemory, output: Output) -> Result<(), Failure> {
     let mut report = Report::new(arguments.effort.windows, arguments.effort.only.clone());

@@ -1,6 +1,7 @@
 //! A process that hosts one node for a parent. It reads commands from standard input and dies when
 //! that closes, in the middle of work too, so that no parent leaves workers behind.
 
+mod channel;
 mod threads;
 mod wire;
 mod words;
@@ -8,11 +9,12 @@ mod workload;
 
 use crate::bench::{self, Mode};
 use crate::failure::Failure;
+use channel::Served;
 use farside::{AllocationHint, AllocationSpec, ErrorCode, GlobalAddress, LineSize, Node, NodeId};
 use farside_apps::dht::{Dht, DhtOptions};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use std::io::{BufRead, Write};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 pub(crate) use wire::{Answer, Command, Event, NodeSpec, NodeStats, Ran, Share, Verified};
 pub(crate) use workload::workload;
@@ -27,7 +29,7 @@ pub(crate) fn run() -> Result<(), Failure> {
     let armed = set_parent_process_death_signal(Some(Signal::KILL));
     armed.map_err(|e| Failure::system(format!("parent-death signal: {e}")))?;
     let commands = listen();
-    let mut host = Host { node: None, root: None };
+    let mut host = Host { node: None, root: None, channel: None };
     while let Ok(command) = commands.recv() {
         let leaves = command == Command::Leave;
         let event = match host.perform(command) {
@@ -44,7 +46,7 @@ pub(crate) fn run() -> Result<(), Failure> {
 
 /// Reads commands on a thread of its own, which ends the process when the parent is gone.
 fn listen() -> Receiver<Command> {
-    let (sender, receiver) = channel();
+    let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
         for line in std::io::stdin().lock().lines() {
             let Ok(line) = line else { break };
@@ -75,6 +77,8 @@ struct Host {
     node: Option<Node>,
     /// Of the hash table, once there is one.
     root: Option<GlobalAddress>,
+    /// The end of a data channel that is being measured.
+    channel: Option<Served>,
 }
 
 impl Host {
@@ -94,6 +98,14 @@ impl Host {
             }
             Command::Touch { address, lines } => self.touch(address, lines),
             Command::Serve { listen, mode, processor } => serve(listen, mode, processor),
+            Command::Channel(task) => {
+                self.channel = Some(Served::start(task)?);
+                Ok(Answer::Nothing)
+            }
+            Command::EndChannel => match self.channel.take() {
+                Some(served) => served.end(),
+                None => Ok(Answer::Nothing),
+            },
             Command::CreateTable { nodes, record_line_bytes } => {
                 self.create_table(&nodes, record_line_bytes)
             }
@@ -190,7 +202,7 @@ impl Host {
 
 /// Serves a bare link on a thread of its own, which ends with the link or the process.
 fn serve(listen: String, mode: Mode, processor: Option<usize>) -> Result<Answer, Failure> {
-    let (sender, ready) = channel();
+    let (sender, ready) = mpsc::channel();
     let failed = sender.clone();
     std::thread::spawn(move || {
         bench::bind(processor);

@@ -1,7 +1,7 @@
 //! What a parent and its workers say to each other: one JSON object a line, commands on the
 //! worker's standard input, events on its standard output.
 
-use crate::bench::Mode;
+use crate::bench::{Mode, Task};
 use crate::failure::Failure;
 use farside::{Config, LineSize, Stats};
 use serde::{Deserialize, Serialize};
@@ -79,6 +79,10 @@ pub(crate) enum Command {
     Touch { address: u64, lines: u64 },
     /// Be the other end of a link of the bare fabric, beside any node. Answered when it listens.
     Serve { listen: String, mode: Mode, processor: Option<usize> },
+    /// Be an end of a data channel, beside any node. Answered when it listens or asks to be connected.
+    Channel(Task),
+    /// Let that end go. Answered when it is gone, with what went wrong with it.
+    EndChannel,
     /// Make a hash table over these nodes; the answer is its root.
     CreateTable { nodes: Vec<u16>, record_line_bytes: Option<u32> },
     /// Open the hash table with this root.

@@ -279,7 +279,7 @@ impl Run {
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 use x86_64::{Sixteen, fetch_long, place_lines};
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-pub(super) use x86_64::{expect_read_elsewhere, expect_write};
+pub(super) use x86_64::{expect_read, expect_read_elsewhere, expect_write};
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod x86_64;
@@ -287,7 +287,7 @@ mod x86_64;
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 use portable::{Sixteen, fetch_long, place_lines};
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-pub(super) use portable::{expect_read_elsewhere, expect_write};
+pub(super) use portable::{expect_read, expect_read_elsewhere, expect_write};
 
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 mod portable;

@@ -666,6 +666,23 @@ impl<H: Half> Drive<H> {
         }
     }
 
+    /// Posts a record of the only half to its only peer; what the port does not take waits.
+    #[inline]
+    pub(super) fn post_record(&mut self, record: &channel::Record) {
+        let [unit] = &mut self.units[..] else {
+            return;
+        };
+        let Some(link) = unit.links.first().copied().flatten() else {
+            return; // the peer is gone, and what was sent with it
+        };
+        let flags = WorkFlags { signalled: false, fence: false };
+        let work = Work { id: WorkId(0), link, flags, operation: record.operation() };
+        if self.port.post(&[work]).accepted == 0 {
+            unit.effects.keep(Peer::ONLY, record);
+            self.backlog = true;
+        }
+    }
+
     /// Whether completions are to come that nothing else announces.
     #[inline]
     pub(super) const fn awaits(&self) -> bool {

@@ -210,7 +210,7 @@ impl Receiver {
         if self.drive.offers_only {
             return Err(Error::with(ErrorCode::BadForm, "this receiver takes offers only"));
         }
-        if self.drive.awaits() {
+        if self.drive.awaits() && !self.arrives_by_completion() {
             self.drive.turn();
         }
         if !self.arrives_by_completion() {
@@ -240,7 +240,7 @@ impl Receiver {
     #[inline]
     pub fn drain(&mut self, max: usize, mut see: impl FnMut(Incoming<'_>)) -> Result<usize, Error> {
         let mut taken = 0;
-        if self.drive.awaits() {
+        if self.drive.awaits() && !self.arrives_by_completion() {
             self.drive.turn();
         }
         if !self.arrives_by_completion() && !self.drive.offers_only {

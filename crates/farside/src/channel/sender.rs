@@ -16,6 +16,9 @@ use std::time::Duration;
 /// What channels put around a message in its request, at most: bells and padding.
 const AROUND: u32 = 24;
 
+/// Longest message that may go straight to the port.
+const AT_ONCE: usize = machine::Record::BYTES_MAX - AROUND as usize;
+
 /// What became of a message that was to be sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
@@ -151,11 +154,33 @@ impl Sender {
     /// gone; `ProtocolViolation` when it broke the protocol; `ChannelMismatch`.
     #[inline]
     pub fn send(&mut self, message: &[u8]) -> Result<Sent, Error> {
+        if message.len() <= AT_ONCE.min(self.inline_bytes_max)
+            && let Some(ticket) = self.send_at_once(message)
+        {
+            return Ok(Sent::Taken(ticket));
+        }
         let sent = self.take(message)?;
         if sent != Sent::Full {
             self.flush();
         }
         Ok(sent)
+    }
+
+    /// A short message to one receiver that is one request: straight to the port.
+    #[inline]
+    fn send_at_once(&mut self, message: &[u8]) -> Option<Ticket> {
+        let [unit] = &mut self.drive.units[..] else {
+            return None;
+        };
+        if !unit.effects.is_empty() {
+            return None;
+        }
+        let mut record = machine::Record::new();
+        let life = unit.life;
+        let (half, own, _) = unit.parts();
+        let sending = half.send_at_once(message, own, &mut record)?;
+        self.drive.post_record(&record);
+        Some(Ticket { peer: 0, life, sending })
     }
 
     /// Sends messages with one announcement where the channel allows; how many were taken.
@@ -375,14 +400,17 @@ impl Sender {
                 continue;
             }
             let mut trial = unit.half.clone();
-            let mut nothing = machine::Effects::default();
+            let mut nothing = machine::Effects::new(0);
             let (_, own, _) = unit.parts();
             match trial.send(payload, own, &mut nothing) {
                 Ok(_) => last = Some(at),
                 Err(refusal) => {
-                    let (half, own, effects) = unit.parts();
-                    let _ = half.send(payload, own, effects);
-                    self.drive.post(at);
+                    // What it asked the receiver for on that occasion is worth posting.
+                    if unit.effects.is_empty() {
+                        unit.half = trial;
+                        unit.effects = nothing;
+                        self.drive.post(at);
+                    }
                     return self.refused(refusal);
                 }
             }

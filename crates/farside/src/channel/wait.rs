@@ -46,7 +46,7 @@ impl Patience {
             return Ok(());
         }
         let left = self.check()?;
-        std::thread::sleep(self.nap.min(left));
+        std::thread::park_timeout(self.nap.min(left));
         self.nap = (self.nap * 2).min(NAP_MAX);
         Ok(())
     }

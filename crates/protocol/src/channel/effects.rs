@@ -46,6 +46,60 @@ pub struct Request {
     action: Action,
 }
 
+/// A WRITE of inline bytes that is to be posted at once.
+#[derive(Clone, Debug)]
+pub struct Record {
+    bytes: [u8; Self::BYTES_MAX],
+    length: usize,
+    to: RemoteSlice,
+    immediate: Option<u32>,
+}
+
+impl Record {
+    /// Most bytes of one.
+    pub const BYTES_MAX: usize = 128;
+
+    /// An empty one.
+    #[inline]
+    pub const fn new() -> Self {
+        let to = RemoteSlice { region: farside_base::RemoteRegionId(0), offset: 0 };
+        Self { bytes: [0; Self::BYTES_MAX], length: 0, to, immediate: None }
+    }
+
+    /// Fills it with `parts`, one after the other; false when they are too long.
+    #[inline]
+    pub(super) fn fill(
+        &mut self,
+        parts: &[&[u8]],
+        to: RemoteSlice,
+        immediate: Option<u32>,
+    ) -> bool {
+        let mut at = 0;
+        for part in parts {
+            let Some(place) = self.bytes.get_mut(at..at + part.len()) else {
+                return false;
+            };
+            place.copy_from_slice(part);
+            at += part.len();
+        }
+        (self.length, self.to, self.immediate) = (at, to, immediate);
+        true
+    }
+
+    /// What it asks of the fabric.
+    #[inline]
+    pub fn operation(&self) -> Operation<'_> {
+        let source = Source::Inline(self.bytes.get(..self.length).unwrap_or_default());
+        Operation::Write { source, to: self.to, immediate: self.immediate }
+    }
+}
+
+impl Default for Record {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 /// One receive to be posted.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Posting {
@@ -136,6 +190,14 @@ impl Effects {
                 self.slices.get(Bytes::range(start, end)).unwrap_or_default()
             }
         }
+    }
+
+    /// Adds a record that could not be posted at once.
+    pub fn keep(&mut self, peer: Peer, record: &Record) {
+        let bytes = record.bytes.get(..record.length).unwrap_or_default();
+        let source = self.inline(&[bytes]);
+        let action = Action::Write { source, to: record.to, immediate: record.immediate };
+        self.push(peer, Name(0), Told::No, action);
     }
 
     /// Forgets the first `count` requests, which have been posted; of all of them the memory behind

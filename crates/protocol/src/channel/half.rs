@@ -3,7 +3,7 @@
 //! A half is driven: the runtime hands it what was asked and what has arrived, lends it the two
 //! regions that it owns, and carries out its effects. It never waits.
 
-use super::effects::{Effects, Name};
+use super::effects::{Effects, Name, Record};
 use crate::wire::Violation;
 use core::fmt;
 use farside_base::{LocalSlice, Memory, OutOfBounds, RegionId, RemoteRegionId};
@@ -206,6 +206,18 @@ pub trait SendHalf {
         own: Own<'_, M>,
         effects: &mut Effects,
     ) -> Result<Sending, Refusal>;
+
+    /// As [`Self::send`] of bytes that are one WRITE and nothing else: puts it into `record` instead
+    /// of among effects, for callers that post it at once. `None` when it is more, or refused: ask
+    /// [`Self::send`].
+    fn send_at_once<M: Memory>(
+        &mut self,
+        _message: &[u8],
+        _own: Own<'_, M>,
+        _record: &mut Record,
+    ) -> Option<Sending> {
+        None
+    }
 
     /// Memory for the next message, where peers will READ it, if there is room for so many bytes: to
     /// be filled and sent as the only slice of a [`Payload::Gather`], whole or its beginning. A loan

@@ -1,6 +1,6 @@
 //! The halves of all channels under one name each, so that a program chooses by value.
 
-use super::effects::Effects;
+use super::effects::{Effects, Record};
 use super::half::{
     Arrival, Completed, Held, Offer, Own, OwnRegions, Payload, Peer, PeerRegions, ReceiveHalf,
     Received, Refusal, SendHalf, Sending,
@@ -136,6 +136,19 @@ impl SendHalf for Sender {
         effects: &mut Effects,
     ) -> Result<Sending, Refusal> {
         each!(self, half => half.send_to(slot, payload, own, effects))
+    }
+
+    #[inline]
+    fn send_at_once<M: Memory>(
+        &mut self,
+        message: &[u8],
+        own: Own<'_, M>,
+        record: &mut Record,
+    ) -> Option<Sending> {
+        match self {
+            Self::Ring(half) => half.send_at_once(message, own, record),
+            _ => None,
+        }
     }
 
     #[inline]

@@ -32,7 +32,7 @@ pub mod write_slot;
 
 #[cfg(canary)]
 pub use canary::Mutant;
-pub use effects::{Effects, Name, Posting, Request};
+pub use effects::{Effects, Name, Posting, Record, Request};
 pub use half::{
     Arrival, Completed, Content, Held, Offer, Own, OwnRegions, Payload, Peer, PeerRegions,
     ReceiveHalf, Received, Refusal, SendHalf, Sending,

@@ -8,6 +8,9 @@ use super::Word;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 /// No such hint here.
+pub(in crate::memory) fn expect_read(_at: *const u8) {}
+
+/// No such hint here.
 pub(in crate::memory) fn expect_write(_at: *const u8) {}
 
 /// No such hint here.

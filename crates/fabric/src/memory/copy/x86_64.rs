@@ -363,6 +363,15 @@ unsafe fn copy_many_lines(from: *const u8, to: *mut u8, bytes: usize) {
     }
 }
 
+/// Brings the line at `at` here to be read.
+#[inline(always)]
+pub(in crate::memory) fn expect_read(at: *const u8) {
+    // SAFETY: a hint, which changes no memory and never faults.
+    unsafe {
+        asm!("prefetcht0 byte ptr [{at}]", at = in(reg) at, options(nostack, preserves_flags));
+    }
+}
+
 /// Brings the line at `at` here to be written. A processor that knows no such hint does nothing.
 #[inline(always)]
 pub(in crate::memory) fn expect_write(at: *const u8) {

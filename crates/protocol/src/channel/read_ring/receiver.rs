@@ -1,8 +1,6 @@
 //! A reader of a ring.
 
-use super::super::canary::Canary;
-#[cfg(canary)]
-use super::super::canary::Mutant;
+use super::super::canary::{Canary, Mutant};
 use super::super::effects::{Effects, Name};
 use super::super::half::{
     Arrival, Completed, Content, Held, Offer, Own, OwnRegions, Peer, PeerRegions, ReceiveHalf,
@@ -240,7 +238,8 @@ impl ReceiveHalf for Receiver {
     ) -> Result<(), Violation> {
         self.stand.connected(regions, effects);
         if self.form == Form::Notify && self.signal == Signal::Message {
-            for _ in 0..self.receives {
+            let few = self.canary.is(Mutant::LateNoticeForgotten);
+            for _ in 0..if few { self.notices_max } else { self.receives } {
                 self.post(effects);
             }
         }

@@ -149,3 +149,6 @@ pub const fn plan_receiver(kind: Kind, shape: &Shape) -> Plan {
         Acknowledge::Word | Acknowledge::Message => plan,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,6 +15,9 @@ use crate::wire::Violation;
 use alloc::collections::VecDeque;
 use farside_base::{LocalSlice, Memory};
 
+/// Bytes that come together when one of them is looked at, on most processors.
+const LINE: u64 = 64;
+
 /// The name of every receive: they are all alike.
 const RECEIVE: Name = Name(0);
 
@@ -101,6 +104,8 @@ impl Receiver {
                 let bell = self.place.down(self.next);
                 let word = reach(own.buffer.load_word(bell))?;
                 if word == 0 {
+                    // The message will lie below its bell: let its line come beside that one.
+                    own.buffer.expect_read(bell.saturating_sub(LINE), 1);
                     return Ok(None);
                 }
                 let bytes = self.length(word)?;
@@ -114,6 +119,7 @@ impl Receiver {
                 let first = self.place.up(self.next);
                 let word = reach(own.buffer.load_word(first))?;
                 if word == 0 {
+                    own.buffer.expect_read(first + LINE, 1);
                     return Ok(None);
                 }
                 let bytes = self.length(word)?;
@@ -145,6 +151,8 @@ impl Receiver {
             }
             self.head = head;
             if head == self.next {
+                let first = self.place.up(self.next);
+                own.buffer.expect_read(first, 1 + LINE as usize);
                 return Ok(None);
             }
         }

@@ -2,7 +2,7 @@
 
 use super::super::acknowledge::{ACKNOWLEDGEMENT, Progress};
 use super::super::canary::{Canary, Mutant};
-use super::super::effects::{Effects, Name, Told};
+use super::super::effects::{Effects, Name, Record, Told};
 use super::super::half::{
     Arrival, Completed, Own, OwnRegions, Payload, Peer, PeerRegions, Refusal, SendHalf, Sending,
     own as reach,
@@ -73,6 +73,11 @@ impl Sender {
     pub fn with_mutant(mut self, mutant: Mutant) -> Self {
         self.canary = Canary::new(mutant);
         self
+    }
+
+    #[cfg(test)]
+    pub(super) const fn head_for_tests(&self) -> u64 {
+        self.head
     }
 
     /// Whether a record fits beside what the receiver has not released.
@@ -266,6 +271,51 @@ impl SendHalf for Sender {
             Payload::Bytes(_) => self.window.take_done(),
             Payload::Gather(_) => self.window.take(),
         })
+    }
+
+    #[inline]
+    fn send_at_once<M: Memory>(
+        &mut self,
+        message: &[u8],
+        _: Own<'_, M>,
+        out: &mut Record,
+    ) -> Option<Sending> {
+        let bytes = u32::try_from(message.len()).ok()?;
+        let record = self.bell.record(bytes);
+        let whole = self.bell != Bell::Inlined
+            || self.mirrored
+            || !self.place.passes_end(self.head, record);
+        let may = whole
+            && !self.lost
+            && bytes <= self.message_bytes_max
+            && self.has_room(record)
+            && self.window.has_room();
+        let region = self.peer.filter(|_| may)?.buffer;
+        let word = (u64::from(bytes) + 1).to_le_bytes();
+        let zero = [0; WORD as usize];
+        let padding = message.len().next_multiple_of(8) - message.len();
+        let pad = zero.get(..padding)?;
+        let up = RemoteSlice { region, offset: self.place.up(self.head) };
+        let filled = match self.bell {
+            Bell::Detached => false, // its bell is a WRITE of its own
+            Bell::Immediate => out.fill(&[message], up, Some((self.head / WORD) as u32)),
+            Bell::InlinedZeroing => {
+                out.fill(&[&word, pad, message, &1_u64.to_le_bytes()], up, None)
+            }
+            Bell::Inlined => {
+                let offset = self.place.down(self.head) - record;
+                let down = RemoteSlice { region, offset };
+                out.fill(&[&zero, pad, message, &word], down, None)
+            }
+        };
+        if !filled {
+            return None;
+        }
+        self.head += record;
+        if self.bell == Bell::Immediate {
+            self.receives.push_back(self.head);
+        }
+        Some(self.window.take_done())
     }
 
     #[inline]

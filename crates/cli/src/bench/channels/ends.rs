@@ -1,0 +1,334 @@
+//! The ends of a channel under measurement: one writes messages, the other reads them, and both check
+//! that each comes whole and in its turn.
+//!
+//! Message number n is filled with the byte n mod 16, so that its first and last byte tell both.
+
+use crate::failure::Failure;
+use farside::ErrorCode;
+use farside::channel::{
+    Buffer, Family, Kind, Message, Options, Receiver, Sender, Sent, Slice, Ticket,
+};
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// Messages of one batch, and buffers that a stream sends from.
+pub(crate) const BATCH: usize = 16;
+/// From so many bytes on messages are sent from registered memory.
+pub(crate) const GATHER_BYTES_MIN: u32 = 1024;
+/// Memory for messages on their way between two ends: no more than stays in a cache.
+const WINDOW_BYTES: u32 = 1 << 20;
+/// After so long without any message a channel counts as stalled.
+const STALL: Duration = Duration::from_secs(5);
+/// What the two ends of a line are that the reader of an untouched message looks at.
+const LINE: usize = 64;
+
+/// Messages on their way at most.
+pub(crate) fn window(message_bytes: u32) -> u32 {
+    (WINDOW_BYTES / message_bytes.max(1)).clamp(8, 64)
+}
+
+/// How a channel is set up for its measurement; equal at both ends.
+pub(crate) fn options(kind: Kind, message_bytes: u32, peers: u16) -> Options {
+    let window = window(message_bytes);
+    let record = u64::from(message_bytes).next_multiple_of(8) + 16;
+    Options {
+        slots: Some(window.max(u32::from(peers))),
+        ring_bytes: Some((record * u64::from(window)).next_power_of_two().max(4096)),
+        ..Options::new(kind, message_bytes).peers(peers)
+    }
+}
+
+/// Whether a message takes further steps of its sender after the call that sends it.
+fn sender_goes_on(kind: Kind) -> bool {
+    match kind.family() {
+        Family::SendReceive | Family::Ring => false,
+        Family::WriteSlot => kind == Kind::WriteSlotReserved,
+        Family::SharedRing | Family::ReadSlot | Family::ReadRing => true,
+    }
+}
+
+/// Waiting without end is no measurement.
+#[derive(Debug, Default)]
+pub(crate) struct Watch {
+    looks: u32,
+    end: Option<Instant>,
+}
+
+impl Watch {
+    /// After a look in vain; fails when there were too many. Asks the clock now and then only.
+    #[inline]
+    pub(crate) fn look(&mut self) -> Result<(), Failure> {
+        self.looks = self.looks.wrapping_add(1);
+        if self.looks.is_multiple_of(1 << 12) { self.check() } else { Ok(()) }
+    }
+
+    #[cold]
+    fn check(&mut self) -> Result<(), Failure> {
+        let now = Instant::now();
+        if now < *self.end.get_or_insert(now + STALL) {
+            return Ok(());
+        }
+        Err(Failure::check(format!("stalled: nothing moved for {} s", STALL.as_secs())))
+    }
+
+    /// Something moved.
+    #[inline]
+    pub(crate) fn moved(&mut self) {
+        *self = Self::default();
+    }
+}
+
+/// Whether the other end has merely gone, which ends every measurement.
+pub(crate) fn is_end(failure: &Failure) -> bool {
+    failure.is(ErrorCode::PeerLost)
+}
+
+/// Where messages are sent from.
+enum Source {
+    /// Sixteen messages of the program's own memory.
+    Bytes(Vec<Vec<u8>>),
+    /// Registered memory.
+    Gather(Gather),
+}
+
+struct Gather {
+    buffer: Buffer,
+    slices: Vec<Slice>,
+    /// Of the messages whose memory is not free yet, the oldest first.
+    tickets: VecDeque<Ticket>,
+    /// What each message is written from; `None`: the same bytes are sent again.
+    template: Option<Vec<u8>>,
+}
+
+/// The sending end.
+pub(crate) struct Writer {
+    pub(crate) sender: Sender,
+    source: Source,
+    number: usize,
+    goes_on: bool,
+    turns: u32,
+}
+
+impl Writer {
+    /// Sends messages of so many bytes from `buffers` places in turn. With `again` the bytes are not
+    /// written each time.
+    pub(crate) fn new(
+        sender: Sender,
+        message_bytes: u32,
+        buffers: usize,
+        again: bool,
+    ) -> Result<Self, Failure> {
+        let kind = sender.kind();
+        let bytes = usize::try_from(message_bytes).unwrap_or(usize::MAX);
+        let gathers = message_bytes >= GATHER_BYTES_MIN && !kind.receiver_names_destination();
+        let source = if gathers {
+            Source::Gather(Gather::new(&sender, message_bytes, buffers, again)?)
+        } else {
+            Source::Bytes((0..BATCH).map(|number| vec![number as u8; bytes]).collect())
+        };
+        Ok(Self { sender, source, number: 0, goes_on: sender_goes_on(kind), turns: 0 })
+    }
+
+    /// Sends one message; whether there was room.
+    #[inline]
+    pub(crate) fn put(&mut self) -> Result<bool, Failure> {
+        let sent = match &mut self.source {
+            Source::Bytes(messages) => {
+                self.sender.send(&messages[self.number % BATCH])? != Sent::Full
+            }
+            Source::Gather(gather) => gather.put(&mut self.sender, self.number)?,
+        };
+        self.number += usize::from(sent);
+        Ok(sent)
+    }
+
+    /// Sends a batch; how many there was room for.
+    #[inline]
+    pub(crate) fn put_batch(&mut self) -> Result<usize, Failure> {
+        if let Source::Bytes(messages) = &self.source {
+            let first = self.number;
+            let batch = (0..BATCH).map(|at| &messages[(first + at) % BATCH][..]);
+            let taken = self.sender.send_batch(batch)?;
+            self.number += taken;
+            return Ok(taken);
+        }
+        let mut taken = 0;
+        while taken < BATCH && self.put()? {
+            taken += 1;
+        }
+        Ok(taken)
+    }
+
+    /// Lets the sender go on with what it has, where a message takes several steps of it.
+    #[inline]
+    pub(crate) fn idle(&mut self) -> Result<(), Failure> {
+        self.turns = self.turns.wrapping_add(1);
+        if self.goes_on || self.turns.is_multiple_of(256) {
+            self.sender.turn()?;
+        }
+        Ok(())
+    }
+}
+
+impl Gather {
+    fn new(sender: &Sender, bytes: u32, buffers: usize, again: bool) -> Result<Self, Failure> {
+        let stride = u64::from(bytes).next_multiple_of(LINE as u64);
+        let buffer = sender.register(stride * buffers as u64)?;
+        let template = vec![0; usize::try_from(bytes).unwrap_or(usize::MAX)];
+        let mut slices = Vec::new();
+        for at in (0..).map(|number| number * stride).take(buffers) {
+            buffer.write(at, &template)?;
+            slices.push(buffer.slice(at, bytes)?);
+        }
+        let template = (!again).then_some(template);
+        Ok(Self { buffer, slices, tickets: VecDeque::with_capacity(buffers), template })
+    }
+
+    #[inline]
+    fn put(&mut self, sender: &mut Sender, number: usize) -> Result<bool, Failure> {
+        if self.tickets.len() == self.slices.len() {
+            match self.tickets.front() {
+                Some(oldest) if !sender.is_done(*oldest) => return Ok(false),
+                _ => self.tickets.pop_front(),
+            };
+        }
+        let at = number % self.slices.len();
+        if let Some(template) = &mut self.template {
+            let byte = (number % BATCH) as u8;
+            if let [first, .., last] = &mut template[..] {
+                (*first, *last) = (byte, byte);
+            }
+            let stride = self.buffer.len() / self.slices.len();
+            self.buffer.write((at * stride) as u64, template)?;
+        }
+        match sender.send_slices(&self.slices[at..=at])? {
+            Sent::Taken(ticket) => {
+                self.tickets.push_back(ticket);
+                Ok(true)
+            }
+            Sent::Full => Ok(false),
+        }
+    }
+}
+
+/// What a reader looks at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Look {
+    /// Copies every byte out and checks the number.
+    All,
+    /// Copies every byte out; they are always the same.
+    Again,
+    /// Copies the first and the last line out.
+    Edges,
+}
+
+/// The receiving end.
+pub(crate) struct Reader {
+    pub(crate) receiver: Receiver,
+    out: Vec<u8>,
+    /// Messages of each sender.
+    counts: Vec<usize>,
+    look: Look,
+}
+
+impl Reader {
+    pub(crate) fn new(receiver: Receiver, message_bytes: u32, look: Look) -> Self {
+        let bytes = usize::try_from(message_bytes).unwrap_or(usize::MAX);
+        Self { receiver, out: vec![0; bytes], counts: Vec::new(), look }
+    }
+
+    /// Takes the next message, if one is here, and gives its memory back.
+    #[inline]
+    pub(crate) fn take(&mut self) -> Result<bool, Failure> {
+        let Some(message) = self.receiver.poll()? else {
+            return Ok(false);
+        };
+        self.check(&message)?;
+        self.receiver.release(message);
+        Ok(true)
+    }
+
+    #[inline]
+    fn check(&mut self, message: &Message) -> Result<(), Failure> {
+        let bytes = self.out.len();
+        if message.len() != bytes {
+            return Err(Failure::check(format!("{} B came instead of {bytes}", message.len())));
+        }
+        if self.look == Look::Edges && bytes > 2 * LINE {
+            message.read(0, &mut self.out[..LINE])?;
+            message.read(bytes - LINE, &mut self.out[bytes - LINE..])?;
+            return Ok(());
+        }
+        message.read(0, &mut self.out)?;
+        if self.look != Look::All {
+            return Ok(());
+        }
+        let from = message.from();
+        if self.counts.len() <= from {
+            self.counts.resize(from + 1, 0);
+        }
+        let expected = (self.counts[from] % BATCH) as u8;
+        self.counts[from] += 1;
+        let ends = [self.out.first(), self.out.last()];
+        if ends == [Some(&expected); 2] {
+            return Ok(());
+        }
+        let number = self.counts[from];
+        Err(Failure::check(format!("message {number} came as {ends:?}, not as {expected}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farside_fabric::{Fabric, MemFabric};
+    use std::sync::Arc;
+
+    fn pair(message_bytes: u32, buffers: usize) -> (Writer, Reader) {
+        let fabric: Arc<dyn Fabric> = Arc::new(MemFabric::new());
+        let options = options(Kind::RingImmediate, message_bytes, 1);
+        let mut receiver = Receiver::listen(Arc::clone(&fabric), "ends", &options).unwrap();
+        let mut sender = Sender::connect(fabric, "ends", &options).unwrap();
+        while sender.peers().min(receiver.peers()) == 0 {}
+        let writer = Writer::new(sender, message_bytes, buffers, false).unwrap();
+        (writer, Reader::new(receiver, message_bytes, Look::All))
+    }
+
+    #[test]
+    fn batches_and_gathered_messages_arrive_in_turn() {
+        for (bytes, buffers) in [(8, BATCH), (2048, BATCH), (2048, 1)] {
+            let (mut writer, mut reader) = pair(bytes, buffers);
+            let (mut sent, mut received) = (0, 0);
+            let mut watch = Watch::default();
+            while received < 1000 {
+                sent += writer.put_batch().unwrap();
+                while reader.take().unwrap() {
+                    received += 1;
+                }
+                watch.look().unwrap();
+            }
+            assert!(sent >= received, "{bytes} B");
+        }
+    }
+
+    #[test]
+    fn a_message_out_of_turn_is_noticed() {
+        let (mut writer, mut reader) = pair(8, 1);
+        writer.number = 5;
+        assert!(writer.put().unwrap());
+        let failure = loop {
+            match reader.take() {
+                Ok(false) => {}
+                other => break other.unwrap_err(),
+            }
+        };
+        assert!(failure.to_string().contains("message 1 came as"), "{failure}");
+    }
+
+    #[test]
+    fn windows_hold_a_few_messages_of_any_size() {
+        assert_eq!([1, 64, 65_536, 1 << 23].map(window), [64, 64, 16, 8]);
+        assert_eq!(options(Kind::RingInlined, 64, 1).ring_bytes, Some(8192));
+        assert_eq!(options(Kind::SendShared, 1 << 20, 12).slots, Some(12));
+    }
+}

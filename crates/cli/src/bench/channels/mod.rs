@@ -1,0 +1,299 @@
+//! `farside bench channels`: latency, rate and bandwidth of the data channels.
+
+mod ends;
+mod entry;
+mod measure;
+mod plot;
+mod serve;
+mod virtual_time;
+
+use super::window::Figure;
+use crate::arguments::{BenchChannels, Pattern, ProfileName};
+use crate::failure::Failure;
+use crate::output::{Output, time};
+use entry::{Entry, Payload, Wait};
+use farside::ErrorCode;
+use farside::channel::Kind;
+use measure::{Case, Measurement};
+use serde::Serialize;
+pub(crate) use serve::Task;
+
+/// The channel that is measured in its special forms too.
+const SPECIAL: Kind = Kind::RingImmediate;
+const BLOCKING_BYTES: u32 = 64;
+const HANDED_OVER_BYTES: u32 = 65_536;
+/// What a channel of integers carries.
+const INTEGER_BYTES: u32 = 4;
+/// About how long a window takes, with what belongs to it: see `window.rs`.
+const WINDOW_S: f64 = 0.0005;
+
+/// A yardstick as `--json` shows it.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+struct Yardstick {
+    name: String,
+    best_ns: f64,
+    median_ns: f64,
+}
+
+/// Everything that was measured.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+struct Report {
+    profile: &'static str,
+    /// 1:1.
+    figures: Vec<Entry>,
+    /// N:1 and 1:N.
+    fan_figures: Vec<Entry>,
+    baselines: Vec<Yardstick>,
+    /// What was not measured, and why; how to read what was.
+    remarks: Vec<String>,
+    /// How many figures could not be measured that should have been.
+    failed: usize,
+}
+
+/// Measures and prints.
+pub(crate) fn run(arguments: &BenchChannels, output: Output) -> Result<(), Failure> {
+    let report = match arguments.profile {
+        ProfileName::Shm => shm(arguments, output)?,
+        ProfileName::Connectx5 => connectx5(arguments, output)?,
+    };
+    if let Some(path) = &arguments.plot {
+        plot::draw(path, &report.figures)?;
+    }
+    output.value(&report);
+    output.line(entry::text(report.figures.iter().chain(&report.fan_figures)));
+    for Yardstick { name, best_ns, median_ns } in &report.baselines {
+        let (best, median) = (time(*best_ns), time(*median_ns));
+        output.line(format!("baseline: {name}: {best} best, {median} median"));
+    }
+    for remark in &report.remarks {
+        output.line(format!("note: {remark}"));
+    }
+    match report.failed {
+        0 => Ok(()),
+        failed => {
+            Err(Failure::check(format!("{failed} figures could not be measured: see the notes")))
+        }
+    }
+}
+
+/// Measures between processes of this machine.
+fn shm(arguments: &BenchChannels, output: Output) -> Result<Report, Failure> {
+    let (cases, remarks) = cases(arguments);
+    let workers = cases.iter().map(|case| usize::from(case.peers)).max().unwrap_or(1);
+    let mut measurement = Measurement::start(workers, windows(arguments))?;
+    let mut report = Report::new("shm", remarks);
+    report.sweep(&cases, output, |case| measurement.run(case))?;
+    let yardstick = |(name, figure): (String, &Figure)| Yardstick {
+        name,
+        best_ns: figure.best_ns,
+        median_ns: figure.median_ns,
+    };
+    report.baselines = measurement.baselines().map(yardstick).collect();
+    if report.figures.iter().any(|entry| entry.wait == Wait::Block) {
+        report.remarks.push(
+            "blocking ends spin for a moment before they sleep, so what comes at once finds them \
+             awake; a futex round trip always sleeps"
+                .to_owned(),
+        );
+    }
+    Ok(report)
+}
+
+/// Measures in virtual time on the cluster of paper 001.
+fn connectx5(arguments: &BenchChannels, output: Output) -> Result<Report, Failure> {
+    let (cases, remarks) = cases(arguments);
+    // The special forms are questions to this machine.
+    let plain = |case: &Case| case.wait == Wait::Spin && case.payload == Payload::Copied;
+    let cases: Vec<Case> = cases.into_iter().filter(plain).collect();
+    let mut report = Report::new("connectx5", remarks);
+    let windows = windows(arguments);
+    report.sweep(&cases, output, |case| virtual_time::measure(case, windows))?;
+    Ok(report)
+}
+
+impl Report {
+    fn new(profile: &'static str, remarks: Vec<String>) -> Self {
+        let (figures, fan_figures, baselines) = (Vec::new(), Vec::new(), Vec::new());
+        Self { profile, figures, fan_figures, baselines, remarks, failed: 0 }
+    }
+
+    /// Measures all cases; a channel that fails does not stop the others.
+    fn sweep(
+        &mut self,
+        cases: &[Case],
+        output: Output,
+        mut measure: impl FnMut(Case) -> Result<Entry, Failure>,
+    ) -> Result<(), Failure> {
+        let bar = output.bar("channels", cases.len() as u64);
+        let mut skipped: Vec<(String, Vec<String>)> = Vec::new();
+        for case in cases {
+            let what = format!("{} {}", case.kind, case.pattern.name());
+            let bytes = format!("{} B", case.message_bytes);
+            match measure(*case) {
+                Ok(entry) if case.pattern == Pattern::OneToOne => self.figures.push(entry),
+                Ok(entry) => self.fan_figures.push(entry),
+                Err(Failure::Interrupted) => return Err(Failure::Interrupted),
+                Err(failure) if makes_no_sense(&failure) => {
+                    let why = format!("skipped: {what}: {failure}");
+                    match skipped.iter_mut().find(|(seen, _)| *seen == why) {
+                        Some((_, sizes)) => sizes.push(bytes),
+                        None => skipped.push((why, vec![bytes])),
+                    }
+                }
+                Err(failure) => {
+                    self.failed += 1;
+                    self.remarks.push(format!("FAILED: {what}, {bytes}: {failure}"));
+                }
+            }
+            bar.inc(1);
+        }
+        bar.finish_and_clear();
+        let remark = |(why, sizes): (String, Vec<String>)| format!("{why} [{}]", sizes.join(", "));
+        self.remarks.extend(skipped.into_iter().map(remark));
+        self.remark_on_cores();
+        Ok(())
+    }
+
+    fn remark_on_cores(&mut self) {
+        let mut seen = Vec::new();
+        for entry in self.figures.iter().chain(&self.fan_figures) {
+            let remark = format!("{}: {}", entry.ends(), entry.cores);
+            if !seen.contains(&remark) {
+                seen.push(remark);
+            }
+        }
+        self.remarks.extend(seen);
+    }
+}
+
+/// Whether a channel is not for this fabric, this size or so many peers.
+fn makes_no_sense(failure: &Failure) -> bool {
+    [ErrorCode::FabricLacks, ErrorCode::BadConfiguration, ErrorCode::BadForm]
+        .into_iter()
+        .any(|code| failure.is(code))
+}
+
+fn windows(arguments: &BenchChannels) -> u32 {
+    match arguments.seconds {
+        // Between 8 and 7.2 million: the argument's own bounds.
+        Some(seconds) => ((seconds / WINDOW_S) as u32).max(8),
+        None => arguments.windows,
+    }
+}
+
+/// What is to be measured, and what is left out and why.
+fn cases(arguments: &BenchChannels) -> (Vec<Case>, Vec<String>) {
+    let (mut cases, mut remarks) = (Vec::new(), Vec::new());
+    let mut sizes = arguments.bytes.clone();
+    sizes.sort_unstable();
+    sizes.dedup();
+    for kind in arguments.kinds() {
+        let integers = kind == Kind::SendBufferless;
+        let integer = [INTEGER_BYTES];
+        if integers && sizes != integer {
+            remarks.push(format!(
+                "{kind} is measured with {INTEGER_BYTES} B, which is all it carries"
+            ));
+        }
+        for message_bytes in if integers { &integer[..] } else { &sizes[..] } {
+            for pattern in &arguments.pattern {
+                let peers = match pattern {
+                    Pattern::OneToOne => 1,
+                    Pattern::ManyToOne => arguments.clients,
+                    Pattern::OneToMany => arguments.readers,
+                };
+                cases.push(Case {
+                    kind,
+                    message_bytes: *message_bytes,
+                    pattern: *pattern,
+                    peers,
+                    payload: Payload::Copied,
+                    wait: Wait::Spin,
+                });
+            }
+        }
+        if kind == SPECIAL && arguments.pattern.contains(&Pattern::OneToOne) {
+            cases.extend(specials(&sizes));
+        }
+    }
+    (cases, remarks)
+}
+
+/// The forms of one channel that others are compared with.
+fn specials(sizes: &[u32]) -> Vec<Case> {
+    [
+        (BLOCKING_BYTES, Payload::Copied, Wait::Block),
+        (HANDED_OVER_BYTES, Payload::Unwritten, Wait::Spin),
+        (HANDED_OVER_BYTES, Payload::Untouched, Wait::Spin),
+    ]
+    .into_iter()
+    .filter(|(message_bytes, ..)| sizes.contains(message_bytes))
+    .map(|(message_bytes, payload, wait)| Case {
+        kind: SPECIAL,
+        message_bytes,
+        pattern: Pattern::OneToOne,
+        peers: 1,
+        payload,
+        wait,
+    })
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arguments::{Arguments, Bench, Command};
+    use clap::Parser;
+
+    fn arguments(line: &[&str]) -> BenchChannels {
+        let line = [&["farside", "bench", "channels"], line].concat();
+        match Arguments::try_parse_from(line).unwrap().command {
+            Command::Bench { which: Bench::Channels(arguments) } => arguments,
+            other => unreachable!("the line says bench channels, not {other:?}"),
+        }
+    }
+
+    #[test]
+    fn every_channel_is_measured_in_every_size_and_pattern() {
+        let (cases, remarks) = cases(&arguments(&[]));
+        let specials = cases.iter().filter(|case| case.wait == Wait::Block).count()
+            + cases.iter().filter(|case| case.payload != Payload::Copied).count();
+        assert_eq!(specials, 3);
+        assert_eq!(cases.len(), (19 * 4 + 1) * 3 + specials);
+        assert_eq!(remarks.len(), 1, "{remarks:?}");
+        let peers = |pattern| cases.iter().find(|case| case.pattern == pattern).unwrap().peers;
+        let all = [Pattern::OneToOne, Pattern::ManyToOne, Pattern::OneToMany].map(peers);
+        assert_eq!(all, [1, 8, 4]);
+    }
+
+    #[test]
+    fn integers_have_their_own_size() {
+        let line = ["--channel", "send-bufferless", "--bytes", "4", "--pattern", "1:1"];
+        let (cases, remarks) = cases(&arguments(&line));
+        assert_eq!((cases.len(), cases[0].message_bytes, remarks.len()), (1, 4, 0));
+    }
+
+    #[test]
+    fn a_time_becomes_windows() {
+        assert_eq!(windows(&arguments(&[])), 100);
+        assert_eq!(windows(&arguments(&["--seconds", "1"])), 2000);
+        assert_eq!(windows(&arguments(&["--seconds", "0.01"])), 20);
+    }
+
+    #[test]
+    fn a_channel_that_fails_does_not_stop_the_others() {
+        let (cases, _) = cases(&arguments(&["--channel", "ring-inlined", "--bytes", "8"]));
+        let mut report = Report::new("test", Vec::new());
+        let swept = report.sweep(&cases, Output::new(true, true), |case| match case.pattern {
+            Pattern::OneToOne => Err(farside::Error::new(ErrorCode::FabricLacks).into()),
+            Pattern::ManyToOne => Err(Failure::check("stalled")),
+            Pattern::OneToMany => Ok(Entry::new(case.kind, 8, case.pattern, 4)),
+        });
+        assert_eq!((swept, report.failed, report.fan_figures.len()), (Ok(()), 1, 1));
+        let starts =
+            ["FAILED: ring-inlined N:1, 8 B: stalled", "skipped: ring-inlined 1:1: ", "1:4: "];
+        for (remark, start) in report.remarks.iter().zip(starts) {
+            assert!(remark.starts_with(start), "{remark}");
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Latency and message rate over the message size, drawn as SVG.
+
+use super::entry::Entry;
+use crate::failure::Failure;
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+const WIDTH: u32 = 1500;
+const HEIGHT: u32 = 760;
+/// Width of the column that names the lines.
+const NAMES_WIDTH: u32 = 270;
+
+type Drawing<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type Failed = DrawingAreaErrorKind<std::io::Error>;
+
+/// A line: what each message size gave.
+type Points = Vec<(f64, f64)>;
+
+/// Writes the drawing.
+pub(super) fn draw(path: &Path, entries: &[Entry]) -> Result<(), Failure> {
+    let text = svg(entries).map_err(|e| Failure::system(format!("drawing: {e}")))?;
+    std::fs::write(path, text).map_err(|e| Failure::system(format!("{}: {e}", path.display())))
+}
+
+fn svg(entries: &[Entry]) -> Result<String, Failed> {
+    // Special forms of a channel have no line: those that are not like the first.
+    let form = |entry: &Entry| (entry.payload, entry.wait);
+    let plain: Vec<&Entry> =
+        entries.iter().filter(|entry| entries.first().map(form) == Some(form(entry))).collect();
+    let mut names: Vec<&str> = Vec::new();
+    for entry in &plain {
+        if !names.contains(&entry.channel) {
+            names.push(entry.channel);
+        }
+    }
+    let mut text = String::new();
+    let whole = SVGBackend::with_string(&mut text, (WIDTH, HEIGHT)).into_drawing_area();
+    whole.fill(&WHITE)?;
+    let (panels, key) = whole.split_horizontally(WIDTH - NAMES_WIDTH);
+    let (left, right) = panels.split_horizontally((WIDTH - NAMES_WIDTH) / 2);
+    let latency = lines(&plain, &names, |entry| Some(entry.latency_ns?.median / 1e3));
+    panel(&left, "one way, us, median", &names, &latency)?;
+    let rate = lines(&plain, &names, |entry| Some(entry.messages_per_second?.median / 1e6));
+    panel(&right, "messages, millions a second, median", &names, &rate)?;
+    name_lines(&key, &names)?;
+    whole.present()?;
+    drop((left, right, panels, key, whole));
+    Ok(text)
+}
+
+/// The points of each channel, by message size.
+fn lines<'a>(
+    entries: &[&'a Entry],
+    names: &[&'a str],
+    measure: impl Fn(&Entry) -> Option<f64>,
+) -> BTreeMap<usize, Points> {
+    let mut lines: BTreeMap<usize, Points> = BTreeMap::new();
+    for entry in entries {
+        let number = names.iter().position(|name| *name == entry.channel);
+        let value = measure(entry).filter(|value| *value > 0.0 && value.is_finite());
+        if let (Some(number), Some(value)) = (number, value) {
+            lines.entry(number).or_default().push((f64::from(entry.message_bytes), value));
+        }
+    }
+    for points in lines.values_mut() {
+        points.sort_by(|one, two| one.0.total_cmp(&two.0));
+    }
+    lines
+}
+
+/// The least and the greatest, a little wider, so that no point lies on the edge.
+fn range(values: impl Iterator<Item = f64>) -> std::ops::Range<f64> {
+    let (least, greatest) = values.fold((f64::MAX, 0.0_f64), |(least, greatest), value| {
+        (least.min(value), greatest.max(value))
+    });
+    if greatest <= 0.0 { 1.0..10.0 } else { least / 1.3..greatest * 1.3 }
+}
+
+fn panel(
+    area: &Drawing<'_>,
+    title: &str,
+    names: &[&str],
+    lines: &BTreeMap<usize, Points>,
+) -> Result<(), Failed> {
+    let all = || lines.values().flatten();
+    let across = range(all().map(|point| point.0));
+    let up = range(all().map(|point| point.1));
+    let mut chart = ChartBuilder::on(area)
+        .caption(title, ("sans-serif", 20))
+        .margin(12)
+        .x_label_area_size(46)
+        .y_label_area_size(64)
+        .build_cartesian_2d(across.log_scale().base(2.0), up.log_scale())?;
+    chart
+        .configure_mesh()
+        .x_desc("bytes of a message")
+        .x_label_formatter(&|bytes| format!("{bytes:.0}"))
+        .y_label_formatter(&|value| format!("{value}"))
+        .light_line_style(BLACK.mix(0.05))
+        .bold_line_style(BLACK.mix(0.15))
+        .draw()?;
+    for (number, points) in lines {
+        let color = color(*number, names.len());
+        chart.draw_series(LineSeries::new(points.iter().copied(), color.stroke_width(2)))?;
+        chart.draw_series(points.iter().map(|point| Circle::new(*point, 3, color.filled())))?;
+    }
+    Ok(())
+}
+
+/// The names of the lines in their colours.
+fn name_lines(area: &Drawing<'_>, names: &[&str]) -> Result<(), Failed> {
+    for (number, name) in (0..).zip(names) {
+        let (x, y) = (10, 60 + 28 * number);
+        let color = color(usize::try_from(number).unwrap_or(0), names.len());
+        area.draw(&PathElement::new([(x, y), (x + 28, y)], color.stroke_width(3)))?;
+        area.draw(&Text::new((*name).to_owned(), (x + 38, y - 8), ("sans-serif", 16)))?;
+    }
+    Ok(())
+}
+
+/// Colours as far apart as so many can be; every other one darker.
+fn color(number: usize, count: usize) -> HSLColor {
+    let hue = number as f64 / count.max(1) as f64;
+    HSLColor(hue, 0.75, if number.is_multiple_of(2) { 0.5 } else { 0.33 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::window::Figure;
+    use super::super::entry::Stream;
+    use super::*;
+    use crate::arguments::Pattern;
+    use farside::channel::Kind;
+
+    #[test]
+    fn every_channel_has_a_line_of_its_own_colour() {
+        let stream = Stream::of(&Figure::from_windows(vec![100.0], 1));
+        let entries: Vec<Entry> = Kind::ALL
+            .into_iter()
+            .flat_map(|kind| {
+                [8, 65_536]
+                    .map(|bytes| Entry::new(kind, bytes, Pattern::OneToOne, 1).with_stream(stream))
+            })
+            .collect();
+        let text = svg(&entries).unwrap();
+        assert!(text.starts_with("<svg") && text.trim_end().ends_with("</svg>"));
+        assert!(Kind::ALL.iter().all(|kind| text.contains(kind.name())));
+        let colors: std::collections::HashSet<_> = (0..20)
+            .map(|number| {
+                let HSLColor(hue, saturation, light) = color(number, 20);
+                [hue, saturation, light].map(f64::to_bits)
+            })
+            .collect();
+        assert_eq!(colors.len(), 20);
+    }
+
+    #[test]
+    fn nothing_makes_an_empty_drawing() {
+        assert!(svg(&[]).unwrap().contains("</svg>"));
+    }
+}

@@ -1,0 +1,185 @@
+//! What a worker does at its end of a channel, until the other end is gone or it is told to stop.
+
+use super::ends::{BATCH, Look, Reader, Writer, is_end, options};
+use crate::failure::Failure;
+use farside::ErrorCode;
+use farside::channel::{Both, Kind, Receiver, Sender, Service};
+use farside_fabric::Fabric;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// How long a service sleeps before it looks whether it shall stop.
+const DOZE: Duration = Duration::from_millis(200);
+/// How long an answer may take.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// What the worker's end does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Role {
+    /// Listens and sends a message back for each that comes, polling.
+    Echo,
+    /// The same, but looks at the first and the last line only, and sends them back unwritten.
+    EchoUntouched,
+    /// The same, but sends back bytes that it does not write again.
+    EchoUnwritten,
+    /// Listens and answers every request, sleeping between them.
+    Answer,
+    /// Connects and sends as fast as it can.
+    Source,
+    /// Connects and receives as fast as it can.
+    Sink,
+}
+
+/// One end of a channel.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Task {
+    pub(crate) role: Role,
+    /// Where the channel is listened at.
+    pub(crate) name: String,
+    /// Its name in the table.
+    pub(crate) channel: String,
+    pub(crate) message_bytes: u32,
+    /// Most peers of the end that listens.
+    pub(crate) peers: u16,
+    pub(crate) processor: Option<usize>,
+    /// Whether it has the processor to share, and so gives it away when there is nothing to do.
+    pub(crate) shares: bool,
+}
+
+/// The name at which the way back of an echo is to be had.
+pub(crate) fn back(name: &str) -> String {
+    format!("{name}-back")
+}
+
+impl Task {
+    fn kind(&self) -> Result<Kind, Failure> {
+        self.channel.parse().map_err(|_| Failure::usage(format!("no channel `{}`", self.channel)))
+    }
+
+    /// Does it. Calls `ready` when the end listens or has asked to be connected.
+    pub(crate) fn serve(
+        &self,
+        fabric: Arc<dyn Fabric>,
+        ready: impl FnOnce(),
+        stop: &AtomicBool,
+    ) -> Result<(), Failure> {
+        let served = match self.role {
+            Role::Echo => self.echo(fabric, Look::All, ready, stop),
+            Role::EchoUnwritten => self.echo(fabric, Look::Again, ready, stop),
+            Role::EchoUntouched => self.echo(fabric, Look::Edges, ready, stop),
+            Role::Answer => self.answer(&fabric, ready, stop),
+            Role::Source => self.source(fabric, ready, stop),
+            Role::Sink => self.sink(fabric, ready, stop),
+        };
+        match served {
+            Err(failure) if is_end(&failure) => Ok(()),
+            other => other,
+        }
+    }
+
+    fn echo(
+        &self,
+        fabric: Arc<dyn Fabric>,
+        look: Look,
+        ready: impl FnOnce(),
+        stop: &AtomicBool,
+    ) -> Result<(), Failure> {
+        let options = options(self.kind()?, self.message_bytes, self.peers);
+        let receiver = Receiver::listen(Arc::clone(&fabric), &self.name, &options)?;
+        let sender = Sender::listen(fabric, &back(&self.name), &options)?;
+        let mut reader = Reader::new(receiver, self.message_bytes, look);
+        let mut writer = Writer::new(sender, self.message_bytes, 1, look != Look::All)?;
+        ready();
+        while !stop.load(Ordering::Relaxed) {
+            if !reader.take()? {
+                writer.idle()?;
+                self.pause();
+                continue;
+            }
+            while !writer.put()? {
+                // What it waits for may come by the other direction.
+                writer.idle()?;
+                self.pause();
+                if stop.load(Ordering::Relaxed) {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn answer(
+        &self,
+        fabric: &Arc<dyn Fabric>,
+        ready: impl FnOnce(),
+        stop: &AtomicBool,
+    ) -> Result<(), Failure> {
+        let both = Both::same(options(self.kind()?, self.message_bytes, self.peers));
+        let mut service = Service::listen(fabric, &self.name, &both)?;
+        let mut bytes = vec![0; usize::try_from(self.message_bytes).unwrap_or(usize::MAX)];
+        ready();
+        while !stop.load(Ordering::Relaxed) {
+            match service.wait(DOZE) {
+                Ok((message, caller)) => {
+                    message.read(0, &mut bytes)?;
+                    service.release(message);
+                    service.answer_wait(caller, &bytes, ANSWER)?;
+                }
+                Err(error) if error.code == ErrorCode::TimedOut => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn source(
+        &self,
+        fabric: Arc<dyn Fabric>,
+        ready: impl FnOnce(),
+        stop: &AtomicBool,
+    ) -> Result<(), Failure> {
+        let options = options(self.kind()?, self.message_bytes, self.peers);
+        let sender = Sender::connect(fabric, &self.name, &options)?;
+        let mut writer = Writer::new(sender, self.message_bytes, BATCH, false)?;
+        ready();
+        while !stop.load(Ordering::Relaxed) {
+            let taken = writer.put_batch()?;
+            if taken < BATCH {
+                writer.idle()?;
+                self.pause();
+            }
+        }
+        Ok(())
+    }
+
+    fn sink(
+        &self,
+        fabric: Arc<dyn Fabric>,
+        ready: impl FnOnce(),
+        stop: &AtomicBool,
+    ) -> Result<(), Failure> {
+        let options = options(self.kind()?, self.message_bytes, self.peers);
+        let receiver = Receiver::connect(fabric, &self.name, &options)?;
+        let mut reader = Reader::new(receiver, self.message_bytes, Look::All);
+        ready();
+        while !stop.load(Ordering::Relaxed) {
+            if !reader.take()? {
+                self.pause();
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing to do just now.
+    #[inline]
+    fn pause(&self) {
+        if self.shares {
+            std::thread::yield_now();
+        } else {
+            std::hint::spin_loop();
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Which channels fit a need on a fabric, and why the others do not.
+
+use crate::arguments::{Channels, FabricName};
+use crate::fabrics;
+use crate::failure::Failure;
+use crate::output::{Output, Table};
+use farside::channel::table::measured;
+use farside::channel::{Advice, Wish, advise};
+use farside_base::Capabilities;
+use farside_sim::fabric::{ADAPTIVE_ROUTING, EFA, INFINIBAND, ONE_RMA};
+use serde_json::json;
+
+/// Prints what fits, best first, then what does not.
+pub(super) fn print(arguments: &Channels, output: Output) -> Result<(), Failure> {
+    let has = capabilities(arguments.fabric())?;
+    let wish = arguments.wish();
+    let advice = advise(&wish, &has);
+    let fabric = arguments.fabric().name();
+    output.value(&json!({
+        "fabric": fabric,
+        "needs": wish.needs.iter().map(|need| need.name()).collect::<Vec<_>>(),
+        "fan_in": wish.fan_in,
+        "fan_out": wish.fan_out,
+        "message_bytes_max": wish.message_bytes_max,
+        "fitting": advice.fitting.iter().map(|fitting| json!({
+            "channel": fitting.kind.name(),
+            "family": fitting.kind.family().to_string(),
+            "remarks": fitting.remarks,
+        })).collect::<Vec<_>>(),
+        "unfit": advice.unfit.iter().map(|unfit| json!({
+            "channel": unfit.kind.name(),
+            "family": unfit.kind.family().to_string(),
+            "reasons": unfit.reasons,
+        })).collect::<Vec<_>>(),
+    }));
+    output.line(format!("fabric {fabric}, {}", sentence(&wish)));
+    output.line("");
+    output.line(fitting(&advice));
+    output.line("");
+    output.line(unfit(&advice));
+    Ok(())
+}
+
+/// What a fabric can do: this machine's own, or the simulated one with a profile.
+fn capabilities(fabric: FabricName) -> Result<Capabilities, Failure> {
+    Ok(match fabric {
+        FabricName::Shm => fabrics::shm()?.capabilities(),
+        FabricName::Infiniband => INFINIBAND,
+        FabricName::Adaptive => ADAPTIVE_ROUTING,
+        FabricName::Efa => EFA,
+        FabricName::OneRma => ONE_RMA,
+    })
+}
+
+fn sentence(wish: &Wish) -> String {
+    let needs: Vec<&str> = wish.needs.iter().map(|need| need.name()).collect();
+    let needs =
+        if needs.is_empty() { "nothing in particular".to_owned() } else { needs.join(", ") };
+    format!(
+        "messages of at most {} B, {} to {}; needs: {needs}",
+        wish.message_bytes_max, wish.fan_in, wish.fan_out
+    )
+}
+
+fn fitting(advice: &Advice) -> String {
+    if advice.fitting.is_empty() {
+        return "no channel fits".to_owned();
+    }
+    let mut table = Table::new(["fits, best first", "# HRT", "# requests", "remarks"]).left(3);
+    for one in &advice.fitting {
+        let row = measured(one.kind);
+        table.row([
+            format!("  {}", one.kind.name()),
+            row.half_round_trips.to_string(),
+            format!("{} + {}", row.sender_requests, row.receiver_requests),
+            one.remarks.join("; "),
+        ]);
+    }
+    table.text()
+}
+
+fn unfit(advice: &Advice) -> String {
+    if advice.unfit.is_empty() {
+        return "every channel fits".to_owned();
+    }
+    let mut table = Table::new(["does not fit", "because"]).left(1);
+    for one in &advice.unfit {
+        table.row([format!("  {}", one.kind.name()), one.reasons.join("; ")]);
+    }
+    table.text()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farside::channel::Need;
+
+    #[test]
+    fn the_texts_name_every_channel_once() {
+        let wish = Wish { needs: vec![Need::Blocking], fan_in: 64, ..Wish::default() };
+        let advice = advise(&wish, &INFINIBAND);
+        let text = format!("{}\n{}", fitting(&advice), unfit(&advice));
+        assert_eq!(text.lines().count(), 22, "{text}");
+        assert!(text.contains("its receiver must poll"), "{text}");
+        assert!(sentence(&wish).contains("64 to 1; needs: blocking"));
+    }
+
+    #[test]
+    fn fewer_channels_survive_on_lesser_fabrics() {
+        let count = |fabric| advise(&Wish::default(), &capabilities(fabric).unwrap()).fitting.len();
+        let counts = [FabricName::Infiniband, FabricName::Adaptive, FabricName::OneRma].map(count);
+        assert!(counts[0] > counts[1] && counts[1] > counts[2] && counts[2] > 0, "{counts:?}");
+    }
+
+    #[test]
+    fn nothing_and_everything_have_their_words() {
+        let none = Advice::default();
+        assert_eq!(
+            (fitting(&none).as_str(), unfit(&none).as_str()),
+            ("no channel fits", "every channel fits")
+        );
+    }
+}

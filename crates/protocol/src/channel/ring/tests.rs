@@ -1,0 +1,131 @@
+//! Both ways of sending say the same, and joined WRITEs are those that they were made of.
+
+use super::*;
+use crate::channel::effects::{Effects, Record};
+use crate::channel::half::{
+    Own, OwnRegions, Payload, Peer, PeerRegions, ReceiveHalf, Refusal, SendHalf,
+};
+use crate::channel::plain::Plain;
+use crate::channel::shape::{Acknowledge, Signal};
+use alloc::format;
+use alloc::vec::Vec;
+use farside_base::{Memory, Operation, RegionId, RemoteRegionId, Source};
+
+const REGIONS: OwnRegions = OwnRegions { buffer: RegionId(0), bells: RegionId(1) };
+const PEER: PeerRegions =
+    PeerRegions { buffer: RemoteRegionId(0), bells: RemoteRegionId(1), number: Peer::ONLY };
+const KINDS: [Kind; 4] =
+    [Kind::RingDetached, Kind::RingImmediate, Kind::RingInlinedZeroing, Kind::RingInlined];
+
+fn shape(mirrored: bool) -> Shape {
+    Shape {
+        message_bytes_max: 100,
+        slots: 16,
+        ring_bytes: 4096,
+        peers_max: 1,
+        mirrored,
+        prefetch_bytes: 0,
+        acknowledge: Acknowledge::Word,
+        signal: Signal::Word,
+        device_bells: false,
+    }
+}
+
+fn sender(kind: Kind, shape: &Shape, own: Own<'_, Plain>) -> Sender {
+    let mut sender = Sender::new(kind, shape, REGIONS);
+    sender.connected(Peer::ONLY, PEER, own, &mut Effects::new(0)).unwrap();
+    sender
+}
+
+fn written(operation: &Operation<'_>) -> (u64, Vec<u8>, Option<u32>) {
+    match operation {
+        Operation::Write { source: Source::Inline(bytes), to, immediate } => {
+            (to.offset, bytes.to_vec(), *immediate)
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_is_sent_at_once_is_what_would_have_been_sent() {
+    for (kind, mirrored) in KINDS.into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
+        let shape = shape(mirrored);
+        let bells = Plain::new(plan_sender(kind, &shape).bells_bytes);
+        let own = Own { buffer: &bells, bells: &bells };
+        let mut plain = sender(kind, &shape, own);
+        for number in 0..400_u32 {
+            let message: Vec<u8> = (0..number * 37 % 101).map(|at| at as u8).collect();
+            let (mut record, mut effects) = (Record::new(), Effects::new(0));
+            plain.advance(own, &mut effects).unwrap();
+            let mut fast = plain.clone();
+            let at_once = fast.send_at_once(&message, own, &mut record);
+            let sent = plain.send(Payload::Bytes(&message), own, &mut effects);
+            match (at_once, sent) {
+                (Some(one), Ok(other)) => {
+                    assert_eq!(one, other);
+                    let [request] = effects.requests() else { panic!("one request") };
+                    let expected = written(&effects.operation(request));
+                    assert_eq!(written(&record.operation()), expected, "{kind} {number}");
+                    assert_eq!(format!("{fast:?}"), format!("{plain:?}"));
+                }
+                // More than one WRITE, or a full ring.
+                (None, Ok(_)) => assert!(kind == Kind::RingDetached || !mirrored, "{kind}"),
+                (None, Err(Refusal::Full)) => {
+                    // The receiver has processed everything.
+                    bells.store_word(PROGRESS, plain.head_for_tests()).unwrap();
+                }
+                other => panic!("{kind}: {other:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn joined_writes_put_the_same_bytes_down_in_the_same_order() {
+    for kind in [Kind::RingDetached, Kind::RingInlinedZeroing] {
+        let shape = shape(false);
+        let plan = plan_receiver(kind, &shape);
+        let bells = Plain::new(plan_sender(kind, &shape).bells_bytes);
+        let own = Own { buffer: &bells, bells: &bells };
+        let (mut apart, mut joined) = (sender(kind, &shape, own), sender(kind, &shape, own));
+        let images = [Plain::new(plan.buffer_bytes), Plain::new(plan.buffer_bytes)];
+        let mut requests = [0; 2];
+        for batch in 0..4 {
+            let (mut one, mut other) = (Effects::new(0), Effects::new(300));
+            for number in 0..8_u32 {
+                let message = alloc::vec![batch as u8 + 1; (number * 13 % 60) as usize];
+                apart.send(Payload::Bytes(&message), own, &mut one).unwrap();
+                joined.send(Payload::Bytes(&message), own, &mut other).unwrap();
+            }
+            for ((effects, image), count) in [&one, &other].iter().zip(&images).zip(&mut requests) {
+                for request in effects.requests() {
+                    let (offset, bytes, immediate) = written(&effects.operation(request));
+                    assert!(immediate.is_none() && bytes.len() <= 300);
+                    image.write(offset, &bytes).unwrap();
+                    *count += 1;
+                }
+            }
+        }
+        let contents = images.map(|image| {
+            let mut bytes = alloc::vec![0; plan.buffer_bytes as usize];
+            image.read(0, &mut bytes).unwrap();
+            bytes
+        });
+        assert_eq!(contents[0], contents[1], "{kind}");
+        assert!(requests[1] * 3 < requests[0], "{kind}: {requests:?}");
+        // And a receiver finds the messages there.
+        let image = Plain::new(plan.buffer_bytes);
+        image.write(0, &contents[1]).unwrap();
+        let words = Plain::new(plan.bells_bytes);
+        words.store_word(HEAD, joined.head_for_tests()).unwrap();
+        let own = Own { buffer: &image, bells: &words };
+        let mut receiver = Receiver::new(kind, &shape, REGIONS);
+        let mut effects = Effects::new(0);
+        receiver.connected(Peer::ONLY, PEER, own, &mut effects).unwrap();
+        let mut count = 0;
+        while receiver.receive(own, &mut effects).unwrap().is_some() {
+            count += 1;
+        }
+        assert_eq!(count, 32, "{kind}");
+    }
+}

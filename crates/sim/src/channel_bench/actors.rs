@@ -1,0 +1,376 @@
+//! The threads of a study: whoever sends, receives, or does both in turn.
+
+use super::Request;
+use super::charges::Charges;
+use crate::fabric::SimNet;
+use crate::random::Random;
+use crate::stage::{Actor, Spent, Then};
+use farside::Error;
+use farside::channel::{Buffer, Message, Receiver, Sender, Sent, Slice};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// Looks at bells in vain between two looks at the port, as the facade's receiver has it.
+const LOOKS_PER_TURN: u64 = 64;
+/// Longest pause between two round trips: some round trips of this hardware.
+const PAUSE_NS: u64 = 5_000;
+
+/// What has been seen so far.
+#[derive(Default, Debug)]
+pub(super) struct Score {
+    /// Messages of the channel that were released, and how many of them are not measured.
+    pub(super) received: u64,
+    warm: u64,
+    goal: u64,
+    first_ns: u64,
+    last_ns: u64,
+    /// Round trips.
+    pub(super) trips_ns: Vec<u64>,
+    /// When the message was sent that is on its way, in a ping-pong.
+    since_ns: Option<u64>,
+    /// From there until the poll that found it.
+    pub(super) one_way_ns: Vec<u64>,
+    pub(super) error: Option<Error>,
+}
+
+pub(super) type Scores = Rc<RefCell<Score>>;
+
+impl Score {
+    pub(super) fn new(request: &Request) -> Self {
+        let messages = u64::from(request.messages.max(1));
+        let warm = messages / 8 + 1;
+        Self { warm, goal: warm + messages, ..Self::default() }
+    }
+
+    fn release(&mut self, now_ns: u64) {
+        self.received += 1;
+        if self.received == self.warm {
+            self.first_ns = now_ns;
+        }
+        self.last_ns = now_ns;
+        if let Some(since_ns) = self.since_ns.take().filter(|_| self.has_begun()) {
+            self.one_way_ns.push(now_ns - since_ns);
+        }
+    }
+
+    fn round_trip(&mut self, ns: u64) {
+        if self.has_begun() {
+            self.trips_ns.push(ns);
+        }
+    }
+
+    pub(super) const fn has_begun(&self) -> bool {
+        self.received >= self.warm
+    }
+
+    pub(super) const fn is_over(&self) -> bool {
+        self.received >= self.goal || self.error.is_some()
+    }
+
+    /// Messages that count.
+    pub(super) const fn measured(&self) -> u64 {
+        self.received.saturating_sub(self.warm)
+    }
+
+    pub(super) const fn elapsed_ns(&self) -> u64 {
+        self.last_ns - self.first_ns
+    }
+}
+
+/// A sender with its messages.
+pub(super) struct Outbox {
+    pub(super) net: SimNet,
+    pub(super) sender: Sender,
+    pub(super) charges: Charges,
+    pub(super) message: Vec<u8>,
+    /// Where messages are that are sent without a copy.
+    pub(super) slice: Option<Slice>,
+    pub(super) _buffer: Option<Buffer>,
+    /// Whether it has to look at its port for messages to go on.
+    pub(super) turns: bool,
+    /// Whether a message is seen as soon as it is stored: then storing takes its time first.
+    pub(super) stores: bool,
+    /// The message's copy has been charged.
+    pub(super) paid: bool,
+    /// There was no room since the last message.
+    pub(super) full: bool,
+    /// The last look at the port may have made room.
+    pub(super) again: bool,
+}
+
+/// What became of a message.
+enum Gave {
+    Taken,
+    /// No room; how to go on.
+    Full(Then),
+    /// It is being copied: go on with it.
+    Copying,
+}
+
+impl Outbox {
+    fn give(&mut self) -> Result<Gave, Error> {
+        if !self.paid {
+            self.paid = true;
+            let ns = self.charges.before_send_ns();
+            self.net.spend_ns(ns);
+            if self.stores && ns > 0 {
+                return Ok(Gave::Copying);
+            }
+        }
+        let sent = match self.slice {
+            Some(slice) => self.sender.send_slices(&[slice])?,
+            None => self.sender.send(&self.message)?,
+        };
+        if sent == Sent::Full {
+            self.full = true;
+            // It has looked at its port after it found no room: what it found may be room.
+            self.again = !self.again;
+            return Ok(Gave::Full(if self.again { Then::Run } else { Then::Poll }));
+        }
+        self.again = false;
+        if std::mem::take(&mut self.full) {
+            self.net.spend_ns(self.charges.acknowledged_ns());
+        }
+        self.paid = false;
+        Ok(Gave::Taken)
+    }
+
+    fn look(&mut self) -> Result<(), Error> {
+        if self.turns { self.sender.turn() } else { Ok(()) }
+    }
+}
+
+/// A receiver that polls.
+pub(super) struct Inbox {
+    pub(super) net: SimNet,
+    pub(super) receiver: Receiver,
+    pub(super) charges: Charges,
+    pub(super) scores: Scores,
+    /// Acknowledges each message at once.
+    pub(super) prompt: bool,
+    pub(super) log: Vec<u8>,
+    /// Looks in vain since the last message, and when the last one was.
+    pub(super) vain: u64,
+    pub(super) looked_ns: u64,
+}
+
+impl Inbox {
+    /// The next message. Looks that a resting actor skipped are made up for: after so many in vain
+    /// the facade looks at its port.
+    fn poll(&mut self) -> Result<Option<Message>, Error> {
+        let now_ns = self.net.now_ns();
+        let interval_ns = self.charges.look_ns().max(1);
+        let skipped = (now_ns - self.looked_ns.min(now_ns)) / interval_ns;
+        let looks = if self.charges.looks_at_port() { 1 } else { 1 + skipped.min(LOOKS_PER_TURN) };
+        self.looked_ns = now_ns;
+        for _ in 0..looks {
+            if let Some(message) = self.receiver.poll()? {
+                let after_vain = std::mem::take(&mut self.vain) > 0;
+                self.net.spend_ns(self.charges.received_ns(after_vain));
+                if self.log.len() >= message.len() {
+                    message.read(0, &mut self.log[..message.len()])?;
+                }
+                return Ok(Some(message));
+            }
+            self.vain += 1;
+        }
+        self.net.spend_ns(self.charges.look_ns());
+        Ok(None)
+    }
+
+    fn release(&mut self, message: Message) {
+        self.net.spend_ns(self.charges.before_release_ns());
+        self.receiver.release(message);
+        if self.prompt {
+            self.receiver.acknowledge();
+        }
+    }
+
+    /// How to go on after a poll in vain.
+    fn rest(&self) -> Then {
+        if self.charges.looks_at_port() || self.vain >= LOOKS_PER_TURN {
+            return Then::Poll;
+        }
+        Then::PollAtMost((LOOKS_PER_TURN - self.vain) * self.charges.look_ns().max(1))
+    }
+}
+
+fn go(then: Then) -> Spent {
+    Spent { then, ..Spent::NOTHING }
+}
+
+/// The step of an actor, or its end when something went wrong.
+fn step(scores: &Scores, step: Result<Then, Error>) -> Spent {
+    step.map_or_else(
+        |error| {
+            scores.borrow_mut().error.get_or_insert(error);
+            go(Then::End)
+        },
+        go,
+    )
+}
+
+/// Sends as much as it may.
+pub(super) struct Source {
+    pub(super) outbox: Outbox,
+    pub(super) scores: Scores,
+}
+
+impl Source {
+    fn step(&mut self) -> Result<Then, Error> {
+        match self.outbox.give()? {
+            Gave::Taken | Gave::Copying => Ok(Then::Run),
+            Gave::Full(then) => Ok(then),
+        }
+    }
+}
+
+impl Actor for Source {
+    fn run(&mut self) -> Spent {
+        let result = self.step();
+        step(&self.scores, result)
+    }
+}
+
+/// Receives.
+pub(super) struct Sink {
+    pub(super) inbox: Inbox,
+}
+
+impl Sink {
+    fn step(&mut self) -> Result<Then, Error> {
+        let Some(message) = self.inbox.poll()? else {
+            return Ok(self.inbox.rest());
+        };
+        self.inbox.release(message);
+        let now_ns = self.inbox.net.now_ns();
+        self.inbox.scores.borrow_mut().release(now_ns);
+        Ok(Then::Run)
+    }
+}
+
+impl Actor for Sink {
+    fn run(&mut self) -> Spent {
+        let result = self.step();
+        step(&self.inbox.scores.clone(), result)
+    }
+}
+
+/// Answers each message with one.
+pub(super) struct Echo {
+    pub(super) inbox: Inbox,
+    pub(super) outbox: Outbox,
+    /// Answers that are due.
+    pub(super) due: u32,
+}
+
+impl Echo {
+    fn step(&mut self) -> Result<Then, Error> {
+        if self.due > 0 {
+            return match self.outbox.give()? {
+                Gave::Taken => {
+                    self.due -= 1;
+                    Ok(Then::Run)
+                }
+                Gave::Copying => Ok(Then::Run),
+                Gave::Full(then) => Ok(then),
+            };
+        }
+        self.outbox.look()?;
+        let Some(message) = self.inbox.poll()? else {
+            return Ok(self.inbox.rest());
+        };
+        self.inbox.release(message);
+        self.due += 1;
+        let now_ns = self.inbox.net.now_ns();
+        self.inbox.scores.borrow_mut().release(now_ns);
+        if self.outbox.stores {
+            return Ok(Then::Run);
+        }
+        self.step()
+    }
+}
+
+impl Actor for Echo {
+    fn run(&mut self) -> Spent {
+        let result = self.step();
+        step(&self.inbox.scores.clone(), result)
+    }
+}
+
+/// Where a round trip is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Trip {
+    Pause,
+    Send,
+    /// Since then the message has been given.
+    Sending(u64),
+    Waiting(u64),
+    Back(u64),
+}
+
+/// Sends one message at a time, and waits for the answer or the acknowledgement.
+pub(super) struct Pinger {
+    pub(super) outbox: Outbox,
+    /// Without one it waits until the sender knows that the message was processed.
+    pub(super) inbox: Option<Inbox>,
+    pub(super) scores: Scores,
+    pub(super) random: Random,
+    pub(super) trip: Trip,
+}
+
+impl Pinger {
+    fn step(&mut self) -> Result<Spent, Error> {
+        let now_ns = self.outbox.net.now_ns();
+        if let Trip::Back(since_ns) = self.trip {
+            self.scores.borrow_mut().round_trip(now_ns - since_ns);
+            self.trip = Trip::Pause;
+        }
+        let (trip, then) = match self.trip {
+            Trip::Pause | Trip::Back(_) => {
+                self.trip = Trip::Send;
+                let other_ns = self.random.below(PAUSE_NS);
+                return Ok(Spent { other_ns, ..Spent::NOTHING });
+            }
+            Trip::Send => {
+                self.scores.borrow_mut().since_ns = Some(now_ns);
+                self.send(now_ns)?
+            }
+            Trip::Sending(since_ns) => self.send(since_ns)?,
+            Trip::Waiting(since_ns) => self.wait(since_ns)?,
+        };
+        self.trip = trip;
+        Ok(go(then))
+    }
+
+    fn send(&mut self, since_ns: u64) -> Result<(Trip, Then), Error> {
+        Ok(match self.outbox.give()? {
+            Gave::Taken => (Trip::Waiting(since_ns), Then::Run),
+            Gave::Copying => (Trip::Sending(since_ns), Then::Run),
+            Gave::Full(then) => (Trip::Sending(since_ns), then),
+        })
+    }
+
+    fn wait(&mut self, since_ns: u64) -> Result<(Trip, Then), Error> {
+        let Some(inbox) = &mut self.inbox else {
+            if !self.outbox.sender.is_drained()? {
+                return Ok((Trip::Waiting(since_ns), Then::Poll));
+            }
+            self.outbox.net.spend_ns(self.outbox.charges.acknowledged_ns());
+            return Ok((Trip::Back(since_ns), Then::Run));
+        };
+        self.outbox.look()?;
+        let Some(message) = inbox.poll()? else {
+            return Ok((Trip::Waiting(since_ns), inbox.rest()));
+        };
+        inbox.release(message);
+        Ok((Trip::Back(since_ns), Then::Run))
+    }
+}
+
+impl Actor for Pinger {
+    fn run(&mut self) -> Spent {
+        let result = self.step();
+        result.unwrap_or_else(|error| step(&self.scores, Err(error)))
+    }
+}

@@ -1,0 +1,204 @@
+//! What the calls of the facade cost besides ports: by kind, in one table.
+//!
+//! | what | charged | why |
+//! | --- | --- | --- |
+//! | a message given as bytes | a copy of it | into the request, the staging memory or the ring |
+//! | a checksum, of `read-ring-inlined` with prefetching | a comparison of the bytes, at both ends | it reads each of them |
+//! | a look in vain at a word | a load for each word | the line stays in the cache while nobody writes it |
+//! | a message that has come | a miss for its first line | whoever receives a message looks at it, and the adapters of this machine write to memory, not to caches |
+//! | a bell or last word in the same or the next line | nothing more | a miss brings its neighbour along |
+//! | one that is further away | a miss | |
+//! | a bell apart from messages | a miss, when the look before was in vain | otherwise it was known to be ahead |
+//! | zeroing a released record | as a copy of its bytes | its lines are not in the cache, and are fetched to be owned before they are cleared: clearing warm memory would be twice as fast |
+//! | a released record whose tail is at the adapter | [`Cluster::device_store_ns`] | a store to the adapter's memory goes over the bus |
+//! | a word of acknowledgement that lets the sender go on | a miss | the adapter wrote it |
+//! | a copy into a log | a copy | 001 figure 4 |
+
+use super::{Cluster, Request};
+use crate::fabric::ProcessorCosts;
+use crate::stage::Spent;
+use farside::channel::{Family, Kind};
+
+/// Two lines: a miss brings them both.
+const LINES: u32 = 128;
+
+/// How a receiver learns of a message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Shows {
+    /// By a word that it looks at.
+    Word,
+    /// By a completion: of a receive, or of a READ.
+    Completion,
+}
+
+/// One row: what a kind's halves do locally.
+#[derive(Clone, Copy, Debug)]
+struct Local {
+    shows: Shows,
+    /// Bytes of bells in the record.
+    bells: u32,
+    /// Whether the bell lies apart from the message.
+    apart: bool,
+    /// Whether both ends of a record are looked at, or only one and the message lies on one side.
+    both_ends: bool,
+    zeroes: bool,
+}
+
+const fn local(kind: Kind) -> Local {
+    let completion =
+        Local { shows: Shows::Completion, bells: 8, apart: false, both_ends: false, zeroes: false };
+    let word = Local { shows: Shows::Word, both_ends: true, ..completion };
+    match kind {
+        Kind::Send
+        | Kind::SendShared
+        | Kind::SendBufferless
+        | Kind::WriteSlotImmediate
+        | Kind::WriteSlotReserved
+        | Kind::RingImmediate
+        | Kind::SharedRingImmediate
+        | Kind::ReadSlotDetached
+        | Kind::ReadSlotInlined
+        | Kind::ReadSlotNotify
+        | Kind::ReadSlotIndirect
+        | Kind::ReadRingDetached
+        | Kind::ReadRingInlined
+        | Kind::ReadRingNotify => completion,
+        Kind::WriteSlotDetached | Kind::RingDetached => {
+            Local { both_ends: false, apart: true, ..word }
+        }
+        // The bell is the last word; the first line of the message is looked at besides.
+        Kind::WriteSlotInlined | Kind::RingInlined => word,
+        Kind::RingInlinedZeroing | Kind::SharedRingInlinedZeroing => {
+            Local { bells: 16, zeroes: true, ..word }
+        }
+    }
+}
+
+/// The charges of one study.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Charges {
+    row: Local,
+    costs: ProcessorCosts,
+    bytes: u32,
+    by_slices: bool,
+    checksums: bool,
+    /// What publishing the tail costs.
+    tail_ns: u64,
+    copies_out: bool,
+    integers: bool,
+    /// Words that a receiver looks at before it knows that nothing is there.
+    words: u64,
+}
+
+impl Charges {
+    pub(super) fn new(request: &Request, cluster: &Cluster, by_slices: bool) -> Self {
+        let kind = request.kind;
+        let (senders, _) = request.pattern.ends();
+        let device_tail = request.device_bells && kind.family() == Family::SharedRing;
+        Self {
+            row: local(kind),
+            costs: cluster.costs,
+            bytes: request.bytes(),
+            by_slices,
+            checksums: kind == Kind::ReadRingInlined && request.prefetch_bytes > 0,
+            tail_ns: if device_tail { cluster.device_store_ns } else { 0 },
+            copies_out: request.copies_out,
+            integers: kind == Kind::SendBufferless,
+            words: if kind.shares_receiver() { 1 } else { u64::from(senders) },
+        }
+    }
+
+    /// Before a message is given to the sender.
+    pub(super) fn before_send_ns(&self) -> u64 {
+        let bytes = u64::from(self.bytes);
+        let spent = Spent {
+            copied_bytes: if self.by_slices { 0 } else { bytes },
+            compared_bytes: if self.checksums { bytes } else { 0 },
+            ..Spent::NOTHING
+        };
+        spent.local_ns(&self.costs)
+    }
+
+    /// A word of acknowledgement has come.
+    pub(super) const fn acknowledged_ns(&self) -> u64 {
+        self.costs.miss_ns
+    }
+
+    /// Whether the receiver looks at its port with each poll.
+    pub(super) fn looks_at_port(&self) -> bool {
+        self.row.shows == Shows::Completion
+    }
+
+    /// A look in vain, without the port's.
+    pub(super) fn look_ns(&self) -> u64 {
+        match self.row.shows {
+            Shows::Word => self.words * self.costs.load_ns,
+            Shows::Completion => 0,
+        }
+    }
+
+    /// A message is here and has been looked at, and copied out if that is asked for.
+    /// `after_vain`: the look before found nothing.
+    pub(super) fn received_ns(&self, after_vain: bool) -> u64 {
+        let far = self.row.both_ends && self.bytes + self.row.bells > LINES;
+        let two = far || self.row.apart && after_vain;
+        let spent = Spent {
+            misses: if self.integers { 0 } else { 1 + u64::from(two) },
+            loads: if self.looks_at_port() { 0 } else { self.words },
+            compared_bytes: if self.checksums { u64::from(self.bytes) } else { 0 },
+            copied_bytes: if self.copies_out { u64::from(self.bytes) } else { 0 },
+            ..Spent::NOTHING
+        };
+        spent.local_ns(&self.costs)
+    }
+
+    /// Before a message is released.
+    pub(super) fn before_release_ns(&self) -> u64 {
+        let record = u64::from(self.bytes.next_multiple_of(8) + self.row.bells);
+        let zeroed =
+            Spent { copied_bytes: if self.row.zeroes { record } else { 0 }, ..Spent::NOTHING };
+        zeroed.local_ns(&self.costs) + self.tail_ns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{CONNECTX5, Pattern};
+    use super::*;
+
+    fn charges(kind: Kind, bytes: u32, change: impl FnOnce(&mut Request)) -> Charges {
+        let mut request = Request::new(kind, bytes, Pattern::ManyToOne(4));
+        change(&mut request);
+        Charges::new(&request, &CONNECTX5, false)
+    }
+
+    #[test]
+    fn a_bell_beside_its_message_costs_nothing_more_and_a_distant_one_a_miss() {
+        let near = charges(Kind::RingInlined, 64, |_| ());
+        let far = charges(Kind::RingInlined, 1_024, |_| ());
+        let costs = CONNECTX5.costs;
+        assert_eq!(near.received_ns(true), costs.miss_ns + 4 * costs.load_ns);
+        assert_eq!(far.received_ns(true), near.received_ns(true) + costs.miss_ns);
+        let apart = charges(Kind::RingDetached, 1_024, |_| ());
+        assert_eq!(apart.received_ns(true), apart.received_ns(false) + costs.miss_ns);
+        assert_eq!(charges(Kind::SendBufferless, 64, |_| ()).received_ns(true), 0);
+    }
+
+    #[test]
+    fn what_is_copied_zeroed_or_stored_far_away_is_charged() {
+        let costs = CONNECTX5.costs;
+        let ring = charges(Kind::RingInlinedZeroing, 1_000, |_| ());
+        assert_eq!(ring.before_send_ns(), 1_000 / costs.copy_bytes_per_ns);
+        assert_eq!(ring.before_release_ns(), 1_016_u64.div_ceil(costs.copy_bytes_per_ns));
+        assert_eq!(charges(Kind::RingInlined, 1_000, |_| ()).before_release_ns(), 0);
+        let kind = Kind::SharedRingImmediate;
+        let device = charges(kind, 64, |request| request.device_bells = true);
+        assert_eq!(device.before_release_ns(), CONNECTX5.device_store_ns);
+        let log = charges(kind, 1_000, |request| request.copies_out = true);
+        let none = charges(kind, 1_000, |_| ());
+        assert_eq!(log.received_ns(true) - none.received_ns(true), 100);
+        let kind = Kind::ReadRingInlined;
+        let checked = charges(kind, 1_000, |request| request.prefetch_bytes = 64);
+        assert_eq!(checked.before_send_ns() - charges(kind, 1_000, |_| ()).before_send_ns(), 50);
+    }
+}

@@ -1,0 +1,255 @@
+//! What the data channels do on a piece of hardware, in virtual time: latency and throughput as in
+//! 001 §6, from the real facade over the simulated fabric with a hardware profile.
+//!
+//! | pattern | who | what is measured |
+//! | --- | --- | --- |
+//! | [`Pattern::PingPong`] of channels between two ends | both ends have the same channel both ways, and the second answers each message with one of its size | from the call of `send` until the answer has been taken and released |
+//! | the same of shared rings and read rings | the receiver "only acknowledges it by sharing the tail of the ring" (001 §6.1) | until the sender knows that tail |
+//! | [`Pattern::Stream`] | one sender, one receiver | messages released, by time |
+//! | [`Pattern::ManyToOne`] | clients on one node, as in 001 §6 on one machine; one receiver | messages released at the receiver, by time |
+//! | [`Pattern::OneToMany`] | one sender; readers on one node | messages released at all readers together, by time |
+//!
+//! Each end is one thread on a core of its own that polls. It is an actor of a [`Stage`]: what it
+//! does with ports is charged as the fabric counts it, the rest by the table at the head of
+//! `charges.rs`.
+//! Between two round trips of a ping-pong the first end pauses for a time drawn from the seed, so
+//! that polls by READ meet messages at any phase.
+//!
+//! A message that fits into its request is sent as bytes; so is one of a channel that copies it
+//! anyway. Longer ones are sent from registered memory, without a copy. Receivers look at the first
+//! line of a message and copy nothing, unless [`Request::copies_out`].
+//!
+//! What is absent: what [`stage`](crate::stage) and [`HardwareProfile`] leave out, and sleep.
+
+mod actors;
+mod charges;
+mod document;
+mod findings;
+mod scene;
+
+use crate::fabric::{
+    CONNECTX5_ROCE, EPYC_7742, HardwareProfile, INFINIBAND, ProcessorCosts, ProgramCounts,
+};
+use crate::stage::{Stage, Stopped};
+use actors::{Score, Scores};
+use farside::channel::{Family, Kind};
+use farside::{Error, ErrorCode};
+use farside_base::Capabilities;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+pub use document::document;
+pub use findings::{FINDINGS, Figure, Finding};
+
+/// Two machines and what is between them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cluster {
+    /// Its name, for people.
+    pub name: &'static str,
+    /// What the fabric declares.
+    pub capabilities: Capabilities,
+    /// What adapters and wires cost.
+    pub hardware: HardwareProfile,
+    /// What a core costs.
+    pub costs: ProcessorCosts,
+    /// What a core's store to memory at its adapter costs.
+    pub device_store_ns: u64,
+}
+
+/// The cluster of 001 §6. A store to memory at the adapter goes over the bus as the write to a
+/// doorbell does, and is taken to cost the same.
+pub const CONNECTX5: Cluster = Cluster {
+    name: "connectx5",
+    capabilities: INFINIBAND,
+    hardware: CONNECTX5_ROCE,
+    costs: EPYC_7742,
+    device_store_ns: EPYC_7742.doorbell_ns,
+};
+
+/// Who sends to whom, and what is measured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pattern {
+    /// One message at a time, and an answer.
+    PingPong,
+    /// As many messages as may be outstanding.
+    Stream,
+    /// The same of so many senders.
+    ManyToOne(u16),
+    /// The same to so many receivers.
+    OneToMany(u16),
+}
+
+impl Pattern {
+    /// Senders, and receivers.
+    const fn ends(self) -> (u16, u16) {
+        match self {
+            Self::PingPong | Self::Stream => (1, 1),
+            Self::ManyToOne(senders) => (senders, 1),
+            Self::OneToMany(receivers) => (1, receivers),
+        }
+    }
+}
+
+/// What is to be measured. Start from [`Request::new`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Request {
+    /// Which channel.
+    pub kind: Kind,
+    /// Bytes of each message; of the bufferless channel always four.
+    pub message_bytes: u32,
+    /// Who sends to whom.
+    pub pattern: Pattern,
+    /// Messages to be measured, after an eighth as many that are not: of a ping-pong the round
+    /// trips, otherwise what all receivers together release.
+    pub messages: u32,
+    /// Messages that a sender may have under way, or that a read ring holds; `None`: 64, of shared
+    /// rings 16 as in 001 §6.3.
+    pub outstanding: Option<u32>,
+    /// Whether bells that peers READ or change by atomics are at the adapter.
+    pub device_bells: bool,
+    /// What a reader of `read-ring-inlined` fetches beyond a bell.
+    pub prefetch_bytes: u32,
+    /// Whether the receiver copies each message into a log, as in 001 figure 4; of a ping-pong the
+    /// end that answers.
+    pub copies_out: bool,
+    /// Of the pauses of a ping-pong.
+    pub seed: u64,
+}
+
+impl Request {
+    /// A thousand messages, bells in main memory, no prefetching, no copies.
+    pub const fn new(kind: Kind, message_bytes: u32, pattern: Pattern) -> Self {
+        Self {
+            kind,
+            message_bytes,
+            pattern,
+            messages: 1_000,
+            outstanding: None,
+            device_bells: false,
+            prefetch_bytes: 0,
+            copies_out: false,
+            seed: 1,
+        }
+    }
+
+    const fn bytes(&self) -> u32 {
+        match self.kind {
+            Kind::SendBufferless => 4,
+            _ => self.message_bytes,
+        }
+    }
+
+    fn outstanding(&self) -> u32 {
+        let fit = if self.kind.family() == Family::SharedRing { 16 } else { 64 };
+        self.outstanding.unwrap_or(fit)
+    }
+}
+
+/// How long something took.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Times {
+    /// The shortest.
+    pub best_ns: u64,
+    /// The one in the middle.
+    pub median_ns: u64,
+    /// Exceeded by one of a hundred.
+    pub p99_ns: u64,
+}
+
+/// What was measured. Equal for equal requests on equal clusters.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Entry {
+    /// What was asked.
+    pub request: Request,
+    /// Bytes of each message.
+    pub message_bytes: u32,
+    /// Of a ping-pong; its half is what is called latency.
+    pub round_trip: Option<Times>,
+    /// Of a ping-pong: from the call of `send` until the receiver's poll that finds the message. All
+    /// ends have the same clock here.
+    pub one_way: Option<Times>,
+    /// Messages that receivers released; of a ping-pong round trips, pauses not counted.
+    pub messages_per_second: f64,
+    /// The same in bytes of messages.
+    pub bytes_per_second: f64,
+    /// Requests that senders posted, for each message of the channel that a receiver released.
+    pub sender_requests: f64,
+    /// Requests that receivers posted.
+    pub receiver_requests: f64,
+    /// Receives that receivers posted.
+    pub receives: f64,
+}
+
+impl Entry {
+    /// Half of the median round trip.
+    pub fn latency_ns(&self) -> Option<f64> {
+        self.round_trip.map(|trip| trip.median_ns as f64 / 2.0)
+    }
+}
+
+/// Measures.
+///
+/// # Errors
+/// What the channel says: `FabricLacks`, `BadConfiguration` and so on; `TimedOut` when messages stop
+/// coming.
+pub fn measure(request: &Request, cluster: &Cluster) -> Result<Entry, Error> {
+    let scores: Scores = Rc::new(RefCell::new(Score::new(request)));
+    let scene = scene::Scene::new(request, cluster)?;
+    let net = scene.net.clone();
+    let mut stage = Stage::new(&net, cluster.costs);
+    scene.play(request, cluster, &scores, &mut stage)?;
+    let mut began = false;
+    let end_ns = net.now_ns() + END_NS;
+    let stopped = stage.run_until(end_ns, |_| {
+        let score = scores.borrow();
+        if !began && score.has_begun() {
+            began = true;
+            scene::take_counts(&net);
+        }
+        score.is_over()
+    });
+    let counts = scene::take_counts(&net);
+    drop(stage);
+    let score = Rc::try_unwrap(scores).map(RefCell::into_inner).unwrap_or_else(|all| all.take());
+    if let Some(error) = score.error {
+        return Err(error);
+    }
+    if stopped != Stopped::Condition {
+        let text = format!("{}: {stopped:?} after {} messages", request.kind, score.received);
+        return Err(Error::with(ErrorCode::TimedOut, text));
+    }
+    Ok(entry(request, &score, &counts))
+}
+
+/// No study takes longer.
+const END_NS: u64 = 10_000_000_000;
+
+fn entry(request: &Request, score: &Score, counts: &[ProgramCounts; 2]) -> Entry {
+    let message_bytes = request.bytes();
+    let (round_trip, one_way) = (times(&score.trips_ns), times(&score.one_way_ns));
+    let (messages, elapsed_ns) = match round_trip {
+        Some(_) => (score.trips_ns.len() as u64, score.trips_ns.iter().sum()),
+        None => (score.measured(), score.elapsed_ns()),
+    };
+    let messages_per_second = messages as f64 * 1e9 / (elapsed_ns as f64).max(1.0);
+    let each = |count: u64| count as f64 / (score.measured() as f64).max(1.0);
+    let [senders, receivers] = counts;
+    Entry {
+        request: *request,
+        message_bytes,
+        round_trip,
+        one_way,
+        messages_per_second,
+        bytes_per_second: messages_per_second * f64::from(message_bytes),
+        sender_requests: each(senders.requests),
+        receiver_requests: each(receivers.requests),
+        receives: each(receivers.receives),
+    }
+}
+
+fn times(all_ns: &[u64]) -> Option<Times> {
+    let mut sorted_ns = all_ns.to_vec();
+    sorted_ns.sort_unstable();
+    let at = |per_cent: usize| sorted_ns.get(sorted_ns.len() * per_cent / 100).copied();
+    Some(Times { best_ns: at(0)?, median_ns: at(50)?, p99_ns: at(99)? })
+}

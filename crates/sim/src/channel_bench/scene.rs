@@ -1,0 +1,231 @@
+//! The ends of a study, connected, and the actors that play them.
+
+use super::actors::{Echo, Inbox, Outbox, Pinger, Scores, Sink, Source, Trip};
+use super::charges::Charges;
+use super::{Cluster, Pattern, Request};
+use crate::fabric::{ProgramCounts, SimNet, SimOptions};
+use crate::random::Random;
+use crate::stage::{Actor, Stage};
+use farside::channel::{Family, Kind, Options, Receiver, Sender};
+use farside::{Error, ErrorCode};
+use farside_fabric::Fabric;
+use std::sync::Arc;
+
+/// The node of the senders, or of the one who sends first; and that of the receivers.
+const SENDERS: &str = "senders";
+const RECEIVERS: &str = "receivers";
+
+/// Connecting takes fewer steps.
+const STEPS_MAX: u32 = 1_000_000;
+
+/// What both nodes have done since this was last asked: senders, receivers.
+pub(super) fn take_counts(net: &SimNet) -> [ProgramCounts; 2] {
+    [SENDERS, RECEIVERS].map(|node| net.take_counts(node))
+}
+
+/// Senders and receivers that are connected.
+pub(super) struct Scene {
+    pub(super) net: SimNet,
+    senders: Vec<Sender>,
+    receivers: Vec<Receiver>,
+    /// The way back of a ping-pong between two ends.
+    back: Option<(Sender, Receiver)>,
+}
+
+impl Scene {
+    pub(super) fn new(request: &Request, cluster: &Cluster) -> Result<Self, Error> {
+        let options = SimOptions::on_hardware(cluster.capabilities, cluster.hardware);
+        let net = SimNet::new(request.seed, options);
+        let fabrics = [SENDERS, RECEIVERS].map(|node| -> Arc<dyn Fabric> { net.fabric(node) });
+        let [at_senders, at_receivers] = &fabrics;
+        let (senders, receivers) = ends(request, "there", at_senders, at_receivers)?;
+        let mut scene = Self { net: net.clone(), senders, receivers, back: None };
+        if request.pattern == Pattern::PingPong && answers(request.kind) {
+            let (back, front) = ends(request, "back", at_receivers, at_senders)?;
+            scene.back = back.into_iter().zip(front).next();
+        }
+        scene.connect()?;
+        Ok(scene)
+    }
+
+    /// Lets all ends look around until they are connected and nothing is under way.
+    fn connect(&mut self) -> Result<(), Error> {
+        let mut settled = 0;
+        for _ in 0..STEPS_MAX {
+            let (senders, receivers) = (self.senders.len(), self.receivers.len());
+            let mut open = true;
+            for sender in &mut self.senders {
+                open &= sender.peers() == receivers;
+            }
+            for receiver in &mut self.receivers {
+                open &= receiver.peers() == senders;
+            }
+            if let Some((sender, receiver)) = &mut self.back {
+                open &= sender.peers() + receiver.peers() == 2;
+            }
+            let moved = self.net.step();
+            // What a look finds may set more under way, a few times.
+            settled = if open && !moved { settled + 1 } else { 0 };
+            if settled > 8 {
+                take_counts(&self.net);
+                return Ok(());
+            }
+        }
+        Err(Error::with(ErrorCode::TimedOut, "the ends do not connect"))
+    }
+
+    /// Puts an actor for each end on the stage.
+    pub(super) fn play(
+        self,
+        request: &Request,
+        cluster: &Cluster,
+        scores: &Scores,
+        stage: &mut Stage<Box<dyn Actor>>,
+    ) -> Result<(), Error> {
+        let net = &self.net;
+        let outbox = |sender| outbox(request, cluster, net, sender);
+        let inbox = |receiver| inbox(request, cluster, net, scores, receiver);
+        if request.pattern != Pattern::PingPong {
+            for receiver in self.receivers {
+                stage.add(RECEIVERS, Box::new(Sink { inbox: inbox(receiver) }));
+            }
+            for sender in self.senders {
+                let source = Source { outbox: outbox(sender)?, scores: scores.clone() };
+                stage.add(SENDERS, Box::new(source));
+            }
+            return Ok(());
+        }
+        let mut ends = self.senders.into_iter().zip(self.receivers);
+        let Some((sender, receiver)) = ends.next() else {
+            return Ok(());
+        };
+        let there = inbox(receiver);
+        let front = match self.back {
+            Some((back, receiver)) => {
+                let echo = Echo { inbox: there, outbox: outbox(back)?, due: 0 };
+                stage.add(RECEIVERS, Box::new(echo));
+                let request = Request { copies_out: false, ..*request };
+                Some(self::inbox(&request, cluster, net, scores, receiver))
+            }
+            None => {
+                stage.add(RECEIVERS, Box::new(Sink { inbox: Inbox { prompt: true, ..there } }));
+                None
+            }
+        };
+        let pinger = Pinger {
+            outbox: outbox(sender)?,
+            inbox: front,
+            scores: scores.clone(),
+            random: Random::new(request.seed),
+            trip: Trip::Pause,
+        };
+        stage.add(SENDERS, Box::new(pinger));
+        Ok(())
+    }
+}
+
+/// Whether a round trip has a message both ways.
+fn answers(kind: Kind) -> bool {
+    !matches!(kind.family(), Family::SharedRing | Family::ReadRing)
+}
+
+fn options(request: &Request) -> Options {
+    let (senders, receivers) = request.pattern.ends();
+    let peers = senders.max(receivers);
+    let outstanding = request.outstanding();
+    let shared = match request.kind.family() {
+        Family::SharedRing | Family::SendReceive | Family::WriteSlot => {
+            request.kind.shares_receiver()
+        }
+        Family::Ring | Family::ReadSlot | Family::ReadRing => false,
+    };
+    let all = if shared { outstanding * u32::from(senders) } else { outstanding };
+    let record = u64::from(request.bytes()).next_multiple_of(8) + 24;
+    let slots = if request.kind == Kind::SharedRingInlinedZeroing { outstanding } else { all };
+    Options {
+        slots: Some(slots),
+        ring_bytes: Some((record * u64::from(all)).next_power_of_two().max(4_096)),
+        prefetch_bytes: request.prefetch_bytes,
+        device_bells: request.device_bells,
+        ..Options::new(request.kind, request.bytes()).peers(peers)
+    }
+}
+
+/// The ends of one direction.
+fn ends(
+    request: &Request,
+    name: &str,
+    at_senders: &Arc<dyn Fabric>,
+    at_receivers: &Arc<dyn Fabric>,
+) -> Result<(Vec<Sender>, Vec<Receiver>), Error> {
+    let options = &options(request);
+    let (senders, receivers) = request.pattern.ends();
+    let listens = request.kind.shares_sender() || receivers > 1;
+    let sender = || match listens {
+        true => Sender::listen(Arc::clone(at_senders), name, options),
+        false => Sender::connect(Arc::clone(at_senders), name, options),
+    };
+    let receiver = || match listens {
+        true => Receiver::connect(Arc::clone(at_receivers), name, options),
+        false => Receiver::listen(Arc::clone(at_receivers), name, options),
+    };
+    if listens && senders > 1 {
+        let text = format!("the sender of {} listens: no N:1", request.kind);
+        return Err(Error::with(ErrorCode::BadForm, text));
+    }
+    if listens {
+        let senders = (0..senders).map(|_| sender()).collect::<Result<_, _>>()?;
+        Ok((senders, (0..receivers).map(|_| receiver()).collect::<Result<_, _>>()?))
+    } else {
+        let receivers = (0..receivers).map(|_| receiver()).collect::<Result<_, _>>()?;
+        Ok(((0..senders).map(|_| sender()).collect::<Result<_, _>>()?, receivers))
+    }
+}
+
+fn outbox(
+    request: &Request,
+    cluster: &Cluster,
+    net: &SimNet,
+    sender: Sender,
+) -> Result<Outbox, Error> {
+    let (kind, bytes) = (request.kind, request.bytes());
+    let inline = bytes + 24 <= cluster.capabilities.inline_bytes_max;
+    let copies = kind.receiver_names_destination() && kind != Kind::ReadSlotIndirect;
+    let by_slices = !inline && !copies;
+    let buffer = if by_slices { Some(sender.register(u64::from(bytes))?) } else { None };
+    let slice = buffer.as_ref().map(|buffer| buffer.slice(0, bytes)).transpose()?;
+    Ok(Outbox {
+        net: net.clone(),
+        sender,
+        charges: Charges::new(request, cluster, by_slices),
+        message: vec![0x5a; bytes as usize],
+        slice,
+        _buffer: buffer,
+        turns: matches!(kind.family(), Family::SharedRing | Family::ReadSlot)
+            || kind == Kind::WriteSlotReserved,
+        stores: kind.receiver_names_destination(),
+        paid: false,
+        full: false,
+        again: false,
+    })
+}
+
+fn inbox(
+    request: &Request,
+    cluster: &Cluster,
+    net: &SimNet,
+    scores: &Scores,
+    receiver: Receiver,
+) -> Inbox {
+    let log = if request.copies_out { request.bytes() as usize } else { 0 };
+    Inbox {
+        net: net.clone(),
+        receiver,
+        charges: Charges::new(request, cluster, false),
+        scores: scores.clone(),
+        prompt: false,
+        log: vec![0; log],
+        vain: 0,
+        looked_ns: 0,
+    }
+}
