@@ -108,6 +108,12 @@ pub struct Requirements {
     pub sleep: bool,
     /// Bytes of one SEND, at least.
     pub send_bytes: u32,
+    /// Bytes copied out of a request itself, at least.
+    pub inline_bytes: u32,
+    /// Slices of a gather or scatter list, at least.
+    pub slices: u32,
+    /// Bytes of one WRITE or READ, at least.
+    pub transfer_bytes: u64,
     /// Regions whose end joins their beginning.
     pub mirrored_regions: bool,
     /// Bytes of regions at the adapter, at least.
@@ -133,6 +139,9 @@ impl Requirements {
         ordered_or_placed: false,
         sleep: false,
         send_bytes: 0,
+        inline_bytes: 0,
+        slices: 0,
+        transfer_bytes: 0,
         mirrored_regions: false,
         device_bytes: 0,
     };
@@ -155,6 +164,9 @@ impl Requirements {
             ),
             (self.sleep && !has.sleep, "sleep"),
             (self.send_bytes > has.send_bytes_max, "send_bytes_max"),
+            (self.inline_bytes > has.inline_bytes_max, "inline_bytes_max"),
+            (self.slices > has.slices_max, "slices_max"),
+            (self.transfer_bytes > has.transfer_bytes_max, "transfer_bytes_max"),
             (self.mirrored_regions && !has.mirrored_regions, "mirrored_regions"),
             (self.device_bytes > has.device_bytes_max, "device_bytes_max"),
         ];

@@ -83,10 +83,10 @@ fn stream(make: &Make, what: &str, options: &Options, count: u32) {
 const KINDS: [Kind; 20] = Kind::ALL;
 
 fn everywhere(test: impl Fn(&Make, &str, Kind)) {
-    for kind in KINDS {
-        println!("{kind}"); // the last one is the one that failed
-        test(&*mem(), "mem", kind);
-        test(&*shm(), "shm", kind);
+    for (kind, on) in KINDS.into_iter().flat_map(|kind| [(kind, "mem"), (kind, "shm")]) {
+        let make = if on == "mem" { mem() } else { shm() };
+        let run = std::panic::AssertUnwindSafe(|| test(&*make, on, kind));
+        assert!(std::panic::catch_unwind(run).is_ok(), "{kind} on {on}");
     }
 }
 
@@ -124,8 +124,8 @@ fn one_receiver_has_many_senders_and_outlives_each() {
             receiver.peers();
             senders.iter_mut().all(|sender| sender.peers() == 1)
         });
-        let mut counts = vec![0; 4];
-        let mut sent = vec![0; 4];
+        let mut counts = [0; 4];
+        let mut sent = [0; 4];
         until("all come", || {
             for (at, sender) in senders.iter_mut().enumerate() {
                 if sent[at] < 500

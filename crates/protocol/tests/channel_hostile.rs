@@ -8,8 +8,8 @@
 
 mod hostile;
 
-use farside_protocol::channel::{Kind, Sender};
 use farside_protocol::channel::Receiver;
+use farside_protocol::channel::{Kind, Sender};
 use hostile::{Life, Role};
 
 /// Steps of a half's life, and lives, of each kind and half.

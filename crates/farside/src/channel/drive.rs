@@ -241,11 +241,11 @@ impl<H: Half> Drive<H> {
     ) -> Result<Self, Error> {
         let has = fabric.capabilities();
         let (kind, shape) = (options.kind, options.shape(&has));
-        shape.check(kind).map_err(|bad| Error::with(ErrorCode::BadConfiguration, bad.0))?;
         kind.requirements(&shape).check(&has).map_err(|missing| {
             let text = format!("{kind} needs `{}`, which {} lacks", missing.0, fabric.name());
             Error::with(ErrorCode::FabricLacks, text)
         })?;
+        shape.check(kind).map_err(|bad| Error::with(ErrorCode::BadConfiguration, bad.0))?;
         let listen = listens.then(|| name.to_owned());
         let port = fabric.open(&PortSpec { listen }).map_err(|error| control(&error))?;
         let mut drive = Self {

@@ -18,7 +18,8 @@ pub struct Options {
     pub peers: u16,
     /// Whether rings are mapped twice in a row; `None`: where the fabric can.
     pub mirrored: Option<bool>,
-    /// What a reader of a read ring fetches beyond a bell; zero: nothing.
+    /// What a reader of a read ring fetches beyond a bell, at most what the fabric moves at once;
+    /// zero: nothing.
     pub prefetch_bytes: u32,
     /// How the receiver acknowledges; `None`: as the fabric allows.
     pub acknowledge: Option<Acknowledge>,
@@ -64,12 +65,15 @@ impl Options {
             Kind::SendShared => u32::from(self.peers),
             _ => 0,
         });
+        // What one READ can bring beside a bell.
+        let prefetch_max = has.transfer_bytes_max.saturating_sub(64);
+        let prefetch_max = u32::try_from(prefetch_max).unwrap_or(u32::MAX);
         Shape {
             slots,
             ring_bytes: self.ring_bytes.unwrap_or(fit.ring_bytes),
             peers_max: self.peers.max(1),
             mirrored: self.mirrored.unwrap_or(fit.mirrored),
-            prefetch_bytes: self.prefetch_bytes,
+            prefetch_bytes: self.prefetch_bytes.min(prefetch_max),
             acknowledge: self.acknowledge.unwrap_or(fit.acknowledge),
             signal: self.signal.unwrap_or(fit.signal),
             device_bells: self.device_bells,

@@ -63,7 +63,8 @@ impl Progress {
         }
     }
 
-    fn post(&self, regions: &OwnRegions, effects: &mut Effects) {
+    /// Posts one of them.
+    pub(super) fn post(&self, regions: &OwnRegions, effects: &mut Effects) {
         let into = LocalSlice { region: regions.bells, offset: self.word, bytes: 0 };
         effects.receive(self.peer, ACKNOWLEDGEMENT, into);
     }

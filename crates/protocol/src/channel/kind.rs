@@ -103,6 +103,11 @@ kinds! {
     20 ReadRingNotify ReadRing "read-ring-notify" "A notice with the ring's head to each receiver, which then READs.";
 }
 
+/// Room for a word at least.
+const fn word(bytes: u32) -> u32 {
+    if bytes < 8 { 8 } else { bytes }
+}
+
 impl Kind {
     /// Whether one receiver half serves many senders out of one memory (N:1).
     pub const fn shares_receiver(self) -> bool {
@@ -203,6 +208,14 @@ impl Kind {
     /// What it needs of a fabric, with the second channels that `shape` names.
     pub const fn requirements(self, shape: &Shape) -> Requirements {
         let mut needs = self.needs_for_messages(shape);
+        needs.inline_bytes = self.inline_bytes(shape);
+        if matches!(self, Self::ReadRingDetached | Self::ReadRingNotify) {
+            needs.slices = 2; // an offer's header and message go to two places
+        }
+        if !matches!(self.family(), Family::SendReceive) {
+            // The largest message with what lies around it.
+            needs.transfer_bytes = shape.message_bytes_max as u64 + 24;
+        }
         if self.has_second_channel() {
             match shape.signal {
                 Signal::Word => {
@@ -227,6 +240,7 @@ impl Kind {
             Acknowledge::Word => {
                 needs.write = true;
                 needs.ordered_or_placed = true;
+                needs.inline_bytes = word(needs.inline_bytes);
             }
             Acknowledge::Message => {
                 needs.send = true;
@@ -235,6 +249,28 @@ impl Kind {
             Acknowledge::ReadTail => needs.read = true,
         }
         needs
+    }
+
+    /// Bytes of the words that its sender writes besides messages, at once.
+    const fn inline_bytes(self, shape: &Shape) -> u32 {
+        match self {
+            // Bells of neighbouring mailboxes go together.
+            Self::WriteSlotDetached => 64,
+            Self::RingDetached
+            | Self::RingInlined
+            | Self::SharedRingImmediate
+            | Self::SharedRingInlinedZeroing => 8,
+            Self::WriteSlotReserved
+            | Self::ReadSlotNotify
+            | Self::ReadSlotIndirect
+            | Self::ReadRingNotify
+                if matches!(shape.signal, Signal::Word) =>
+            {
+                16
+            }
+            Self::ReadSlotIndirect => 8,
+            _ => 0,
+        }
     }
 
     /// Whether the way it announces a message is a channel of its own (001 Table 2, note a).

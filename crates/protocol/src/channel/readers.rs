@@ -69,6 +69,8 @@ pub(super) struct Readers {
     readers: Vec<Option<Reader>>,
     /// Somebody was there before.
     ever: bool,
+    /// Receives for acknowledgements have been posted for readers of smaller numbers.
+    receives_of: u16,
     /// Words of lost readers are still set.
     stale: bool,
     /// How far all living readers are.
@@ -89,6 +91,7 @@ impl Readers {
             regions,
             readers,
             ever: false,
+            receives_of: 0,
             stale: false,
             tail: 0,
             rested: 0,
@@ -117,7 +120,11 @@ impl Readers {
         };
         let word = u64::from(peer.0) * STEP;
         let progress = Progress::new(self.way, peer, self.unit, word + 8).starting_at(head);
-        progress.connected(&self.regions, effects);
+        // All readers share the receives: those of a former reader of this number are still there.
+        if peer.0 >= self.receives_of {
+            progress.connected(&self.regions, effects);
+            self.receives_of = peer.0 + 1;
+        }
         *reader = Some(Reader { regions, progress });
         self.ever = true;
         let start = if self.canary.is(Mutant::WrongStart) { 0 } else { head };
@@ -248,6 +255,10 @@ impl Readers {
         if let Some(Some(reader)) = self.readers.get_mut(usize::from(peer.0)) {
             reader.progress.arrived(head, immediate, &self.regions, effects)?;
             self.measure(head);
+        } else if self.way == Acknowledge::Message {
+            // The last word of a reader that is gone: its receive is for those who stay.
+            let gone = Progress::new(self.way, peer, self.unit, u64::from(peer.0) * STEP + 8);
+            gone.post(&self.regions, effects);
         }
         Ok(())
     }

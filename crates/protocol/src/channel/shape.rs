@@ -136,7 +136,9 @@ impl Shape {
     pub fn fit(kind: Kind, message_bytes_max: u32, has: &Capabilities) -> Self {
         let slots = 64;
         // A word that lands late may undo a newer one, unless order or the completion forbids it.
-        let words = has.write && (has.message_order || has.completion_means_placed);
+        let words = has.write
+            && has.inline_bytes_max >= 8
+            && (has.message_order || has.completion_means_placed);
         let messages = has.send && has.immediate;
         let shared_ring = matches!(kind.family(), super::Family::SharedRing);
         let prefers_words = matches!(kind, Kind::WriteSlotDetached);
@@ -154,7 +156,7 @@ impl Shape {
                 (false, false, true) => Acknowledge::Message,
                 (false, false, false) => Acknowledge::ReadTail,
             },
-            signal: if words && (prefers_words || !messages) {
+            signal: if !messages || (words && prefers_words) {
                 Signal::Word
             } else {
                 Signal::Message

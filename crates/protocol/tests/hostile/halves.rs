@@ -121,7 +121,7 @@ fn send(life: &mut Life<Sender>) -> Result<(), Violation> {
     let (half, own, effects) = life.parts();
     match choice {
         0 | 1 => {
-            let message = if bytes % 3 == 0 { &[1, 2, 3, 4][..] } else { &message };
+            let message = if bytes.is_multiple_of(3) { &[1, 2, 3, 4][..] } else { &message };
             if let Ok(sending) = half.send(Payload::Bytes(message), own, effects) {
                 half.is_done(sending);
             }

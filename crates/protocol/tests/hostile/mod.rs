@@ -160,6 +160,9 @@ impl<H: Half> Life<H> {
         if std::mem::take(&mut self.connected[usize::from(peer.0)]) {
             self.half.lost(peer);
             self.asked.retain(|asked| asked.peer != peer);
+            // The runtime's queue keeps what was posted for a peer that is gone; here the next one
+            // at that place brings its own.
+            self.receives.retain(|(posted_for, ..)| *posted_for != peer);
         }
     }
 
@@ -281,7 +284,8 @@ impl<H: Half> Life<H> {
         };
         let immediate = if self.random.chance(8) { None } else { Some(self.word() as u32) };
         // What came without immediate data, or into memory, fits its receive.
-        let bytes = if immediate.is_none() || into.bytes > 0 { bytes.min(into.bytes) } else { bytes };
+        let bytes =
+            if immediate.is_none() || into.bytes > 0 { bytes.min(into.bytes) } else { bytes };
         let arrival = Arrival { peer: from, name, bytes, immediate };
         let (half, own, effects) = self.parts();
         half.arrived(arrival, own, effects)
@@ -337,7 +341,8 @@ impl<H: Half> Life<H> {
             self.receives.push((posting.peer, posting.name, posting.into));
         }
         self.effects.receives_posted();
-        let back = if self.shape.acknowledge == Acknowledge::Message { ACKNOWLEDGEMENTS } else { 0 };
+        let back =
+            if self.shape.acknowledge == Acknowledge::Message { ACKNOWLEDGEMENTS } else { 0 };
         let depth = (self.plan.receives as usize + back * self.connected.len()).max(1);
         assert!(self.receives.len() <= depth, "{} receives of {depth}", self.receives.len());
         let requests = self.effects.requests();

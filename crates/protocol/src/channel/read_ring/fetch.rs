@@ -12,8 +12,8 @@ use farside_base::{LocalSlice, Memory, RemoteSlice};
 
 /// The name of what is [`Flying`]; those of offers are smaller.
 pub(super) const FLYING: Name = Name(1 << 28);
-/// Bytes that one READ brings at most, or one record.
-const PIECE_BYTES: u64 = 1 << 16;
+/// Bytes that one READ brings at most, or one record: every fabric moves so many at once.
+const PIECE_BYTES: u64 = 4096;
 
 /// The READ that is under way for [`receive`](super::super::ReceiveHalf::receive), or for a bell.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -5,20 +5,22 @@
 //! completion comes before its WRITE has landed where that is allowed, a half dies at any step and
 //! what it had under way lands in part or not at all.
 
+mod delivery;
 pub(super) mod memory;
 mod network;
+mod program;
 
 #[cfg(test)]
 mod tests;
 
 use crate::explorer::{Model, Violation};
-use farside_base::{LocalSlice, Memory, RegionId, RemoteRegionId, RemoteSlice};
+use farside_base::{Memory, RegionId, RemoteRegionId};
 use farside_protocol::channel::{
-    Arrival, Completed, Content, Effects, Family, Held, Kind, Offer, Own, OwnRegions, Payload, Peer,
-    PeerRegions, Plan, Posting, ReceiveHalf, Receiver, Refusal, SendHalf, Sender, Shape,
+    Acknowledge, Arrival, Content, Effects, Family, Held, Kind, Offer, Own, OwnRegions, Peer,
+    PeerRegions, Plan, Posting, ReceiveHalf, Receiver, SendHalf, Sender, Shape,
 };
 use memory::Bytes;
-use network::{Action as Work, Flight, Origin, region, words};
+use network::{Action as Work, Flight, region};
 use std::collections::VecDeque;
 
 pub use network::Guarantees;
@@ -26,6 +28,7 @@ pub use network::Guarantees;
 const BUFFER: RegionId = RegionId(0);
 const BELLS: RegionId = RegionId(1);
 const USER: RegionId = RegionId(2);
+const OWN: OwnRegions = OwnRegions { buffer: BUFFER, bells: BELLS };
 /// Bytes of the user's region for one message.
 const USER_STEP: u64 = 64;
 
@@ -42,7 +45,7 @@ pub struct Setup {
     pub receivers: usize,
     /// Bytes of the messages that each sender sends, in turn.
     pub messages: Vec<u32>,
-    /// Send from slices of registered memory instead of inline.
+    /// Send from slices of registered memory instead of inline, or out of memory that is lent.
     pub gather: bool,
     /// Fetch offered messages into memory of the user's choice.
     pub offers: bool,
@@ -50,8 +53,16 @@ pub struct Setup {
     pub guarantees: Guarantees,
     /// Halves that may die: senders first, then receivers.
     pub mortal: Vec<usize>,
-    /// Messages held at a time, at most.
+    /// How often a half that died and was buried is followed by a fresh one in its place.
+    pub reconnects: u8,
+    /// Messages held, or fetched, at a time, at most.
     pub held_max: usize,
+    /// What arrives is handled when the program polls and not at once.
+    pub late: bool,
+    /// Receivers acknowledge what they must, and are never asked to tell more.
+    pub lazy: bool,
+    /// A message that meets no receive waits for one, as fabrics let it; otherwise it is a failure.
+    pub waits: bool,
 }
 
 impl Setup {
@@ -72,7 +83,11 @@ impl Setup {
                 completion_means_placed: needs.ordered_or_placed && !needs.message_order,
             },
             mortal: Vec::new(),
+            reconnects: 0,
             held_max: 2,
+            late: false,
+            lazy: false,
+            waits: false,
         }
     }
 
@@ -106,7 +121,8 @@ enum Half {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Holding {
     held: Held,
-    from: usize,
+    /// Its sender and the life of that one.
+    voice: usize,
     number: u8,
     content: Content,
 }
@@ -116,14 +132,19 @@ struct Side {
     half: Half,
     regions: Vec<Bytes>,
     receives: VecDeque<Posting>,
+    /// What has arrived and was not handled yet.
+    arrivals: VecDeque<Arrival>,
     dead: bool,
+    /// Halves that had this place before.
+    life: u8,
     /// Messages sent (a sender).
     sent: u8,
-    /// By sender, which messages came (a receiver).
+    /// By sender, those of former lives behind, which messages came (a receiver).
     came: Vec<u32>,
     holding: Vec<Holding>,
-    /// Offers that are being fetched into the user's region.
-    fetching: Vec<Offer>,
+    /// Offers that are being fetched, to where, and which of all offers each is.
+    fetching: Vec<(Offer, u64, u8)>,
+    offered: u8,
 }
 
 /// What can happen next.
@@ -137,6 +158,10 @@ pub enum Action {
     Receive(usize),
     /// A receiver asks for an offer, or whether what it fetches is there.
     Offer(usize),
+    /// What has arrived first is handled.
+    Poll(usize),
+    /// A sender that waits for the end of all asks how far receivers are.
+    Ask(usize),
     /// A receiver releases the message in this place.
     Release(usize, usize),
     /// A word of a request lands or is sampled.
@@ -149,6 +174,8 @@ pub enum Action {
     Die(usize),
     /// What a dead half had under way ends where it is, and its peers are told.
     Lost(usize),
+    /// A fresh half takes the place of a dead one.
+    Reconnect(usize),
 }
 
 /// The halves of a channel and what is between them.
@@ -181,7 +208,7 @@ impl std::hash::Hash for DataChannel {
     }
 }
 
-/// The bytes of a sender's message.
+/// The bytes of a message; `from` is a sender and a life of it.
 fn message(from: usize, number: u8, bytes: u32) -> Vec<u8> {
     (0..bytes).map(|at| (from as u8) << 6 | (number + 1) << 3 | (at % 8) as u8).collect()
 }
@@ -193,23 +220,18 @@ impl DataChannel {
         change: impl Fn(Sender) -> Sender,
         change_receiver: impl Fn(Receiver) -> Receiver,
     ) -> Self {
-        let regions = OwnRegions { buffer: BUFFER, bells: BELLS };
         let (kind, shape) = (setup.kind, setup.shape);
-        shape.check(kind).expect("a shape that can be had");
+        // Pages are small here: mirrored rings have less than one of a machine.
+        let plain = Shape { mirrored: false, ..shape };
+        plain.check(kind).expect("a shape that can be had");
         let mut sides = Vec::new();
         for from in 0..setup.senders {
-            let half = Half::Sender(change(Sender::new(kind, &shape, regions)));
-            let side = Side::new(half, &Sender::plan(kind, &shape), &setup);
-            for (number, bytes) in setup.messages.iter().enumerate() {
-                let bytes = message(from, number as u8, *bytes);
-                let user = region(&side.regions, USER);
-                user.write(number as u64 * USER_STEP, &bytes).expect("the user's region");
-            }
-            sides.push(side);
+            let half = change(Sender::new(kind, &shape, OWN));
+            sides.push(Side::sender(half, from, &setup));
         }
         for _ in 0..setup.receivers {
-            let half = Half::Receiver(change_receiver(Receiver::new(kind, &shape, regions)));
-            sides.push(Side::new(half, &Receiver::plan(kind, &shape), &setup));
+            let half = change_receiver(Receiver::new(kind, &shape, OWN));
+            sides.push(Side::receiver(half, &setup));
         }
         let buried = vec![false; sides.len()];
         let setup = std::rc::Rc::new(setup);
@@ -232,6 +254,11 @@ impl DataChannel {
     fn peer(&self, of: usize) -> Peer {
         let senders = self.setup.senders;
         Peer(if of < senders { of } else { of - senders } as u16)
+    }
+
+    /// The number by which messages of a sender and its present life are told from others.
+    fn voice(&self, from: usize) -> usize {
+        from + self.setup.senders * usize::from(self.sides[from].life)
     }
 
     fn by_peer(&self, side: usize, peer: Peer) -> usize {
@@ -281,129 +308,24 @@ impl DataChannel {
             });
         }
     }
-
-    fn send(&mut self, side: usize) {
-        let number = self.sides[side].sent;
-        let bytes = self.setup.messages[usize::from(number)];
-        let content = message(side, number, bytes);
-        let gather = self.setup.gather;
-        let offset = u64::from(number) * USER_STEP;
-        let slice = [LocalSlice { region: USER, offset, bytes }];
-        let mut taken = false;
-        self.with(side, |half, own, effects| {
-            let Half::Sender(half) = half else { return Ok(()) };
-            let payload =
-                if gather { Payload::Gather(&slice) } else { Payload::Bytes(&content) };
-            match half.send(payload, own, effects) {
-                Ok(_) => taken = true,
-                Err(Refusal::Full | Refusal::Lost) => {}
-                Err(other) => panic!("{other}"),
-            }
-            half.flush(own, effects);
-            Ok(())
-        });
-        self.sides[side].sent += u8::from(taken);
-    }
-
-    fn receive(&mut self, side: usize) {
-        let mut received = None;
-        self.with(side, |half, own, effects| {
-            let Half::Receiver(half) = half else { return Ok(()) };
-            received = half.receive(own, effects)?;
-            Ok(())
-        });
-        if let Some(received) = received {
-            let from = usize::from(received.peer.0);
-            let content = self.content(side, BUFFER, received.content);
-            if let Some(number) = self.came(side, from, &content) {
-                let holding =
-                    Holding { held: received.held, from, number, content: received.content };
-                self.sides[side].holding.push(holding);
-            }
-        }
-    }
-
-    fn content(&self, side: usize, of: RegionId, content: Content) -> Vec<u8> {
-        match content {
-            Content::Integer(integer) => integer.to_le_bytes().to_vec(),
-            Content::Buffer { offset, bytes } => {
-                let mut out = vec![0; bytes as usize];
-                let read = region(&self.sides[side].regions, of).read(offset, &mut out);
-                if read.is_err() {
-                    return Vec::new();
-                }
-                out
-            }
-        }
-    }
-
-    /// Notes that a message came; its number, unless something is wrong with it.
-    fn came(&mut self, side: usize, from: usize, content: &[u8]) -> Option<u8> {
-        let messages = &self.setup.messages;
-        let number = (0..messages.len() as u8)
-            .find(|number| message(from, *number, messages[usize::from(*number)]) == content);
-        let Some(number) = number else {
-            self.broken = Some("a message that nobody sent");
-            return None;
-        };
-        let came = &mut self.sides[side].came[from];
-        if *came & (1 << number) != 0 {
-            self.broken = Some("a message came twice");
-        }
-        if self.setup.in_order() && *came != (1 << number) - 1 {
-            self.broken = Some("out of order");
-        }
-        *came |= 1 << number;
-        Some(number)
-    }
-
-    fn release(&mut self, side: usize, place: usize) {
-        let holding = self.sides[side].holding.remove(place);
-        let content = self.content(side, BUFFER, holding.content);
-        let bytes = self.setup.messages[usize::from(holding.number)];
-        if content != message(holding.from, holding.number, bytes) {
-            self.broken = Some("a message changed while it was held");
-        }
-        self.with(side, |half, own, effects| {
-            let Half::Receiver(half) = half else { return Ok(()) };
-            half.release(holding.held, own, effects).expect("it is held");
-            half.acknowledge(own, effects);
-            Ok(())
-        });
-    }
-
-    /// Fetches an offer, or takes what has been fetched.
-    fn offer(&mut self, side: usize) {
-        let mut done = Vec::new();
-        let fetching = self.sides[side].fetching.clone();
-        let mut offered = None;
-        self.with(side, |half, own, effects| {
-            let Half::Receiver(half) = half else { return Ok(()) };
-            for (place, offer) in fetching.iter().enumerate() {
-                if let Some(bytes) = half.fetched(offer.held, own, effects) {
-                    done.push((place, offer.peer, bytes));
-                }
-            }
-            if fetching.is_empty() {
-                offered = half.offer(own, effects)?;
-                if let Some(offer) = offered {
-                    let into = LocalSlice { region: USER, offset: 0, bytes: offer.bytes_max };
-                    half.receive_into(offer.held, into, own, effects).expect("it was offered");
-                }
-            }
-            half.acknowledge(own, effects);
-            Ok(())
-        });
-        self.sides[side].fetching.extend(offered);
-        for (place, peer, bytes) in done {
-            self.sides[side].fetching.remove(place);
-            let content = self.content(side, USER, Content::Buffer { offset: 0, bytes });
-            self.came(side, usize::from(peer.0), &content);
-        }
-    }
 }
 
 impl Side {
+    /// A sender whose messages are ready in the user's region.
+    fn sender(half: Sender, from: usize, setup: &Setup) -> Self {
+        let side = Self::new(Half::Sender(half), &Sender::plan(setup.kind, &setup.shape), setup);
+        for (number, bytes) in setup.messages.iter().enumerate() {
+            let bytes = message(from, number as u8, *bytes);
+            let user = region(&side.regions, USER);
+            user.write(number as u64 * USER_STEP, &bytes).expect("the user's region");
+        }
+        side
+    }
+
+    fn receiver(half: Receiver, setup: &Setup) -> Self {
+        Self::new(Half::Receiver(half), &Receiver::plan(setup.kind, &setup.shape), setup)
+    }
+
     fn new(half: Half, plan: &Plan, setup: &Setup) -> Self {
         let mirrored = plan.buffer_kind == farside_base::RegionKind::Mirrored;
         Self {
@@ -411,202 +333,17 @@ impl Side {
             regions: vec![
                 Bytes::new(plan.buffer_bytes.max(8), mirrored),
                 Bytes::new(plan.bells_bytes, false),
-                Bytes::new(USER_STEP * setup.messages.len() as u64, false),
+                Bytes::new(USER_STEP * setup.messages.len().max(setup.held_max) as u64, false),
             ],
             receives: VecDeque::new(),
+            arrivals: VecDeque::new(),
             dead: false,
+            life: 0,
             sent: 0,
-            came: vec![0; setup.senders],
+            came: vec![0; setup.senders * (1 + usize::from(setup.reconnects))],
             holding: Vec::new(),
             fetching: Vec::new(),
-        }
-    }
-}
-
-/// What the network does.
-impl DataChannel {
-    /// Whether a request may take effect now.
-    fn may_run(&self, at: usize) -> bool {
-        let flight = &self.flights[at];
-        let before = self.flights[..at].iter().filter(|other| {
-            (other.from, other.to) == (flight.from, flight.to) && !other.action.is_done()
-        });
-        let order = self.setup.guarantees.message_order;
-        let blocked = before.into_iter().any(|other| {
-            if other.action.fetches() { flight.fence } else { order }
-        });
-        !blocked && !self.buried[flight.to]
-    }
-
-    fn network_actions(&self, actions: &mut Vec<Action>) {
-        for (at, flight) in self.flights.iter().enumerate() {
-            let done = flight.action.is_done();
-            let placed = self.setup.guarantees.completion_means_placed;
-            let early = matches!(flight.action, Work::Write { immediate: None, .. }) && !placed;
-            if flight.told && (done || early) && !self.sides[flight.from].dead {
-                actions.push(Action::Complete(at));
-            }
-            if done || !self.may_run(at) {
-                continue;
-            }
-            match &flight.action {
-                Work::Write { left: None, .. } => actions.push(Action::Effect(at)),
-                Work::Write { left: Some(left), .. } if left.is_empty() => {
-                    actions.push(Action::Effect(at));
-                }
-                Work::Write { left: Some(left), .. } => {
-                    let any = if self.setup.guarantees.byte_order { 1 } else { left.len() };
-                    actions.extend((0..any).map(|word| Action::Word(at, word)));
-                }
-                Work::Read { sampled, .. } => {
-                    for (word, sample) in sampled.iter().enumerate() {
-                        if sample.is_none() {
-                            actions.push(Action::Word(at, word));
-                        }
-                    }
-                }
-                Work::FetchAdd { .. } | Work::Send { .. } => actions.push(Action::Effect(at)),
-            }
-        }
-    }
-
-    fn word(&mut self, at: usize, word: usize) {
-        let flight = &mut self.flights[at];
-        let target = &self.sides[flight.to].regions;
-        let of = |slice: &RemoteSlice| &target[slice.region.0 as usize];
-        match &mut flight.action {
-            Work::Write { at, left: Some(left), .. } => {
-                let (offset, bytes) = left.remove(word);
-                if of(at).write(offset, &bytes).is_err() {
-                    self.broken = Some("a WRITE out of bounds");
-                }
-            }
-            Work::Read { into, from, sampled } => {
-                let (start, bytes) = words(from.offset, into.bytes as usize)[word];
-                let mut sample = vec![0; bytes];
-                if of(from).read(from.offset + start as u64, &mut sample).is_err() {
-                    self.broken = Some("a READ out of bounds");
-                }
-                sampled[word] = Some(sample);
-            }
-            _ => {}
-        }
-    }
-
-    fn effect(&mut self, at: usize) {
-        let (from, to) = (self.flights[at].from, self.flights[at].to);
-        let mut arrival = None;
-        match &mut self.flights[at].action {
-            Work::Write { source, at, left: left @ None, bytes, .. } => {
-                // The source is looked at now, as late as may be.
-                let all = source.sample(&self.sides[from].regions);
-                *bytes = all.len() as u32;
-                let word = |(start, bytes)| {
-                    (at.offset + start as u64, all[start..start + bytes].to_vec())
-                };
-                *left = Some(words(at.offset, all.len()).into_iter().map(word).collect());
-            }
-            Work::Write { immediate, bytes, .. } => {
-                arrival = Some((immediate.take(), *bytes, Vec::new()));
-            }
-            Work::FetchAdd { at, add, before, .. } => {
-                let region = &self.sides[to].regions[at.region.0 as usize];
-                match region.load_word(at.offset) {
-                    Ok(word) => {
-                        *before = Some(word);
-                        let stored = region.store_word(at.offset, word.wrapping_add(*add));
-                        stored.expect("it was just read");
-                    }
-                    Err(_) => self.broken = Some("an atomic out of bounds"),
-                }
-            }
-            Work::Send { source, immediate, arrived } => {
-                let bytes = source.sample(&self.sides[from].regions);
-                *arrived = true;
-                arrival = Some((*immediate, bytes.len() as u32, bytes));
-            }
-            Work::Read { .. } => {}
-        }
-        if let Some((immediate, bytes, content)) = arrival {
-            self.arrive(from, to, immediate, bytes, &content);
-        }
-        self.tidy();
-    }
-
-    fn arrive(&mut self, from: usize, to: usize, immediate: Option<u32>, bytes: u32, content: &[u8]) {
-        if self.sides[to].dead {
-            return;
-        }
-        let peer = self.peer(from);
-        let shared = self.setup.kind.shares_receiver() && to >= self.setup.senders;
-        let receives = &mut self.sides[to].receives;
-        let place = receives.iter().position(|posting| shared || posting.peer == peer);
-        let Some(posting) = place.and_then(|place| receives.remove(place)) else {
-            self.broken = Some("a message found no receive");
-            return;
-        };
-        if content.len() > posting.into.bytes as usize {
-            self.broken = Some("a message longer than its receive");
-            return;
-        }
-        let into = region(&self.sides[to].regions, posting.into.region);
-        into.write(posting.into.offset, content).expect("a receive in the own memory");
-        let arrival = Arrival { peer, name: posting.name, bytes, immediate };
-        self.with(to, |half, own, effects| match half {
-            Half::Sender(half) => half.arrived(arrival, own, effects),
-            Half::Receiver(half) => half.arrived(arrival, own, effects),
-        });
-    }
-
-    fn complete(&mut self, at: usize) {
-        let flight = &mut self.flights[at];
-        flight.told = false;
-        let (side, name, to) = (flight.from, flight.name, flight.to);
-        match &flight.action {
-            Work::Write { source: source @ Origin::Gather(_), left: None, .. } => {
-                // The source is free from now on: take what is there.
-                let bytes = source.sample(&self.sides[side].regions);
-                if let Work::Write { source, .. } = &mut self.flights[at].action {
-                    *source = Origin::Copied(bytes);
-                }
-            }
-            Work::Read { into, sampled, .. } => {
-                let bytes: Vec<u8> = sampled.iter().flatten().flatten().copied().collect();
-                let own = region(&self.sides[side].regions, into.region);
-                own.write(into.offset, &bytes).expect("a READ into the own memory");
-            }
-            Work::FetchAdd { into, before: Some(before), .. } => {
-                let own = region(&self.sides[side].regions, into.region);
-                own.store_word(into.offset, *before).expect("an atomic into the own memory");
-            }
-            _ => {}
-        }
-        let completed = Completed { peer: self.peer(to), name };
-        self.with(side, |half, own, effects| match half {
-            Half::Sender(half) => half.completed(completed, own, effects),
-            Half::Receiver(half) => half.completed(completed, own, effects),
-        });
-        self.tidy();
-    }
-
-    /// Forgets requests that are over.
-    fn tidy(&mut self) {
-        let sides = &self.sides;
-        self.flights.retain(|flight| {
-            !flight.action.is_done() || (flight.told && !sides[flight.from].dead)
-        });
-    }
-
-    /// A dead half's requests end; its peers hear of it.
-    fn bury(&mut self, side: usize) {
-        self.buried[side] = true;
-        self.flights.retain(|flight| flight.from != side && flight.to != side);
-        let peer = self.peer(side);
-        for other in self.others(side) {
-            match &mut self.sides[other].half {
-                Half::Sender(half) => half.lost(peer),
-                Half::Receiver(half) => half.lost(peer),
-            }
+            offered: 0,
         }
     }
 }
@@ -615,11 +352,17 @@ impl DataChannel {
     /// What the programs may do, whether or not it changes anything.
     fn program_actions(&self, actions: &mut Vec<Action>) {
         for (at, side) in self.sides.iter().enumerate().filter(|(_, side)| !side.dead) {
+            if !side.arrivals.is_empty() {
+                actions.push(Action::Poll(at));
+            }
             if at < self.setup.senders {
                 if usize::from(side.sent) < self.setup.messages.len() {
                     actions.push(Action::Send(at));
                 }
                 actions.push(Action::Advance(at));
+                if self.waits_for_the_end(at) {
+                    actions.push(Action::Ask(at));
+                }
             } else {
                 if self.setup.offers {
                     actions.push(Action::Offer(at));
@@ -636,9 +379,94 @@ impl DataChannel {
         let all = (1 << self.setup.messages.len()) - 1;
         let senders = self.setup.senders;
         self.sides[senders..].iter().filter(|side| !side.dead).all(|side| {
-            let living = |(from, came): (usize, &u32)| self.sides[from].dead || *came == all;
-            side.came.iter().enumerate().all(living)
+            let living = |from: usize| self.sides[from].dead || side.came[self.voice(from)] == all;
+            (0..senders).all(living)
         })
+    }
+
+    fn holds(&self) -> bool {
+        // The indirect channel offers messages before they are sent.
+        let offers = self.setup.kind != Kind::ReadSlotIndirect;
+        let holds = |side: &Side| !side.holding.is_empty() || (offers && !side.fetching.is_empty());
+        self.sides.iter().any(|side| !side.dead && holds(side))
+    }
+
+    /// Whether a living sender should know in the end that all was processed: nobody it sent to
+    /// died, and receivers tell all.
+    fn should_drain(&self, at: usize) -> bool {
+        let living = self.others(at).all(|other| !self.sides[other].dead);
+        living && !self.sides[at].dead && !self.setup.lazy
+    }
+
+    fn is_drained(&self, at: usize) -> bool {
+        match &self.sides[at].half {
+            Half::Sender(half) => half.is_drained(),
+            Half::Receiver(_) => true,
+        }
+    }
+
+    /// Whether a sender has nothing to do but to wait until all was processed, where it must ask.
+    fn waits_for_the_end(&self, at: usize) -> bool {
+        self.setup.shape.acknowledge == Acknowledge::ReadTail
+            && self.should_drain(at)
+            && !self.is_drained(at)
+            && self.all_came()
+            && !self.holds()
+    }
+
+    /// Whether nothing can happen but that receivers READ again what has not changed: otherwise a
+    /// sender that waits for ever would not show, since they never end. (A message that was sent and
+    /// that such a receiver never finds still does not show: it shows as out of order only when the
+    /// next one is found.)
+    fn looks_in_vain(&self, actions: &[Action]) -> bool {
+        let senders = self.setup.senders;
+        let came = |side: &Side| {
+            let all = |from: usize| (1 << self.sides[from].sent) - 1;
+            side.dead || (0..senders).all(|from| side.came[self.voice(from)] == all(from))
+        };
+        self.setup.kind.shares_sender()
+            && self.flights.is_empty()
+            && actions.iter().all(|one| matches!(one, Action::Receive(_) | Action::Offer(_)))
+            && self.sides[senders..].iter().all(came)
+            && !self.sides.iter().any(|side| !side.dead && !side.fetching.is_empty())
+    }
+
+    /// A fresh half in the place of a dead one.
+    fn reconnect(&mut self, side: usize) {
+        let (kind, shape) = (self.setup.kind, self.setup.shape);
+        let life = self.sides[side].life + 1;
+        let mut fresh = if side < self.setup.senders {
+            let from = side + self.setup.senders * usize::from(life);
+            Side::sender(Sender::new(kind, &shape, OWN), from, &self.setup)
+        } else {
+            Side::receiver(Receiver::new(kind, &shape, OWN), &self.setup)
+        };
+        fresh.life = life;
+        for from in self.others(side).filter(|_| side >= self.setup.senders) {
+            // What was sent before is none of its business.
+            fresh.came[self.voice(from)] = (1 << self.sides[from].sent) - 1;
+        }
+        self.sides[side] = fresh;
+        self.buried[side] = false;
+        for other in self.others(side) {
+            if !self.sides[other].dead {
+                self.connect(other, side);
+                self.connect(side, other);
+            }
+        }
+    }
+
+    /// Whether a fresh half may take the place of a buried one: its number is free when everything
+    /// that had arrived from it has been handled.
+    fn may_reconnect(&self, side: usize) -> bool {
+        let peer = self.peer(side);
+        let shared = match side < self.setup.senders {
+            true => self.setup.kind.shares_receiver(),
+            false => self.setup.kind.shares_sender(),
+        };
+        let handled =
+            |other: usize| self.sides[other].arrivals.iter().all(|arrival| arrival.peer != peer);
+        shared && self.sides[side].life < self.setup.reconnects && self.others(side).all(handled)
     }
 }
 
@@ -661,11 +489,19 @@ impl Model for DataChannel {
                 actions.push(action);
             }
         }
+        if self.looks_in_vain(&actions) {
+            actions.clear();
+        }
         for &side in &self.setup.mortal {
             if !self.sides[side].dead {
-                actions.push(Action::Die(side));
+                // A fresh half lives on.
+                if self.sides[side].life == 0 {
+                    actions.push(Action::Die(side));
+                }
             } else if !self.buried[side] {
                 actions.push(Action::Lost(side));
+            } else if self.may_reconnect(side) {
+                actions.push(Action::Reconnect(side));
             }
         }
         actions
@@ -692,6 +528,14 @@ impl Model for DataChannel {
                 self.tidy();
             }
             Action::Lost(side) => self.bury(side),
+            Action::Reconnect(side) => self.reconnect(side),
+            Action::Poll(side) => self.poll(side),
+            Action::Ask(side) => self.with(side, |half, _, effects| {
+                if let Half::Sender(half) = half {
+                    half.ask_progress(effects);
+                }
+                Ok(())
+            }),
         }
     }
 
@@ -703,7 +547,11 @@ impl Model for DataChannel {
         if !self.all_came() {
             return Some(Violation::new("a message never comes"));
         }
-        let holds = self.sides.iter().any(|side| !side.dead && !side.holding.is_empty());
-        holds.then(|| Violation::new("a message cannot be released"))
+        if self.holds() {
+            return Some(Violation::new("a message cannot be released"));
+        }
+        let waits = |at: usize| self.should_drain(at) && !self.is_drained(at);
+        let waits = (0..self.setup.senders).any(waits);
+        waits.then(|| Violation::new("a sender never learns that all was processed"))
     }
 }

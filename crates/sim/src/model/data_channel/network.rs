@@ -41,9 +41,22 @@ pub(super) enum Action {
         bytes: u32,
     },
     /// Words sampled so far.
-    Read { into: LocalSlice, from: RemoteSlice, sampled: Vec<Option<Vec<u8>>> },
-    FetchAdd { at: RemoteSlice, add: u64, into: LocalSlice, before: Option<u64> },
-    Send { source: Origin, immediate: Option<u32>, arrived: bool },
+    Read {
+        into: Vec<LocalSlice>,
+        from: RemoteSlice,
+        sampled: Vec<Option<Vec<u8>>>,
+    },
+    FetchAdd {
+        at: RemoteSlice,
+        add: u64,
+        into: LocalSlice,
+        before: Option<u64>,
+    },
+    Send {
+        source: Origin,
+        immediate: Option<u32>,
+        arrived: bool,
+    },
 }
 
 /// Where the bytes of a request come from: copied at posting, or still where they were.
@@ -87,21 +100,15 @@ pub(super) fn region(regions: &[Bytes], id: RegionId) -> &Bytes {
 impl Action {
     pub(super) fn of(operation: &Operation<'_>) -> Self {
         match *operation {
-            Operation::Write { ref source, to, immediate } => Self::Write {
-                source: Origin::of(source),
-                at: to,
-                left: None,
-                immediate,
-                bytes: 0,
-            },
+            Operation::Write { ref source, to, immediate } => {
+                Self::Write { source: Origin::of(source), at: to, left: None, immediate, bytes: 0 }
+            }
             Operation::Read { into, from } => {
-                let [into] = into else { panic!("one slice to READ into") };
-                let words = words(from.offset, into.bytes as usize).len();
-                Self::Read { into: *into, from, sampled: vec![None; words] }
+                let bytes: u32 = into.iter().map(|slice| slice.bytes).sum();
+                let words = words(from.offset, bytes as usize).len();
+                Self::Read { into: into.to_vec(), from, sampled: vec![None; words] }
             }
-            Operation::FetchAdd { at, add, into } => {
-                Self::FetchAdd { at, add, into, before: None }
-            }
+            Operation::FetchAdd { at, add, into } => Self::FetchAdd { at, add, into, before: None },
             Operation::Send { ref source, immediate } => {
                 Self::Send { source: Origin::of(source), immediate, arrived: false }
             }

@@ -1,4 +1,7 @@
 //! Every channel on the weakest network that it declares itself good for, and one step below.
+//!
+//! Numbers are those of states. They change with every change of a half or of the model: whoever
+//! changes one looks whether the new number has a reason, and puts it here.
 
 use super::*;
 use crate::explorer::Explorer;
@@ -17,13 +20,24 @@ pub(super) const TINY: Shape = Shape {
     device_bells: false,
 };
 
-pub(super) fn states(setup: Setup) -> u64 {
-    let told = format!("{setup:?}");
-    let model = DataChannel::new(setup, |sender| sender, |receiver| receiver);
-    match Explorer::new().explore(&model).holds() {
-        Ok(coverage) => coverage.states,
-        Err(text) => panic!("{told}\n{text}"),
+const WORD: Acknowledge = Acknowledge::Word;
+const MESSAGE: Acknowledge = Acknowledge::Message;
+const TAIL: Acknowledge = Acknowledge::ReadTail;
+
+/// Searches each of them to its end.
+pub(super) fn assert_states<T: std::fmt::Debug>(table: impl IntoIterator<Item = (T, Setup, u64)>) {
+    let mut wrong = Vec::new();
+    for (told, setup, expected) in table {
+        let model = DataChannel::new(setup, |sender| sender, |receiver| receiver);
+        match Explorer::new().explore(&model).holds() {
+            Ok(coverage) if coverage.states == expected => {}
+            Ok(coverage) => {
+                wrong.push(format!("{told:?}: {} states, not {expected}", coverage.states));
+            }
+            Err(text) => wrong.push(format!("{told:?}: {text}")),
+        }
     }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 pub(super) fn failure(setup: Setup) -> String {
@@ -32,6 +46,19 @@ pub(super) fn failure(setup: Setup) -> String {
     match Explorer::new().explore(&model).failure() {
         Some(failure) => failure.violation.0,
         None => panic!("it holds: {told}"),
+    }
+}
+
+/// What a defect of both halves leads to, and after how many steps.
+#[cfg(canary)]
+pub(super) fn caught(setup: Setup, mutant: farside_protocol::channel::Mutant) -> (String, usize) {
+    let told = format!("{mutant:?} {setup:?}");
+    let sender = |sender: Sender| sender.with_mutant(mutant);
+    let receiver = |receiver: Receiver| receiver.with_mutant(mutant);
+    let model = DataChannel::new(setup, sender, receiver);
+    match Explorer::new().explore(&model).failure() {
+        Some(failure) => (failure.violation.0, failure.trace.len()),
+        None => panic!("not caught: {told}"),
     }
 }
 

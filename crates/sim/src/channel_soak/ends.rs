@@ -1,0 +1,416 @@
+//! The two ends of a channel in a round: each does something in its turn, and is done some time.
+
+use super::content::{Contents, Tracker};
+use super::round::Round;
+use crate::random::Random;
+use farside::channel::{
+    Acknowledge, Buffer, Message, Offer, Receiver, Sender, Sent, Slice, Ticket,
+};
+use farside::{Error, ErrorCode};
+use std::collections::VecDeque;
+
+/// Messages on their way out of slices, and offers that are fetched, at a time.
+const PLACES: usize = 4;
+/// Bytes between two slices.
+const GAP: u64 = 24;
+
+/// Why an end stops before it is done.
+#[derive(Debug)]
+pub(super) enum Stop {
+    /// It says so, with an error of the channel.
+    Error(Error),
+    /// A message is not what was sent.
+    Corrupt(String),
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Self::Error(error)
+    }
+}
+
+/// An end in its turns.
+pub(super) trait End: Send {
+    /// Does something; whether anything came of it.
+    ///
+    /// # Errors
+    /// [`Stop`].
+    fn turn(&mut self) -> Result<bool, Stop>;
+    /// Whether there is nothing left for it to do but to look after its peers.
+    fn is_done(&self) -> bool;
+    /// Messages that have passed it.
+    fn passed(&self) -> u64;
+    /// Where it stands, for people.
+    fn describe(&self) -> String;
+}
+
+/// Turns that are left out.
+#[derive(Debug)]
+struct Pauses {
+    per_mille: u32,
+    left: u64,
+}
+
+impl Pauses {
+    const fn pauses(&mut self, random: &mut Random) -> bool {
+        if self.left > 0 {
+            self.left -= 1;
+            return true;
+        }
+        if self.per_mille > 0 && random.chance(self.per_mille) {
+            self.left = random.below(if self.per_mille > 1 { 60 } else { 1_000 });
+        }
+        false
+    }
+}
+
+/// Registered memory with places for messages in slices.
+struct Places {
+    buffer: Buffer,
+    step: u64,
+    busy: [Option<Ticket>; PLACES],
+}
+
+/// A sender that sends messages from number zero on.
+pub(super) struct Source {
+    pub(super) sender: Sender,
+    who: usize,
+    next: u64,
+    count: u64,
+    drained: bool,
+    /// Acknowledgements that come as messages may leave the last few out, when nothing follows.
+    untold: bool,
+    contents: Contents,
+    random: Random,
+    pauses: Pauses,
+    batch_max: usize,
+    slices_max: usize,
+    places: Option<Places>,
+    bytes: Vec<u8>,
+    batch: Vec<Vec<u8>>,
+}
+
+impl Source {
+    pub(super) fn new(
+        sender: Sender,
+        who: usize,
+        count: u64,
+        round: &Round,
+    ) -> Result<Self, Error> {
+        let kind = round.options.kind;
+        let step = u64::from(round.options.message_bytes_max) + 4 * GAP;
+        let slices = round.slices_max > 0 && !kind.shares_sender() && !round.contents.integer;
+        let places = if slices {
+            let buffer = sender.register(step * PLACES as u64)?;
+            Some(Places { buffer, step, busy: [None; PLACES] })
+        } else {
+            None
+        };
+        Ok(Self {
+            sender,
+            who,
+            next: 0,
+            count,
+            drained: false,
+            untold: round.acknowledge == Acknowledge::Message,
+            contents: round.contents,
+            random: Random::new(round.seed ^ 0x736f_7572_6365 ^ ((who as u64) << 40)),
+            pauses: Pauses { per_mille: round.pause_per_mille, left: 0 },
+            batch_max: round.batch_max,
+            slices_max: round.slices_max,
+            places,
+            bytes: Vec::new(),
+            batch: Vec::new(),
+        })
+    }
+
+    fn send(&mut self) -> Result<u64, Error> {
+        match self.random.below(4) {
+            0 if self.batch_max > 1 => return self.send_batch(),
+            1 if self.places.is_some() => return self.send_slices(),
+            2 => {
+                if let Some(sent) = self.send_loan()? {
+                    return Ok(sent);
+                }
+            }
+            _ => {}
+        }
+        self.contents.write(self.who, self.next, &mut self.bytes);
+        self.sender.send(&self.bytes).map(|sent| u64::from(sent != Sent::Full))
+    }
+
+    fn send_batch(&mut self) -> Result<u64, Error> {
+        let wanted = self.random.between(2, self.batch_max as u64).min(self.count - self.next);
+        self.batch.resize(wanted as usize, Vec::new());
+        for (number, message) in (self.next..).zip(&mut self.batch) {
+            self.contents.write(self.who, number, message);
+        }
+        let taken = self.sender.send_batch(self.batch.iter().map(Vec::as_slice))?;
+        Ok(taken as u64)
+    }
+
+    /// Through memory that the receivers read, where the channel has it.
+    fn send_loan(&mut self) -> Result<Option<u64>, Error> {
+        self.contents.write(self.who, self.next, &mut self.bytes);
+        let bytes = self.bytes.len() as u32;
+        // Borrowed in full now and then, and used in part.
+        let asked = if self.random.chance(300) { self.contents.bytes_max as u32 } else { bytes };
+        let Some(loan) = self.sender.loan(asked)? else {
+            return Ok(None);
+        };
+        loan.write(0, &self.bytes)?;
+        let sent = self.sender.send_loan(loan, bytes)?;
+        Ok(Some(u64::from(sent != Sent::Full)))
+    }
+
+    fn send_slices(&mut self) -> Result<u64, Error> {
+        let Some(places) = &mut self.places else {
+            return Ok(0);
+        };
+        let mut free = None;
+        for (at, busy) in places.busy.iter_mut().enumerate() {
+            if busy.is_none_or(|ticket| self.sender.is_done(ticket)) {
+                (free, *busy) = (Some(at), None);
+            }
+        }
+        let Some(at) = free else {
+            self.sender.turn()?;
+            return Ok(0);
+        };
+        self.contents.write(self.who, self.next, &mut self.bytes);
+        let slices = cut(places, at, &self.bytes, self.slices_max, &mut self.random)?;
+        match self.sender.send_slices(&slices)? {
+            Sent::Taken(ticket) => {
+                places.busy[at] = Some(ticket);
+                Ok(1)
+            }
+            Sent::Full => Ok(0),
+        }
+    }
+}
+
+/// Puts a message into a place in so many slices at most, with gaps between them.
+fn cut(
+    places: &Places,
+    at: usize,
+    message: &[u8],
+    slices_max: usize,
+    random: &mut Random,
+) -> Result<Vec<Slice>, Error> {
+    let mut slices = Vec::new();
+    let mut offset = places.step * at as u64 + random.below(GAP);
+    let mut rest = message;
+    for number in 1..=slices_max {
+        let bytes = if number == slices_max { rest.len() } else { random.index(rest.len() + 1) };
+        let (part, after) = rest.split_at(bytes);
+        places.buffer.write(offset, part)?;
+        slices.push(places.buffer.slice(offset, bytes as u32)?);
+        offset += bytes as u64 + random.below(GAP);
+        rest = after;
+    }
+    Ok(slices)
+}
+
+impl End for Source {
+    fn turn(&mut self) -> Result<bool, Stop> {
+        if self.pauses.pauses(&mut self.random) {
+            return Ok(false);
+        }
+        if self.next == self.count {
+            let before = self.drained;
+            self.drained = self.sender.is_drained()? || self.untold;
+            return Ok(self.drained != before);
+        }
+        let sent = self.send()?;
+        self.next += sent;
+        if sent == 0 || self.random.chance(100) {
+            self.sender.turn()?;
+        }
+        Ok(sent > 0)
+    }
+
+    fn is_done(&self) -> bool {
+        self.drained
+    }
+
+    fn passed(&self) -> u64 {
+        self.next
+    }
+
+    fn describe(&self) -> String {
+        format!("sender {}: {} of {}, drained {}", self.who, self.next, self.count, self.drained)
+    }
+}
+
+/// A message that is held back.
+struct Held {
+    message: Message,
+    who: usize,
+    number: u64,
+}
+
+/// A receiver that checks what comes, holds it back for a while and checks it again.
+pub(super) struct Sink {
+    pub(super) receiver: Receiver,
+    trackers: Vec<Tracker>,
+    /// Senders that will not send the rest.
+    pub(super) dead: Vec<bool>,
+    held: Vec<Held>,
+    held_max: usize,
+    random: Random,
+    pauses: Pauses,
+    into: Option<Into>,
+    bytes: Vec<u8>,
+}
+
+/// Where messages go whose destination the receiver names.
+struct Into {
+    buffer: Buffer,
+    step: u64,
+    next: u64,
+    /// Being fetched, by age, with their places.
+    fetching: VecDeque<(Offer, u64)>,
+}
+
+impl Sink {
+    pub(super) fn new(
+        receiver: Receiver,
+        number: usize,
+        counts: &[u64],
+        round: &Round,
+    ) -> Result<Self, Error> {
+        let step = u64::from(round.options.message_bytes_max).next_multiple_of(8);
+        let into = if round.into {
+            let buffer = receiver.register(step * PLACES as u64)?;
+            Some(Into { buffer, step, next: 0, fetching: VecDeque::new() })
+        } else {
+            None
+        };
+        let trackers = counts.iter().enumerate();
+        let trackers =
+            trackers.map(|(who, count)| Tracker::new(round.contents, who, *count)).collect();
+        Ok(Self {
+            receiver,
+            trackers,
+            dead: vec![false; counts.len()],
+            held: Vec::new(),
+            held_max: round.held_max,
+            random: Random::new(round.seed ^ 0x7369_6e6b ^ ((number as u64) << 40)),
+            pauses: Pauses { per_mille: round.pause_per_mille, left: 0 },
+            into,
+            bytes: Vec::new(),
+        })
+    }
+
+    fn take(&mut self, message: Message) -> Result<(), Stop> {
+        let who = message.from();
+        self.read(&message)?;
+        let Some(tracker) = self.trackers.get_mut(who) else {
+            return Err(Stop::Corrupt(format!("a message of a sender {who}, whom nobody knows")));
+        };
+        let number = tracker.take(&self.bytes).map_err(Stop::Corrupt)?;
+        self.held.push(Held { message, who, number });
+        Ok(())
+    }
+
+    fn read(&mut self, message: &Message) -> Result<(), Error> {
+        self.bytes.resize(message.len(), 0);
+        message.read(0, &mut self.bytes)
+    }
+
+    fn release_one(&mut self) -> Result<bool, Stop> {
+        if self.held.is_empty() {
+            return Ok(false);
+        }
+        let Held { message, who, number } =
+            self.held.swap_remove(self.random.index(self.held.len()));
+        self.read(&message)?;
+        let checked = self.trackers[who].check(number, &self.bytes);
+        checked.map_err(|what| Stop::Corrupt(format!("while it was held: {what}")))?;
+        self.receiver.release(message);
+        if self.random.chance(50) {
+            self.receiver.acknowledge();
+        }
+        Ok(true)
+    }
+
+    /// Fetches offers to places of its own.
+    fn fetch(&mut self) -> Result<bool, Stop> {
+        let Some(into) = &mut self.into else {
+            return Ok(false);
+        };
+        let mut came = false;
+        if let Some((offer, place)) = into.fetching.front().copied()
+            && let Some(bytes) = self.receiver.fetched(offer)?
+        {
+            into.fetching.pop_front();
+            self.bytes.resize(bytes as usize, 0);
+            into.buffer.read(place, &mut self.bytes)?;
+            self.trackers[0].take(&self.bytes).map_err(Stop::Corrupt)?;
+            came = true;
+        }
+        if into.fetching.len() < PLACES
+            && let Some(offer) = self.receiver.offer()?
+        {
+            let place = into.next % PLACES as u64 * into.step;
+            into.next += 1;
+            let slice = into.buffer.slice(place, into.step as u32)?;
+            self.receiver.receive_into(offer, slice)?;
+            into.fetching.push_back((offer, place));
+            came = true;
+        }
+        Ok(came)
+    }
+}
+
+impl End for Sink {
+    fn turn(&mut self) -> Result<bool, Stop> {
+        if self.pauses.pauses(&mut self.random) {
+            return Ok(false);
+        }
+        if self.into.is_some() {
+            let came = self.fetch()?;
+            if !came {
+                self.receiver.acknowledge();
+            }
+            return Ok(came);
+        }
+        match self.receiver.poll() {
+            Ok(Some(message)) => {
+                self.take(message)?;
+                if self.held.len() > self.held_max || self.random.chance(200) {
+                    self.release_one()?;
+                }
+                Ok(true)
+            }
+            Ok(None) => {
+                // Who holds everything back waits for ever.
+                let released = self.random.chance(250) && self.release_one()?;
+                if !released && self.random.chance(100) {
+                    self.receiver.acknowledge();
+                }
+                Ok(released)
+            }
+            Err(error) if error.code == ErrorCode::PeerLost => {
+                while self.release_one()? {}
+                Err(error.into())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        let complete = self.trackers.iter().zip(&self.dead);
+        self.held.is_empty()
+            && complete.into_iter().all(|(tracker, dead)| *dead || tracker.is_complete())
+    }
+
+    fn passed(&self) -> u64 {
+        self.trackers.iter().map(Tracker::came).sum()
+    }
+
+    fn describe(&self) -> String {
+        let came: Vec<u64> = self.trackers.iter().map(Tracker::came).collect();
+        format!("receiver: {came:?} came, {} held", self.held.len())
+    }
+}

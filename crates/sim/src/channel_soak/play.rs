@@ -1,0 +1,357 @@
+//! Plays a round: connects the ends and lets them take their turns until everything has come.
+
+use super::ends::{End, Sink, Source, Stop};
+use super::round::{Death, Round, Topology};
+use crate::fabric::SimNet;
+use crate::random::Random;
+use farside::channel::{Receiver, Sender};
+use farside::{Error, ErrorCode};
+use farside_base::Capabilities;
+use farside_fabric::Fabric;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Turns without progress after which it is given up: on one thread, and on a thread that gives its
+/// processor away each time.
+const IDLE_TURNS_MAX: u64 = 4_000_000;
+const IDLE_YIELDS_MAX: u64 = 100_000_000;
+/// Turns without progress after which the simulated network goes on faster than the programs: who
+/// polls by READ causes events all the time, and a straggler takes as long as a million of them.
+const HURRY_TURNS: u64 = 2_000;
+
+/// Makes the fabric of a node.
+type Make = dyn Fn(&str) -> Arc<dyn Fabric>;
+
+/// Where a round is played.
+pub struct Ground {
+    make: Box<Make>,
+    net: Option<SimNet>,
+}
+
+impl Ground {
+    /// A real fabric: what `make` makes for two nodes reaches each other.
+    pub fn real(make: impl Fn(&str) -> Arc<dyn Fabric> + 'static) -> Self {
+        Self { make: Box::new(make), net: None }
+    }
+
+    /// The simulated fabric.
+    pub fn simulated(net: SimNet) -> Self {
+        let nodes = net.clone();
+        Self { make: Box::new(move |node| nodes.fabric(node)), net: Some(net) }
+    }
+
+    /// The simulated fabric, wrapped.
+    pub fn wrapped(
+        net: SimNet,
+        wrap: impl Fn(Arc<dyn Fabric>) -> Arc<dyn Fabric> + 'static,
+    ) -> Self {
+        let nodes = net.clone();
+        Self { make: Box::new(move |node| wrap(nodes.fabric(node))), net: Some(net) }
+    }
+
+    /// What it declares.
+    pub fn capabilities(&self) -> Capabilities {
+        (self.make)("capabilities").capabilities()
+    }
+
+    fn step(&self, steps: u64) {
+        for _ in 0..steps {
+            if self.net.as_ref().is_none_or(|net| !net.step()) {
+                return;
+            }
+        }
+    }
+}
+
+/// What was done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Tally {
+    /// Messages that were sent.
+    pub messages: u64,
+    /// Messages that were received: of several receivers all.
+    pub received: u64,
+    /// Rounds.
+    pub rounds: u64,
+}
+
+impl Tally {
+    /// Both together.
+    pub const fn add(&mut self, other: &Self) {
+        self.messages += other.messages;
+        self.received += other.received;
+        self.rounds += other.rounds;
+    }
+}
+
+/// What went wrong in a round.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Trouble {
+    /// The channel could not be opened or connected.
+    Opening(Error),
+    /// A message was lost, repeated, reordered or damaged.
+    Corrupt(String),
+    /// An end told an error that it had no reason for.
+    Error(Error),
+    /// Nothing goes on any more.
+    Stalled(String),
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Opening(error) => write!(f, "not opened: {error}"),
+            Self::Corrupt(what) => f.write_str(what),
+            Self::Error(error) => write!(f, "an unexpected error: {error}"),
+            Self::Stalled(what) => write!(f, "nothing goes on: {what}"),
+        }
+    }
+}
+
+impl From<Error> for Trouble {
+    fn from(error: Error) -> Self {
+        Self::Opening(error)
+    }
+}
+
+/// The ends of a round.
+struct Cast {
+    sources: Vec<Source>,
+    sinks: Vec<Sink>,
+}
+
+/// Plays a round.
+///
+/// # Errors
+/// [`Trouble`].
+pub fn play(round: &Round, ground: &Ground) -> Result<Tally, Trouble> {
+    let cast = open(round, ground)?;
+    let received = if ground.net.is_none() && round.threads {
+        play_on_threads(cast)?
+    } else {
+        Turns::new(round, ground, cast).play()?
+    };
+    Ok(Tally { messages: round.messages, received, rounds: 1 })
+}
+
+/// Connects the ends one after the other, so that the n-th has the n-th place at the listener.
+fn open(round: &Round, ground: &Ground) -> Result<Cast, Trouble> {
+    static NAMES: AtomicU64 = AtomicU64::new(0);
+    let number = NAMES.fetch_add(1, Ordering::Relaxed);
+    let name = format!("soak-{}-{number}", std::process::id());
+    let fabric = |node: &str| (ground.make)(node);
+    let options = &round.options;
+    let (mut senders, mut receivers) = (Vec::new(), Vec::new());
+    let (senders_count, receivers_count) = round.topology.ends();
+    let sender_listens = match round.topology {
+        Topology::Pair => round.sender_listens,
+        Topology::FanIn => false,
+        Topology::FanOut => true,
+    };
+    if sender_listens {
+        senders.push(Sender::listen(fabric("sender0"), &name, options)?);
+        for peer in 0..receivers_count {
+            let at = fabric(&format!("receiver{peer}"));
+            let mut receiver = Receiver::connect(at, &name, options)?;
+            connect(ground, || Ok(senders[0].peers() > peer && receiver.peers() == 1))?;
+            receivers.push(receiver);
+        }
+    } else {
+        receivers.push(Receiver::listen(fabric("receiver0"), &name, options)?);
+        for peer in 0..senders_count {
+            let at = fabric(&format!("sender{peer}"));
+            let mut sender = Sender::connect(at, &name, options)?;
+            connect(ground, || Ok(receivers[0].peers() > peer && sender.peers() == 1))?;
+            senders.push(sender);
+        }
+    }
+    let each = round.messages / senders_count as u64;
+    let counts: Vec<u64> = (0..senders_count as u64)
+        .map(|who| each + u64::from(who < round.messages % senders_count as u64))
+        .collect();
+    let sources = senders.into_iter().enumerate();
+    let sources = sources.map(|(who, sender)| Source::new(sender, who, counts[who], round));
+    let sinks = receivers.into_iter().enumerate();
+    let sinks = sinks.map(|(at, receiver)| Sink::new(receiver, at, &counts, round));
+    Ok(Cast {
+        sources: sources.collect::<Result<_, _>>()?,
+        sinks: sinks.collect::<Result<_, _>>()?,
+    })
+}
+
+fn connect(ground: &Ground, mut there: impl FnMut() -> Result<bool, Error>) -> Result<(), Trouble> {
+    for _ in 0..IDLE_TURNS_MAX {
+        if there()? {
+            return Ok(());
+        }
+        ground.step(1);
+    }
+    Err(Trouble::Stalled("the ends never connect".to_owned()))
+}
+
+/// A round on one thread.
+struct Turns<'a> {
+    round: &'a Round,
+    ground: &'a Ground,
+    sources: Vec<Option<Source>>,
+    sinks: Vec<Option<Sink>>,
+    /// Senders and receivers that have been told that everybody is gone.
+    bereft: (Vec<bool>, Vec<bool>),
+    death: Option<Death>,
+    random: Random,
+    received: u64,
+}
+
+impl<'a> Turns<'a> {
+    fn new(round: &'a Round, ground: &'a Ground, cast: Cast) -> Self {
+        Self {
+            round,
+            ground,
+            bereft: (vec![false; cast.sources.len()], vec![false; cast.sinks.len()]),
+            sources: cast.sources.into_iter().map(Some).collect(),
+            sinks: cast.sinks.into_iter().map(Some).collect(),
+            death: round.death,
+            random: Random::new(round.seed ^ 0x7475_726e),
+            received: 0,
+        }
+    }
+
+    fn play(mut self) -> Result<u64, Trouble> {
+        let (mut turn, mut idle) = (0, 0);
+        while !self.is_over() {
+            if self.death.is_some_and(|death| death.turn <= turn) {
+                self.die();
+            }
+            turn += 1;
+            idle = if self.turn()? { 0 } else { idle + 1 };
+            if idle > IDLE_TURNS_MAX {
+                return Err(Trouble::Stalled(self.describe()));
+            }
+            let hurry = (idle / HURRY_TURNS).min(1_000);
+            self.ground.step(1 + hurry + self.random.below(self.round.steps_max));
+        }
+        let sinks = self.sinks.iter().flatten().map(End::passed);
+        Ok(self.received + sinks.sum::<u64>())
+    }
+
+    /// A turn of one end; whether anything came of it.
+    fn turn(&mut self) -> Result<bool, Trouble> {
+        let at = self.random.index(self.sources.len() + self.sinks.len());
+        let (result, bereft) = match at.checked_sub(self.sources.len()) {
+            None => match &mut self.sources[at] {
+                Some(source) => (source.turn(), &mut self.bereft.0[at]),
+                None => return Ok(false),
+            },
+            Some(at) => match &mut self.sinks[at] {
+                Some(sink) => (sink.turn(), &mut self.bereft.1[at]),
+                None => return Ok(false),
+            },
+        };
+        match result {
+            Ok(progress) => Ok(progress),
+            Err(Stop::Error(error))
+                if error.code == ErrorCode::PeerLost && self.round.death.is_some() =>
+            {
+                Ok(!std::mem::replace(bereft, true))
+            }
+            Err(Stop::Error(error)) => Err(Trouble::Error(error)),
+            Err(Stop::Corrupt(what)) => Err(Trouble::Corrupt(what)),
+        }
+    }
+
+    fn die(&mut self) {
+        let Some(death) = self.death.take() else {
+            return;
+        };
+        let node = if death.sender { "sender" } else { "receiver" };
+        if let Some(net) = &self.ground.net {
+            net.kill(&format!("{node}{}", death.end));
+        }
+        if death.sender {
+            self.sources[death.end] = None;
+            for sink in self.sinks.iter_mut().flatten() {
+                sink.dead[death.end] = true;
+            }
+        } else if let Some(sink) = self.sinks[death.end].take() {
+            self.received += sink.passed();
+        }
+    }
+
+    /// Whether all that live are done, or have been told that all their peers are gone. Of a death
+    /// that is still to come, or has left somebody alone, that one must hear.
+    fn is_over(&self) -> bool {
+        let Some(death) = self.round.death else {
+            return self.sources.iter().flatten().all(End::is_done)
+                && self.sinks.iter().flatten().all(End::is_done);
+        };
+        let alone = |survivors: bool| survivors && self.death.is_none();
+        let sources_alone = alone(!death.sender && self.sinks.len() == 1);
+        let sinks_alone = alone(death.sender && self.sources.len() == 1);
+        let sources = self.sources.iter().zip(&self.bereft.0);
+        let sinks = self.sinks.iter().zip(&self.bereft.1);
+        let mut sources = sources.filter_map(|(source, bereft)| Some((source.as_ref()?, *bereft)));
+        let mut sinks = sinks.filter_map(|(sink, bereft)| Some((sink.as_ref()?, *bereft)));
+        sources.all(|(source, bereft)| if sources_alone { bereft } else { source.is_done() })
+            && sinks.all(|(sink, bereft)| if sinks_alone { bereft } else { sink.is_done() })
+    }
+
+    fn describe(&self) -> String {
+        let sources = self.sources.iter().flatten().map(End::describe);
+        let sinks = self.sinks.iter().flatten().map(End::describe);
+        let mut all: Vec<String> = sources.chain(sinks).collect();
+        all.push(format!("bereft {:?}", self.bereft));
+        if let Some(net) = &self.ground.net {
+            all.push(format!("at {} ns", net.now_ns()));
+        }
+        all.join("; ")
+    }
+}
+
+/// A thread for each end.
+fn play_on_threads(cast: Cast) -> Result<u64, Trouble> {
+    let Cast { mut sources, mut sinks } = cast;
+    let mut ends: Vec<&mut dyn End> = Vec::new();
+    ends.extend(sources.iter_mut().map(|source| source as &mut dyn End));
+    ends.extend(sinks.iter_mut().map(|sink| sink as &mut dyn End));
+    let busy = AtomicUsize::new(ends.len());
+    let over = AtomicBool::new(false);
+    let trouble = Mutex::new(None);
+    std::thread::scope(|threads| {
+        for end in ends {
+            threads.spawn(|| {
+                if let Err(what) = play_end(end, &busy, &over) {
+                    over.store(true, Ordering::Relaxed);
+                    let mut first = trouble.lock().unwrap_or_else(PoisonError::into_inner);
+                    first.get_or_insert(what);
+                }
+            });
+        }
+    });
+    match trouble.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        Some(trouble) => Err(trouble),
+        None => Ok(sinks.iter().map(End::passed).sum()),
+    }
+}
+
+fn play_end(end: &mut dyn End, busy: &AtomicUsize, over: &AtomicBool) -> Result<(), Trouble> {
+    let (mut idle, mut counted) = (0_u64, false);
+    while !over.load(Ordering::Relaxed) && busy.load(Ordering::Relaxed) > 0 {
+        let progress = match end.turn() {
+            Ok(progress) => progress,
+            Err(Stop::Corrupt(what)) => return Err(Trouble::Corrupt(what)),
+            Err(Stop::Error(error)) => return Err(Trouble::Error(error)),
+        };
+        if end.is_done() && !counted {
+            counted = true;
+            busy.fetch_sub(1, Ordering::Relaxed);
+        }
+        idle = if progress || counted { 0 } else { idle + 1 };
+        if !progress {
+            std::thread::yield_now();
+        }
+        if idle > IDLE_YIELDS_MAX {
+            return Err(Trouble::Stalled(end.describe()));
+        }
+    }
+    Ok(())
+}
