@@ -33,6 +33,7 @@ pub(super) const SHAPE: Shape = Shape {
     acknowledge: Acknowledge::Word,
     signal: Signal::Message,
     device_bells: false,
+    piece_bytes: 1 << 16,
 };
 
 /// What every reader expects.

@@ -49,6 +49,8 @@ pub struct Shape {
     pub signal: Signal,
     /// The kind of memory for bells that peers READ or change by atomics.
     pub device_bells: bool,
+    /// Most bytes that a reader fetches by one READ, or one message.
+    pub piece_bytes: u32,
 }
 
 /// What is wrong with a [`Shape`]; a sentence with the bound.
@@ -162,6 +164,7 @@ impl Shape {
                 Signal::Message
             },
             device_bells: false,
+            piece_bytes: u32::try_from(has.transfer_bytes_max).unwrap_or(u32::MAX).min(1 << 16),
         }
     }
 
@@ -225,6 +228,7 @@ impl Shape {
         out[23] = self.acknowledge as u8;
         out[24] = self.signal as u8;
         out[25] = u8::from(self.device_bells);
+        out[26..30].copy_from_slice(&self.piece_bytes.to_le_bytes());
         out
     }
 
@@ -250,14 +254,14 @@ impl Shape {
             back,
             signal,
             device,
+            b0,
+            b1,
+            b2,
+            b3,
             z0,
             z1,
-            z2,
-            z3,
-            z4,
-            z5,
         ] = *bytes;
-        if [z0, z1, z2, z3, z4, z5] != [0; 6] || mirrored > 1 || device > 1 {
+        if [z0, z1] != [0; 2] || mirrored > 1 || device > 1 {
             return None;
         }
         Some(Self {
@@ -279,6 +283,7 @@ impl Shape {
                 _ => return None,
             },
             device_bells: device == 1,
+            piece_bytes: u32::from_le_bytes([b0, b1, b2, b3]),
         })
     }
 }
@@ -297,6 +302,7 @@ mod tests {
         acknowledge: Acknowledge::Word,
         signal: Signal::Message,
         device_bells: false,
+        piece_bytes: 1 << 16,
     };
 
     #[test]

@@ -81,6 +81,7 @@ fn draw_shape(kind: Kind, random: &mut Random) -> Shape {
             },
             signal: if random.chance(2) { Signal::Word } else { Signal::Message },
             device_bells: false,
+            piece_bytes: 1 << 16,
         };
         if shape.check(kind).is_ok() {
             return shape;

@@ -321,7 +321,7 @@ pub const FINDINGS: [Finding; 14] = [
         name: "broadcast",
         paper: "\"The IMM-based algorithm has the highest throughput as its clients do not waste the network on fetching the bell [...] The detached bell performs better than the inlined one, as the detached bell allowed the clients to prefetch multiple records\" (§6.3, figure 9b)",
         what: "rate of 4 readers together over that of `read-ring-inlined`, 16 messages in the ring",
-        reading: "As in the paper from 256 B on; the longer the messages, the less, since at last the wire is the limit of all. For 64 B the detached bell is a little ahead of notices, and more so with more room in the ring: the sender stores such a message in some nanoseconds, but rings a doorbell for each of four readers to announce it, 0.13 us each, and each notice takes a receive; the detached bell costs it nothing, and one look brings many messages.",
+        reading: "As in the paper from 1 KiB on; the longer the messages, the less, since at last the wire is the limit of all. For 64 B and 256 B the detached bell is a little ahead of notices, and more so with more room in the ring: the sender stores such a message in some nanoseconds, but rings a doorbell for each of four readers to announce it, 0.13 us each, awaits the notice's completion, and each notice takes a receive; the detached bell costs it nothing, and one look brings many messages.",
         figures: broadcast_rate,
     },
     Finding {

@@ -12,8 +12,6 @@ use farside_base::{LocalSlice, Memory, RemoteSlice};
 
 /// The name of what is [`Flying`]; those of offers are smaller.
 pub(super) const FLYING: Name = Name(1 << 28);
-/// Bytes that one READ brings at most, or one record: every fabric moves so many at once.
-const PIECE_BYTES: u64 = 4096;
 
 /// The READ that is under way for [`receive`](super::super::ReceiveHalf::receive), or for a bell.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -80,7 +78,7 @@ impl Receiver {
         let end = self.place.contiguous_end(self.here).min(self.limit());
         match self.form {
             Form::Detached | Form::Notify if self.head > self.here => {
-                let piece = PIECE_BYTES.max(self.form.record(self.message_bytes_max));
+                let piece = self.piece_bytes.max(self.form.record(self.message_bytes_max));
                 let end = end.min(self.head).min(self.here + piece);
                 self.read(Flying::Records(end), self.here, end, &peer, effects);
             }

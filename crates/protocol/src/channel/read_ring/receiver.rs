@@ -53,6 +53,8 @@ pub struct Receiver {
     pub(super) signal: Signal,
     pub(super) place: Place,
     pub(super) message_bytes_max: u32,
+    /// Bytes that one READ brings at most, or one record.
+    pub(super) piece_bytes: u64,
     pub(super) prefetch_bytes: u32,
     /// Where the detached head is at the sender.
     pub(super) bell: u64,
@@ -90,6 +92,7 @@ impl Receiver {
             signal: shape.signal,
             place: Place::new(form, shape),
             message_bytes_max: shape.message_bytes_max,
+            piece_bytes: u64::from(shape.piece_bytes),
             prefetch_bytes: shape.prefetch_bytes,
             bell: sender_words(shape),
             regions,

@@ -8,9 +8,6 @@ use super::super::readers::READER_WORDS;
 use super::super::shape::Signal;
 use super::mailbox_receiver::{BELLS, Message, Receiver, State, WHOLE};
 use super::{BATCH, Form, IN_FLIGHT, SIGNALS, WORD};
-
-/// Bytes that one READ brings at most, or one mailbox: every fabric moves so many at once.
-const PIECE_BYTES: u64 = 4096;
 use crate::wire::Violation;
 use farside_base::{LocalSlice, Memory, RemoteSlice};
 
@@ -139,7 +136,7 @@ impl Receiver {
             }
             self.see(bytes, State::Here);
         }
-        let most = (PIECE_BYTES / self.boxes.step).clamp(1, BATCH);
+        let most = (self.piece_bytes / self.boxes.step).clamp(1, BATCH);
         self.batch = (count * 2).min(most);
         Ok(())
     }

@@ -63,6 +63,8 @@ pub struct Receiver {
     pub(super) flying: Option<u64>,
     /// Mailboxes to READ next time; of detached bells, how many the last READ found rung.
     pub(super) batch: u64,
+    /// Bytes that one READ brings at most, or one mailbox.
+    pub(super) piece_bytes: u64,
     /// The bell of the next message has been seen, beside bytes that were not its own.
     pub(super) torn: bool,
     /// Messages to be received: seen, on their way, here.
@@ -93,6 +95,7 @@ impl Receiver {
             next: 0,
             flying: None,
             batch: 1,
+            piece_bytes: u64::from(shape.piece_bytes),
             torn: false,
             queue: VecDeque::with_capacity(slots),
             reading: 0,

@@ -28,6 +28,7 @@ fn shape(mirrored: bool) -> Shape {
         acknowledge: Acknowledge::Word,
         signal: Signal::Word,
         device_bells: false,
+        piece_bytes: 1 << 16,
     }
 }
 

@@ -18,6 +18,7 @@ const SHAPE: Shape = Shape {
     acknowledge: Acknowledge::Word,
     signal: Signal::Message,
     device_bells: false,
+    piece_bytes: 1 << 16,
 };
 
 fn back(acknowledge: Acknowledge) -> Shape {

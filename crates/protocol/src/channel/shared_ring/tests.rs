@@ -27,6 +27,7 @@ const SHAPE: Shape = Shape {
     acknowledge: Acknowledge::ReadTail,
     signal: Signal::Message,
     device_bells: false,
+    piece_bytes: 1 << 16,
 };
 
 fn mirrored(mirrored: bool) -> Shape {

@@ -21,6 +21,7 @@ const SHAPE: Shape = Shape {
     acknowledge: Acknowledge::Word,
     signal: Signal::Word,
     device_bells: false,
+    piece_bytes: 1 << 16,
 };
 
 /// Every way of mailboxes of one sender.

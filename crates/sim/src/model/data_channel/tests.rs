@@ -18,6 +18,7 @@ pub(super) const TINY: Shape = Shape {
     acknowledge: Acknowledge::Word,
     signal: Signal::Message,
     device_bells: false,
+    piece_bytes: 1 << 16,
 };
 
 const WORD: Acknowledge = Acknowledge::Word;

@@ -16,6 +16,7 @@ const SHAPE: Shape = Shape {
     acknowledge: Acknowledge::ReadTail,
     signal: Signal::Message,
     device_bells: false,
+    piece_bytes: 1 << 16,
 };
 
 fn setup(kind: Kind, messages: &[&[u32]], deaths: u8, held_max: usize) -> Setup {
