@@ -353,7 +353,6 @@ fn variable_size(kind: Kind) -> Feature {
         return if most >= u64::from(MESSAGE) || named { Feature::No } else { Feature::Yes };
     }
     let (short, long) = (capacity(kind, 64), capacity(kind, MESSAGE as usize));
-    println!("{kind}: {short} short messages fit, or {long} long ones");
     if short >= 4 * long { Feature::Yes } else { Feature::No }
 }
 
@@ -406,7 +405,6 @@ fn memory(kind: Kind, peers: u16, many_senders: bool) -> u64 {
 fn growth(kind: Kind, many_senders: bool) -> Growth {
     let (one, many) = (memory(kind, 1, many_senders), memory(kind, 64, many_senders));
     let each = many.saturating_sub(one) / 63;
-    println!("{kind} many_senders={many_senders}: {one} B for one, {many} B for 64");
     if each >= 64 * u64::from(MESSAGE) / 8 { Growth::Linear } else { Growth::Constant }
 }
 

@@ -43,12 +43,12 @@
 //! answers are rare.
 //!
 //! *Numbers.* A sender reserves nothing before the receiver has WRITten its number to it, plus one:
-//! so whoever has reserved is known to the receiver, and is asked by [`repair`].
+//! so whoever has reserved is known to the receiver, and is asked by `repair.rs`.
 //!
 //! *Trust.* Senders trust each other with progress: whoever reserves and never writes, or writes
 //! upon others, stops the ring or spoils messages for all, and whose record junk in the ring is
 //! nobody can tell; the sender that a header names is only what its writer claims. None of it leads
-//! the receiver out of its memory. A sender that dies stops nothing: [`repair`].
+//! the receiver out of its memory. A sender that dies stops nothing: `repair.rs`.
 
 mod outgoing;
 mod receiver;
