@@ -55,7 +55,10 @@ impl Buffer {
     #[inline]
     pub fn slice(&self, offset: u64, bytes: u32) -> Result<Slice, Error> {
         match self.region.arena.at(offset, bytes as usize) {
-            Ok(_) => Ok(Slice(LocalSlice { region: region_id(&self.region), offset, bytes })),
+            Ok(_) => {
+                let slice = LocalSlice { region: region_id(&self.region), offset, bytes };
+                Ok(Slice { slice, fabric: address(&self.fabric) })
+            }
             Err(_) => Err(ErrorCode::OutOfBounds.into()),
         }
     }
@@ -76,17 +79,37 @@ impl std::fmt::Debug for Buffer {
 
 /// A part of a [`Buffer`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(transparent)]
-pub struct Slice(pub(super) LocalSlice);
+pub struct Slice {
+    slice: LocalSlice,
+    /// Where the fabric is that knows the region by its number.
+    fabric: usize,
+}
+
+/// Tells fabrics apart while they live.
+fn address(fabric: &Arc<dyn Fabric>) -> usize {
+    Arc::as_ptr(fabric).cast::<()>().addr()
+}
 
 impl Slice {
+    /// The slice, for requests over this fabric.
+    ///
+    /// # Errors
+    /// `BadForm` when it was registered with another one.
+    #[inline]
+    pub(super) fn over(&self, fabric: &Arc<dyn Fabric>) -> Result<LocalSlice, Error> {
+        if self.fabric == address(fabric) {
+            return Ok(self.slice);
+        }
+        Err(Error::with(ErrorCode::BadForm, "the slice was registered with another fabric"))
+    }
+
     /// Bytes of it.
     pub const fn len(&self) -> u32 {
-        self.0.bytes
+        self.slice.bytes
     }
 
     /// Whether it has none.
     pub const fn is_empty(&self) -> bool {
-        self.0.bytes == 0
+        self.slice.bytes == 0
     }
 }

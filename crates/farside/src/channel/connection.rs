@@ -6,7 +6,7 @@ use crate::{Error, ErrorCode};
 use farside_fabric::Fabric;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long who sleeps on one way leaves the other one alone while something is under way there.
 const GLANCE: Duration = Duration::from_millis(5);
@@ -83,15 +83,15 @@ impl Connection {
     /// # Errors
     /// `TimedOut`; what the ends say.
     pub fn wait(&mut self, timeout: Duration) -> Result<(), Error> {
-        let end = Instant::now() + timeout;
-        self.sender.wait_for_peers(1, timeout)?;
-        while self.receiver.peers() == 0 {
-            if Instant::now() > end {
-                return Err(ErrorCode::TimedOut.into());
+        let mut patience = Patience::new(timeout);
+        loop {
+            self.sender.turn()?;
+            self.receiver.turn()?;
+            if self.sender.peers_now() > 0 && self.receiver.peers_now() > 0 {
+                return Ok(());
             }
-            std::thread::yield_now();
+            patience.wait()?;
         }
-        Ok(())
     }
 
     /// Sends a request and waits for the next message back.
@@ -187,7 +187,7 @@ impl Service {
         message: &[u8],
         timeout: Duration,
     ) -> Result<Ticket, Error> {
-        let end = Instant::now() + timeout;
+        let mut patience = Patience::new(timeout);
         loop {
             match self.answer(caller, message) {
                 Ok(Sent::Taken(ticket)) => return Ok(ticket),
@@ -196,10 +196,7 @@ impl Service {
                 Err(error) if error.code == ErrorCode::PeerLost && self.is_coming(caller) => {}
                 Err(error) => return Err(error),
             }
-            if Instant::now() > end {
-                return Err(ErrorCode::TimedOut.into());
-            }
-            std::hint::spin_loop();
+            patience.wait()?;
         }
     }
 

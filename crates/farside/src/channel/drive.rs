@@ -5,17 +5,18 @@ use super::hello::{Hello, Reply, Role, Tokens};
 use super::options::Options;
 use crate::{Error, ErrorCode};
 use farside_base::{
-    Completion, CompletionKind, CompletionStatus, LinkId, Memory, Receive, ReceiveQueueId,
-    RegionId, RemoteRegionId, Work, WorkFlags, WorkId,
+    Completion, CompletionKind, CompletionStatus, LinkId, Receive, ReceiveQueueId, RegionId,
+    RemoteRegionId, Work, WorkFlags, WorkId,
 };
 use farside_fabric::{
     Arena, Fabric, FabricError, LinkEvent, Port, PortSpec, Region, RegionSpec, Stop,
 };
 use farside_protocol::channel::{
-    self, Acknowledge, Arrival, Completed, Effects, Kind, Name, Own, OwnRegions, Peer, PeerRegions,
-    Plan, ReceiveHalf, SendHalf, Shape,
+    self, Acknowledge, AnyHalf, Arrival, Completed, Effects, Kind, Name, Own, OwnRegions, Peer,
+    PeerRegions, Shape,
 };
 use farside_protocol::wire::Violation;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Requests that are posted with one doorbell, at most.
@@ -24,116 +25,13 @@ const BATCH: usize = 32;
 const FEW: usize = 2;
 /// Completions that are taken at a time.
 const COMPLETIONS: usize = 64;
-/// Receives that a half may post for acknowledgements, for each peer.
-const ACKNOWLEDGEMENTS: usize = 8;
+/// What went wrong with peers is remembered until it is told, so much of it.
+const TROUBLES: usize = 64;
 
-/// What the loop asks of either half.
-pub(super) trait Half: Sized {
-    const ROLE: Role;
-    fn plan(kind: Kind, shape: &Shape) -> Plan;
-    fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self;
-    /// Whether one half serves all peers.
-    fn shares(kind: Kind) -> bool;
-    fn connected<M: Memory>(
-        &mut self,
-        peer: Peer,
-        regions: PeerRegions,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation>;
-    fn lost(&mut self, peer: Peer);
-    /// Whose words the last violation was found in, if the half knows.
-    fn accused(&self) -> Option<Peer>;
-    fn advance<M: Memory>(
-        &mut self,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation>;
-    fn completed<M: Memory>(
-        &mut self,
-        completed: Completed,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation>;
-    fn arrived<M: Memory>(
-        &mut self,
-        arrival: Arrival,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation>;
+/// Which end of a channel a half is, for the other end to know.
+const fn role<H: AnyHalf>() -> Role {
+    if H::SENDS { Role::Sender } else { Role::Receiver }
 }
-
-macro_rules! half {
-    ($half:ident, $face:ident, $role:ident, $shares:ident, $advance:expr, $accused:expr) => {
-        impl Half for channel::$half {
-            const ROLE: Role = Role::$role;
-
-            fn plan(kind: Kind, shape: &Shape) -> Plan {
-                Self::plan(kind, shape)
-            }
-
-            fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
-                Self::new(kind, shape, regions)
-            }
-
-            fn shares(kind: Kind) -> bool {
-                kind.$shares()
-            }
-
-            fn connected<M: Memory>(
-                &mut self,
-                peer: Peer,
-                regions: PeerRegions,
-                own: Own<'_, M>,
-                effects: &mut Effects,
-            ) -> Result<(), Violation> {
-                $face::connected(self, peer, regions, own, effects)
-            }
-
-            fn lost(&mut self, peer: Peer) {
-                $face::lost(self, peer);
-            }
-
-            fn accused(&self) -> Option<Peer> {
-                let accused: fn(&Self) -> Option<Peer> = $accused;
-                accused(self)
-            }
-
-            fn advance<M: Memory>(
-                &mut self,
-                own: Own<'_, M>,
-                effects: &mut Effects,
-            ) -> Result<(), Violation> {
-                let advance: fn(&mut Self, Own<'_, M>, &mut Effects) -> Result<(), Violation> =
-                    $advance;
-                advance(self, own, effects)
-            }
-
-            fn completed<M: Memory>(
-                &mut self,
-                completed: Completed,
-                own: Own<'_, M>,
-                effects: &mut Effects,
-            ) -> Result<(), Violation> {
-                $face::completed(self, completed, own, effects)
-            }
-
-            fn arrived<M: Memory>(
-                &mut self,
-                arrival: Arrival,
-                own: Own<'_, M>,
-                effects: &mut Effects,
-            ) -> Result<(), Violation> {
-                $face::arrived(self, arrival, own, effects)
-            }
-        }
-    };
-}
-
-half!(Sender, SendHalf, Sender, shares_sender, SendHalf::advance, |half| Some(SendHalf::accused(
-    half
-)));
-half!(Receiver, ReceiveHalf, Receiver, shares_receiver, |_, _, _| Ok(()), |_| None);
 
 /// A half with its memory and its peers.
 pub(super) struct Unit<H> {
@@ -146,7 +44,12 @@ pub(super) struct Unit<H> {
     links: Vec<Option<LinkId>>,
     /// Tells it from others in the same place.
     pub(super) life: u64,
-    /// Its peer is gone and nothing of it is wanted any more.
+    /// Requests wait for room in the port.
+    backlog: bool,
+    /// It has had a peer.
+    had_peer: bool,
+    /// Its peers are gone and nothing of it is wanted any more: it is not asked for anything, and
+    /// makes room for a new one.
     pub(super) spent: bool,
 }
 
@@ -184,10 +87,14 @@ impl<H> Unit<H> {
 #[derive(Clone, Copy)]
 struct Place {
     unit: usize,
+    /// Of that half: its place may have been given to another one since.
+    life: u64,
     peer: Peer,
     stage: Stage,
     /// The connection that the link is one direction of.
     connection: u64,
+    /// Requests of the link whose completion is to come.
+    awaited: u32,
 }
 
 /// How far a link is.
@@ -216,21 +123,23 @@ pub(super) struct Drive<H> {
     places: Vec<Option<Place>>,
     completions: Box<[Completion; COMPLETIONS]>,
     events: Vec<LinkEvent>,
-    /// Requests or receives wait for room in the port.
-    backlog: bool,
-    /// Requests whose completion is to come: while there are some, a look at the port is worth it.
-    awaited: usize,
+    /// Requests of all open links whose completion is to come: while there are some, a look at the
+    /// port is worth it.
+    awaited: u32,
     /// Peers that have been connected since the start.
     connected: usize,
     /// Halves that there have been.
     lives: u64,
-    /// Places of links that were closed since everything was polled.
-    resting: Vec<(usize, Peer)>,
-    /// What went wrong with a peer, to be told once.
-    troubles: Vec<Error>,
+    /// Places of links that were closed since everything was polled: what had arrived of them by
+    /// then may still come.
+    resting: Vec<Place>,
+    /// Connectors for whom there is no place but one that rests.
+    early: Vec<(LinkId, Vec<u8>)>,
+    /// What went wrong with peers, each to be told once.
+    troubles: VecDeque<Error>,
 }
 
-impl<H: Half> Drive<H> {
+impl<H: AnyHalf> Drive<H> {
     /// Opens a port for the halves of a channel: listening at `name`, or connecting to it.
     pub(super) fn open(
         fabric: Arc<dyn Fabric>,
@@ -255,18 +164,18 @@ impl<H: Half> Drive<H> {
             shape,
             listens,
             inline_bytes_max: has.inline_bytes_max,
-            offers_only: options.offers_only && H::ROLE == Role::Receiver && kind.shares_sender(),
+            offers_only: options.offers_only && !H::SENDS && kind.shares_sender(),
             peers_max: if listens { usize::from(options.peers.max(1)) } else { 1 },
             units: Vec::new(),
             places: Vec::new(),
             completions: Box::new([Completion::BLANK; COMPLETIONS]),
             events: Vec::new(),
-            backlog: false,
             awaited: 0,
             connected: 0,
             lives: 0,
             resting: Vec::new(),
-            troubles: Vec::new(),
+            early: Vec::new(),
+            troubles: VecDeque::new(),
         };
         if !listens || H::shares(kind) {
             let unit = drive.new_unit()?;
@@ -280,7 +189,7 @@ impl<H: Half> Drive<H> {
 
     fn connect(&mut self, name: &str, connection: u64) -> Result<(), Error> {
         let unit = &self.units[0];
-        let (kind, role, shape, tokens) = (self.kind, H::ROLE, self.shape, unit.tokens());
+        let (kind, role, shape, tokens) = (self.kind, role::<H>(), self.shape, unit.tokens());
         let hello = Hello { kind, role, connection, shape, tokens }.encode();
         let link = self.port.connect(name, &hello, unit.queue).map_err(|error| control(&error))?;
         self.place(link, 0, Peer::ONLY, connection);
@@ -311,8 +220,11 @@ impl<H: Half> Drive<H> {
             }
         };
         let peers = self.peers_of_unit();
-        let back =
-            if self.shape.acknowledge == Acknowledge::Message { ACKNOWLEDGEMENTS } else { 0 };
+        let back = if self.shape.acknowledge == Acknowledge::Message {
+            channel::ACKNOWLEDGEMENT_RECEIVES as usize
+        } else {
+            0
+        };
         let depth = plan.receives as usize + back * peers;
         let queue = match self.port.create_receive_queue(depth.max(1)) {
             Ok(queue) => queue,
@@ -335,6 +247,8 @@ impl<H: Half> Drive<H> {
             effects: Effects::new(self.inline_bytes_max),
             links: vec![None; peers],
             life: self.lives,
+            backlog: false,
+            had_peer: false,
             spent: false,
         })
     }
@@ -351,11 +265,14 @@ impl<H: Half> Drive<H> {
         if self.places.len() <= at {
             self.places.resize(at + 1, None);
         }
-        self.places[at] = Some(Place { unit, peer, stage: Stage::Coming, connection });
+        let life = self.units[unit].life;
+        let stage = Stage::Coming;
+        self.places[at] = Some(Place { unit, life, peer, stage, connection, awaited: 0 });
     }
 
     /// Takes what has arrived, lets every half look around, and posts what they want.
     pub(super) fn turn(&mut self) {
+        let rested = self.resting.len();
         loop {
             let count = self.port.poll(&mut self.completions[..]);
             for at in 0..count {
@@ -366,17 +283,31 @@ impl<H: Half> Drive<H> {
                 break;
             }
         }
-        // Everything of links closed before has been polled now: their places serve again.
-        self.resting.clear();
+        if rested > 0 {
+            // Everything of links closed before has been polled now: their places serve again.
+            self.resting.drain(..rested);
+        }
         self.port.link_events(&mut self.events);
+        for (link, hello) in std::mem::take(&mut self.early) {
+            self.link_event(LinkEvent::Requested { link, hello });
+        }
         if !self.events.is_empty() {
             for event in std::mem::take(&mut self.events) {
                 self.link_event(event);
             }
         }
         for at in 0..self.units.len() {
-            self.step(at, None, |half, own, effects| half.advance(own, effects));
-            self.post(at);
+            if self.units[at].has_peers() {
+                self.step(at, None, |half, own, effects| half.advance(own, effects));
+                self.post(at);
+            }
+        }
+    }
+
+    /// Remembers what went wrong until it is told.
+    fn trouble_with(&mut self, code: ErrorCode, text: impl Into<String>) {
+        if self.troubles.len() < TROUBLES {
+            self.troubles.push_back(Error::with(code, text));
         }
     }
 
@@ -396,24 +327,27 @@ impl<H: Half> Drive<H> {
         }
     }
 
-    /// Closes the link of a peer that broke the protocol; without a link, those of all peers of the
-    /// half, since nobody knows which of them it was.
+    /// Closes the link of a peer that broke the protocol. Without a link the half knows which of its
+    /// peers it was; or it was any of them, and then what they wrote is unfit for use: all are cut
+    /// off and the half is spent.
     pub(super) fn violated(&mut self, at: usize, link: Option<LinkId>, violation: Violation) {
-        self.troubles.push(Error::with(ErrorCode::ProtocolViolation, violation.0));
-        match link {
-            Some(link) => self.lose(link),
-            None => {
-                let Some(unit) = self.units.get(at) else {
-                    return;
-                };
-                let accused = unit.half.accused().map(|peer| usize::from(peer.0));
-                let links = unit.links.iter().enumerate();
-                let links =
-                    links.filter(|(peer, _)| accused.is_none_or(|accused| accused == *peer));
-                let links: Vec<LinkId> = links.filter_map(|(_, link)| *link).collect();
-                for link in links {
-                    self.lose(link);
-                }
+        self.trouble_with(ErrorCode::ProtocolViolation, violation.0);
+        if let Some(link) = link {
+            return self.lose(link);
+        }
+        let Some(unit) = self.units.get_mut(at) else {
+            return;
+        };
+        if let Some(accused) = unit.half.accused() {
+            if let Some(link) = unit.links.get(usize::from(accused.0)).copied().flatten() {
+                self.lose(link);
+            }
+            return;
+        }
+        unit.spent = true;
+        for peer in 0..unit.links.len() {
+            if let Some(link) = self.units[at].links[peer] {
+                self.lose(link);
             }
         }
     }
@@ -422,14 +356,13 @@ impl<H: Half> Drive<H> {
         let link = completion.link;
         let received =
             matches!(completion.kind, CompletionKind::Receive | CompletionKind::ReceiveImmediate);
-        if !received {
-            // A failure may be of a request whose success nobody awaited.
-            self.awaited = self.awaited.saturating_sub(1);
-        }
         let Some(Some(place)) = self.places.get(link.0 as usize).copied() else {
             return;
         };
-        let Place { unit, peer, stage, .. } = place;
+        if !received {
+            self.arrived_at(link);
+        }
+        let Place { unit, life, peer, stage, .. } = place;
         // What had arrived from a peer that is gone is a message still, and where peers share their
         // receives it has taken one of the others'.
         let wanted = match stage {
@@ -437,7 +370,7 @@ impl<H: Half> Drive<H> {
             Stage::Open => true,
             Stage::Gone => received && completion.status == CompletionStatus::Success,
         };
-        if !wanted {
+        if !wanted || self.units.get(unit).is_none_or(|unit| unit.life != life) {
             return;
         }
         if completion.status != CompletionStatus::Success {
@@ -445,7 +378,7 @@ impl<H: Half> Drive<H> {
             let text = format!("{:?}", completion.status);
             if !matches!(completion.status, CompletionStatus::PeerLost | CompletionStatus::Flushed)
             {
-                self.troubles.push(Error::with(ErrorCode::PeerLost, text));
+                self.trouble_with(ErrorCode::PeerLost, text);
             }
             self.lose(link);
             return;
@@ -468,10 +401,25 @@ impl<H: Half> Drive<H> {
         }
     }
 
+    /// A completion of a request has come. It may be of one whose success nobody awaited, if it
+    /// failed.
+    fn arrived_at(&mut self, link: LinkId) {
+        if let Some(Some(place)) = self.places.get_mut(link.0 as usize)
+            && place.awaited > 0
+        {
+            place.awaited -= 1;
+            self.awaited -= 1;
+        }
+    }
+
     fn link_event(&mut self, event: LinkEvent) {
         match event {
             LinkEvent::Requested { link, hello } => {
-                if let Err(reason) = self.requested(link, &hello) {
+                if let Err(reason) = self.check(&hello) {
+                    let _ = self.port.refuse(link, reason.as_bytes());
+                } else if self.waits_for_seat() {
+                    self.early.push((link, hello));
+                } else if let Err(reason) = self.requested(link, &hello) {
                     let _ = self.port.refuse(link, reason.as_bytes());
                 }
             }
@@ -479,13 +427,13 @@ impl<H: Half> Drive<H> {
                 Some(Reply { tokens, number }) => self.join(link, &tokens, number),
                 None => {
                     let text = "the reply is no reply of a channel";
-                    self.troubles.push(Error::with(ErrorCode::ProtocolViolation, text));
+                    self.trouble_with(ErrorCode::ProtocolViolation, text);
                     self.lose(link);
                 }
             },
             LinkEvent::Refused { link, reason } => {
                 let text = String::from_utf8_lossy(&reason).into_owned();
-                self.troubles.push(Error::with(ErrorCode::ChannelMismatch, text));
+                self.trouble_with(ErrorCode::ChannelMismatch, text);
                 self.lose(link);
             }
             LinkEvent::Lost { link } => self.lose(link),
@@ -493,13 +441,13 @@ impl<H: Half> Drive<H> {
         }
     }
 
-    /// Accepts a connector, or says why not.
-    fn requested(&mut self, link: LinkId, hello: &[u8]) -> Result<(), String> {
+    /// Why a connector cannot be a peer of this channel.
+    fn check(&self, hello: &[u8]) -> Result<(), String> {
         let hello = Hello::decode(hello)?;
         if hello.kind != self.kind {
             return Err(format!("the other end is a {}, this one a {}", self.kind, hello.kind));
         }
-        if hello.role == H::ROLE {
+        if hello.role == role::<H>() {
             return Err("both ends have the same direction".to_owned());
         }
         if hello.shape != self.shape {
@@ -508,6 +456,12 @@ impl<H: Half> Drive<H> {
         if self.open_links() >= self.peers_max {
             return Err(format!("the other end has its {} peers", self.peers_max));
         }
+        Ok(())
+    }
+
+    /// Accepts a connector, or says why not.
+    fn requested(&mut self, link: LinkId, hello: &[u8]) -> Result<(), String> {
+        let hello = Hello::decode(hello)?;
         let (unit, peer) = self.seat().map_err(|error| error.to_string())?;
         self.place(link, unit, peer, hello.connection);
         let (tokens, queue) = (self.units[unit].tokens(), self.units[unit].queue);
@@ -522,25 +476,47 @@ impl<H: Half> Drive<H> {
     /// A half and a number for a new peer.
     fn seat(&mut self) -> Result<(usize, Peer), Error> {
         if !H::shares(self.kind) {
-            let fresh = self.new_unit()?;
             let spent = self.units.iter().position(|unit| unit.spent);
             let at = spent.unwrap_or(self.units.len());
-            match self.units.get_mut(at) {
-                Some(place) => {
-                    let old = std::mem::replace(place, fresh);
-                    self.deregister(old.buffer.as_ref());
-                    self.deregister(Some(&old.bells));
-                }
-                None => self.units.push(fresh),
-            }
+            self.renew(at)?;
             return Ok((at, Peer::ONLY));
         }
-        let mut seats = self.units[0].links.iter().enumerate();
-        let free = seats
-            .find(|(at, link)| link.is_none() && !self.resting.contains(&(0, Peer(*at as u16))));
-        let free = free.map(|(at, _)| at);
+        if self.units[0].spent {
+            self.renew(0)?;
+        }
+        let free = self.free_seat();
         let free = free.ok_or_else(|| Error::with(ErrorCode::PeerLost, "no place for a peer"))?;
-        Ok((0, Peer(free as u16)))
+        Ok((0, free))
+    }
+
+    /// A number of the half that serves all peers which nobody has.
+    fn free_seat(&self) -> Option<Peer> {
+        let unit = &self.units[0];
+        let rests = |peer| self.resting.iter().any(|at| at.life == unit.life && at.peer == peer);
+        let seats = (0_u16..).map(Peer).zip(&unit.links);
+        seats.filter(|(_, link)| link.is_none()).map(|(peer, _)| peer).find(|peer| !rests(*peer))
+    }
+
+    /// Whether a peer can be seated as soon as everything of those before it has been polled.
+    fn waits_for_seat(&self) -> bool {
+        H::shares(self.kind)
+            && !self.units[0].spent
+            && !self.resting.is_empty()
+            && self.free_seat().is_none()
+    }
+
+    /// Puts a fresh half at this place, instead of the one that is spent there or behind the last.
+    fn renew(&mut self, at: usize) -> Result<(), Error> {
+        let fresh = self.new_unit()?;
+        match self.units.get_mut(at) {
+            Some(place) => {
+                let old = std::mem::replace(place, fresh);
+                self.deregister(old.buffer.as_ref());
+                self.deregister(Some(&old.bells));
+            }
+            None => self.units.push(fresh),
+        }
+        Ok(())
     }
 
     /// The peer's regions are known, and the number by which it knows this end: the half may begin.
@@ -562,7 +538,9 @@ impl<H: Half> Drive<H> {
                 if let Some(Some(place)) = self.places.get_mut(link.0 as usize) {
                     place.stage = Stage::Open;
                 }
-                self.units[place.unit].links[usize::from(place.peer.0)] = Some(link);
+                let unit = &mut self.units[place.unit];
+                unit.links[usize::from(place.peer.0)] = Some(link);
+                unit.had_peer = true;
                 self.connected += 1;
                 let regions = PeerRegions { buffer, bells, number };
                 self.step(place.unit, Some(link), |half, own, effects| {
@@ -571,7 +549,8 @@ impl<H: Half> Drive<H> {
                 self.post(place.unit);
             }
             Err(error) => {
-                self.troubles.push(control(&error));
+                let text = error.to_string();
+                self.trouble_with(control(&error).code, text);
                 self.lose(link);
             }
         }
@@ -586,16 +565,18 @@ impl<H: Half> Drive<H> {
         if std::mem::replace(&mut place.stage, Stage::Gone) == Stage::Gone {
             return;
         }
+        self.awaited -= std::mem::take(&mut place.awaited);
         let place = *place;
-        self.resting.push((place.unit, place.peer));
-        let Some(unit) = self.units.get_mut(place.unit) else {
+        self.resting.push(place);
+        let unit = self.units.get_mut(place.unit).filter(|unit| unit.life == place.life);
+        let Some(unit) = unit else {
             return;
         };
         if let Some(seat) = unit.links.get_mut(usize::from(place.peer.0)) {
             *seat = None;
         }
         unit.half.lost(place.peer);
-        unit.spent = H::ROLE == Role::Sender && !H::shares(self.kind);
+        unit.spent |= H::SENDS && !H::shares(self.kind);
     }
 
     fn open_links(&self) -> usize {
@@ -622,13 +603,24 @@ impl<H: Half> Drive<H> {
         found.map(|place| place.unit)
     }
 
-    /// Whether there was a peer and there is none any more.
+    /// Whether there was a peer and there is none any more, nor anything of it to be polled.
     pub(super) fn is_lost(&self) -> bool {
-        self.open_links() == 0 && (self.connected > 0 || !self.listens)
+        self.open_links() == 0 && self.resting.is_empty() && (self.connected > 0 || !self.listens)
+    }
+
+    /// Nothing is here of any peer: halves of those that are gone have served.
+    pub(super) fn settle(&mut self) {
+        if H::shares(self.kind) {
+            return;
+        }
+        for unit in &mut self.units {
+            let rests = self.resting.iter().any(|place| place.life == unit.life);
+            unit.spent |= unit.had_peer && !unit.has_peers() && !rests;
+        }
     }
 
     pub(super) fn trouble(&mut self) -> Option<Error> {
-        if self.troubles.is_empty() { None } else { Some(self.troubles.remove(0)) }
+        self.troubles.pop_front()
     }
 
     /// Bytes of registered memory, all halves together.
@@ -657,13 +649,38 @@ impl<H: Half> Drive<H> {
         if !unit.effects.postings().is_empty() {
             post_receives(&mut *self.port, unit);
         }
-        let signalled = unit.effects.requests().iter().filter(|request| request.signalled).count();
-        self.backlog = !post_requests(&mut *self.port, unit);
-        self.awaited += signalled;
-        if self.backlog {
-            let left = unit.effects.requests().iter().filter(|request| request.signalled);
-            self.awaited -= left.count();
+        let left = self.post_requests(at);
+        self.units[at].backlog = left;
+    }
+
+    /// Whether something was left.
+    #[inline]
+    fn post_requests(&mut self, at: usize) -> bool {
+        while let Some(unit) = self.units.get(at)
+            && !unit.effects.requests().is_empty()
+        {
+            let (done, end) = post_some(&mut *self.port, unit);
+            for request in unit.effects.requests().iter().take(done) {
+                let link = unit.links.get(usize::from(request.peer.0)).copied().flatten();
+                if let (true, Some(link)) = (request.signalled, link)
+                    && let Some(Some(place)) = self.places.get_mut(link.0 as usize)
+                {
+                    place.awaited += 1;
+                    self.awaited += 1;
+                }
+            }
+            self.units[at].effects.posted(done);
+            match end {
+                End::Posted => {}
+                End::Full => return true,
+                End::Forbidden(link, why) => {
+                    let text = format!("{} cannot take it: {why}", self.fabric.name());
+                    self.trouble_with(ErrorCode::BadForm, text);
+                    self.lose(link);
+                }
+            }
         }
+        false
     }
 
     /// Posts a record of the only half to its only peer; what the port does not take waits.
@@ -679,7 +696,7 @@ impl<H: Half> Drive<H> {
         let work = Work { id: WorkId(0), link, flags, operation: record.operation() };
         if self.port.post(&[work]).accepted == 0 {
             unit.effects.keep(Peer::ONLY, record);
-            self.backlog = true;
+            unit.backlog = true;
         }
     }
 
@@ -691,15 +708,18 @@ impl<H: Half> Drive<H> {
 
     /// Whether requests wait for room in the port: then nothing more should be sent.
     #[inline]
-    pub(super) const fn has_backlog(&self) -> bool {
-        self.backlog
+    pub(super) fn has_backlog(&self) -> bool {
+        self.units.iter().any(|unit| unit.backlog && !unit.spent)
     }
 }
 
 impl<H> Drop for Drive<H> {
     fn drop(&mut self) {
-        for place in 0..self.places.len() {
-            self.port.close(LinkId(place as u32));
+        let placed = self.places.iter().enumerate().filter_map(|(at, place)| {
+            place.filter(|place| place.stage != Stage::Gone).map(|_| LinkId(at as u32))
+        });
+        for link in placed {
+            self.port.close(link);
         }
         for unit in &self.units {
             for region in unit.buffer.iter().chain([&unit.bells]) {
@@ -721,22 +741,19 @@ fn post_receives<H>(port: &mut dyn Port, unit: &mut Unit<H>) {
     unit.effects.receives_posted();
 }
 
-/// Whether everything was posted.
-#[inline]
-fn post_requests<H>(port: &mut dyn Port, unit: &mut Unit<H>) -> bool {
-    while !unit.effects.requests().is_empty() {
-        let (done, stopped) = post_some(port, unit);
-        unit.effects.posted(done);
-        if stopped {
-            return false;
-        }
-    }
-    true
+/// What stands after a doorbell.
+enum End {
+    /// Nothing stands in the way of the next ones.
+    Posted,
+    /// The port takes no more at present.
+    Full,
+    /// The fabric cannot take the next one at all. Its message was taken, so the link is broken.
+    Forbidden(LinkId, &'static str),
 }
 
-/// Posts the first requests with one doorbell; how many are over with, and whether to stop.
+/// Posts the first requests with one doorbell; how many are over with.
 #[inline]
-fn post_some<H>(port: &mut dyn Port, unit: &Unit<H>) -> (usize, bool) {
+fn post_some<H>(port: &mut dyn Port, unit: &Unit<H>) -> (usize, End) {
     let requests = unit.effects.requests();
     let work = |at: usize| -> Option<Work<'_>> {
         let request = &requests[at.min(requests.len() - 1)];
@@ -749,7 +766,7 @@ fn post_some<H>(port: &mut dyn Port, unit: &Unit<H>) -> (usize, bool) {
         })
     };
     let Some(first) = work(0) else {
-        return (1, false); // to a peer that is gone
+        return (1, End::Posted); // to a peer that is gone
     };
     let posted = if requests.len() == 1 {
         port.post(&[first])
@@ -769,15 +786,14 @@ fn post_some<H>(port: &mut dyn Port, unit: &Unit<H>) -> (usize, bool) {
             port.post(&batch[..count])
         }
     };
-    match posted.stop {
-        None => (posted.accepted, false),
-        // What the fabric cannot take at all will be taken never: the link is broken by it.
+    let end = match posted.stop {
+        None => End::Posted,
         Some(Stop::Invalid(why)) => {
-            debug_assert!(false, "a half wants what the fabric forbids: {why}");
-            (posted.accepted + 1, false)
+            End::Forbidden(work(posted.accepted).map_or(first.link, |work| work.link), why)
         }
-        Some(_) => (posted.accepted, true),
-    }
+        Some(_) => End::Full,
+    };
+    (posted.accepted, end)
 }
 
 /// An error of the control side, in terms of the table.

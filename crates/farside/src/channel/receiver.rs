@@ -44,7 +44,8 @@ impl Message {
     /// Which of the senders sent it: they are numbered as they connected, and numbers of those that
     /// are gone are given again.
     pub const fn from(&self) -> usize {
-        if self.peer == 0 { self.unit } else { self.peer as usize }
+        // One half for all senders, or a half for each of them.
+        self.unit + self.peer as usize
     }
 
     /// Where it lies in the channel's buffer; an integer lies nowhere.
@@ -208,7 +209,7 @@ impl Receiver {
     #[inline]
     pub fn poll(&mut self) -> Result<Option<Message>, Error> {
         if self.drive.offers_only {
-            return Err(Error::with(ErrorCode::BadForm, "this receiver takes offers only"));
+            return Err(offers_only());
         }
         if self.drive.awaits() && !self.arrives_by_completion() {
             self.drive.turn();
@@ -236,15 +237,17 @@ impl Receiver {
     /// *Cost*: as [`Self::poll`] and [`Self::release`], without anything that outlives the call.
     ///
     /// # Errors
-    /// As [`Self::poll`], when there was no message before it.
+    /// As [`Self::poll`], when there was no message.
     #[inline]
     pub fn drain(&mut self, max: usize, mut see: impl FnMut(Incoming<'_>)) -> Result<usize, Error> {
-        let mut taken = 0;
+        if self.drive.offers_only {
+            return Err(offers_only());
+        }
         if self.drive.awaits() && !self.arrives_by_completion() {
             self.drive.turn();
         }
-        if !self.arrives_by_completion() && !self.drive.offers_only {
-            taken = self.take_some(max, &mut see);
+        if !self.arrives_by_completion() {
+            let taken = self.take_some(max, &mut see);
             if taken > 0 {
                 return Ok(taken);
             }
@@ -255,21 +258,9 @@ impl Receiver {
         }
         self.looks = 0;
         self.drive.turn();
-        taken += self.take_some(max, &mut see);
-        if taken > 0 {
-            return Ok(taken);
-        }
-        match self.poll()? {
-            None => Ok(0),
-            Some(message) => {
-                see(Incoming {
-                    arena: &message.arena,
-                    content: message.content,
-                    from: message.from(),
-                });
-                self.release(message);
-                Ok(1)
-            }
+        match self.take_some(max, &mut see) {
+            0 if max > 0 => self.nothing().map(|_| 0),
+            taken => Ok(taken),
         }
     }
 
@@ -286,11 +277,12 @@ impl Receiver {
             let mut wrong = None;
             {
                 let unit = &mut self.drive.units[at];
+                let wanted = if unit.spent { 0 } else { max };
                 let (half, own, effects) = unit.parts();
-                while taken < max {
+                while taken < wanted {
                     match half.receive(own, effects) {
                         Ok(Some(machine::Received { held, peer, content })) => {
-                            let from = if peer.0 == 0 { at } else { usize::from(peer.0) };
+                            let from = at + usize::from(peer.0);
                             see(Incoming { arena: own.buffer, content, from });
                             let released = half.release(held, own, effects);
                             debug_assert!(released.is_ok(), "it was just received");
@@ -324,11 +316,8 @@ impl Receiver {
         if let Some(error) = self.drive.trouble() {
             return Err(error);
         }
-        let lost = self.drive.is_lost();
-        for unit in &mut self.drive.units {
-            unit.spent |= !self.drive.kind.shares_receiver() && !unit.has_peers();
-        }
-        if lost { Err(ErrorCode::PeerLost.into()) } else { Ok(None) }
+        self.drive.settle();
+        if self.drive.is_lost() { Err(ErrorCode::PeerLost.into()) } else { Ok(None) }
     }
 
     /// Asks each half once, beginning behind the one that had the last message.
@@ -338,7 +327,7 @@ impl Receiver {
         for step in 0..count {
             let at =
                 if self.next + step < count { self.next + step } else { self.next + step - count };
-            let Some(unit) = self.drive.units.get_mut(at) else {
+            let Some(unit) = self.drive.units.get_mut(at).filter(|unit| !unit.spent) else {
                 continue;
             };
             let life = unit.life;
@@ -396,8 +385,12 @@ impl Receiver {
     pub fn offer(&mut self) -> Result<Option<Offer>, Error> {
         self.drive.turn();
         for at in 0..self.drive.units.len() {
-            let life = self.drive.units[at].life;
-            let (half, own, effects) = self.drive.units[at].parts();
+            let unit = &mut self.drive.units[at];
+            if unit.spent {
+                continue;
+            }
+            let life = unit.life;
+            let (half, own, effects) = unit.parts();
             let offered = match half.offer(own, effects) {
                 Ok(offered) => offered,
                 Err(violation) => {
@@ -420,13 +413,14 @@ impl Receiver {
     /// `TooLarge` when it does not fit; `NotHeld` when it was fetched before; `BadForm` when the
     /// channel cannot reach that memory.
     pub fn receive_into(&mut self, offer: Offer, into: Slice) -> Result<(), Error> {
+        let into = into.over(self.drive.fabric())?;
         let Some(unit) =
             self.drive.units.get_mut(offer.unit).filter(|unit| unit.life == offer.life)
         else {
             return Err(ErrorCode::PeerLost.into());
         };
         let (half, own, effects) = unit.parts();
-        let result = half.receive_into(offer.held, into.0, own, effects);
+        let result = half.receive_into(offer.held, into, own, effects);
         self.drive.post(offer.unit);
         result.map_err(|refusal| match refusal {
             Refusal::TooLong { .. } => {
@@ -486,6 +480,12 @@ impl Receiver {
         self.drive.connection(message.unit, machine::Peer(message.peer))
     }
 
+    /// Takes what has arrived but messages.
+    pub(super) fn turn(&mut self) -> Result<(), Error> {
+        self.drive.turn();
+        self.drive.trouble().map_or(Ok(()), Err)
+    }
+
     pub(super) fn peers_now(&self) -> usize {
         self.drive.peers()
     }
@@ -535,6 +535,11 @@ impl Receiver {
     pub fn path(&self) -> Vec<String> {
         self.drive.path()
     }
+}
+
+#[cold]
+fn offers_only() -> Error {
+    Error::with(ErrorCode::BadForm, "this receiver takes offers only")
 }
 
 /// Whether a receiver of this channel can sleep until a message comes (001 Table 2, "blocking").

@@ -36,20 +36,53 @@ pub struct Ticket {
     /// A half, or [`EVERYONE`].
     peer: usize,
     life: u64,
-    /// The half's name for it, or the number of the copies.
+    /// The half's name for it, or that of its copies.
     sending: Sending,
 }
 
 /// Instead of a half: each has a copy of the message.
 const EVERYONE: usize = usize::MAX;
 
-/// Messages that each half has a copy of, until the source of all copies is free.
+/// Messages that each half has a copy of, until the source of all copies is free. Copies are counted
+/// through since the beginning; a message is known by the end of its copies.
 #[derive(Default)]
 struct Copies {
-    /// The number of the oldest one here.
+    /// The copies before these are forgotten.
     first: u64,
     /// By age.
-    tickets: VecDeque<Vec<Ticket>>,
+    tickets: VecDeque<Ticket>,
+    /// Where each message's copies end, by age.
+    ends: VecDeque<u64>,
+}
+
+impl Copies {
+    /// The copies added since the last message are one message; its name.
+    fn end(&mut self) -> Sending {
+        let end = self.first + self.tickets.len() as u64;
+        self.ends.push_back(end);
+        Sending(end)
+    }
+
+    /// The copies of a message; none when it is forgotten.
+    fn of(&self, message: Sending) -> impl Iterator<Item = Ticket> {
+        let at = self.ends.partition_point(|end| *end < message.0);
+        let before = at.checked_sub(1).and_then(|at| self.ends.get(at)).copied();
+        let from = before.unwrap_or(self.first) - self.first;
+        // Within what there is, should somebody ask for a message of another sender.
+        let to = message.0.saturating_sub(self.first).min(self.tickets.len() as u64).max(from);
+        self.tickets.range(from as usize..to as usize).copied()
+    }
+
+    fn oldest(&self) -> Option<Sending> {
+        self.ends.front().copied().map(Sending)
+    }
+
+    fn forget_oldest(&mut self) {
+        if let Some(end) = self.ends.pop_front() {
+            self.tickets.drain(..(end - self.first) as usize);
+            self.first = end;
+        }
+    }
 }
 
 /// Memory of a channel, lent for one message.
@@ -211,7 +244,8 @@ impl Sender {
     /// is. The memory must not change until [`Self::is_done`].
     ///
     /// # Errors
-    /// As [`Self::send`]; `BadForm` of a channel whose receivers fetch.
+    /// As [`Self::send`]; `BadForm` of a channel whose receivers fetch, and for slices of another
+    /// fabric. A buffer that ends while its message is on its way costs the peer's link.
     #[inline]
     pub fn send_slices(&mut self, slices: &[Slice]) -> Result<Sent, Error> {
         let mut all = [LocalSlice { region: farside_base::RegionId(0), offset: 0, bytes: 0 }; 14];
@@ -219,7 +253,7 @@ impl Sender {
             return Err(Error::with(ErrorCode::BadForm, "at most 14 slices"));
         };
         for (own, slice) in list.iter_mut().zip(slices) {
-            *own = slice.0;
+            *own = slice.over(self.drive.fabric())?;
         }
         let sent = self.dispatch(Payload::Gather(list))?;
         if sent != Sent::Full {
@@ -393,48 +427,39 @@ impl Sender {
     /// To many receivers without common memory: each half must have room first.
     fn dispatch_to_all(&mut self, payload: Payload<'_>) -> Result<Sent, Error> {
         self.turn()?;
-        let mut last = None;
-        for at in 0..self.drive.units.len() {
-            let unit = &mut self.drive.units[at];
-            if unit.spent {
-                continue;
-            }
-            let mut trial = unit.half.clone();
-            let mut nothing = machine::Effects::new(0);
-            let (_, own, _) = unit.parts();
-            match trial.send(payload, own, &mut nothing) {
-                Ok(_) => last = Some(at),
+        let mut receivers = 0;
+        let mut refused = None;
+        for unit in self.drive.units.iter_mut().filter(|unit| !unit.spent) {
+            let (half, own, effects) = unit.parts();
+            match half.ready(payload, own, effects) {
+                Ok(()) => receivers += 1,
                 Err(refusal) => {
-                    // What it asked the receiver for on that occasion is worth posting.
-                    if unit.effects.is_empty() {
-                        unit.half = trial;
-                        unit.effects = nothing;
-                        self.drive.post(at);
-                    }
-                    return self.refused(refusal);
+                    refused = Some(refusal);
+                    break;
                 }
             }
         }
-        let Some(last) = last else {
-            return self.refused(Refusal::NotConnected);
-        };
-        let mut tickets = Vec::new();
+        if receivers == 0 && refused.is_none() {
+            refused = Some(Refusal::NotConnected);
+        }
+        if let Some(refusal) = refused {
+            return self.refused(refusal);
+        }
+        // Most are free in the order of sending.
+        while self.copies.oldest().is_some_and(|oldest| self.are_done(oldest)) {
+            self.copies.forget_oldest();
+        }
         for (at, unit) in self.drive.units.iter_mut().enumerate().filter(|(_, unit)| !unit.spent) {
             let life = unit.life;
             let (half, own, effects) = unit.parts();
-            if let Ok(sending) = half.send(payload, own, effects) {
-                tickets.push(Ticket { peer: at, life, sending });
+            let sent = half.send(payload, own, effects);
+            debug_assert!(sent.is_ok(), "it was ready: {sent:?}");
+            if let Ok(sending) = sent {
+                self.copies.tickets.push_back(Ticket { peer: at, life, sending });
             }
         }
-        debug_assert!(tickets.last().is_some_and(|ticket| ticket.peer == last));
-        // Most are free in the order of sending.
-        while self.copies.tickets.front().is_some_and(|oldest| self.are_done(oldest)) {
-            self.copies.tickets.pop_front();
-            self.copies.first += 1;
-        }
-        let number = self.copies.first + self.copies.tickets.len() as u64;
-        self.copies.tickets.push_back(tickets);
-        Ok(Sent::Taken(Ticket { peer: EVERYONE, life: 0, sending: Sending(number) }))
+        let sending = self.copies.end();
+        Ok(Sent::Taken(Ticket { peer: EVERYONE, life: 0, sending }))
     }
 
     #[cold]
@@ -478,16 +503,14 @@ impl Sender {
 
     fn is_done_now(&self, ticket: Ticket) -> bool {
         if ticket.peer == EVERYONE {
-            let at = ticket.sending.0.checked_sub(self.copies.first);
-            let copies = at.and_then(|at| self.copies.tickets.get(at as usize));
-            return copies.is_none_or(|copies| self.are_done(copies));
+            return self.are_done(ticket.sending);
         }
         let unit = self.drive.units.get(ticket.peer).filter(|unit| unit.life == ticket.life);
         unit.is_none_or(|unit| unit.half.is_done(ticket.sending))
     }
 
-    fn are_done(&self, tickets: &[Ticket]) -> bool {
-        tickets.iter().all(|ticket| self.is_done_now(*ticket))
+    fn are_done(&self, message: Sending) -> bool {
+        self.copies.of(message).all(|copy| self.is_done_now(copy))
     }
 
     /// Whether all messages have been received and released.

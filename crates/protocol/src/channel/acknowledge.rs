@@ -16,11 +16,11 @@ use farside_base::{LocalSlice, Memory, RemoteSlice};
 /// use other names for everything else.
 pub(super) const ACKNOWLEDGEMENT: Name = Name(u32::MAX);
 
-/// Receives that a sender keeps posted for acknowledgements that come as messages.
+/// Receives that a sender keeps posted for acknowledgements that come as messages, for each peer.
 ///
 /// The sender may handle them late, so that they must suffice for all that it has not handled. Those
 /// lie within its capacity: it can send no more than that beyond the last one that it has handled.
-pub(super) const RECEIVES: u32 = 8;
+pub const RECEIVES: u32 = 8;
 
 /// Of those, what a ring needs for acknowledgements that [`Acknowledger::must`] be told however
 /// little they tell: each follows half of the messages that the sender may have under way, so that

@@ -180,11 +180,14 @@ pub struct Offer {
     pub bytes_max: u32,
 }
 
-/// The sender half of a channel.
+/// What both halves of a channel do: know their peers, and take what comes of the fabric.
 ///
 /// Every call that can emit work takes `effects`; what it emits is posted in that order.
-pub trait SendHalf {
+pub trait Half {
     /// A peer is there, and these are its regions.
+    ///
+    /// # Errors
+    /// As [`Self::advance`].
     fn connected<M: Memory>(
         &mut self,
         peer: Peer,
@@ -193,9 +196,51 @@ pub trait SendHalf {
         effects: &mut Effects,
     ) -> Result<(), Violation>;
 
-    /// A peer is gone; nothing of it reaches memory here any more.
+    /// A peer is gone; nothing of it reaches memory here any more. What had arrived whole can still
+    /// be received.
     fn lost(&mut self, peer: Peer);
 
+    /// Looks at what peers have written meanwhile, and goes on with what waited for it. Receivers
+    /// look when they are asked for a message.
+    ///
+    /// # Errors
+    /// [`Violation`]: a peer wrote what no correct peer writes. Close its link.
+    #[inline]
+    fn advance<M: Memory>(&mut self, _: Own<'_, M>, _: &mut Effects) -> Result<(), Violation> {
+        Ok(())
+    }
+
+    /// A request has succeeded.
+    ///
+    /// # Errors
+    /// As [`Self::advance`].
+    fn completed<M: Memory>(
+        &mut self,
+        completed: Completed,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation>;
+
+    /// A receive took something.
+    ///
+    /// # Errors
+    /// As [`Self::advance`].
+    fn arrived<M: Memory>(
+        &mut self,
+        arrival: Arrival,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation>;
+
+    /// Whose words the last [`Violation`] that came without a completion was found in; `None` when
+    /// it may have been any peer of this half.
+    fn accused(&self) -> Option<Peer> {
+        None
+    }
+}
+
+/// The sender half of a channel.
+pub trait SendHalf: Half {
     /// Takes a message. What it emits may be announced only by [`Self::flush`].
     ///
     /// # Errors
@@ -206,6 +251,18 @@ pub trait SendHalf {
         own: Own<'_, M>,
         effects: &mut Effects,
     ) -> Result<Sending, Refusal>;
+
+    /// Whether [`Self::send`] of this would be taken now, for programs that want several halves to
+    /// take a message or none. Asks the receiver for what is missing.
+    ///
+    /// # Errors
+    /// What [`Self::send`] would refuse it with.
+    fn ready<M: Memory>(
+        &mut self,
+        payload: Payload<'_>,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Refusal>;
 
     /// As [`Self::send`] of bytes that are one WRITE and nothing else: puts it into `record` instead
     /// of among effects, for callers that post it at once. `None` when it is more, or refused: ask
@@ -246,38 +303,6 @@ pub trait SendHalf {
         Err(Refusal::NoSuch("slot to choose"))
     }
 
-    /// Looks at what peers have written meanwhile, and goes on with what waited for it.
-    ///
-    /// # Errors
-    /// [`Violation`]: a peer wrote what no correct peer writes. Close its link.
-    fn advance<M: Memory>(
-        &mut self,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation>;
-
-    /// A request has succeeded.
-    ///
-    /// # Errors
-    /// As [`Self::advance`].
-    fn completed<M: Memory>(
-        &mut self,
-        completed: Completed,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation>;
-
-    /// A receive took something.
-    ///
-    /// # Errors
-    /// As [`Self::advance`].
-    fn arrived<M: Memory>(
-        &mut self,
-        arrival: Arrival,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation>;
-
     /// Asks receivers how far they are, where only a request tells ([`Acknowledge::ReadTail`]): for
     /// those who wait for [`Self::is_drained`].
     ///
@@ -289,28 +314,10 @@ pub trait SendHalf {
 
     /// Whether every message has been sent and acknowledged as processed by all receivers.
     fn is_drained(&self) -> bool;
-
-    /// Whose words the last [`Violation`] of [`Self::advance`] was found in.
-    fn accused(&self) -> Peer {
-        Peer::ONLY
-    }
 }
 
 /// The receiver half of a channel.
-pub trait ReceiveHalf {
-    /// A peer is there, and these are its regions.
-    fn connected<M: Memory>(
-        &mut self,
-        peer: Peer,
-        regions: PeerRegions,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation>;
-
-    /// A peer is gone; nothing of it reaches memory here any more. What had arrived whole can still
-    /// be received.
-    fn lost(&mut self, peer: Peer);
-
+pub trait ReceiveHalf: Half {
     /// The next message, if one is here: held until it is released. A channel whose receiver fetches
     /// messages fetches them into its own buffer for this.
     ///
@@ -340,9 +347,11 @@ pub trait ReceiveHalf {
     /// [`Violation`], as [`Self::receive`].
     fn offer<M: Memory>(
         &mut self,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<Option<Offer>, Violation>;
+        _own: Own<'_, M>,
+        _effects: &mut Effects,
+    ) -> Result<Option<Offer>, Violation> {
+        Ok(None)
+    }
 
     /// Fetches an offered message into `into`, which must stay alone until it is there.
     ///
@@ -350,42 +359,24 @@ pub trait ReceiveHalf {
     /// `NoSuch` without such an offer; `TooLong` when `into` is shorter than the offer.
     fn receive_into<M: Memory>(
         &mut self,
-        offer: Held,
-        into: LocalSlice,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Refusal>;
+        _offer: Held,
+        _into: LocalSlice,
+        _own: Own<'_, M>,
+        _effects: &mut Effects,
+    ) -> Result<(), Refusal> {
+        Err(Refusal::NoSuch("offer"))
+    }
 
     /// Bytes of a message that was fetched by [`Self::receive_into`], once it is there; it is
     /// released by this.
     fn fetched<M: Memory>(
         &mut self,
-        offer: Held,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Option<u32>;
-
-    /// A request has succeeded.
-    ///
-    /// # Errors
-    /// As [`Self::receive`].
-    fn completed<M: Memory>(
-        &mut self,
-        completed: Completed,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation>;
-
-    /// A receive took something.
-    ///
-    /// # Errors
-    /// As [`Self::receive`].
-    fn arrived<M: Memory>(
-        &mut self,
-        arrival: Arrival,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation>;
+        _offer: Held,
+        _own: Own<'_, M>,
+        _effects: &mut Effects,
+    ) -> Option<u32> {
+        None
+    }
 
     /// Acknowledges everything that has been released, now instead of when it is much.
     fn acknowledge<M: Memory>(&mut self, own: Own<'_, M>, effects: &mut Effects);

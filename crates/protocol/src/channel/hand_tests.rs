@@ -6,8 +6,8 @@ mod memory;
 
 use super::effects::{Effects, Posting, Request};
 use super::half::{
-    Arrival, Completed, Content, Held, Own, OwnRegions, Payload, Peer, PeerRegions, ReceiveHalf,
-    Received, Refusal, SendHalf, Sending,
+    Arrival, Completed, Content, Half, Held, Own, OwnRegions, Payload, Peer, PeerRegions,
+    ReceiveHalf, Received, Refusal, SendHalf, Sending,
 };
 use super::kind::Kind;
 use super::machine::{Receiver, Sender};

@@ -7,6 +7,7 @@
 mod acknowledge;
 mod canary;
 mod checksum;
+mod delegate;
 mod effects;
 mod half;
 #[cfg(test)]
@@ -30,14 +31,15 @@ mod stand;
 mod window;
 pub mod write_slot;
 
+pub use acknowledge::RECEIVES as ACKNOWLEDGEMENT_RECEIVES;
 #[cfg(canary)]
 pub use canary::Mutant;
 pub use effects::{Effects, Name, Posting, Record, Request};
 pub use half::{
-    Arrival, Completed, Content, Held, Offer, Own, OwnRegions, Payload, Peer, PeerRegions,
+    Arrival, Completed, Content, Half, Held, Offer, Own, OwnRegions, Payload, Peer, PeerRegions,
     ReceiveHalf, Received, Refusal, SendHalf, Sending,
 };
 pub use kind::{Family, Kind, UnknownKind};
-pub use machine::{Receiver, Sender};
+pub use machine::{AnyHalf, Receiver, Sender};
 pub use messenger::Messenger;
 pub use shape::{Acknowledge, BadShape, Plan, Shape, Signal};

@@ -6,7 +6,7 @@
 extern crate std;
 
 use super::effects::{Effects, Name};
-use super::half::{Arrival, Completed, Own, OwnRegions, Peer, PeerRegions, ReceiveHalf, SendHalf};
+use super::half::{Arrival, Completed, Half, Own, OwnRegions, Peer, PeerRegions};
 use super::kind::Kind;
 use super::machine::{Receiver, Sender};
 use super::shape::{Plan, Shape};

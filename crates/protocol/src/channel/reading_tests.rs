@@ -4,7 +4,7 @@
 
 extern crate std;
 
-use super::half::{Content, Held, Payload, ReceiveHalf, Refusal, SendHalf};
+use super::half::{Content, Half, Held, Payload, ReceiveHalf, Refusal, SendHalf};
 use super::kind::Kind;
 use super::plain::Net;
 use super::shape::{Acknowledge, Shape, Signal};

@@ -1,10 +1,8 @@
 //! What the program does with either half, whatever its peers do.
 
 use super::Life;
-use super::memory::Strict;
 use farside_protocol::channel::{
-    Arrival, Completed, Effects, Kind, Own, OwnRegions, Payload, Peer, PeerRegions, Plan,
-    ReceiveHalf, Receiver, SendHalf, Sender, Sending, Shape,
+    AnyHalf, Half, Payload, ReceiveHalf, Receiver, SendHalf, Sender, Sending,
 };
 use farside_protocol::wire::Violation;
 use std::fmt::Debug;
@@ -15,101 +13,23 @@ pub(crate) enum Role {
     Receiver,
 }
 
-/// Either half.
-pub(crate) trait Half: Sized + Debug {
-    const ROLE: Role;
-    fn plan(kind: Kind, shape: &Shape) -> Plan;
-    fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self;
-    fn shares(kind: Kind) -> bool;
-    fn accused(&self) -> Option<Peer>;
-    fn connected(
-        &mut self,
-        peer: Peer,
-        regions: PeerRegions,
-        own: Own<'_, Strict>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation>;
-    fn lost(&mut self, peer: Peer);
-    fn arrived(
-        &mut self,
-        arrival: Arrival,
-        own: Own<'_, Strict>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation>;
-    fn completed(
-        &mut self,
-        completed: Completed,
-        own: Own<'_, Strict>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation>;
+/// Either half, and what the program asks of it.
+pub(crate) trait Driven: AnyHalf + Debug {
     /// Something that the program asks for.
     fn act(life: &mut Life<Self>) -> Result<(), Violation>;
 }
 
-macro_rules! half {
-    ($half:ident, $face:ident, $shares:ident, $accused:expr, $act:expr) => {
-        impl Half for $half {
-            const ROLE: Role = Role::$half;
-
-            fn plan(kind: Kind, shape: &Shape) -> Plan {
-                Self::plan(kind, shape)
-            }
-
-            fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
-                Self::new(kind, shape, regions)
-            }
-
-            fn shares(kind: Kind) -> bool {
-                kind.$shares()
-            }
-
-            fn accused(&self) -> Option<Peer> {
-                let accused: fn(&Self) -> Option<Peer> = $accused;
-                accused(self)
-            }
-
-            fn connected(
-                &mut self,
-                peer: Peer,
-                regions: PeerRegions,
-                own: Own<'_, Strict>,
-                effects: &mut Effects,
-            ) -> Result<(), Violation> {
-                $face::connected(self, peer, regions, own, effects)
-            }
-
-            fn lost(&mut self, peer: Peer) {
-                $face::lost(self, peer);
-            }
-
-            fn arrived(
-                &mut self,
-                arrival: Arrival,
-                own: Own<'_, Strict>,
-                effects: &mut Effects,
-            ) -> Result<(), Violation> {
-                $face::arrived(self, arrival, own, effects)
-            }
-
-            fn completed(
-                &mut self,
-                completed: Completed,
-                own: Own<'_, Strict>,
-                effects: &mut Effects,
-            ) -> Result<(), Violation> {
-                $face::completed(self, completed, own, effects)
-            }
-
-            fn act(life: &mut Life<Self>) -> Result<(), Violation> {
-                let act: fn(&mut Life<Self>) -> Result<(), Violation> = $act;
-                act(life)
-            }
-        }
-    };
+impl Driven for Sender {
+    fn act(life: &mut Life<Self>) -> Result<(), Violation> {
+        send(life)
+    }
 }
 
-half!(Sender, SendHalf, shares_sender, |half| Some(SendHalf::accused(half)), send);
-half!(Receiver, ReceiveHalf, shares_receiver, |_| None, receive);
+impl Driven for Receiver {
+    fn act(life: &mut Life<Self>) -> Result<(), Violation> {
+        receive(life)
+    }
+}
 
 fn send(life: &mut Life<Sender>) -> Result<(), Violation> {
     let most = u64::from(life.message_bytes_max());

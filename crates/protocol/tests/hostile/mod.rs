@@ -12,7 +12,7 @@ use farside_protocol::channel::{
     PeerRegions, Plan, Shape, Signal,
 };
 use farside_protocol::wire::Violation;
-pub(crate) use halves::{Half, Role};
+pub(crate) use halves::{Driven, Role};
 use memory::Strict;
 use random::Random;
 
@@ -89,9 +89,9 @@ fn draw_shape(kind: Kind, random: &mut Random) -> Shape {
     }
 }
 
-impl<H: Half> Life<H> {
+impl<H: Driven> Life<H> {
     pub(crate) fn new(kind: Kind, seed: u64) -> Self {
-        let mut random = Random::new(seed ^ ((kind as u64) << 32) ^ ((H::ROLE as u64) << 40));
+        let mut random = Random::new(seed ^ ((kind as u64) << 32) ^ (u64::from(!H::SENDS) << 40));
         let shape = draw_shape(kind, &mut random);
         let plan = H::plan(kind, &shape);
         let mirrored = plan.buffer_kind == RegionKind::Mirrored;

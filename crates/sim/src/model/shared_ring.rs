@@ -14,8 +14,8 @@ use crate::explorer::{Model, Violation};
 use farside_base::{LocalSlice, Memory, Operation, RegionId, RemoteRegionId, RemoteSlice, Source};
 use farside_protocol::channel::shared_ring::{Receiver, Sender, plan_receiver, plan_sender};
 use farside_protocol::channel::{
-    Arrival, Completed, Content, Effects, Held, Kind, Name, Own, OwnRegions, Payload, Peer,
-    PeerRegions, Plan, ReceiveHalf, Refusal, SendHalf, Shape,
+    Arrival, Completed, Content, Effects, Half as _, Held, Kind, Name, Own, OwnRegions, Payload,
+    Peer, PeerRegions, Plan, ReceiveHalf, Refusal, SendHalf, Shape,
 };
 use farside_protocol::wire::Violation as Breach;
 

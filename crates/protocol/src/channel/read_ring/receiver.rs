@@ -3,8 +3,8 @@
 use super::super::canary::{Canary, Mutant};
 use super::super::effects::{Effects, Name};
 use super::super::half::{
-    Arrival, Completed, Content, Held, Offer, Own, OwnRegions, Peer, PeerRegions, ReceiveHalf,
-    Received, Refusal, own as reach,
+    Arrival, Completed, Content, Half, Held, Offer, Own, OwnRegions, Peer, PeerRegions,
+    ReceiveHalf, Received, Refusal, own as reach,
 };
 use super::super::kind::Kind;
 use super::super::readers::sender_words;
@@ -231,7 +231,7 @@ impl Receiver {
     }
 }
 
-impl ReceiveHalf for Receiver {
+impl Half for Receiver {
     fn connected<M: Memory>(
         &mut self,
         _: Peer,
@@ -253,6 +253,47 @@ impl ReceiveHalf for Receiver {
         self.stand.lost();
     }
 
+    fn completed<M: Memory>(
+        &mut self,
+        completed: Completed,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        match completed.name {
+            name if self.stand.completed(name, effects) => Ok(()),
+            START => match self.stand.started(own)? {
+                Some(start) => self.start(start),
+                None => Ok(()),
+            },
+            FLYING => self.landed(own),
+            name => self.fetch_here(name, own),
+        }
+    }
+
+    fn arrived<M: Memory>(
+        &mut self,
+        arrival: Arrival,
+        _: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        let told = self.form == Form::Notify && self.signal == Signal::Message;
+        let Some(low) = arrival.immediate.filter(|_| told) else {
+            return Err(Violation("a message where none comes"));
+        };
+        self.post(effects);
+        self.noticed();
+        if self.stand.has_begun() {
+            return self.told(low);
+        }
+        let newer = |early: u32| low.wrapping_sub(early) <= u32::MAX / 2;
+        if self.early.is_none_or(newer) {
+            self.early = Some(low);
+        }
+        Ok(())
+    }
+}
+
+impl ReceiveHalf for Receiver {
     #[inline]
     fn receive<M: Memory>(
         &mut self,
@@ -364,45 +405,6 @@ impl ReceiveHalf for Receiver {
         let fetch = self.offers.remove(at);
         self.give_back(offer, own, effects).ok()?;
         Some(fetch.bytes)
-    }
-
-    fn completed<M: Memory>(
-        &mut self,
-        completed: Completed,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation> {
-        match completed.name {
-            name if self.stand.completed(name, effects) => Ok(()),
-            START => match self.stand.started(own)? {
-                Some(start) => self.start(start),
-                None => Ok(()),
-            },
-            FLYING => self.landed(own),
-            name => self.fetch_here(name, own),
-        }
-    }
-
-    fn arrived<M: Memory>(
-        &mut self,
-        arrival: Arrival,
-        _: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation> {
-        let told = self.form == Form::Notify && self.signal == Signal::Message;
-        let Some(low) = arrival.immediate.filter(|_| told) else {
-            return Err(Violation("a message where none comes"));
-        };
-        self.post(effects);
-        self.noticed();
-        if self.stand.has_begun() {
-            return self.told(low);
-        }
-        let newer = |early: u32| low.wrapping_sub(early) <= u32::MAX / 2;
-        if self.early.is_none_or(newer) {
-            self.early = Some(low);
-        }
-        Ok(())
     }
 
     fn acknowledge<M: Memory>(&mut self, _: Own<'_, M>, effects: &mut Effects) {

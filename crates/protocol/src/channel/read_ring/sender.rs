@@ -5,8 +5,8 @@ use super::super::canary::{Canary, Mutant};
 use super::super::checksum::checksum;
 use super::super::effects::{Effects, Name, Told};
 use super::super::half::{
-    Arrival, Completed, Own, OwnRegions, Payload, Peer, PeerRegions, Refusal, SendHalf, Sending,
-    own as reach,
+    Arrival, Completed, Half, Own, OwnRegions, Payload, Peer, PeerRegions, Refusal, SendHalf,
+    Sending, own as reach,
 };
 use super::super::kind::Kind;
 use super::super::readers::{Readers, sender_words};
@@ -205,7 +205,7 @@ impl Sender {
     }
 }
 
-impl SendHalf for Sender {
+impl Half for Sender {
     fn connected<M: Memory>(
         &mut self,
         peer: Peer,
@@ -223,81 +223,6 @@ impl SendHalf for Sender {
 
     fn lost(&mut self, peer: Peer) {
         self.readers.lost(peer, self.head);
-    }
-
-    #[inline]
-    fn send<M: Memory>(
-        &mut self,
-        payload: Payload<'_>,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<Sending, Refusal> {
-        self.readers.reachable()?;
-        let bytes_max = self.message_bytes_max;
-        if payload.bytes() > u64::from(bytes_max) {
-            return Err(Refusal::TooLong { bytes_max });
-        }
-        let bytes = payload.bytes() as u32;
-        let record = self.form.record(bytes);
-        if !self.has_room(record) {
-            // A violation that shows here shows again at the next advance, which tells it.
-            let _ = self.readers.look(self.head, own);
-            if !self.has_room(record) {
-                self.readers.fetch(effects);
-                return Err(Refusal::Full);
-            }
-        }
-        let missing = |_| Refusal::NoSuch("memory of the bell");
-        if self.canary.is(Mutant::BellBeforeData) {
-            self.head += record;
-            self.flush(own, effects);
-            self.head -= record;
-            self.ring(bytes, own).map_err(missing)?;
-            self.put(payload, own)?;
-        } else {
-            self.put(payload, own)?;
-            self.ring(bytes, own).map_err(missing)?;
-        }
-        let lent = matches!(payload, Payload::Gather(_));
-        let sending = Sending(self.head | u64::from(lent));
-        self.head += record;
-        self.loan = None;
-        Ok(sending)
-    }
-
-    fn flush<M: Memory>(&mut self, own: Own<'_, M>, effects: &mut Effects) {
-        if self.flushed == self.head {
-            return;
-        }
-        self.flushed = self.head;
-        match self.form {
-            Form::Detached => {
-                let stored = own.bells.store_word(self.bell, self.head);
-                debug_assert!(stored.is_ok(), "the plan has this word");
-            }
-            Form::Notify => {
-                if self.notify(effects) {
-                    // A violation that shows here shows again at the next advance, which tells it.
-                    let _ = self.readers.look(self.head, own);
-                    self.notify(effects);
-                }
-            }
-            Form::Inlined | Form::Prefetched => {}
-        }
-    }
-
-    fn loan<M: Memory>(&mut self, bytes: u32, own: Own<'_, M>) -> Option<LocalSlice> {
-        self.loan = None;
-        let record = self.form.record(bytes.min(self.message_bytes_max));
-        if !self.has_room(record) {
-            let _ = self.readers.look(self.head, own);
-        }
-        if !self.has_room(record) || bytes > self.message_bytes_max {
-            return None;
-        }
-        self.loan = Some(bytes);
-        let offset = self.place.offset(self.head) + self.form.header();
-        Some(LocalSlice { region: self.regions.buffer, offset, bytes })
     }
 
     fn advance<M: Memory>(
@@ -341,6 +266,99 @@ impl SendHalf for Sender {
         Ok(())
     }
 
+    fn accused(&self) -> Option<Peer> {
+        Some(self.readers.accused())
+    }
+}
+
+impl SendHalf for Sender {
+    #[inline]
+    fn send<M: Memory>(
+        &mut self,
+        payload: Payload<'_>,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<Sending, Refusal> {
+        self.ready(payload, own, effects)?;
+        let bytes = payload.bytes() as u32;
+        let record = self.form.record(bytes);
+        let missing = |_| Refusal::NoSuch("memory of the bell");
+        if self.canary.is(Mutant::BellBeforeData) {
+            self.head += record;
+            self.flush(own, effects);
+            self.head -= record;
+            self.ring(bytes, own).map_err(missing)?;
+            self.put(payload, own)?;
+        } else {
+            self.put(payload, own)?;
+            self.ring(bytes, own).map_err(missing)?;
+        }
+        let lent = matches!(payload, Payload::Gather(_));
+        let sending = Sending(self.head | u64::from(lent));
+        self.head += record;
+        self.loan = None;
+        Ok(sending)
+    }
+
+    #[inline]
+    fn ready<M: Memory>(
+        &mut self,
+        payload: Payload<'_>,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Refusal> {
+        self.readers.reachable()?;
+        let bytes_max = self.message_bytes_max;
+        if payload.bytes() > u64::from(bytes_max) {
+            return Err(Refusal::TooLong { bytes_max });
+        }
+        let record = self.form.record(payload.bytes() as u32);
+        if !self.has_room(record) {
+            // A violation that shows here shows again at the next advance, which tells it.
+            let _ = self.readers.look(self.head, own);
+            if !self.has_room(record) {
+                self.readers.fetch(effects);
+                return Err(Refusal::Full);
+            }
+        }
+        Ok(())
+    }
+
+    fn flush<M: Memory>(&mut self, own: Own<'_, M>, effects: &mut Effects) {
+        if self.flushed == self.head {
+            return;
+        }
+        self.flushed = self.head;
+        match self.form {
+            Form::Detached => {
+                let stored = own.bells.store_word(self.bell, self.head);
+                debug_assert!(stored.is_ok(), "the plan has this word");
+            }
+            Form::Notify => {
+                if self.notify(effects) {
+                    // A violation that shows here shows again at the next advance, which tells it.
+                    let _ = self.readers.look(self.head, own);
+                    self.notify(effects);
+                }
+            }
+            Form::Inlined | Form::Prefetched => {}
+        }
+    }
+
+    fn loan<M: Memory>(&mut self, bytes: u32, own: Own<'_, M>) -> Option<LocalSlice> {
+        self.loan = None;
+        let record = self.form.record(bytes.min(self.message_bytes_max));
+        if !self.has_room(record) {
+            let _ = self.readers.look(self.head, own);
+        }
+        if !self.has_room(record) || bytes > self.message_bytes_max {
+            return None;
+        }
+        self.loan = Some(bytes);
+        let offset = self.place.offset(self.head) + self.form.header();
+        Some(LocalSlice { region: self.regions.buffer, offset, bytes })
+    }
+
     fn is_done(&self, sending: Sending) -> bool {
         let (position, lent) = (sending.0 & !1, sending.0 & 1 == 1);
         position < self.head && (!lent || position < self.readers.tail())
@@ -348,9 +366,5 @@ impl SendHalf for Sender {
 
     fn is_drained(&self) -> bool {
         self.readers.tail() == self.head
-    }
-
-    fn accused(&self) -> Peer {
-        self.readers.accused()
     }
 }

@@ -2,7 +2,9 @@
 
 extern crate std;
 
-use super::super::half::{Arrival, Content, Payload, ReceiveHalf, Received, Refusal, SendHalf};
+use super::super::half::{
+    Arrival, Content, Half, Payload, ReceiveHalf, Received, Refusal, SendHalf,
+};
 use super::super::plain::Net;
 use super::super::reading_tests::SHAPE;
 use super::super::shape::{Shape, Signal};

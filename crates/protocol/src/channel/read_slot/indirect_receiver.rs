@@ -2,8 +2,8 @@
 
 use super::super::effects::{Effects, Name, Told};
 use super::super::half::{
-    Arrival, Completed, Content, Held, Offer, Own, OwnRegions, Peer, PeerRegions, ReceiveHalf,
-    Received, Refusal, own as reach,
+    Arrival, Completed, Content, Half, Held, Offer, Own, OwnRegions, Peer, PeerRegions,
+    ReceiveHalf, Received, Refusal, own as reach,
 };
 use super::super::kind::Kind;
 use super::super::readers::sender_words;
@@ -139,7 +139,7 @@ impl Receiver {
     }
 }
 
-impl ReceiveHalf for Receiver {
+impl Half for Receiver {
     fn connected<M: Memory>(
         &mut self,
         _: Peer,
@@ -159,6 +159,39 @@ impl ReceiveHalf for Receiver {
         self.stand.lost();
     }
 
+    fn completed<M: Memory>(
+        &mut self,
+        completed: Completed,
+        _: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        self.stand.completed(completed.name, effects);
+        Ok(())
+    }
+
+    fn arrived<M: Memory>(
+        &mut self,
+        arrival: Arrival,
+        _: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        let (Some(number), Signal::Message) = (arrival.immediate, self.signal) else {
+            return Err(Violation("a message where none comes"));
+        };
+        self.post(effects);
+        if arrival.bytes > self.boxes.message_bytes_max {
+            return Err(Violation("a length that no message has"));
+        }
+        let asked = |ask: &&mut Ask| ask.number as u32 == number && ask.state == State::Asked;
+        match self.asks.iter_mut().find(asked) {
+            Some(ask) => ask.state = State::Here(arrival.bytes),
+            None => return Err(Violation("a message that nobody has asked for")),
+        }
+        Ok(())
+    }
+}
+
+impl ReceiveHalf for Receiver {
     #[inline]
     fn receive<M: Memory>(
         &mut self,
@@ -251,37 +284,6 @@ impl ReceiveHalf for Receiver {
         self.asks.remove(at);
         self.release(offer, own, effects).ok()?;
         Some(bytes)
-    }
-
-    fn completed<M: Memory>(
-        &mut self,
-        completed: Completed,
-        _: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation> {
-        self.stand.completed(completed.name, effects);
-        Ok(())
-    }
-
-    fn arrived<M: Memory>(
-        &mut self,
-        arrival: Arrival,
-        _: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation> {
-        let (Some(number), Signal::Message) = (arrival.immediate, self.signal) else {
-            return Err(Violation("a message where none comes"));
-        };
-        self.post(effects);
-        if arrival.bytes > self.boxes.message_bytes_max {
-            return Err(Violation("a length that no message has"));
-        }
-        let asked = |ask: &&mut Ask| ask.number as u32 == number && ask.state == State::Asked;
-        match self.asks.iter_mut().find(asked) {
-            Some(ask) => ask.state = State::Here(arrival.bytes),
-            None => return Err(Violation("a message that nobody has asked for")),
-        }
-        Ok(())
     }
 
     fn acknowledge<M: Memory>(&mut self, _: Own<'_, M>, effects: &mut Effects) {

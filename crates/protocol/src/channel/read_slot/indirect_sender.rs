@@ -4,8 +4,8 @@ use super::super::acknowledge::{ACKNOWLEDGEMENT, Progress};
 use super::super::canary::{Canary, Mutant};
 use super::super::effects::{Effects, Name, Told};
 use super::super::half::{
-    Arrival, Completed, Own, OwnRegions, Payload, Peer, PeerRegions, Refusal, SendHalf, Sending,
-    own as reach,
+    Arrival, Completed, Half, Own, OwnRegions, Payload, Peer, PeerRegions, Refusal, SendHalf,
+    Sending, own as reach,
 };
 use super::super::kind::Kind;
 use super::super::readers::sender_words;
@@ -112,7 +112,32 @@ impl Sender {
     }
 }
 
-impl SendHalf for Sender {
+impl Sender {
+    /// Where a message goes and where it lies there, if there is room for it.
+    #[inline]
+    fn room<M: Memory>(
+        &self,
+        payload: Payload<'_>,
+        own: Own<'_, M>,
+    ) -> Result<(PeerRegions, u64), Refusal> {
+        let Some(to) = self.peer else {
+            return Err(Refusal::NotConnected);
+        };
+        if self.lost {
+            return Err(Refusal::Lost);
+        }
+        let bytes_max = self.boxes.message_bytes_max;
+        if payload.bytes() > u64::from(bytes_max) {
+            return Err(Refusal::TooLong { bytes_max });
+        }
+        // A violation that shows here shows again at the next advance, which tells it.
+        let place = self.place(own).ok().flatten();
+        let place = place.filter(|_| self.window.has_room());
+        place.map(|offset| (to, offset)).ok_or(Refusal::Full)
+    }
+}
+
+impl Half for Sender {
     fn connected<M: Memory>(
         &mut self,
         _: Peer,
@@ -129,46 +154,6 @@ impl SendHalf for Sender {
         self.lost = true;
         self.window.clear();
     }
-
-    #[inline]
-    fn send<M: Memory>(
-        &mut self,
-        payload: Payload<'_>,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<Sending, Refusal> {
-        let Some(to) = self.peer else {
-            return Err(Refusal::NotConnected);
-        };
-        if self.lost {
-            return Err(Refusal::Lost);
-        }
-        let bytes_max = self.boxes.message_bytes_max;
-        if payload.bytes() > u64::from(bytes_max) {
-            return Err(Refusal::TooLong { bytes_max });
-        }
-        // A violation that shows here shows again at the next advance, which tells it.
-        let place = self.place(own).ok().flatten();
-        let Some(offset) = place.filter(|_| self.window.has_room()) else {
-            return Err(Refusal::Full);
-        };
-        let bytes = payload.bytes() as u32;
-        if self.canary.is(Mutant::BellBeforeData) {
-            self.ring(bytes, &to, effects);
-            self.write(payload, &to, offset, effects);
-        } else {
-            self.write(payload, &to, offset, effects);
-            self.ring(bytes, &to, effects);
-        }
-        self.head += 1;
-        let waits = bytes > 0 || self.signal == Signal::Message;
-        Ok(match payload {
-            Payload::Gather(_) if waits => self.window.take(),
-            Payload::Gather(_) | Payload::Bytes(_) => self.window.take_done(),
-        })
-    }
-
-    fn flush<M: Memory>(&mut self, _: Own<'_, M>, _: &mut Effects) {}
 
     fn advance<M: Memory>(
         &mut self,
@@ -208,6 +193,43 @@ impl SendHalf for Sender {
     ) -> Result<(), Violation> {
         self.progress.arrived(self.head, arrival.immediate, &self.regions, effects)
     }
+}
+
+impl SendHalf for Sender {
+    #[inline]
+    fn send<M: Memory>(
+        &mut self,
+        payload: Payload<'_>,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<Sending, Refusal> {
+        let (to, offset) = self.room(payload, own)?;
+        let bytes = payload.bytes() as u32;
+        if self.canary.is(Mutant::BellBeforeData) {
+            self.ring(bytes, &to, effects);
+            self.write(payload, &to, offset, effects);
+        } else {
+            self.write(payload, &to, offset, effects);
+            self.ring(bytes, &to, effects);
+        }
+        self.head += 1;
+        let waits = bytes > 0 || self.signal == Signal::Message;
+        Ok(match payload {
+            Payload::Gather(_) if waits => self.window.take(),
+            Payload::Gather(_) | Payload::Bytes(_) => self.window.take_done(),
+        })
+    }
+
+    fn ready<M: Memory>(
+        &mut self,
+        payload: Payload<'_>,
+        own: Own<'_, M>,
+        _: &mut Effects,
+    ) -> Result<(), Refusal> {
+        self.room(payload, own).map(|_| ())
+    }
+
+    fn flush<M: Memory>(&mut self, _: Own<'_, M>, _: &mut Effects) {}
 
     fn is_done(&self, sending: Sending) -> bool {
         self.window.is_done(sending)

@@ -5,8 +5,8 @@ use super::super::canary::Canary;
 use super::super::canary::Mutant;
 use super::super::effects::{Effects, Name};
 use super::super::half::{
-    Arrival, Completed, Content, Held, Offer, Own, OwnRegions, Peer, PeerRegions, ReceiveHalf,
-    Received, Refusal,
+    Arrival, Completed, Content, Half, Held, Offer, Own, OwnRegions, Peer, PeerRegions,
+    ReceiveHalf, Received, Refusal,
 };
 use super::super::kind::Kind;
 use super::super::readers::sender_words;
@@ -117,7 +117,7 @@ impl Receiver {
     }
 }
 
-impl ReceiveHalf for Receiver {
+impl Half for Receiver {
     fn connected<M: Memory>(
         &mut self,
         _: Peer,
@@ -138,6 +138,60 @@ impl ReceiveHalf for Receiver {
         self.queue.truncate(whole);
     }
 
+    fn completed<M: Memory>(
+        &mut self,
+        completed: Completed,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        match completed.name {
+            name if self.stand.completed(name, effects) => Ok(()),
+            START => {
+                if let Some(start) = self.stand.started(own)? {
+                    self.next = start;
+                }
+                Ok(())
+            }
+            BELLS => {
+                let count = self.flying.take().unwrap_or(0);
+                self.bells_here(count, own)
+            }
+            WHOLE => {
+                let count = self.flying.take().unwrap_or(0);
+                self.whole_here(count, own)
+            }
+            Name(slot) => {
+                self.message_here(u64::from(slot));
+                Ok(())
+            }
+        }
+    }
+
+    fn arrived<M: Memory>(
+        &mut self,
+        arrival: Arrival,
+        _: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        let (Some(notice), false) = (arrival.immediate, self.notices.is_empty()) else {
+            return Err(Violation("a message where none comes"));
+        };
+        self.post(effects);
+        let slot = notice & ((1_u64 << self.slot_bits) - 1) as u32;
+        let bytes = u64::from(notice) >> self.slot_bits;
+        if bytes > u64::from(self.boxes.message_bytes_max) {
+            return Err(Violation("a length that no message has"));
+        }
+        match self.notices.get_mut(slot as usize) {
+            Some(place @ None) => *place = Some(bytes as u32),
+            Some(Some(_)) => return Err(Violation("two notices of one mailbox")),
+            None => return Err(Violation("a notice of no mailbox")),
+        }
+        Ok(())
+    }
+}
+
+impl ReceiveHalf for Receiver {
     #[inline]
     fn receive<M: Memory>(
         &mut self,
@@ -229,58 +283,6 @@ impl ReceiveHalf for Receiver {
         let message = self.offers.swap_remove(at);
         self.stand.release(offer, own, effects).ok()?;
         Some(message.bytes)
-    }
-
-    fn completed<M: Memory>(
-        &mut self,
-        completed: Completed,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation> {
-        match completed.name {
-            name if self.stand.completed(name, effects) => Ok(()),
-            START => {
-                if let Some(start) = self.stand.started(own)? {
-                    self.next = start;
-                }
-                Ok(())
-            }
-            BELLS => {
-                let count = self.flying.take().unwrap_or(0);
-                self.bells_here(count, own)
-            }
-            WHOLE => {
-                let count = self.flying.take().unwrap_or(0);
-                self.whole_here(count, own)
-            }
-            Name(slot) => {
-                self.message_here(u64::from(slot));
-                Ok(())
-            }
-        }
-    }
-
-    fn arrived<M: Memory>(
-        &mut self,
-        arrival: Arrival,
-        _: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation> {
-        let (Some(notice), false) = (arrival.immediate, self.notices.is_empty()) else {
-            return Err(Violation("a message where none comes"));
-        };
-        self.post(effects);
-        let slot = notice & ((1_u64 << self.slot_bits) - 1) as u32;
-        let bytes = u64::from(notice) >> self.slot_bits;
-        if bytes > u64::from(self.boxes.message_bytes_max) {
-            return Err(Violation("a length that no message has"));
-        }
-        match self.notices.get_mut(slot as usize) {
-            Some(place @ None) => *place = Some(bytes as u32),
-            Some(Some(_)) => return Err(Violation("two notices of one mailbox")),
-            None => return Err(Violation("a notice of no mailbox")),
-        }
-        Ok(())
     }
 
     fn acknowledge<M: Memory>(&mut self, _: Own<'_, M>, effects: &mut Effects) {

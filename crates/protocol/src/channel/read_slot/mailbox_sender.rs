@@ -5,8 +5,8 @@ use super::super::canary::{Canary, Mutant};
 use super::super::checksum::checksum;
 use super::super::effects::{Effects, Name, Told};
 use super::super::half::{
-    Arrival, Completed, Own, OwnRegions, Payload, Peer, PeerRegions, Refusal, SendHalf, Sending,
-    own as reach,
+    Arrival, Completed, Half, Own, OwnRegions, Payload, Peer, PeerRegions, Refusal, SendHalf,
+    Sending, own as reach,
 };
 use super::super::kind::Kind;
 use super::super::readers::{Readers, sender_words};
@@ -127,7 +127,7 @@ impl Sender {
     }
 }
 
-impl SendHalf for Sender {
+impl Half for Sender {
     fn connected<M: Memory>(
         &mut self,
         peer: Peer,
@@ -140,57 +140,6 @@ impl SendHalf for Sender {
 
     fn lost(&mut self, peer: Peer) {
         self.readers.lost(peer, self.head);
-    }
-
-    #[inline]
-    fn send<M: Memory>(
-        &mut self,
-        payload: Payload<'_>,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<Sending, Refusal> {
-        self.readers.reachable()?;
-        let bytes_max = self.boxes.message_bytes_max;
-        if payload.bytes() > u64::from(bytes_max) {
-            return Err(Refusal::TooLong { bytes_max });
-        }
-        if !self.has_room() {
-            // A violation that shows here shows again at the next advance, which tells it.
-            let _ = self.readers.look(self.head, own);
-            if !self.has_room() {
-                self.readers.fetch(effects);
-                return Err(Refusal::Full);
-            }
-        }
-        let bytes = payload.bytes() as u32;
-        let missing = |_| Refusal::NoSuch("memory of the bell");
-        if self.canary.is(Mutant::BellBeforeData) {
-            self.ring(bytes, own, effects).map_err(missing)?;
-            self.place(payload, own)?;
-        } else {
-            self.place(payload, own)?;
-            self.ring(bytes, own, effects).map_err(missing)?;
-        }
-        let lent = matches!(payload, Payload::Gather(_));
-        let sending = Sending((self.head << 1) | u64::from(lent));
-        self.head += 1;
-        self.loan = None;
-        Ok(sending)
-    }
-
-    fn flush<M: Memory>(&mut self, _: Own<'_, M>, _: &mut Effects) {}
-
-    fn loan<M: Memory>(&mut self, bytes: u32, own: Own<'_, M>) -> Option<LocalSlice> {
-        self.loan = None;
-        if !self.has_room() {
-            let _ = self.readers.look(self.head, own);
-        }
-        if !self.has_room() || bytes > self.boxes.message_bytes_max {
-            return None;
-        }
-        self.loan = Some(bytes);
-        let offset = self.boxes.message(self.head);
-        Some(LocalSlice { region: self.regions.buffer, offset, bytes })
     }
 
     fn advance<M: Memory>(
@@ -222,6 +171,74 @@ impl SendHalf for Sender {
         self.readers.arrived(arrival.peer, self.head, arrival.immediate, effects)
     }
 
+    fn accused(&self) -> Option<Peer> {
+        Some(self.readers.accused())
+    }
+}
+
+impl SendHalf for Sender {
+    #[inline]
+    fn send<M: Memory>(
+        &mut self,
+        payload: Payload<'_>,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<Sending, Refusal> {
+        self.ready(payload, own, effects)?;
+        let bytes = payload.bytes() as u32;
+        let missing = |_| Refusal::NoSuch("memory of the bell");
+        if self.canary.is(Mutant::BellBeforeData) {
+            self.ring(bytes, own, effects).map_err(missing)?;
+            self.place(payload, own)?;
+        } else {
+            self.place(payload, own)?;
+            self.ring(bytes, own, effects).map_err(missing)?;
+        }
+        let lent = matches!(payload, Payload::Gather(_));
+        let sending = Sending((self.head << 1) | u64::from(lent));
+        self.head += 1;
+        self.loan = None;
+        Ok(sending)
+    }
+
+    #[inline]
+    fn ready<M: Memory>(
+        &mut self,
+        payload: Payload<'_>,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Refusal> {
+        self.readers.reachable()?;
+        let bytes_max = self.boxes.message_bytes_max;
+        if payload.bytes() > u64::from(bytes_max) {
+            return Err(Refusal::TooLong { bytes_max });
+        }
+        if !self.has_room() {
+            // A violation that shows here shows again at the next advance, which tells it.
+            let _ = self.readers.look(self.head, own);
+            if !self.has_room() {
+                self.readers.fetch(effects);
+                return Err(Refusal::Full);
+            }
+        }
+        Ok(())
+    }
+
+    fn flush<M: Memory>(&mut self, _: Own<'_, M>, _: &mut Effects) {}
+
+    fn loan<M: Memory>(&mut self, bytes: u32, own: Own<'_, M>) -> Option<LocalSlice> {
+        self.loan = None;
+        if !self.has_room() {
+            let _ = self.readers.look(self.head, own);
+        }
+        if !self.has_room() || bytes > self.boxes.message_bytes_max {
+            return None;
+        }
+        self.loan = Some(bytes);
+        let offset = self.boxes.message(self.head);
+        Some(LocalSlice { region: self.regions.buffer, offset, bytes })
+    }
+
     fn is_done(&self, sending: Sending) -> bool {
         let (number, lent) = (sending.0 >> 1, sending.0 & 1 == 1);
         number < self.head && (!lent || number < self.readers.tail())
@@ -229,9 +246,5 @@ impl SendHalf for Sender {
 
     fn is_drained(&self) -> bool {
         self.readers.tail() == self.head
-    }
-
-    fn accused(&self) -> Peer {
-        self.readers.accused()
     }
 }

@@ -2,7 +2,7 @@
 
 extern crate std;
 
-use super::super::half::{Content, Payload, ReceiveHalf, Received, Refusal, SendHalf};
+use super::super::half::{Content, Half, Payload, ReceiveHalf, Received, Refusal, SendHalf};
 use super::super::plain::Net;
 use super::super::reading_tests::SHAPE;
 use super::super::shape::{Shape, Signal};
@@ -176,7 +176,7 @@ fn places_that_no_correct_receiver_names_are_violations() {
     one.at_sender.regions[1].store_word(8, 1).unwrap();
     let result = one.sender(|half, own, effects| half.advance(own, effects));
     assert_eq!(result, Err(Violation("acknowledges more than was sent")));
-    assert_eq!(one.sender.accused(), Peer(0));
+    assert_eq!(one.sender.accused(), Some(Peer(0)));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::super::acknowledge::{ACKNOWLEDGEMENT, Acknowledger};
 use super::super::canary::{Canary, Mutant};
 use super::super::effects::{Effects, Name};
 use super::super::half::{
-    Arrival, Completed, Content, Held, Offer, Own, OwnRegions, Peer, PeerRegions, ReceiveHalf,
+    Arrival, Completed, Content, Half, Held, Own, OwnRegions, Peer, PeerRegions, ReceiveHalf,
     Received, Refusal, own as reach,
 };
 use super::super::kind::Kind;
@@ -169,7 +169,7 @@ impl Receiver {
     }
 }
 
-impl ReceiveHalf for Receiver {
+impl Half for Receiver {
     fn connected<M: Memory>(
         &mut self,
         _: Peer,
@@ -188,6 +188,44 @@ impl ReceiveHalf for Receiver {
         self.peer = None;
     }
 
+    fn completed<M: Memory>(
+        &mut self,
+        completed: Completed,
+        _: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        if completed.name == ACKNOWLEDGEMENT {
+            self.acknowledger.completed(self.peer.as_ref(), effects);
+        }
+        Ok(())
+    }
+
+    fn arrived<M: Memory>(
+        &mut self,
+        arrival: Arrival,
+        _: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        let Some(immediate) = arrival.immediate.filter(|_| self.bell == Bell::Immediate) else {
+            return Err(Violation("a message where none comes"));
+        };
+        self.post(effects);
+        if arrival.bytes > self.message_bytes_max {
+            return Err(Violation("a length that no message has"));
+        }
+        // Positions are told by their low 32 bits, and lie less than a ring ahead of the tail.
+        let tail = self.releases.tail();
+        let ahead = immediate.wrapping_sub((tail / WORD) as u32);
+        let position = tail + u64::from(ahead) * WORD;
+        if position + self.bell.record(arrival.bytes) > tail + self.ring_bytes {
+            return Err(Violation("a bell out of range"));
+        }
+        self.arrived.push_back((position, arrival.bytes));
+        Ok(())
+    }
+}
+
+impl ReceiveHalf for Receiver {
     #[inline]
     fn receive<M: Memory>(
         &mut self,
@@ -231,64 +269,6 @@ impl ReceiveHalf for Receiver {
             self.passed = 0;
             self.acknowledger.must(self.peer.as_ref(), effects);
         }
-        Ok(())
-    }
-
-    fn offer<M: Memory>(
-        &mut self,
-        _: Own<'_, M>,
-        _: &mut Effects,
-    ) -> Result<Option<Offer>, Violation> {
-        Ok(None)
-    }
-
-    fn receive_into<M: Memory>(
-        &mut self,
-        _: Held,
-        _: LocalSlice,
-        _: Own<'_, M>,
-        _: &mut Effects,
-    ) -> Result<(), Refusal> {
-        Err(Refusal::NoSuch("offer"))
-    }
-
-    fn fetched<M: Memory>(&mut self, _: Held, _: Own<'_, M>, _: &mut Effects) -> Option<u32> {
-        None
-    }
-
-    fn completed<M: Memory>(
-        &mut self,
-        completed: Completed,
-        _: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation> {
-        if completed.name == ACKNOWLEDGEMENT {
-            self.acknowledger.completed(self.peer.as_ref(), effects);
-        }
-        Ok(())
-    }
-
-    fn arrived<M: Memory>(
-        &mut self,
-        arrival: Arrival,
-        _: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation> {
-        let Some(immediate) = arrival.immediate.filter(|_| self.bell == Bell::Immediate) else {
-            return Err(Violation("a message where none comes"));
-        };
-        self.post(effects);
-        if arrival.bytes > self.message_bytes_max {
-            return Err(Violation("a length that no message has"));
-        }
-        // Positions are told by their low 32 bits, and lie less than a ring ahead of the tail.
-        let tail = self.releases.tail();
-        let ahead = immediate.wrapping_sub((tail / WORD) as u32);
-        let position = tail + u64::from(ahead) * WORD;
-        if position + self.bell.record(arrival.bytes) > tail + self.ring_bytes {
-            return Err(Violation("a bell out of range"));
-        }
-        self.arrived.push_back((position, arrival.bytes));
         Ok(())
     }
 

@@ -4,8 +4,8 @@ use super::super::acknowledge::{ACKNOWLEDGEMENT, Progress};
 use super::super::canary::{Canary, Mutant};
 use super::super::effects::{Effects, Name, Record, Told};
 use super::super::half::{
-    Arrival, Completed, Own, OwnRegions, Payload, Peer, PeerRegions, Refusal, SendHalf, Sending,
-    own as reach,
+    Arrival, Completed, Half, Own, OwnRegions, Payload, Peer, PeerRegions, Refusal, SendHalf,
+    Sending, own as reach,
 };
 use super::super::kind::Kind;
 use super::super::shape::Shape;
@@ -97,6 +97,42 @@ impl Sender {
         while self.receives.front().is_some_and(|end| *end <= self.progress.tail()) {
             self.receives.pop_front();
         }
+    }
+
+    /// Where a message goes, and its length, if there is room for it.
+    #[inline]
+    fn room<M: Memory>(
+        &mut self,
+        payload: Payload<'_>,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(PeerRegions, u32), Refusal> {
+        let Some(to) = self.peer else {
+            return Err(Refusal::NotConnected);
+        };
+        if self.lost {
+            return Err(Refusal::Lost);
+        }
+        let bytes_max = self.message_bytes_max;
+        let bytes = payload.bytes();
+        if bytes > u64::from(bytes_max) {
+            return Err(Refusal::TooLong { bytes_max });
+        }
+        let bytes = bytes as u32;
+        let record = self.bell.record(bytes);
+        if !self.has_room(record) {
+            // A violation that shows here shows again at the next advance, which tells it.
+            let _ = self.progress.look(self.head, own);
+            self.forget_receives();
+            if !self.has_room(record) {
+                self.progress.fetch(&to, &self.regions, effects);
+                return Err(Refusal::Full);
+            }
+        }
+        if !self.window.has_room() {
+            return Err(Refusal::Full);
+        }
+        Ok((to, bytes))
     }
 
     /// A slice of the staging words.
@@ -204,7 +240,7 @@ impl Sender {
     }
 }
 
-impl SendHalf for Sender {
+impl Half for Sender {
     fn connected<M: Memory>(
         &mut self,
         _: Peer,
@@ -223,6 +259,42 @@ impl SendHalf for Sender {
         self.window.clear();
     }
 
+    fn advance<M: Memory>(&mut self, own: Own<'_, M>, _: &mut Effects) -> Result<(), Violation> {
+        self.progress.look(self.head, own)?;
+        self.forget_receives();
+        Ok(())
+    }
+
+    fn completed<M: Memory>(
+        &mut self,
+        completed: Completed,
+        own: Own<'_, M>,
+        _: &mut Effects,
+    ) -> Result<(), Violation> {
+        match completed.name {
+            ACKNOWLEDGEMENT => {
+                self.progress.fetched(self.head, own)?;
+                self.forget_receives();
+            }
+            BELL => {}
+            Name(place) => self.window.done(place),
+        }
+        Ok(())
+    }
+
+    fn arrived<M: Memory>(
+        &mut self,
+        arrival: Arrival,
+        _: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        self.progress.arrived(self.head, arrival.immediate, &self.regions, effects)?;
+        self.forget_receives();
+        Ok(())
+    }
+}
+
+impl SendHalf for Sender {
     #[inline]
     fn send<M: Memory>(
         &mut self,
@@ -230,31 +302,8 @@ impl SendHalf for Sender {
         own: Own<'_, M>,
         effects: &mut Effects,
     ) -> Result<Sending, Refusal> {
-        let Some(to) = self.peer else {
-            return Err(Refusal::NotConnected);
-        };
-        if self.lost {
-            return Err(Refusal::Lost);
-        }
-        let bytes_max = self.message_bytes_max;
-        let bytes = payload.bytes();
-        if bytes > u64::from(bytes_max) {
-            return Err(Refusal::TooLong { bytes_max });
-        }
-        let bytes = bytes as u32;
+        let (to, bytes) = self.room(payload, own, effects)?;
         let record = self.bell.record(bytes);
-        if !self.has_room(record) {
-            // A violation that shows here shows again at the next advance, which tells it.
-            let _ = self.progress.look(self.head, own);
-            self.forget_receives();
-            if !self.has_room(record) {
-                self.progress.fetch(&to, &self.regions, effects);
-                return Err(Refusal::Full);
-            }
-        }
-        if !self.window.has_room() {
-            return Err(Refusal::Full);
-        }
         if self.canary.is(Mutant::BellBeforeData) && self.bell == Bell::Detached {
             self.head += record;
             self.flush(own, effects);
@@ -271,6 +320,15 @@ impl SendHalf for Sender {
             Payload::Bytes(_) => self.window.take_done(),
             Payload::Gather(_) => self.window.take(),
         })
+    }
+
+    fn ready<M: Memory>(
+        &mut self,
+        payload: Payload<'_>,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Refusal> {
+        self.room(payload, own, effects).map(|_| ())
     }
 
     #[inline]
@@ -330,40 +388,6 @@ impl SendHalf for Sender {
             let head = self.head.to_le_bytes();
             effects.write_inline(Peer::ONLY, BELL, Told::No, &[&head], place, None);
         }
-    }
-
-    fn advance<M: Memory>(&mut self, own: Own<'_, M>, _: &mut Effects) -> Result<(), Violation> {
-        self.progress.look(self.head, own)?;
-        self.forget_receives();
-        Ok(())
-    }
-
-    fn completed<M: Memory>(
-        &mut self,
-        completed: Completed,
-        own: Own<'_, M>,
-        _: &mut Effects,
-    ) -> Result<(), Violation> {
-        match completed.name {
-            ACKNOWLEDGEMENT => {
-                self.progress.fetched(self.head, own)?;
-                self.forget_receives();
-            }
-            BELL => {}
-            Name(place) => self.window.done(place),
-        }
-        Ok(())
-    }
-
-    fn arrived<M: Memory>(
-        &mut self,
-        arrival: Arrival,
-        _: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation> {
-        self.progress.arrived(self.head, arrival.immediate, &self.regions, effects)?;
-        self.forget_receives();
-        Ok(())
     }
 
     fn ask_progress(&mut self, effects: &mut Effects) {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::channel::effects::{Effects, Record};
 use crate::channel::half::{
-    Own, OwnRegions, Payload, Peer, PeerRegions, ReceiveHalf, Refusal, SendHalf,
+    Half, Own, OwnRegions, Payload, Peer, PeerRegions, ReceiveHalf, Refusal, SendHalf,
 };
 use crate::channel::plain::Plain;
 use crate::channel::shape::{Acknowledge, Signal};

@@ -3,7 +3,7 @@
 use super::super::acknowledge::{ACKNOWLEDGEMENT, Acknowledger};
 use super::super::effects::{Effects, Name};
 use super::super::half::{
-    Arrival, Completed, Content, Held, Offer, Own, OwnRegions, Peer, PeerRegions, ReceiveHalf,
+    Arrival, Completed, Content, Half, Held, Own, OwnRegions, Peer, PeerRegions, ReceiveHalf,
     Received, Refusal,
 };
 use super::super::kind::Kind;
@@ -154,7 +154,7 @@ impl Receiver {
     }
 }
 
-impl ReceiveHalf for Receiver {
+impl Half for Receiver {
     fn connected<M: Memory>(
         &mut self,
         peer: Peer,
@@ -185,6 +185,51 @@ impl ReceiveHalf for Receiver {
         }
     }
 
+    fn completed<M: Memory>(
+        &mut self,
+        completed: Completed,
+        _: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        let from = self.senders.get_mut(usize::from(completed.peer.0));
+        if let Some(from) = from.filter(|_| completed.name == ACKNOWLEDGEMENT) {
+            from.acknowledger.completed(from.regions.as_ref(), effects);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn arrived<M: Memory>(
+        &mut self,
+        arrival: Arrival,
+        _: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        let number = arrival.name.0;
+        let posted = |slot: &Slot| slot.state == State::Posted;
+        if !self.slots.get(number as usize).is_some_and(posted) {
+            return Err(Violation("a message into no receive"));
+        }
+        let value = self.value(arrival);
+        let counted = value.and_then(|value| Ok((value, self.count(arrival.peer)?)));
+        match (counted, self.slots.get_mut(number as usize)) {
+            (Ok((value, living)), Some(slot)) => {
+                let (state, peer) = (State::Arrived, arrival.peer);
+                *slot = Slot { state, peer, orphan: !living, value };
+                self.ready.push_back(number);
+                Ok(())
+            }
+            (Err(violation), _) => {
+                // The receive serves the others again.
+                self.post(number, effects);
+                Err(violation)
+            }
+            (Ok(_), None) => Ok(()),
+        }
+    }
+}
+
+impl ReceiveHalf for Receiver {
     #[inline]
     fn receive<M: Memory>(
         &mut self,
@@ -230,71 +275,6 @@ impl ReceiveHalf for Receiver {
             self.untold = true;
         }
         Ok(())
-    }
-
-    fn offer<M: Memory>(
-        &mut self,
-        _: Own<'_, M>,
-        _: &mut Effects,
-    ) -> Result<Option<Offer>, Violation> {
-        Ok(None)
-    }
-
-    fn receive_into<M: Memory>(
-        &mut self,
-        _: Held,
-        _: LocalSlice,
-        _: Own<'_, M>,
-        _: &mut Effects,
-    ) -> Result<(), Refusal> {
-        Err(Refusal::NoSuch("offer"))
-    }
-
-    fn fetched<M: Memory>(&mut self, _: Held, _: Own<'_, M>, _: &mut Effects) -> Option<u32> {
-        None
-    }
-
-    fn completed<M: Memory>(
-        &mut self,
-        completed: Completed,
-        _: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation> {
-        let from = self.senders.get_mut(usize::from(completed.peer.0));
-        if let Some(from) = from.filter(|_| completed.name == ACKNOWLEDGEMENT) {
-            from.acknowledger.completed(from.regions.as_ref(), effects);
-        }
-        Ok(())
-    }
-
-    #[inline]
-    fn arrived<M: Memory>(
-        &mut self,
-        arrival: Arrival,
-        _: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation> {
-        let number = arrival.name.0;
-        let posted = |slot: &Slot| slot.state == State::Posted;
-        if !self.slots.get(number as usize).is_some_and(posted) {
-            return Err(Violation("a message into no receive"));
-        }
-        let value = self.value(arrival);
-        let counted = value.and_then(|value| Ok((value, self.count(arrival.peer)?)));
-        match (counted, self.slots.get_mut(number as usize)) {
-            (Ok((value, living)), Some(slot)) => {
-                let (state, peer) = (State::Arrived, arrival.peer);
-                *slot = Slot { state, peer, orphan: !living, value };
-                self.ready.push_back(number);
-                Ok(())
-            }
-            (Err(violation), _) => {
-                // The receive serves the others again.
-                self.post(number, effects);
-                Err(violation)
-            }
-            (Ok(_), None) => Ok(()),
-        }
     }
 
     fn acknowledge<M: Memory>(&mut self, _: Own<'_, M>, effects: &mut Effects) {

@@ -4,7 +4,8 @@ use super::super::acknowledge::{ACKNOWLEDGEMENT, Progress};
 use super::super::canary::{Canary, Mutant};
 use super::super::effects::{Effects, Name, Told};
 use super::super::half::{
-    Arrival, Completed, Own, OwnRegions, Payload, Peer, PeerRegions, Refusal, SendHalf, Sending,
+    Arrival, Completed, Half, Own, OwnRegions, Payload, Peer, PeerRegions, Refusal, SendHalf,
+    Sending,
 };
 use super::super::kind::Kind;
 use super::super::shape::Shape;
@@ -83,6 +84,23 @@ impl Sender {
         }
     }
 
+    /// Whether there is room for a message.
+    #[inline]
+    fn room<M: Memory>(&mut self, payload: Payload<'_>, own: Own<'_, M>) -> Result<(), Refusal> {
+        if !self.connected {
+            return Err(Refusal::NotConnected);
+        }
+        if self.lost {
+            return Err(Refusal::Lost);
+        }
+        self.check(payload)?;
+        if !self.has_credit() {
+            // A violation that shows here shows again at the next advance, which tells it.
+            let _ = self.progress.look(self.head, own);
+        }
+        if self.has_credit() && self.window.has_room() { Ok(()) } else { Err(Refusal::Full) }
+    }
+
     #[inline]
     fn emit(&mut self, payload: Payload<'_>, effects: &mut Effects) -> Sending {
         let name = Name(self.window.next_place());
@@ -104,7 +122,7 @@ impl Sender {
     }
 }
 
-impl SendHalf for Sender {
+impl Half for Sender {
     fn connected<M: Memory>(
         &mut self,
         _: Peer,
@@ -121,34 +139,6 @@ impl SendHalf for Sender {
         self.lost = true;
         self.window.clear();
     }
-
-    #[inline]
-    fn send<M: Memory>(
-        &mut self,
-        payload: Payload<'_>,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<Sending, Refusal> {
-        if !self.connected {
-            return Err(Refusal::NotConnected);
-        }
-        if self.lost {
-            return Err(Refusal::Lost);
-        }
-        self.check(payload)?;
-        if !self.has_credit() {
-            // A violation that shows here shows again at the next advance, which tells it.
-            let _ = self.progress.look(self.head, own);
-        }
-        if !self.has_credit() || !self.window.has_room() {
-            return Err(Refusal::Full);
-        }
-        self.head += 1;
-        Ok(self.emit(payload, effects))
-    }
-
-    #[inline]
-    fn flush<M: Memory>(&mut self, _: Own<'_, M>, _: &mut Effects) {}
 
     fn advance<M: Memory>(&mut self, own: Own<'_, M>, _: &mut Effects) -> Result<(), Violation> {
         self.progress.look(self.head, own)
@@ -175,6 +165,32 @@ impl SendHalf for Sender {
     ) -> Result<(), Violation> {
         self.progress.arrived(self.head, arrival.immediate, &self.regions, effects)
     }
+}
+
+impl SendHalf for Sender {
+    #[inline]
+    fn send<M: Memory>(
+        &mut self,
+        payload: Payload<'_>,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<Sending, Refusal> {
+        self.room(payload, own)?;
+        self.head += 1;
+        Ok(self.emit(payload, effects))
+    }
+
+    fn ready<M: Memory>(
+        &mut self,
+        payload: Payload<'_>,
+        own: Own<'_, M>,
+        _: &mut Effects,
+    ) -> Result<(), Refusal> {
+        self.room(payload, own)
+    }
+
+    #[inline]
+    fn flush<M: Memory>(&mut self, _: Own<'_, M>, _: &mut Effects) {}
 
     fn is_done(&self, sending: Sending) -> bool {
         self.window.is_done(sending)

@@ -3,7 +3,7 @@
 use super::super::canary::{Canary, Mutant};
 use super::super::effects::{Effects, Name};
 use super::super::half::{
-    Arrival, Completed, Content, Held, Offer, Own, OwnRegions, Peer, PeerRegions, ReceiveHalf,
+    Arrival, Completed, Content, Half, Held, Own, OwnRegions, Peer, PeerRegions, ReceiveHalf,
     Received, Refusal, own as reach,
 };
 use super::super::kind::Kind;
@@ -166,7 +166,7 @@ impl Receiver {
     }
 }
 
-impl ReceiveHalf for Receiver {
+impl Half for Receiver {
     fn connected<M: Memory>(
         &mut self,
         peer: Peer,
@@ -182,61 +182,6 @@ impl ReceiveHalf for Receiver {
 
     fn lost(&mut self, peer: Peer) {
         self.repair.lost(peer);
-    }
-
-    #[inline]
-    fn receive<M: Memory>(
-        &mut self,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<Option<Received>, Violation> {
-        loop {
-            if let Some(Message { position, offset, bytes, peer }) = self.look(own)? {
-                let content = Content::Buffer { offset, bytes };
-                return Ok(Some(Received { held: Held(position), peer, content }));
-            }
-            if !self.pass(own, effects)? {
-                return Ok(None);
-            }
-        }
-    }
-
-    #[inline]
-    fn release<M: Memory>(
-        &mut self,
-        held: Held,
-        own: Own<'_, M>,
-        _: &mut Effects,
-    ) -> Result<(), Refusal> {
-        let (start, end) = self.releases.release(held)?;
-        if self.layout.bell == Bell::InlinedZeroing && !self.canary.is(Mutant::NotZeroed) {
-            let cleared = own.buffer.clear(self.layout.place(start), end - start);
-            debug_assert!(cleared.is_ok(), "a record lies in the buffer");
-        }
-        self.publish(own);
-        Ok(())
-    }
-
-    fn offer<M: Memory>(
-        &mut self,
-        _: Own<'_, M>,
-        _: &mut Effects,
-    ) -> Result<Option<Offer>, Violation> {
-        Ok(None)
-    }
-
-    fn receive_into<M: Memory>(
-        &mut self,
-        _: Held,
-        _: LocalSlice,
-        _: Own<'_, M>,
-        _: &mut Effects,
-    ) -> Result<(), Refusal> {
-        Err(Refusal::NoSuch("offer"))
-    }
-
-    fn fetched<M: Memory>(&mut self, _: Held, _: Own<'_, M>, _: &mut Effects) -> Option<u32> {
-        None
     }
 
     fn completed<M: Memory>(
@@ -272,6 +217,41 @@ impl ReceiveHalf for Receiver {
         }
         let offset = self.layout.place(position);
         self.arrived.push_back(Message { position, offset, bytes, peer });
+        Ok(())
+    }
+}
+
+impl ReceiveHalf for Receiver {
+    #[inline]
+    fn receive<M: Memory>(
+        &mut self,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<Option<Received>, Violation> {
+        loop {
+            if let Some(Message { position, offset, bytes, peer }) = self.look(own)? {
+                let content = Content::Buffer { offset, bytes };
+                return Ok(Some(Received { held: Held(position), peer, content }));
+            }
+            if !self.pass(own, effects)? {
+                return Ok(None);
+            }
+        }
+    }
+
+    #[inline]
+    fn release<M: Memory>(
+        &mut self,
+        held: Held,
+        own: Own<'_, M>,
+        _: &mut Effects,
+    ) -> Result<(), Refusal> {
+        let (start, end) = self.releases.release(held)?;
+        if self.layout.bell == Bell::InlinedZeroing && !self.canary.is(Mutant::NotZeroed) {
+            let cleared = own.buffer.clear(self.layout.place(start), end - start);
+            debug_assert!(cleared.is_ok(), "a record lies in the buffer");
+        }
+        self.publish(own);
         Ok(())
     }
 

@@ -4,8 +4,8 @@ use super::super::acknowledge::{ACKNOWLEDGEMENT, Progress};
 use super::super::canary::{Canary, Mutant};
 use super::super::effects::{Effects, Name, Told};
 use super::super::half::{
-    Arrival, Completed, Own, OwnRegions, Payload, Peer, PeerRegions, Refusal, SendHalf, Sending,
-    own as reach,
+    Arrival, Completed, Half, Own, OwnRegions, Payload, Peer, PeerRegions, Refusal, SendHalf,
+    Sending, own as reach,
 };
 use super::super::kind::Kind;
 use super::super::shape::{Acknowledge, Shape};
@@ -202,13 +202,39 @@ impl Sender {
         self.reserve(to, effects);
     }
 
+    /// Where a message goes and where it waits for its position, if there is room for it.
+    fn room(
+        &mut self,
+        payload: Payload<'_>,
+        effects: &mut Effects,
+    ) -> Result<(PeerRegions, u32), Refusal> {
+        let Some(to) = self.peer else {
+            return Err(Refusal::NotConnected);
+        };
+        if self.lost {
+            return Err(Refusal::Lost);
+        }
+        let bytes_max = self.message_bytes_max;
+        if payload.bytes() > u64::from(bytes_max) {
+            return Err(Refusal::TooLong { bytes_max });
+        }
+        let Some(place) = self.outgoing.room().filter(|_| self.window.has_room()) else {
+            return Err(Refusal::Full);
+        };
+        if self.remembered() >= REMEMBERED_MAX {
+            self.progress.fetch(&to, &self.regions, effects);
+            return Err(Refusal::Full);
+        }
+        Ok((to, place))
+    }
+
     /// Messages that are not known to be processed.
     fn remembered(&self) -> usize {
         self.positions.len() + self.waiting.len() + self.fetching as usize
     }
 }
 
-impl SendHalf for Sender {
+impl Half for Sender {
     fn connected<M: Memory>(
         &mut self,
         _: Peer,
@@ -230,45 +256,6 @@ impl SendHalf for Sender {
         self.fetching = 0;
         self.query = None;
     }
-
-    fn send<M: Memory>(
-        &mut self,
-        payload: Payload<'_>,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<Sending, Refusal> {
-        let Some(to) = self.peer else {
-            return Err(Refusal::NotConnected);
-        };
-        if self.lost {
-            return Err(Refusal::Lost);
-        }
-        let bytes_max = self.message_bytes_max;
-        if payload.bytes() > u64::from(bytes_max) {
-            return Err(Refusal::TooLong { bytes_max });
-        }
-        let Some(place) = self.outgoing.room().filter(|_| self.window.has_room()) else {
-            return Err(Refusal::Full);
-        };
-        if self.remembered() >= REMEMBERED_MAX {
-            self.progress.fetch(&to, &self.regions, effects);
-            return Err(Refusal::Full);
-        }
-        self.outgoing.put(place, payload, self.window.next_place(), own)?;
-        let sending = match payload {
-            Payload::Bytes(_) => self.window.take_done(),
-            Payload::Gather(_) => self.window.take(),
-        };
-        self.waiting.push_back(place);
-        if self.number.is_none() {
-            // What is wrong with it shows again at the next advance, which tells it.
-            let _ = self.greet(own);
-        }
-        self.reserve(&to, effects);
-        Ok(sending)
-    }
-
-    fn flush<M: Memory>(&mut self, _: Own<'_, M>, _: &mut Effects) {}
 
     fn advance<M: Memory>(
         &mut self,
@@ -325,6 +312,40 @@ impl SendHalf for Sender {
     ) -> Result<(), Violation> {
         Err(Violation("a message where none comes"))
     }
+}
+
+impl SendHalf for Sender {
+    fn send<M: Memory>(
+        &mut self,
+        payload: Payload<'_>,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<Sending, Refusal> {
+        let (to, place) = self.room(payload, effects)?;
+        self.outgoing.put(place, payload, self.window.next_place(), own)?;
+        let sending = match payload {
+            Payload::Bytes(_) => self.window.take_done(),
+            Payload::Gather(_) => self.window.take(),
+        };
+        self.waiting.push_back(place);
+        if self.number.is_none() {
+            // What is wrong with it shows again at the next advance, which tells it.
+            let _ = self.greet(own);
+        }
+        self.reserve(&to, effects);
+        Ok(sending)
+    }
+
+    fn ready<M: Memory>(
+        &mut self,
+        payload: Payload<'_>,
+        _: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Refusal> {
+        self.room(payload, effects).map(|_| ())
+    }
+
+    fn flush<M: Memory>(&mut self, _: Own<'_, M>, _: &mut Effects) {}
 
     fn ask_progress(&mut self, effects: &mut Effects) {
         if let Some(to) = self.peer.filter(|_| !self.lost && !self.positions.is_empty()) {

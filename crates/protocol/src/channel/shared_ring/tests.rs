@@ -3,9 +3,7 @@ extern crate std;
 mod world;
 
 use super::super::Name;
-use super::super::half::{
-    Arrival, Content, Payload, Peer, ReceiveHalf, Received, Refusal, SendHalf,
-};
+use super::super::half::{Arrival, Content, Half as _, Payload, Peer, Received, Refusal, SendHalf};
 use super::super::kind::Kind;
 use super::super::shape::{Acknowledge, Shape, Signal};
 use super::*;

@@ -4,7 +4,7 @@ use super::super::acknowledge::{ACKNOWLEDGEMENT, Acknowledger};
 use super::super::canary::{Canary, Mutant};
 use super::super::effects::{Effects, Name};
 use super::super::half::{
-    Arrival, Completed, Content, Held, Offer, Own, OwnRegions, Peer, PeerRegions, ReceiveHalf,
+    Arrival, Completed, Content, Half, Held, Own, OwnRegions, Peer, PeerRegions, ReceiveHalf,
     Received, Refusal, own as reach,
 };
 use super::super::kind::Kind;
@@ -228,7 +228,7 @@ impl MailboxReceiver {
     }
 }
 
-impl ReceiveHalf for MailboxReceiver {
+impl Half for MailboxReceiver {
     fn connected<M: Memory>(
         &mut self,
         _: Peer,
@@ -247,6 +247,53 @@ impl ReceiveHalf for MailboxReceiver {
         self.peer = None;
     }
 
+    fn completed<M: Memory>(
+        &mut self,
+        completed: Completed,
+        _: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        if completed.name == ACKNOWLEDGEMENT {
+            self.acknowledger.completed(self.peer.as_ref(), effects);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn arrived<M: Memory>(
+        &mut self,
+        arrival: Arrival,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        let Some(immediate) = arrival.immediate.filter(|_| self.receives > 0) else {
+            return Err(Violation("a message where none comes"));
+        };
+        self.post(effects);
+        let slot = immediate & ((1 << SLOT_BITS) - 1);
+        let number = self.number(immediate >> SLOT_BITS, SLOT_BITS)?;
+        let bytes = if self.how == Bell::Announced {
+            if slot as usize >= self.mailboxes.len() {
+                return Err(Violation("a slot that does not exist"));
+            }
+            let (memory, at) = self.bell_of(slot, own);
+            let bell = reach(memory.load_word(at))?;
+            if (bell >> 32) as u32 != number as u32 || arrival.bytes > 0 {
+                return Err(Violation("a bell before its message"));
+            }
+            self.length(bell)?
+        } else if arrival.bytes > self.message_bytes_max {
+            return Err(Violation("a length that no message has"));
+        } else {
+            arrival.bytes
+        };
+        self.note(number, slot, bytes)?;
+        self.ready.push_back(number);
+        Ok(())
+    }
+}
+
+impl ReceiveHalf for MailboxReceiver {
     #[inline]
     fn receive<M: Memory>(
         &mut self,
@@ -304,73 +351,6 @@ impl ReceiveHalf for MailboxReceiver {
             self.tail = tail;
             self.acknowledger.processed(tail, self.peer.as_ref(), own, effects);
         }
-        Ok(())
-    }
-
-    fn offer<M: Memory>(
-        &mut self,
-        _: Own<'_, M>,
-        _: &mut Effects,
-    ) -> Result<Option<Offer>, Violation> {
-        Ok(None)
-    }
-
-    fn receive_into<M: Memory>(
-        &mut self,
-        _: Held,
-        _: LocalSlice,
-        _: Own<'_, M>,
-        _: &mut Effects,
-    ) -> Result<(), Refusal> {
-        Err(Refusal::NoSuch("offer"))
-    }
-
-    fn fetched<M: Memory>(&mut self, _: Held, _: Own<'_, M>, _: &mut Effects) -> Option<u32> {
-        None
-    }
-
-    fn completed<M: Memory>(
-        &mut self,
-        completed: Completed,
-        _: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation> {
-        if completed.name == ACKNOWLEDGEMENT {
-            self.acknowledger.completed(self.peer.as_ref(), effects);
-        }
-        Ok(())
-    }
-
-    #[inline]
-    fn arrived<M: Memory>(
-        &mut self,
-        arrival: Arrival,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation> {
-        let Some(immediate) = arrival.immediate.filter(|_| self.receives > 0) else {
-            return Err(Violation("a message where none comes"));
-        };
-        self.post(effects);
-        let slot = immediate & ((1 << SLOT_BITS) - 1);
-        let number = self.number(immediate >> SLOT_BITS, SLOT_BITS)?;
-        let bytes = if self.how == Bell::Announced {
-            if slot as usize >= self.mailboxes.len() {
-                return Err(Violation("a slot that does not exist"));
-            }
-            let (memory, at) = self.bell_of(slot, own);
-            let bell = reach(memory.load_word(at))?;
-            if (bell >> 32) as u32 != number as u32 || arrival.bytes > 0 {
-                return Err(Violation("a bell before its message"));
-            }
-            self.length(bell)?
-        } else if arrival.bytes > self.message_bytes_max {
-            return Err(Violation("a length that no message has"));
-        } else {
-            arrival.bytes
-        };
-        self.note(number, slot, bytes)?;
-        self.ready.push_back(number);
         Ok(())
     }
 

@@ -4,8 +4,8 @@ use super::super::acknowledge::{ACKNOWLEDGEMENT, Progress};
 use super::super::canary::{Canary, Mutant};
 use super::super::effects::{Effects, Name, Told};
 use super::super::half::{
-    Arrival, Completed, Own, OwnRegions, Payload, Peer, PeerRegions, Refusal, SendHalf, Sending,
-    own as reach,
+    Arrival, Completed, Half, Own, OwnRegions, Payload, Peer, PeerRegions, Refusal, SendHalf,
+    Sending, own as reach,
 };
 use super::super::kind::Kind;
 use super::super::shape::Shape;
@@ -134,6 +134,30 @@ impl MailboxSender {
         Refusal::Full
     }
 
+    /// The mailbox for the next message, where it goes and its length, if there is room for it.
+    #[inline]
+    fn room<M: Memory>(
+        &mut self,
+        payload: Payload<'_>,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(u32, (PeerRegions, u32)), Refusal> {
+        let checked = self.check(payload)?;
+        let mut slot = self.free_slot();
+        if slot.is_none() {
+            // A violation that shows here shows again at the next advance, which tells it.
+            let _ = self.progress.look(self.head, own);
+            slot = self.free_slot();
+        }
+        let Some(slot) = slot else {
+            return Err(self.full(checked.0, effects));
+        };
+        if !self.window.has_room() {
+            return Err(Refusal::Full);
+        }
+        Ok((slot, checked))
+    }
+
     /// Takes a message into a free mailbox.
     #[inline]
     fn take<M: Memory>(
@@ -258,7 +282,7 @@ impl MailboxSender {
     }
 }
 
-impl SendHalf for MailboxSender {
+impl Half for MailboxSender {
     fn connected<M: Memory>(
         &mut self,
         _: Peer,
@@ -277,6 +301,37 @@ impl SendHalf for MailboxSender {
         self.unrung.clear();
     }
 
+    fn advance<M: Memory>(&mut self, own: Own<'_, M>, _: &mut Effects) -> Result<(), Violation> {
+        self.progress.look(self.head, own)
+    }
+
+    fn completed<M: Memory>(
+        &mut self,
+        completed: Completed,
+        own: Own<'_, M>,
+        _: &mut Effects,
+    ) -> Result<(), Violation> {
+        match completed.name {
+            ACKNOWLEDGEMENT => self.progress.fetched(self.head, own),
+            BELL => Ok(()),
+            Name(place) => {
+                self.window.done(place);
+                Ok(())
+            }
+        }
+    }
+
+    fn arrived<M: Memory>(
+        &mut self,
+        arrival: Arrival,
+        _: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        self.progress.arrived(self.head, arrival.immediate, &self.regions, effects)
+    }
+}
+
+impl SendHalf for MailboxSender {
     #[inline]
     fn send<M: Memory>(
         &mut self,
@@ -284,22 +339,19 @@ impl SendHalf for MailboxSender {
         own: Own<'_, M>,
         effects: &mut Effects,
     ) -> Result<Sending, Refusal> {
-        let checked = self.check(payload)?;
-        let mut slot = self.free_slot();
-        if slot.is_none() {
-            // A violation that shows here shows again at the next advance, which tells it.
-            let _ = self.progress.look(self.head, own);
-            slot = self.free_slot();
-        }
-        let Some(slot) = slot else {
-            return Err(self.full(checked.0, effects));
-        };
-        if !self.window.has_room() {
-            return Err(Refusal::Full);
-        }
+        let (slot, checked) = self.room(payload, own, effects)?;
         let sending = self.take(slot, payload, checked, own, effects)?;
         self.next = self.behind(slot);
         Ok(sending)
+    }
+
+    fn ready<M: Memory>(
+        &mut self,
+        payload: Payload<'_>,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Refusal> {
+        self.room(payload, own, effects).map(|_| ())
     }
 
     fn send_to<M: Memory>(
@@ -344,35 +396,6 @@ impl SendHalf for MailboxSender {
             let immediate = Some(immediate(one.number, one.slot));
             effects.send_inline(Peer::ONLY, BELL, Told::No, &[], immediate);
         }
-    }
-
-    fn advance<M: Memory>(&mut self, own: Own<'_, M>, _: &mut Effects) -> Result<(), Violation> {
-        self.progress.look(self.head, own)
-    }
-
-    fn completed<M: Memory>(
-        &mut self,
-        completed: Completed,
-        own: Own<'_, M>,
-        _: &mut Effects,
-    ) -> Result<(), Violation> {
-        match completed.name {
-            ACKNOWLEDGEMENT => self.progress.fetched(self.head, own),
-            BELL => Ok(()),
-            Name(place) => {
-                self.window.done(place);
-                Ok(())
-            }
-        }
-    }
-
-    fn arrived<M: Memory>(
-        &mut self,
-        arrival: Arrival,
-        _: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation> {
-        self.progress.arrived(self.head, arrival.immediate, &self.regions, effects)
     }
 
     fn ask_progress(&mut self, effects: &mut Effects) {

@@ -3,7 +3,7 @@
 use super::network::{Action as Work, Origin, region, words};
 use super::{Action, DataChannel, Half};
 use farside_base::{Memory, RemoteSlice};
-use farside_protocol::channel::{Arrival, Completed, ReceiveHalf, SendHalf};
+use farside_protocol::channel::{Arrival, Completed, Half as _};
 
 impl DataChannel {
     /// Whether a request may take effect now.

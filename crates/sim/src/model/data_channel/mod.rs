@@ -16,8 +16,8 @@ mod tests;
 use crate::explorer::{Model, Violation};
 use farside_base::{Memory, RegionId, RemoteRegionId};
 use farside_protocol::channel::{
-    Acknowledge, Arrival, Content, Effects, Family, Held, Kind, Offer, Own, OwnRegions, Peer,
-    PeerRegions, Plan, Posting, ReceiveHalf, Receiver, SendHalf, Sender, Shape,
+    Acknowledge, Arrival, Content, Effects, Family, Half as _, Held, Kind, Offer, Own, OwnRegions,
+    Peer, PeerRegions, Plan, Posting, Receiver, SendHalf, Sender, Shape,
 };
 use memory::Bytes;
 use network::{Action as Work, Flight, region};

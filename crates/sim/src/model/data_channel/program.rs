@@ -4,7 +4,7 @@ use super::network::region;
 use super::{BUFFER, DataChannel, Half, Holding, USER, USER_STEP, message};
 use farside_base::{LocalSlice, Memory, RegionId};
 use farside_protocol::channel::{
-    Arrival, Content, Kind, Payload, ReceiveHalf, Receiver, Refusal, SendHalf,
+    Arrival, Content, Half as _, Kind, Payload, ReceiveHalf, Receiver, Refusal, SendHalf,
 };
 
 impl DataChannel {

@@ -4,8 +4,8 @@
 extern crate std;
 
 use super::super::super::half::{
-    Arrival, Completed, Content, Held, Own, OwnRegions, Payload, Peer, PeerRegions, ReceiveHalf,
-    Received, Refusal, SendHalf,
+    Arrival, Completed, Content, Half, Held, Own, OwnRegions, Payload, Peer, PeerRegions,
+    ReceiveHalf, Received, Refusal, SendHalf,
 };
 use super::super::super::kind::Kind;
 use super::super::super::shape::{Plan, Shape};

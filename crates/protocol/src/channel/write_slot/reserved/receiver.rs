@@ -5,7 +5,7 @@ mod grants;
 use super::super::super::canary::{Canary, Mutant};
 use super::super::super::effects::{Effects, Name};
 use super::super::super::half::{
-    Arrival, Completed, Content, Held, Offer, Own, OwnRegions, Peer, PeerRegions, ReceiveHalf,
+    Arrival, Completed, Content, Half, Held, Own, OwnRegions, Peer, PeerRegions, ReceiveHalf,
     Received, Refusal, own as reach,
 };
 use super::super::super::shape::{Shape, Signal};
@@ -197,7 +197,7 @@ impl ReservedReceiver {
     }
 }
 
-impl ReceiveHalf for ReservedReceiver {
+impl Half for ReservedReceiver {
     fn connected<M: Memory>(
         &mut self,
         peer: Peer,
@@ -241,6 +241,55 @@ impl ReceiveHalf for ReservedReceiver {
         }
     }
 
+    fn completed<M: Memory>(
+        &mut self,
+        completed: Completed,
+        _: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        let signal = self.signal;
+        if let Some(from) = self.sender(completed.peer) {
+            from.flying = false;
+            if core::mem::take(&mut from.due) {
+                Self::tell(signal, from, completed.peer, None, effects);
+            }
+        }
+        Ok(())
+    }
+
+    fn arrived<M: Memory>(
+        &mut self,
+        arrival: Arrival,
+        _: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        let Some(immediate) = arrival.immediate.filter(|_| self.signal == Signal::Message) else {
+            return Err(Violation("a message where none comes"));
+        };
+        let peer = arrival.peer;
+        self.post(peer, effects);
+        let Some(from) = self.sender(peer) else {
+            return Err(Violation("a message of nobody"));
+        };
+        if from.regions.is_none() {
+            return Ok(());
+        }
+        if immediate == REQUEST {
+            self.asked(peer)?;
+        } else if from.granted != Some(immediate) {
+            return Err(Violation("a message into a mailbox that was not granted"));
+        } else if arrival.bytes > self.message_bytes_max {
+            return Err(Violation("a length that no message has"));
+        } else {
+            self.filled(immediate, arrival.bytes, State::Arrived);
+            self.ready.push_back(immediate);
+        }
+        self.serve(effects);
+        Ok(())
+    }
+}
+
+impl ReceiveHalf for ReservedReceiver {
     fn receive<M: Memory>(
         &mut self,
         own: Own<'_, M>,
@@ -286,75 +335,6 @@ impl ReceiveHalf for ReservedReceiver {
         self.give_back(held.0 as u32, own);
         if let Some(from) = self.sender(peer).filter(|_| !orphan) {
             from.released += 1;
-        }
-        self.serve(effects);
-        Ok(())
-    }
-
-    fn offer<M: Memory>(
-        &mut self,
-        _: Own<'_, M>,
-        _: &mut Effects,
-    ) -> Result<Option<Offer>, Violation> {
-        Ok(None)
-    }
-
-    fn receive_into<M: Memory>(
-        &mut self,
-        _: Held,
-        _: LocalSlice,
-        _: Own<'_, M>,
-        _: &mut Effects,
-    ) -> Result<(), Refusal> {
-        Err(Refusal::NoSuch("offer"))
-    }
-
-    fn fetched<M: Memory>(&mut self, _: Held, _: Own<'_, M>, _: &mut Effects) -> Option<u32> {
-        None
-    }
-
-    fn completed<M: Memory>(
-        &mut self,
-        completed: Completed,
-        _: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation> {
-        let signal = self.signal;
-        if let Some(from) = self.sender(completed.peer) {
-            from.flying = false;
-            if core::mem::take(&mut from.due) {
-                Self::tell(signal, from, completed.peer, None, effects);
-            }
-        }
-        Ok(())
-    }
-
-    fn arrived<M: Memory>(
-        &mut self,
-        arrival: Arrival,
-        _: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation> {
-        let Some(immediate) = arrival.immediate.filter(|_| self.signal == Signal::Message) else {
-            return Err(Violation("a message where none comes"));
-        };
-        let peer = arrival.peer;
-        self.post(peer, effects);
-        let Some(from) = self.sender(peer) else {
-            return Err(Violation("a message of nobody"));
-        };
-        if from.regions.is_none() {
-            return Ok(());
-        }
-        if immediate == REQUEST {
-            self.asked(peer)?;
-        } else if from.granted != Some(immediate) {
-            return Err(Violation("a message into a mailbox that was not granted"));
-        } else if arrival.bytes > self.message_bytes_max {
-            return Err(Violation("a length that no message has"));
-        } else {
-            self.filled(immediate, arrival.bytes, State::Arrived);
-            self.ready.push_back(immediate);
         }
         self.serve(effects);
         Ok(())

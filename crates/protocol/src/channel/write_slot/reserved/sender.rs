@@ -2,8 +2,8 @@
 
 use super::super::super::effects::{Effects, Name, Told};
 use super::super::super::half::{
-    Arrival, Completed, Own, OwnRegions, Payload, Peer, PeerRegions, Refusal, SendHalf, Sending,
-    own as reach,
+    Arrival, Completed, Half, Own, OwnRegions, Payload, Peer, PeerRegions, Refusal, SendHalf,
+    Sending, own as reach,
 };
 use super::super::super::shape::{Shape, Signal};
 use super::super::super::window::Window;
@@ -207,6 +207,34 @@ impl ReservedSender {
         }
     }
 
+    /// Where a message goes, if the one before it has its mailbox.
+    fn room<M: Memory>(
+        &mut self,
+        payload: Payload<'_>,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<PeerRegions, Refusal> {
+        let Some(to) = self.peer else {
+            return Err(Refusal::NotConnected);
+        };
+        if self.lost {
+            return Err(Refusal::Lost);
+        }
+        let bytes_max = self.message_bytes_max;
+        if payload.bytes() > u64::from(bytes_max) {
+            return Err(Refusal::TooLong { bytes_max });
+        }
+        if self.waiting != Waiting::Nothing {
+            // A violation that shows here shows again at the next advance, which tells it.
+            let _ = self.look(own, effects);
+        }
+        if self.waiting == Waiting::Nothing && self.window.has_room() {
+            Ok(to)
+        } else {
+            Err(Refusal::Full)
+        }
+    }
+
     /// Keeps a message until a mailbox is granted.
     fn keep(&mut self, payload: Payload<'_>) -> Sending {
         match payload {
@@ -226,7 +254,7 @@ impl ReservedSender {
     }
 }
 
-impl SendHalf for ReservedSender {
+impl Half for ReservedSender {
     fn connected<M: Memory>(
         &mut self,
         _: Peer,
@@ -246,37 +274,6 @@ impl SendHalf for ReservedSender {
         self.waiting = Waiting::Nothing;
         self.window.clear();
     }
-
-    fn send<M: Memory>(
-        &mut self,
-        payload: Payload<'_>,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<Sending, Refusal> {
-        let Some(to) = self.peer else {
-            return Err(Refusal::NotConnected);
-        };
-        if self.lost {
-            return Err(Refusal::Lost);
-        }
-        let bytes_max = self.message_bytes_max;
-        if payload.bytes() > u64::from(bytes_max) {
-            return Err(Refusal::TooLong { bytes_max });
-        }
-        if self.waiting != Waiting::Nothing {
-            // A violation that shows here shows again at the next advance, which tells it.
-            let _ = self.look(own, effects);
-        }
-        if self.waiting != Waiting::Nothing || !self.window.has_room() {
-            return Err(Refusal::Full);
-        }
-        let sending = self.keep(payload);
-        self.request(to, effects);
-        Ok(sending)
-    }
-
-    #[inline]
-    fn flush<M: Memory>(&mut self, _: Own<'_, M>, _: &mut Effects) {}
 
     fn advance<M: Memory>(
         &mut self,
@@ -317,6 +314,32 @@ impl SendHalf for ReservedSender {
             None => Ok(()),
         }
     }
+}
+
+impl SendHalf for ReservedSender {
+    fn send<M: Memory>(
+        &mut self,
+        payload: Payload<'_>,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<Sending, Refusal> {
+        let to = self.room(payload, own, effects)?;
+        let sending = self.keep(payload);
+        self.request(to, effects);
+        Ok(sending)
+    }
+
+    fn ready<M: Memory>(
+        &mut self,
+        payload: Payload<'_>,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) -> Result<(), Refusal> {
+        self.room(payload, own, effects).map(|_| ())
+    }
+
+    #[inline]
+    fn flush<M: Memory>(&mut self, _: Own<'_, M>, _: &mut Effects) {}
 
     fn is_done(&self, sending: Sending) -> bool {
         self.window.is_done(sending)
