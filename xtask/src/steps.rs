@@ -117,7 +117,8 @@ pub(crate) const ALL: &[Step] = &[
         within: Some("readme"),
         run: |shell| {
             shell.cargo_test(&["-p", "farside-fabric-shm", "--test", "process"])?;
-            shell.cargo_test(&["-p", "farside", "--test", "processes"])?;
+            let tests = ["--test", "processes", "--test", "channel_processes"];
+            shell.cargo_test(&[&["-p", "farside"], &tests[..]].concat())?;
             shell.cargo_test(&["-p", "farside-apps", "--test", "kill"])?;
             shell.cargo_test(&["-p", "farside-cli", "--test", "process"])
         },

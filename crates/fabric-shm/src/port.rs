@@ -19,10 +19,12 @@ use crate::ring::{Consumer, Producer};
 use crate::socket;
 use cache::RegionCache;
 use farside_base::{
-    Completion, CompletionStatus, LinkId, Operation, Receive, ReceiveQueueId, RegionToken,
+    Access, Completion, CompletionStatus, LinkId, Operation, Receive, ReceiveQueueId, RegionToken,
     RemoteRegionId, Work,
 };
-use farside_fabric::{Arena, FabricError, LinkEvent, Port, PortSpec, Posted, Stop, Waiter};
+use farside_fabric::{
+    Arena, FabricError, LinkEvent, Port, PortSpec, Posted, Reached, Stop, Waiter,
+};
 use import::ImportTable;
 use link::{Link, LinkSlot, State, Waiting};
 use poll::Watch;
@@ -476,6 +478,11 @@ impl Port for ShmPort {
         let (grant, memory) = self.fetch(open, token)?;
         let peer = open.connection.peer.get().ok_or(FabricError::PeerLost)?;
         self.imports.add(link, token, &grant, memory, [&peer.board, &peer.memory])
+    }
+
+    fn reach(&self, link: LinkId, region: RemoteRegionId) -> Option<Reached> {
+        let import = self.imports.find(link, region).filter(|import| import.is_open())?;
+        import.memory.allowed(Access::READ).cloned().map(Reached::new)
     }
 
     /// Waits for a peer that is stopped in the middle of a copy at most `control_timeout`; should it go

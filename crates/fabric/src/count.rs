@@ -1,7 +1,8 @@
 //! Counts what crosses a fabric: [`CountFabric`] around any other, [`Counts`] out of it.
 
 use crate::{
-    Fabric, FabricError, LinkEvent, Parts, Port, PortSpec, Posted, Region, RegionSpec, Waiter,
+    Fabric, FabricError, LinkEvent, Parts, Port, PortSpec, Posted, Reached, Region, RegionSpec,
+    Waiter,
 };
 use farside_base::{
     Capabilities, Completion, CompletionKind, CompletionStatus, LinkId, Receive, ReceiveQueueId,
@@ -283,6 +284,10 @@ impl Port for CountPort {
 
     fn import(&mut self, link: LinkId, token: &RegionToken) -> Result<RemoteRegionId, FabricError> {
         self.inner.import(link, token)
+    }
+
+    fn reach(&self, link: LinkId, region: RemoteRegionId) -> Option<Reached> {
+        self.inner.reach(link, region)
     }
 
     fn close(&mut self, link: LinkId) {

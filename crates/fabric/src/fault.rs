@@ -6,7 +6,8 @@
 
 use crate::random::Random;
 use crate::{
-    Fabric, FabricError, LinkEvent, Port, PortSpec, Posted, Region, RegionSpec, Stop, Waiter,
+    Fabric, FabricError, LinkEvent, Port, PortSpec, Posted, Reached, Region, RegionSpec, Stop,
+    Waiter,
 };
 use farside_base::{
     Capabilities, Completion, CompletionKind, CompletionStatus, LinkId, Receive, ReceiveQueueId,
@@ -282,6 +283,10 @@ impl Port for FaultPort {
 
     fn import(&mut self, link: LinkId, token: &RegionToken) -> Result<RemoteRegionId, FabricError> {
         self.inner.import(link, token)
+    }
+
+    fn reach(&self, link: LinkId, region: RemoteRegionId) -> Option<Reached> {
+        self.inner.reach(link, region)
     }
 
     fn close(&mut self, link: LinkId) {

@@ -15,6 +15,7 @@ mod mem;
 mod memory;
 mod parts;
 mod random;
+mod reached;
 mod trace;
 
 use farside_base::{
@@ -31,6 +32,7 @@ pub use fault::{FaultFabric, FaultPlan};
 pub use mem::MemFabric;
 pub use memory::Arena;
 pub use parts::Parts;
+pub use reached::Reached;
 pub use trace::{TraceEvent, TraceFabric};
 
 /// What a region shall be.
@@ -329,6 +331,13 @@ pub trait Port: Send {
     /// # Errors
     /// `Unknown` when the token is not valid (any more), `PeerLost`.
     fn import(&mut self, link: LinkId, token: &RegionToken) -> Result<RemoteRegionId, FabricError>;
+
+    /// An imported region itself, where this processor reaches it by loads: for looking at what lies
+    /// there without a request or a copy. `None` where it must be READ, of regions that may not be
+    /// READ, and of links that are not up. See [`Reached`] for what it shows when.
+    fn reach(&self, _link: LinkId, _region: RemoteRegionId) -> Option<Reached> {
+        None
+    }
 
     /// Closes a link; the peer sees `Lost`, and here no event about it follows. When this returns, no
     /// request that the peer has posted on the link, or posts yet, reaches memory here any more: what

@@ -14,7 +14,8 @@ mod execute;
 mod state;
 
 use crate::{
-    Arena, Fabric, FabricError, LinkEvent, Port, PortSpec, Posted, Region, RegionSpec, Stop, Waiter,
+    Arena, Fabric, FabricError, LinkEvent, Port, PortSpec, Posted, Reached, Region, RegionSpec,
+    Stop, Waiter,
 };
 use farside_base::{
     AtomicScope, BackPressure, Capabilities, Completion, LinkId, Receive, ReceiveQueueId, RegionId,
@@ -243,6 +244,10 @@ impl Port for MemPort {
 
     fn import(&mut self, link: LinkId, token: &RegionToken) -> Result<RemoteRegionId, FabricError> {
         self.network.lock().import(self.number, link, token)
+    }
+
+    fn reach(&self, link: LinkId, region: RemoteRegionId) -> Option<Reached> {
+        self.network.lock().reach(self.number, link, region)
     }
 
     fn close(&mut self, link: LinkId) {

@@ -9,7 +9,8 @@
 //! `f`enced, `i`nline, `#` immediate). There is no time in it, so that equal runs give equal records.
 
 use crate::{
-    Fabric, FabricError, LinkEvent, Parts, Port, PortSpec, Posted, Region, RegionSpec, Stop, Waiter,
+    Fabric, FabricError, LinkEvent, Parts, Port, PortSpec, Posted, Reached, Region, RegionSpec,
+    Stop, Waiter,
 };
 use farside_base::{
     Capabilities, Completion, CompletionKind, CompletionStatus, LinkId, Receive, ReceiveQueueId,
@@ -340,6 +341,10 @@ impl Port for TracePort {
     fn import(&mut self, link: LinkId, token: &RegionToken) -> Result<RemoteRegionId, FabricError> {
         self.call("import", Some(link));
         self.inner.import(link, token)
+    }
+
+    fn reach(&self, link: LinkId, region: RemoteRegionId) -> Option<Reached> {
+        self.inner.reach(link, region)
     }
 
     fn close(&mut self, link: LinkId) {

@@ -406,3 +406,45 @@ fn slices_are_sent_from_where_they_are() {
         assert_eq!(code(buffer.slice(4000, 100)), ErrorCode::OutOfBounds);
     });
 }
+
+#[test]
+fn messages_are_handed_over_where_they_lie() {
+    let kinds = [
+        Kind::ReadSlotDetached,
+        Kind::ReadSlotInlined,
+        Kind::ReadSlotNotify,
+        Kind::ReadRingInlined,
+    ];
+    for (kind, on) in kinds.into_iter().flat_map(|kind| [(kind, "mem"), (kind, "shm")]) {
+        let make = if on == "mem" { mem() } else { shm() };
+        let options = options(kind);
+        let (mut sender, mut receiver) = pair(&*make, &format!("in-place-{on}"), &options);
+        let end = Instant::now() + PATIENCE;
+        // Several turns of the memory, so that each place has been given back.
+        for round in 0..100_u8 {
+            let loan = loop {
+                assert!(Instant::now() < end, "{kind} on {on}: no loan in round {round}");
+                receiver.acknowledge();
+                if let Some(loan) = sender.loan(300).unwrap() {
+                    break loan;
+                }
+            };
+            loan.write(0, &[round; 300]).unwrap();
+            assert!(matches!(sender.send_loan(loan, 300).unwrap(), Sent::Taken(_)));
+            let offer = loop {
+                assert!(Instant::now() < end, "{kind} on {on}: no offer in round {round}");
+                sender.turn().unwrap();
+                if let Some(offer) = receiver.offer().unwrap() {
+                    break offer;
+                }
+            };
+            let message = receiver.look_at(&offer).expect("both fabrics reach each other's memory");
+            let mut out = [0; 300];
+            message.read(0, &mut out).unwrap();
+            assert_eq!((message.len(), out), (300, [round; 300]), "{kind} on {on}");
+            assert_eq!(message.read(1, &mut out).unwrap_err().code, ErrorCode::OutOfBounds);
+            receiver.decline(offer).unwrap();
+            assert_eq!(receiver.decline(offer).unwrap_err().code, ErrorCode::NotHeld);
+        }
+    }
+}

@@ -56,6 +56,7 @@ const BOTH_SIDES: &[(&str, &str)] = &[
     ("crates/farside/src/boot.rs", "carries out what the membership machine wants of links"),
     ("crates/farside/src/node.rs", "sets up machines, regions and ports"),
     ("crates/farside/src/channel/drive.rs", "the loop of a channel, as turn.rs is of a node"),
+    ("crates/farside/src/channel/memory.rs", "registers what the plan of a machine asks for"),
     (
         "crates/farside/src/channel/sender.rs",
         "a handle: lends a machine's memory, hands the loop a port",

@@ -179,6 +179,53 @@ pub(super) fn memory_at_the_adapter_serves_like_any_other(subject: &dyn Subject)
     scene.nodes[1].fabric.deregister(region.id).expect("a region to be ended");
 }
 
+pub(super) fn what_is_reached_is_what_lies_there(subject: &dyn Subject) {
+    let (mut scene, wire) = Scene::pair(subject);
+    let reach = |scene: &mut Scene<'_>, at: RemoteSlice| {
+        scene.nodes[wire.from].port().reach(wire.here, at.region)
+    };
+    let kinds = [RegionKind::Memory, RegionKind::Mirrored];
+    for kind in &kinds[..1 + usize::from(scene.capabilities.mirrored_regions)] {
+        let region = register(&*scene.nodes[1].fabric, 4096, *kind);
+        let there = import(&mut scene, &wire, &region);
+        // Where nothing can be reached everything is READ.
+        let Some(reached) = reach(&mut scene, there) else { continue };
+        assert_eq!(reached.len() as u64, region.token.bytes);
+        let look = |offset| {
+            let mut out = [0; 100];
+            reached.read(offset, &mut out).map(|()| out)
+        };
+        let data = pattern(9, 100);
+        region.arena.write(700, &data).expect("within the region");
+        region.arena.store(64, 5, Ordering::Release).expect("a word");
+        assert_eq!((reached.load_word(64), &look(700).unwrap()[..]), (Ok(5), &data[..]));
+        if scene.capabilities.write {
+            scene.nodes[0].put(64, &data);
+            let slices = [scene.nodes[0].slice(64, 100)];
+            let done = scene.perform(&wire, write(&slices, RemoteSlice { offset: 1800, ..there }));
+            succeeded(&done, CompletionKind::Write, 100);
+            scene.until("what was written", |_| (look(1800).unwrap() == data[..]).then_some(()));
+        }
+        assert_eq!(look(region.token.bytes - 99), Err(crate::OutOfBounds));
+        let stranger = RemoteSlice { region: farside_base::RemoteRegionId(u32::MAX), offset: 0 };
+        assert!(reach(&mut scene, stranger).is_none(), "nobody imported it");
+        // It stays memory, whatever becomes of the region and the link.
+        scene.nodes[1].fabric.deregister(region.id).expect("a region to be ended");
+        assert!(reach(&mut scene, there).is_none(), "a region that was ended");
+        assert!(look(700).is_ok() && reached.load_word(64).is_ok());
+    }
+    let secret = RegionSpec { bytes: 4096, access: Access::WRITE, kind: RegionKind::Memory };
+    if scene.capabilities.write {
+        let secret = scene.nodes[1].fabric.register(&secret).expect("a region");
+        let there = import(&mut scene, &wire, &secret);
+        assert!(reach(&mut scene, there).is_none(), "a region that may not be READ");
+    }
+    let last = register(&*scene.nodes[1].fabric, 4096, RegionKind::Memory);
+    let there = import(&mut scene, &wire, &last);
+    scene.nodes[wire.from].port().close(wire.here);
+    assert!(reach(&mut scene, there).is_none(), "a link that was closed");
+}
+
 pub(super) fn memory_at_the_adapter_is_bounded_and_comes_back(subject: &dyn Subject) {
     let scene = Scene::new(subject, 2);
     let most = scene.capabilities.device_bytes_max;

@@ -1,7 +1,7 @@
 //! The tables of the in-process fabric and their control side: regions, ports, links.
 
 use super::{MemWaiter, QUEUES_MAX};
-use crate::{Arena, FabricError, LinkEvent, PortSpec, Region, RegionSpec, Stop, Waiter};
+use crate::{Arena, FabricError, LinkEvent, PortSpec, Reached, Region, RegionSpec, Stop, Waiter};
 use farside_base::{
     Access, Capabilities, Completion, LinkId, LocalSlice, Receive, ReceiveQueueId, RegionId,
     RegionKind, RegionToken, RemoteKey, RemoteRegionId,
@@ -335,6 +335,20 @@ impl State {
             end.imports.insert(number, *token);
         }
         Ok(number)
+    }
+
+    pub(super) fn reach(
+        &self,
+        port: PortNumber,
+        link: LinkId,
+        region: RemoteRegionId,
+    ) -> Option<Reached> {
+        let link = self.port(port).links.get(&link)?;
+        let token = link.imports.get(&region)?;
+        let (owner, _) = self.peer_of(link).filter(|(_, end)| end.state == LinkState::Ready)?;
+        let region = self.region(owner.process, token.region)?;
+        let may = region.key == token.key && region.access.allows(Access::READ);
+        may.then(|| Reached::new(region.arena.clone()))
     }
 
     pub(super) fn close(&mut self, port: PortNumber, link: LinkId) {

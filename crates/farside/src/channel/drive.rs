@@ -2,18 +2,18 @@
 //! Halves of one kind and role, one for each peer or one for all, on one port.
 
 use super::hello::{Hello, Reply, Role, Tokens};
+use super::memory::Memory;
 use super::options::Options;
 use crate::{Error, ErrorCode};
 use farside_base::{
-    Completion, CompletionKind, CompletionStatus, LinkId, Receive, ReceiveQueueId, RegionId,
-    RemoteRegionId, Work, WorkFlags, WorkId,
+    Completion, CompletionKind, CompletionStatus, LinkId, LocalSlice, Receive, ReceiveQueueId,
+    RegionId, RegionToken, Work, WorkFlags, WorkId,
 };
 use farside_fabric::{
-    Arena, Fabric, FabricError, LinkEvent, Port, PortSpec, Region, RegionSpec, Stop,
+    Arena, Fabric, FabricError, LinkEvent, Port, PortSpec, Reached, Region, RegionSpec, Stop,
 };
 use farside_protocol::channel::{
-    self, Acknowledge, AnyHalf, Arrival, Completed, Effects, Kind, Name, Own, OwnRegions, Peer,
-    PeerRegions, Shape,
+    self, AnyHalf, Arrival, Completed, Effects, Kind, Name, Own, Peer, PeerRegions, Plan, Shape,
 };
 use farside_protocol::wire::Violation;
 use std::collections::VecDeque;
@@ -23,6 +23,9 @@ use std::sync::Arc;
 const BATCH: usize = 32;
 /// As many as most calls have: a message and its bell.
 const FEW: usize = 2;
+/// A receive that nothing may come into, on a queue that has no others: a message would wait there for
+/// ever and hide that its sender has gone.
+const GUARD: WorkId = WorkId(u64::MAX);
 /// Completions that are taken at a time.
 const COMPLETIONS: usize = 64;
 /// What went wrong with peers is remembered until it is told, so much of it.
@@ -36,18 +39,19 @@ const fn role<H: AnyHalf>() -> Role {
 /// A half with its memory and its peers.
 pub(super) struct Unit<H> {
     pub(super) half: H,
-    buffer: Option<Region>,
-    bells: Region,
+    memory: Memory,
     queue: ReceiveQueueId,
     pub(super) effects: Effects,
     /// By peer number: its link, while it is there.
     links: Vec<Option<LinkId>>,
     /// Tells it from others in the same place.
     pub(super) life: u64,
+    /// The buffer of its only peer, where this processor reaches it.
+    pub(super) reached: Option<Reached>,
     /// Requests wait for room in the port.
     backlog: bool,
-    /// It has had a peer.
-    had_peer: bool,
+    /// It has had a peer: before that nobody could be told of anything.
+    pub(super) had_peer: bool,
     /// Its peers are gone and nothing of it is wanted any more: it is not asked for anything, and
     /// makes room for a new one.
     pub(super) spent: bool,
@@ -56,26 +60,19 @@ pub(super) struct Unit<H> {
 impl<H> Unit<H> {
     /// Where messages are.
     pub(super) fn buffer(&self) -> &Arena {
-        &self.buffer.as_ref().unwrap_or(&self.bells).arena
+        self.memory.buffer()
     }
 
     /// The half, its memory and its effects, apart.
     #[inline]
     pub(super) fn parts(&mut self) -> (&mut H, Own<'_, Arena>, &mut Effects) {
-        let bells = &self.bells.arena;
-        let buffer = self.buffer.as_ref().map_or(bells, |region| &region.arena);
-        (&mut self.half, Own { buffer, bells }, &mut self.effects)
+        (&mut self.half, self.memory.own(), &mut self.effects)
     }
 
-    fn tokens(&self) -> Tokens {
-        let buffer = self.buffer.as_ref().map(|region| region.token);
-        Tokens { buffer, bells: self.bells.token }
-    }
-
-    /// Bytes of registered memory.
-    fn registered_bytes(&self) -> u64 {
-        let buffer = self.buffer.as_ref().map_or(0, |region| region.token.bytes);
-        buffer + self.bells.token.bytes
+    /// Whether it can be asked for messages: it knows its peers, and is fit for use.
+    #[inline]
+    pub(super) const fn serves(&self) -> bool {
+        self.had_peer && !self.spent
     }
 
     pub(super) fn has_peers(&self) -> bool {
@@ -189,7 +186,8 @@ impl<H: AnyHalf> Drive<H> {
 
     fn connect(&mut self, name: &str, connection: u64) -> Result<(), Error> {
         let unit = &self.units[0];
-        let (kind, role, shape, tokens) = (self.kind, role::<H>(), self.shape, unit.tokens());
+        let (kind, role, shape, tokens) =
+            (self.kind, role::<H>(), self.shape, unit.memory.tokens());
         let hello = Hello { kind, role, connection, shape, tokens }.encode();
         let link = self.port.connect(name, &hello, unit.queue).map_err(|error| control(&error))?;
         self.place(link, 0, Peer::ONLY, connection);
@@ -203,61 +201,28 @@ impl<H: AnyHalf> Drive<H> {
 
     fn new_unit(&mut self) -> Result<Unit<H>, Error> {
         let plan = H::plan(self.kind, &self.shape);
-        let register = |bytes, access, kind| {
-            let spec = RegionSpec { bytes, access, kind };
-            self.fabric.register(&spec).map_err(|error| control(&error))
-        };
-        let buffer = match plan.buffer_bytes {
-            0 => None,
-            _ if self.offers_only => None,
-            bytes => Some(register(bytes, plan.buffer_access, plan.buffer_kind)?),
-        };
-        let bells = match register(plan.bells_bytes, plan.bells_access, plan.bells_kind) {
-            Ok(bells) => bells,
-            Err(error) => {
-                self.deregister(buffer.as_ref());
-                return Err(error);
-            }
-        };
+        let plan = if self.offers_only { Plan { buffer_bytes: 0, ..plan } } else { plan };
+        let memory = Memory::new(&self.fabric, &plan)?;
         let peers = self.peers_of_unit();
-        let back = if self.shape.acknowledge == Acknowledge::Message {
-            channel::ACKNOWLEDGEMENT_RECEIVES as usize
-        } else {
-            0
-        };
-        let depth = plan.receives as usize + back * peers;
-        let queue = match self.port.create_receive_queue(depth.max(1)) {
-            Ok(queue) => queue,
-            Err(error) => {
-                self.deregister(buffer.as_ref());
-                self.deregister(Some(&bells));
-                return Err(control(&error));
-            }
-        };
-        let regions = OwnRegions {
-            buffer: buffer.as_ref().map_or(bells.id, |region| region.id),
-            bells: bells.id,
-        };
+        let depth = plan.receives as usize * if H::SENDS { peers } else { 1 };
+        let queue =
+            self.port.create_receive_queue(depth.max(1)).map_err(|error| control(&error))?;
+        if depth == 0 {
+            guard(&mut *self.port, queue, memory.regions().bells);
+        }
         self.lives += 1;
         Ok(Unit {
-            half: H::new(self.kind, &self.shape, regions),
-            buffer,
-            bells,
+            half: H::new(self.kind, &self.shape, memory.regions()),
+            memory,
             queue,
             effects: Effects::new(self.inline_bytes_max),
             links: vec![None; peers],
             life: self.lives,
+            reached: None,
             backlog: false,
             had_peer: false,
             spent: false,
         })
-    }
-
-    fn deregister(&self, region: Option<&Region>) {
-        if let Some(region) = region {
-            // Whatever the fabric says, nobody here uses it any more.
-            let _ = self.fabric.deregister(region.id);
-        }
     }
 
     fn place(&mut self, link: LinkId, unit: usize, peer: Peer, connection: u64) {
@@ -297,7 +262,7 @@ impl<H: AnyHalf> Drive<H> {
             }
         }
         for at in 0..self.units.len() {
-            if self.units[at].has_peers() {
+            if !self.units[at].spent {
                 self.step(at, None, |half, own, effects| half.advance(own, effects));
                 self.post(at);
             }
@@ -327,27 +292,28 @@ impl<H: AnyHalf> Drive<H> {
         }
     }
 
-    /// Closes the link of a peer that broke the protocol. Without a link the half knows which of its
-    /// peers it was; or it was any of them, and then what they wrote is unfit for use: all are cut
-    /// off and the half is spent.
+    /// Closes the link of a peer that broke the protocol, and remembers it to be told, once for each
+    /// peer. Without a link the half knows which of its peers it was; or it was any of them, and then
+    /// what they wrote is unfit for use: all are cut off and the half is spent.
     pub(super) fn violated(&mut self, at: usize, link: Option<LinkId>, violation: Violation) {
-        self.trouble_with(ErrorCode::ProtocolViolation, violation.0);
-        if let Some(link) = link {
-            return self.lose(link);
-        }
         let Some(unit) = self.units.get_mut(at) else {
             return;
         };
-        if let Some(accused) = unit.half.accused() {
-            if let Some(link) = unit.links.get(usize::from(accused.0)).copied().flatten() {
-                self.lose(link);
-            }
-            return;
-        }
-        unit.spent = true;
-        for peer in 0..unit.links.len() {
-            if let Some(link) = self.units[at].links[peer] {
-                self.lose(link);
+        let accused = if link.is_none() { unit.half.accused() } else { None };
+        unit.spent |= link.is_none() && accused.is_none();
+        let mut told = false;
+        for peer in 0..self.units[at].links.len() {
+            let Some(open) = self.units[at].links[peer] else { continue };
+            let meant = match (link, accused) {
+                (Some(link), _) => link == open,
+                (None, Some(accused)) => usize::from(accused.0) == peer,
+                (None, None) => true,
+            };
+            if meant {
+                if !std::mem::replace(&mut told, true) {
+                    self.trouble_with(ErrorCode::ProtocolViolation, violation.0);
+                }
+                self.lose(open);
             }
         }
     }
@@ -363,6 +329,20 @@ impl<H: AnyHalf> Drive<H> {
             self.arrived_at(link);
         }
         let Place { unit, life, peer, stage, .. } = place;
+        if self.units.get(unit).is_none_or(|unit| unit.life != life) {
+            return;
+        }
+        let name = Name(completion.id.0 as u32);
+        if received && completion.id == GUARD {
+            let of = &self.units[unit];
+            guard(&mut *self.port, of.queue, of.memory.regions().bells);
+            self.violated(unit, Some(link), Violation("a message where none comes"));
+            return;
+        }
+        if received && completion.status != CompletionStatus::Success {
+            let unit = &mut self.units[unit];
+            unit.half.wasted(peer, name, &mut unit.effects);
+        }
         // What had arrived from a peer that is gone is a message still, and where peers share their
         // receives it has taken one of the others'.
         let wanted = match stage {
@@ -370,7 +350,7 @@ impl<H: AnyHalf> Drive<H> {
             Stage::Open => true,
             Stage::Gone => received && completion.status == CompletionStatus::Success,
         };
-        if !wanted || self.units.get(unit).is_none_or(|unit| unit.life != life) {
+        if !wanted {
             return;
         }
         if completion.status != CompletionStatus::Success {
@@ -383,7 +363,6 @@ impl<H: AnyHalf> Drive<H> {
             self.lose(link);
             return;
         }
-        let name = Name(completion.id.0 as u32);
         match received {
             true => {
                 let (bytes, immediate) = (completion.bytes, completion.immediate);
@@ -464,7 +443,7 @@ impl<H: AnyHalf> Drive<H> {
         let hello = Hello::decode(hello)?;
         let (unit, peer) = self.seat().map_err(|error| error.to_string())?;
         self.place(link, unit, peer, hello.connection);
-        let (tokens, queue) = (self.units[unit].tokens(), self.units[unit].queue);
+        let (tokens, queue) = (self.units[unit].memory.tokens(), self.units[unit].queue);
         let reply = Reply { tokens, number: peer }.encode();
         match self.port.accept(link, &reply, queue) {
             Ok(()) => self.join(link, &hello.tokens, Peer::ONLY),
@@ -509,11 +488,7 @@ impl<H: AnyHalf> Drive<H> {
     fn renew(&mut self, at: usize) -> Result<(), Error> {
         let fresh = self.new_unit()?;
         match self.units.get_mut(at) {
-            Some(place) => {
-                let old = std::mem::replace(place, fresh);
-                self.deregister(old.buffer.as_ref());
-                self.deregister(Some(&old.bells));
-            }
+            Some(place) => *place = fresh,
             None => self.units.push(fresh),
         }
         Ok(())
@@ -524,25 +499,27 @@ impl<H: AnyHalf> Drive<H> {
         let Some(Some(place)) = self.places.get(link.0 as usize).copied() else {
             return;
         };
-        let import =
-            |port: &mut dyn Port| -> Result<(RemoteRegionId, RemoteRegionId), FabricError> {
-                let bells = port.import(link, &tokens.bells)?;
-                let buffer = match &tokens.buffer {
-                    Some(token) => port.import(link, token)?,
-                    None => bells,
-                };
-                Ok((buffer, bells))
+        let import = |port: &mut dyn Port| -> Result<PeerRegions, FabricError> {
+            let bells = port.import(link, &tokens.bells)?;
+            let mut or_bells = |token: &Option<RegionToken>| match token {
+                Some(token) => port.import(link, token),
+                None => Ok(bells),
             };
+            let (buffer, counters) = (or_bells(&tokens.buffer)?, or_bells(&tokens.counters)?);
+            Ok(PeerRegions { buffer, bells, counters, number })
+        };
         match import(&mut *self.port) {
-            Ok((buffer, bells)) => {
+            Ok(regions) => {
                 if let Some(Some(place)) = self.places.get_mut(link.0 as usize) {
                     place.stage = Stage::Open;
                 }
                 let unit = &mut self.units[place.unit];
                 unit.links[usize::from(place.peer.0)] = Some(link);
                 unit.had_peer = true;
+                if !H::SENDS && self.kind.receiver_names_destination() {
+                    unit.reached = self.port.reach(link, regions.buffer);
+                }
                 self.connected += 1;
-                let regions = PeerRegions { buffer, bells, number };
                 self.step(place.unit, Some(link), |half, own, effects| {
                     half.connected(place.peer, regions, own, effects)
                 });
@@ -575,6 +552,7 @@ impl<H: AnyHalf> Drive<H> {
         if let Some(seat) = unit.links.get_mut(usize::from(place.peer.0)) {
             *seat = None;
         }
+        unit.effects.forget(place.peer);
         unit.half.lost(place.peer);
         unit.spent |= H::SENDS && !H::shares(self.kind);
     }
@@ -625,7 +603,7 @@ impl<H: AnyHalf> Drive<H> {
 
     /// Bytes of registered memory, all halves together.
     pub(super) fn registered_bytes(&self) -> u64 {
-        self.units.iter().map(Unit::registered_bytes).sum()
+        self.units.iter().map(|unit| unit.memory.bytes()).sum()
     }
 
     pub(super) fn path(&self) -> Vec<String> {
@@ -683,9 +661,16 @@ impl<H: AnyHalf> Drive<H> {
         false
     }
 
-    /// Posts a record of the only half to its only peer; what the port does not take waits.
+    /// Posts a record of the only half to its only peer and empties it; what the port does not take
+    /// waits.
     #[inline]
-    pub(super) fn post_record(&mut self, record: &channel::Record) {
+    pub(super) fn post_record(&mut self, record: &mut channel::Record) {
+        self.post_record_as_it_is(record);
+        record.clear();
+    }
+
+    #[inline]
+    fn post_record_as_it_is(&mut self, record: &channel::Record) {
         let [unit] = &mut self.units[..] else {
             return;
         };
@@ -721,12 +706,16 @@ impl<H> Drop for Drive<H> {
         for link in placed {
             self.port.close(link);
         }
-        for unit in &self.units {
-            for region in unit.buffer.iter().chain([&unit.bells]) {
-                let _ = self.fabric.deregister(region.id);
-            }
-        }
+        // Their memory goes before the port.
+        self.units.clear();
     }
+}
+
+/// Posts a receive that nothing may come into.
+fn guard(port: &mut dyn Port, queue: ReceiveQueueId, region: RegionId) {
+    let into = LocalSlice { region, offset: 0, bytes: 0 };
+    let posted = port.post_receives(&[Receive { id: GUARD, queue, into }]);
+    debug_assert!(posted.stop.is_none(), "{posted:?}");
 }
 
 fn post_receives<H>(port: &mut dyn Port, unit: &mut Unit<H>) {

@@ -2,17 +2,18 @@
 //!
 //! ```text
 //! hello  "FSCH" | version | kind | role of the connector | 0 | connection | shape
-//!        | buffer token | bells token
-//! reply  buffer token | bells token | number of the connector at the listener
+//!        | buffer token | bells token | counters token
+//! reply  buffer token | bells token | counters token | number of the connector at the listener
 //! ```
+//! Where a half has no buffer or no counters, there are zeroes instead of the token.
 
 use farside_base::RegionToken;
 use farside_protocol::channel::{Kind, Peer, Shape};
 
 const MAGIC: [u8; 4] = *b"FSCH";
 /// Raised with every change of a wire form of any channel.
-const VERSION: u8 = 1;
-const TOKENS: usize = 2 * RegionToken::ENCODED;
+const VERSION: u8 = 2;
+const TOKENS: usize = 3 * RegionToken::ENCODED;
 
 /// Which half the speaker is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,33 +22,42 @@ pub(super) enum Role {
     Receiver = 2,
 }
 
-/// A half's regions, for its peer. Without a buffer there are bells alone.
+/// A half's regions, for its peer. For one that is left out the bells stand.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Tokens {
     pub(super) buffer: Option<RegionToken>,
     pub(super) bells: RegionToken,
+    pub(super) counters: Option<RegionToken>,
 }
 
 impl Tokens {
     pub(super) fn encode(&self) -> [u8; TOKENS] {
         let mut out = [0; TOKENS];
-        let (buffer, bells) = out.split_at_mut(RegionToken::ENCODED);
-        if let Some(token) = &self.buffer {
-            buffer.copy_from_slice(&token.encode());
+        let tokens = [self.buffer.as_ref(), Some(&self.bells), self.counters.as_ref()];
+        for (place, token) in out.chunks_exact_mut(RegionToken::ENCODED).zip(tokens) {
+            if let Some(token) = token {
+                place.copy_from_slice(&token.encode());
+            }
         }
-        bells.copy_from_slice(&self.bells.encode());
         out
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
-        let bytes: &[u8; TOKENS] = bytes.try_into().ok()?;
-        let (buffer, bells) = bytes.split_first_chunk::<{ RegionToken::ENCODED }>()?;
-        let none = buffer.iter().all(|byte| *byte == 0);
+        let (buffer, rest) = bytes.split_first_chunk()?;
+        let (bells, counters) = rest.split_first_chunk()?;
         Some(Self {
-            buffer: if none { None } else { Some(RegionToken::decode(buffer)?) },
-            bells: RegionToken::decode(bells.try_into().ok()?)?,
+            buffer: optional(buffer)?,
+            bells: RegionToken::decode(bells)?,
+            counters: optional(counters.try_into().ok()?)?,
         })
     }
+}
+
+/// A token, or zeroes where there is none; `None` when it is neither.
+#[expect(clippy::option_option, reason = "whether it can be read, and whether there is one")]
+fn optional(bytes: &[u8; RegionToken::ENCODED]) -> Option<Option<RegionToken>> {
+    let none = bytes.iter().all(|byte| *byte == 0);
+    if none { Some(None) } else { RegionToken::decode(bytes).map(Some) }
 }
 
 /// What a connector says.
@@ -142,7 +152,7 @@ mod tests {
             role: Role::Sender,
             connection: 0x1234_5678_9abc_def0,
             shape: Shape::fit(Kind::RingInlined, 100, &has),
-            tokens: Tokens { buffer: None, bells: token(3) },
+            tokens: Tokens { buffer: None, bells: token(3), counters: None },
         }
     }
 
@@ -153,6 +163,23 @@ mod tests {
         hello.tokens.buffer = Some(hello.tokens.bells);
         hello.role = Role::Receiver;
         assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
+        let region = RegionId(4);
+        hello.tokens.counters = Some(RegionToken { region, ..hello.tokens.bells });
+        assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
+        hello.tokens.buffer = None;
+        assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
+    }
+
+    #[test]
+    fn a_reply_leads_back_and_no_shorter_one_is_one() {
+        let mut reply = Reply { tokens: hello().tokens, number: Peer(7) };
+        for counters in [None, Some(reply.tokens.bells)] {
+            reply.tokens.counters = counters;
+            let bytes = reply.encode();
+            assert_eq!(Reply::decode(&bytes), Some(reply));
+            assert!((0..bytes.len()).all(|length| Reply::decode(&bytes[..length]).is_none()));
+            assert_eq!(Reply::decode(&[&bytes[..], &[0]].concat()), None);
+        }
     }
 
     #[test]
@@ -161,6 +188,7 @@ mod tests {
         for length in 0..bytes.len() {
             assert!(Hello::decode(&bytes[..length]).is_err(), "{length}");
         }
+        assert!(Hello::decode(&[&bytes[..], &[0]].concat()).is_err(), "longer");
         for at in 0..bytes.len() {
             let mut changed = bytes.clone();
             changed[at] ^= 0x80;

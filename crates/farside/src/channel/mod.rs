@@ -53,6 +53,13 @@
 //! channel, and of a shared ring the progress of all. *Memory* of a message is never lent as a slice,
 //! since a peer may write to it: it is read by copies.
 //!
+//! *Without copies.* [`Sender::send_slices`] sends from registered memory, [`Receiver::drain`] shows
+//! messages where they have been written, [`Receiver::receive_into`] fetches one to where the program
+//! wants it. Where peers READ the sender's memory, [`Sender::loan`] is that memory: a message is built
+//! where it will be fetched from. Where this processor reaches it besides (shared memory), nothing is
+//! fetched either: [`Receiver::offer`] tells of a message, [`Receiver::look_at`] shows it where it lies
+//! at its sender, and [`Receiver::decline`] gives it back.
+//!
 //! *Waiting.* Calls of the core ([`Sender::send`], [`Receiver::poll`], [`Receiver::drain`]) never block,
 //! allocate or call the kernel. [`Receiver::receive`], [`Sender::send_wait`] block; [`Receiver::next`],
 //! [`Sender::sent`] are awaited on any executor. A channel with events sleeps ([`can_sleep`]); any
@@ -82,6 +89,7 @@ mod buffer;
 mod connection;
 mod drive;
 mod hello;
+mod memory;
 mod options;
 mod receiver;
 mod sender;

@@ -31,7 +31,7 @@ pub struct Options {
     ///
     /// [`Receiver::offer`]: super::Receiver::offer
     pub offers_only: bool,
-    /// Whether bells that peers fetch or change by atomics lie in device memory.
+    /// Whether bells that readers poll, and words that peers change by atomics, lie in device memory.
     pub device_bells: bool,
 }
 

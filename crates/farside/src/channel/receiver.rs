@@ -6,7 +6,7 @@ use super::drive::Drive;
 use super::options::Options;
 use super::wait::Patience;
 use crate::{Error, ErrorCode};
-use farside_fabric::{Arena, Fabric, Port};
+use farside_fabric::{Arena, Fabric, Port, Reached};
 use farside_protocol::channel::{
     self as machine, Content, Held, Kind, ReceiveHalf, Refusal, Shape, Signal,
 };
@@ -77,9 +77,16 @@ impl Message {
 /// A message that is looked at where it lies, before it is released.
 #[derive(Clone, Copy, Debug)]
 pub struct Incoming<'a> {
-    arena: &'a Arena,
+    lies: Lies<'a>,
     content: Content,
     from: usize,
+}
+
+/// In whose memory a message is.
+#[derive(Clone, Copy, Debug)]
+enum Lies<'a> {
+    Here(&'a Arena),
+    AtSender(&'a Reached),
 }
 
 impl Incoming<'_> {
@@ -105,7 +112,13 @@ impl Incoming<'_> {
     /// `OutOfBounds` when that passes its end; nothing is copied then.
     #[inline]
     pub fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), Error> {
-        read(self.arena, self.content, offset, out)
+        match self.lies {
+            Lies::Here(arena) => read(arena, self.content, offset, out),
+            Lies::AtSender(reached) => {
+                let at = within(self.content, offset, out.len())?;
+                reached.read(at, out).map_err(|_| ErrorCode::OutOfBounds.into())
+            }
+        }
     }
 }
 
@@ -117,17 +130,22 @@ const fn length(content: Content) -> usize {
     }
 }
 
+/// Where a part of a message begins in the memory that it lies in.
+#[inline]
+fn within(content: Content, offset: usize, bytes: usize) -> Result<u64, Error> {
+    let fits = offset.checked_add(bytes).is_some_and(|end| end <= length(content));
+    match content {
+        Content::Buffer { offset: start, .. } if fits => Ok(start + offset as u64),
+        Content::Integer(_) if fits => Ok(offset as u64),
+        _ => Err(ErrorCode::OutOfBounds.into()),
+    }
+}
+
 #[inline]
 fn read(arena: &Arena, content: Content, offset: usize, out: &mut [u8]) -> Result<(), Error> {
-    let fits = offset.checked_add(out.len()).is_some_and(|end| end <= length(content));
-    if !fits {
-        return Err(ErrorCode::OutOfBounds.into());
-    }
+    let at = within(content, offset, out.len())?;
     match content {
-        Content::Buffer { offset: start, .. } => {
-            let read = arena.read(start + offset as u64, out);
-            read.map_err(|_| ErrorCode::OutOfBounds.into())
-        }
+        Content::Buffer { .. } => arena.read(at, out).map_err(|_| ErrorCode::OutOfBounds.into()),
         Content::Integer(integer) => {
             let bytes = integer.to_le_bytes();
             out.copy_from_slice(bytes.get(offset..offset + out.len()).unwrap_or_default());
@@ -143,6 +161,8 @@ pub struct Offer {
     life: u64,
     held: Held,
     bytes_max: u32,
+    /// Where it lies at the sender, if it has just so many bytes.
+    place: Option<u64>,
 }
 
 impl Offer {
@@ -274,29 +294,18 @@ impl Receiver {
         for step in 0..count {
             let at =
                 if self.next + step < count { self.next + step } else { self.next + step - count };
-            let mut wrong = None;
-            {
-                let unit = &mut self.drive.units[at];
-                let wanted = if unit.spent { 0 } else { max };
-                let (half, own, effects) = unit.parts();
-                while taken < wanted {
-                    match half.receive(own, effects) {
-                        Ok(Some(machine::Received { held, peer, content })) => {
-                            let from = at + usize::from(peer.0);
-                            see(Incoming { arena: own.buffer, content, from });
-                            let released = half.release(held, own, effects);
-                            debug_assert!(released.is_ok(), "it was just received");
-                            taken += 1;
-                        }
-                        Ok(None) => break,
-                        Err(violation) => {
-                            wrong = Some(violation);
-                            break;
-                        }
-                    }
-                }
+            let unit = &mut self.drive.units[at];
+            if !unit.serves() {
+                continue;
             }
-            if let Some(violation) = wrong {
+            let (half, own, effects) = unit.parts();
+            let (some, end) = half.drain(max - taken, own, effects, &mut |received| {
+                let machine::Received { peer, content, .. } = received;
+                let lies = Lies::Here(own.buffer);
+                see(Incoming { lies, content, from: at + usize::from(peer.0) });
+            });
+            taken += some;
+            if let Err(violation) = end {
                 self.drive.violated(at, None, violation);
             }
             if !self.drive.units[at].effects.is_empty() {
@@ -327,7 +336,7 @@ impl Receiver {
         for step in 0..count {
             let at =
                 if self.next + step < count { self.next + step } else { self.next + step - count };
-            let Some(unit) = self.drive.units.get_mut(at).filter(|unit| !unit.spent) else {
+            let Some(unit) = self.drive.units.get_mut(at).filter(|unit| unit.serves()) else {
                 continue;
             };
             let life = unit.life;
@@ -386,7 +395,7 @@ impl Receiver {
         self.drive.turn();
         for at in 0..self.drive.units.len() {
             let unit = &mut self.drive.units[at];
-            if unit.spent {
+            if !unit.serves() {
                 continue;
             }
             let life = unit.life;
@@ -399,11 +408,41 @@ impl Receiver {
                 }
             };
             self.drive.post(at);
-            if let Some(machine::Offer { held, bytes_max, .. }) = offered {
-                return Ok(Some(Offer { unit: at, life, held, bytes_max }));
+            if let Some(machine::Offer { held, bytes_max, place, .. }) = offered {
+                return Ok(Some(Offer { unit: at, life, held, bytes_max, place }));
             }
         }
         self.nothing().map(|_| None)
+    }
+
+    /// An offered message where it lies in its sender's memory: neither copied nor requested. `None`
+    /// where the fabric must fetch it, and of channels whose offers do not tell the length.
+    ///
+    /// *Visibility*: whole, until [`Self::decline`] gives it back. *Trust*: its sender can change it
+    /// meanwhile; copy what must not change before checking it.
+    pub fn look_at(&self, offer: &Offer) -> Option<Incoming<'_>> {
+        let unit = self.drive.units.get(offer.unit).filter(|unit| unit.life == offer.life)?;
+        let reached = unit.reached.as_ref()?;
+        let content = Content::Buffer { offset: offer.place?, bytes: offer.bytes_max };
+        Some(Incoming { lies: Lies::AtSender(reached), content, from: offer.unit })
+    }
+
+    /// Gives an offered message back to its sender without fetching it: it was looked at in place, or
+    /// is not wanted.
+    ///
+    /// # Errors
+    /// `NotHeld` when it was fetched or declined before, and of channels whose offers do not tell
+    /// the length: fetch those. `PeerLost`.
+    pub fn decline(&mut self, offer: Offer) -> Result<(), Error> {
+        let Some(unit) =
+            self.drive.units.get_mut(offer.unit).filter(|unit| unit.life == offer.life)
+        else {
+            return Err(ErrorCode::PeerLost.into());
+        };
+        let (half, own, effects) = unit.parts();
+        let released = half.release(offer.held, own, effects);
+        self.drive.post(offer.unit);
+        released.map_err(|_| ErrorCode::NotHeld.into())
     }
 
     /// Fetches an offered message into `into`, which is to be left alone until

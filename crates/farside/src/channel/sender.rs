@@ -17,7 +17,7 @@ use std::time::Duration;
 const AROUND: u32 = 24;
 
 /// Longest message that may go straight to the port.
-const AT_ONCE: usize = machine::Record::BYTES_MAX - AROUND as usize;
+const AT_ONCE: usize = 1536;
 
 /// What became of a message that was to be sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -127,6 +127,8 @@ pub struct Sender {
     copies: Copies,
     /// Messages of so many bytes fit into their request with what channels put around them.
     inline_bytes_max: usize,
+    /// Short messages of the only half that go with the next request. Empty between calls.
+    record: machine::Record,
 }
 
 impl Sender {
@@ -166,7 +168,8 @@ impl Sender {
             Some(Staging::new(drive.fabric(), drive.shape.message_bytes_max)?)
         };
         let inline_bytes_max = inline_bytes_max as usize;
-        Ok(Self { drive, staging, copies: Copies::default(), inline_bytes_max })
+        let record = machine::Record::new(has.inline_bytes_max as usize);
+        Ok(Self { drive, staging, copies: Copies::default(), inline_bytes_max, record })
     }
 
     /// Registered memory to send from without copies.
@@ -187,9 +190,8 @@ impl Sender {
     /// gone; `ProtocolViolation` when it broke the protocol; `ChannelMismatch`.
     #[inline]
     pub fn send(&mut self, message: &[u8]) -> Result<Sent, Error> {
-        if message.len() <= AT_ONCE.min(self.inline_bytes_max)
-            && let Some(ticket) = self.send_at_once(message)
-        {
+        if let Some(ticket) = self.send_at_once(message) {
+            self.drive.post_record(&mut self.record);
             return Ok(Sent::Taken(ticket));
         }
         let sent = self.take(message)?;
@@ -199,21 +201,28 @@ impl Sender {
         Ok(sent)
     }
 
-    /// A short message to one receiver that is one request: straight to the port.
+    /// Adds a short message to the record, if it is to one receiver and nothing but a part of one
+    /// request.
     #[inline]
     fn send_at_once(&mut self, message: &[u8]) -> Option<Ticket> {
         let [unit] = &mut self.drive.units[..] else {
             return None;
         };
-        if !unit.effects.is_empty() {
+        if message.len() > AT_ONCE.min(self.inline_bytes_max) || !unit.effects.is_empty() {
             return None;
         }
-        let mut record = machine::Record::new();
         let life = unit.life;
         let (half, own, _) = unit.parts();
-        let sending = half.send_at_once(message, own, &mut record)?;
-        self.drive.post_record(&record);
+        let sending = half.send_at_once(message, own, &mut self.record)?;
         Some(Ticket { peer: 0, life, sending })
+    }
+
+    /// Posts what short messages have gathered.
+    #[inline]
+    fn post_record(&mut self) {
+        if !self.record.is_empty() {
+            self.drive.post_record(&mut self.record);
+        }
     }
 
     /// Sends messages with one announcement where the channel allows; how many were taken.
@@ -227,6 +236,18 @@ impl Sender {
         let mut taken = 0;
         let mut end = Ok(());
         for message in messages {
+            if self.send_at_once(message).is_some() {
+                taken += 1;
+                continue;
+            }
+            if !self.record.is_empty() {
+                // Full, or this one does not lie beside those in it.
+                self.post_record();
+                if self.send_at_once(message).is_some() {
+                    taken += 1;
+                    continue;
+                }
+            }
             match self.take(message) {
                 Ok(Sent::Taken(_)) => taken += 1,
                 Ok(Sent::Full) => break,
@@ -236,6 +257,7 @@ impl Sender {
                 }
             }
         }
+        self.post_record();
         self.flush();
         end.map(|()| taken)
     }
@@ -357,6 +379,7 @@ impl Sender {
     /// # Errors
     /// As [`Self::send`]; `NotHeld` where senders do not choose, or without such a mailbox.
     pub fn send_to_slot(&mut self, slot: u32, message: &[u8]) -> Result<Sent, Error> {
+        self.post_record();
         self.either_way(message, |sender, payload| {
             let Some(unit) = sender.drive.units.first_mut() else {
                 return Ok(Sent::Full);
@@ -384,6 +407,7 @@ impl Sender {
                 "all receivers of this channel get a message",
             ));
         }
+        self.post_record();
         let Some(at) = self.drive.unit_of(connection) else {
             self.drive.turn();
             let known = self.drive.unit_of(connection).is_some();
@@ -407,6 +431,7 @@ impl Sender {
     /// Gives a message to every half: all take it or none.
     #[inline]
     fn dispatch(&mut self, payload: Payload<'_>) -> Result<Sent, Error> {
+        self.post_record();
         if self.drive.has_backlog() {
             self.turn()?;
             if self.drive.has_backlog() {

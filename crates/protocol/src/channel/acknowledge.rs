@@ -20,7 +20,7 @@ pub(super) const ACKNOWLEDGEMENT: Name = Name(u32::MAX);
 ///
 /// The sender may handle them late, so that they must suffice for all that it has not handled. Those
 /// lie within its capacity: it can send no more than that beyond the last one that it has handled.
-pub const RECEIVES: u32 = 8;
+pub(super) const RECEIVES: u32 = 8;
 
 /// Of those, what a ring needs for acknowledgements that [`Acknowledger::must`] be told however
 /// little they tell: each follows half of the messages that the sender may have under way, so that
@@ -316,7 +316,7 @@ mod tests {
         fn call(&mut self, then: impl FnOnce(&mut Acknowledger, &PeerRegions, &mut Effects)) {
             let mut effects = Effects::default();
             let id = RemoteRegionId(0);
-            let to = PeerRegions { buffer: id, bells: id, number: Peer::ONLY };
+            let to = PeerRegions { buffer: id, bells: id, counters: id, number: Peer::ONLY };
             then(&mut self.acknowledger, &to, &mut effects);
             if !effects.requests().is_empty() {
                 assert!(!self.flying && effects.requests().len() == 1, "one at a time");
@@ -344,7 +344,7 @@ mod tests {
             let Some(end) = self.ends.pop_front() else { return };
             let memory = Plain::new(8);
             self.call(|one, to, effects| {
-                let own = Own { buffer: &memory, bells: &memory };
+                let own = Own { buffer: &memory, bells: &memory, counters: &memory };
                 one.processed(end, Some(to), own, effects);
             });
             self.released += 1;

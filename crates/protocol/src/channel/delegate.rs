@@ -7,7 +7,7 @@ macro_rules! delegate_halves {
         const _: () = {
             use farside_base::{LocalSlice, Memory};
             use $crate::channel::delegate::delegate_half;
-            use $crate::channel::effects::{Effects, Record};
+            use $crate::channel::effects::{Effects, Name, Record};
             use $crate::channel::half::{
                 Arrival, Completed, Half, Held, Offer, Own, Payload, Peer, PeerRegions,
                 ReceiveHalf, Received, Refusal, SendHalf, Sending,
@@ -102,6 +102,17 @@ macro_rules! delegate_halves {
                     $each!(self, half => half.release(held, own, effects))
                 }
 
+                #[inline]
+                fn drain<M: Memory>(
+                    &mut self,
+                    max: usize,
+                    own: Own<'_, M>,
+                    effects: &mut Effects,
+                    see: &mut impl FnMut(Received),
+                ) -> (usize, Result<(), Violation>) {
+                    $each!(self, half => half.drain(max, own, effects, see))
+                }
+
                 fn offer<M: Memory>(
                     &mut self,
                     own: Own<'_, M>,
@@ -179,6 +190,10 @@ macro_rules! delegate_half {
                 effects: &mut Effects,
             ) -> Result<(), Violation> {
                 $each!(self, half => half.arrived(arrival, own, effects))
+            }
+
+            fn wasted(&mut self, peer: Peer, name: Name, effects: &mut Effects) {
+                $each!(self, half => half.wasted(peer, name, effects));
             }
 
             fn accused(&self) -> Option<Peer> {

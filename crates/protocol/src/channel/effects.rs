@@ -46,57 +46,143 @@ pub struct Request {
     action: Action,
 }
 
-/// A WRITE of inline bytes that is to be posted at once.
+/// A WRITE of inline bytes that is to be posted at once: of one message, or of several that lie side
+/// by side.
 #[derive(Clone, Debug)]
 pub struct Record {
     bytes: [u8; Self::BYTES_MAX],
-    length: usize,
+    /// Which of them are used.
+    start: usize,
+    end: usize,
+    bytes_max: usize,
+    /// Whether there is a message, which may have no bytes.
+    filled: bool,
     to: RemoteSlice,
     immediate: Option<u32>,
 }
 
 impl Record {
     /// Most bytes of one.
-    pub const BYTES_MAX: usize = 128;
+    pub const BYTES_MAX: usize = 2048;
 
-    /// An empty one.
-    #[inline]
-    pub const fn new() -> Self {
+    /// An empty one for at most so many bytes.
+    pub fn new(bytes_max: usize) -> Self {
         let to = RemoteSlice { region: farside_base::RemoteRegionId(0), offset: 0 };
-        Self { bytes: [0; Self::BYTES_MAX], length: 0, to, immediate: None }
+        let bytes_max = bytes_max.min(Self::BYTES_MAX);
+        let bytes = [0; Self::BYTES_MAX];
+        Self { bytes, start: 0, end: 0, bytes_max, filled: false, to, immediate: None }
     }
 
-    /// Fills it with `parts`, one after the other; false when they are too long.
+    /// Whether nothing is in it.
     #[inline]
-    pub(super) fn fill(
+    pub const fn is_empty(&self) -> bool {
+        !self.filled
+    }
+
+    /// Empties it.
+    #[inline]
+    pub const fn clear(&mut self) {
+        self.filled = false;
+    }
+
+    /// Puts a message above those that it has, padded before it to eight bytes, between two words;
+    /// false when it does not lie there, or is too long.
+    #[inline]
+    pub(super) fn above(
         &mut self,
-        parts: &[&[u8]],
+        before: u64,
+        message: &[u8],
+        behind: u64,
         to: RemoteSlice,
-        immediate: Option<u32>,
     ) -> bool {
-        let mut at = 0;
-        for part in parts {
-            let Some(place) = self.bytes.get_mut(at..at + part.len()) else {
-                return false;
-            };
-            place.copy_from_slice(part);
-            at += part.len();
+        let padded = message.len().next_multiple_of(8);
+        let start = if self.filled { self.end } else { 0 };
+        let end = start + padded + 16;
+        let next = self.to.offset + (start - self.start) as u64;
+        if (self.filled && !self.adjoins(to, next)) || end > self.bytes_max {
+            return false;
         }
-        (self.length, self.to, self.immediate) = (at, to, immediate);
+        if !self.frame(start..end, before, message, behind) {
+            return false;
+        }
+        if !self.filled {
+            (self.filled, self.start, self.to, self.immediate) = (true, 0, to, None);
+        }
+        self.end = end;
         true
+    }
+
+    /// Puts a message below those that it has, its last word upon the first one of the lowest, padded
+    /// before it to eight bytes, behind a zero; false when it does not lie there, or is too long.
+    #[inline]
+    pub(super) fn below(&mut self, message: &[u8], behind: u64, to: RemoteSlice) -> bool {
+        let bytes = message.len().next_multiple_of(8) + 16;
+        let end = if self.filled { self.start + 8 } else { self.bytes_max };
+        let first = (self.to.offset + 8).wrapping_sub(bytes as u64);
+        if self.filled && !self.adjoins(to, first) {
+            return false;
+        }
+        let Some(start) = end.checked_sub(bytes) else { return false };
+        if !self.frame(start..end, 0, message, behind) {
+            return false;
+        }
+        if !self.filled {
+            (self.filled, self.end, self.immediate) = (true, end, None);
+        }
+        (self.start, self.to) = (start, to);
+        true
+    }
+
+    #[inline]
+    fn adjoins(&self, to: RemoteSlice, offset: u64) -> bool {
+        self.immediate.is_none() && to.region == self.to.region && to.offset == offset
+    }
+
+    /// A word, zeroes, a message against the word behind it.
+    #[inline]
+    fn frame(&mut self, range: Range<usize>, before: u64, message: &[u8], behind: u64) -> bool {
+        let Some(place) = self.bytes.get_mut(range) else { return false };
+        let Some((place, last)) = place.split_last_chunk_mut() else { return false };
+        *last = behind.to_le_bytes();
+        let padded = place.len().checked_sub(message.len());
+        let Some((head, body)) = padded.and_then(|padded| place.split_at_mut_checked(padded))
+        else {
+            return false;
+        };
+        // Padding is shorter than a word: the message covers what of this is not padding.
+        if let Some((word, padding)) = head.split_first_chunk_mut() {
+            *word = before.to_le_bytes();
+            for byte in padding {
+                *byte = 0;
+            }
+        }
+        body.copy_from_slice(message);
+        true
+    }
+
+    /// Takes a message with immediate data, which is alone; false when it has another one, or this is
+    /// too long.
+    #[inline]
+    pub(super) fn fill(&mut self, message: &[u8], to: RemoteSlice, immediate: u32) -> bool {
+        let fits = !self.filled && message.len() <= self.bytes_max;
+        let place = self.bytes.get_mut(..message.len()).filter(|_| fits);
+        let Some(place) = place else { return false };
+        place.copy_from_slice(message);
+        (self.filled, self.start, self.end) = (true, 0, message.len());
+        (self.to, self.immediate) = (to, Some(immediate));
+        true
+    }
+
+    #[inline]
+    fn bytes(&self) -> &[u8] {
+        self.bytes.get(self.start..self.end).unwrap_or_default()
     }
 
     /// What it asks of the fabric.
     #[inline]
     pub fn operation(&self) -> Operation<'_> {
-        let source = Source::Inline(self.bytes.get(..self.length).unwrap_or_default());
+        let source = Source::Inline(self.bytes());
         Operation::Write { source, to: self.to, immediate: self.immediate }
-    }
-}
-
-impl Default for Record {
-    fn default() -> Self {
-        Self::new()
     }
 }
 
@@ -194,8 +280,7 @@ impl Effects {
 
     /// Adds a record that could not be posted at once.
     pub fn keep(&mut self, peer: Peer, record: &Record) {
-        let bytes = record.bytes.get(..record.length).unwrap_or_default();
-        let source = self.inline(&[bytes]);
+        let source = self.inline(&[record.bytes()]);
         let action = Action::Write { source, to: record.to, immediate: record.immediate };
         self.push(peer, Name(0), Told::No, action);
     }
@@ -210,6 +295,14 @@ impl Effects {
             self.bytes.clear();
         } else {
             self.requests.drain(..count);
+        }
+    }
+
+    /// Forgets the requests to a peer that is gone: another one may get its number.
+    pub fn forget(&mut self, peer: Peer) {
+        self.requests.retain(|request| request.peer != peer);
+        if self.requests.is_empty() {
+            self.posted(0);
         }
     }
 

@@ -1,7 +1,9 @@
 //! What every half of every channel can do, whatever its memory looks like.
 //!
-//! A half is driven: the runtime hands it what was asked and what has arrived, lends it the two
-//! regions that it owns, and carries out its effects. It never waits.
+//! A half is driven: the runtime hands it what was asked and what has arrived, lends it the regions
+//! that it owns, and carries out its effects. It never waits.
+//!
+//! Where its plan leaves a region out, its bells stand for that one, here and at its peers.
 
 use super::effects::{Effects, Name, Record};
 use crate::wire::Violation;
@@ -18,13 +20,15 @@ impl Peer {
     pub const ONLY: Self = Self(0);
 }
 
-/// The two regions of a half, as memory.
+/// The regions of a half, as memory.
 #[derive(Debug)]
 pub struct Own<'a, M> {
     /// Messages.
     pub buffer: &'a M,
     /// Bells and other words.
     pub bells: &'a M,
+    /// Words that peers change by atomics.
+    pub counters: &'a M,
 }
 
 impl<M> Clone for Own<'_, M> {
@@ -35,7 +39,7 @@ impl<M> Clone for Own<'_, M> {
 
 impl<M> Copy for Own<'_, M> {}
 
-/// The two regions of a half, for work requests.
+/// The regions of a half that its own work requests name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct OwnRegions {
     /// Messages.
@@ -44,13 +48,15 @@ pub struct OwnRegions {
     pub bells: RegionId,
 }
 
-/// The two regions of a peer's half, imported.
+/// The regions of a peer's half, imported.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct PeerRegions {
     /// Messages.
     pub buffer: RemoteRegionId,
     /// Bells and other words.
     pub bells: RemoteRegionId,
+    /// Words that peers change by atomics.
+    pub counters: RemoteRegionId,
     /// The number by which the peer knows this half: which of the words that it has for each of its
     /// peers is ours.
     pub number: Peer,
@@ -178,6 +184,9 @@ pub struct Offer {
     pub peer: Peer,
     /// Most bytes that it has; what it really has is told when it is there.
     pub bytes_max: u32,
+    /// Where it lies in the sender's buffer, if it is known to have just so many: for receivers that
+    /// reach there without a request. It stays there until it is released.
+    pub place: Option<u64>,
 }
 
 /// What both halves of a channel do: know their peers, and take what comes of the fabric.
@@ -232,6 +241,10 @@ pub trait Half {
         effects: &mut Effects,
     ) -> Result<(), Violation>;
 
+    /// A receive was taken by what failed and is no message: where peers share their receives it is
+    /// posted again. The link of that peer is over.
+    fn wasted(&mut self, _peer: Peer, _name: Name, _effects: &mut Effects) {}
+
     /// Whose words the last [`Violation`] that came without a completion was found in; `None` when
     /// it may have been any peer of this half.
     fn accused(&self) -> Option<Peer> {
@@ -265,8 +278,9 @@ pub trait SendHalf: Half {
     ) -> Result<(), Refusal>;
 
     /// As [`Self::send`] of bytes that are one WRITE and nothing else: puts it into `record` instead
-    /// of among effects, for callers that post it at once. `None` when it is more, or refused: ask
-    /// [`Self::send`].
+    /// of among effects, beside the messages of this half that are there already, for callers that
+    /// post it before anything else. `None` when it is more, does not fit or is refused: post the
+    /// record and ask again, or ask [`Self::send`].
     fn send_at_once<M: Memory>(
         &mut self,
         _message: &[u8],
@@ -329,7 +343,8 @@ pub trait ReceiveHalf: Half {
         effects: &mut Effects,
     ) -> Result<Option<Received>, Violation>;
 
-    /// Gives a message's memory back, in any order.
+    /// Gives a message's memory back, in any order: of one that was received, or of one that was
+    /// offered and not fetched.
     ///
     /// # Errors
     /// `NoSuch` when it is not held (any more).
@@ -339,6 +354,19 @@ pub trait ReceiveHalf: Half {
         own: Own<'_, M>,
         effects: &mut Effects,
     ) -> Result<(), Refusal>;
+
+    /// Receives up to `max` messages, shows each to `see` where it lies and releases it before the
+    /// next one; how many, and what stands behind them if that is no message.
+    #[inline]
+    fn drain<M: Memory>(
+        &mut self,
+        max: usize,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+        see: &mut impl FnMut(Received),
+    ) -> (usize, Result<(), Violation>) {
+        drain_one_by_one(self, max, own, effects, see)
+    }
 
     /// A message that can be fetched to a place of the caller's choice, if the channel can do that:
     /// then it is not shown by [`Self::receive`]. Asks the sender anew where that takes a request.
@@ -380,6 +408,31 @@ pub trait ReceiveHalf: Half {
 
     /// Acknowledges everything that has been released, now instead of when it is much.
     fn acknowledge<M: Memory>(&mut self, own: Own<'_, M>, effects: &mut Effects);
+}
+
+/// [`ReceiveHalf::drain`] by receiving and releasing.
+#[inline]
+pub(super) fn drain_one_by_one<H: ReceiveHalf + ?Sized, M: Memory>(
+    half: &mut H,
+    max: usize,
+    own: Own<'_, M>,
+    effects: &mut Effects,
+    see: &mut impl FnMut(Received),
+) -> (usize, Result<(), Violation>) {
+    let mut taken = 0;
+    while taken < max {
+        match half.receive(own, effects) {
+            Ok(Some(received)) => {
+                see(received);
+                let released = half.release(received.held, own, effects);
+                debug_assert!(released.is_ok(), "it was just received");
+                taken += 1;
+            }
+            Ok(None) => break,
+            Err(violation) => return (taken, Err(violation)),
+        }
+    }
+    (taken, Ok(()))
 }
 
 /// A half reaches for its own memory only where its plan says that there is some; the runtime that

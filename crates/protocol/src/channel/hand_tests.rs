@@ -56,7 +56,9 @@ impl<H> Side<H> {
     }
 
     pub(super) fn parts(&mut self) -> (&mut H, Own<'_, Plain>, &mut Effects) {
-        (&mut self.half, Own { buffer: &self.buffer, bells: &self.bells }, &mut self.effects)
+        // None of the channels that are tested with these has counters.
+        let own = Own { buffer: &self.buffer, bells: &self.bells, counters: &self.bells };
+        (&mut self.half, own, &mut self.effects)
     }
 
     fn bytes(&self, source: &Source<'_>) -> Vec<u8> {
@@ -168,10 +170,10 @@ impl Wire {
     fn connect(&mut self, number: u16) {
         let (buffer, bells) = (RemoteRegionId(0), RemoteRegionId(1));
         let (half, own, effects) = self.receiver.parts();
-        let regions = PeerRegions { buffer, bells, number: Peer::ONLY };
+        let regions = PeerRegions { buffer, bells, counters: bells, number: Peer::ONLY };
         half.connected(Peer(number), regions, own, effects).unwrap();
         let (half, own, effects) = self.senders[usize::from(number)].parts();
-        let regions = PeerRegions { buffer, bells, number: Peer(number) };
+        let regions = PeerRegions { buffer, bells, counters: bells, number: Peer(number) };
         half.connected(Peer::ONLY, regions, own, effects).unwrap();
         self.launch();
     }

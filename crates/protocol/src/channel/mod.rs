@@ -31,7 +31,6 @@ mod stand;
 mod window;
 pub mod write_slot;
 
-pub use acknowledge::RECEIVES as ACKNOWLEDGEMENT_RECEIVES;
 #[cfg(canary)]
 pub use canary::Mutant;
 pub use effects::{Effects, Name, Posting, Record, Request};

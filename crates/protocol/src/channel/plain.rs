@@ -208,7 +208,7 @@ impl Side {
     /// Lends a half its memory and takes what it wants done.
     pub(super) fn with<T>(&mut self, call: impl FnOnce(Own<'_, Plain>, &mut Effects) -> T) -> T {
         let [buffer, bells, _] = &self.regions;
-        let result = call(Own { buffer, bells }, &mut self.effects);
+        let result = call(Own { buffer, bells, counters: bells }, &mut self.effects);
         self.post();
         result
     }
@@ -331,7 +331,8 @@ impl Net {
 
     fn regions(number: usize) -> PeerRegions {
         let number = Peer(number as u16);
-        PeerRegions { buffer: RemoteRegionId(0), bells: RemoteRegionId(1), number }
+        let (buffer, bells) = (RemoteRegionId(0), RemoteRegionId(1));
+        PeerRegions { buffer, bells, counters: bells, number }
     }
 
     /// One more reader; which side hears of it first is left to chance.

@@ -9,7 +9,7 @@
 //! that is: zero means not yet. A lost reader counts no more. Its word is unset by the next call of
 //! the sender that has memory, so that a number serves again only after, say, an `advance`.
 
-use super::acknowledge::{Progress, RECEIVES};
+use super::acknowledge::Progress;
 use super::canary::{Canary, Mutant};
 use super::effects::Effects;
 use super::half::{Own, OwnRegions, Peer, PeerRegions, Refusal, own as reach};
@@ -33,12 +33,11 @@ pub(super) const fn sender_words(shape: &Shape) -> u64 {
 /// What a sender needs besides its messages: words for its readers, and `words` bytes more.
 pub(super) const fn plan_sender(shape: &Shape, words: u64) -> Plan {
     let plan = Plan::words(sender_words(shape) + words);
-    let (access, receives) = match shape.acknowledge {
-        Acknowledge::Word => (Access::READ.with(Access::WRITE), 0),
-        Acknowledge::Message => (Access::READ, RECEIVES),
-        Acknowledge::ReadTail => (Access::READ, 0),
+    let access = match shape.acknowledge {
+        Acknowledge::Word => Access::READ.with(Access::WRITE),
+        Acknowledge::Message | Acknowledge::ReadTail => Access::READ,
     };
-    Plan { bells_access: access, receives, ..plan }
+    Plan { bells_access: access, ..plan }.with_acknowledgements(shape)
 }
 
 /// What a reader needs besides its messages: `words` bytes, which the sender WRITEs if `written`.

@@ -48,6 +48,13 @@ impl Releases {
         self.hold_beside(start, end)
     }
 
+    /// The tail passes a record that begins there, at once. Call it with nothing handed out.
+    #[inline]
+    pub(super) fn pass_to(&mut self, end: u64) {
+        debug_assert!(self.count() == 0 && end > self.tail, "{self:?} to {end}");
+        self.tail = end;
+    }
+
     fn hold_beside(&mut self, start: u64, end: u64) -> bool {
         if let Some(end) = self.only.take() {
             self.records.push_back(Record { start: self.tail, end, held: true });

@@ -47,7 +47,7 @@ pub struct Shape {
     pub acknowledge: Acknowledge,
     /// The second channel, of those that have one.
     pub signal: Signal,
-    /// The kind of memory for bells that peers READ or change by atomics.
+    /// Bells that readers poll, and words that peers change by atomics, are in device memory.
     pub device_bells: bool,
     /// Most bytes that a reader fetches by one READ, or one message.
     pub piece_bytes: u32,
@@ -80,6 +80,10 @@ pub struct Plan {
     pub bells_kind: RegionKind,
     /// What peers may do there.
     pub bells_access: Access,
+    /// Bytes of words that peers change by atomics, and do nothing else to; zero: no such region.
+    pub counters_bytes: u64,
+    /// What they are made of.
+    pub counters_kind: RegionKind,
     /// Receives that the half keeps posted, for each peer; for all peers together if the kind
     /// shares its receives.
     pub receives: u32,
@@ -95,8 +99,15 @@ impl Plan {
             bells_bytes,
             bells_kind: RegionKind::Memory,
             bells_access: Access::WRITE,
+            counters_bytes: 0,
+            counters_kind: RegionKind::Memory,
             receives: 0,
         }
+    }
+
+    /// The same with so many bytes of counters.
+    pub(super) const fn with_counters(self, bytes: u64, kind: RegionKind) -> Self {
+        Self { counters_bytes: bytes, counters_kind: kind, ..self }
     }
 
     /// The same with so many bytes of messages.
@@ -112,6 +123,15 @@ impl Plan {
             (shape.ring_bytes + record_max.next_multiple_of(64), RegionKind::Memory)
         };
         Self { buffer_bytes: bytes, buffer_kind: kind, buffer_access: access, ..self }
+    }
+
+    /// The same with the receives that acknowledgements by message come into.
+    pub(super) const fn with_acknowledgements(self, shape: &Shape) -> Self {
+        let receives = match shape.acknowledge {
+            Acknowledge::Message => super::acknowledge::RECEIVES,
+            Acknowledge::Word | Acknowledge::ReadTail => 0,
+        };
+        Self { receives: self.receives + receives, ..self }
     }
 
     /// The same with so many receives.

@@ -49,6 +49,7 @@ pub(crate) struct Life<H> {
     pub(crate) effects: Effects,
     pub(crate) buffer: Strict,
     pub(crate) bells: Strict,
+    pub(crate) counters: Strict,
     user: Strict,
     pub(crate) random: Random,
     connected: Vec<bool>,
@@ -95,12 +96,14 @@ impl<H: Driven> Life<H> {
         let shape = draw_shape(kind, &mut random);
         let plan = H::plan(kind, &shape);
         let mirrored = plan.buffer_kind == RegionKind::Mirrored;
-        // Without a region for messages the bells stand for it, as in the runtime.
-        let bells = Strict::new(plan.bells_bytes, false);
-        let buffer = match plan.buffer_bytes {
+        // Where a region is left out memory like the bells stands for it, as in the runtime.
+        let or_bells = |bytes, mirrored| match bytes {
             0 => Strict::new(plan.bells_bytes, false),
             bytes => Strict::new(bytes, mirrored),
         };
+        let buffer = or_bells(plan.buffer_bytes, mirrored);
+        let bells = or_bells(plan.bells_bytes, false);
+        let counters = or_bells(plan.counters_bytes, false);
         let peers = if H::shares(kind) { usize::from(shape.peers_max) } else { 1 };
         Self {
             kind,
@@ -110,6 +113,7 @@ impl<H: Driven> Life<H> {
             effects: Effects::new(shape.message_bytes_max + 64),
             buffer,
             bells,
+            counters,
             user: Strict::new(USER_BYTES, false),
             random,
             connected: vec![false; peers],
@@ -122,7 +126,8 @@ impl<H: Driven> Life<H> {
     }
 
     pub(crate) fn parts(&mut self) -> (&mut H, Own<'_, Strict>, &mut Effects) {
-        (&mut self.half, Own { buffer: &self.buffer, bells: &self.bells }, &mut self.effects)
+        let (buffer, bells, counters) = (&self.buffer, &self.bells, &self.counters);
+        (&mut self.half, Own { buffer, bells, counters }, &mut self.effects)
     }
 
     pub(crate) const fn message_bytes_max(&self) -> u32 {
@@ -195,8 +200,9 @@ impl<H: Driven> Life<H> {
         // Its reply says by which number it knows us: that may be any.
         let number = if self.random.chance(4) { self.random.word() as u16 } else { 0 };
         let regions = PeerRegions {
-            buffer: RemoteRegionId(2 * u32::from(peer.0)),
-            bells: RemoteRegionId(2 * u32::from(peer.0) + 1),
+            buffer: RemoteRegionId(3 * u32::from(peer.0)),
+            bells: RemoteRegionId(3 * u32::from(peer.0) + 1),
+            counters: RemoteRegionId(3 * u32::from(peer.0) + 2),
             number: Peer(number),
         };
         let (half, own, effects) = self.parts();
@@ -208,6 +214,7 @@ impl<H: Driven> Life<H> {
         self.half = H::new(self.kind, &self.shape, OWN);
         self.buffer.clear(0, self.plan.buffer_bytes).expect("within");
         self.bells.clear(0, self.plan.bells_bytes).expect("within");
+        self.counters.clear(0, self.plan.counters_bytes).expect("within");
         self.receives.clear();
         self.asked.clear();
         self.held.clear();
@@ -244,7 +251,9 @@ impl<H: Driven> Life<H> {
         let length = self.random.pick(&[1, 4, 8, 8, 8, 16]) as usize;
         let both = [word, rest].concat();
         let bells = self.plan.buffer_bytes == 0 || self.random.chance(2);
-        let (memory, access) = if bells {
+        let (memory, access) = if self.plan.counters_bytes > 0 && self.random.chance(16) {
+            (&self.counters, Access::ATOMIC)
+        } else if bells {
             (&self.bells, self.plan.bells_access)
         } else {
             (&self.buffer, self.plan.buffer_access)

@@ -10,14 +10,13 @@
 //! | one that is further away | a miss | |
 //! | a bell apart from messages | a miss, when the look before was in vain | otherwise it was known to be ahead |
 //! | zeroing a released record | as a copy of its bytes | its lines are not in the cache, and are fetched to be owned before they are cleared: clearing warm memory would be twice as fast |
-//! | a released record whose tail is at the adapter | [`Cluster::device_store_ns`] | a store to the adapter's memory goes over the bus |
 //! | a word of acknowledgement that lets the sender go on | a miss | the adapter wrote it |
 //! | a copy into a log | a copy | 001 figure 4 |
 
 use super::{Cluster, Request};
 use crate::fabric::ProcessorCosts;
 use crate::stage::Spent;
-use farside::channel::{Family, Kind};
+use farside::channel::Kind;
 
 /// Two lines: a miss brings them both.
 const LINES: u32 = 128;
@@ -82,8 +81,6 @@ pub(super) struct Charges {
     bytes: u32,
     by_slices: bool,
     checksums: bool,
-    /// What publishing the tail costs.
-    tail_ns: u64,
     copies_out: bool,
     integers: bool,
     /// Words that a receiver looks at before it knows that nothing is there.
@@ -94,14 +91,12 @@ impl Charges {
     pub(super) fn new(request: &Request, cluster: &Cluster, by_slices: bool) -> Self {
         let kind = request.kind;
         let (senders, _) = request.pattern.ends();
-        let device_tail = request.device_bells && kind.family() == Family::SharedRing;
         Self {
             row: local(kind),
             costs: cluster.costs,
             bytes: request.bytes(),
             by_slices,
             checksums: kind == Kind::ReadRingInlined && request.prefetch_bytes > 0,
-            tail_ns: if device_tail { cluster.device_store_ns } else { 0 },
             copies_out: request.copies_out,
             integers: kind == Kind::SendBufferless,
             words: if kind.shares_receiver() { 1 } else { u64::from(senders) },
@@ -157,7 +152,7 @@ impl Charges {
         let record = u64::from(self.bytes.next_multiple_of(8) + self.row.bells);
         let zeroed =
             Spent { copied_bytes: if self.row.zeroes { record } else { 0 }, ..Spent::NOTHING };
-        zeroed.local_ns(&self.costs) + self.tail_ns
+        zeroed.local_ns(&self.costs)
     }
 }
 
@@ -185,15 +180,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_copied_zeroed_or_stored_far_away_is_charged() {
+    fn what_is_copied_or_zeroed_is_charged() {
         let costs = CONNECTX5.costs;
         let ring = charges(Kind::RingInlinedZeroing, 1_000, |_| ());
         assert_eq!(ring.before_send_ns(), 1_000 / costs.copy_bytes_per_ns);
         assert_eq!(ring.before_release_ns(), 1_016_u64.div_ceil(costs.copy_bytes_per_ns));
         assert_eq!(charges(Kind::RingInlined, 1_000, |_| ()).before_release_ns(), 0);
         let kind = Kind::SharedRingImmediate;
-        let device = charges(kind, 64, |request| request.device_bells = true);
-        assert_eq!(device.before_release_ns(), CONNECTX5.device_store_ns);
         let log = charges(kind, 1_000, |request| request.copies_out = true);
         let none = charges(kind, 1_000, |_| ());
         assert_eq!(log.received_ns(true) - none.received_ns(true), 100);

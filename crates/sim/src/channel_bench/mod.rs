@@ -52,18 +52,14 @@ pub struct Cluster {
     pub hardware: HardwareProfile,
     /// What a core costs.
     pub costs: ProcessorCosts,
-    /// What a core's store to memory at its adapter costs.
-    pub device_store_ns: u64,
 }
 
-/// The cluster of 001 §6. A store to memory at the adapter goes over the bus as the write to a
-/// doorbell does, and is taken to cost the same.
+/// The cluster of 001 §6.
 pub const CONNECTX5: Cluster = Cluster {
     name: "connectx5",
     capabilities: INFINIBAND,
     hardware: CONNECTX5_ROCE,
     costs: EPYC_7742,
-    device_store_ns: EPYC_7742.doorbell_ns,
 };
 
 /// Who sends to whom, and what is measured.
@@ -105,7 +101,7 @@ pub struct Request {
     /// Messages that a sender may have under way, or that a read ring holds; `None`: 64, of shared
     /// rings 16 as in 001 §6.3.
     pub outstanding: Option<u32>,
-    /// Whether bells that peers READ or change by atomics are at the adapter.
+    /// Whether bells that readers poll, and words that peers change by atomics, are at the adapter.
     pub device_bells: bool,
     /// What a reader of `read-ring-inlined` fetches beyond a bell.
     pub prefetch_bytes: u32,

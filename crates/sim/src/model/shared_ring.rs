@@ -21,9 +21,11 @@ use farside_protocol::wire::Violation as Breach;
 
 const OWN: OwnRegions = OwnRegions { buffer: RegionId(0), bells: RegionId(1) };
 
-/// Where the tail and the head are.
+const COUNTERS: u32 = 2;
+
+/// Where the tail is among the receiver's bells, and the head among its counters.
 const TAIL: u64 = 0;
-const HEAD: u64 = 64;
+const HEAD: u64 = 0;
 
 /// What is modelled.
 #[derive(Clone, Debug)]
@@ -77,16 +79,22 @@ struct Side<H> {
     half: H,
     buffer: Bytes,
     bells: Bytes,
+    counters: Bytes,
 }
 
 impl<H> Side<H> {
     fn new(half: H, plan: &Plan) -> Self {
-        let buffer = Bytes::new(plan.buffer_bytes, false);
-        Self { half, buffer, bells: Bytes::new(plan.bells_bytes, false) }
+        let region = |bytes| Bytes::new(bytes, false);
+        let (buffer, bells) = (region(plan.buffer_bytes), region(plan.bells_bytes));
+        Self { half, buffer, bells, counters: region(plan.counters_bytes) }
     }
 
     fn region(&self, id: u32) -> &Bytes {
-        if id == OWN.buffer.0 { &self.buffer } else { &self.bells }
+        match id {
+            COUNTERS => &self.counters,
+            id if id == OWN.buffer.0 => &self.buffer,
+            _ => &self.bells,
+        }
     }
 
     fn with<T>(
@@ -94,8 +102,9 @@ impl<H> Side<H> {
         call: impl FnOnce(&mut H, Own<'_, Bytes>, &mut Effects) -> T,
     ) -> (T, Effects) {
         let mut effects = Effects::default();
-        let own = Own { buffer: &self.buffer, bells: &self.bells };
-        (call(&mut self.half, own, &mut effects), effects)
+        let Self { half, buffer, bells, counters } = self;
+        let own = Own { buffer, bells, counters };
+        (call(half, own, &mut effects), effects)
     }
 }
 
@@ -198,11 +207,11 @@ impl Ring {
             setup: std::rc::Rc::new(setup),
         };
         for at in 0..all.writers.len() {
-            let (buffer, bells) = (RemoteRegionId(0), RemoteRegionId(1));
+            let [buffer, bells, counters] = [0, 1, COUNTERS].map(RemoteRegionId);
             let number = Peer(at as u16);
-            let here = PeerRegions { buffer, bells, number };
+            let here = PeerRegions { buffer, bells, counters, number };
             all.write(at, |half, own, effects| half.connected(Peer::ONLY, here, own, effects));
-            let there = PeerRegions { buffer, bells, number: Peer::ONLY };
+            let there = PeerRegions { buffer, bells, counters, number: Peer::ONLY };
             all.read(|half, own, effects| half.connected(number, there, own, effects));
         }
         all
@@ -497,7 +506,8 @@ impl Model for Ring {
         if self.writers.iter().zip(&self.setup.messages).any(waits) {
             return Some(Violation::new("a message never comes"));
         }
-        let word = |at| self.reader.bells.load_word(at).expect("a bell");
-        (word(HEAD) != word(TAIL)).then(|| Violation::new("something is left in the ring"))
+        let Side { bells, counters, .. } = &self.reader;
+        let (head, tail) = (counters.load_word(HEAD), bells.load_word(TAIL));
+        (head.ok() != tail.ok()).then(|| Violation::new("something is left in the ring"))
     }
 }

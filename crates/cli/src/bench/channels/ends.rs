@@ -6,7 +6,7 @@
 use crate::failure::Failure;
 use farside::ErrorCode;
 use farside::channel::{
-    Buffer, Family, Kind, Message, Options, Receiver, Sender, Sent, Slice, Ticket,
+    Buffer, Family, Incoming, Kind, Options, Receiver, Sender, Sent, Slice, Ticket,
 };
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -14,9 +14,11 @@ use std::time::{Duration, Instant};
 /// Messages of one batch, and buffers that a stream sends from.
 pub(crate) const BATCH: usize = 16;
 /// From so many bytes on messages are sent from registered memory.
-pub(crate) const GATHER_BYTES_MIN: u32 = 1024;
+pub(crate) const GATHER_BYTES_MIN: u32 = 4096;
 /// Memory for messages on their way between two ends: no more than stays in a cache.
 const WINDOW_BYTES: u32 = 1 << 20;
+/// Messages on their way between two ends: enough that neither waits for the other's news of each.
+const WINDOW_MAX: u32 = 256;
 /// After so long without any message a channel counts as stalled.
 const STALL: Duration = Duration::from_secs(5);
 /// What the two ends of a line are that the reader of an untouched message looks at.
@@ -24,7 +26,7 @@ const LINE: usize = 64;
 
 /// Messages on their way at most.
 pub(crate) fn window(message_bytes: u32) -> u32 {
-    (WINDOW_BYTES / message_bytes.max(1)).clamp(8, 64)
+    (WINDOW_BYTES / message_bytes.max(1)).clamp(8, WINDOW_MAX)
 }
 
 /// How a channel is set up for its measurement; equal at both ends.
@@ -89,6 +91,8 @@ enum Source {
     Bytes(Vec<Vec<u8>>),
     /// Registered memory.
     Gather(Gather),
+    /// The channel's own memory, of which the first and last byte are written.
+    Loan,
 }
 
 struct Gather {
@@ -103,6 +107,7 @@ struct Gather {
 /// The sending end.
 pub(crate) struct Writer {
     pub(crate) sender: Sender,
+    message_bytes: u32,
     source: Source,
     number: usize,
     goes_on: bool,
@@ -110,23 +115,27 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// Sends messages of so many bytes from `buffers` places in turn. With `again` the bytes are not
-    /// written each time.
+    /// Sends messages of so many bytes, for a reader that looks at them like this, from `buffers`
+    /// places in turn.
     pub(crate) fn new(
         sender: Sender,
         message_bytes: u32,
         buffers: usize,
-        again: bool,
+        look: Look,
     ) -> Result<Self, Failure> {
         let kind = sender.kind();
         let bytes = usize::try_from(message_bytes).unwrap_or(usize::MAX);
         let gathers = message_bytes >= GATHER_BYTES_MIN && !kind.receiver_names_destination();
-        let source = if gathers {
+        let source = if look == Look::Edges {
+            Source::Loan
+        } else if gathers {
+            let again = look == Look::Again;
             Source::Gather(Gather::new(&sender, message_bytes, buffers, again)?)
         } else {
             Source::Bytes((0..BATCH).map(|number| vec![number as u8; bytes]).collect())
         };
-        Ok(Self { sender, source, number: 0, goes_on: sender_goes_on(kind), turns: 0 })
+        let goes_on = sender_goes_on(kind);
+        Ok(Self { sender, message_bytes, source, number: 0, goes_on, turns: 0 })
     }
 
     /// Sends one message; whether there was room.
@@ -137,6 +146,15 @@ impl Writer {
                 self.sender.send(&messages[self.number % BATCH])? != Sent::Full
             }
             Source::Gather(gather) => gather.put(&mut self.sender, self.number)?,
+            Source::Loan => match self.sender.loan(self.message_bytes)? {
+                Some(loan) => {
+                    let byte = [(self.number % BATCH) as u8];
+                    loan.write(0, &byte)?;
+                    loan.write(self.message_bytes.saturating_sub(1), &byte)?;
+                    self.sender.send_loan(loan, self.message_bytes)? != Sent::Full
+                }
+                None => false,
+            },
         };
         self.number += usize::from(sent);
         Ok(sent)
@@ -218,13 +236,18 @@ pub(crate) enum Look {
     All,
     /// Copies every byte out; they are always the same.
     Again,
-    /// Copies the first and the last line out.
+    /// Looks at the first and last line where the message lies in the memory of its sender.
     Edges,
 }
 
 /// The receiving end.
 pub(crate) struct Reader {
     pub(crate) receiver: Receiver,
+    check: Check,
+}
+
+/// What is asked of the messages that come.
+struct Check {
     out: Vec<u8>,
     /// Messages of each sender.
     counts: Vec<usize>,
@@ -234,36 +257,71 @@ pub(crate) struct Reader {
 impl Reader {
     pub(crate) fn new(receiver: Receiver, message_bytes: u32, look: Look) -> Self {
         let bytes = usize::try_from(message_bytes).unwrap_or(usize::MAX);
-        Self { receiver, out: vec![0; bytes], counts: Vec::new(), look }
+        Self { receiver, check: Check { out: vec![0; bytes], counts: Vec::new(), look } }
     }
 
-    /// Takes the next message, if one is here, and gives its memory back.
+    /// Takes up to `max` messages that are here, and gives their memory back; how many there were.
     #[inline]
-    pub(crate) fn take(&mut self) -> Result<bool, Failure> {
-        let Some(message) = self.receiver.poll()? else {
+    pub(crate) fn take(&mut self, max: usize) -> Result<usize, Failure> {
+        if self.check.look == Look::Edges {
+            return self.look_at().map(usize::from);
+        }
+        let check = &mut self.check;
+        let mut wrong = None;
+        let taken = self.receiver.drain(max, |message| {
+            if let Err(failure) = check.copied(&message) {
+                wrong.get_or_insert(failure);
+            }
+        })?;
+        wrong.map_or(Ok(taken), Err)
+    }
+
+    /// Looks at the next message where it lies, if one is here, and gives it back.
+    #[inline]
+    fn look_at(&mut self) -> Result<bool, Failure> {
+        let Some(offer) = self.receiver.offer()? else {
             return Ok(false);
         };
-        self.check(&message)?;
-        self.receiver.release(message);
+        let Some(message) = self.receiver.look_at(&offer) else {
+            return Err(Failure::check("the memory of the sender cannot be reached".to_owned()));
+        };
+        self.check.edges(&message)?;
+        self.receiver.decline(offer)?;
         Ok(true)
+    }
+}
+
+impl Check {
+    /// Copies a message out.
+    #[inline]
+    fn copied(&mut self, message: &Incoming<'_>) -> Result<(), Failure> {
+        self.length(message)?;
+        message.read(0, &mut self.out)?;
+        if self.look == Look::All { self.turn(message.from()) } else { Ok(()) }
+    }
+
+    /// Copies the first and last line out.
+    #[inline]
+    fn edges(&mut self, message: &Incoming<'_>) -> Result<(), Failure> {
+        self.length(message)?;
+        let (bytes, edge) = (self.out.len(), LINE.min(self.out.len()));
+        message.read(0, &mut self.out[..edge])?;
+        message.read(bytes - edge, &mut self.out[bytes - edge..])?;
+        self.turn(message.from())
     }
 
     #[inline]
-    fn check(&mut self, message: &Message) -> Result<(), Failure> {
-        let bytes = self.out.len();
-        if message.len() != bytes {
-            return Err(Failure::check(format!("{} B came instead of {bytes}", message.len())));
-        }
-        if self.look == Look::Edges && bytes > 2 * LINE {
-            message.read(0, &mut self.out[..LINE])?;
-            message.read(bytes - LINE, &mut self.out[bytes - LINE..])?;
+    fn length(&self, message: &Incoming<'_>) -> Result<(), Failure> {
+        let (is, expected) = (message.len(), self.out.len());
+        if is == expected {
             return Ok(());
         }
-        message.read(0, &mut self.out)?;
-        if self.look != Look::All {
-            return Ok(());
-        }
-        let from = message.from();
+        Err(Failure::check(format!("{is} B came instead of {expected}")))
+    }
+
+    /// The first and last byte of what came from there must be those of its next message.
+    #[inline]
+    fn turn(&mut self, from: usize) -> Result<(), Failure> {
         if self.counts.len() <= from {
             self.counts.resize(from + 1, 0);
         }
@@ -290,21 +348,19 @@ mod tests {
         let mut receiver = Receiver::listen(Arc::clone(&fabric), "ends", &options).unwrap();
         let mut sender = Sender::connect(fabric, "ends", &options).unwrap();
         while sender.peers().min(receiver.peers()) == 0 {}
-        let writer = Writer::new(sender, message_bytes, buffers, false).unwrap();
+        let writer = Writer::new(sender, message_bytes, buffers, Look::All).unwrap();
         (writer, Reader::new(receiver, message_bytes, Look::All))
     }
 
     #[test]
     fn batches_and_gathered_messages_arrive_in_turn() {
-        for (bytes, buffers) in [(8, BATCH), (2048, BATCH), (2048, 1)] {
+        for (bytes, buffers) in [(8, BATCH), (2048, BATCH), (8192, BATCH), (8192, 1)] {
             let (mut writer, mut reader) = pair(bytes, buffers);
             let (mut sent, mut received) = (0, 0);
             let mut watch = Watch::default();
             while received < 1000 {
                 sent += writer.put_batch().unwrap();
-                while reader.take().unwrap() {
-                    received += 1;
-                }
+                received += reader.take(BATCH).unwrap();
                 watch.look().unwrap();
             }
             assert!(sent >= received, "{bytes} B");
@@ -317,8 +373,8 @@ mod tests {
         writer.number = 5;
         assert!(writer.put().unwrap());
         let failure = loop {
-            match reader.take() {
-                Ok(false) => {}
+            match reader.take(1) {
+                Ok(0) => {}
                 other => break other.unwrap_err(),
             }
         };
@@ -327,7 +383,7 @@ mod tests {
 
     #[test]
     fn windows_hold_a_few_messages_of_any_size() {
-        assert_eq!([1, 64, 65_536, 1 << 23].map(window), [64, 64, 16, 8]);
+        assert_eq!([1, 64, 65_536, 1 << 23].map(window), [256, 256, 16, 8]);
         assert_eq!(options(Kind::RingInlined, 64, 1).ring_bytes, Some(8192));
         assert_eq!(options(Kind::SendShared, 1 << 20, 12).slots, Some(12));
     }

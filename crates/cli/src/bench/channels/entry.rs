@@ -17,7 +17,8 @@ pub(crate) enum Payload {
     Copied,
     /// The receiver gets a copy of bytes that are not written again.
     Unwritten,
-    /// The receiver looks at the first and the last line.
+    /// Handed over where it lies: the sender writes the first and last byte, the receiver looks at the
+    /// first and last line in the memory of the sender. In virtual time neither touches any.
     Untouched,
 }
 

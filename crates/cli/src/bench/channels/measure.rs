@@ -103,7 +103,7 @@ impl Measurement {
             let options = options(case.kind, bytes, 1);
             let sender = Sender::connect(Arc::clone(&fabric), name, &options)?;
             let receiver = Receiver::connect(fabric, &back(name), &options)?;
-            let mut writer = Writer::new(sender, bytes, 1, case.payload != Payload::Copied)?;
+            let mut writer = Writer::new(sender, bytes, 1, case.look())?;
             let mut reader = Reader::new(receiver, bytes, case.look());
             let mut watch = Watch::default();
             while writer.sender.peers().min(reader.receiver.peers()) == 0 {
@@ -155,8 +155,9 @@ impl Measurement {
                 let mut watch = Watch::default();
                 let mut taken = 0;
                 while taken < block {
-                    if reader.take()? {
-                        taken += 1;
+                    let some = reader.take(BATCH)? as u64;
+                    if some > 0 {
+                        taken += some;
                         watch.moved();
                         continue;
                     }
@@ -180,7 +181,7 @@ impl Measurement {
             let options = options(case.kind, bytes, case.peers);
             let sender = Sender::listen(fabric, name, &options)?;
             start()?;
-            let mut writer = Writer::new(sender, bytes, BATCH, false)?;
+            let mut writer = Writer::new(sender, bytes, BATCH, Look::All)?;
             let mut watch = Watch::default();
             while writer.sender.peers() < usize::from(case.peers) {
                 watch.look()?;
@@ -295,7 +296,7 @@ fn round_trip(writer: &mut Writer, reader: &mut Reader) -> Result<(), Failure> {
         writer.idle()?;
         watch.look()?;
     }
-    while !reader.take()? {
+    while reader.take(1)? == 0 {
         writer.idle()?;
         watch.look()?;
     }

@@ -18,8 +18,10 @@ use measure::{Case, Measurement};
 use serde::Serialize;
 pub(crate) use serve::Task;
 
-/// The channel that is measured in its special forms too.
+/// The channel that is measured in its special forms too, and the one whose messages are handed over
+/// where they lie.
 const SPECIAL: Kind = Kind::RingImmediate;
+const IN_PLACE: Kind = Kind::ReadSlotDetached;
 const BLOCKING_BYTES: u32 = 64;
 const HANDED_OVER_BYTES: u32 = 65_536;
 /// What a channel of integers carries.
@@ -212,24 +214,24 @@ fn cases(arguments: &BenchChannels) -> (Vec<Case>, Vec<String>) {
                 });
             }
         }
-        if kind == SPECIAL && arguments.pattern.contains(&Pattern::OneToOne) {
-            cases.extend(specials(&sizes));
+        if arguments.pattern.contains(&Pattern::OneToOne) {
+            cases.extend(specials(kind, &sizes));
         }
     }
     (cases, remarks)
 }
 
-/// The forms of one channel that others are compared with.
-fn specials(sizes: &[u32]) -> Vec<Case> {
+/// The forms of a channel that others are compared with.
+fn specials(kind: Kind, sizes: &[u32]) -> Vec<Case> {
     [
-        (BLOCKING_BYTES, Payload::Copied, Wait::Block),
-        (HANDED_OVER_BYTES, Payload::Unwritten, Wait::Spin),
-        (HANDED_OVER_BYTES, Payload::Untouched, Wait::Spin),
+        (SPECIAL, BLOCKING_BYTES, Payload::Copied, Wait::Block),
+        (SPECIAL, HANDED_OVER_BYTES, Payload::Unwritten, Wait::Spin),
+        (IN_PLACE, HANDED_OVER_BYTES, Payload::Untouched, Wait::Spin),
     ]
     .into_iter()
-    .filter(|(message_bytes, ..)| sizes.contains(message_bytes))
-    .map(|(message_bytes, payload, wait)| Case {
-        kind: SPECIAL,
+    .filter(|(of, message_bytes, ..)| *of == kind && sizes.contains(message_bytes))
+    .map(|(_, message_bytes, payload, wait)| Case {
+        kind,
         message_bytes,
         pattern: Pattern::OneToOne,
         peers: 1,

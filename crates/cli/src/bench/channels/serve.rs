@@ -21,7 +21,8 @@ const ANSWER: Duration = Duration::from_secs(5);
 pub(crate) enum Role {
     /// Listens and sends a message back for each that comes, polling.
     Echo,
-    /// The same, but looks at the first and the last line only, and sends them back unwritten.
+    /// The same, but looks at the first and last line of each where it lies, and hands over what it
+    /// has written the first and last byte of.
     EchoUntouched,
     /// The same, but sends back bytes that it does not write again.
     EchoUnwritten,
@@ -91,10 +92,10 @@ impl Task {
         let receiver = Receiver::listen(Arc::clone(&fabric), &self.name, &options)?;
         let sender = Sender::listen(fabric, &back(&self.name), &options)?;
         let mut reader = Reader::new(receiver, self.message_bytes, look);
-        let mut writer = Writer::new(sender, self.message_bytes, 1, look != Look::All)?;
+        let mut writer = Writer::new(sender, self.message_bytes, 1, look)?;
         ready();
         while !stop.load(Ordering::Relaxed) {
-            if !reader.take()? {
+            if reader.take(1)? == 0 {
                 writer.idle()?;
                 self.pause();
                 continue;
@@ -143,7 +144,7 @@ impl Task {
     ) -> Result<(), Failure> {
         let options = options(self.kind()?, self.message_bytes, self.peers);
         let sender = Sender::connect(fabric, &self.name, &options)?;
-        let mut writer = Writer::new(sender, self.message_bytes, BATCH, false)?;
+        let mut writer = Writer::new(sender, self.message_bytes, BATCH, Look::All)?;
         ready();
         while !stop.load(Ordering::Relaxed) {
             let taken = writer.put_batch()?;
@@ -166,7 +167,7 @@ impl Task {
         let mut reader = Reader::new(receiver, self.message_bytes, Look::All);
         ready();
         while !stop.load(Ordering::Relaxed) {
-            if !reader.take()? {
+            if reader.take(BATCH)? == 0 {
                 self.pause();
             }
         }

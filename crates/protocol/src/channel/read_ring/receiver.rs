@@ -334,8 +334,12 @@ impl ReceiveHalf for Receiver {
         own: Own<'_, M>,
         effects: &mut Effects,
     ) -> Result<(), Refusal> {
-        if self.offers.iter().any(|fetch| fetch.position == held.0) {
-            return Err(Refusal::NoSuch("held message"));
+        if let Some(at) = self.offers.iter().position(|fetch| fetch.position == held.0) {
+            let offered = |fetch: &Fetch| fetch.known && fetch.state == State::Offered;
+            if !self.offers.get(at).is_some_and(offered) {
+                return Err(Refusal::NoSuch("held message"));
+            }
+            self.offers.remove(at);
         }
         self.give_back(held, own, effects)
     }
@@ -356,7 +360,8 @@ impl ReceiveHalf for Receiver {
             (self.next, self.here) = (end, end);
         }
         self.offers.push(Fetch { position, bytes, known, state: State::Offered });
-        Ok(Some(Offer { held: Held(position), peer: Peer::ONLY, bytes_max: bytes }))
+        let place = known.then(|| self.place.offset(position) + self.form.header());
+        Ok(Some(Offer { held: Held(position), peer: Peer::ONLY, bytes_max: bytes, place }))
     }
 
     fn receive_into<M: Memory>(

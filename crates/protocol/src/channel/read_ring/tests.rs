@@ -135,6 +135,37 @@ fn a_message_is_fetched_to_where_the_caller_named() {
 }
 
 #[test]
+fn an_offered_message_is_given_back_unfetched_where_its_length_is_known() {
+    for (kind, shape, known) in [
+        (Kind::ReadRingDetached, SHAPE, false),
+        (Kind::ReadRingInlined, SHAPE, true),
+        (Kind::ReadRingInlined, PREFETCHED, true),
+        (Kind::ReadRingNotify, SHAPE, false),
+    ] {
+        let mut net = net(kind, &shape);
+        for round in 0..if known { 40_u8 } else { 1 } {
+            send(&mut net, &[round; 30]).unwrap();
+            flush(&mut net);
+            let offer = loop {
+                let offered = net.receiver(0, |half, own, effects| half.offer(own, effects));
+                net.settle().unwrap();
+                if let Some(offer) = offered.unwrap() {
+                    break offer;
+                }
+            };
+            let back = net.receiver(0, |half, own, effects| half.release(offer.held, own, effects));
+            assert_eq!((offer.place.is_some(), back.is_ok()), (known, known), "{kind}");
+            if let Some(offset) = offer.place {
+                let at = LocalSlice { region: RegionId(0), offset, bytes: offer.bytes_max };
+                assert_eq!(net.at_sender.get(&at), [round; 30], "{kind}");
+            }
+            net.receiver(0, |half, own, effects| half.acknowledge(own, effects));
+            net.settle().unwrap();
+        }
+    }
+}
+
+#[test]
 fn heads_and_bells_that_no_correct_sender_stores_are_violations() {
     for (head, text) in [
         (264, "a head out of range"),

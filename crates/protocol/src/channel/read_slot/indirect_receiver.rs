@@ -239,7 +239,8 @@ impl ReceiveHalf for Receiver {
         let held = self.stand.hold(number, number + 1)?;
         self.next += 1;
         self.asks.push_back(Ask { number, offset: 0, named: true, state: State::Offered });
-        Ok(Some(Offer { held, peer: Peer::ONLY, bytes_max: self.boxes.message_bytes_max }))
+        let bytes_max = self.boxes.message_bytes_max;
+        Ok(Some(Offer { held, peer: Peer::ONLY, bytes_max, place: None }))
     }
 
     fn receive_into<M: Memory>(

@@ -220,8 +220,11 @@ impl ReceiveHalf for Receiver {
         own: Own<'_, M>,
         effects: &mut Effects,
     ) -> Result<(), Refusal> {
-        if self.offers.iter().any(|message| message.number == held.0) {
-            return Err(Refusal::NoSuch("held message"));
+        if let Some(at) = self.offers.iter().position(|message| message.number == held.0) {
+            if self.offers.get(at).is_none_or(|message| message.state != State::Seen) {
+                return Err(Refusal::NoSuch("held message"));
+            }
+            self.offers.swap_remove(at);
         }
         self.stand.release(held, own, effects)
     }
@@ -244,7 +247,8 @@ impl ReceiveHalf for Receiver {
         };
         let held = self.stand.hold(message.number, message.number + 1)?;
         self.offers.push(message);
-        Ok(Some(Offer { held, peer: Peer::ONLY, bytes_max: message.bytes }))
+        let place = Some(self.boxes.message(message.number));
+        Ok(Some(Offer { held, peer: Peer::ONLY, bytes_max: message.bytes, place }))
     }
 
     fn receive_into<M: Memory>(

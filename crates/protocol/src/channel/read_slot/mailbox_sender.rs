@@ -135,6 +135,12 @@ impl Half for Sender {
         own: Own<'_, M>,
         effects: &mut Effects,
     ) -> Result<(), Violation> {
+        if self.form == Form::Detached && self.readers.living().next().is_none() {
+            // Readers may write beside their own words, and the last ones are gone.
+            for slot in 0..self.boxes.slots {
+                reach(own.bells.store_word(self.bells + slot * WORD, 0))?;
+            }
+        }
         self.readers.connected(peer, regions, self.head, own, effects)
     }
 

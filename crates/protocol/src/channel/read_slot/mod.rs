@@ -55,7 +55,7 @@ mod tests;
 
 use super::kind::Kind;
 use super::readers::{self, READER_WORDS};
-use super::shape::{Acknowledge, Plan, Shape, Signal};
+use super::shape::{Plan, Shape, Signal};
 use crate::wire::Violation;
 use farside_base::{Access, RegionKind};
 
@@ -201,10 +201,7 @@ pub const fn plan_sender(kind: Kind, shape: &Shape) -> Plan {
     let words = shape.slots as u64 * WORD;
     if matches!(kind, Kind::ReadSlotIndirect) {
         let plan = Plan::words(readers::sender_words(&one_reader(shape)) + words);
-        return match shape.acknowledge {
-            Acknowledge::Message => plan.with_receives(super::acknowledge::RECEIVES),
-            Acknowledge::Word | Acknowledge::ReadTail => plan,
-        };
+        return plan.with_acknowledgements(shape);
     }
     let boxes = Boxes::new(Form::of(kind).header(), shape);
     let detached = matches!(kind, Kind::ReadSlotDetached);

@@ -205,6 +205,34 @@ fn an_indirect_message_waits_for_its_place() {
 }
 
 #[test]
+fn an_offered_message_is_given_back_unfetched() {
+    for kind in [Kind::ReadSlotDetached, Kind::ReadSlotInlined, Kind::ReadSlotNotify] {
+        let mut net = net(kind, &SHAPE);
+        // More than there are mailboxes: each is free again when its message was given back.
+        for round in 0..40_u8 {
+            send(&mut net, &[round; 9]).unwrap();
+            net.settle().unwrap();
+            let offer = loop {
+                let offered = net.receiver(0, |half, own, effects| half.offer(own, effects));
+                net.settle().unwrap();
+                if let Some(offer) = offered.unwrap() {
+                    break offer;
+                }
+            };
+            let place = offer.place.expect("its length is known");
+            let at = LocalSlice { region: RegionId(0), offset: place, bytes: offer.bytes_max };
+            assert_eq!(net.at_sender.get(&at), [round; 9], "{kind}");
+            let mut back =
+                |held| net.receiver(0, |half, own, effects| half.release(held, own, effects));
+            assert_eq!(back(offer.held), Ok(()), "{kind}");
+            assert_eq!(back(offer.held), Err(Refusal::NoSuch("held message")), "{kind}");
+            net.receiver(0, |half, own, effects| half.acknowledge(own, effects));
+            net.settle().unwrap();
+        }
+    }
+}
+
+#[test]
 fn numbers_wrap_without_a_bell_that_is_zero() {
     let boxes = Boxes::new(0, &SHAPE);
     let turn = (1 << 40) - 1;

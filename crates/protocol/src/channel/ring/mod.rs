@@ -133,8 +133,9 @@ const fn guard(bell: Bell, shape: &Shape) -> u64 {
 }
 
 /// What the sender needs.
-pub const fn plan_sender(_: Kind, _: &Shape) -> Plan {
+pub const fn plan_sender(_: Kind, shape: &Shape) -> Plan {
     Plan::words(WORDS + WORDS_STEP * super::window::Window::MESSAGES as u64)
+        .with_acknowledgements(shape)
 }
 
 /// What the receiver needs.

@@ -5,7 +5,7 @@ use super::super::canary::{Canary, Mutant};
 use super::super::effects::{Effects, Name};
 use super::super::half::{
     Arrival, Completed, Content, Half, Held, Own, OwnRegions, Peer, PeerRegions, ReceiveHalf,
-    Received, Refusal, own as reach,
+    Received, Refusal, drain_one_by_one, own as reach,
 };
 use super::super::kind::Kind;
 use super::super::releases::Releases;
@@ -81,6 +81,11 @@ impl Receiver {
         self
     }
 
+    #[cfg(test)]
+    pub(super) const fn tail_for_tests(&self) -> u64 {
+        self.releases.tail()
+    }
+
     fn post(&self, effects: &mut Effects) {
         let into = LocalSlice { region: self.regions.bells, offset: 0, bytes: 0 };
         effects.receive(Peer::ONLY, RECEIVE, into);
@@ -95,10 +100,14 @@ impl Receiver {
         }
     }
 
-    /// Offset and bytes of the next message, if it is there.
-    #[inline]
-    fn look<M: Memory>(&mut self, own: Own<'_, M>) -> Result<Option<(u64, u64, u32)>, Violation> {
-        match self.bell {
+    /// Position, offset and bytes of the next message of a ring with such bells, if it is there.
+    #[inline(always)]
+    fn look<M: Memory>(
+        &mut self,
+        bell: Bell,
+        own: Own<'_, M>,
+    ) -> Result<Option<(u64, u64, u32)>, Violation> {
+        match bell {
             Bell::Detached => self.look_detached(own),
             Bell::Inlined => {
                 let bell = self.place.down(self.next);
@@ -135,6 +144,53 @@ impl Receiver {
                 .pop_front()
                 .map(|(position, bytes)| (position, self.place.up(position), bytes))),
         }
+    }
+
+    /// A record was given back.
+    #[inline(always)]
+    fn released<M: Memory>(
+        &mut self,
+        bell: Bell,
+        start: u64,
+        end: u64,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+    ) {
+        if bell == Bell::InlinedZeroing && !self.canary.is(Mutant::NotZeroed) {
+            let cleared = own.buffer.clear(self.place.up(start), end - start);
+            debug_assert!(cleared.is_ok(), "a record lies in the buffer");
+        }
+        let tail = self.releases.tail();
+        if tail > self.acknowledger.done() {
+            self.acknowledger.processed(tail, self.peer.as_ref(), own, effects);
+        }
+    }
+
+    /// Shows messages and passes them, while nothing is held.
+    #[inline(always)]
+    fn pass<M: Memory>(
+        &mut self,
+        bell: Bell,
+        max: usize,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+        see: &mut impl FnMut(Received),
+    ) -> (usize, Result<(), Violation>) {
+        let mut taken = 0;
+        while taken < max {
+            let (position, offset, bytes) = match self.look(bell, own) {
+                Ok(Some(found)) => found,
+                Ok(None) => break,
+                Err(violation) => return (taken, Err(violation)),
+            };
+            let content = Content::Buffer { offset, bytes };
+            see(Received { held: Held(position), peer: Peer::ONLY, content });
+            self.next = position + bell.record(bytes);
+            self.releases.pass_to(self.next);
+            self.released(bell, position, self.next, own, effects);
+            taken += 1;
+        }
+        (taken, Ok(()))
     }
 
     fn look_detached<M: Memory>(
@@ -232,7 +288,7 @@ impl ReceiveHalf for Receiver {
         own: Own<'_, M>,
         _: &mut Effects,
     ) -> Result<Option<Received>, Violation> {
-        let Some((position, offset, bytes)) = self.look(own)? else {
+        let Some((position, offset, bytes)) = self.look(self.bell, own)? else {
             return Ok(None);
         };
         let end = position + self.bell.record(bytes);
@@ -255,14 +311,7 @@ impl ReceiveHalf for Receiver {
     ) -> Result<(), Refusal> {
         let before = self.releases.count();
         let (start, end) = self.releases.release(held)?;
-        if self.bell == Bell::InlinedZeroing && !self.canary.is(Mutant::NotZeroed) {
-            let cleared = own.buffer.clear(self.place.up(start), end - start);
-            debug_assert!(cleared.is_ok(), "a record lies in the buffer");
-        }
-        let tail = self.releases.tail();
-        if tail > self.acknowledger.done() {
-            self.acknowledger.processed(tail, self.peer.as_ref(), own, effects);
-        }
+        self.released(self.bell, start, end, own, effects);
         // Those behind one that is held are told of with it: until then the sender cannot know.
         self.passed += (before - self.releases.count()) as u32;
         if self.receives > 0 && self.passed >= self.receives.div_ceil(2) {
@@ -270,6 +319,25 @@ impl ReceiveHalf for Receiver {
             self.acknowledger.must(self.peer.as_ref(), effects);
         }
         Ok(())
+    }
+
+    #[inline]
+    fn drain<M: Memory>(
+        &mut self,
+        max: usize,
+        own: Own<'_, M>,
+        effects: &mut Effects,
+        see: &mut impl FnMut(Received),
+    ) -> (usize, Result<(), Violation>) {
+        if self.releases.count() > 0 {
+            return drain_one_by_one(self, max, own, effects, see);
+        }
+        match self.bell {
+            Bell::Detached => self.pass(Bell::Detached, max, own, effects, see),
+            Bell::InlinedZeroing => self.pass(Bell::InlinedZeroing, max, own, effects, see),
+            Bell::Inlined => self.pass(Bell::Inlined, max, own, effects, see),
+            Bell::Immediate => drain_one_by_one(self, max, own, effects, see),
+        }
     }
 
     fn acknowledge<M: Memory>(&mut self, _: Own<'_, M>, effects: &mut Effects) {

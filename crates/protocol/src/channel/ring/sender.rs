@@ -335,7 +335,7 @@ impl SendHalf for Sender {
     fn send_at_once<M: Memory>(
         &mut self,
         message: &[u8],
-        _: Own<'_, M>,
+        own: Own<'_, M>,
         out: &mut Record,
     ) -> Option<Sending> {
         let bytes = u32::try_from(message.len()).ok()?;
@@ -343,27 +343,25 @@ impl SendHalf for Sender {
         let whole = self.bell != Bell::Inlined
             || self.mirrored
             || !self.place.passes_end(self.head, record);
+        if !self.has_room(record) {
+            // A violation that shows here shows again at the next advance, which tells it.
+            let _ = self.progress.look(self.head, own);
+        }
         let may = whole
             && !self.lost
             && bytes <= self.message_bytes_max
             && self.has_room(record)
             && self.window.has_room();
         let region = self.peer.filter(|_| may)?.buffer;
-        let word = (u64::from(bytes) + 1).to_le_bytes();
-        let zero = [0; WORD as usize];
-        let padding = message.len().next_multiple_of(8) - message.len();
-        let pad = zero.get(..padding)?;
+        let word = u64::from(bytes) + 1;
         let up = RemoteSlice { region, offset: self.place.up(self.head) };
         let filled = match self.bell {
             Bell::Detached => false, // its bell is a WRITE of its own
-            Bell::Immediate => out.fill(&[message], up, Some((self.head / WORD) as u32)),
-            Bell::InlinedZeroing => {
-                out.fill(&[&word, pad, message, &1_u64.to_le_bytes()], up, None)
-            }
+            Bell::Immediate => out.fill(message, up, (self.head / WORD) as u32),
+            Bell::InlinedZeroing => out.above(word, message, 1, up),
             Bell::Inlined => {
                 let offset = self.place.down(self.head) - record;
-                let down = RemoteSlice { region, offset };
-                out.fill(&[&zero, pad, message, &word], down, None)
+                out.below(message, word, RemoteSlice { region, offset })
             }
         };
         if !filled {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::channel::effects::{Effects, Record};
 use crate::channel::half::{
-    Half, Own, OwnRegions, Payload, Peer, PeerRegions, ReceiveHalf, Refusal, SendHalf,
+    Content, Half, Own, OwnRegions, Payload, Peer, PeerRegions, ReceiveHalf, Refusal, SendHalf,
 };
 use crate::channel::plain::Plain;
 use crate::channel::shape::{Acknowledge, Signal};
@@ -12,8 +12,12 @@ use alloc::vec::Vec;
 use farside_base::{Memory, Operation, RegionId, RemoteRegionId, Source};
 
 const REGIONS: OwnRegions = OwnRegions { buffer: RegionId(0), bells: RegionId(1) };
-const PEER: PeerRegions =
-    PeerRegions { buffer: RemoteRegionId(0), bells: RemoteRegionId(1), number: Peer::ONLY };
+const PEER: PeerRegions = PeerRegions {
+    buffer: RemoteRegionId(0),
+    bells: RemoteRegionId(1),
+    counters: RemoteRegionId(1),
+    number: Peer::ONLY,
+};
 const KINDS: [Kind; 4] =
     [Kind::RingDetached, Kind::RingImmediate, Kind::RingInlinedZeroing, Kind::RingInlined];
 
@@ -52,11 +56,11 @@ fn what_is_sent_at_once_is_what_would_have_been_sent() {
     for (kind, mirrored) in KINDS.into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
         let shape = shape(mirrored);
         let bells = Plain::new(plan_sender(kind, &shape).bells_bytes);
-        let own = Own { buffer: &bells, bells: &bells };
+        let own = Own { buffer: &bells, bells: &bells, counters: &bells };
         let mut plain = sender(kind, &shape, own);
         for number in 0..400_u32 {
             let message: Vec<u8> = (0..number * 37 % 101).map(|at| at as u8).collect();
-            let (mut record, mut effects) = (Record::new(), Effects::new(0));
+            let (mut record, mut effects) = (Record::new(256), Effects::new(0));
             plain.advance(own, &mut effects).unwrap();
             let mut fast = plain.clone();
             let at_once = fast.send_at_once(&message, own, &mut record);
@@ -81,13 +85,91 @@ fn what_is_sent_at_once_is_what_would_have_been_sent() {
     }
 }
 
+fn content(image: &Plain, bytes: u64) -> Vec<u8> {
+    let mut out = alloc::vec![0; bytes as usize];
+    image.read(0, &mut out).unwrap();
+    out
+}
+
+#[test]
+fn messages_that_share_a_record_are_there_when_the_first_one_is() {
+    // What a receiver zeroes is not put into the other face of a mirrored ring here.
+    let rings =
+        [(Kind::RingInlinedZeroing, false), (Kind::RingInlined, false), (Kind::RingInlined, true)];
+    for (kind, mirrored) in rings {
+        let shape = shape(mirrored);
+        let plan = plan_receiver(kind, &shape);
+        let bells = Plain::new(plan_sender(kind, &shape).bells_bytes);
+        let own = Own { buffer: &bells, bells: &bells, counters: &bells };
+        let mut joined = sender(kind, &shape, own);
+        let ring = shape.ring_bytes;
+        let bytes = if mirrored { 2 * ring } else { plan.buffer_bytes };
+        let (image, words) = (Plain::new(bytes), Plain::new(plan.bells_bytes));
+        // Both faces of a mirrored ring.
+        let put = |offset: u64, word: &[u8]| {
+            image.write(offset, word).unwrap();
+            if mirrored {
+                image.write((offset + ring) % (2 * ring), word).unwrap();
+            }
+        };
+        let there = Own { buffer: &image, bells: &words, counters: &words };
+        let mut receiver = Receiver::new(kind, &shape, REGIONS);
+        let mut effects = Effects::new(0);
+        receiver.connected(Peer::ONLY, PEER, there, &mut effects).unwrap();
+        let (mut record, mut records, mut received) = (Record::new(300), 0, 0_u32);
+        for number in 0..300_u32 {
+            let message = alloc::vec![number as u8 | 1; (number * 13 % 60) as usize];
+            while joined.send_at_once(&message, own, &mut record).is_none() {
+                if record.is_empty() {
+                    // It passes the end of a ring that is not mirrored: more than one WRITE.
+                    assert!(kind == Kind::RingInlined && !mirrored, "{kind} {number}");
+                    let mut wanted = Effects::new(0);
+                    joined.send(Payload::Bytes(&message), own, &mut wanted).unwrap();
+                    for request in wanted.requests() {
+                        let (offset, bytes, _) = written(&wanted.operation(request));
+                        put(offset, &bytes);
+                    }
+                    break;
+                }
+                let (offset, bytes, immediate) = written(&record.operation());
+                assert!(immediate.is_none() && bytes.len() <= 300);
+                // Word by word in rising order: a message that shows is whole, and so are the others.
+                for (at, word) in bytes.chunks_exact(8).enumerate() {
+                    put(offset + 8 * at as u64, word);
+                    received += take_whole(&mut receiver, there, received);
+                }
+                records += 1;
+                record.clear();
+                bells.store_word(PROGRESS, receiver.tail_for_tests()).unwrap();
+            }
+        }
+        assert!(records > 20 && records * 3 < 300, "{kind}: {records}");
+        assert!(received > 280, "{kind}: {received}");
+    }
+}
+
+/// Receives what is there; how many messages, the first of which has this number.
+fn take_whole(receiver: &mut Receiver, own: Own<'_, Plain>, first: u32) -> u32 {
+    let (mut number, mut effects) = (first, Effects::new(0));
+    while let Some(received) = receiver.receive(own, &mut effects).unwrap() {
+        let Content::Buffer { offset, bytes } = received.content else { panic!("{received:?}") };
+        assert_eq!(bytes, number * 13 % 60, "message {number}");
+        let mut message = alloc::vec![0; bytes as usize];
+        own.buffer.read(offset, &mut message).unwrap();
+        assert!(message.iter().all(|byte| *byte == number as u8 | 1), "message {number}");
+        receiver.release(received.held, own, &mut effects).unwrap();
+        number += 1;
+    }
+    number - first
+}
+
 #[test]
 fn joined_writes_put_the_same_bytes_down_in_the_same_order() {
     for kind in [Kind::RingDetached, Kind::RingInlinedZeroing] {
         let shape = shape(false);
         let plan = plan_receiver(kind, &shape);
         let bells = Plain::new(plan_sender(kind, &shape).bells_bytes);
-        let own = Own { buffer: &bells, bells: &bells };
+        let own = Own { buffer: &bells, bells: &bells, counters: &bells };
         let (mut apart, mut joined) = (sender(kind, &shape, own), sender(kind, &shape, own));
         let images = [Plain::new(plan.buffer_bytes), Plain::new(plan.buffer_bytes)];
         let mut requests = [0; 2];
@@ -107,11 +189,7 @@ fn joined_writes_put_the_same_bytes_down_in_the_same_order() {
                 }
             }
         }
-        let contents = images.map(|image| {
-            let mut bytes = alloc::vec![0; plan.buffer_bytes as usize];
-            image.read(0, &mut bytes).unwrap();
-            bytes
-        });
+        let contents = images.map(|image| content(&image, plan.buffer_bytes));
         assert_eq!(contents[0], contents[1], "{kind}");
         assert!(requests[1] * 3 < requests[0], "{kind}: {requests:?}");
         // And a receiver finds the messages there.
@@ -119,7 +197,7 @@ fn joined_writes_put_the_same_bytes_down_in_the_same_order() {
         image.write(0, &contents[1]).unwrap();
         let words = Plain::new(plan.bells_bytes);
         words.store_word(HEAD, joined.head_for_tests()).unwrap();
-        let own = Own { buffer: &image, bells: &words };
+        let own = Own { buffer: &image, bells: &words, counters: &words };
         let mut receiver = Receiver::new(kind, &shape, REGIONS);
         let mut effects = Effects::new(0);
         receiver.connected(Peer::ONLY, PEER, own, &mut effects).unwrap();

@@ -83,8 +83,8 @@ impl Form {
 }
 
 /// What the sender needs.
-pub const fn plan_sender(_: Kind, _: &Shape) -> Plan {
-    Plan::words(64)
+pub const fn plan_sender(_: Kind, shape: &Shape) -> Plan {
+    Plan::words(64).with_acknowledgements(shape)
 }
 
 /// What the receiver needs.

@@ -227,6 +227,13 @@ impl Half for Receiver {
             (Ok(_), None) => Ok(()),
         }
     }
+
+    fn wasted(&mut self, _: Peer, name: Name, effects: &mut Effects) {
+        let posted = |slot: &Slot| slot.state == State::Posted;
+        if self.form == Form::Shared && self.slots.get(name.0 as usize).is_some_and(posted) {
+            self.post(name.0, effects);
+        }
+    }
 }
 
 impl ReceiveHalf for Receiver {

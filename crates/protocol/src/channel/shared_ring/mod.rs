@@ -7,8 +7,9 @@
 //! of a turn runs on into a guard behind the ring, as large as the largest record.
 //!
 //! ```text
+//! receiver's counters    [ head |          senders FETCH_ADD it, the receiver only loads it
+//!
 //! receiver's bells       [ tail |          senders READ it
-//!                        [ head |          senders FETCH_ADD it, the receiver only loads it
 //!                        [ answer of sender 0 | answer of sender 1 | ...
 //!
 //! receiver's buffer
@@ -38,9 +39,11 @@
 //! *Receives.* `shared-ring-immediate` keeps `slots` receives in one queue for all senders. A record
 //! takes at least a `slots`-th of the ring, so that the ring never holds more messages than that.
 //!
-//! *Device memory.* A half has one region of bells. With `Shape::device_bells` the tail and the
-//! answers are at the adapter beside the head: where the tail is has no effect (001 figure 8), and
-//! answers are rare.
+//! *Device memory.* With `Shape::device_bells` the head is at the adapter, where FETCH_ADDs do not
+//! cross the bus (001 §6.3). The tail and the answers stay in main memory: where the tail is has no
+//! effect on senders (001 figure 8), but the receiver stores it for each released record, and from
+//! the processor that memory is on the far side of the bus. The head it loads only when a sender has
+//! died.
 //!
 //! *Numbers.* A sender reserves nothing before the receiver has WRITten its number to it, plus one:
 //! so whoever has reserved is known to the receiver, and is asked by `repair.rs`.
@@ -71,10 +74,12 @@ const WORD: u64 = 8;
 /// Every position is less: what is not comes from nobody who is correct.
 const POSITION_MAX: u64 = 1 << 62;
 
+/// The receiver's counters.
+const HEAD: u64 = 0;
+
 /// The receiver's bells. The tail comes first, where [`super::acknowledge`] looks for it.
 const TAIL: u64 = 0;
-const HEAD: u64 = 64;
-const ANSWERS: u64 = 128;
+const ANSWERS: u64 = 64;
 
 /// The sender's bells.
 const PROGRESS: u64 = 0;
@@ -194,10 +199,10 @@ pub const fn plan_receiver(kind: Kind, shape: &Shape) -> Plan {
         Bell::InlinedZeroing => 0,
     };
     let words = Plan::words(ANSWERS + WORD * shape.peers_max as u64);
-    let words = Plan {
-        bells_kind: if shape.device_bells { RegionKind::Device } else { RegionKind::Memory },
-        bells_access: Access::ALL,
-        ..words
-    };
-    words.with_ring(shape, layout.guard, Access::WRITE).with_receives(receives)
+    let words = Plan { bells_access: Access::READ.with(Access::WRITE), ..words };
+    let kind = if shape.device_bells { RegionKind::Device } else { RegionKind::Memory };
+    words
+        .with_counters(HEAD + WORD, kind)
+        .with_ring(shape, layout.guard, Access::WRITE)
+        .with_receives(receives)
 }

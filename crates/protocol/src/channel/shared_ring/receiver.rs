@@ -199,12 +199,12 @@ impl Half for Receiver {
         _: Own<'_, M>,
         effects: &mut Effects,
     ) -> Result<(), Violation> {
+        let Arrival { peer, bytes, .. } = arrival;
+        self.wasted(peer, arrival.name, effects);
         let Some(immediate) = arrival.immediate.filter(|_| self.layout.bell == Bell::Immediate)
         else {
             return Err(Violation("a message where none comes"));
         };
-        let Arrival { peer, bytes, .. } = arrival;
-        self.post(peer, effects);
         // Positions are told by their low 32 bits, and lie less than a ring ahead of the tail.
         let tail = self.releases.tail();
         let ahead = immediate.wrapping_sub((tail / WORD) as u32);
@@ -218,6 +218,12 @@ impl Half for Receiver {
         let offset = self.layout.place(position);
         self.arrived.push_back(Message { position, offset, bytes, peer });
         Ok(())
+    }
+
+    fn wasted(&mut self, peer: Peer, _: Name, effects: &mut Effects) {
+        if self.layout.bell == Bell::Immediate {
+            self.post(peer, effects);
+        }
     }
 }
 

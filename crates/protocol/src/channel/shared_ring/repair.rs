@@ -139,7 +139,7 @@ impl Repair {
             return Ok(None);
         }
         if self.stale {
-            let head = reach(own.bells.load_word(HEAD))?;
+            let head = reach(own.counters.load_word(HEAD))?;
             if head > POSITION_MAX || !head.is_multiple_of(WORD) {
                 return Err(Violation("a head that no ring has"));
             }

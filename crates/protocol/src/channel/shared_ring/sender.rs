@@ -109,7 +109,7 @@ impl Sender {
             return;
         }
         while let Some(place) = self.waiting.pop_front() {
-            let at = RemoteSlice { region: to.bells, offset: HEAD };
+            let at = RemoteSlice { region: to.counters, offset: HEAD };
             let offset = FETCHED + WORD * u64::from(place);
             let into = LocalSlice { region: self.regions.bells, offset, bytes: WORD as u32 };
             let record = self.layout.record(self.outgoing.bytes(place));

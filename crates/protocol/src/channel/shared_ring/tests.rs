@@ -63,7 +63,7 @@ fn a_message_costs_an_atomic_and_a_write() {
         side.with(|_, effects| half.ask_progress(effects));
         world.settle();
         assert!(world.senders[1].0.is_drained());
-        assert_eq!(world.bell(HEAD), world.bell(TAIL));
+        assert_eq!(world.head(), world.tail());
     }
 }
 
@@ -244,7 +244,7 @@ fn what_the_dead_have_reserved_is_passed() {
         assert!(world.receive().unwrap().is_none());
         // Nobody is asked any more.
         assert!(world.at.wire.is_empty());
-        assert_eq!(world.bell(HEAD), world.bell(TAIL));
+        assert_eq!(world.head(), world.tail());
     }
 }
 
@@ -259,7 +259,7 @@ fn with_nobody_left_everything_is_passed_and_a_new_sender_begins() {
     (0..4).for_each(|_| world.carry(0, 0).unwrap());
     world.lose(0);
     assert!(world.receive().unwrap().is_none());
-    assert_eq!(world.bell(TAIL), 4 * 56);
+    assert_eq!(world.tail(), 4 * 56);
     world.senders[0].0 = Sender::new(kind, &SHAPE, OWN);
     world.senders[0].1 = Side::new(&plan_sender(kind, &SHAPE));
     let World { senders, receiver, at, .. } = &mut world;
@@ -296,9 +296,10 @@ fn hostile_words_harm_nobody() {
                         world.at.regions[0].store_word(place, word).unwrap();
                     }
                     1 => {
-                        // A peer may write every bell.
-                        let place = [TAIL, HEAD, ANSWERS, ANSWERS + 8][dice.below(4)];
-                        world.at.regions[1].store_word(place, word).unwrap();
+                        // A peer may write every bell, and make of the head what it likes.
+                        let words = [(1, TAIL), (3, HEAD), (1, ANSWERS), (1, ANSWERS + 8)];
+                        let (region, place) = words[dice.below(4)];
+                        world.at.regions[region].store_word(place, word).unwrap();
                     }
                     2 => {
                         let place = [WELCOME, QUERY, PROGRESS, FETCHED][dice.below(4)];
@@ -322,7 +323,7 @@ fn hostile_words_harm_nobody() {
                     8 => world.word(),
                     9 => drop(world.advance(dice.below(2))),
                     // The wires go on carrying what a sender posts only while its words are sane.
-                    _ if world.bell(HEAD) < POSITION_MAX => drop(world.carry(dice.below(2), 0)),
+                    _ if world.head() < POSITION_MAX => drop(world.carry(dice.below(2), 0)),
                     _ => {}
                 }
             }
@@ -343,7 +344,7 @@ fn lies_are_named() {
     assert!(ring(header(5, 0, 8)).receive().is_err(), "another place");
     assert_eq!(ring(header(5, 0, 0)).receive().map(drop), Ok(()), "not whole yet");
     world.settle();
-    world.at.regions[1].store_word(HEAD, 4).unwrap();
+    world.at.regions[3].store_word(HEAD, 4).unwrap();
     world.send(0, b"x", false).unwrap();
     assert_eq!(world.carry(0, 0), Err(Violation("a head that no ring has")));
 

@@ -127,7 +127,7 @@ pub const fn plan_sender(kind: Kind, shape: &Shape) -> Plan {
     if matches!(kind, Kind::WriteSlotReserved) {
         return reserved::plan_sender(shape);
     }
-    Plan::words(SENDER_BELLS)
+    Plan::words(SENDER_BELLS).with_acknowledgements(shape)
 }
 
 /// What the receiver needs.

@@ -28,6 +28,7 @@ pub use network::Guarantees;
 const BUFFER: RegionId = RegionId(0);
 const BELLS: RegionId = RegionId(1);
 const USER: RegionId = RegionId(2);
+const COUNTERS: RegionId = RegionId(3);
 const OWN: OwnRegions = OwnRegions { buffer: BUFFER, bells: BELLS };
 /// Bytes of the user's region for one message.
 const USER_STEP: u64 = 64;
@@ -270,6 +271,7 @@ impl DataChannel {
         let remote = PeerRegions {
             buffer: RemoteRegionId(BUFFER.0),
             bells: RemoteRegionId(BELLS.0),
+            counters: RemoteRegionId(COUNTERS.0),
             number: self.peer(side),
         };
         self.with(side, |half, own, effects| match half {
@@ -290,7 +292,7 @@ impl DataChannel {
     ) {
         let mut effects = Effects::default();
         let Side { half, regions, .. } = &mut self.sides[side];
-        let own = Own { buffer: &regions[0], bells: &regions[1] };
+        let own = Own { buffer: &regions[0], bells: &regions[1], counters: &regions[3] };
         if let Err(violation) = call(half, own, &mut effects) {
             self.broken = Some(violation.0);
         }
@@ -334,6 +336,7 @@ impl Side {
                 Bytes::new(plan.buffer_bytes.max(8), mirrored),
                 Bytes::new(plan.bells_bytes, false),
                 Bytes::new(USER_STEP * setup.messages.len().max(setup.held_max) as u64, false),
+                Bytes::new(plan.counters_bytes, false),
             ],
             receives: VecDeque::new(),
             arrivals: VecDeque::new(),

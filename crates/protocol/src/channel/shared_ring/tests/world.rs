@@ -10,7 +10,7 @@ use super::super::super::half::{
 use super::super::super::kind::Kind;
 use super::super::super::shape::{Plan, Shape};
 use super::super::super::{Effects, Name};
-use super::super::{Receiver, Sender, plan_receiver, plan_sender};
+use super::super::{HEAD, Receiver, Sender, TAIL, plan_receiver, plan_sender};
 use crate::wire::Violation;
 use core::cell::RefCell;
 use farside_base::{
@@ -92,10 +92,10 @@ pub(super) struct Sent {
     pub(super) what: What,
 }
 
-/// A half's memory, and what it has posted. Region 2 is the program's.
+/// A half's memory, and what it has posted. Region 2 is the program's, region 3 has the counters.
 #[derive(Debug)]
 pub(super) struct Side {
-    pub(super) regions: [Plain; 3],
+    pub(super) regions: [Plain; 4],
     pub(super) effects: Effects,
     pub(super) receives: usize,
     pub(super) wire: VecDeque<Sent>,
@@ -105,13 +105,14 @@ impl Side {
     pub(super) fn new(plan: &Plan) -> Self {
         let user = Plain::new(1 << 14, 1);
         let buffer = Plain::new(plan.buffer_bytes, plan.buffer_kind.turns());
-        let regions = [buffer, Plain::new(plan.bells_bytes, 1), user];
+        let [bells, counters] = [plan.bells_bytes, plan.counters_bytes].map(|b| Plain::new(b, 1));
+        let regions = [buffer, bells, user, counters];
         Self { regions, effects: Effects::new(0), receives: 0, wire: VecDeque::new() }
     }
 
     pub(super) fn with<T>(&mut self, call: impl FnOnce(Own<'_, Plain>, &mut Effects) -> T) -> T {
-        let [buffer, bells, _] = &self.regions;
-        let result = call(Own { buffer, bells }, &mut self.effects);
+        let [buffer, bells, _, counters] = &self.regions;
+        let result = call(Own { buffer, bells, counters }, &mut self.effects);
         self.receives += self.effects.postings().len();
         self.effects.receives_posted();
         for request in self.effects.requests() {
@@ -153,8 +154,8 @@ pub(super) struct World {
 }
 
 pub(super) fn regions(number: u16) -> PeerRegions {
-    let (buffer, bells) = (RemoteRegionId(0), RemoteRegionId(1));
-    PeerRegions { buffer, bells, number: Peer(number) }
+    let [buffer, bells, counters] = [0, 1, 3].map(RemoteRegionId);
+    PeerRegions { buffer, bells, counters, number: Peer(number) }
 }
 
 impl World {
@@ -279,8 +280,12 @@ impl World {
         self.receiver.lost(Peer(from as u16));
     }
 
-    pub(super) fn bell(&self, offset: u64) -> u64 {
-        self.at.regions[1].load_word(offset).unwrap()
+    pub(super) fn head(&self) -> u64 {
+        self.at.regions[3].load_word(HEAD).unwrap()
+    }
+
+    pub(super) fn tail(&self) -> u64 {
+        self.at.regions[1].load_word(TAIL).unwrap()
     }
 }
 

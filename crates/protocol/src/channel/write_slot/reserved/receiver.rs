@@ -213,6 +213,8 @@ impl Half for ReservedReceiver {
         let first = usize::from(peer.0) >= self.senders_end;
         self.senders_end = self.senders_end.max(usize::from(peer.0) + 1);
         match self.signal {
+            // The first one may have asked for something already.
+            Signal::Word if first => Ok(()),
             // What a former sender of this number asked for is over.
             Signal::Word => reach(own.bells.store_word(REQUESTS + WORD * u64::from(peer.0), 0)),
             Signal::Message => {
@@ -264,6 +266,7 @@ impl Half for ReservedReceiver {
         effects: &mut Effects,
     ) -> Result<(), Violation> {
         let Some(immediate) = arrival.immediate.filter(|_| self.signal == Signal::Message) else {
+            self.wasted(arrival.peer, arrival.name, effects);
             return Err(Violation("a message where none comes"));
         };
         let peer = arrival.peer;
@@ -286,6 +289,12 @@ impl Half for ReservedReceiver {
         }
         self.serve(effects);
         Ok(())
+    }
+
+    fn wasted(&mut self, peer: Peer, _: Name, effects: &mut Effects) {
+        if self.signal == Signal::Message {
+            self.post(peer, effects);
+        }
     }
 }
 

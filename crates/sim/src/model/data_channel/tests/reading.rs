@@ -211,7 +211,7 @@ fn either_side_may_die_at_any_step() {
 #[test]
 fn a_number_serves_again() {
     let table = [
-        (DETACHED, WORD, BY_WORD, 4565),
+        (DETACHED, WORD, BY_WORD, 4550),
         (NOTIFY, WORD, BY_WORD, 1401),
         (NOTIFY, MESSAGE, BY_MESSAGE, 928),
         (RING_DETACHED, TAIL, BY_WORD, 2451),

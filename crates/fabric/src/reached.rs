@@ -1,0 +1,56 @@
+//! A peer's memory that this processor reaches by loads.
+
+use crate::{Arena, OutOfBounds};
+use farside_base::Memory;
+use std::fmt;
+
+/// An imported region where it is, to be looked at and never changed.
+///
+/// *Visibility*: loads show what the owner and its peers have stored there, in the order of copies out
+/// of an [`Arena`]; whatever tells that something lies there (a completion, a word) is to be seen
+/// first. *Trust*: the owner may change it at any time, so what was checked must be copied before it is
+/// used. It stays valid memory after the link has closed or the region was ended, with whatever the
+/// owner puts there then.
+#[derive(Clone)]
+pub struct Reached(Arena);
+
+impl Reached {
+    /// Of memory that this process has mapped, maybe for reading only.
+    pub const fn new(arena: Arena) -> Self {
+        Self(arena)
+    }
+
+    /// Bytes of it.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Copies bytes out.
+    ///
+    /// # Errors
+    /// When they pass the end; nothing is copied then.
+    #[inline]
+    pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), OutOfBounds> {
+        self.0.read(offset, out)
+    }
+
+    /// Loads an aligned word, and sees whatever was stored before it was.
+    ///
+    /// # Errors
+    /// When it passes the end or is not aligned.
+    #[inline]
+    pub fn load_word(&self, offset: u64) -> Result<u64, OutOfBounds> {
+        Memory::load_word(&self.0, offset)
+    }
+}
+
+impl fmt::Debug for Reached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Reached({} B)", self.len())
+    }
+}

@@ -1,0 +1,107 @@
+//! The registered memory of a half.
+
+use super::drive::control;
+use super::hello::Tokens;
+use crate::Error;
+use farside_base::{Access, RegionKind};
+use farside_fabric::{Arena, Fabric, Region, RegionSpec};
+use farside_protocol::channel::{Own, OwnRegions, Plan};
+use std::sync::Arc;
+
+/// A region that is deregistered when it is dropped.
+struct Registered {
+    fabric: Arc<dyn Fabric>,
+    region: Region,
+}
+
+impl Registered {
+    fn new(
+        fabric: &Arc<dyn Fabric>,
+        bytes: u64,
+        access: Access,
+        kind: RegionKind,
+    ) -> Result<Self, Error> {
+        let spec = RegionSpec { bytes, access, kind };
+        let region = fabric.register(&spec).map_err(|error| control(&error))?;
+        Ok(Self { fabric: Arc::clone(fabric), region })
+    }
+
+    /// The same, or nothing where no bytes are wanted.
+    fn if_any(
+        fabric: &Arc<dyn Fabric>,
+        bytes: u64,
+        access: Access,
+        kind: RegionKind,
+    ) -> Result<Option<Self>, Error> {
+        (bytes > 0).then(|| Self::new(fabric, bytes, access, kind)).transpose()
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        // Whatever the fabric says, nobody here uses it any more.
+        let _ = self.fabric.deregister(self.region.id);
+    }
+}
+
+/// What a half's plan asks for.
+pub(super) struct Memory {
+    buffer: Option<Registered>,
+    bells: Registered,
+    counters: Option<Registered>,
+}
+
+impl Memory {
+    pub(super) fn new(fabric: &Arc<dyn Fabric>, plan: &Plan) -> Result<Self, Error> {
+        let Plan { buffer_bytes, buffer_access, buffer_kind, .. } = *plan;
+        let Plan { bells_bytes, bells_access, bells_kind, .. } = *plan;
+        let Plan { counters_bytes, counters_kind, .. } = *plan;
+        Ok(Self {
+            buffer: Registered::if_any(fabric, buffer_bytes, buffer_access, buffer_kind)?,
+            bells: Registered::new(fabric, bells_bytes, bells_access, bells_kind)?,
+            counters: Registered::if_any(fabric, counters_bytes, Access::ATOMIC, counters_kind)?,
+        })
+    }
+
+    /// A region that may have been left out: the bells stand for it then.
+    #[inline]
+    fn or_bells<'a>(&'a self, region: &'a Option<Registered>) -> &'a Region {
+        &region.as_ref().unwrap_or(&self.bells).region
+    }
+
+    /// Where messages are.
+    pub(super) fn buffer(&self) -> &Arena {
+        &self.or_bells(&self.buffer).arena
+    }
+
+    /// To be lent to the half.
+    #[inline]
+    pub(super) fn own(&self) -> Own<'_, Arena> {
+        Own {
+            buffer: &self.or_bells(&self.buffer).arena,
+            bells: &self.bells.region.arena,
+            counters: &self.or_bells(&self.counters).arena,
+        }
+    }
+
+    /// The same by number.
+    pub(super) fn regions(&self) -> OwnRegions {
+        OwnRegions { buffer: self.or_bells(&self.buffer).id, bells: self.bells.region.id }
+    }
+
+    /// To be told to the peer.
+    pub(super) fn tokens(&self) -> Tokens {
+        let token = |region: &Option<Registered>| region.as_ref().map(|one| one.region.token);
+        Tokens {
+            buffer: token(&self.buffer),
+            bells: self.bells.region.token,
+            counters: token(&self.counters),
+        }
+    }
+
+    /// Bytes of all of it.
+    pub(super) fn bytes(&self) -> u64 {
+        let all = self.buffer.iter().chain([&self.bells]).chain(&self.counters);
+        all.map(|one| one.region.token.bytes).sum()
+    }
+}

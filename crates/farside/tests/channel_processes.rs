@@ -1,0 +1,527 @@
+//! Channels between real processes over shared memory, one of which is killed in the middle of a
+//! stream: what arrives is a beginning of what was sent, each message whole, then the loss is told,
+//! and the end that is left serves whoever comes next, with nothing of the dead one in it.
+//!
+//! The test executable starts itself again as the other ends: a process with `FARSIDE_TEST_CHILD` set
+//! opens its end of the channel of that name and does what `FARSIDE_TEST_ROLE` says. `FARSIDE_SEED`
+//! sets the seed, `FARSIDE_KIND` picks one channel; a failure prints the line that draws the same
+//! again, though not the moment at which a signal arrived.
+#![allow(clippy::print_stderr, reason = "the line that repeats a failure")]
+
+use farside::channel::{
+    Acknowledge, Kind, Message, Options, Receiver, Sender, Sent, Signal, Ticket,
+};
+use farside::{Error, ErrorCode};
+use farside_fabric::Fabric;
+use farside_fabric_shm::ShmFabric;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Messages of a stream that is to end by itself.
+const WHOLE: u32 = 120;
+/// Measures and moments that are drawn for each channel.
+const ROUNDS: u64 = 4;
+/// As many as a survivor still has to send or receive when the other one dies.
+const LONG: u32 = 400;
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn word(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let word = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^ (word >> 31)
+    }
+
+    fn pick<T: Copy>(&mut self, items: &[T]) -> T {
+        items[(self.word() % items.len() as u64) as usize]
+    }
+}
+
+fn shm() -> Arc<dyn Fabric> {
+    Arc::new(ShmFabric::new().unwrap())
+}
+
+fn seed() -> u64 {
+    std::env::var("FARSIDE_SEED").map_or(0x5eed, |text| text.parse().unwrap())
+}
+
+/// The measures of a channel follow from the seed, so that both ends draw the same.
+fn options(kind: Kind, seed: u64, peers: u16) -> Options {
+    let mut random = Random(seed ^ ((kind as u64) << 48));
+    let has = shm().capabilities();
+    loop {
+        let options = Options {
+            slots: Some(random.pick(&[4, 8, 64])),
+            ring_bytes: Some(random.pick(&[4096, 1 << 14, 1 << 17])),
+            mirrored: Some(random.pick(&[false, true])),
+            prefetch_bytes: random.pick(&[0, 0, 700]),
+            acknowledge: random.pick(&[
+                None,
+                Some(Acknowledge::Word),
+                Some(Acknowledge::Message),
+                Some(Acknowledge::ReadTail),
+            ]),
+            signal: random.pick(&[None, Some(Signal::Word), Some(Signal::Message)]),
+            ..Options::new(kind, random.pick(&[16, 200, 1500, 20_000])).peers(peers)
+        };
+        let shape = options.shape(&has);
+        if shape.check(kind).is_ok() && kind.requirements(&shape).check(&has).is_ok() {
+            return options;
+        }
+    }
+}
+
+/// Length and content follow from the number of a message and from who sends it.
+fn message(generation: u8, number: u32, options: &Options) -> Vec<u8> {
+    let name = (u32::from(generation) << 24) | number;
+    let mut out = name.to_le_bytes().to_vec();
+    if options.kind != Kind::SendBufferless {
+        let more = (name.wrapping_mul(2_654_435_761) >> 8) % (options.message_bytes_max - 3);
+        out.extend((0..more).map(|at| (name.wrapping_mul(31).wrapping_add(at) % 251) as u8));
+    }
+    out
+}
+
+/// Whose message this is and its number, once every byte of it is right.
+fn read(message_in: &Message, options: &Options) -> (u8, u32) {
+    let bytes = message_in.to_vec();
+    let name = u32::from_le_bytes(bytes[..4].try_into().unwrap());
+    let (generation, number) = ((name >> 24) as u8, name & 0x00ff_ffff);
+    let expected = message(generation, number, options);
+    assert_eq!(bytes, expected, "message {number} of sender {generation} is not whole");
+    (generation, number)
+}
+
+/// An end in a process of its own, killed when the test ends.
+struct Other(Child);
+
+/// What an end in a process of its own does, so many times; zero: until it is killed.
+struct Role {
+    sends: bool,
+    listens: bool,
+    generation: u8,
+    count: u32,
+}
+
+impl Role {
+    const fn sends(generation: u8, count: u32) -> Self {
+        Self { sends: true, listens: false, generation, count }
+    }
+
+    const fn receives(generation: u8, count: u32) -> Self {
+        Self { sends: false, listens: false, generation, count }
+    }
+}
+
+/// A channel of one test.
+struct Case {
+    name: String,
+    options: Options,
+    seed: u64,
+    random: Random,
+    end: Instant,
+}
+
+impl Case {
+    fn start(&self, role: &Role) -> Other {
+        let Role { sends, listens, generation, count } = role;
+        let peers = self.options.peers;
+        let role = format!(
+            "{} {} {peers} {sends} {listens} {generation} {count}",
+            self.options.kind, self.seed
+        );
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["child", "--exact", "--nocapture", "--test-threads=1"])
+            .env("FARSIDE_TEST_CHILD", &self.name)
+            .env("FARSIDE_TEST_ROLE", role)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn();
+        Other(child.unwrap())
+    }
+
+    /// After so many messages somebody is killed.
+    fn moment(&mut self) -> u32 {
+        let most = self.random.pick(&[1, 2, 10, 60, 300]);
+        (self.random.word() % most) as u32
+    }
+
+    /// Gives another a chance to run, for as long as the patience lasts.
+    fn wait(&self, what: &str) {
+        assert!(Instant::now() < self.end, "{what}");
+        std::thread::yield_now();
+    }
+}
+
+impl Other {
+    fn kill(&mut self) {
+        let ended = self.0.try_wait().unwrap();
+        assert!(ended.is_none(), "the other end has ended: {ended:?}");
+        self.0.kill().unwrap();
+    }
+
+    /// It has done what it should and ends by itself.
+    fn ends(&mut self, case: &Case) {
+        while self.0.try_wait().unwrap().is_none() {
+            case.wait("the other end never ends");
+        }
+        assert!(self.0.wait().unwrap().success(), "the other end failed");
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn is_lost<T>(result: &Result<T, Error>) -> bool {
+    match result {
+        Ok(_) => false,
+        Err(error) if error.code == ErrorCode::PeerLost => true,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Not a test by itself: what the other processes do.
+#[test]
+fn child() {
+    let Ok(name) = std::env::var("FARSIDE_TEST_CHILD") else {
+        return;
+    };
+    let role = std::env::var("FARSIDE_TEST_ROLE").unwrap();
+    let words: Vec<&str> = role.split(' ').collect();
+    let [kind, seed, peers, sends, listens, generation, count] = words[..] else {
+        panic!("{role}");
+    };
+    let options = options(kind.parse().unwrap(), seed.parse().unwrap(), peers.parse().unwrap());
+    let (generation, listens) = (generation.parse().unwrap(), listens == "true");
+    let count = Some(count.parse().unwrap()).filter(|count| *count > 0).unwrap_or(u32::MAX);
+    if sends == "true" {
+        let open = if listens { Sender::listen } else { Sender::connect };
+        child_sends(open(shm(), &name, &options).unwrap(), generation, count, &options);
+    } else {
+        let open = if listens { Receiver::listen } else { Receiver::connect };
+        child_receives(open(shm(), &name, &options).unwrap(), generation, count, &options);
+    }
+}
+
+fn child_sends(mut sender: Sender, generation: u8, count: u32, options: &Options) {
+    for number in 0..count {
+        let message = message(generation, number & 0x00ff_ffff, options);
+        loop {
+            match sender.send(&message) {
+                Ok(Sent::Taken(_)) => break,
+                Ok(Sent::Full) => std::thread::yield_now(),
+                // Whoever started this process is gone.
+                Err(_) if count == u32::MAX => return,
+                Err(error) => panic!("sender {generation}, message {number}: {error}"),
+            }
+        }
+    }
+    // What it has sent may still have to be fetched, and others may have to be answered.
+    while sender.turn().is_ok() {
+        std::thread::yield_now();
+    }
+}
+
+fn child_receives(mut receiver: Receiver, generation: u8, count: u32, options: &Options) {
+    let mut number = 0;
+    while number < count {
+        match receiver.poll() {
+            Ok(Some(message)) => {
+                let expected = (generation, number & 0x00ff_ffff);
+                // Until it is killed, it receives what all receivers do.
+                if count < u32::MAX {
+                    assert_eq!(read(&message, options), expected, "of {}", options.kind);
+                }
+                receiver.release(message);
+                number += 1;
+            }
+            Ok(None) => std::thread::yield_now(),
+            Err(_) if count == u32::MAX => return,
+            Err(error) => panic!("receiver {generation}, message {number}: {error}"),
+        }
+    }
+    receiver.acknowledge();
+}
+
+/// Prints the line that repeats a failure.
+struct Line<'a>(&'a str, Options, u64);
+
+impl Drop for Line<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let Self(test, options, seed) = self;
+            eprintln!("{options:?}");
+            let kind = options.kind;
+            eprintln!(
+                "FARSIDE_SEED={seed} FARSIDE_KIND={kind} \
+                 cargo test -p farside --test channel_processes {test}"
+            );
+        }
+    }
+}
+
+/// Runs a test for every channel, between so many ends and one.
+fn of_every_kind(test_name: &str, peers: u16, test: impl Fn(&mut Case)) {
+    let only = std::env::var("FARSIDE_KIND").ok();
+    let kinds = Kind::ALL.into_iter();
+    let kinds = kinds.filter(|kind| only.as_ref().is_none_or(|only| only == kind.name()));
+    let first = seed();
+    for (kind, seed) in kinds.flat_map(|kind| (0..ROUNDS).map(move |round| (kind, first + round))) {
+        let name = format!("{}-{}-{kind}-{seed}", &test_name[..12], std::process::id());
+        let options = options(kind, seed, peers);
+        let _line = Line(test_name, options, seed);
+        let random = Random(seed ^ ((kind as u64) << 32) ^ u64::from(peers));
+        test(&mut Case { name, options, seed, random, end: Instant::now() + PATIENCE });
+    }
+}
+
+/// Takes the next message, if one is here; numbers count up from `next`.
+fn take(receiver: &mut Receiver, case: &Case, next: &mut [u32]) -> Result<Option<u8>, Error> {
+    let Some(message) = receiver.poll()? else {
+        return Ok(None);
+    };
+    let (generation, number) = read(&message, &case.options);
+    let next = &mut next[usize::from(generation)];
+    assert_eq!(number, *next, "of sender {generation}");
+    *next += 1;
+    receiver.release(message);
+    Ok(Some(generation))
+}
+
+/// Receives until everybody is gone.
+fn take_rest(receiver: &mut Receiver, case: &Case, next: &mut [u32]) {
+    loop {
+        let taken = take(receiver, case, next);
+        if is_lost(&taken) {
+            return;
+        }
+        receiver.acknowledge();
+        if taken.unwrap().is_none() {
+            case.wait("the loss is never told");
+        }
+    }
+}
+
+#[test]
+fn a_killed_sender_leaves_a_beginning_and_a_free_place() {
+    of_every_kind("a_killed_sender_leaves_a_beginning_and_a_free_place", 1, |case| {
+        let mut receiver = Receiver::listen(shm(), &case.name, &case.options).unwrap();
+        let mut next = [0; 4];
+        for generation in [1, 2] {
+            let mut killed = case.start(&Role::sends(generation, 0));
+            let moment = case.moment();
+            while receiver.peers() == 0 {
+                case.wait("it never connects");
+            }
+            while next[usize::from(generation)] < moment {
+                if take(&mut receiver, case, &mut next).unwrap().is_none() {
+                    case.wait("it sends nothing");
+                }
+            }
+            killed.kill();
+            let before = next;
+            take_rest(&mut receiver, case, &mut next);
+            assert_eq!(before[usize::from(generation) - 1], next[usize::from(generation) - 1]);
+        }
+        // For as long as nobody is there, the loss is told again.
+        take_rest(&mut receiver, case, &mut next);
+        let before = next;
+        let mut whole = case.start(&Role::sends(3, WHOLE));
+        while receiver.peers() == 0 {
+            case.wait("the next one never connects");
+        }
+        while next[3] < WHOLE {
+            if take(&mut receiver, case, &mut next).unwrap().is_none() {
+                case.wait(&format!("it stops at {next:?}"));
+            }
+        }
+        whole.kill();
+        take_rest(&mut receiver, case, &mut next);
+        assert_eq!(next, [0, before[1], before[2], WHOLE]);
+    });
+}
+
+/// Sends a message that is this end's next one, if there is room.
+fn give(
+    sender: &mut Sender,
+    case: &Case,
+    generation: u8,
+    number: &mut u32,
+) -> Result<Option<Ticket>, Error> {
+    match sender.send(&message(generation, *number, &case.options))? {
+        Sent::Taken(ticket) => {
+            *number += 1;
+            Ok(Some(ticket))
+        }
+        Sent::Full => Ok(None),
+    }
+}
+
+#[test]
+fn a_killed_receiver_is_missed_and_the_next_one_begins_anew() {
+    of_every_kind("a_killed_receiver_is_missed_and_the_next_one_begins_anew", 1, |case| {
+        let mut sender = Sender::listen(shm(), &case.name, &case.options).unwrap();
+        for generation in [1, 2] {
+            let mut killed = case.start(&Role::receives(generation, 0));
+            let moment = case.moment();
+            while sender.peers() == 0 {
+                case.wait("it never connects");
+            }
+            let mut sent = 0;
+            while sent < moment {
+                if give(&mut sender, case, generation, &mut sent).unwrap().is_none() {
+                    case.wait("it receives nothing");
+                }
+            }
+            killed.kill();
+            let mut tickets = Vec::new();
+            loop {
+                let given = give(&mut sender, case, generation, &mut sent);
+                if is_lost(&given) {
+                    break;
+                }
+                tickets.extend(given.unwrap());
+                case.wait("the loss is never told");
+            }
+            let done = tickets.iter().all(|ticket| sender.is_done(*ticket));
+            assert!(done, "nobody uses the source of a message any more");
+        }
+        assert!(is_lost(&sender.send(&message(2, 0, &case.options))));
+        let mut whole = case.start(&Role::receives(3, WHOLE));
+        while sender.peers() == 0 {
+            case.wait("the next one never connects");
+        }
+        let mut sent = 0;
+        while sent < WHOLE {
+            if give(&mut sender, case, 3, &mut sent).unwrap().is_none() {
+                case.wait("it receives nothing");
+            }
+        }
+        while !is_lost(&sender.turn()) {
+            case.wait("it never ends");
+        }
+        whole.ends(case);
+    });
+}
+
+#[test]
+fn other_senders_go_on_when_one_is_killed() {
+    of_every_kind("other_senders_go_on_when_one_is_killed", 2, |case| {
+        let mut receiver = Receiver::listen(shm(), &case.name, &case.options).unwrap();
+        let mut next = [0; 4];
+        let mut killed = case.start(&Role::sends(1, 0));
+        let mut survivor = case.start(&Role::sends(2, LONG));
+        while receiver.peers() < 2 {
+            case.wait("they never connect");
+        }
+        let moment = case.moment();
+        // What the survivor sends must not end before.
+        while next[1] < moment && next[2] < LONG / 2 {
+            if take(&mut receiver, case, &mut next).unwrap().is_none() {
+                case.wait("nothing comes");
+            }
+        }
+        killed.kill();
+        while receiver.peers() == 2 {
+            take(&mut receiver, case, &mut next).unwrap();
+            case.wait("the loss is never noticed");
+        }
+        // Its place is for the next one, while the survivor goes on.
+        let mut whole = case.start(&Role::sends(3, WHOLE));
+        while next[2] < LONG || next[3] < WHOLE {
+            if take(&mut receiver, case, &mut next).unwrap().is_none() {
+                case.wait(&format!("they stop at {next:?}"));
+            }
+        }
+        survivor.kill();
+        whole.kill();
+        take_rest(&mut receiver, case, &mut next);
+        assert_eq!(next[2..], [LONG, WHOLE]);
+    });
+}
+
+#[test]
+fn other_receivers_go_on_when_one_is_killed() {
+    of_every_kind("other_receivers_go_on_when_one_is_killed", 2, |case| {
+        let mut sender = Sender::listen(shm(), &case.name, &case.options).unwrap();
+        let mut killed = case.start(&Role::receives(1, 0));
+        let mut survivor = case.start(&Role::receives(1, LONG));
+        while sender.peers() < 2 {
+            case.wait("they never connect");
+        }
+        let moment = case.moment();
+        let (mut sent, mut dead) = (0, false);
+        while sent < LONG {
+            if sent == moment && !dead {
+                killed.kill();
+                dead = true;
+            }
+            if give(&mut sender, case, 1, &mut sent).unwrap().is_none() {
+                case.wait("they receive nothing");
+            }
+        }
+        while !is_lost(&sender.turn()) {
+            case.wait("the survivor never has all");
+        }
+        survivor.ends(case);
+    });
+}
+
+#[test]
+fn who_connected_to_a_killed_end_is_told() {
+    of_every_kind("who_connected_to_a_killed_end_is_told", 1, |case| {
+        for sends in [false, true] {
+            case.name = format!("{}-{sends}", case.name);
+            let mut killed = case.start(&Role { sends, listens: true, generation: 1, count: 0 });
+            let moment = case.moment();
+            let mut next = [0; 2];
+            // The other end listens at some time.
+            if sends {
+                let mut receiver = connect(case, Receiver::connect);
+                while next[1] < moment {
+                    if take(&mut receiver, case, &mut next).unwrap().is_none() {
+                        case.wait("it sends nothing");
+                    }
+                }
+                killed.kill();
+                take_rest(&mut receiver, case, &mut next);
+                take_rest(&mut receiver, case, &mut next);
+            } else {
+                let mut sender = connect(case, Sender::connect);
+                let mut sent = 0;
+                while sent < moment {
+                    if give(&mut sender, case, 1, &mut sent).unwrap().is_none() {
+                        case.wait("it receives nothing");
+                    }
+                }
+                killed.kill();
+                while !is_lost(&give(&mut sender, case, 1, &mut sent)) {
+                    case.wait("the loss is never told");
+                }
+                assert!(is_lost(&sender.turn()), "and told again");
+            }
+        }
+    });
+}
+
+fn connect<E>(
+    case: &Case,
+    open: impl Fn(Arc<dyn Fabric>, &str, &Options) -> Result<E, Error>,
+) -> E {
+    loop {
+        match open(shm(), &case.name, &case.options) {
+            Ok(end) => return end,
+            Err(error) => assert_eq!(error.code, ErrorCode::NobodyListens, "{error}"),
+        }
+        case.wait("nobody ever listens");
+    }
+}
