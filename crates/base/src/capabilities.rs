@@ -46,9 +46,9 @@ pub struct Capabilities {
     pub shared_receive_queue: bool,
     /// Requests of one link take effect, and messages arrive, in the order of posting.
     pub message_order: bool,
-    /// The bytes of one WRITE land in rising address order, over a whole gather list and with inline
-    /// bytes too: whoever sees, by an acquire load, an aligned word of the WRITE (or a byte of it)
-    /// sees by later loads every byte of it before that word. The same bytes may be stored twice.
+    /// The bytes of one WRITE land in rising address order and once, over a whole gather list and with
+    /// inline bytes too: whoever sees, by an acquire load, an aligned word of the WRITE (or a byte of
+    /// it) sees by later loads every byte of it before that word, and what he stores there stays.
     /// Nothing is said of the bytes that a READ or SEND puts down.
     pub byte_order: bool,
     /// A completed WRITE is visible to every later access at the target.

@@ -258,10 +258,11 @@ Examples:
 Latency is one way: half of a round trip over the same channel both ways. Rates are of one way, of all
 receivers together. The sender writes every byte and the receiver copies every byte out, unless a line
 says otherwise: `unwritten` sends the same bytes again, of `untouched` messages the ends of the bytes
-alone are looked at, `blocking` ends call what may sleep. As in perftest a MB has 2^20 bytes and
-t_typical is the median; BW average and MsgRate are of the middle window. xbaseline is the best latency
-by half of the round trip of one line, of blocking ends of a futex. Spinning ends need a processor
-each: with fewer, many share one.")]
+alone are looked at, `blocking` ends call what may sleep. From 4 KiB on messages are sent from registered
+memory, and those of read slots are built and looked at in the memory of their sender. As in perftest a
+MB has 2^20 bytes and t_typical is the median; BW average and MsgRate are of the middle window. xbaseline
+is the best latency by half of the round trip of one line, of blocking ends of a futex. Spinning ends
+need a processor each: with fewer, many share one.")]
 pub(crate) struct BenchChannels {
     /// Which channels, by the names of `farside channels`, or all
     #[arg(long, value_delimiter = ',', default_value = "all", value_name = "NAME")]

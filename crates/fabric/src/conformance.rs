@@ -199,6 +199,7 @@ macro_rules! for_each_conformance_case {
                 words_of_a_write_are_never_torn
                 words_of_a_read_are_never_torn
                 bytes_of_a_write_are_seen_in_rising_order
+                bytes_of_a_write_land_once
             }
             random {
                 one_sided_requests_agree_with_an_oracle

@@ -5,7 +5,7 @@ use super::Subject;
 use super::scene::{Scene, Wire, together, work};
 use crate::Arena;
 use farside_base::{CompletionStatus, LocalSlice, Operation, RemoteSlice, Source};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// One way to write: where to, and the slices that it comes from.
 struct Shape {
@@ -153,6 +153,58 @@ pub(super) fn words_of_a_write_are_never_torn(subject: &dyn Subject) {
 
 pub(super) fn bytes_of_a_write_are_seen_in_rising_order(subject: &dyn Subject) {
     observe_writes(subject, true);
+}
+
+/// Somebody changes each word as soon as it is there, and nothing comes back.
+pub(super) fn bytes_of_a_write_land_once(subject: &dyn Subject) {
+    let (mut scene, wire) = Scene::pair(subject);
+    let has = scene.capabilities;
+    if !has.write || !has.byte_order {
+        return;
+    }
+    const CHANGED: u64 = u64::MAX;
+    for bytes in [8, 16, 48, 200] {
+        if bytes > has.transfer_bytes_max {
+            continue;
+        }
+        let target = scene.nodes[1].region.arena.clone();
+        let changed = AtomicU64::new(0);
+        let words = || (0..bytes).step_by(8);
+        let holds = |word| words().all(|at| target.load(at, Ordering::Acquire) == Ok(word));
+        let rounds = 50 * u64::from(ROUNDS);
+        together(
+            &mut scene,
+            |near| {
+                let slices = [near.nodes[0].slice(0, bytes as usize)];
+                for round in 1..=rounds {
+                    let word = round.to_ne_bytes();
+                    near.nodes[0].put(0, &word.repeat(bytes as usize / 8));
+                    let source = Source::Gather(&slices);
+                    let write = Operation::Write { source, to: wire.at(0), immediate: None };
+                    near.post(0, &[work(round, wire.here, write)]);
+                    assert_eq!(near.completion(0).status, CompletionStatus::Success);
+                    near.until("the words to be changed", |_| {
+                        (changed.load(Ordering::Acquire) == round).then_some(())
+                    });
+                }
+            },
+            |far| {
+                for round in 1..=rounds {
+                    for at in words() {
+                        let here = || target.load(at, Ordering::Acquire) == Ok(round);
+                        // Most come while nothing else is done: the moment to change them is then.
+                        let soon = (0..1000).any(|_| here());
+                        far.until("a word", |_| (soon || here()).then_some(()));
+                        target.store(at, CHANGED, Ordering::Release).expect("within the region");
+                    }
+                    for _ in 0..20 {
+                        assert!(holds(CHANGED), "{bytes} bytes, round {round}: a word came twice");
+                    }
+                    changed.store(round, Ordering::Release);
+                }
+            },
+        );
+    }
 }
 
 pub(super) fn words_of_a_read_are_never_torn(subject: &dyn Subject) {

@@ -10,9 +10,10 @@
 //! the call would cost more than they do. `rep movsb` is used nowhere: it was slower at every size
 //! in cache, and thirty times slower where the sides are not aligned alike.
 //!
-//! What is [`place`]d in an arena may be looked at meanwhile, so its stores come in rising address
-//! order and each at a multiple of its size: no store crosses a cache line, no word is stored by
-//! halves, and on x86-64, which shows stores to everybody in their order (and does not reorder them
+//! What is [`place`]d in an arena may be looked at meanwhile, and be changed as soon as it is there. So
+//! its stores come in rising address order, none of them upon another one, and each at a multiple of
+//! its size: nothing comes back, no store crosses a cache line, no word is stored by halves, and on
+//! x86-64, which shows stores to everybody in their order (and does not reorder them
 //! where they are no string or non-temporal stores), no byte is seen before those below it. The
 //! language keeps the order too: it moves no assembly block that may touch memory past another.
 //! Nobody looks at what is [`fetch`]ed out of an arena until it is all there.
@@ -141,7 +142,7 @@ pub(super) unsafe fn fetch(from: *const u8, to: *mut u8, bytes: usize) {
 pub(super) unsafe fn place<F: Side>(from: *const u8, to: *mut u8, bytes: usize) {
     let corners = to.addr() | bytes;
     // SAFETY: the caller's; each arm moves just the bytes there are. The sixteens lie at multiples
-    // of 16, some of them twice, since `to` and `bytes` are such.
+    // of 16, since `to` and `bytes` are such.
     unsafe {
         if bytes == 8 && corners & 7 == 0 {
             Shared::store(to, F::load::<u64>(from));
@@ -149,10 +150,14 @@ pub(super) unsafe fn place<F: Side>(from: *const u8, to: *mut u8, bytes: usize) 
             place_pieces(from, to, bytes);
         } else if bytes > 32 {
             copy_twice::<F, Shared, Sixteen>(from, to, 32);
-            let last = bytes - 32;
-            copy_twice::<F, Shared, Sixteen>(from.add(last), to.add(last), 32);
+            Shared::store(to.add(32), F::load::<Sixteen>(from.add(32)));
+            if bytes > 48 {
+                Shared::store(to.add(48), F::load::<Sixteen>(from.add(48)));
+            }
+        } else if bytes > 16 {
+            copy_twice::<F, Shared, Sixteen>(from, to, 32);
         } else if bytes > 0 {
-            copy_twice::<F, Shared, Sixteen>(from, to, bytes);
+            Shared::store(to, F::load::<Sixteen>(from));
         }
     }
 }

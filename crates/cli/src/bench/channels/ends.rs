@@ -49,6 +49,13 @@ fn sender_goes_on(kind: Kind) -> bool {
     }
 }
 
+/// Whether messages are built in the channel's own memory and looked at there, which is where a program
+/// that shares memory leaves long ones.
+fn stays_in_place(kind: Kind, message_bytes: u32) -> bool {
+    let offers = [Kind::ReadSlotDetached, Kind::ReadSlotInlined, Kind::ReadSlotNotify];
+    offers.contains(&kind) && message_bytes >= GATHER_BYTES_MIN
+}
+
 /// Waiting without end is no measurement.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
@@ -91,8 +98,37 @@ enum Source {
     Bytes(Vec<Vec<u8>>),
     /// Registered memory.
     Gather(Gather),
-    /// The channel's own memory, of which the first and last byte are written.
-    Loan,
+    /// The channel's own memory.
+    Loan(Loan),
+}
+
+/// How much of a message in the channel's own memory is written.
+struct Loan {
+    template: Vec<u8>,
+    look: Look,
+}
+
+impl Loan {
+    #[inline]
+    fn put(&mut self, sender: &mut Sender, number: usize) -> Result<bool, Failure> {
+        let bytes = u32::try_from(self.template.len()).unwrap_or(u32::MAX);
+        let Some(loan) = sender.loan(bytes)? else {
+            return Ok(false);
+        };
+        if let [first, .., last] = &mut self.template[..] {
+            let byte = (number % BATCH) as u8;
+            (*first, *last) = (byte, byte);
+        }
+        match self.look {
+            Look::All => loan.write(0, &self.template)?,
+            Look::Again => {}
+            Look::Edges => {
+                loan.write(0, &self.template[..1])?;
+                loan.write(bytes - 1, &self.template[..1])?;
+            }
+        }
+        Ok(sender.send_loan(loan, bytes)? != Sent::Full)
+    }
 }
 
 struct Gather {
@@ -107,7 +143,6 @@ struct Gather {
 /// The sending end.
 pub(crate) struct Writer {
     pub(crate) sender: Sender,
-    message_bytes: u32,
     source: Source,
     number: usize,
     goes_on: bool,
@@ -126,8 +161,8 @@ impl Writer {
         let kind = sender.kind();
         let bytes = usize::try_from(message_bytes).unwrap_or(usize::MAX);
         let gathers = message_bytes >= GATHER_BYTES_MIN && !kind.receiver_names_destination();
-        let source = if look == Look::Edges {
-            Source::Loan
+        let source = if stays_in_place(kind, message_bytes) {
+            Source::Loan(Loan { template: vec![0; bytes], look })
         } else if gathers {
             let again = look == Look::Again;
             Source::Gather(Gather::new(&sender, message_bytes, buffers, again)?)
@@ -135,7 +170,7 @@ impl Writer {
             Source::Bytes((0..BATCH).map(|number| vec![number as u8; bytes]).collect())
         };
         let goes_on = sender_goes_on(kind);
-        Ok(Self { sender, message_bytes, source, number: 0, goes_on, turns: 0 })
+        Ok(Self { sender, source, number: 0, goes_on, turns: 0 })
     }
 
     /// Sends one message; whether there was room.
@@ -146,15 +181,7 @@ impl Writer {
                 self.sender.send(&messages[self.number % BATCH])? != Sent::Full
             }
             Source::Gather(gather) => gather.put(&mut self.sender, self.number)?,
-            Source::Loan => match self.sender.loan(self.message_bytes)? {
-                Some(loan) => {
-                    let byte = [(self.number % BATCH) as u8];
-                    loan.write(0, &byte)?;
-                    loan.write(self.message_bytes.saturating_sub(1), &byte)?;
-                    self.sender.send_loan(loan, self.message_bytes)? != Sent::Full
-                }
-                None => false,
-            },
+            Source::Loan(loan) => loan.put(&mut self.sender, self.number)?,
         };
         self.number += usize::from(sent);
         Ok(sent)
@@ -244,6 +271,7 @@ pub(crate) enum Look {
 pub(crate) struct Reader {
     pub(crate) receiver: Receiver,
     check: Check,
+    in_place: bool,
 }
 
 /// What is asked of the messages that come.
@@ -257,13 +285,14 @@ struct Check {
 impl Reader {
     pub(crate) fn new(receiver: Receiver, message_bytes: u32, look: Look) -> Self {
         let bytes = usize::try_from(message_bytes).unwrap_or(usize::MAX);
-        Self { receiver, check: Check { out: vec![0; bytes], counts: Vec::new(), look } }
+        let in_place = stays_in_place(receiver.kind(), message_bytes);
+        Self { receiver, check: Check { out: vec![0; bytes], counts: Vec::new(), look }, in_place }
     }
 
     /// Takes up to `max` messages that are here, and gives their memory back; how many there were.
     #[inline]
     pub(crate) fn take(&mut self, max: usize) -> Result<usize, Failure> {
-        if self.check.look == Look::Edges {
+        if self.in_place {
             return self.look_at().map(usize::from);
         }
         let check = &mut self.check;
@@ -285,7 +314,10 @@ impl Reader {
         let Some(message) = self.receiver.look_at(&offer) else {
             return Err(Failure::check("the memory of the sender cannot be reached".to_owned()));
         };
-        self.check.edges(&message)?;
+        match self.check.look {
+            Look::Edges => self.check.edges(&message)?,
+            Look::All | Look::Again => self.check.copied(&message)?,
+        }
         self.receiver.decline(offer)?;
         Ok(true)
     }

@@ -226,6 +226,7 @@ fn specials(kind: Kind, sizes: &[u32]) -> Vec<Case> {
     [
         (SPECIAL, BLOCKING_BYTES, Payload::Copied, Wait::Block),
         (SPECIAL, HANDED_OVER_BYTES, Payload::Unwritten, Wait::Spin),
+        (IN_PLACE, HANDED_OVER_BYTES, Payload::Unwritten, Wait::Spin),
         (IN_PLACE, HANDED_OVER_BYTES, Payload::Untouched, Wait::Spin),
     ]
     .into_iter()
@@ -260,7 +261,7 @@ mod tests {
         let (cases, remarks) = cases(&arguments(&[]));
         let specials = cases.iter().filter(|case| case.wait == Wait::Block).count()
             + cases.iter().filter(|case| case.payload != Payload::Copied).count();
-        assert_eq!(specials, 3);
+        assert_eq!(specials, 4);
         assert_eq!(cases.len(), (19 * 4 + 1) * 3 + specials);
         assert_eq!(remarks.len(), 1, "{remarks:?}");
         let peers = |pattern| cases.iter().find(|case| case.pattern == pattern).unwrap().peers;
