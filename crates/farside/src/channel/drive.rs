@@ -326,7 +326,7 @@ impl<H: AnyHalf> Drive<H> {
             return;
         };
         if !received {
-            self.arrived_at(link);
+            self.told_of(link);
         }
         let Place { unit, life, peer, stage, .. } = place;
         if self.units.get(unit).is_none_or(|unit| unit.life != life) {
@@ -382,7 +382,7 @@ impl<H: AnyHalf> Drive<H> {
 
     /// A completion of a request has come. It may be of one whose success nobody awaited, if it
     /// failed.
-    fn arrived_at(&mut self, link: LinkId) {
+    fn told_of(&mut self, link: LinkId) {
         if let Some(Some(place)) = self.places.get_mut(link.0 as usize)
             && place.awaited > 0
         {
@@ -554,7 +554,8 @@ impl<H: AnyHalf> Drive<H> {
         }
         unit.effects.forget(place.peer);
         unit.half.lost(place.peer);
-        unit.spent |= H::SENDS && !H::shares(self.kind);
+        // A receiver of its own may have something of it yet, if it was ever there.
+        unit.spent |= !H::shares(self.kind) && (H::SENDS || !unit.had_peer);
     }
 
     fn open_links(&self) -> usize {
