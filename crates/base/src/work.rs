@@ -253,6 +253,9 @@ pub struct WorkFlags {
     pub signalled: bool,
     /// Start only after earlier READs and atomics of this link have completed.
     pub fence: bool,
+    /// A hint: somebody at the target looks for these bytes now, so that they should be there soon
+    /// rather than the next request begin soon.
+    pub awaited: bool,
 }
 
 /// One work request.

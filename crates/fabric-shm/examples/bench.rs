@@ -60,7 +60,7 @@ impl End {
         Work {
             id: WorkId(1),
             link: self.link,
-            flags: WorkFlags { signalled: true, fence: false },
+            flags: WorkFlags { signalled: true, fence: false, awaited: false },
             operation,
         }
     }

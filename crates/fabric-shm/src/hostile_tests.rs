@@ -432,7 +432,7 @@ fn import_from_liar(victim: &mut Victim, fake: &Fake, link: LinkId, lie: &Lie) -
         let slices = [LocalSlice { region: victim.region.id, offset: 0, bytes: 8 }];
         let from = farside_base::RemoteSlice { region, offset };
         let operation = Operation::Read { into: &slices, from };
-        let flags = WorkFlags { signalled: true, fence: false };
+        let flags = WorkFlags { signalled: true, fence: false, awaited: false };
         let work = Work { id: WorkId(4), link, flags, operation };
         assert_eq!(victim.port.post(&[work]).accepted, 1);
         victim.completion().status == CompletionStatus::Success

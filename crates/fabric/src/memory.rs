@@ -231,8 +231,9 @@ impl Arena {
     #[inline(always)]
     fn each_line(&self, offset: u64, bytes: usize, hint: impl Fn(*const u8)) {
         if let Ok(start) = self.at(offset, bytes) {
-            for line in (0..bytes).step_by(64) {
-                hint(start.wrapping_add(line));
+            let within = start.addr() % 64;
+            for line in (0..within + bytes).step_by(64) {
+                hint(start.wrapping_sub(within).wrapping_add(line));
             }
         }
     }

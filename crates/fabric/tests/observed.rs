@@ -62,7 +62,7 @@ impl Pair {
     }
 
     fn work<'a>(&self, id: u64, operation: Operation<'a>) -> Work<'a> {
-        let flags = WorkFlags { signalled: true, fence: false };
+        let flags = WorkFlags { signalled: true, fence: false, awaited: false };
         Work { id: WorkId(id), link: self.here, flags, operation }
     }
 }
@@ -88,8 +88,10 @@ fn exchange(pair: &mut Pair) {
     let add = Operation::FetchAdd { at: place, add: 1, into: pair.slice(8) };
     let send = Operation::Send { source: Source::Inline(b"message"), immediate: Some(9) };
     let beyond = Operation::Read { into: &slices, from: pair.at(4096) };
-    let silent =
-        Work { flags: WorkFlags { signalled: false, fence: true }, ..pair.work(0x2a, inline) };
+    let silent = Work {
+        flags: WorkFlags { signalled: false, fence: true, awaited: false },
+        ..pair.work(0x2a, inline)
+    };
     let list = [pair.work(1, write), silent, pair.work(3, add)];
     assert_eq!(pair.near.post(&list).accepted, 3);
     let refused = pair.near.post(&[pair.work(4, send)]);

@@ -277,7 +277,7 @@ fn place<'a>(
     Work {
         id: placement.id,
         link,
-        flags: WorkFlags { signalled: true, fence: false },
+        flags: WorkFlags { signalled: true, fence: false, awaited: false },
         operation: Operation::Write {
             source: Source::Gather(std::slice::from_ref(slice)),
             to: RemoteSlice { region, offset: placement.to_offset },

@@ -111,7 +111,7 @@ impl End {
         Work {
             id: WorkId(u64::MAX),
             link: self.link,
-            flags: WorkFlags { signalled: true, fence: false },
+            flags: WorkFlags { signalled: true, fence: false, awaited: false },
             operation,
         }
     }

@@ -208,7 +208,12 @@ impl Node {
     }
 
     pub(crate) fn work<'a>(&self, link: LinkId, id: u64, operation: Operation<'a>) -> Work<'a> {
-        Work { id: WorkId(id), link, flags: WorkFlags { signalled: true, fence: false }, operation }
+        Work {
+            id: WorkId(id),
+            link,
+            flags: WorkFlags { signalled: true, fence: false, awaited: false },
+            operation,
+        }
     }
 
     /// Posts one request and gives its completion.

@@ -166,7 +166,7 @@ pub(super) fn fence_waits_for_earlier_reads(subject: &dyn Subject) {
         let through = [scene.nodes[0].slice(100, bytes)];
         let read = Operation::Read { into: &through, from: wire.at(0) };
         let fenced = Work {
-            flags: WorkFlags { signalled: true, fence: true },
+            flags: WorkFlags { signalled: true, fence: true, awaited: false },
             ..work(2, wire.here, write(&through, wire.at(20_000)))
         };
         scene.post(0, &[silent(1, wire.here, read), fenced]);

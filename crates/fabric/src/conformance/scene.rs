@@ -183,7 +183,12 @@ pub(super) fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
 
 /// A signalled request.
 pub(super) fn work<'a>(id: u64, link: LinkId, operation: Operation<'a>) -> Work<'a> {
-    Work { id: WorkId(id), link, flags: WorkFlags { signalled: true, fence: false }, operation }
+    Work {
+        id: WorkId(id),
+        link,
+        flags: WorkFlags { signalled: true, fence: false, awaited: false },
+        operation,
+    }
 }
 
 /// A request whose success is silent.

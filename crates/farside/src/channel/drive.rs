@@ -663,22 +663,22 @@ impl<H: AnyHalf> Drive<H> {
     }
 
     /// Posts a record of the only half to its only peer and empties it; what the port does not take
-    /// waits.
+    /// waits. `awaited` when nothing is known to follow.
     #[inline]
-    pub(super) fn post_record(&mut self, record: &mut channel::Record) {
-        self.post_record_as_it_is(record);
+    pub(super) fn post_record(&mut self, record: &mut channel::Record, awaited: bool) {
+        self.post_record_as_it_is(record, awaited);
         record.clear();
     }
 
     #[inline]
-    fn post_record_as_it_is(&mut self, record: &channel::Record) {
+    fn post_record_as_it_is(&mut self, record: &channel::Record, awaited: bool) {
         let [unit] = &mut self.units[..] else {
             return;
         };
         let Some(link) = unit.links.first().copied().flatten() else {
             return; // the peer is gone, and what was sent with it
         };
-        let flags = WorkFlags { signalled: false, fence: false };
+        let flags = WorkFlags { signalled: false, fence: false, awaited };
         let work = Work { id: WorkId(0), link, flags, operation: record.operation() };
         if self.port.post(&[work]).accepted == 0 {
             unit.effects.keep(Peer::ONLY, record);
@@ -751,7 +751,7 @@ fn post_some<H>(port: &mut dyn Port, unit: &Unit<H>) -> (usize, End) {
         Some(Work {
             id: WorkId(u64::from(request.name.0)),
             link,
-            flags: WorkFlags { signalled: request.signalled, fence: request.fence },
+            flags: WorkFlags { signalled: request.signalled, fence: request.fence, awaited: false },
             operation: unit.effects.operation(request),
         })
     };

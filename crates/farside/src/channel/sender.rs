@@ -191,7 +191,7 @@ impl Sender {
     #[inline]
     pub fn send(&mut self, message: &[u8]) -> Result<Sent, Error> {
         if let Some(ticket) = self.send_at_once(message) {
-            self.drive.post_record(&mut self.record);
+            self.drive.post_record(&mut self.record, true);
             return Ok(Sent::Taken(ticket));
         }
         let sent = self.take(message)?;
@@ -221,7 +221,7 @@ impl Sender {
     #[inline]
     fn post_record(&mut self) {
         if !self.record.is_empty() {
-            self.drive.post_record(&mut self.record);
+            self.drive.post_record(&mut self.record, false);
         }
     }
 

@@ -338,7 +338,7 @@ impl Hostile {
     }
 
     fn post(&mut self, link: LinkId, operation: Operation<'_>) {
-        let flags = WorkFlags { signalled: self.random.chance(4), fence: false };
+        let flags = WorkFlags { signalled: self.random.chance(4), fence: false, awaited: false };
         let _ = self.port.post(&[Work { id: WorkId(7), link, flags, operation }]);
     }
 

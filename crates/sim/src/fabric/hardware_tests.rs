@@ -30,7 +30,7 @@ fn post_list(scene: &mut Scene, from: usize, list: &[(usize, Operation<'_>)]) {
         .map(|(at, (to, operation))| Work {
             id: WorkId(at as u64),
             link: scene.sides[from].links[*to].unwrap().0,
-            flags: WorkFlags { signalled: at + 1 == list.len(), fence: false },
+            flags: WorkFlags { signalled: at + 1 == list.len(), fence: false, awaited: false },
             operation: *operation,
         })
         .collect();

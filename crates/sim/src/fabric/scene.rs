@@ -101,7 +101,7 @@ impl Scene {
         let work = Work {
             id: WorkId(id),
             link,
-            flags: WorkFlags { signalled: true, fence: false },
+            flags: WorkFlags { signalled: true, fence: false, awaited: false },
             operation,
         };
         let posted = self.sides[from].port.post(&[work]);

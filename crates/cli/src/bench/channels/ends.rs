@@ -416,7 +416,7 @@ mod tests {
     #[test]
     fn windows_hold_a_few_messages_of_any_size() {
         assert_eq!([1, 64, 65_536, 1 << 23].map(window), [256, 256, 16, 8]);
-        assert_eq!(options(Kind::RingInlined, 64, 1).ring_bytes, Some(8192));
+        assert_eq!(options(Kind::RingInlined, 64, 1).ring_bytes, Some(32_768));
         assert_eq!(options(Kind::SendShared, 1 << 20, 12).slots, Some(12));
     }
 }
