@@ -436,7 +436,7 @@ fn process_channels_are_measured_between_processes_and_drawn() {
     let plot = folder.file("channels.svg", b"");
     let report = bench_channels(&[
         "--channel",
-        "ring-immediate,send-bufferless",
+        "ring-immediate,send-bufferless,read-slot-detached",
         "--bytes",
         "64,65536",
         "--pattern",
@@ -445,8 +445,10 @@ fn process_channels_are_measured_between_processes_and_drawn() {
         &plot,
     ]);
     let figures = report["figures"].as_array().unwrap();
-    // Integers, two sizes, and three special forms.
-    assert_eq!(figures.len(), 1 + 2 + 3, "{report}");
+    // Integers, two sizes of two channels, and two special forms of each of these.
+    assert_eq!(figures.len(), 1 + 2 * 2 + 2 * 2, "{report}");
+    let in_place = figures.iter().find(|figure| figure["payload"] == "untouched");
+    assert_eq!(in_place.unwrap()["channel"], "read-slot-detached");
     for figure in figures {
         let plain = figure["payload"] == "copied" && figure["wait"] == "spin";
         check_entry(figure, true, plain);
@@ -454,7 +456,7 @@ fn process_channels_are_measured_between_processes_and_drawn() {
         assert_ne!(figure["path"], "", "{figure}");
     }
     let fans = report["fan_figures"].as_array().unwrap();
-    assert_eq!(fans.len(), 3, "{report}");
+    assert_eq!(fans.len(), 1 + 2 * 2, "{report}");
     for figure in fans {
         check_entry(figure, false, true);
         assert_eq!((&figure["pattern"], &figure["peers"]), (&"N:1".into(), &2.into()));
