@@ -28,8 +28,8 @@ use farside_fabric::{Arena, OutOfBounds, Parts, Posted, Stop};
 use std::sync::atomic::{Ordering, fence};
 
 /// Inline bytes that are awaited at the target, at most so many, are left where another processor
-/// finds them sooner: that takes 7 % from a hand-over between cores, and from the poster some loads of
-/// lines that it touches again.
+/// finds them sooner. The poster has to fetch what it touches again of those lines, so that nothing is
+/// done about bytes that nobody awaits.
 const AWAITED_BYTES_MAX: usize = 128;
 
 /// Why a request did not run. Small, so that an outcome fits into registers.

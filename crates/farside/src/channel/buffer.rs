@@ -1,28 +1,24 @@
 //! Registered memory of a program, to send from and to receive into without copies.
 
-use super::drive::{region_id, register};
+use super::memory::Registered;
 use crate::{Error, ErrorCode};
 use farside_base::LocalSlice;
-use farside_fabric::{Fabric, Region};
+use farside_fabric::Fabric;
 use std::sync::Arc;
 
 /// Registered memory. It is read and written by copies: a fabric may write to it meanwhile.
 ///
 /// *Cost*: registering takes a system call or more; do it before the hot path.
-pub struct Buffer {
-    fabric: Arc<dyn Fabric>,
-    region: Region,
-}
+pub struct Buffer(Registered);
 
 impl Buffer {
     pub(super) fn new(fabric: &Arc<dyn Fabric>, bytes: u64) -> Result<Self, Error> {
-        let region = register(&**fabric, bytes)?;
-        Ok(Self { fabric: Arc::clone(fabric), region })
+        Registered::own(fabric, bytes).map(Self)
     }
 
     /// Bytes of it.
     pub fn len(&self) -> usize {
-        self.region.arena.len()
+        self.0.region.arena.len()
     }
 
     /// Whether it has none.
@@ -36,7 +32,7 @@ impl Buffer {
     /// `OutOfBounds`; nothing is copied then.
     #[inline]
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
-        self.region.arena.write(offset, bytes).map_err(|_| ErrorCode::OutOfBounds.into())
+        self.0.region.arena.write(offset, bytes).map_err(|_| ErrorCode::OutOfBounds.into())
     }
 
     /// Copies bytes out.
@@ -45,7 +41,7 @@ impl Buffer {
     /// `OutOfBounds`; nothing is copied then.
     #[inline]
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), Error> {
-        self.region.arena.read(offset, out).map_err(|_| ErrorCode::OutOfBounds.into())
+        self.0.region.arena.read(offset, out).map_err(|_| ErrorCode::OutOfBounds.into())
     }
 
     /// A part of it, to be sent or received into.
@@ -54,20 +50,13 @@ impl Buffer {
     /// `OutOfBounds`.
     #[inline]
     pub fn slice(&self, offset: u64, bytes: u32) -> Result<Slice, Error> {
-        match self.region.arena.at(offset, bytes as usize) {
+        match self.0.region.arena.at(offset, bytes as usize) {
             Ok(_) => {
-                let slice = LocalSlice { region: region_id(&self.region), offset, bytes };
-                Ok(Slice { slice, fabric: address(&self.fabric) })
+                let slice = LocalSlice { region: self.0.region.id, offset, bytes };
+                Ok(Slice { slice, fabric: address(&self.0.fabric) })
             }
             Err(_) => Err(ErrorCode::OutOfBounds.into()),
         }
-    }
-}
-
-impl Drop for Buffer {
-    fn drop(&mut self) {
-        // Requests that are under way fail; the fabric sees to it that none reaches the memory.
-        let _ = self.fabric.deregister(self.region.id);
     }
 }
 

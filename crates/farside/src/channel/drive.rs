@@ -9,9 +9,7 @@ use farside_base::{
     Completion, CompletionKind, CompletionStatus, LinkId, LocalSlice, Receive, ReceiveQueueId,
     RegionId, RegionToken, Work, WorkFlags, WorkId,
 };
-use farside_fabric::{
-    Arena, Fabric, FabricError, LinkEvent, Port, PortSpec, Reached, Region, RegionSpec, Stop,
-};
+use farside_fabric::{Arena, Fabric, FabricError, LinkEvent, Port, PortSpec, Reached, Stop};
 use farside_protocol::channel::{
     self, AnyHalf, Arrival, Completed, Effects, Kind, Name, Own, Peer, PeerRegions, Plan, Shape,
 };
@@ -798,19 +796,4 @@ pub(super) fn control(error: &FabricError) -> Error {
         _ => ErrorCode::System,
     };
     Error::with(code, error.to_string())
-}
-
-/// A region of a user's own, for slices to send from and to receive into.
-pub(super) fn register(fabric: &dyn Fabric, bytes: u64) -> Result<Region, Error> {
-    let spec = RegionSpec {
-        bytes,
-        access: farside_base::Access::NONE,
-        kind: farside_base::RegionKind::Memory,
-    };
-    fabric.register(&spec).map_err(|error| control(&error))
-}
-
-/// The number of a region, for slices.
-pub(super) const fn region_id(region: &Region) -> RegionId {
-    region.id
 }

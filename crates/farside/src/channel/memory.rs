@@ -9,12 +9,17 @@ use farside_protocol::channel::{Own, OwnRegions, Plan};
 use std::sync::Arc;
 
 /// A region that is deregistered when it is dropped.
-struct Registered {
-    fabric: Arc<dyn Fabric>,
-    region: Region,
+pub(super) struct Registered {
+    pub(super) fabric: Arc<dyn Fabric>,
+    pub(super) region: Region,
 }
 
 impl Registered {
+    /// Memory of this end alone, for requests to take from and to put into.
+    pub(super) fn own(fabric: &Arc<dyn Fabric>, bytes: u64) -> Result<Self, Error> {
+        Self::new(fabric, bytes, Access::NONE, RegionKind::Memory)
+    }
+
     fn new(
         fabric: &Arc<dyn Fabric>,
         bytes: u64,
@@ -39,7 +44,8 @@ impl Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        // Whatever the fabric says, nobody here uses it any more.
+        // Whatever the fabric says, nobody here uses it any more. Requests that are under way fail;
+        // the fabric sees to it that none reaches the memory.
         let _ = self.fabric.deregister(self.region.id);
     }
 }
@@ -70,6 +76,7 @@ impl Memory {
     }
 
     /// Where messages are.
+    #[inline]
     pub(super) fn buffer(&self) -> &Arena {
         &self.or_bells(&self.buffer).arena
     }
@@ -78,7 +85,7 @@ impl Memory {
     #[inline]
     pub(super) fn own(&self) -> Own<'_, Arena> {
         Own {
-            buffer: &self.or_bells(&self.buffer).arena,
+            buffer: self.buffer(),
             bells: &self.bells.region.arena,
             counters: &self.or_bells(&self.counters).arena,
         }

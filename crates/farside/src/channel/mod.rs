@@ -50,8 +50,9 @@
 //!
 //! *Trust.* What a peer writes is checked before it is used: lengths, places, bells, counts. A peer that
 //! writes what no correct one would is cut off with `ProtocolViolation`; what it can spoil is its own
-//! channel, and of a shared ring the progress of all. *Memory* of a message is never lent as a slice,
-//! since a peer may write to it: it is read by copies.
+//! channel and, where peers share memory that they write (shared rings, reserved mailboxes, readers of
+//! one sender that acknowledge by words), the progress of all. *Memory* of a message is never lent as a
+//! slice, since a peer may write to it: it is read by copies.
 //!
 //! *Without copies.* [`Sender::send_slices`] sends from registered memory, [`Receiver::drain`] shows
 //! messages where they have been written, [`Receiver::receive_into`] fetches one to where the program

@@ -538,7 +538,10 @@ impl Sender {
         self.copies.of(message).all(|copy| self.is_done_now(copy))
     }
 
-    /// Whether all messages have been received and released.
+    /// Whether all messages have been received and released. With [`Acknowledge::Message`] what was
+    /// released last may stay untold until more is.
+    ///
+    /// [`Acknowledge::Message`]: super::Acknowledge::Message
     ///
     /// # Errors
     /// As [`Self::send`].
@@ -555,7 +558,8 @@ impl Sender {
     }
 
     /// Takes what has arrived and goes on with what waited for it. Every call does this where it
-    /// must; call it when nothing is to be sent for long.
+    /// must. Who sends nothing for long, or always finds room, calls it now and then: losses and new
+    /// receivers show here.
     ///
     /// # Errors
     /// As [`Self::send`].

@@ -1,10 +1,10 @@
 //! Where messages wait that are too long to be a part of their request.
 
-use super::drive::register;
+use super::memory::Registered;
 use super::sender::Ticket;
 use crate::Error;
 use farside_base::LocalSlice;
-use farside_fabric::{Fabric, Region};
+use farside_fabric::Fabric;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -13,8 +13,7 @@ const PLACES: u32 = 16;
 
 /// Registered memory for copies of messages, used in turn.
 pub(super) struct Staging {
-    fabric: Arc<dyn Fabric>,
-    region: Region,
+    memory: Registered,
     step: u64,
     next: u32,
     /// By age: the messages whose places are in use.
@@ -24,9 +23,9 @@ pub(super) struct Staging {
 impl Staging {
     pub(super) fn new(fabric: &Arc<dyn Fabric>, message_bytes_max: u32) -> Result<Self, Error> {
         let step = u64::from(message_bytes_max).next_multiple_of(64);
-        let region = register(&**fabric, step * u64::from(PLACES))?;
+        let memory = Registered::own(fabric, step * u64::from(PLACES))?;
         let busy = VecDeque::with_capacity(PLACES as usize);
-        Ok(Self { fabric: Arc::clone(fabric), region, step, next: 0, busy })
+        Ok(Self { memory, step, next: 0, busy })
     }
 
     /// Copies a message to the next place, if it is free. Without [`Self::keep`] it stays free.
@@ -35,8 +34,9 @@ impl Staging {
             return None;
         }
         let offset = u64::from(self.next) * self.step;
-        self.region.arena.write(offset, message).ok()?;
-        Some(LocalSlice { region: self.region.id, offset, bytes: message.len() as u32 })
+        let region = &self.memory.region;
+        region.arena.write(offset, message).ok()?;
+        Some(LocalSlice { region: region.id, offset, bytes: message.len() as u32 })
     }
 
     /// What was written last is on its way.
@@ -51,11 +51,5 @@ impl Staging {
 
     pub(super) fn drop_oldest(&mut self) {
         self.busy.pop_front();
-    }
-}
-
-impl Drop for Staging {
-    fn drop(&mut self) {
-        let _ = self.fabric.deregister(self.region.id);
     }
 }
