@@ -13,6 +13,17 @@ pub enum AtomicScope {
     System,
 }
 
+/// How far a FLUSH reaches.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub enum FlushScope {
+    /// No FLUSH.
+    None,
+    /// To where every processor and adapter of the target sees it ("global visibility").
+    Visible,
+    /// To where it survives the loss of power.
+    Persistent,
+}
+
 /// What happens to a SEND whose target has posted no receive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum BackPressure {
@@ -38,6 +49,15 @@ pub struct Capabilities {
     pub atomics: AtomicScope,
     /// SWAP and the masked forms of FETCH_ADD and COMPARE_SWAP.
     pub extended_atomics: bool,
+    /// ATOMIC WRITE.
+    pub atomic_write: bool,
+    /// FLUSH, and how far it can reach. `Persistent` is of regions whose memory can keep it only.
+    pub flush: FlushScope,
+    /// Memory that the caller brings can be registered (`Fabric::register_memory`).
+    pub own_memory: bool,
+    /// What travels is encrypted and authenticated, data and all. Where this is false, data packets
+    /// are plaintext, whatever protects the hand-over of keys.
+    pub protected: bool,
     /// SEND and RECEIVE.
     pub send: bool,
     /// WRITE and SEND with 32 bits of immediate data.
@@ -91,6 +111,14 @@ pub struct Requirements {
     pub atomics: AtomicScope,
     /// SWAP and masked atomics.
     pub extended_atomics: bool,
+    /// ATOMIC WRITE.
+    pub atomic_write: bool,
+    /// FLUSH at least this far.
+    pub flush: FlushScope,
+    /// Registration of memory that the caller brings.
+    pub own_memory: bool,
+    /// Encrypted and authenticated data.
+    pub protected: bool,
     /// SEND and RECEIVE.
     pub send: bool,
     /// Immediate data.
@@ -131,6 +159,10 @@ impl Requirements {
         read: false,
         atomics: AtomicScope::None,
         extended_atomics: false,
+        atomic_write: false,
+        flush: FlushScope::None,
+        own_memory: false,
+        protected: false,
         send: false,
         immediate: false,
         shared_receive_queue: false,
@@ -153,6 +185,10 @@ impl Requirements {
             (self.read && !has.read, "read"),
             (self.atomics > has.atomics, "atomics"),
             (self.extended_atomics && !has.extended_atomics, "extended_atomics"),
+            (self.atomic_write && !has.atomic_write, "atomic_write"),
+            (self.flush > has.flush, "flush"),
+            (self.own_memory && !has.own_memory, "own_memory"),
+            (self.protected && !has.protected, "protected"),
             (self.send && !has.send, "send"),
             (self.immediate && !has.immediate, "immediate"),
             (self.shared_receive_queue && !has.shared_receive_queue, "shared_receive_queue"),

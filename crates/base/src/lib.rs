@@ -8,14 +8,21 @@
 mod address;
 mod capabilities;
 mod error;
+mod gid;
 mod id;
 mod limits;
 mod memory;
 mod work;
 
 pub use address::{AddressError, GlobalAddress, LineAddress, LineSize};
-pub use capabilities::{AtomicScope, BackPressure, Capabilities, Missing, Requirements};
+pub use capabilities::{
+    AtomicScope, BackPressure, Capabilities, FlushScope, Missing, Requirements,
+};
 pub use error::{Blame, ErrorCode, ErrorEntry, Retry};
+pub use gid::{
+    GID_INDEX_MAX, GidChoice, GidEntry, GidKind, GidReach, GidReason, GidRejection, NoGid,
+    choose_gid, why_not_gid,
+};
 pub use id::{
     Grant, Incarnation, LinkId, NodeId, NodeSet, OperationId, ReceiveQueueId, RegionId, RemoteKey,
     RemoteRegionId, SessionId, Ticket, ViewNumber, WorkId,

@@ -1,6 +1,6 @@
 //! Work requests and completions, shaped like verbs (IBTA 10.7, 10.8).
 
-use crate::{LinkId, ReceiveQueueId, RegionId, RemoteKey, RemoteRegionId, WorkId};
+use crate::{FlushScope, LinkId, ReceiveQueueId, RegionId, RemoteKey, RemoteRegionId, WorkId};
 
 /// What a peer may do to a region. The owner may always read and write it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -13,10 +13,17 @@ impl Access {
     pub const READ: Self = Self(1);
     /// Peers may WRITE.
     pub const WRITE: Self = Self(2);
-    /// Peers may use atomics.
+    /// Peers may use atomics and ATOMIC WRITE.
     pub const ATOMIC: Self = Self(4);
-    /// Peers may do everything.
+    /// Peers may READ, WRITE and use atomics.
     pub const ALL: Self = Self(7);
+    /// Peers may FLUSH what they wrote to where everybody sees it (IBTA annex A19).
+    pub const FLUSH: Self = Self(8);
+    /// Peers may FLUSH what they wrote to where it survives the loss of power. Of memory that cannot
+    /// keep it, such a region is refused.
+    pub const FLUSH_PERSISTENT: Self = Self(16);
+    /// Every bit that there is.
+    const EVERY: u8 = 31;
 
     /// Both together.
     pub const fn with(self, other: Self) -> Self {
@@ -35,7 +42,7 @@ impl Access {
 
     /// From a byte of the wire; unknown bits are refused.
     pub const fn from_bits(bits: u8) -> Option<Self> {
-        if bits <= 7 { Some(Self(bits)) } else { None }
+        if bits <= Self::EVERY { Some(Self(bits)) } else { None }
     }
 }
 
@@ -237,6 +244,24 @@ pub enum Operation<'a> {
         /// Where the former value goes.
         into: LocalSlice,
     },
+    /// Replace an aligned 64-bit word, whole, after everything that was posted on the link before
+    /// (IBTA annex A19). No former value comes back.
+    AtomicWrite {
+        /// The word.
+        to: RemoteSlice,
+        /// The new value.
+        value: u64,
+    },
+    /// Completes when every WRITE, atomic and ATOMIC WRITE that was posted on the link before and
+    /// touched these bytes is where `scope` says (IBTA annex A19). Moves nothing.
+    Flush {
+        /// First byte.
+        from: RemoteSlice,
+        /// How many bytes; zero for the whole region.
+        bytes: u64,
+        /// How far.
+        scope: FlushScope,
+    },
     /// Put a message into the next posted receive of the peer.
     Send {
         /// What.
@@ -292,6 +317,10 @@ pub enum CompletionKind {
     Read,
     /// An atomic of any kind.
     Atomic,
+    /// An ATOMIC WRITE.
+    AtomicWrite,
+    /// A FLUSH.
+    Flush,
     /// A SEND.
     Send,
     /// A receive that took a SEND.
@@ -317,6 +346,11 @@ pub enum CompletionStatus {
     ReceiverNotReady,
     /// The peer is gone.
     PeerLost,
+    /// Nothing was heard of the peer for too long: the tries of the fabric are used up, or the
+    /// deadline of the request has passed. Whether it took effect is not known.
+    Unreachable,
+    /// The adapter or the fabric's engine failed in itself; `Port::trouble` has the words.
+    Broken,
     /// An earlier request of this link failed, or the link was closed.
     Flushed,
 }
@@ -364,7 +398,7 @@ mod tests {
         };
         assert_eq!(RegionToken::decode(&token.encode()), Some(token));
         let mut junk = token.encode();
-        junk[4] = 8;
+        junk[4] = 32;
         assert_eq!(RegionToken::decode(&junk), None);
         junk[4] = 7;
         junk[6] = 1;

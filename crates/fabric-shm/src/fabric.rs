@@ -6,8 +6,8 @@ use crate::mapping::Pages;
 use crate::options::{CAPABILITIES, ShmOptions};
 use crate::port::ShmPort;
 use crate::region::allocate;
-use farside_base::{Capabilities, RegionId};
-use farside_fabric::{Fabric, FabricError, Port, PortSpec, Region, RegionSpec};
+use farside_base::{Access, Capabilities, RegionId};
+use farside_fabric::{Arena, Fabric, FabricError, Port, PortSpec, Region, RegionSpec};
 use std::fmt;
 use std::sync::Arc;
 
@@ -74,6 +74,10 @@ impl Fabric for ShmFabric {
         let inner = &self.control.inner;
         let (memory, pages) = allocate(spec, &inner.options)?;
         lock(&inner.regions).add(memory, pages, spec)
+    }
+
+    fn register_memory(&self, _memory: Arena, _access: Access) -> Result<Region, FabricError> {
+        Err(FabricError::Lacks("own_memory"))
     }
 
     /// Waits for requests of peers that are under way; for a peer that is stopped in the middle of

@@ -13,7 +13,7 @@ use farside_base::{
     Access, Completion, CompletionStatus, LinkId, LocalSlice, Operation, Receive, ReceiveQueueId,
     RegionKind, Source, Work, WorkFlags, WorkId,
 };
-use farside_fabric::{Fabric, FabricError, LinkEvent, Port, PortSpec, Region, RegionSpec};
+use farside_fabric::{Fabric, FabricError, LinkEvent, Loss, Port, PortSpec, Region, RegionSpec};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -128,7 +128,7 @@ impl Victim {
 
     /// The one link that ends is the fake's, and everybody else goes on.
     fn only_loses(&mut self, link: LinkId) {
-        assert_eq!(self.event(), LinkEvent::Lost { link });
+        assert_eq!(self.event(), LinkEvent::Lost { link, loss: Loss::Ended });
         self.good_works();
     }
 }

@@ -7,9 +7,7 @@ use crate::layout::{PORTS_MAX, REGIONS_MAX, VERSION};
 use crate::options::{bulk_fits, slots_fit};
 use crate::ring::Geometry;
 use farside_base::{Access, RegionId, RegionKind, RemoteKey};
-
-/// Most bytes of a hello, reply or reason.
-pub(crate) const HELLO_BYTES_MAX: usize = 16 << 10;
+use farside_fabric::HELLO_BYTES_MAX;
 
 /// Most bytes of a message.
 pub(crate) const MESSAGE_BYTES_MAX: usize = HELLO_BYTES_MAX + 64;
@@ -257,7 +255,7 @@ mod tests {
         };
         assert!(Message::decode(&grant(24, 7)).is_some(), "the place of the access");
         for (at, byte, what) in [
-            (24, 8, "access"),
+            (24, 32, "access"),
             (25, 3, "kind"),
             (25, 255, "kind"),
             (26, 1, "what follows the kind"),

@@ -1,6 +1,6 @@
 //! What a shared-memory fabric can be told, and what it can do.
 
-use farside_base::{AtomicScope, BackPressure, Capabilities};
+use farside_base::{AtomicScope, BackPressure, Capabilities, FlushScope};
 use farside_fabric::Arena;
 use std::time::Duration;
 
@@ -77,6 +77,10 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     read: true,
     atomics: AtomicScope::System,
     extended_atomics: true,
+    atomic_write: true,
+    flush: FlushScope::Visible,
+    own_memory: false,
+    protected: false,
     send: true,
     immediate: true,
     shared_receive_queue: true,

@@ -12,7 +12,7 @@ use crate::connection::{Connection, Inbound, Inbox, Peer, Stage};
 use crate::control::{Control, Inner, wait_for_peer};
 use crate::layout::{LINKS_MAX, board};
 use crate::mapping::{OwnMemory, OwnWord, PeerMemory, Peers, Shared, prefault_peer};
-use crate::message::{DESCRIPTORS_MAX, Grant, HELLO_BYTES_MAX, Message};
+use crate::message::{DESCRIPTORS_MAX, Grant, Message};
 use crate::options::CAPABILITIES;
 use crate::queue::{CompletionQueue, ReceiveQueue};
 use crate::ring::{Consumer, Producer};
@@ -23,7 +23,8 @@ use farside_base::{
     RemoteRegionId, Work,
 };
 use farside_fabric::{
-    Arena, FabricError, LinkEvent, Port, PortSpec, Posted, Reached, Stop, Waiter,
+    Arena, FabricError, HELLO_BYTES_MAX, LinkEvent, Loss, Port, PortSpec, Posted, Reached, Stop,
+    Waiter,
 };
 use import::ImportTable;
 use link::{Link, LinkSlot, State, Waiting};
@@ -47,6 +48,8 @@ pub(crate) struct ShmPort {
     _control: Arc<Control>,
     inner: Arc<Inner>,
     number: u32,
+    /// Where it listens.
+    name: Option<String>,
     inbox: Arc<Inbox>,
     bell: SharedBell,
     pace: Pace,
@@ -81,6 +84,7 @@ impl ShmPort {
             _control: Arc::clone(control),
             inner: Arc::clone(inner),
             number,
+            name: spec.listen.clone(),
             pace: Pace::new(!inner.barriers),
             waiter: Arc::new(ShmWaiter::new(bell.clone())),
             bell,
@@ -244,7 +248,7 @@ impl ShmPort {
                         counted: true,
                     };
                     self.drop_link(link, gone);
-                    out.push(LinkEvent::Lost { link });
+                    out.push(LinkEvent::Lost { link, loss: Loss::Ended });
                 }
             },
         }
@@ -276,14 +280,14 @@ impl ShmPort {
             };
             let gone = LinkSlot::Gone { status, unanswered: false, counted: true };
             self.drop_link(link, gone);
-            out.push(LinkEvent::Lost { link });
+            out.push(LinkEvent::Lost { link, loss: Loss::Ended });
         }
     }
 
     fn check_queue(&self, queue: ReceiveQueueId) -> Result<(), FabricError> {
         match self.queues.get(queue.0 as usize) {
-            Some(_) => Ok(()),
-            None => Err(FabricError::Unknown("receive queue")),
+            Some(known) if !known.is_ended() => Ok(()),
+            _ => Err(FabricError::Unknown("receive queue")),
         }
     }
 
@@ -394,9 +398,27 @@ impl Port for ShmPort {
         if depth > RECEIVES_MAX {
             return Err(FabricError::Limit("receives"));
         }
+        let queue = ReceiveQueue::new(depth as u32);
+        if let Some(free) = self.queues.iter().position(ReceiveQueue::is_ended) {
+            self.queues[free] = queue;
+            return Ok(ReceiveQueueId(free as u32));
+        }
         let number = u32::try_from(self.queues.len()).map_err(|_| FabricError::Limit("queues"))?;
-        self.queues.push(ReceiveQueue::new(depth as u32));
+        self.queues.push(queue);
         Ok(ReceiveQueueId(number))
+    }
+
+    fn destroy_receive_queue(&mut self, queue: ReceiveQueueId) -> Result<(), FabricError> {
+        self.check_queue(queue)?;
+        if self.links.iter().any(|slot| slot.queue() == Some(queue)) {
+            return Err(FabricError::Limit("receive queue in use"));
+        }
+        self.queues[queue.0 as usize].end();
+        Ok(())
+    }
+
+    fn address(&self) -> Option<String> {
+        self.name.clone()
     }
 
     fn connect(
@@ -506,6 +528,10 @@ impl Port for ShmPort {
             Some(LinkSlot::Absent) | None => "shm: no such link".to_owned(),
         }
     }
+
+    fn trouble(&self, _link: LinkId) -> Option<String> {
+        None
+    }
 }
 
 impl ShmPort {
@@ -561,6 +587,7 @@ impl ShmPort {
             .at(receive.into.offset, receive.into.bytes as usize)
             .map_err(|_| Stop::Invalid("local bounds"))?;
         let queue = self.queues.get_mut(receive.queue.0 as usize);
+        let queue = queue.filter(|queue| !queue.is_ended());
         let queue = queue.ok_or(Stop::Invalid("receive queue"))?;
         if queue.push(receive) { Ok(()) } else { Err(Stop::QueueFull) }
     }

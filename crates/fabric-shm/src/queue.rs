@@ -177,12 +177,23 @@ pub(crate) struct ReceiveQueue {
     /// As many as there is memory for, and at most `depth`.
     room: u32,
     depth: u32,
+    ended: bool,
 }
 
 impl ReceiveQueue {
     /// For at most `depth` receives.
     pub(crate) fn new(depth: u32) -> Self {
-        Self { posted: Box::default(), head: 0, tail: 0, room: 0, depth }
+        Self { posted: Box::default(), head: 0, tail: 0, room: 0, depth, ended: false }
+    }
+
+    /// Gives the memory back; the queue takes nothing any more.
+    pub(crate) fn end(&mut self) {
+        *self = Self { ended: true, ..Self::new(0) };
+    }
+
+    /// Whether it was ended: its number may be given to another.
+    pub(crate) fn is_ended(&self) -> bool {
+        self.ended
     }
 
     #[inline(always)]

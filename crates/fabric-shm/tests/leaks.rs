@@ -5,7 +5,7 @@ mod common;
 
 use common::{Node, name};
 use farside_base::{Access, RegionKind};
-use farside_fabric::{Fabric, LinkEvent, RegionSpec};
+use farside_fabric::{Fabric, LinkEvent, Loss, RegionSpec};
 use std::time::{Duration, Instant};
 
 /// Descriptors, threads, and mappings of shared memory.
@@ -51,7 +51,7 @@ fn round(number: usize) {
         2 => {
             for (here, there) in links {
                 other.port.close(here);
-                assert_eq!(listener.event(), LinkEvent::Lost { link: there });
+                assert_eq!(listener.event(), LinkEvent::Lost { link: there, loss: Loss::Ended });
             }
         }
         _ => {

@@ -4,7 +4,7 @@ mod common;
 
 use common::{Helper, Node, name, role};
 use farside_base::{CompletionStatus, LinkId, Operation, RemoteSlice, Source};
-use farside_fabric::{Fabric, FabricError, LinkEvent, PortSpec};
+use farside_fabric::{Fabric, FabricError, LinkEvent, Loss, PortSpec};
 use farside_fabric_shm::{ShmFabric, ShmOptions};
 use std::time::Duration;
 
@@ -135,7 +135,7 @@ fn kill_9_ends_the_links_of_the_dead_and_no_other() {
     echoes(&mut node, lost, 7);
     assert!(!left_behind(&names[0]).is_empty(), "its sockets can be seen");
     dying.kill();
-    assert_eq!(node.event(), LinkEvent::Lost { link: lost });
+    assert_eq!(node.event(), LinkEvent::Lost { link: lost, loss: Loss::Ended });
     let slices = [node.slice(0, 8)];
     let write = Operation::Write {
         source: Source::Gather(&slices),
@@ -167,7 +167,7 @@ fn a_sleeper_learns_of_a_death() {
     dying.kill();
     assert!(sleeper.join().expect("no panic"), "the death did not wake");
     node.port.disarm();
-    assert_eq!(node.event(), LinkEvent::Lost { link: lost });
+    assert_eq!(node.event(), LinkEvent::Lost { link: lost, loss: Loss::Ended });
 }
 
 /// What a sender has put into the ring before it is killed arrives, in order, and then the loss.
@@ -191,7 +191,7 @@ fn messages_of_a_killed_sender_arrive_before_its_loss() {
             }
             node.events.pop()
         });
-        assert_eq!(lost, LinkEvent::Lost { link });
+        assert_eq!(lost, LinkEvent::Lost { link, loss: Loss::Ended });
         assert_eq!(node.completions, [], "nothing arrives after the loss");
         node.port.close(link);
     }

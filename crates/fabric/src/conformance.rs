@@ -26,6 +26,7 @@
 
 mod atomic;
 mod connection;
+mod flush;
 mod message;
 mod order;
 mod protection;
@@ -52,6 +53,12 @@ pub trait Subject: Sync {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         format!("conformance-{}-{number}", std::process::id())
+    }
+
+    /// Whether a name that one fabric listens at is taken for all of them, as on one machine; false
+    /// where each host has names of its own.
+    fn names_are_shared(&self) -> bool {
+        true
     }
 
     /// Lets the world move between two polls; a simulated one advances its clock here. May be
@@ -167,6 +174,8 @@ macro_rules! for_each_conformance_case {
                 link_is_unusable_until_accepted
                 unknown_links_and_queues_are_refused
                 nobody_there_is_said
+                a_port_tells_where_it_is_reached
+                receive_queues_end_and_come_again
                 address_in_use_is_said_and_is_free_after_its_port
                 close_is_seen_by_the_peer_and_flushes_here
                 reconnect_after_close_gives_new_links
@@ -185,6 +194,13 @@ macro_rules! for_each_conformance_case {
                 time_runs_out_and_wake_ends_a_sleep
                 link_events_wake_a_sleeper
                 no_wake_up_is_lost
+            }
+            flush {
+                atomic_write_replaces_a_word_after_what_came_before
+                flush_completes_once_everything_before_it_is_visible
+                flush_needs_its_permission
+                what_cannot_be_flushed_is_refused_by_name
+                memory_that_the_caller_brings_serves_like_any_other
             }
             region {
                 end_of_a_mirrored_region_joins_its_beginning_here

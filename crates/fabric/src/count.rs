@@ -1,13 +1,7 @@
 //! Counts what crosses a fabric: [`CountFabric`] around any other, [`Counts`] out of it.
 
-use crate::{
-    Fabric, FabricError, LinkEvent, Parts, Port, PortSpec, Posted, Reached, Region, RegionSpec,
-    Waiter,
-};
-use farside_base::{
-    Capabilities, Completion, CompletionKind, CompletionStatus, LinkId, Receive, ReceiveQueueId,
-    RegionId, RegionToken, RemoteRegionId, Work,
-};
+use crate::{Fabric, FabricError, LinkEvent, Parts, Port, PortSpec, Posted, Waiter};
+use farside_base::{Completion, CompletionKind, CompletionStatus, Receive, Work};
 use std::fmt;
 use std::ops::Sub;
 use std::sync::Arc;
@@ -73,6 +67,10 @@ counts! {
     swaps "swap";
     /// Masked FETCH_ADD and COMPARE_SWAP requests taken.
     masked_atomics "masked atomic";
+    /// ATOMIC WRITE requests taken.
+    atomic_writes "atomic write";
+    /// FLUSH requests taken.
+    flushes "flush";
     /// SEND requests taken.
     sends "send";
     /// Requests with immediate data among them.
@@ -113,7 +111,7 @@ impl Counts {
     /// Work requests of every kind.
     pub fn requests(&self) -> u64 {
         let atomics = self.fetch_adds + self.compare_swaps + self.swaps + self.masked_atomics;
-        self.writes + self.reads + atomics + self.sends
+        self.writes + self.reads + atomics + self.atomic_writes + self.flushes + self.sends
     }
 }
 
@@ -142,21 +140,7 @@ impl fmt::Debug for CountFabric {
 }
 
 impl Fabric for CountFabric {
-    fn name(&self) -> &'static str {
-        self.inner.name()
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
-
-    fn register(&self, spec: &RegionSpec) -> Result<Region, FabricError> {
-        self.inner.register(spec)
-    }
-
-    fn deregister(&self, region: RegionId) -> Result<(), FabricError> {
-        self.inner.deregister(region)
-    }
+    crate::forward!(name, capabilities, register, deregister, register_memory);
 
     fn open(&self, spec: &PortSpec) -> Result<Box<dyn Port>, FabricError> {
         Ok(Box::new(CountPort {
@@ -180,6 +164,8 @@ fn count_request(counts: &mut Counts, work: &Work<'_>) {
         "compare_swap" => &mut counts.compare_swaps,
         "swap" => &mut counts.swaps,
         "send" => &mut counts.sends,
+        "atomic_write" => &mut counts.atomic_writes,
+        "flush" => &mut counts.flushes,
         _ => &mut counts.masked_atomics,
     };
     *kind += 1;
@@ -200,6 +186,21 @@ fn count_completion(counts: &mut Counts, done: &Completion) {
 }
 
 impl Port for CountPort {
+    crate::forward!(
+        disarm,
+        create_receive_queue,
+        connect,
+        accept,
+        refuse,
+        import,
+        reach,
+        close,
+        path,
+        address,
+        destroy_receive_queue,
+        trouble
+    );
+
     fn post(&mut self, work: &[Work<'_>]) -> Posted {
         let posted = self.inner.post(work);
         let mut counts = Counts {
@@ -248,54 +249,8 @@ impl Port for CountPort {
         self.inner.arm()
     }
 
-    fn disarm(&mut self) {
-        self.inner.disarm();
-    }
-
     fn waiter(&self) -> Arc<dyn Waiter> {
         Arc::new(CountWaiter { inner: self.inner.waiter(), counters: Arc::clone(&self.counters) })
-    }
-
-    fn create_receive_queue(&mut self, depth: usize) -> Result<ReceiveQueueId, FabricError> {
-        self.inner.create_receive_queue(depth)
-    }
-
-    fn connect(
-        &mut self,
-        to: &str,
-        hello: &[u8],
-        receives: ReceiveQueueId,
-    ) -> Result<LinkId, FabricError> {
-        self.inner.connect(to, hello, receives)
-    }
-
-    fn accept(
-        &mut self,
-        link: LinkId,
-        reply: &[u8],
-        receives: ReceiveQueueId,
-    ) -> Result<(), FabricError> {
-        self.inner.accept(link, reply, receives)
-    }
-
-    fn refuse(&mut self, link: LinkId, reason: &[u8]) -> Result<(), FabricError> {
-        self.inner.refuse(link, reason)
-    }
-
-    fn import(&mut self, link: LinkId, token: &RegionToken) -> Result<RemoteRegionId, FabricError> {
-        self.inner.import(link, token)
-    }
-
-    fn reach(&self, link: LinkId, region: RemoteRegionId) -> Option<Reached> {
-        self.inner.reach(link, region)
-    }
-
-    fn close(&mut self, link: LinkId) {
-        self.inner.close(link);
-    }
-
-    fn path(&self, link: LinkId) -> String {
-        self.inner.path(link)
     }
 }
 

@@ -5,14 +5,8 @@
 //! late completions and events in their order, a lost link.
 
 use crate::random::Random;
-use crate::{
-    Fabric, FabricError, LinkEvent, Port, PortSpec, Posted, Reached, Region, RegionSpec, Stop,
-    Waiter,
-};
-use farside_base::{
-    Capabilities, Completion, CompletionKind, CompletionStatus, LinkId, Receive, ReceiveQueueId,
-    RegionId, RegionToken, RemoteRegionId, Work,
-};
+use crate::{Fabric, FabricError, LinkEvent, Loss, Port, PortSpec, Posted, Stop};
+use farside_base::{Completion, CompletionKind, CompletionStatus, LinkId, Work};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
@@ -55,21 +49,7 @@ impl fmt::Debug for FaultFabric {
 }
 
 impl Fabric for FaultFabric {
-    fn name(&self) -> &'static str {
-        self.inner.name()
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
-
-    fn register(&self, spec: &RegionSpec) -> Result<Region, FabricError> {
-        self.inner.register(spec)
-    }
-
-    fn deregister(&self, region: RegionId) -> Result<(), FabricError> {
-        self.inner.deregister(region)
-    }
+    crate::forward!(name, capabilities, register, deregister, register_memory);
 
     fn open(&self, spec: &PortSpec) -> Result<Box<dyn Port>, FabricError> {
         let number = self.ports.fetch_add(1, Ordering::Relaxed);
@@ -134,7 +114,7 @@ impl FaultPort {
         self.inner.close(link);
         self.events.retain(|(_, event)| event.link() != link);
         let due = self.polls + self.random.below(u64::from(self.plan.event_delay_polls_max) + 1);
-        self.events.push_back((due, LinkEvent::Lost { link }));
+        self.events.push_back((due, LinkEvent::Lost { link, loss: Loss::Ended }));
         self.lost = Some(link);
     }
 
@@ -188,6 +168,22 @@ fn is_receive(kind: CompletionKind) -> bool {
 }
 
 impl Port for FaultPort {
+    crate::forward!(
+        post_receives,
+        disarm,
+        waiter,
+        create_receive_queue,
+        connect,
+        accept,
+        refuse,
+        import,
+        reach,
+        path,
+        address,
+        destroy_receive_queue,
+        trouble
+    );
+
     fn post(&mut self, work: &[Work<'_>]) -> Posted {
         let mut accepted = 0;
         loop {
@@ -205,10 +201,6 @@ impl Port for FaultPort {
             };
             return Posted { accepted, stop };
         }
-    }
-
-    fn post_receives(&mut self, receives: &[Receive]) -> Posted {
-        self.inner.post_receives(receives)
     }
 
     fn poll(&mut self, out: &mut [Completion]) -> usize {
@@ -247,54 +239,8 @@ impl Port for FaultPort {
         !self.completions.is_empty() || !self.events.is_empty() || self.inner.arm()
     }
 
-    fn disarm(&mut self) {
-        self.inner.disarm();
-    }
-
-    fn waiter(&self) -> Arc<dyn Waiter> {
-        self.inner.waiter()
-    }
-
-    fn create_receive_queue(&mut self, depth: usize) -> Result<ReceiveQueueId, FabricError> {
-        self.inner.create_receive_queue(depth)
-    }
-
-    fn connect(
-        &mut self,
-        to: &str,
-        hello: &[u8],
-        receives: ReceiveQueueId,
-    ) -> Result<LinkId, FabricError> {
-        self.inner.connect(to, hello, receives)
-    }
-
-    fn accept(
-        &mut self,
-        link: LinkId,
-        reply: &[u8],
-        receives: ReceiveQueueId,
-    ) -> Result<(), FabricError> {
-        self.inner.accept(link, reply, receives)
-    }
-
-    fn refuse(&mut self, link: LinkId, reason: &[u8]) -> Result<(), FabricError> {
-        self.inner.refuse(link, reason)
-    }
-
-    fn import(&mut self, link: LinkId, token: &RegionToken) -> Result<RemoteRegionId, FabricError> {
-        self.inner.import(link, token)
-    }
-
-    fn reach(&self, link: LinkId, region: RemoteRegionId) -> Option<Reached> {
-        self.inner.reach(link, region)
-    }
-
     fn close(&mut self, link: LinkId) {
         self.events.retain(|(_, event)| event.link() != link);
         self.inner.close(link);
-    }
-
-    fn path(&self, link: LinkId) -> String {
-        self.inner.path(link)
     }
 }

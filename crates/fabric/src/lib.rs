@@ -10,6 +10,7 @@
 pub mod conformance;
 mod count;
 mod fault;
+mod forward;
 mod mem;
 #[allow(unsafe_code, reason = "the home of memory that peers change")]
 mod memory;
@@ -18,9 +19,11 @@ mod random;
 mod reached;
 mod trace;
 
+#[doc(hidden)]
+pub use farside_base as base;
 use farside_base::{
-    Access, Capabilities, Completion, LinkId, Receive, ReceiveQueueId, RegionId, RegionKind,
-    RegionToken, RemoteRegionId, Work,
+    Access, Capabilities, Completion, FlushScope, LinkId, Receive, ReceiveQueueId, RegionId,
+    RegionKind, RegionToken, RemoteRegionId, Work,
 };
 use std::fmt;
 use std::sync::Arc;
@@ -34,6 +37,10 @@ pub use memory::Arena;
 pub use parts::Parts;
 pub use reached::Reached;
 pub use trace::{TraceEvent, TraceFabric};
+
+/// Most bytes of a hello, a reply or a reason, of every fabric, so that a peer cannot fill this
+/// side's memory.
+pub const HELLO_BYTES_MAX: usize = 16 << 10;
 
 /// What a region shall be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,6 +74,13 @@ impl RegionSpec {
                 }
             }
             _ => return Err(FabricError::Lacks("region kind")),
+        }
+        if self.access.allows(Access::FLUSH) && has.flush == FlushScope::None {
+            return Err(FabricError::Lacks("flush"));
+        }
+        // What a fabric makes of itself is gone with the power.
+        if self.access.allows(Access::FLUSH_PERSISTENT) {
+            return Err(FabricError::Lacks("persistent memory"));
         }
         if self.bytes > has.region_bytes_max / self.kind.turns() {
             return Err(FabricError::Limit("region_bytes_max"));
@@ -150,8 +164,10 @@ impl std::error::Error for FabricError {
 /// How a port shall be.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PortSpec {
-    /// Name to listen at, unique within the fabric's scope (for shm: this machine, network
-    /// namespace and user); `None` for a port that only connects.
+    /// Name to listen at, unique within the fabric's scope; `None` for a port that only connects.
+    /// For shm the scope is this machine, network namespace and user. For fabrics between hosts it
+    /// is the fabric's own listening address, and peers connect to `HOST:PORT/NAME`
+    /// ([`Port::address`]).
     pub listen: Option<String>,
 }
 
@@ -167,8 +183,17 @@ pub trait Fabric: Send + Sync {
     ///
     /// # Errors
     /// `Limit` (`region_bytes_max`, `device_bytes_max`), `Lacks` for a kind that is not had
-    /// (`mirrored_regions`, `device_memory`), `System` when memory cannot be had.
+    /// (`mirrored_regions`, `device_memory`) or for access that it cannot give (`flush`,
+    /// `persistent memory`), `System` when memory cannot be had.
     fn register(&self, spec: &RegionSpec) -> Result<Region, FabricError>;
+
+    /// Registers memory that the caller brings and keeps mapped (a file of persistent memory, say).
+    /// Peers reach it until the region ends; the memory stays while its arena does.
+    ///
+    /// # Errors
+    /// `Lacks("own_memory")`, `Limit`, `System` when the adapter refuses this kind of memory or such
+    /// access to it.
+    fn register_memory(&self, memory: Arena, access: Access) -> Result<Region, FabricError>;
 
     /// Ends a region: when this returns, no request of any peer reaches the memory any more.
     ///
@@ -233,13 +258,46 @@ pub enum LinkEvent {
         /// Why.
         reason: Vec<u8>,
     },
+    /// `connect` came to nothing: nobody listens at the address, or it cannot be reached. The link is
+    /// gone. Fabrics that know at once say so by `connect` itself.
+    NotReached {
+        /// The link of `connect`.
+        link: LinkId,
+        /// Why.
+        why: NotReached,
+    },
     /// The peer's process or port is gone, or closed the link. Work on it completes as `PeerLost`,
     /// then `Flushed`. Messages that arrived before are delivered before this event. The link keeps
     /// its place among `links_max` until it is closed here too.
     Lost {
         /// The link.
         link: LinkId,
+        /// What is known of the peer.
+        loss: Loss,
     },
+}
+
+/// Why nobody was reached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[non_exhaustive]
+pub enum NotReached {
+    /// The host is there, but nobody listens at that name.
+    Nobody,
+    /// Whoever is there does not trust this process, or the other way round.
+    NotPermitted,
+    /// No answer in time, or no way there.
+    Unreachable,
+}
+
+/// What is known of the peer of a link that was lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[non_exhaustive]
+pub enum Loss {
+    /// Its process or port has ended, or it closed the link.
+    Ended,
+    /// Nothing was heard of it for too long, or the way to it broke: it may live on and believe that
+    /// this side is gone.
+    Unreachable,
 }
 
 impl LinkEvent {
@@ -249,7 +307,8 @@ impl LinkEvent {
             Self::Requested { link, .. }
             | Self::Connected { link, .. }
             | Self::Refused { link, .. }
-            | Self::Lost { link } => *link,
+            | Self::NotReached { link, .. }
+            | Self::Lost { link, .. } => *link,
         }
     }
 }
@@ -291,16 +350,30 @@ pub trait Port: Send {
     /// What to sleep on.
     fn waiter(&self) -> Arc<dyn Waiter>;
 
+    /// What peers call to reach this port: the name that it listens at, with host and port where the
+    /// fabric has hosts. `None` for a port that only connects.
+    fn address(&self) -> Option<String>;
+
     /// A new receive queue for at most `depth` receives; share it between links at will.
     ///
     /// # Errors
     /// `Limit`.
     fn create_receive_queue(&mut self, depth: usize) -> Result<ReceiveQueueId, FabricError>;
 
-    /// Starts to connect; `Connected` or `Refused` follows as an event.
+    /// Ends a receive queue that no link uses any more; receives that nobody has met are forgotten
+    /// without completions, and those met before may still be polled. Its number may serve again.
     ///
     /// # Errors
-    /// `NobodyThere`, `NotPermitted`, `Limit`, `System`.
+    /// `Unknown` when there is none, `Limit("receive queue in use")` while a link that is not over uses
+    /// it; nothing has happened then.
+    fn destroy_receive_queue(&mut self, queue: ReceiveQueueId) -> Result<(), FabricError>;
+
+    /// Starts to connect; `Connected`, `Refused`, `NotReached` or `Lost` follows as an event. Never
+    /// waits for the network.
+    ///
+    /// # Errors
+    /// `NobodyThere` and `NotPermitted` where that is known at once, `Unknown` for what is no address,
+    /// `Limit`, `System`.
     fn connect(
         &mut self,
         to: &str,
@@ -335,9 +408,7 @@ pub trait Port: Send {
     /// An imported region itself, where this processor reaches it by loads: for looking at what lies
     /// there without a request or a copy. `None` where it must be READ, of regions that may not be
     /// READ, and of links that are not up. See [`Reached`] for what it shows when.
-    fn reach(&self, _link: LinkId, _region: RemoteRegionId) -> Option<Reached> {
-        None
-    }
+    fn reach(&self, link: LinkId, region: RemoteRegionId) -> Option<Reached>;
 
     /// Closes a link; the peer sees `Lost`, and here no event about it follows. When this returns, no
     /// request that the peer has posted on the link, or posts yet, reaches memory here any more: what
@@ -347,4 +418,8 @@ pub trait Port: Send {
 
     /// Which path a link uses and why, for people.
     fn path(&self, link: LinkId) -> String;
+
+    /// What broke a link: cause, whose fault, and what to do, in words, for people. `None` for a link
+    /// that nothing is wrong with, and where no more is known than its completions say.
+    fn trouble(&self, link: LinkId) -> Option<String>;
 }

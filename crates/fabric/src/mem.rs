@@ -14,12 +14,12 @@ mod execute;
 mod state;
 
 use crate::{
-    Arena, Fabric, FabricError, LinkEvent, Port, PortSpec, Posted, Reached, Region, RegionSpec,
-    Stop, Waiter,
+    Arena, Fabric, FabricError, HELLO_BYTES_MAX, LinkEvent, Port, PortSpec, Posted, Reached,
+    Region, RegionSpec, Stop, Waiter,
 };
 use farside_base::{
-    AtomicScope, BackPressure, Capabilities, Completion, LinkId, Receive, ReceiveQueueId, RegionId,
-    RegionToken, RemoteRegionId, Work,
+    Access, AtomicScope, BackPressure, Capabilities, Completion, FlushScope, LinkId, Receive,
+    ReceiveQueueId, RegionId, RegionKind, RegionToken, RemoteRegionId, Work,
 };
 use state::{PortNumber, ProcessNumber, State};
 use std::fmt;
@@ -33,6 +33,10 @@ const CAPABILITIES: Capabilities = Capabilities {
     read: true,
     atomics: AtomicScope::System,
     extended_atomics: true,
+    atomic_write: true,
+    flush: FlushScope::Visible,
+    own_memory: true,
+    protected: false,
     send: true,
     immediate: true,
     shared_receive_queue: true,
@@ -53,13 +57,10 @@ const CAPABILITIES: Capabilities = Capabilities {
     device_bytes_max: 256 << 10,
 };
 
-/// Most bytes of a hello, reply or reason, so that a peer cannot fill this side's memory.
-const HELLO_BYTES_MAX: usize = 4096;
-
 /// Most receives of one queue; their completions have room reserved.
 const RECEIVES_MAX: usize = 1 << 16;
 
-/// Most receive queues of a port; none can be given back.
+/// Most receive queues of a port at a time.
 const QUEUES_MAX: usize = 4096;
 
 struct Network {
@@ -124,6 +125,8 @@ fn within_own(wanted: Capabilities) -> Capabilities {
         completion_means_placed: true,
         one_sided: true,
         receiver_not_ready: own.receiver_not_ready,
+        flush: wanted.flush.min(own.flush),
+        protected: false,
         inline_bytes_max: wanted.inline_bytes_max.min(own.inline_bytes_max),
         send_bytes_max: wanted.send_bytes_max.min(own.send_bytes_max),
         transfer_bytes_max: wanted.transfer_bytes_max.min(own.transfer_bytes_max),
@@ -150,6 +153,16 @@ impl Fabric for MemFabric {
         self.network.lock().register(&self.network.capabilities, self.process, spec)
     }
 
+    fn register_memory(&self, memory: Arena, access: Access) -> Result<Region, FabricError> {
+        let has = &self.network.capabilities;
+        let spec = RegionSpec { bytes: memory.len() as u64, access, kind: RegionKind::Memory };
+        if !has.own_memory {
+            return Err(FabricError::Lacks("own_memory"));
+        }
+        spec.check(has, 0)?;
+        Ok(self.network.lock().add_region(self.process, memory, &spec))
+    }
+
     fn deregister(&self, region: RegionId) -> Result<(), FabricError> {
         self.network.lock().deregister(self.process, region)
     }
@@ -162,7 +175,8 @@ impl Fabric for MemFabric {
             Arc::clone(&waiter),
             &self.network.capabilities,
         )?;
-        Ok(Box::new(MemPort { network: Arc::clone(&self.network), number, waiter }))
+        let address = spec.listen.clone();
+        Ok(Box::new(MemPort { network: Arc::clone(&self.network), number, waiter, address }))
     }
 }
 
@@ -170,6 +184,7 @@ struct MemPort {
     network: Arc<Network>,
     number: PortNumber,
     waiter: Arc<MemWaiter>,
+    address: Option<String>,
 }
 
 impl Drop for MemPort {
@@ -217,6 +232,14 @@ impl Port for MemPort {
         created.ok_or(FabricError::Limit("receive queues"))
     }
 
+    fn address(&self) -> Option<String> {
+        self.address.clone()
+    }
+
+    fn destroy_receive_queue(&mut self, queue: ReceiveQueueId) -> Result<(), FabricError> {
+        self.network.lock().destroy_receive_queue(self.number, queue)
+    }
+
     fn connect(
         &mut self,
         to: &str,
@@ -256,6 +279,10 @@ impl Port for MemPort {
 
     fn path(&self, link: LinkId) -> String {
         self.network.lock().path(self.number, link)
+    }
+
+    fn trouble(&self, _link: LinkId) -> Option<String> {
+        None
     }
 }
 

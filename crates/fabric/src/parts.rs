@@ -3,7 +3,8 @@
 
 use crate::Stop;
 use farside_base::{
-    Access, AtomicScope, Capabilities, CompletionKind, LocalSlice, Operation, RemoteSlice, Source,
+    Access, AtomicScope, Capabilities, CompletionKind, FlushScope, LocalSlice, Operation,
+    RemoteSlice, Source,
 };
 
 /// An [`Operation`] taken apart.
@@ -25,6 +26,10 @@ pub struct Parts<'a> {
     pub immediate: Option<u32>,
     /// SWAP or a masked form.
     pub extended: bool,
+    /// Bytes at the peer that it is about, where its local side does not say.
+    pub remote_bytes: u64,
+    /// How far a FLUSH shall reach; `None` of everything else.
+    pub flush: FlushScope,
 }
 
 impl<'a> Parts<'a> {
@@ -46,8 +51,27 @@ impl<'a> Parts<'a> {
                 inline: None,
                 remote: Some(*from),
                 access: Access::READ,
-                immediate: None,
-                extended: false,
+                ..Self::BARE
+            },
+            Operation::AtomicWrite { to, .. } => Self {
+                name: "atomic_write",
+                kind: CompletionKind::AtomicWrite,
+                remote: Some(*to),
+                access: Access::WRITE,
+                remote_bytes: 8,
+                ..Self::BARE
+            },
+            Operation::Flush { from, bytes, scope } => Self {
+                name: "flush",
+                kind: CompletionKind::Flush,
+                remote: Some(*from),
+                access: match scope {
+                    FlushScope::Persistent => Access::FLUSH_PERSISTENT,
+                    FlushScope::Visible | FlushScope::None => Access::FLUSH,
+                },
+                remote_bytes: *bytes,
+                flush: *scope,
+                ..Self::BARE
             },
             Operation::FetchAdd { at, into, .. } => Self::atomic("fetch_add", *at, into, false),
             Operation::CompareSwap { at, into, .. } => {
@@ -62,6 +86,19 @@ impl<'a> Parts<'a> {
             }
         }
     }
+
+    const BARE: Self = Self {
+        name: "",
+        kind: CompletionKind::Write,
+        local: &[],
+        inline: None,
+        remote: None,
+        access: Access::NONE,
+        immediate: None,
+        extended: false,
+        remote_bytes: 0,
+        flush: FlushScope::None,
+    };
 
     fn outgoing(
         name: &'static str,
@@ -80,8 +117,7 @@ impl<'a> Parts<'a> {
             inline,
             remote,
             access: if remote.is_some() { Access::WRITE } else { Access::NONE },
-            immediate: None,
-            extended: false,
+            ..Self::BARE
         }
     }
 
@@ -90,11 +126,10 @@ impl<'a> Parts<'a> {
             name,
             kind: CompletionKind::Atomic,
             local: std::slice::from_ref(into),
-            inline: None,
             remote: Some(at),
             access: Access::ATOMIC,
-            immediate: None,
             extended,
+            ..Self::BARE
         }
     }
 
@@ -102,6 +137,16 @@ impl<'a> Parts<'a> {
     pub fn bytes(&self) -> u64 {
         let gathered: u64 = self.local.iter().map(|slice| u64::from(slice.bytes)).sum();
         gathered + self.inline.map_or(0, |bytes| bytes.len() as u64)
+    }
+
+    /// Bytes at the peer that it touches.
+    pub fn reach(&self) -> u64 {
+        self.remote_bytes.max(self.bytes())
+    }
+
+    /// Whether it is about one aligned word at the peer.
+    pub fn is_word(&self) -> bool {
+        matches!(self.kind, CompletionKind::Atomic | CompletionKind::AtomicWrite)
     }
 
     /// Whether it takes a receive at the peer.
@@ -125,6 +170,15 @@ impl<'a> Parts<'a> {
             (send && !capabilities.send, "lacks send"),
             (atomic && capabilities.atomics == AtomicScope::None, "lacks atomics"),
             (self.extended && !capabilities.extended_atomics, "lacks extended_atomics"),
+            (
+                self.kind == CompletionKind::AtomicWrite && !capabilities.atomic_write,
+                "lacks atomic_write",
+            ),
+            (
+                self.kind == CompletionKind::Flush
+                    && (self.flush > capabilities.flush || self.flush == FlushScope::None),
+                "lacks flush",
+            ),
             (self.immediate.is_some() && !capabilities.immediate, "lacks immediate"),
             (self.local.len() > capabilities.slices_max as usize, "too many slices"),
             (inline > capabilities.inline_bytes_max as usize, "inline too long"),

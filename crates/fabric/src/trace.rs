@@ -9,12 +9,11 @@
 //! `f`enced, `i`nline, `#` immediate). There is no time in it, so that equal runs give equal records.
 
 use crate::{
-    Fabric, FabricError, LinkEvent, Parts, Port, PortSpec, Posted, Reached, Region, RegionSpec,
-    Stop, Waiter,
+    Fabric, FabricError, LinkEvent, Loss, Parts, Port, PortSpec, Posted, Region, RegionSpec, Stop,
 };
 use farside_base::{
-    Capabilities, Completion, CompletionKind, CompletionStatus, LinkId, Receive, ReceiveQueueId,
-    RegionId, RegionToken, RemoteRegionId, Work, WorkId,
+    Completion, CompletionKind, CompletionStatus, LinkId, Receive, ReceiveQueueId, RegionId,
+    RegionToken, RemoteRegionId, Work, WorkId,
 };
 use std::collections::VecDeque;
 use std::fmt;
@@ -86,6 +85,8 @@ impl TraceEvent {
             CompletionKind::Write => "write",
             CompletionKind::Read => "read",
             CompletionKind::Atomic => "atomic",
+            CompletionKind::AtomicWrite => "atomic write",
+            CompletionKind::Flush => "flush",
             CompletionKind::Send => "send",
             CompletionKind::Receive => "receive",
             CompletionKind::ReceiveImmediate => "receive immediate",
@@ -118,7 +119,9 @@ impl TraceEvent {
             LinkEvent::Requested { link, hello } => ("requested", link, hello.len()),
             LinkEvent::Connected { link, reply } => ("connected", link, reply.len()),
             LinkEvent::Refused { link, reason } => ("refused", link, reason.len()),
-            LinkEvent::Lost { link } => ("lost", link, 0),
+            LinkEvent::NotReached { link, .. } => ("not reached", link, 0),
+            LinkEvent::Lost { link, loss: Loss::Ended } => ("lost", link, 0),
+            LinkEvent::Lost { link, .. } => ("out of reach", link, 0),
         };
         Self { bytes: said as u64, ..Self::new("link", what).on(*link) }
     }
@@ -208,13 +211,7 @@ impl fmt::Debug for TraceFabric {
 }
 
 impl Fabric for TraceFabric {
-    fn name(&self) -> &'static str {
-        self.inner.name()
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
+    crate::forward!(name, capabilities, register_memory);
 
     fn register(&self, spec: &RegionSpec) -> Result<Region, FabricError> {
         self.call("register", spec.bytes);
@@ -254,6 +251,17 @@ impl TracePort {
 }
 
 impl Port for TracePort {
+    crate::forward!(
+        disarm,
+        waiter,
+        create_receive_queue,
+        reach,
+        path,
+        address,
+        destroy_receive_queue,
+        trouble
+    );
+
     fn post(&mut self, work: &[Work<'_>]) -> Posted {
         let posted = self.inner.post(work);
         let taken = work[..posted.accepted].iter().map(TraceEvent::posted);
@@ -300,18 +308,6 @@ impl Port for TracePort {
         something
     }
 
-    fn disarm(&mut self) {
-        self.inner.disarm();
-    }
-
-    fn waiter(&self) -> Arc<dyn Waiter> {
-        self.inner.waiter()
-    }
-
-    fn create_receive_queue(&mut self, depth: usize) -> Result<ReceiveQueueId, FabricError> {
-        self.inner.create_receive_queue(depth)
-    }
-
     fn connect(
         &mut self,
         to: &str,
@@ -343,16 +339,8 @@ impl Port for TracePort {
         self.inner.import(link, token)
     }
 
-    fn reach(&self, link: LinkId, region: RemoteRegionId) -> Option<Reached> {
-        self.inner.reach(link, region)
-    }
-
     fn close(&mut self, link: LinkId) {
         self.call("close", Some(link));
         self.inner.close(link);
-    }
-
-    fn path(&self, link: LinkId) -> String {
-        self.inner.path(link)
     }
 }

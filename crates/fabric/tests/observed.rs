@@ -6,8 +6,8 @@ use farside_base::{
     RegionKind, RemoteRegionId, RemoteSlice, Source, Work, WorkFlags, WorkId,
 };
 use farside_fabric::{
-    CountFabric, Counts, Fabric, FaultFabric, FaultPlan, LinkEvent, MemFabric, Port, PortSpec,
-    Region, RegionSpec, Stop, TraceFabric,
+    CountFabric, Counts, Fabric, FaultFabric, FaultPlan, LinkEvent, Loss, MemFabric, Port,
+    PortSpec, Region, RegionSpec, Stop, TraceFabric,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -255,6 +255,6 @@ fn planned_loss_looks_like_a_lost_peer() {
         (4, CompletionStatus::Flushed),
     ];
     assert_eq!(ends, expected);
-    assert_eq!(event(&mut *pair.near), LinkEvent::Lost { link: pair.here });
-    assert_eq!(event(&mut *pair.far), LinkEvent::Lost { link: pair.there });
+    assert_eq!(event(&mut *pair.near), LinkEvent::Lost { link: pair.here, loss: Loss::Ended });
+    assert_eq!(event(&mut *pair.far), LinkEvent::Lost { link: pair.there, loss: Loss::Ended });
 }

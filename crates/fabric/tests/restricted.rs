@@ -1,7 +1,7 @@
 //! The in-process fabric with less than it has: the suite holds it to the refusals too, and itself
 //! to working without.
 
-use farside_base::{AtomicScope, Capabilities};
+use farside_base::{AtomicScope, Capabilities, FlushScope};
 use farside_fabric::conformance::Subject;
 use farside_fabric::{Fabric, MemFabric};
 use std::sync::Arc;
@@ -27,6 +27,9 @@ mod messages_only {
 
     farside_fabric::conformance_suite!(Restricted::to(|has| {
         has.write = false;
+        has.atomic_write = false;
+        has.flush = FlushScope::None;
+        has.own_memory = false;
         has.read = false;
         has.atomics = AtomicScope::None;
         has.extended_atomics = false;
@@ -49,6 +52,7 @@ mod read_only {
 
     farside_fabric::conformance_suite!(Restricted::to(|has| {
         has.write = false;
+        has.atomic_write = false;
         has.immediate = false;
         has.extended_atomics = false;
         has.atomics = AtomicScope::Adapter;

@@ -299,7 +299,7 @@ impl Engine {
                     _ => self.member_own(Event::LinkLost { node }),
                 }
             }
-            LinkEvent::Lost { link } => {
+            LinkEvent::Lost { link, .. } => {
                 if let Some(node) = self.peers.node(link) {
                     self.member_own(Event::LinkLost { node });
                 } else if let Some(connecting) = self.take_connecting(link) {
@@ -372,7 +372,7 @@ impl Engine {
                     Err(error) => self.turn_away(request, error.refusal()),
                 }
             }
-            LinkEvent::Lost { link } => {
+            LinkEvent::Lost { link, .. } => {
                 let request = RequestId(u64::from(link.0) | AT_RENDEZVOUS);
                 self.member_own(Event::RequestLost { request });
             }

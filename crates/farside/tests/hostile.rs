@@ -2,13 +2,8 @@
 //! nobody else notices. The bad peer is a sound node whose fabric changes what it says.
 
 use farside::{Config, ErrorCode, Node, NodeId};
-use farside_base::{
-    Capabilities, Completion, LinkId, Operation, Receive, ReceiveQueueId, RegionId, RegionToken,
-    RemoteRegionId, Source, Work,
-};
-use farside_fabric::{
-    Fabric, FabricError, LinkEvent, MemFabric, Port, PortSpec, Posted, Region, RegionSpec, Waiter,
-};
+use farside_base::{LinkId, Operation, ReceiveQueueId, Source, Work};
+use farside_fabric::{Fabric, FabricError, MemFabric, Port, PortSpec, Posted};
 use farside_fabric_shm::ShmFabric;
 use farside_protocol::member::{Join, PROTOCOL_VERSION};
 use std::sync::Arc;
@@ -36,18 +31,8 @@ struct LiarPort {
 }
 
 impl Fabric for Liar {
-    fn name(&self) -> &'static str {
-        self.inner.name()
-    }
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
-    fn register(&self, spec: &RegionSpec) -> Result<Region, FabricError> {
-        self.inner.register(spec)
-    }
-    fn deregister(&self, region: RegionId) -> Result<(), FabricError> {
-        self.inner.deregister(region)
-    }
+    farside_fabric::forward!(name, capabilities, register, deregister, register_memory);
+
     fn open(&self, spec: &PortSpec) -> Result<Box<dyn Port>, FabricError> {
         let lies = Arc::clone(&self.lies);
         let inner = self.inner.open(spec)?;
@@ -56,6 +41,25 @@ impl Fabric for Liar {
 }
 
 impl Port for LiarPort {
+    farside_fabric::forward!(
+        post_receives,
+        poll,
+        link_events,
+        arm,
+        disarm,
+        waiter,
+        create_receive_queue,
+        accept,
+        refuse,
+        import,
+        close,
+        path,
+        address,
+        destroy_receive_queue,
+        trouble,
+        reach
+    );
+
     fn post(&mut self, work: &[Work<'_>]) -> Posted {
         if let [
             Work {
@@ -84,47 +88,6 @@ impl Port for LiarPort {
         let mut lie = hello.to_vec();
         (self.hello)(&mut lie);
         self.inner.connect(to, &lie, receives)
-    }
-    fn post_receives(&mut self, receives: &[Receive]) -> Posted {
-        self.inner.post_receives(receives)
-    }
-    fn poll(&mut self, out: &mut [Completion]) -> usize {
-        self.inner.poll(out)
-    }
-    fn link_events(&mut self, out: &mut Vec<LinkEvent>) {
-        self.inner.link_events(out);
-    }
-    fn arm(&mut self) -> bool {
-        self.inner.arm()
-    }
-    fn disarm(&mut self) {
-        self.inner.disarm();
-    }
-    fn waiter(&self) -> Arc<dyn Waiter> {
-        self.inner.waiter()
-    }
-    fn create_receive_queue(&mut self, depth: usize) -> Result<ReceiveQueueId, FabricError> {
-        self.inner.create_receive_queue(depth)
-    }
-    fn accept(
-        &mut self,
-        link: LinkId,
-        reply: &[u8],
-        receives: ReceiveQueueId,
-    ) -> Result<(), FabricError> {
-        self.inner.accept(link, reply, receives)
-    }
-    fn refuse(&mut self, link: LinkId, reason: &[u8]) -> Result<(), FabricError> {
-        self.inner.refuse(link, reason)
-    }
-    fn import(&mut self, link: LinkId, token: &RegionToken) -> Result<RemoteRegionId, FabricError> {
-        self.inner.import(link, token)
-    }
-    fn close(&mut self, link: LinkId) {
-        self.inner.close(link);
-    }
-    fn path(&self, link: LinkId) -> String {
-        self.inner.path(link)
     }
 }
 

@@ -3,8 +3,8 @@
 
 use farside::ErrorCode;
 use farside::channel::{Kind, Options, Receiver, Sender};
-use farside_base::{Capabilities, RegionId};
-use farside_fabric::{Fabric, FabricError, Port, PortSpec, Region, RegionSpec};
+use farside_base::Capabilities;
+use farside_fabric::Fabric;
 use farside_sim::channel_soak::{Ground, PROFILES, Profile, Round, Trouble, play};
 use farside_sim::fabric::{INFINIBAND, UNORDERED};
 use std::fmt::Write as _;
@@ -133,24 +133,10 @@ struct Lying {
 }
 
 impl Fabric for Lying {
-    fn name(&self) -> &'static str {
-        self.inner.name()
-    }
+    farside_fabric::forward!(name, register, deregister, open, register_memory);
 
     fn capabilities(&self) -> Capabilities {
         self.declared
-    }
-
-    fn register(&self, spec: &RegionSpec) -> Result<Region, FabricError> {
-        self.inner.register(spec)
-    }
-
-    fn deregister(&self, region: RegionId) -> Result<(), FabricError> {
-        self.inner.deregister(region)
-    }
-
-    fn open(&self, spec: &PortSpec) -> Result<Box<dyn Port>, FabricError> {
-        self.inner.open(spec)
     }
 }
 

@@ -124,6 +124,18 @@ impl LinkSlot {
         }
     }
 
+    /// The receive queue that it uses.
+    pub(super) fn queue(&self) -> Option<ReceiveQueueId> {
+        match self {
+            Self::Absent | Self::Gone { .. } => None,
+            Self::Open(link) => Some(ReceiveQueueId(link.queue)),
+            Self::Waiting(waiting) => match &**waiting {
+                Waiting::Connecting { queue, .. } => Some(*queue),
+                Waiting::Requested { .. } => None,
+            },
+        }
+    }
+
     /// Takes out what `connect` began.
     pub(super) fn take_connecting(&mut self) -> Option<Waiting> {
         match self {

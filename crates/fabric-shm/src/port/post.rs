@@ -21,8 +21,8 @@ use crate::options::{CAPABILITIES, SEND_BYTES_MAX};
 use crate::queue::{Finished, Room};
 use crate::ring::{Kind, NoPlace, Place, SLOT_BYTES};
 use farside_base::{
-    Access, CompletionKind, CompletionStatus, LinkId, LocalSlice, Operation, RegionId, RemoteSlice,
-    Source, Work,
+    Access, CompletionKind, CompletionStatus, FlushScope, LinkId, LocalSlice, Operation, RegionId,
+    RemoteSlice, Source, Work,
 };
 use farside_fabric::{Arena, OutOfBounds, Parts, Posted, Stop};
 use std::sync::atomic::{Ordering, fence};
@@ -58,6 +58,7 @@ enum Invalid {
     InlineTooLong,
     TransferTooLong,
     SendTooLong,
+    LacksFlush,
 }
 
 impl Invalid {
@@ -72,6 +73,7 @@ impl Invalid {
             Self::InlineTooLong => "inline too long",
             Self::TransferTooLong => "transfer too long",
             Self::SendTooLong => "send too long",
+            Self::LacksFlush => "lacks flush",
         }
     }
 }
@@ -385,6 +387,8 @@ impl Way<'_> {
                 self.write_immediate(link, source, to, immediate)
             }
             Operation::Read { into, from } => self.memory.read(link, into, from),
+            Operation::AtomicWrite { to, value } => self.memory.atomic_write(link, to, value),
+            Operation::Flush { from, bytes, scope } => self.memory.flush(link, from, bytes, scope),
             _ => match self.memory.atomic_straight(link, &work.operation) {
                 Some(done) => Ok(done),
                 None => Err(self.memory.why_no_atomic(link, &work.operation)),
@@ -409,7 +413,7 @@ impl Way<'_> {
         immediate: u32,
     ) -> Done {
         let bytes = self.memory.check_source(source, TRANSFER_BYTES_MAX)?;
-        let target = self.memory.target_of(link, to, Access::WRITE, bytes)?;
+        let target = self.memory.target_of(link, to, Access::WRITE, u64::from(bytes))?;
         let link = usable(self.links, link)?;
         // Before the bytes, since nothing may have happened when there is no place.
         let place = link.producer.reserve(8)?;
@@ -565,7 +569,7 @@ impl Memory<'_> {
             Operation::MaskedFetchAdd { at, add, boundaries, ref into } => {
                 self.change(link, at, into, |arena, at| arena.masked_fetch_add(at, add, boundaries))
             }
-            Operation::Write { .. } | Operation::Read { .. } | Operation::Send { .. } => None,
+            _ => None,
         }
     }
 
@@ -619,7 +623,7 @@ impl Memory<'_> {
 
     fn write(&self, link: LinkId, source: &Source<'_>, to: RemoteSlice) -> Done {
         let bytes = self.check_source(source, TRANSFER_BYTES_MAX)?;
-        let target = self.target_of(link, to, Access::WRITE, bytes)?;
+        let target = self.target_of(link, to, Access::WRITE, u64::from(bytes))?;
         fence(Ordering::Release);
         self.gather(source, target, to.offset)?;
         Ok((CompletionKind::Write, bytes))
@@ -627,7 +631,7 @@ impl Memory<'_> {
 
     fn read(&self, link: LinkId, into: &[LocalSlice], from: RemoteSlice) -> Done {
         let bytes = self.check_slices(into, TRANSFER_BYTES_MAX)?;
-        let target = self.target_of(link, from, Access::READ, bytes)?;
+        let target = self.target_of(link, from, Access::READ, u64::from(bytes))?;
         let mut at = from.offset;
         for slice in into {
             let arena = self.local(slice)?;
@@ -639,6 +643,23 @@ impl Memory<'_> {
         Ok((CompletionKind::Read, bytes))
     }
 
+    fn atomic_write(&self, link: LinkId, to: RemoteSlice, value: u64) -> Done {
+        let target = self.target_of(link, to, Access::WRITE, 8)?;
+        let word = target.word(to.offset).map_err(|_| CompletionStatus::RemoteAlignment)?;
+        word.store(value, Ordering::Release);
+        Ok((CompletionKind::AtomicWrite, 0))
+    }
+
+    /// What was stored is where everybody sees it, so nothing remains but to say so.
+    fn flush(&self, link: LinkId, from: RemoteSlice, bytes: u64, scope: FlushScope) -> Done {
+        if scope != FlushScope::Visible {
+            return Err(Invalid::LacksFlush.into());
+        }
+        self.target_of(link, from, Access::FLUSH, bytes)?;
+        fence(Ordering::SeqCst);
+        Ok((CompletionKind::Flush, 0))
+    }
+
     /// A peer's region, if the owner's terms and key allow `need` now, for `bytes` whose source was
     /// checked.
     fn target_of(
@@ -646,12 +667,13 @@ impl Memory<'_> {
         link: LinkId,
         at: RemoteSlice,
         need: Access,
-        bytes: u32,
+        bytes: u64,
     ) -> Result<&Arena, Refusal> {
         let import = self.imports.find(link, at.region).ok_or(Invalid::RemoteRegion)?;
         let refused = CompletionStatus::RemoteAccess;
         let arena = import.memory.allowed(need).ok_or(refused)?;
-        arena.at(at.offset, bytes as usize).map_err(|OutOfBounds| refused)?;
+        let bytes = usize::try_from(bytes).map_err(|_| refused)?;
+        arena.at(at.offset, bytes).map_err(|OutOfBounds| refused)?;
         if !import.is_open() {
             return Err(import.refusal().into());
         }

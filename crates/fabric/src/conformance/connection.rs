@@ -4,7 +4,7 @@ use super::Subject;
 use super::scene::{
     Node, QUEUE_DEPTH, Scene, Wire, send, silent, succeeded, together, work, write,
 };
-use crate::{FabricError, LinkEvent, PortSpec, Stop};
+use crate::{FabricError, LinkEvent, Loss, NotReached, PortSpec, Stop};
 use farside_base::{
     Completion, CompletionKind, CompletionStatus, LinkId, Operation, ReceiveQueueId, WorkId,
 };
@@ -126,16 +126,71 @@ pub(super) fn nobody_there_is_said(subject: &dyn Subject) {
     for address in [nowhere.as_str(), "", "no such name"] {
         match scene.nodes[0].port().connect(address, b"", queue) {
             Err(FabricError::NobodyThere(named)) => assert_eq!(named, address),
-            other => panic!("connected to nobody: {other:?}"),
+            Err(FabricError::Unknown("address")) => assert_ne!(address, nowhere),
+            Err(other) => panic!("{address:?}: {other}"),
+            Ok(link) => match scene.event(0) {
+                LinkEvent::NotReached { link: which, why } => {
+                    assert_eq!((which, why), (link, NotReached::Nobody));
+                    let slices = [scene.nodes[0].slice(0, 8)];
+                    let (accepted, _) = scene.try_post(0, &[work(1, link, send(&slices))]);
+                    assert_eq!(accepted, 1, "as on any link that is gone");
+                    let done = scene.completion(0);
+                    assert_eq!(done.status, CompletionStatus::Flushed, "{done:?}");
+                }
+                other => panic!("connected to nobody: {other:?}"),
+            },
         }
     }
+}
+
+pub(super) fn a_port_tells_where_it_is_reached(subject: &dyn Subject) {
+    let mut scene = Scene::new(subject, 2);
+    let address = scene.nodes[1].port().address().expect("a listener has an address");
+    let queue = scene.queue_for_link(0);
+    let here = scene.nodes[0].port().connect(&address, b"by address", queue).expect("a listener");
+    let (there, hello) = scene.requested(1);
+    assert_eq!(hello, b"by address");
+    scene.nodes[1].port().refuse(there, b"enough").expect("to be refused");
+    assert_eq!(scene.event(0), LinkEvent::Refused { link: here, reason: b"enough".to_vec() });
+    let nameless = scene.nodes[0].fabric.open(&PortSpec::default()).expect("a port");
+    assert_eq!(nameless.address(), None);
+}
+
+pub(super) fn receive_queues_end_and_come_again(subject: &dyn Subject) {
+    let (mut scene, wire) = Scene::pair(subject);
+    let in_use = scene.nodes[1].port().destroy_receive_queue(wire.queues[1]);
+    assert!(matches!(in_use, Err(FabricError::Limit("receive queue in use"))), "{in_use:?}");
+    scene.works(&wire);
+    scene.nodes[1].port().close(wire.there);
+    scene.lost(0, wire.here);
+    let unused = ReceiveQueueId(u32::MAX);
+    let unknown = scene.nodes[1].port().destroy_receive_queue(unused);
+    assert!(matches!(unknown, Err(FabricError::Unknown(_))), "{unknown:?}");
+    // More often than a port has room for at a time, with receives that nobody meets.
+    for round in 0..5000 {
+        let queue = scene.nodes[1].port().create_receive_queue(4).expect("a receive queue");
+        if round % 100 == 0 {
+            scene.receive_in(1, queue, 7, 0, 8);
+        }
+        scene.nodes[1].port().destroy_receive_queue(queue).expect("a queue without links");
+        let again = scene.nodes[1].port().destroy_receive_queue(queue);
+        assert!(matches!(again, Err(FabricError::Unknown(_))), "{again:?}");
+    }
+    let fresh = scene.nodes[1].port().create_receive_queue(QUEUE_DEPTH).expect("a receive queue");
+    let gone = scene.nodes[1].queue;
+    scene.nodes[1].port().destroy_receive_queue(gone).expect("its link was closed");
+    scene.nodes[1].queue = fresh;
+    let wire = scene.wire(0, 1);
+    scene.works(&wire);
+    scene.quiet(1);
 }
 
 pub(super) fn address_in_use_is_said_and_is_free_after_its_port(subject: &dyn Subject) {
     let mut scene = Scene::new(subject, 2);
     let address = scene.nodes[0].address.clone();
     let spec = PortSpec { listen: Some(address.clone()) };
-    for fabric in [0, 1].map(|node| std::sync::Arc::clone(&scene.nodes[node].fabric)) {
+    let others = if subject.names_are_shared() { 2 } else { 1 };
+    for fabric in (0..others).map(|node| std::sync::Arc::clone(&scene.nodes[node].fabric)) {
         match fabric.open(&spec) {
             Err(FabricError::AddressInUse(named)) => assert_eq!(named, address),
             Err(other) => panic!("expected the address to be in use: {other}"),
@@ -143,7 +198,7 @@ pub(super) fn address_in_use_is_said_and_is_free_after_its_port(subject: &dyn Su
         }
     }
     scene.nodes[0].port = None;
-    let port = scene.nodes[1].fabric.open(&spec);
+    let port = scene.nodes[others - 1].fabric.open(&spec);
     drop(port.expect("the address to be free again"));
     let nameless = scene.nodes[1].fabric.open(&PortSpec::default());
     nameless.expect("a port that only connects");
@@ -194,7 +249,8 @@ pub(super) fn lost_peer_fails_its_links_and_no_other(subject: &dyn Subject) {
     scene.nodes[1].port = None;
     let mut lost: Vec<_> = (0..2).map(|_| scene.event(0)).collect();
     lost.sort_by_key(|event| format!("{event:?}"));
-    let mut expected = [dying.here, back.there].map(|link| LinkEvent::Lost { link });
+    let mut expected =
+        [dying.here, back.there].map(|link| LinkEvent::Lost { link, loss: Loss::Ended });
     expected.sort_by_key(|event| format!("{event:?}"));
     assert_eq!(lost, expected);
     is_dead(&mut scene, &dying);
@@ -301,7 +357,7 @@ pub(super) fn listener_that_leaves_ends_requests(subject: &dyn Subject) {
     scene.requested(1);
     scene.nodes[1].port = None;
     match scene.event(0) {
-        LinkEvent::Lost { link } | LinkEvent::Refused { link, .. } => assert_eq!(link, here),
+        LinkEvent::Lost { link, .. } | LinkEvent::Refused { link, .. } => assert_eq!(link, here),
         other => panic!("the listener is gone, and yet {other:?}"),
     }
 }

@@ -27,6 +27,8 @@ struct Trespass<'s> {
 fn at_region<'a>(mut operation: Operation<'a>, region: RemoteRegionId) -> Operation<'a> {
     match &mut operation {
         Operation::Write { to: at, .. }
+        | Operation::AtomicWrite { to: at, .. }
+        | Operation::Flush { from: at, .. }
         | Operation::Read { from: at, .. }
         | Operation::FetchAdd { at, .. }
         | Operation::CompareSwap { at, .. }
@@ -73,6 +75,8 @@ impl<'s> Trespass<'s> {
         list.extend(has.write.then(|| (Access::WRITE, write(slices, to))));
         list.extend((has.write && has.immediate).then_some((Access::WRITE, announced)));
         list.extend(has.read.then_some((Access::READ, read)));
+        let word = Operation::AtomicWrite { to, value: 1 };
+        list.extend(has.atomic_write.then_some((Access::WRITE, word)));
         let atomics = atomics(has, to, slices[0]).into_iter();
         list.extend(atomics.map(|operation| (Access::ATOMIC, operation)));
         list

@@ -306,7 +306,7 @@ impl<'s> Scene<'s> {
     /// Waits until `link` of `node` is lost.
     pub(super) fn lost(&mut self, node: usize, link: LinkId) {
         match self.event(node) {
-            LinkEvent::Lost { link: which } if which == link => {}
+            LinkEvent::Lost { link: which, .. } if which == link => {}
             other => panic!("expected {link:?} to be lost, got {other:?}"),
         }
     }

@@ -101,11 +101,14 @@ impl State {
         let (Some(at), bytes) = (parts.remote, parts.bytes()) else {
             return Err(CompletionStatus::Flushed);
         };
-        let region = self.remote(way, at, bytes, parts)?;
+        let region = self.remote(way, at, parts)?;
         // Whoever sees what follows also sees what came before on this link.
         fence(Ordering::AcqRel);
         match parts.kind {
             CompletionKind::Atomic => self.atomic(way, operation, parts, region, at.offset)?,
+            // Everything before has been done where everybody sees it.
+            CompletionKind::Flush => {}
+            CompletionKind::AtomicWrite => store(operation, region, at.offset)?,
             CompletionKind::Read => self.scatter(way, parts.local, region, at.offset)?,
             _ => self.gather(way, parts, region, at.offset)?,
         }
@@ -148,7 +151,7 @@ impl State {
     ) {
         let success = status == CompletionStatus::Success;
         let port = self.port_mut(peer);
-        port.queues[receive.queue.0 as usize].posted.pop_front();
+        port.queue_mut(receive.queue).posted.pop_front();
         let completion = Completion {
             id: receive.id,
             link,
@@ -166,7 +169,6 @@ impl State {
         &self,
         way: &Way<'_>,
         at: RemoteSlice,
-        bytes: u64,
         parts: &Parts<'_>,
     ) -> Result<&Registered, CompletionStatus> {
         let refused = CompletionStatus::RemoteAccess;
@@ -175,9 +177,9 @@ impl State {
         if region.key != token.key || !region.access.allows(parts.access) {
             return Err(refused);
         }
-        let bytes = usize::try_from(bytes).map_err(|_| refused)?;
+        let bytes = usize::try_from(parts.reach()).map_err(|_| refused)?;
         region.arena.at(at.offset, bytes).map_err(|_| refused)?;
-        if parts.kind == CompletionKind::Atomic && !at.offset.is_multiple_of(8) {
+        if parts.is_word() && !at.offset.is_multiple_of(8) {
             return Err(CompletionStatus::RemoteAlignment);
         }
         Ok(region)
@@ -241,9 +243,7 @@ impl State {
             Operation::MaskedCompareSwap { expected, compare_mask, new, swap_mask, .. } => {
                 arena.masked_compare_swap(at, expected, compare_mask, new, swap_mask)
             }
-            Operation::Write { .. } | Operation::Read { .. } | Operation::Send { .. } => {
-                return Err(CompletionStatus::Flushed);
-            }
+            _ => return Err(CompletionStatus::Flushed),
         };
         let before = before.map_err(|_| CompletionStatus::RemoteAccess)?;
         for slice in parts.local {
@@ -265,8 +265,16 @@ impl Way<'_> {
     /// The receive that the next message of this link would take.
     fn receive(&self) -> Option<Receive> {
         let queue = self.there.links.get(&self.link.peer.1)?.queue?;
-        self.there.queues.get(queue.0 as usize)?.posted.front().copied()
+        self.there.queues.get(&queue)?.posted.front().copied()
     }
+}
+
+fn store(operation: &Operation<'_>, region: &Registered, at: u64) -> Result<(), CompletionStatus> {
+    let Operation::AtomicWrite { value, .. } = *operation else {
+        return Err(CompletionStatus::Flushed);
+    };
+    let stored = region.arena.store(at, value, Ordering::Release);
+    stored.map_err(|_| CompletionStatus::RemoteAccess)
 }
 
 fn completion(work: &Work<'_>, kind: CompletionKind, outcome: Outcome) -> Completion {

@@ -1,7 +1,9 @@
 //! The tables of the in-process fabric and their control side: regions, ports, links.
 
 use super::{MemWaiter, QUEUES_MAX};
-use crate::{Arena, FabricError, LinkEvent, PortSpec, Reached, Region, RegionSpec, Stop, Waiter};
+use crate::{
+    Arena, FabricError, LinkEvent, Loss, PortSpec, Reached, Region, RegionSpec, Stop, Waiter,
+};
 use farside_base::{
     Access, Capabilities, Completion, LinkId, LocalSlice, Receive, ReceiveQueueId, RegionId,
     RegionKind, RegionToken, RemoteKey, RemoteRegionId,
@@ -40,7 +42,8 @@ pub(super) struct PortState {
     /// Numbers below were given out; one without an entry in `links` is closed.
     links_made: u32,
     imports_made: u32,
-    pub(super) queues: Vec<ReceiveQueue>,
+    pub(super) queues: HashMap<ReceiveQueueId, ReceiveQueue>,
+    queues_made: u32,
     pub(super) completions: VecDeque<Finished>,
     /// Entries of `completions` that end requests of this port, not receives.
     pub(super) requests_finished: usize,
@@ -120,7 +123,15 @@ impl State {
         let device = own.filter(|(_, region)| region.kind == RegionKind::Device);
         let device_bytes = device.map(|(_, region)| region.arena.len() as u64).sum();
         spec.check(capabilities, device_bytes)?;
-        let arena = spec.memory()?;
+        Ok(self.add_region(process, spec.memory()?, spec))
+    }
+
+    pub(super) fn add_region(
+        &mut self,
+        process: ProcessNumber,
+        arena: Arena,
+        spec: &RegionSpec,
+    ) -> Region {
         self.regions_made += 1;
         let id = RegionId(self.regions_made);
         // The standard library seeds each `RandomState` from the system's random numbers.
@@ -129,7 +140,7 @@ impl State {
         let registered = Registered { arena: arena.clone(), key, access, kind: spec.kind };
         self.regions.insert((process, id), registered);
         let token = RegionToken { region: id, key, bytes: arena.len() as u64, access };
-        Ok(Region { id, arena, token })
+        Region { id, arena, token }
     }
 
     /// Requests run under the lock that the caller holds, so none is under way.
@@ -162,7 +173,8 @@ impl State {
             links: HashMap::new(),
             links_made: 0,
             imports_made: 0,
-            queues: Vec::new(),
+            queues: HashMap::new(),
+            queues_made: 0,
             completions: VecDeque::with_capacity(capabilities.outstanding_max as usize),
             requests_finished: 0,
             events: VecDeque::new(),
@@ -194,7 +206,7 @@ impl State {
         if end.state != LinkState::Failed {
             end.state = LinkState::Lost;
         }
-        port.tell(LinkEvent::Lost { link });
+        port.tell(LinkEvent::Lost { link, loss: Loss::Ended });
     }
 
     /// `None` when the port has too many.
@@ -207,15 +219,28 @@ impl State {
         if port.queues.len() >= QUEUES_MAX {
             return None;
         }
-        let number = ReceiveQueueId(port.queues.len() as u32);
-        port.queues.push(ReceiveQueue {
-            depth,
-            posted: VecDeque::with_capacity(depth),
-            unpolled: 0,
-            links: 0,
-        });
+        let number = ReceiveQueueId(port.queues_made);
+        port.queues_made += 1;
+        let posted = VecDeque::with_capacity(depth);
+        port.queues.insert(number, ReceiveQueue { depth, posted, unpolled: 0, links: 0 });
         port.completions.reserve(depth);
         Some(number)
+    }
+
+    pub(super) fn destroy_receive_queue(
+        &mut self,
+        port: PortNumber,
+        number: ReceiveQueueId,
+    ) -> Result<(), FabricError> {
+        let queues = &mut self.port_mut(port).queues;
+        match queues.get(&number) {
+            None => Err(FabricError::Unknown("receive queue")),
+            Some(queue) if queue.links > 0 => Err(FabricError::Limit("receive queue in use")),
+            Some(_) => {
+                queues.remove(&number);
+                Ok(())
+            }
+        }
     }
 
     pub(super) fn connect(
@@ -378,7 +403,7 @@ impl State {
 
     pub(super) fn post_receive(&mut self, port: PortNumber, receive: &Receive) -> Result<(), Stop> {
         self.check_slice(self.port(port).process, &receive.into)?;
-        let queue = self.port_mut(port).queues.get_mut(receive.queue.0 as usize);
+        let queue = self.port_mut(port).queues.get_mut(&receive.queue);
         let queue = queue.ok_or(Stop::Invalid("receive queue"))?;
         if queue.posted.len() + queue.unpolled >= queue.depth {
             return Err(Stop::QueueFull);
@@ -393,7 +418,12 @@ impl State {
         for (place, finished) in out.iter_mut().zip(port.completions.drain(..count)) {
             *place = finished.completion;
             match finished.queue {
-                Some(queue) => port.queues[queue.0 as usize].unpolled -= 1,
+                // One that was ended needs no place back.
+                Some(queue) => {
+                    if let Some(queue) = port.queues.get_mut(&queue) {
+                        queue.unpolled -= 1;
+                    }
+                }
                 None => port.requests_finished -= 1,
             }
         }
@@ -408,7 +438,7 @@ impl State {
                 return;
             };
             match event {
-                LinkEvent::Lost { link } if port.has_message_of(link) => {
+                LinkEvent::Lost { link, .. } if port.has_message_of(link) => {
                     port.events.push_back(event)
                 }
                 event => out.push(event),
@@ -454,7 +484,7 @@ impl PortState {
         capabilities: &Capabilities,
         queue: ReceiveQueueId,
     ) -> Result<(), FabricError> {
-        let queue = self.queues.get_mut(queue.0 as usize);
+        let queue = self.queues.get_mut(&queue);
         let queue = queue.ok_or(FabricError::Unknown("receive queue"))?;
         if queue.links > 0 && !capabilities.shared_receive_queue {
             return Err(FabricError::Lacks("shared_receive_queue"));
@@ -467,10 +497,15 @@ impl PortState {
     fn forget(&mut self, link: LinkId) -> Option<Link> {
         let end = self.links.remove(&link)?;
         if let Some(queue) = end.queue {
-            self.queues[queue.0 as usize].links -= 1;
+            self.queue_mut(queue).links -= 1;
         }
         self.events.retain(|event| event.link() != link);
         Some(end)
+    }
+
+    /// The queue of a link, which lives as long as the link.
+    pub(super) fn queue_mut(&mut self, queue: ReceiveQueueId) -> &mut ReceiveQueue {
+        self.queues.get_mut(&queue).expect("a queue that a link uses is not ended")
     }
 
     fn has_message_of(&self, link: LinkId) -> bool {
@@ -485,7 +520,7 @@ impl PortState {
 
     pub(super) fn finish(&mut self, completion: Completion, queue: Option<ReceiveQueueId>) {
         match queue {
-            Some(queue) => self.queues[queue.0 as usize].unpolled += 1,
+            Some(queue) => self.queue_mut(queue).unpolled += 1,
             None => self.requests_finished += 1,
         }
         self.completions.push_back(Finished { completion, queue });

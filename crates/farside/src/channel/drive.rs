@@ -413,7 +413,7 @@ impl<H: AnyHalf> Drive<H> {
                 self.trouble_with(ErrorCode::ChannelMismatch, text);
                 self.lose(link);
             }
-            LinkEvent::Lost { link } => self.lose(link),
+            LinkEvent::Lost { link, .. } => self.lose(link),
             _ => {}
         }
     }

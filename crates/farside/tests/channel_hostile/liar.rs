@@ -2,14 +2,8 @@
 //! a conversation than who talks at random.
 
 use crate::random::Random;
-use farside_base::{
-    Access, Capabilities, Completion, LinkId, Operation, Receive, ReceiveQueueId, RegionId,
-    RegionToken, RemoteRegionId, Source, Work,
-};
-use farside_fabric::{
-    Arena, Fabric, FabricError, LinkEvent, Port, PortSpec, Posted, Reached, Region, RegionSpec,
-    Waiter,
-};
+use farside_base::{Access, Completion, Operation, Source, Work};
+use farside_fabric::{Arena, Fabric, FabricError, Port, PortSpec, Posted, Region, RegionSpec};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
@@ -38,12 +32,8 @@ struct LiarPort {
 }
 
 impl Fabric for Liar {
-    fn name(&self) -> &'static str {
-        self.inner.name()
-    }
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
+    farside_fabric::forward!(name, capabilities, deregister, register_memory);
+
     fn register(&self, spec: &RegionSpec) -> Result<Region, FabricError> {
         let region = self.inner.register(spec)?;
         // What only its owner touches is nobody's business.
@@ -51,9 +41,6 @@ impl Fabric for Liar {
             self.own.lock().unwrap().push(region.arena.clone());
         }
         Ok(region)
-    }
-    fn deregister(&self, region: RegionId) -> Result<(), FabricError> {
-        self.inner.deregister(region)
     }
     fn open(&self, spec: &PortSpec) -> Result<Box<dyn Port>, FabricError> {
         let (inner, random) = (self.inner.open(spec)?, Random::new(self.seed));
@@ -136,6 +123,25 @@ impl LiarPort {
 }
 
 impl Port for LiarPort {
+    farside_fabric::forward!(
+        post_receives,
+        link_events,
+        arm,
+        disarm,
+        waiter,
+        create_receive_queue,
+        connect,
+        accept,
+        refuse,
+        import,
+        reach,
+        close,
+        path,
+        address,
+        destroy_receive_queue,
+        trouble
+    );
+
     fn post(&mut self, work: &[Work<'_>]) -> Posted {
         for (accepted, one) in work.iter().enumerate() {
             let mut bytes = Vec::new();
@@ -148,59 +154,10 @@ impl Port for LiarPort {
         }
         Posted { accepted: work.len(), stop: None }
     }
-    fn post_receives(&mut self, receives: &[Receive]) -> Posted {
-        self.inner.post_receives(receives)
-    }
     fn poll(&mut self, out: &mut [Completion]) -> usize {
         if self.random.chance(SCRIBBLE_EVERY) {
             self.scribble();
         }
         self.inner.poll(out)
-    }
-    fn link_events(&mut self, out: &mut Vec<LinkEvent>) {
-        self.inner.link_events(out);
-    }
-    fn arm(&mut self) -> bool {
-        self.inner.arm()
-    }
-    fn disarm(&mut self) {
-        self.inner.disarm();
-    }
-    fn waiter(&self) -> Arc<dyn Waiter> {
-        self.inner.waiter()
-    }
-    fn create_receive_queue(&mut self, depth: usize) -> Result<ReceiveQueueId, FabricError> {
-        self.inner.create_receive_queue(depth)
-    }
-    fn connect(
-        &mut self,
-        to: &str,
-        hello: &[u8],
-        receives: ReceiveQueueId,
-    ) -> Result<LinkId, FabricError> {
-        self.inner.connect(to, hello, receives)
-    }
-    fn accept(
-        &mut self,
-        link: LinkId,
-        reply: &[u8],
-        receives: ReceiveQueueId,
-    ) -> Result<(), FabricError> {
-        self.inner.accept(link, reply, receives)
-    }
-    fn refuse(&mut self, link: LinkId, reason: &[u8]) -> Result<(), FabricError> {
-        self.inner.refuse(link, reason)
-    }
-    fn import(&mut self, link: LinkId, token: &RegionToken) -> Result<RemoteRegionId, FabricError> {
-        self.inner.import(link, token)
-    }
-    fn reach(&self, link: LinkId, region: RemoteRegionId) -> Option<Reached> {
-        self.inner.reach(link, region)
-    }
-    fn close(&mut self, link: LinkId) {
-        self.inner.close(link);
-    }
-    fn path(&self, link: LinkId) -> String {
-        self.inner.path(link)
     }
 }

@@ -10,7 +10,7 @@ use farside_base::{
     CompletionKind, CompletionStatus, LinkId, ReceiveQueueId, RegionId, RegionKind, RegionToken,
     RemoteKey, RemoteRegionId,
 };
-use farside_fabric::{FabricError, LinkEvent, PortSpec, Region, RegionSpec};
+use farside_fabric::{FabricError, LinkEvent, Loss, PortSpec, Region, RegionSpec};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -109,8 +109,26 @@ impl World {
             unpolled: 0,
             links: 0,
             credits: 0,
+            ended: false,
         });
         ReceiveQueueId(port.queues.len() as u32 - 1)
+    }
+
+    pub(super) fn destroy_receive_queue(
+        &mut self,
+        port: PortKey,
+        queue: ReceiveQueueId,
+    ) -> Result<(), FabricError> {
+        let queue = self.port_mut(port).queues.get_mut(queue.0 as usize);
+        let queue = queue.filter(|queue| !queue.ended);
+        let queue = queue.ok_or(FabricError::Unknown("receive queue"))?;
+        if queue.links > 0 {
+            return Err(FabricError::Limit("receive queue in use"));
+        }
+        queue.ended = true;
+        queue.posted = VecDeque::new();
+        queue.credits = 0;
+        Ok(())
     }
 
     pub(super) fn connect(
@@ -151,6 +169,7 @@ impl World {
     fn join_queue(&mut self, port: PortKey, queue: ReceiveQueueId) -> Result<(), FabricError> {
         let shared = self.options.capabilities.shared_receive_queue;
         let queue = self.port_mut(port).queues.get_mut(queue.0 as usize);
+        let queue = queue.filter(|queue| !queue.ended);
         let queue = queue.ok_or(FabricError::Unknown("receive queue"))?;
         if queue.links > 0 && !shared {
             return Err(FabricError::Lacks("shared_receive_queue"));
@@ -477,7 +496,7 @@ impl World {
         }
         self.tell("lost", end, 0, 0);
         let link = end.link;
-        self.port_mut(end.port).notify(LinkEvent::Lost { link });
+        self.port_mut(end.port).notify(LinkEvent::Lost { link, loss: Loss::Ended });
     }
 
     pub(super) fn freeze(&mut self, node: NodeKey, adapter: bool) {
@@ -506,11 +525,5 @@ fn must_happen(inbound: &super::request::Inbound) -> bool {
 }
 
 fn event_link(event: &LinkEvent) -> LinkId {
-    match event {
-        LinkEvent::Requested { link, .. }
-        | LinkEvent::Connected { link, .. }
-        | LinkEvent::Refused { link, .. }
-        | LinkEvent::Lost { link } => *link,
-        _ => LinkId(u32::MAX),
-    }
+    event.link()
 }

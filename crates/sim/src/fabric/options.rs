@@ -2,7 +2,7 @@
 
 use super::hardware::HardwareProfile;
 use crate::random::Random;
-use farside_base::{AtomicScope, BackPressure, Capabilities};
+use farside_base::{AtomicScope, BackPressure, Capabilities, FlushScope};
 use farside_fabric::Arena;
 use std::fmt;
 
@@ -13,6 +13,10 @@ pub const INFINIBAND: Capabilities = Capabilities {
     read: true,
     atomics: AtomicScope::Adapter,
     extended_atomics: true,
+    atomic_write: false,
+    flush: FlushScope::None,
+    own_memory: false,
+    protected: false,
     send: true,
     immediate: true,
     shared_receive_queue: true,

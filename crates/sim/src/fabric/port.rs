@@ -4,19 +4,17 @@ use super::SimNet;
 use super::program::ProgramCounts;
 use super::world::{End, NodeKey, PortKey, PortState, World};
 use farside_base::{
-    Capabilities, Completion, LinkId, Receive, ReceiveQueueId, RegionId, RegionToken,
+    Access, Capabilities, Completion, LinkId, Receive, ReceiveQueueId, RegionId, RegionToken,
     RemoteRegionId, Work,
 };
 use farside_fabric::{
-    Fabric, FabricError, LinkEvent, Port, PortSpec, Posted, Region, RegionSpec, Stop, Waiter,
+    Arena, Fabric, FabricError, HELLO_BYTES_MAX, LinkEvent, Port, PortSpec, Posted, Reached,
+    Region, RegionSpec, Stop, Waiter,
 };
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
-
-/// Most bytes of a hello, reply or reason.
-const HELLO_BYTES_MAX: usize = 4_096;
 
 /// Most receives of one queue.
 const RECEIVES_MAX: usize = 1 << 16;
@@ -67,6 +65,10 @@ impl Fabric for SimFabric {
         self.living(|world| world.register(self.node, spec))
     }
 
+    fn register_memory(&self, _memory: Arena, _access: Access) -> Result<Region, FabricError> {
+        Err(FabricError::Lacks("own_memory"))
+    }
+
     fn deregister(&self, region: RegionId) -> Result<(), FabricError> {
         self.living(|world| world.deregister(self.node, region))
     }
@@ -75,13 +77,14 @@ impl Fabric for SimFabric {
         let net = Arc::downgrade(&self.net.world);
         let waiter = Arc::new(SimWaiter { net, permit: AtomicBool::new(false) });
         let port = self.living(|world| world.open(self.node, spec, waiter))?;
-        Ok(Box::new(SimPort { net: self.net.clone(), port }))
+        Ok(Box::new(SimPort { net: self.net.clone(), port, name: spec.listen.clone() }))
     }
 }
 
 struct SimPort {
     net: SimNet,
     port: PortKey,
+    name: Option<String>,
 }
 
 impl SimPort {
@@ -204,6 +207,14 @@ impl Port for SimPort {
         self.control(|world| Ok(world.create_receive_queue(self.port, depth)))
     }
 
+    fn destroy_receive_queue(&mut self, queue: ReceiveQueueId) -> Result<(), FabricError> {
+        self.control(|world| world.destroy_receive_queue(self.port, queue))
+    }
+
+    fn address(&self) -> Option<String> {
+        self.name.clone()
+    }
+
     fn connect(
         &mut self,
         to: &str,
@@ -231,6 +242,15 @@ impl Port for SimPort {
 
     fn import(&mut self, link: LinkId, token: &RegionToken) -> Result<RemoteRegionId, FabricError> {
         self.control(|world| world.import(self.end(link), token))
+    }
+
+    /// Its memory is as far away as that of any network.
+    fn reach(&self, _link: LinkId, _region: RemoteRegionId) -> Option<Reached> {
+        None
+    }
+
+    fn trouble(&self, _link: LinkId) -> Option<String> {
+        None
     }
 
     fn close(&mut self, link: LinkId) {
@@ -269,7 +289,7 @@ impl PortState {
                 return;
             };
             match event {
-                LinkEvent::Lost { link } if self.has_message_of(link) => {
+                LinkEvent::Lost { link, .. } if self.has_message_of(link) => {
                     self.events.push_back(event);
                 }
                 event => out.push(event),

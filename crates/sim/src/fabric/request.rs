@@ -76,7 +76,7 @@ impl Change {
             Operation::MaskedCompareSwap { expected, compare_mask, new, swap_mask, .. } => {
                 Some(Self::Replace { expected, compare_mask, new, swap_mask })
             }
-            Operation::Write { .. } | Operation::Read { .. } | Operation::Send { .. } => None,
+            _ => None,
         }
     }
 

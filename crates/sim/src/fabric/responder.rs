@@ -398,6 +398,7 @@ impl World {
         let anywhere = End { port, link: farside_base::LinkId(0) };
         self.place(anywhere, &receive.into)?;
         let queue = self.port_mut(port).queues.get_mut(receive.queue.0 as usize);
+        let queue = queue.filter(|queue| !queue.ended);
         let queue = queue.ok_or(Stop::Invalid("receive queue"))?;
         if queue.posted.len() + queue.unpolled >= queue.depth {
             return Err(Stop::QueueFull);

@@ -120,6 +120,8 @@ pub(super) struct ReceiveQueue {
     pub(super) links: usize,
     /// Receives that no sender has set aside (`BackPressure::AtPost`).
     pub(super) credits: usize,
+    /// It takes nothing any more.
+    pub(super) ended: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,12 +1,7 @@
 //! A fabric that writes down every request that its ports post, and counts what arrives there.
 
-use farside_base::{
-    Capabilities, Completion, CompletionKind, LinkId, Receive, ReceiveQueueId, RegionId,
-    RegionToken, RemoteRegionId, Work,
-};
-use farside_fabric::{
-    Fabric, FabricError, LinkEvent, Parts, Port, PortSpec, Region, RegionSpec, Waiter,
-};
+use farside_base::{Completion, CompletionKind, Work};
+use farside_fabric::{Fabric, FabricError, Parts, Port, PortSpec};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A request that was posted.
@@ -47,21 +42,7 @@ impl Watch {
 }
 
 impl Fabric for Watch {
-    fn name(&self) -> &'static str {
-        self.inner.name()
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
-
-    fn register(&self, spec: &RegionSpec) -> Result<Region, FabricError> {
-        self.inner.register(spec)
-    }
-
-    fn deregister(&self, region: RegionId) -> Result<(), FabricError> {
-        self.inner.deregister(region)
-    }
+    farside_fabric::forward!(name, capabilities, register, deregister, register_memory);
 
     fn open(&self, spec: &PortSpec) -> Result<Box<dyn Port>, FabricError> {
         let inner = self.inner.open(spec)?;
@@ -75,6 +56,25 @@ struct WatchPort {
 }
 
 impl Port for WatchPort {
+    farside_fabric::forward!(
+        post_receives,
+        link_events,
+        arm,
+        disarm,
+        waiter,
+        create_receive_queue,
+        connect,
+        accept,
+        refuse,
+        import,
+        close,
+        path,
+        address,
+        destroy_receive_queue,
+        trouble,
+        reach
+    );
+
     fn post(&mut self, work: &[Work<'_>]) -> farside_fabric::Posted {
         let posted = self.inner.post(work);
         let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
@@ -90,10 +90,6 @@ impl Port for WatchPort {
         posted
     }
 
-    fn post_receives(&mut self, receives: &[Receive]) -> farside_fabric::Posted {
-        self.inner.post_receives(receives)
-    }
-
     fn poll(&mut self, out: &mut [Completion]) -> usize {
         let count = self.inner.poll(out);
         let took = |one: &&Completion| {
@@ -102,59 +98,5 @@ impl Port for WatchPort {
         let arrived = out[..count].iter().filter(took).count();
         self.record.lock().unwrap_or_else(PoisonError::into_inner).arrived += arrived;
         count
-    }
-
-    fn link_events(&mut self, out: &mut Vec<LinkEvent>) {
-        self.inner.link_events(out);
-    }
-
-    fn arm(&mut self) -> bool {
-        self.inner.arm()
-    }
-
-    fn disarm(&mut self) {
-        self.inner.disarm();
-    }
-
-    fn waiter(&self) -> Arc<dyn Waiter> {
-        self.inner.waiter()
-    }
-
-    fn create_receive_queue(&mut self, depth: usize) -> Result<ReceiveQueueId, FabricError> {
-        self.inner.create_receive_queue(depth)
-    }
-
-    fn connect(
-        &mut self,
-        to: &str,
-        hello: &[u8],
-        receives: ReceiveQueueId,
-    ) -> Result<LinkId, FabricError> {
-        self.inner.connect(to, hello, receives)
-    }
-
-    fn accept(
-        &mut self,
-        link: LinkId,
-        reply: &[u8],
-        receives: ReceiveQueueId,
-    ) -> Result<(), FabricError> {
-        self.inner.accept(link, reply, receives)
-    }
-
-    fn refuse(&mut self, link: LinkId, reason: &[u8]) -> Result<(), FabricError> {
-        self.inner.refuse(link, reason)
-    }
-
-    fn import(&mut self, link: LinkId, token: &RegionToken) -> Result<RemoteRegionId, FabricError> {
-        self.inner.import(link, token)
-    }
-
-    fn close(&mut self, link: LinkId) {
-        self.inner.close(link);
-    }
-
-    fn path(&self, link: LinkId) -> String {
-        self.inner.path(link)
     }
 }

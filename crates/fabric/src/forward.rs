@@ -1,0 +1,169 @@
+//! What a fabric around another passes on, said once.
+
+/// Within `impl Fabric` or `impl Port`: the methods named are those of the field `inner`.
+///
+/// ```ignore
+/// impl Port for Watched {
+///     farside_fabric::forward!(post_receives, arm, disarm, waiter, close);
+///     fn post(&mut self, work: &[Work<'_>]) -> Posted { ... }
+/// }
+/// ```
+#[macro_export]
+macro_rules! forward {
+    ($($name:ident),* $(,)?) => { $($crate::forward!(@ $name);)* };
+    (@ name) => {
+        fn name(&self) -> &'static str {
+            self.inner.name()
+        }
+    };
+    (@ capabilities) => {
+        fn capabilities(&self) -> $crate::base::Capabilities {
+            self.inner.capabilities()
+        }
+    };
+    (@ register) => {
+        fn register(&self, spec: &$crate::RegionSpec) -> Result<$crate::Region, $crate::FabricError> {
+            self.inner.register(spec)
+        }
+    };
+    (@ register_memory) => {
+        fn register_memory(
+            &self,
+            memory: $crate::Arena,
+            access: $crate::base::Access,
+        ) -> Result<$crate::Region, $crate::FabricError> {
+            self.inner.register_memory(memory, access)
+        }
+    };
+    (@ deregister) => {
+        fn deregister(&self, region: $crate::base::RegionId) -> Result<(), $crate::FabricError> {
+            self.inner.deregister(region)
+        }
+    };
+    (@ open) => {
+        fn open(
+            &self,
+            spec: &$crate::PortSpec,
+        ) -> Result<Box<dyn $crate::Port>, $crate::FabricError> {
+            self.inner.open(spec)
+        }
+    };
+    (@ post) => {
+        fn post(&mut self, work: &[$crate::base::Work<'_>]) -> $crate::Posted {
+            self.inner.post(work)
+        }
+    };
+    (@ post_receives) => {
+        fn post_receives(&mut self, receives: &[$crate::base::Receive]) -> $crate::Posted {
+            self.inner.post_receives(receives)
+        }
+    };
+    (@ poll) => {
+        fn poll(&mut self, out: &mut [$crate::base::Completion]) -> usize {
+            self.inner.poll(out)
+        }
+    };
+    (@ link_events) => {
+        fn link_events(&mut self, out: &mut Vec<$crate::LinkEvent>) {
+            self.inner.link_events(out);
+        }
+    };
+    (@ arm) => {
+        fn arm(&mut self) -> bool {
+            self.inner.arm()
+        }
+    };
+    (@ disarm) => {
+        fn disarm(&mut self) {
+            self.inner.disarm();
+        }
+    };
+    (@ waiter) => {
+        fn waiter(&self) -> ::std::sync::Arc<dyn $crate::Waiter> {
+            self.inner.waiter()
+        }
+    };
+    (@ address) => {
+        fn address(&self) -> Option<String> {
+            self.inner.address()
+        }
+    };
+    (@ create_receive_queue) => {
+        fn create_receive_queue(
+            &mut self,
+            depth: usize,
+        ) -> Result<$crate::base::ReceiveQueueId, $crate::FabricError> {
+            self.inner.create_receive_queue(depth)
+        }
+    };
+    (@ destroy_receive_queue) => {
+        fn destroy_receive_queue(
+            &mut self,
+            queue: $crate::base::ReceiveQueueId,
+        ) -> Result<(), $crate::FabricError> {
+            self.inner.destroy_receive_queue(queue)
+        }
+    };
+    (@ connect) => {
+        fn connect(
+            &mut self,
+            to: &str,
+            hello: &[u8],
+            receives: $crate::base::ReceiveQueueId,
+        ) -> Result<$crate::base::LinkId, $crate::FabricError> {
+            self.inner.connect(to, hello, receives)
+        }
+    };
+    (@ accept) => {
+        fn accept(
+            &mut self,
+            link: $crate::base::LinkId,
+            reply: &[u8],
+            receives: $crate::base::ReceiveQueueId,
+        ) -> Result<(), $crate::FabricError> {
+            self.inner.accept(link, reply, receives)
+        }
+    };
+    (@ refuse) => {
+        fn refuse(
+            &mut self,
+            link: $crate::base::LinkId,
+            reason: &[u8],
+        ) -> Result<(), $crate::FabricError> {
+            self.inner.refuse(link, reason)
+        }
+    };
+    (@ import) => {
+        fn import(
+            &mut self,
+            link: $crate::base::LinkId,
+            token: &$crate::base::RegionToken,
+        ) -> Result<$crate::base::RemoteRegionId, $crate::FabricError> {
+            self.inner.import(link, token)
+        }
+    };
+    (@ reach) => {
+        fn reach(
+            &self,
+            link: $crate::base::LinkId,
+            region: $crate::base::RemoteRegionId,
+        ) -> Option<$crate::Reached> {
+            self.inner.reach(link, region)
+        }
+    };
+    (@ close) => {
+        fn close(&mut self, link: $crate::base::LinkId) {
+            self.inner.close(link);
+        }
+    };
+    (@ path) => {
+        fn path(&self, link: $crate::base::LinkId) -> String {
+            self.inner.path(link)
+        }
+    };
+    (@ trouble) => {
+        fn trouble(&self, link: $crate::base::LinkId) -> Option<String> {
+            self.inner.trouble(link)
+        }
+    };
+}
