@@ -21,6 +21,11 @@ macro_rules! forward {
             self.inner.capabilities()
         }
     };
+    (@ host) => {
+        fn host(&self) -> Option<::std::net::SocketAddr> {
+            self.inner.host()
+        }
+    };
     (@ register) => {
         fn register(&self, spec: &$crate::RegionSpec) -> Result<$crate::Region, $crate::FabricError> {
             self.inner.register(spec)

@@ -26,6 +26,7 @@ use farside_base::{
     RegionKind, RegionToken, RemoteRegionId, Work,
 };
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -178,6 +179,13 @@ pub trait Fabric: Send + Sync {
 
     /// What it can do and promises. Fixed for the life of the fabric.
     fn capabilities(&self) -> Capabilities;
+
+    /// Where other hosts reach the ports of this fabric that listen: `connect` of `HOST:PORT/NAME`
+    /// goes there. `None` where all that can be reached share one scope of names, and of fabrics that
+    /// only connect.
+    fn host(&self) -> Option<SocketAddr> {
+        None
+    }
 
     /// Makes a region of zeroed memory with a fresh random key.
     ///

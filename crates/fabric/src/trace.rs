@@ -211,7 +211,7 @@ impl fmt::Debug for TraceFabric {
 }
 
 impl Fabric for TraceFabric {
-    crate::forward!(name, capabilities, register_memory);
+    crate::forward!(name, host, capabilities, register_memory);
 
     fn register(&self, spec: &RegionSpec) -> Result<Region, FabricError> {
         self.call("register", spec.bytes);

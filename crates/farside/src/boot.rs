@@ -3,7 +3,7 @@
 use crate::engine::{Engine, FollowUp};
 use crate::peer::Peer;
 use farside_base::{ErrorCode, Incarnation, LinkId, NodeId, RegionToken};
-use farside_fabric::{Fabric, FabricError, LinkEvent, Port, PortSpec};
+use farside_fabric::{Fabric, FabricError, LinkEvent, NotReached, Port, PortSpec};
 use farside_protocol::channel::Messenger;
 use farside_protocol::coherence;
 use farside_protocol::member::{
@@ -12,6 +12,7 @@ use farside_protocol::member::{
 };
 use farside_protocol::wire::{BODY, Family, Violation};
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// Marks requests that came in at the rendezvous name.
@@ -32,6 +33,8 @@ pub(crate) fn member_name(cluster: &str, node: NodeId) -> String {
 struct Connecting {
     node: NodeId,
     incarnation: Incarnation,
+    /// Where it is reached, on fabrics between hosts.
+    host: Option<SocketAddr>,
     /// `None` while the member does not listen yet.
     link: Option<LinkId>,
 }
@@ -118,8 +121,8 @@ impl Engine {
 
     fn route_member(&mut self, effect: Effect) {
         match effect {
-            Effect::Connect { node, incarnation } => {
-                self.boot.connecting.push(Connecting { node, incarnation, link: None });
+            Effect::Connect { node, incarnation, host } => {
+                self.boot.connecting.push(Connecting { node, incarnation, host, link: None });
                 self.retry_connections();
             }
             Effect::Admit { request, welcome } => {
@@ -194,7 +197,7 @@ impl Engine {
     /// Connects to members that did not listen yet.
     pub(crate) fn retry_connections(&mut self) {
         for index in 0..self.boot.connecting.len() {
-            let Some(Connecting { node, link: None, .. }) =
+            let Some(Connecting { node, host, link: None, .. }) =
                 self.boot.connecting.get(index).copied()
             else {
                 continue;
@@ -211,6 +214,7 @@ impl Engine {
             }
             .encode();
             let name = member_name(&self.boot.cluster, node);
+            let name = host.map_or_else(|| name.clone(), |host| format!("{host}/{name}"));
             match self.port.connect(&name, &hello, self.peers.receives) {
                 Ok(link) => self.boot.connecting[index].link = Some(link),
                 Err(FabricError::NobodyThere(_)) => {}
@@ -299,7 +303,14 @@ impl Engine {
                     _ => self.member_own(Event::LinkLost { node }),
                 }
             }
-            LinkEvent::Lost { link, .. } => {
+            LinkEvent::NotReached { link, why: NotReached::Nobody } => {
+                // It does not listen yet: once more later.
+                let connecting = &mut self.boot.connecting;
+                if let Some(entry) = connecting.iter_mut().find(|entry| entry.link == Some(link)) {
+                    entry.link = None;
+                }
+            }
+            LinkEvent::Lost { link, .. } | LinkEvent::NotReached { link, .. } => {
                 if let Some(node) = self.peers.node(link) {
                     self.member_own(Event::LinkLost { node });
                 } else if let Some(connecting) = self.take_connecting(link) {

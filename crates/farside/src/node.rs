@@ -136,6 +136,7 @@ impl Setup {
             cache: register(&*fabric, config.cache_bytes, Access::WRITE)?,
             messages: register(&*fabric, message_bytes, Access::NONE)?,
         };
+        let host = fabric.host();
         Ok(Self {
             config: config.clone(),
             fabric,
@@ -145,6 +146,7 @@ impl Setup {
                 // As random as the key of a region, which a simulated fabric draws from its seed.
                 incarnation: Incarnation(home.token.key.0),
                 limits: limits_fingerprint(limits),
+                host,
                 nodes_max: limits.nodes_max,
             },
             regions,
@@ -161,6 +163,7 @@ impl Setup {
             limits: self.identity.limits,
             incarnation: self.identity.incarnation,
             home_bytes: self.config.memory_bytes,
+            host: self.identity.host,
         }
         .encode();
         let name = rendezvous_name(&self.config.cluster);
@@ -345,7 +348,7 @@ impl Joining {
             return Ok(());
         };
         let mut engine = setup.engine(welcome.node)?;
-        let coordinator = welcome.members.first().map_or(NodeId(0), |(node, _)| *node);
+        let coordinator = welcome.members.first().map_or(NodeId(0), |first| first.node);
         engine.boot.joining = Some((port, link, coordinator));
         engine.member_own(member::Event::Joined(welcome));
         self.engine = Some(engine);

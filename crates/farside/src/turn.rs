@@ -53,7 +53,11 @@ impl Engine {
             }
             let failed = !matches!(
                 completion.status,
-                CompletionStatus::Success | CompletionStatus::Flushed | CompletionStatus::PeerLost
+                CompletionStatus::Success
+                    | CompletionStatus::Flushed
+                    | CompletionStatus::PeerLost
+                    | CompletionStatus::Unreachable
+                    | CompletionStatus::Broken
             );
             if failed && let Some(node) = self.peers.node(completion.link) {
                 self.follow_ups.push_back(FollowUp::Drop(node));

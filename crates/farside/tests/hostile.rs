@@ -31,7 +31,7 @@ struct LiarPort {
 }
 
 impl Fabric for Liar {
-    farside_fabric::forward!(name, capabilities, register, deregister, register_memory);
+    farside_fabric::forward!(name, host, capabilities, register, deregister, register_memory);
 
     fn open(&self, spec: &PortSpec) -> Result<Box<dyn Port>, FabricError> {
         let lies = Arc::clone(&self.lies);
@@ -126,7 +126,7 @@ fn other_version(hello: &mut [u8]) {
     let join = |version| {
         let cluster = String::new();
         let incarnation = farside_base::Incarnation(0);
-        Join { version, cluster, limits: 0, incarnation, home_bytes: 0 }.encode()
+        Join { version, cluster, limits: 0, incarnation, home_bytes: 0, host: None }.encode()
     };
     let (ours, theirs) = (join(PROTOCOL_VERSION), join(PROTOCOL_VERSION + 1));
     for at in (0..ours.len()).filter(|at| ours[*at] != theirs[*at]) {

@@ -9,6 +9,8 @@
 //! ```
 //! All integers are little-endian. The header belongs to [`crate::channel`].
 
+use core::net::{IpAddr, Ipv6Addr, SocketAddr};
+
 /// Bytes of a family's body.
 pub const BODY: usize = 48;
 
@@ -79,6 +81,40 @@ impl Class {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Violation(pub &'static str);
 
+/// Bytes of where a host is.
+pub const HOST: usize = 18;
+
+/// Where a host is, as bytes: the address, IPv4 mapped, then the port; zeroes for none.
+pub fn encode_host(host: Option<SocketAddr>) -> [u8; HOST] {
+    let mut bytes = [0; HOST];
+    if let Some(host) = host {
+        let address = match host.ip() {
+            IpAddr::V4(address) => address.to_ipv6_mapped(),
+            IpAddr::V6(address) => address,
+        };
+        bytes[..16].copy_from_slice(&address.octets());
+        bytes[16..].copy_from_slice(&host.port().to_le_bytes());
+    }
+    bytes
+}
+
+/// Reads where a host is.
+///
+/// # Errors
+/// [`Violation`] for an address without a port, or for what no [`encode_host`] gives.
+pub fn decode_host(bytes: &[u8; HOST]) -> Result<Option<SocketAddr>, Violation> {
+    if *bytes == [0; HOST] {
+        return Ok(None);
+    }
+    let [address @ .., low, high] = *bytes;
+    let port = u16::from_le_bytes([low, high]);
+    let ip = Ipv6Addr::from(address).to_canonical();
+    if port == 0 || ip.is_unspecified() || ip.is_multicast() {
+        return Err(Violation("no place that can be connected to"));
+    }
+    Ok(Some(SocketAddr::new(ip, port)))
+}
+
 /// Writes the fields of a body one after the other.
 #[derive(Clone, Debug)]
 pub struct Writer {
@@ -118,6 +154,11 @@ impl Writer {
     /// Adds eight bytes.
     pub fn u64(self, value: u64) -> Self {
         self.put(&value.to_le_bytes())
+    }
+
+    /// Adds where a host is: 16 bytes of address, IPv4 mapped, and two of port; zeroes for none.
+    pub fn host(self, host: Option<SocketAddr>) -> Self {
+        self.put(&encode_host(host))
     }
 
     /// The body, padded with zeroes.
@@ -169,6 +210,11 @@ impl<'a> Reader<'a> {
     /// Takes eight bytes.
     pub fn u64(&mut self) -> Result<u64, Violation> {
         Ok(u64::from_le_bytes(self.take()?))
+    }
+
+    /// Takes where a host is.
+    pub fn host(&mut self) -> Result<Option<SocketAddr>, Violation> {
+        decode_host(&self.take()?)
     }
 
     /// Checks that only padding is left.

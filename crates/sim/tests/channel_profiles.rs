@@ -133,7 +133,7 @@ struct Lying {
 }
 
 impl Fabric for Lying {
-    farside_fabric::forward!(name, register, deregister, open, register_memory);
+    farside_fabric::forward!(name, host, register, deregister, open, register_memory);
 
     fn capabilities(&self) -> Capabilities {
         self.declared

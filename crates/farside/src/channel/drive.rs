@@ -9,7 +9,9 @@ use farside_base::{
     Completion, CompletionKind, CompletionStatus, LinkId, LocalSlice, Receive, ReceiveQueueId,
     RegionId, RegionToken, Work, WorkFlags, WorkId,
 };
-use farside_fabric::{Arena, Fabric, FabricError, LinkEvent, Port, PortSpec, Reached, Stop};
+use farside_fabric::{
+    Arena, Fabric, FabricError, LinkEvent, NotReached, Port, PortSpec, Reached, Stop,
+};
 use farside_protocol::channel::{
     self, AnyHalf, Arrival, Completed, Effects, Kind, Name, Own, Peer, PeerRegions, Plan, Shape,
 };
@@ -353,7 +355,8 @@ impl<H: AnyHalf> Drive<H> {
         }
         if completion.status != CompletionStatus::Success {
             // The first failure of a link tells the cause; the link is over with it.
-            let text = format!("{:?}", completion.status);
+            let text = self.port.trouble(link);
+            let text = text.unwrap_or_else(|| format!("{:?}", completion.status));
             if !matches!(completion.status, CompletionStatus::PeerLost | CompletionStatus::Flushed)
             {
                 self.trouble_with(ErrorCode::PeerLost, text);
@@ -411,6 +414,15 @@ impl<H: AnyHalf> Drive<H> {
             LinkEvent::Refused { link, reason } => {
                 let text = String::from_utf8_lossy(&reason).into_owned();
                 self.trouble_with(ErrorCode::ChannelMismatch, text);
+                self.lose(link);
+            }
+            LinkEvent::NotReached { link, why } => {
+                let (code, text) = match why {
+                    NotReached::Nobody => (ErrorCode::NobodyListens, "nobody listens there"),
+                    NotReached::NotPermitted => (ErrorCode::NotPermitted, "not trusted there"),
+                    _ => (ErrorCode::NobodyListens, "no way there, or no answer in time"),
+                };
+                self.trouble_with(code, text);
                 self.lose(link);
             }
             LinkEvent::Lost { link, .. } => self.lose(link),
@@ -486,7 +498,11 @@ impl<H: AnyHalf> Drive<H> {
     fn renew(&mut self, at: usize) -> Result<(), Error> {
         let fresh = self.new_unit()?;
         match self.units.get_mut(at) {
-            Some(place) => *place = fresh,
+            Some(place) => {
+                let before = std::mem::replace(place, fresh);
+                // All links of it are closed: nothing stands in the way.
+                let _ = self.port.destroy_receive_queue(before.queue);
+            }
             None => self.units.push(fresh),
         }
         Ok(())

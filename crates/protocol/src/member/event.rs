@@ -3,6 +3,7 @@
 use super::hello::{Join, Peer, Refusal, Welcome};
 use super::message::Message;
 use alloc::{string::String, vec::Vec};
+use core::net::SocketAddr;
 use farside_base::{Incarnation, NodeId};
 
 /// The runtime's name for a connection request that waits for an answer.
@@ -18,6 +19,8 @@ pub struct Identity {
     pub incarnation: Incarnation,
     /// Fingerprint of its limits.
     pub limits: u64,
+    /// Where it is reached, on fabrics between hosts.
+    pub host: Option<SocketAddr>,
     /// `Limits::nodes_max`: node numbers are below it.
     pub nodes_max: u16,
 }
@@ -87,6 +90,8 @@ pub enum Effect {
         node: NodeId,
         /// Its life; its answer must say the same.
         incarnation: Incarnation,
+        /// Where it is reached, on fabrics between hosts.
+        host: Option<SocketAddr>,
     },
     /// Accept the `Join` with this answer, and keep the link.
     Admit {

@@ -10,14 +10,16 @@
 //! whole of [`Refusal`] stay as they are in every version, so that a peer of another version can be
 //! told so. Bytes after the last field, unknown kinds and lengths beyond the bounds are refused.
 
+use crate::wire::{HOST, decode_host, encode_host};
 use alloc::{string::String, vec::Vec};
+use core::net::SocketAddr;
 use farside_base::{ErrorCode, Incarnation, NodeId, NodeSet, RegionToken, ViewNumber};
 
 /// The version of everything that nodes say to each other. Another version is another protocol.
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;
 
 /// Most bytes of a hello or answer, of any kind.
-pub const HELLO_MAX: usize = 4_096;
+pub const HELLO_MAX: usize = 16_384;
 
 /// Most bytes of `extra` in [`Peer`] and [`PeerReply`].
 pub const EXTRA_MAX: usize = 1_024;
@@ -30,7 +32,7 @@ pub const REFUSAL_TEXT_MAX: usize = 512;
 
 const MAGIC: [u8; 8] = *b"farside\n";
 
-const _: () = assert!(NodeSet::CAPACITY * 10 + 64 <= HELLO_MAX, "a full Welcome fits");
+const _: () = assert!(NodeSet::CAPACITY * (10 + HOST) + 64 <= HELLO_MAX, "a full Welcome fits");
 const _: () = assert!(EXTRA_MAX + CLUSTER_NAME_MAX + 2 * RegionToken::ENCODED + 64 <= HELLO_MAX);
 
 /// Whether a cluster may have this name: 1 to 64 ASCII letters, digits, `-`, `_` and `.`, starting
@@ -55,6 +57,19 @@ pub struct Join {
     pub incarnation: Incarnation,
     /// Bytes of memory it brings.
     pub home_bytes: u64,
+    /// Where it will be reached, on fabrics between hosts.
+    pub host: Option<SocketAddr>,
+}
+
+/// A member, as a joiner is told of it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Listed {
+    /// Its number.
+    pub node: NodeId,
+    /// Its life.
+    pub incarnation: Incarnation,
+    /// Where it is reached, on fabrics between hosts.
+    pub host: Option<SocketAddr>,
 }
 
 /// From the coordinator: you are a member.
@@ -65,7 +80,7 @@ pub struct Welcome {
     /// The view that names you.
     pub view: ViewNumber,
     /// The other live members in rising order; the first is the coordinator. Connect to all.
-    pub members: Vec<(NodeId, Incarnation)>,
+    pub members: Vec<Listed>,
     /// The cluster's fingerprint of limits.
     pub limits: u64,
 }
@@ -211,7 +226,8 @@ impl Join {
         let output = Output::new(Kind::Join, self.version)
             .u64(self.limits)
             .u64(self.incarnation.0)
-            .u64(self.home_bytes);
+            .u64(self.home_bytes)
+            .raw(&encode_host(self.host));
         output.bytes(self.cluster.as_bytes()).0
     }
 }
@@ -226,7 +242,10 @@ impl Welcome {
             .u16(self.members.len() as u16);
         self.members
             .iter()
-            .fold(output, |output, (node, incarnation)| output.u16(node.0).u64(incarnation.0))
+            .fold(output, |output, member| {
+                let host = encode_host(member.host);
+                output.u16(member.node.0).u64(member.incarnation.0).raw(&host)
+            })
             .0
     }
 }
@@ -375,6 +394,10 @@ impl<'a> Input<'a> {
         RegionToken::decode(&self.array()?).ok_or(HelloError::Junk("region token"))
     }
 
+    fn host(&mut self) -> Result<Option<SocketAddr>, HelloError> {
+        decode_host(&self.array()?).map_err(|_| HelloError::Junk("host"))
+    }
+
     fn end<T>(&self, value: T) -> Result<T, HelloError> {
         if self.0.is_empty() { Ok(value) } else { Err(HelloError::Junk("too long")) }
     }
@@ -385,6 +408,7 @@ impl<'a> Input<'a> {
             limits: self.u64()?,
             incarnation: Incarnation(self.u64()?),
             home_bytes: self.u64()?,
+            host: self.host()?,
             cluster: self.cluster()?,
         };
         self.end(join)
@@ -400,10 +424,11 @@ impl<'a> Input<'a> {
         }
         let mut members = Vec::with_capacity(count);
         for _ in 0..count {
-            members.push((NodeId(self.u16()?), Incarnation(self.u64()?)));
+            let (node, incarnation) = (NodeId(self.u16()?), Incarnation(self.u64()?));
+            members.push(Listed { node, incarnation, host: self.host()? });
         }
-        let rising = members.windows(2).all(|pair| pair[0].0 < pair[1].0);
-        let below = members.last().is_some_and(|(last, _)| *last < node);
+        let rising = members.windows(2).all(|pair| pair[0].node < pair[1].node);
+        let below = members.last().is_some_and(|last| last.node < node);
         if !rising || !below || usize::from(node.0) >= NodeSet::CAPACITY {
             return Err(HelloError::Junk("order of members"));
         }

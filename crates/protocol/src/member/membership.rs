@@ -29,7 +29,7 @@
 
 use super::canary::{Canary, Mutant};
 use super::event::{Effect, Effects, Event, Identity, RequestId};
-use super::hello::{Join, PROTOCOL_VERSION, Peer, Refusal, Welcome, version_refusal};
+use super::hello::{Join, Listed, PROTOCOL_VERSION, Peer, Refusal, Welcome, version_refusal};
 use super::message::Message;
 use super::roster::{Member, Roster};
 use crate::wire::Violation;
@@ -182,9 +182,7 @@ impl Membership {
         }
         self.stage = Stage::Coordinator;
         self.view = ViewNumber(1);
-        let mut own = Member::new(self.me, self.identity.incarnation, self.view);
-        own.linked = true;
-        self.roster.insert(own);
+        self.insert_own();
         effects.push(Effect::Ready);
     }
 
@@ -198,23 +196,29 @@ impl Membership {
         self.stage = Stage::Joining;
         self.me = welcome.node;
         self.view = welcome.view;
-        for (node, incarnation) in &welcome.members {
-            self.roster.insert(Member::new(*node, *incarnation, ViewNumber(0)));
-            effects.push(Effect::Connect { node: *node, incarnation: *incarnation });
+        for listed in &welcome.members {
+            self.roster.insert(Member::new(*listed, ViewNumber(0)));
+            let Listed { node, incarnation, host } = *listed;
+            effects.push(Effect::Connect { node, incarnation, host });
         }
-        let mut own = Member::new(self.me, self.identity.incarnation, self.view);
+        self.insert_own();
+        self.answer_waiting(effects);
+    }
+
+    fn insert_own(&mut self) {
+        let Identity { incarnation, host, .. } = self.identity;
+        let mut own = Member::new(Listed { node: self.me, incarnation, host }, self.view);
         own.linked = true;
         self.roster.insert(own);
-        self.answer_waiting(effects);
     }
 
     fn check_welcome(&self, welcome: &Welcome) -> Result<(), Refusal> {
         if welcome.limits != self.identity.limits {
             return Err(Refusal::new(ErrorCode::LimitsMismatch));
         }
-        let rising = welcome.members.windows(2).all(|pair| pair[0].0 < pair[1].0);
+        let rising = welcome.members.windows(2).all(|pair| pair[0].node < pair[1].node);
         let last = welcome.members.last();
-        let below = last.is_some_and(|(last, _)| *last < welcome.node);
+        let below = last.is_some_and(|last| last.node < welcome.node);
         if rising && below && usize::from(welcome.node.0) < self.nodes_max() {
             return Ok(());
         }
@@ -226,8 +230,10 @@ impl Membership {
             Ok(number) => number,
             Err(refusal) => return effects.push(Effect::Deny { request, refusal }),
         };
-        let members = self.alive().collect();
-        let mut member = Member::new(number, join.incarnation, self.next_view());
+        let alive = self.roster.iter().filter(|member| !member.gone);
+        let members = alive.map(Member::listed).collect();
+        let listed = Listed { node: number, incarnation: join.incarnation, host: join.host };
+        let mut member = Member::new(listed, self.next_view());
         member.join = Some(request);
         self.publish(member.coming(), effects);
         let welcome =
@@ -471,8 +477,9 @@ impl Membership {
             Some(_) => {}
         }
         match message {
-            Message::View { number, node, incarnation, alive } => {
-                self.view_heard(from, Member::new(node, incarnation, number), alive, effects)
+            Message::View { number, node, incarnation, alive, host } => {
+                let listed = Listed { node, incarnation, host };
+                self.view_heard(from, Member::new(listed, number), alive, effects)
             }
             Message::Takeover { number } => self.takeover_heard(from, number, effects),
             Message::Report { number } => self.report_heard(from, number, effects),

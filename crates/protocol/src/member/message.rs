@@ -1,6 +1,7 @@
 //! What members say to each other about who is there.
 
 use crate::wire::{BODY, Class, Reader, Violation, Writer};
+use core::net::SocketAddr;
 use farside_base::{Incarnation, NodeId, ViewNumber};
 
 /// A message of the family `Member`. A view is one change: the node that came or went.
@@ -17,6 +18,8 @@ pub enum Message {
         incarnation: Incarnation,
         /// It came.
         alive: bool,
+        /// Where it is reached, on fabrics between hosts.
+        host: Option<SocketAddr>,
     },
     /// From a node that found everyone below it dead: tell me the views after `number`.
     Takeover {
@@ -64,9 +67,13 @@ impl Message {
     pub fn encode(&self) -> [u8; BODY] {
         let writer = Writer::new();
         match *self {
-            Self::View { number, node, incarnation, alive } => {
-                writer.u8(1).u8(u8::from(alive)).u16(node.0).u64(number.0).u64(incarnation.0)
-            }
+            Self::View { number, node, incarnation, alive, host } => writer
+                .u8(1)
+                .u8(u8::from(alive))
+                .u16(node.0)
+                .u64(number.0)
+                .u64(incarnation.0)
+                .host(host),
             Self::Takeover { number } => writer.u8(2).u64(number.0),
             Self::Report { number } => writer.u8(3).u64(number.0),
             Self::Lost { node, incarnation } => writer.u8(4).u16(node.0).u64(incarnation.0),
@@ -95,6 +102,7 @@ impl Message {
                     node,
                     incarnation: Incarnation(reader.u64()?),
                     alive,
+                    host: reader.host()?,
                 }
             }
             2 => Self::Takeover { number: ViewNumber(reader.u64()?) },
@@ -117,7 +125,8 @@ mod tests {
 
     fn samples() -> [Message; 7] {
         let (node, incarnation, number) = (NodeId(7), Incarnation(u64::MAX), ViewNumber(1 << 40));
-        let view = |alive| Message::View { number, node, incarnation, alive };
+        let host = Some(SocketAddr::from(([10, 1, 2, 3], 7411)));
+        let view = |alive| Message::View { number, node, incarnation, alive, host };
         [
             view(true),
             view(false),

@@ -1,14 +1,18 @@
 //! Everybody that a node ever knew of, with the views in which they came and went.
 
 use super::event::RequestId;
+use super::hello::Listed;
 use super::message::Message;
 use alloc::vec::Vec;
+use core::net::SocketAddr;
 use farside_base::{Incarnation, NodeId, ViewNumber};
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Member {
     pub(super) node: NodeId,
     pub(super) incarnation: Incarnation,
+    /// Where it is reached, on fabrics between hosts.
+    pub(super) host: Option<SocketAddr>,
     /// The view it came with; 0 where that was before this node's time.
     pub(super) born: ViewNumber,
     /// The view it went with.
@@ -24,10 +28,11 @@ pub(super) struct Member {
 }
 
 impl Member {
-    pub(super) const fn new(node: NodeId, incarnation: Incarnation, born: ViewNumber) -> Self {
+    pub(super) const fn new(listed: Listed, born: ViewNumber) -> Self {
         Self {
-            node,
-            incarnation,
+            node: listed.node,
+            incarnation: listed.incarnation,
+            host: listed.host,
             born,
             died: None,
             gone: false,
@@ -37,6 +42,11 @@ impl Member {
         }
     }
 
+    /// As a joiner is told of it.
+    pub(super) const fn listed(&self) -> Listed {
+        Listed { node: self.node, incarnation: self.incarnation, host: self.host }
+    }
+
     /// The view that names it.
     pub(super) const fn coming(&self) -> Message {
         Message::View {
@@ -44,12 +54,19 @@ impl Member {
             node: self.node,
             incarnation: self.incarnation,
             alive: true,
+            host: self.host,
         }
     }
 
     /// The view that buries it.
     pub(super) const fn going(&self, number: ViewNumber) -> Message {
-        Message::View { number, node: self.node, incarnation: self.incarnation, alive: false }
+        Message::View {
+            number,
+            node: self.node,
+            incarnation: self.incarnation,
+            alive: false,
+            host: self.host,
+        }
     }
 
     /// Found dead, and no view has said so yet.

@@ -125,6 +125,7 @@ impl Cluster {
                 cluster: CLUSTER.into(),
                 incarnation: Incarnation(number as u64),
                 limits: LIMITS,
+                host: None,
                 nodes_max: processes as u16 + 1,
             })),
             started: number == 0,
@@ -323,6 +324,7 @@ impl Cluster {
                     limits: LIMITS,
                     incarnation: Incarnation(from as u64),
                     home_bytes: 0,
+                    host: None,
                 };
                 let request = RequestId(from as u64);
                 self.step(at, Event::JoinAsked { request, join });

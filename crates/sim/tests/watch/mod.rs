@@ -42,7 +42,7 @@ impl Watch {
 }
 
 impl Fabric for Watch {
-    farside_fabric::forward!(name, capabilities, register, deregister, register_memory);
+    farside_fabric::forward!(name, host, capabilities, register, deregister, register_memory);
 
     fn open(&self, spec: &PortSpec) -> Result<Box<dyn Port>, FabricError> {
         let inner = self.inner.open(spec)?;

@@ -1,5 +1,5 @@
 use super::*;
-use alloc::vec;
+use alloc::{format, vec};
 use farside_base::{Access, RegionId, RemoteKey};
 
 struct Random(u64);
@@ -46,6 +46,7 @@ impl Random {
                 limits: self.next(),
                 incarnation: Incarnation(self.next()),
                 home_bytes: self.next(),
+                host: self.host(),
             });
         }
         Hello::Peer(Peer {
@@ -78,15 +79,32 @@ impl Random {
         }
     }
 
+    fn host(&mut self) -> Option<SocketAddr> {
+        let port = 1 + self.below(65_535) as u16;
+        match self.below(3) {
+            0 => None,
+            1 => Some(SocketAddr::from(([10, self.next() as u8, 0, 1], port))),
+            _ => Some(SocketAddr::from(([0xfd00, 0, 0, 0, 0, 0, 0, self.next() as u16], port))),
+        }
+    }
+
     fn welcome(&mut self) -> Welcome {
         let node = 1 + self.below(NodeSet::CAPACITY as u64 - 1) as u16;
         let members = (0..node)
             .filter(|member| *member == 0 || self.below(3) > 0)
             .map(NodeId)
             .collect::<Vec<_>>();
-        let lives = members.into_iter().map(|member| (member, Incarnation(self.next())));
+        let lives = members.into_iter().map(|node| Listed {
+            node,
+            incarnation: Incarnation(self.next()),
+            host: self.host(),
+        });
         Welcome { members: lives.collect(), node: NodeId(node), view: ViewNumber(1), limits: 7 }
     }
+}
+
+fn listed(node: u16, life: u64) -> Listed {
+    Listed { node: NodeId(node), incarnation: Incarnation(life), host: None }
 }
 
 fn encode_hello(hello: &Hello) -> Vec<u8> {
@@ -193,7 +211,7 @@ fn another_version_is_told_so_and_can_read_it() {
     assert_eq!(error, HelloError::Version(99));
     let refusal = error.refusal();
     assert_eq!(refusal.code, ErrorCode::VersionMismatch);
-    assert_eq!(refusal.text, "here version 1, there version 99");
+    assert_eq!(refusal.text, format!("here version {PROTOCOL_VERSION}, there version 99"));
     // The other side's table may be longer, and its version differs.
     let mut bytes = refusal.encode();
     bytes[8] = 99;
@@ -218,6 +236,7 @@ fn names_are_checked_where_they_arrive() {
             limits: 0,
             incarnation: Incarnation(0),
             home_bytes: 0,
+            host: None,
         };
         assert_eq!(Hello::decode(&join.encode()), Err(HelloError::Junk("cluster name")), "{bad}");
     }
@@ -241,16 +260,16 @@ fn a_welcome_out_of_order_is_refused() {
     let mut welcome = Welcome {
         node: NodeId(5),
         view: ViewNumber(9),
-        members: vec![(NodeId(1), Incarnation(1)), (NodeId(3), Incarnation(2))],
+        members: vec![listed(1, 1), listed(3, 2)],
         limits: 0,
     };
     assert!(Answer::decode(&welcome.encode()).is_ok());
     let order = Err(HelloError::Junk("order of members"));
     welcome.members.swap(0, 1);
     assert_eq!(Answer::decode(&welcome.encode()), order);
-    welcome.members = vec![(NodeId(5), Incarnation(1))];
+    welcome.members = vec![listed(5, 1)];
     assert_eq!(Answer::decode(&welcome.encode()), order);
-    welcome.members = vec![(NodeId(1), Incarnation(1)); 2];
+    welcome.members = vec![listed(1, 1); 2];
     assert_eq!(Answer::decode(&welcome.encode()), order);
     welcome.members.clear();
     assert_eq!(Answer::decode(&welcome.encode()), Err(HelloError::Junk("count of members")));

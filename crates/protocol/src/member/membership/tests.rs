@@ -1,12 +1,23 @@
 use super::*;
 use alloc::string::String;
 use alloc::vec;
+use core::net::SocketAddr;
 use farside_base::{Access, RegionId, RegionToken, RemoteKey};
 
 const LIMITS: u64 = 99;
 
 fn identity(life: u64) -> Identity {
-    Identity { cluster: "c".into(), incarnation: Incarnation(life), limits: LIMITS, nodes_max: 4 }
+    Identity {
+        cluster: "c".into(),
+        incarnation: Incarnation(life),
+        limits: LIMITS,
+        host: host(life),
+        nodes_max: 4,
+    }
+}
+
+fn host(life: u64) -> Option<SocketAddr> {
+    Some(SocketAddr::from(([10, 0, 0, life as u8], 7411)))
 }
 
 fn join(life: u64) -> Join {
@@ -16,6 +27,7 @@ fn join(life: u64) -> Join {
         limits: LIMITS,
         incarnation: Incarnation(life),
         home_bytes: 1 << 20,
+        host: host(life),
     }
 }
 
@@ -35,7 +47,10 @@ fn peer(node: u16, life: u64, view: u64) -> Peer {
 }
 
 fn welcome(node: u16, view: u64, members: &[u16]) -> Welcome {
-    let life = |node: &u16| (NodeId(*node), Incarnation(u64::from(*node)));
+    let life = |node: &u16| {
+        let life = u64::from(*node);
+        Listed { node: NodeId(*node), incarnation: Incarnation(life), host: host(life) }
+    };
     Welcome {
         node: NodeId(node),
         view: ViewNumber(view),
@@ -96,6 +111,7 @@ fn view(number: u64, node: u16, life: u64, alive: bool) -> Message {
         node: NodeId(node),
         incarnation: Incarnation(life),
         alive,
+        host: host(life),
     }
 }
 
@@ -165,7 +181,7 @@ type Change = fn(&mut Join);
 fn a_join_that_does_not_fit_is_refused_by_name() {
     let mut machine = founder();
     let cases: [(&str, Change); 4] = [
-        ("deny 1 VersionMismatch", |join| join.version = 2),
+        ("deny 1 VersionMismatch", |join| join.version = PROTOCOL_VERSION + 1),
         ("deny 1 NoSuchCluster", |join| join.cluster = "d".into()),
         ("deny 1 LimitsMismatch", |join| join.limits = 1),
         ("deny 1 BadConfiguration", |join| join.home_bytes = u64::MAX),
@@ -413,4 +429,24 @@ fn who_breaks_the_protocol_is_accused_at_the_coordinator() {
     let mut alone = machine;
     check(&mut alone, link_lost(0), &["dead 0", "to 2: takeover 3"]);
     assert_eq!(alone.accusation(NodeId(2)), None, "this node judges now");
+}
+
+#[test]
+fn everybody_learns_where_everybody_is() {
+    let mut effects = Effects::new();
+    let mut first = founder();
+    first.step(asked_to_join(1, join(1)), &mut effects).unwrap();
+    let Some(Effect::Admit { welcome, .. }) = effects.pop() else { panic!("{effects:?}") };
+    assert_eq!(welcome.members.iter().map(|one| one.host).collect::<Vec<_>>(), [host(0)]);
+    let mut second = Membership::new(identity(1));
+    effects.clear();
+    second.step(Event::Joined(welcome), &mut effects).unwrap();
+    let to_first = Effect::Connect { node: NodeId(0), incarnation: Incarnation(0), host: host(0) };
+    assert_eq!(effects, [to_first]);
+    // The next joiner hears of both, and those who are there hear of it by a view.
+    first.step(link_up(1), &mut effects).unwrap();
+    effects.clear();
+    first.step(asked_to_join(2, join(2)), &mut effects).unwrap();
+    let Some(Effect::Admit { welcome, .. }) = effects.pop() else { panic!("{effects:?}") };
+    assert_eq!(welcome.members.iter().map(|one| one.host).collect::<Vec<_>>(), [host(0), host(1)]);
 }
