@@ -30,7 +30,7 @@ pub enum GidKind {
     RoceV1,
     /// UDP over IPv4 or IPv6.
     RoceV2,
-    /// InfiniBand.
+    /// InfiniBand, and whatever else has addresses of its own, such as EFA.
     InfiniBand,
     /// TCP; connections are made by addresses, not by this entry.
     Iwarp,
@@ -170,9 +170,7 @@ impl fmt::Display for GidReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Asked => f.write_str("asked for by its index"),
-            Self::Best(GidKind::InfiniBand, _) => {
-                f.write_str("the port's first InfiniBand address")
-            }
+            Self::Best(GidKind::InfiniBand, _) => f.write_str("the port's first address"),
             Self::Best(GidKind::Iwarp, _) => {
                 f.write_str("the adapter's hardware address; iWARP connects by IP addresses")
             }
@@ -474,7 +472,7 @@ mod tests {
         let ib = [entry(0, "ib", "fe80::2c9:300:1"), entry(1, "ib", "2001:db8::1")];
         let choice = choose_gid(&ib, None).unwrap();
         assert_eq!(choice.index, 0);
-        assert!(choice.reason.to_string().contains("InfiniBand"));
+        assert!(choice.reason.to_string().contains("first"));
         let iwarp = [entry(0, "iw", "00c0:ffee:1234::")];
         assert!(choose_gid(&iwarp, None).unwrap().reason.to_string().contains("iWARP"));
     }

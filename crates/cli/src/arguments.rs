@@ -400,14 +400,30 @@ pub(crate) struct BenchYcsb {
 #[command(after_help = "\
 Examples:
   farside doctor
-  farside doctor --nodes 8 --memory-bytes 2G")]
+  farside doctor --nodes 8 --memory-bytes 2G
+  farside doctor --peer node7                   the way to another machine too
+  farside doctor --only gid_table,rdma_bus      some checks or groups, at length
+  farside doctor --json | jq '.checks[] | select(.verdict == \"failing\")'
+
+Looks and changes nothing. Verdicts: ok, note (nothing has to be done), warning (works, but slower or in
+fewer places), failing, skipped (with the reason). Exit code 1 when a check fails. Firewalls cannot be
+seen from here.")]
 pub(crate) struct Doctor {
     /// How many node processes are planned on this machine
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=128))]
     pub(crate) nodes: u16,
     /// Global memory of each
-    #[arg(long, default_value = "256M", value_parser = bytes)]
+    #[arg(long, visible_alias = "memory", default_value = "256M", value_parser = bytes)]
     pub(crate) memory_bytes: u64,
+    /// A machine that nodes of this one will reach: looks at the way there
+    #[arg(long, value_name = "HOST")]
+    pub(crate) peer: Option<String>,
+    /// Only these checks or groups of checks, at length
+    #[arg(long, value_delimiter = ',', value_name = "NAME")]
+    pub(crate) only: Vec<String>,
+    /// Name the checks and why each matters, without looking
+    #[arg(long)]
+    pub(crate) list: bool,
 }
 
 /// Reads a number of bytes: digits, then perhaps K, M, G or T (powers of 1,024).

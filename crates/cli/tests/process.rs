@@ -242,6 +242,26 @@ fn process_info_and_doctor_say_what_they_found() {
     assert_eq!(impossible.status.code(), Some(1));
 }
 
+#[test]
+fn process_doctor_lists_chooses_and_says_what_it_skipped() {
+    let list = text(&output(&["doctor", "--list"]).stdout);
+    assert!(list.lines().count() >= 30, "{list}");
+    let listed = json(&text(&output(&["doctor", "--list", "--json"]).stdout));
+    assert_eq!(listed.as_array().unwrap().len(), list.lines().count());
+
+    let one = output(&["doctor", "--json", "--only", "clock,gid_table", "--memory", "1M"]);
+    let checks = json(text(&one.stdout).lines().next().unwrap())["checks"].clone();
+    for check in checks.as_array().unwrap() {
+        assert!(check["name"] == "clock" || check["name"] == "gid_table", "{check}");
+        assert!(!check["found"].as_str().unwrap().is_empty(), "{check}");
+    }
+    assert_eq!(output(&["doctor", "--only", "nothing"]).status.code(), Some(2));
+    let shown = text(&output(&["doctor", "--peer", "127.0.0.1", "--nodes", "1"]).stdout);
+    for part in ["peer_route", "this machine itself", "gid_table", "skipped", "shared memory: "] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+}
+
 /// A folder of this test's own, removed with the value.
 struct Folder(std::path::PathBuf);
 

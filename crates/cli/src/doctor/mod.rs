@@ -1,47 +1,125 @@
-//! `farside doctor`: what this machine lacks, and the line that fixes it.
+//! `farside doctor`: what this machine lacks, and the line that mends it.
+//!
+//! A [`check::Rule`] looks at a [`subject::Subject`] (a machine behind the trait [`host::Host`], and what
+//! is planned on it) and gives a finding for each thing that it looked at. Rules read and compute; they
+//! change nothing and load nothing, and no content of any file makes them fail.
 
-mod checks;
-mod facts;
+mod bus;
+mod check;
+mod counters;
+mod host;
+mod libraries;
+mod lists;
+mod machine;
+mod network;
+mod pci;
+mod ports;
+mod rdma;
+mod report;
+mod shared;
+mod software;
+mod subject;
+
+#[cfg(test)]
+mod recorded;
+#[cfg(test)]
+mod tests;
 
 use crate::arguments::Doctor;
 use crate::failure::Failure;
 use crate::output::Output;
-use checks::{Check, Plan, State, checks};
-use facts::Facts;
+use check::{Check, Group, Rule, Verdict};
+use host::Live;
+use report::{Counts, Report, fabrics, label, lines};
 use serde::Serialize;
+use subject::{Plan, Subject, Tried};
+
+/// Every rule, in the order in which they are printed.
+fn rules() -> impl Iterator<Item = &'static Rule> {
+    let groups =
+        [machine::RULES, shared::RULES, software::RULES, ports::RULES, bus::RULES, network::RULES];
+    groups.into_iter().flatten()
+}
+
+/// The rules of these names or groups; all when none is named.
+fn chosen(only: &[String]) -> Result<Vec<&'static Rule>, Failure> {
+    let fits = |rule: &Rule, name: &str| rule.name == name || rule.group.name() == name;
+    if let Some(name) = only.iter().find(|name| !rules().any(|rule| fits(rule, name))) {
+        let groups = Group::ALL.map(Group::name).join(", ");
+        let text =
+            format!("no check is called `{name}`: farside doctor --list; groups are {groups}");
+        return Err(Failure::usage(text));
+    }
+    let wanted = |rule: &&Rule| only.is_empty() || only.iter().any(|name| fits(rule, name));
+    Ok(rules().filter(wanted).collect())
+}
 
 /// Checks the machine; fails when something will not work.
 pub(crate) fn run(arguments: &Doctor, output: Output) -> Result<(), Failure> {
-    #[derive(Serialize)]
-    struct Report<'a> {
-        checks: &'a [Check],
-        facts: &'a Facts,
+    let rules = chosen(&arguments.only)?;
+    if arguments.list {
+        list(&rules, output);
+        return Ok(());
     }
-    let facts = Facts::probe();
-    let plan = Plan { nodes: u64::from(arguments.nodes), memory_bytes: arguments.memory_bytes };
-    let checks = checks(&facts, plan);
-    output.value(&Report { checks: &checks, facts: &facts });
-    for check in &checks {
-        output.line(text(check));
-    }
-    let failing: Vec<_> =
-        checks.iter().filter(|c| c.state == State::Fails).map(|c| c.name.as_str()).collect();
+    let host = Live::new("/");
+    let plan = Plan {
+        nodes: u64::from(arguments.nodes),
+        memory_bytes: arguments.memory_bytes,
+        peer: arguments.peer.clone(),
+    };
+    let shared = rules.iter().any(|rule| rule.group == Group::SharedMemory);
+    let probed = if shared { farside_fabric_shm::probe() } else { Vec::new() };
+    let tried = probed.into_iter().map(Tried::from).collect();
+    let subject = Subject::new(&host, plan, tried, None);
+    let checks: Vec<_> = rules.iter().flat_map(|rule| rule.checks(&subject)).collect();
+    tell(&checks, &subject, !arguments.only.is_empty(), output);
+    let failing: Vec<_> = failing(&checks).map(label).collect();
     if failing.is_empty() {
-        output.line("This machine can run Farside.");
         return Ok(());
     }
     Err(Failure::check(format!("will not work here: {}", failing.join(", "))))
 }
 
-fn text(check: &Check) -> String {
-    let state = match check.state {
-        State::Ok => "ok",
-        State::Advice => "advice",
-        State::Fails => "FAILS",
-    };
-    let line = format!("{:<7} {:<17} {}", state, check.name, check.found);
-    match &check.fix {
-        Some(fix) => format!("{line}\n        {fix}"),
-        None => line,
+fn failing(checks: &[Check]) -> impl Iterator<Item = &Check> {
+    checks.iter().filter(|check| check.verdict == Verdict::Failing)
+}
+
+fn list(rules: &[&Rule], output: Output) {
+    #[derive(Serialize)]
+    struct Listed {
+        name: &'static str,
+        group: Group,
+        why: &'static str,
+    }
+    let listed = |rule: &&Rule| Listed { name: rule.name, group: rule.group, why: rule.why };
+    output.value(&rules.iter().map(listed).collect::<Vec<_>>());
+    for rule in rules {
+        output.line(format!("{:<23} {:<14} {}", rule.name, rule.group.name(), rule.why));
+    }
+}
+
+fn tell(checks: &[Check], subject: &Subject<'_>, at_length: bool, output: Output) {
+    let fabrics = fabrics(checks, &subject.devices);
+    let counts = Counts::of(checks);
+    let report = Report { checks, fabrics, counts };
+    output.value(&report);
+    for line in lines(checks, at_length) {
+        output.line(line);
+    }
+    let Counts { ok, notes, warnings, failing, skipped } = counts;
+    output.line("");
+    output.line(format!(
+        "ok {ok}, notes {notes}, warnings {warnings}, failing {failing}, skipped {skipped}"
+    ));
+    if at_length {
+        return;
+    }
+    for fabric in &report.fabrics {
+        let name = fabric.name.replace('_', " ");
+        output.line(match fabric.outlook {
+            "ready" => format!("{name}: nothing found that keeps it from working"),
+            "absent" => format!("{name}: no device"),
+            _ => format!("{name}: will not work here: {}", fabric.failing.join(", ")),
+        });
     }
 }

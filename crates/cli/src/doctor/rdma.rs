@@ -1,0 +1,347 @@
+//! The RDMA devices and ports of a machine, as its sysfs has them
+//! (Linux, `Documentation/ABI/stable/sysfs-class-infiniband`).
+
+use super::host::Host;
+use farside_base::{GidEntry, GidKind};
+use std::net::Ipv6Addr;
+
+const CLASS: &str = "/sys/class/infiniband";
+/// Bounds on what is looked at; no machine has as many.
+const DEVICES_MAX: usize = 64;
+const PORTS_MAX: usize = 16;
+
+/// What kind of network a port is on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Transport {
+    InfiniBand,
+    Roce,
+    Iwarp,
+    /// The Elastic Fabric Adapter: datagrams that are reliable but not ordered (SRD).
+    Efa,
+    Unknown,
+}
+
+impl Transport {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::InfiniBand => "InfiniBand",
+            Self::Roce => "RoCE",
+            Self::Iwarp => "iWARP",
+            Self::Efa => "EFA",
+            Self::Unknown => "of an unknown kind",
+        }
+    }
+}
+
+/// A device without hardware of its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Software {
+    /// `rdma_rxe`
+    SoftRoce,
+    /// `siw`
+    SoftIwarp,
+    /// Neither, but on no bus.
+    Other,
+}
+
+impl Software {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::SoftRoce => "soft-RoCE (rxe)",
+            Self::SoftIwarp => "soft-iWARP (siw)",
+            Self::Other => "virtual",
+        }
+    }
+}
+
+/// An RDMA device.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Device {
+    pub(crate) name: String,
+    pub(crate) transport: Transport,
+    /// Whether no adapter is behind it.
+    pub(crate) software: Option<Software>,
+    /// The folder of its PCI function, without links, where it has one.
+    pub(crate) pci: Option<String>,
+    /// The kernel module that drives the PCI function.
+    pub(crate) driver: Option<String>,
+    pub(crate) firmware: Option<String>,
+    /// The name of its node under `/dev/infiniband`.
+    pub(crate) uverbs: Option<String>,
+    pub(crate) ports: Vec<Port>,
+}
+
+/// A port of an RDMA device.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Port {
+    /// `mlx5_0/1`
+    pub(crate) name: String,
+    /// Its folder.
+    pub(crate) path: String,
+    pub(crate) device: String,
+    pub(crate) number: String,
+    pub(crate) transport: Transport,
+    pub(crate) software: bool,
+    /// Number and name, as in `4: ACTIVE`.
+    pub(crate) state: Option<(u64, String)>,
+    pub(crate) phys_state: Option<(u64, String)>,
+    pub(crate) gids: Vec<Gid>,
+    /// Its network device, where one is known.
+    pub(crate) netdev: Option<String>,
+    /// Whether that device is in this network namespace, or none is needed. Where namespaces share
+    /// RDMA devices, those of all others are listed too.
+    pub(crate) here: bool,
+}
+
+/// One entry of a GID table that is set.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Gid {
+    pub(crate) index: u32,
+    pub(crate) gid: [u8; 16],
+    pub(crate) kind: GidKind,
+    pub(crate) netdev: Option<String>,
+    pub(crate) netdev_up: Option<bool>,
+}
+
+impl Gid {
+    pub(crate) fn entry(&self) -> GidEntry<'_> {
+        GidEntry {
+            index: self.index,
+            gid: self.gid,
+            kind: self.kind,
+            netdev: self.netdev.as_deref(),
+            netdev_up: self.netdev_up,
+        }
+    }
+
+    /// As people write it: IPv4 where it is mapped.
+    pub(crate) fn address(&self) -> String {
+        let six = Ipv6Addr::from(self.gid);
+        six.to_ipv4_mapped().map_or_else(|| six.to_string(), |four| four.to_string())
+    }
+}
+
+impl Port {
+    pub(crate) fn is_active(&self) -> bool {
+        self.state.as_ref().is_some_and(|(number, _)| *number == 4)
+    }
+
+    /// Whether it is active and can be used from this network namespace.
+    pub(crate) fn works_here(&self) -> bool {
+        self.is_active() && self.here
+    }
+
+    /// A file of the port.
+    pub(crate) fn file(&self, name: &str) -> String {
+        format!("{}/{name}", self.path)
+    }
+}
+
+impl Device {
+    /// A file of its PCI function.
+    pub(crate) fn pci_file(&self, name: &str) -> Option<String> {
+        Some(format!("{}/{name}", self.pci.as_ref()?))
+    }
+
+    /// What it is, for people.
+    pub(crate) fn kind(&self) -> String {
+        match self.software {
+            Some(software) => software.name().to_owned(),
+            None => self.transport.name().to_owned(),
+        }
+    }
+
+    /// The name of its provider library, `mlx5` of `libmlx5-rdmav34.so`.
+    pub(crate) fn provider(&self) -> Option<&str> {
+        match self.software {
+            Some(Software::SoftRoce) => return Some("rxe"),
+            Some(Software::SoftIwarp) => return Some("siw"),
+            Some(Software::Other) | None => {}
+        }
+        let driver = self.driver.as_deref()?;
+        let known = PROVIDERS.iter().find(|(name, _)| *name == driver);
+        Some(known.map_or(driver, |(_, provider)| provider))
+    }
+}
+
+/// Drivers of PCI functions whose provider has another name.
+const PROVIDERS: &[(&str, &str)] = &[
+    ("mlx5_core", "mlx5"),
+    ("mlx4_core", "mlx4"),
+    ("ib_mthca", "mthca"),
+    ("ice", "irdma"),
+    ("i40e", "irdma"),
+    ("idpf", "irdma"),
+    ("bnxt_en", "bnxt_re"),
+    ("qede", "qedr"),
+    ("hns3", "hns"),
+    ("hfi1", "hfi1verbs"),
+    ("ib_qib", "ipathverbs"),
+];
+
+/// All RDMA devices that this process sees.
+pub(crate) fn devices(host: &dyn Host) -> Vec<Device> {
+    let mut names = host.names(CLASS);
+    names.truncate(DEVICES_MAX);
+    names.into_iter().map(|name| device(host, name)).collect()
+}
+
+fn device(host: &dyn Host, name: String) -> Device {
+    let path = format!("{CLASS}/{name}");
+    let node_type = host.value(&format!("{path}/node_type")).unwrap_or_default();
+    let node_type = node_type.split_once(": ").map_or("", |(_, name)| name);
+    let software = software(host, &path, node_type);
+    let resolved = host.resolve(&format!("{path}/device")).filter(|_| software.is_none());
+    let pci = resolved.and_then(|folder| pci_function(host, &folder));
+    let driver = pci.as_ref().and_then(|folder| host.resolve(&format!("{folder}/driver")));
+    let driver = driver.and_then(|folder| Some(folder.rsplit_once('/')?.1.to_owned()));
+    let mut ports = host.names(&format!("{path}/ports"));
+    ports.truncate(PORTS_MAX);
+    let ports: Vec<_> = ports
+        .into_iter()
+        .map(|number| {
+            let layer = host.value(&format!("{path}/ports/{number}/link_layer"));
+            let transport = transport(node_type, layer.as_deref(), driver.as_deref());
+            port(host, &name, number, (transport, software.is_some()))
+        })
+        .collect();
+    Device {
+        transport: ports.first().map_or(Transport::Unknown, |port| port.transport),
+        software,
+        driver,
+        firmware: host.value(&format!("{path}/fw_ver")),
+        uverbs: uverbs(host, &name),
+        ports,
+        pci,
+        name,
+    }
+}
+
+/// The PCI function that a device is, or is a part of (as sub-functions are).
+fn pci_function(host: &dyn Host, folder: &str) -> Option<String> {
+    let mut at = folder;
+    while at.starts_with("/sys/devices/pci") {
+        if host.exists(&format!("{at}/vendor")) && host.exists(&format!("{at}/config")) {
+            return Some(at.to_owned());
+        }
+        at = at.rsplit_once('/')?.0;
+    }
+    None
+}
+
+/// Whether it is a software device, and which. Names are free, and old kernels hang these devices below
+/// the PCI function of their network device. But only soft-RoCE has a file that names its parent.
+fn software(host: &dyn Host, path: &str, node_type: &str) -> Option<Software> {
+    if host.name(&format!("{path}/parent")).is_some() {
+        return Some(Software::SoftRoce);
+    }
+    let described = host.value(&format!("{path}/node_desc"));
+    let told = described.is_some_and(|text| text.starts_with("Software iWARP stack"));
+    let on_a_bus = host.exists(&format!("{path}/device"));
+    match (node_type, told, on_a_bus) {
+        ("RNIC", true, _) | ("RNIC", _, false) => Some(Software::SoftIwarp),
+        (_, _, false) => Some(Software::Other),
+        (_, _, true) => None,
+    }
+}
+
+fn transport(node_type: &str, layer: Option<&str>, driver: Option<&str>) -> Transport {
+    match (node_type, layer) {
+        ("RNIC", _) => Transport::Iwarp,
+        _ if driver == Some("efa") => Transport::Efa,
+        ("CA", Some("InfiniBand")) => Transport::InfiniBand,
+        ("CA", Some("Ethernet")) => Transport::Roce,
+        _ => Transport::Unknown,
+    }
+}
+
+fn uverbs(host: &dyn Host, device: &str) -> Option<String> {
+    let class = "/sys/class/infiniband_verbs";
+    let is_its = |name: &String| {
+        host.value(&format!("{class}/{name}/ibdev")).is_some_and(|ibdev| ibdev == device)
+    };
+    host.names(class).into_iter().filter(|name| name.starts_with("uverbs")).find(is_its)
+}
+
+fn port(
+    host: &dyn Host,
+    device: &str,
+    number: String,
+    (transport, software): (Transport, bool),
+) -> Port {
+    let path = format!("{CLASS}/{device}/ports/{number}");
+    let gids = gids(host, &path, transport);
+    let of_gid = gids.iter().find_map(|gid| gid.netdev.clone());
+    let netdev = of_gid.or_else(|| netdev(host, device, &number));
+    let needs_netdev = matches!(transport, Transport::Roce | Transport::Iwarp);
+    let is_there = |netdev: &String| host.exists(&format!("/sys/class/net/{netdev}"));
+    Port {
+        here: !needs_netdev || netdev.as_ref().is_some_and(is_there),
+        name: format!("{device}/{number}"),
+        device: device.to_owned(),
+        transport,
+        software,
+        state: numbered(host.value(&format!("{path}/state"))),
+        phys_state: numbered(host.value(&format!("{path}/phys_state"))),
+        gids,
+        netdev,
+        number,
+        path,
+    }
+}
+
+/// `4: ACTIVE`
+fn numbered(value: Option<String>) -> Option<(u64, String)> {
+    let value = value?;
+    let (number, name) = value.split_once(": ")?;
+    Some((number.parse().ok()?, name.to_owned()))
+}
+
+/// The network device of a port that has no address: of the same PCI function and port, or the one
+/// that soft-RoCE names.
+fn netdev(host: &dyn Host, device: &str, port: &str) -> Option<String> {
+    let path = format!("{CLASS}/{device}");
+    if let Some(parent) = host.name(&format!("{path}/parent")) {
+        return Some(parent);
+    }
+    let port: u64 = port.parse().ok()?;
+    let folder = format!("{path}/device/net");
+    let is_its =
+        |name: &String| host.number(&format!("{folder}/{name}/dev_port")) == port.checked_sub(1);
+    host.names(&folder).into_iter().find(is_its)
+}
+
+fn gids(host: &dyn Host, port: &str, transport: Transport) -> Vec<Gid> {
+    let indexes = host.names(&format!("{port}/gids")).into_iter();
+    indexes.filter_map(|name| gid(host, port, transport, name.parse().ok()?)).collect()
+}
+
+/// One entry, unless it is unset (all zero; its type and network device then read as EINVAL).
+fn gid(host: &dyn Host, port: &str, transport: Transport, index: u32) -> Option<Gid> {
+    let address: Ipv6Addr = host.value(&format!("{port}/gids/{index}"))?.parse().ok()?;
+    if address.is_unspecified() {
+        return None;
+    }
+    let kind = match (transport, host.value(&format!("{port}/gid_attrs/types/{index}")).as_deref())
+    {
+        (Transport::Iwarp, _) => GidKind::Iwarp,
+        (Transport::Roce, Some("RoCE v2")) => GidKind::RoceV2,
+        (Transport::Roce, _) => GidKind::RoceV1,
+        (Transport::InfiniBand | Transport::Efa | Transport::Unknown, _) => GidKind::InfiniBand,
+    };
+    let netdev = host.name(&format!("{port}/gid_attrs/ndevs/{index}"));
+    let netdev_up = netdev.as_ref().and_then(|name| is_up(host, name));
+    Some(Gid { index, gid: address.octets(), kind, netdev, netdev_up })
+}
+
+/// Whether a network device of this network namespace is up and has a carrier.
+pub(crate) fn is_up(host: &dyn Host, netdev: &str) -> Option<bool> {
+    match host.value(&format!("/sys/class/net/{netdev}/operstate"))?.as_str() {
+        "up" => Some(true),
+        // Tunnels, bridges and loopback often tell no state; their flags have IFF_UP.
+        "unknown" => {
+            host.number(&format!("/sys/class/net/{netdev}/flags")).map(|flags| flags & 1 == 1)
+        }
+        _ => Some(false),
+    }
+}
