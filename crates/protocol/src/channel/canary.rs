@@ -10,6 +10,8 @@ pub enum Mutant {
     SharedPool,
     /// The sequence number is not looked at.
     SequenceUnchecked,
+    /// What was under way when a link broke is not sent again.
+    NothingSentAgain,
     /// A detached bell is written before what it announces.
     BellBeforeData,
     /// What was processed is not zeroed.

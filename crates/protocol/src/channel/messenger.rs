@@ -10,6 +10,11 @@
 //! is sent next; when half of a class's credits are owed and nothing can be sent, a message of
 //! family `Credit` carries them alone. Such messages need receives too, but no credits: each returns
 //! at least half of a class, so at most two a class are under way at a time.
+//!
+//! **A link that breaks between two living ends** loses what is under way, and nothing else: the
+//! messages under way are at most as many as the peer has receives, so a resumable messenger keeps its
+//! last so many. When there is a new link, each end says how many it has received, and the other
+//! shows the rest once more, as they were, credits and all; only then what is new.
 
 use super::canary::{Canary, Mutant};
 use crate::wire::{BODY, Class, Family, MESSAGE, Violation};
@@ -48,6 +53,33 @@ struct Shown {
     credits: [u8; 3],
 }
 
+/// Messages that were sent, in case that they have to be sent again.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Kept {
+    /// Oldest first; the youngest is the last that was ever sent.
+    messages: VecDeque<[u8; MESSAGE]>,
+    /// How many of the youngest are to be shown again.
+    again: usize,
+    most: usize,
+}
+
+impl Kept {
+    /// The next one to be shown again.
+    #[inline]
+    fn next(&self) -> Option<[u8; MESSAGE]> {
+        let at = self.messages.len() - self.again;
+        self.messages.get(at).copied()
+    }
+
+    #[inline]
+    fn add(&mut self, message: [u8; MESSAGE]) {
+        if self.messages.len() == self.most {
+            self.messages.pop_front();
+        }
+        self.messages.push_back(message);
+    }
+}
+
 /// One end of a link: what to send next, and whether what arrives may be believed.
 ///
 /// *Guarantees.* Messages of a class arrive once each, in the order of `push`. A message is shown by
@@ -65,6 +97,9 @@ pub struct Messenger {
     sent: u64,
     /// Messages received so far, of all kinds.
     received: u64,
+    /// The last messages sent, which the peer may not have received; `None` where a link that breaks
+    /// takes an end with it.
+    kept: Option<Kept>,
     canary: Canary,
 }
 
@@ -88,8 +123,54 @@ impl Messenger {
             shown: None,
             sent: 0,
             received: 0,
+            kept: None,
             canary: Canary::default(),
         }
+    }
+
+    /// The same for a link that may break while both ends live. Costs a copy of each message, and
+    /// memory for as many as the peer has receives.
+    pub fn resumable(mut self) -> Self {
+        let most = Self::receives_needed(self.credits_per_class) as usize;
+        self.kept = Some(Kept { messages: VecDeque::with_capacity(most), again: 0, most });
+        self
+    }
+
+    /// Messages received so far, of all kinds: what to tell the peer on a new link, once everything
+    /// that came over the old one was given to [`Self::received`].
+    pub const fn received_count(&self) -> u64 {
+        self.received
+    }
+
+    /// Messages sent so far, of all kinds. Whoever has received more than a former value of this has
+    /// everything that was posted on the link before that.
+    pub const fn sent_count(&self) -> u64 {
+        self.sent
+    }
+
+    /// There is a new link, over which the peer says that it has received so many: the rest is shown
+    /// again. Nothing is changed by an error.
+    ///
+    /// # Errors
+    /// [`Violation`] for a number that cannot be: more than were sent, or fewer than can be missing.
+    pub fn resume(&mut self, received_by_peer: u64) -> Result<(), Violation> {
+        let missing = self.sent.checked_sub(received_by_peer);
+        let missing = missing.ok_or(Violation("more messages received than sent"))?;
+        let kept = self.kept.as_mut().ok_or(Violation("a link that cannot be resumed"))?;
+        match usize::try_from(missing) {
+            Ok(missing) if missing <= kept.messages.len() => kept.again = missing,
+            _ => return Err(Violation("more messages missing than can be under way")),
+        }
+        if self.canary.is(Mutant::NothingSentAgain) {
+            kept.again = 0;
+        }
+        self.shown = None;
+        Ok(())
+    }
+
+    #[inline]
+    fn again(&self) -> Option<[u8; MESSAGE]> {
+        self.kept.as_ref().filter(|kept| kept.again > 0)?.next()
     }
 
     /// Puts a defect in.
@@ -127,7 +208,9 @@ impl Messenger {
     /// Whether nothing waits to be sent, credits included.
     #[inline]
     pub fn is_idle(&self) -> bool {
-        self.lanes.iter().all(|lane| lane.queue.is_empty()) && !self.must_return()
+        self.lanes.iter().all(|lane| lane.queue.is_empty())
+            && !self.must_return()
+            && self.again().is_none()
     }
 
     /// The message to send next, or `None` while there is none or no credit for it. Shows the same
@@ -137,6 +220,9 @@ impl Messenger {
     /// and never for a credit of theirs.
     #[inline]
     pub fn peek(&mut self) -> Option<[u8; MESSAGE]> {
+        if let Some(message) = self.again() {
+            return Some(message);
+        }
         let class = match self.shown {
             Some(Shown { class: Some(class), .. }) => Some(class),
             _ => self.sendable(),
@@ -153,9 +239,17 @@ impl Messenger {
     /// The message that `peek` showed was accepted by the fabric. Does nothing without one.
     #[inline]
     pub fn sent(&mut self) {
+        if let Some(kept) = self.kept.as_mut().filter(|kept| kept.again > 0) {
+            kept.again -= 1;
+            return;
+        }
         let Some(shown) = self.shown.take() else {
             return;
         };
+        if self.kept.is_some() {
+            let message = self.encode(shown.class, shown.credits);
+            self.kept.as_mut().map(|kept| kept.add(message));
+        }
         for (lane, credits) in self.lanes.iter_mut().zip(&shown.credits) {
             lane.owed -= u32::from(*credits);
         }

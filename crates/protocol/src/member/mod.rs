@@ -3,6 +3,7 @@
 //! - [`hello`]: what a process says before it has a link, and the answers.
 //! - [`message`]: what members say to each other.
 //! - [`membership`]: the machine; its events and effects.
+//! - [`contact`]: a machine beside it, which mends broken links between living members.
 //! - [`burial`]: a machine beside it, which tells when nothing more can come of a death.
 //!
 //! The cluster has one *rendezvous name*, bound by the coordinator: the lowest live node. A process
@@ -15,6 +16,7 @@
 
 pub mod burial;
 mod canary;
+pub mod contact;
 mod event;
 pub mod hello;
 pub mod membership;

@@ -26,6 +26,8 @@ pub struct Channel {
     ends: [End; 2],
     requests: u8,
     receives: usize,
+    /// How often the link may still break while both ends live.
+    breaks: u8,
     /// Messages that the wire may still repeat; none by default, since a link never does.
     repeats: u8,
     /// It has repeated one.
@@ -46,6 +48,8 @@ pub enum Action {
     Deliver(usize),
     /// The oldest message on the way to the end is there twice.
     Repeat(usize),
+    /// The link breaks, and there is a new one.
+    Break,
 }
 
 impl Channel {
@@ -63,6 +67,7 @@ impl Channel {
             ends: [end(), end()],
             requests,
             receives: Messenger::receives_needed(credits) as usize,
+            breaks: 0,
             repeats: 0,
             repeated: false,
             closed: false,
@@ -74,6 +79,27 @@ impl Channel {
     pub fn repeating(mut self, repeats: u8) -> Self {
         self.repeats = repeats;
         self
+    }
+
+    /// The same with a link that breaks so often and comes back, and messengers that go on over it.
+    pub fn breaking(mut self, breaks: u8) -> Self {
+        self.breaks = breaks;
+        for end in &mut self.ends {
+            end.messenger = end.messenger.clone().resumable();
+        }
+        self
+    }
+
+    /// What is under way is lost; over a new link the ends tell each other what they have.
+    fn break_link(&mut self) {
+        self.breaks -= 1;
+        let received = self.ends.each_ref().map(|end| end.messenger.received_count());
+        for (end, received) in self.ends.iter_mut().zip([received[1], received[0]]) {
+            end.wire.clear();
+            if let Err(violation) = end.messenger.resume(received) {
+                self.broken = Some(violation.0);
+            }
+        }
     }
 
     fn push(&mut self, at: usize, class: Class) {
@@ -133,6 +159,9 @@ impl Model for Channel {
         if self.closed {
             return actions;
         }
+        if self.breaks > 0 {
+            actions.push(Action::Break);
+        }
         for (at, end) in self.ends.iter().enumerate() {
             if end.issues > 0 {
                 actions.push(Action::Issue(at));
@@ -158,6 +187,7 @@ impl Model for Channel {
             }
             Action::Send(at) => self.send(at),
             Action::Deliver(at) => self.deliver(at),
+            Action::Break => self.break_link(),
             Action::Repeat(at) => {
                 self.repeats -= 1;
                 self.repeated = true;
@@ -204,6 +234,29 @@ mod tests {
         let model = Channel::new(2, 1, |messenger| messenger).repeating(1);
         let coverage = Explorer::new().explore(&model).holds().expect("no violation");
         assert_eq!(coverage.states, 983);
+    }
+
+    #[test]
+    fn a_link_that_breaks_and_comes_back_loses_and_repeats_nothing() {
+        let cases = [(1, 1, 2), (1, 2, 1)];
+        let states = cases.map(|(credits, requests, breaks)| {
+            let model = Channel::new(credits, requests, |messenger| messenger).breaking(breaks);
+            match Explorer::new().explore(&model).holds() {
+                Ok(coverage) => coverage.states,
+                Err(text) => panic!("credits {credits}, requests {requests}: {text}"),
+            }
+        });
+        assert_eq!(states, [2_222, 468_680], "{cases:?}");
+    }
+
+    #[cfg(canary)]
+    #[test]
+    fn canary_loss_on_a_broken_link_is_found() {
+        use farside_protocol::channel::Mutant;
+        let change = |messenger: Messenger| messenger.with_mutant(Mutant::NothingSentAgain);
+        let model = Channel::new(2, 1, change).breaking(1);
+        let failure = Explorer::new().explore(&model).failure().expect("a failure");
+        assert_eq!(failure.violation.0, "message out of sequence", "{}", failure.transcript);
     }
 
     #[cfg(canary)]

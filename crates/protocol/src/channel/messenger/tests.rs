@@ -316,3 +316,52 @@ fn noise_never_gets_through_unnoticed() {
         }
     }
 }
+
+#[test]
+fn what_was_under_way_is_sent_again_as_it_was() {
+    let (mut one, mut two) = (Messenger::new(2).resumable(), Messenger::new(2).resumable());
+    two.push(Class::Reply, Family::Coherence, &body(1));
+    pump(&mut two, &mut one);
+    for number in 0..4 {
+        one.push(Class::Request, Family::Coherence, &body(number));
+    }
+    let first = one.peek().unwrap();
+    one.sent();
+    assert!(two.received(&first).is_ok());
+    let second = one.peek().unwrap();
+    one.sent();
+    assert_eq!(one.peek(), None, "no credit");
+    // The second is lost with the link, and so is what the peer shows but has not sent.
+    two.push(Class::Reply, Family::Coherence, &body(2));
+    assert!(two.peek().is_some());
+    one.resume(two.received_count()).unwrap();
+    two.resume(one.received_count()).unwrap();
+    assert!(!one.is_idle());
+    assert_eq!(one.peek(), Some(second));
+    assert_eq!(one.peek(), Some(second), "the same until it is sent");
+    one.sent();
+    assert_eq!(two.received(&second), Ok(Some((Class::Request, Family::Coherence, body(1)))));
+    assert_eq!(pump(&mut two, &mut one), [(Class::Reply, 2)]);
+    assert_eq!(pump(&mut one, &mut two), [(Class::Request, 2), (Class::Request, 3)]);
+}
+
+#[test]
+fn impossible_counts_are_refused_and_change_nothing() {
+    let (mut one, mut two) = (Messenger::new(2).resumable(), Messenger::new(2).resumable());
+    for _ in 0..100 {
+        one.push(Class::Request, Family::Coherence, &body(0));
+        pump(&mut one, &mut two);
+        pump(&mut two, &mut one);
+    }
+    let before = one.clone();
+    let sent = one.sent_count();
+    assert_eq!(one.resume(sent + 1), Err(Violation("more messages received than sent")));
+    let few = Messenger::receives_needed(2);
+    let missing = Violation("more messages missing than can be under way");
+    assert_eq!(one.resume(sent - u64::from(few) - 1), Err(missing));
+    assert_eq!(one.resume(0), Err(missing));
+    assert_eq!(one, before);
+    assert_eq!(one.resume(sent), Ok(()));
+    let mut not = Messenger::new(2);
+    assert_eq!(not.resume(0), Err(Violation("a link that cannot be resumed")));
+}

@@ -1,0 +1,438 @@
+//! Whether the links to other members hold, on fabrics where a broken link does not mean a dead peer.
+//!
+//! A link that breaks is dialled anew, by either side, under the conversation that was going on: the
+//! messengers tell each other what they have, and nothing above hears of it. Only what stays broken
+//! for the *lease* is out of reach, which the membership then judges. What is certain is told at once:
+//! nobody listens at the peer's name any more, or somebody else does.
+//!
+//! **Crossing dials.** When both sides dial at the same time, the dial of the higher number goes on: the
+//! lower one takes it and drops its own, and the higher one turns the other away as busy.
+//!
+//! **Old links.** A side that takes a dial closes the link it had before, so that nothing of that one
+//! reaches its memory once the new one serves; so does the side that dials, before it dials.
+//!
+//! **Back-off.** A dial that fails is tried again after a wait that doubles, up to a bound, so that a
+//! host that comes back is not stormed. Half the members wait a little longer, by their numbers.
+//!
+//! What is absent: any judgement about who is dead.
+
+use super::event::RequestId;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use farside_base::NodeId;
+
+/// How long what is waited for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Patience {
+    /// What stays broken for so long is out of reach.
+    pub lease_ns: u64,
+    /// The wait before the second dial.
+    pub dial_min_ns: u64,
+    /// The longest wait between two dials.
+    pub dial_max_ns: u64,
+}
+
+impl Patience {
+    /// As fits a lease: the first dials come after hundredths of it, later ones after a tenth.
+    pub const fn of_lease(lease_ns: u64) -> Self {
+        Self { lease_ns, dial_min_ns: lease_ns / 100, dial_max_ns: lease_ns / 10 }
+    }
+}
+
+/// What happens.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Event {
+    /// A member is linked for the first time.
+    Linked {
+        /// The member.
+        node: NodeId,
+    },
+    /// Its link broke.
+    Broken {
+        /// The member.
+        node: NodeId,
+        /// The time.
+        now_ns: u64,
+    },
+    /// It dials, and is the same life as before.
+    Dialled {
+        /// The member.
+        node: NodeId,
+        /// The connection request.
+        request: RequestId,
+    },
+    /// It took our dial.
+    Answered {
+        /// The member.
+        node: NodeId,
+    },
+    /// Our dial came to nothing.
+    Failed {
+        /// The member.
+        node: NodeId,
+        /// Why.
+        why: Failure,
+        /// The time.
+        now_ns: u64,
+    },
+    /// The membership knows that it is gone.
+    Gone {
+        /// The member.
+        node: NodeId,
+    },
+    /// Time has passed.
+    Tick {
+        /// The time.
+        now_ns: u64,
+    },
+}
+
+/// Why a dial came to nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Failure {
+    /// No answer, or no way there.
+    NoAnswer,
+    /// It dials us just now.
+    Busy,
+    /// The host is there, and nobody of this life is at that name: it is dead for certain.
+    Nobody,
+    /// It says that we are no member any more.
+    Expelled,
+}
+
+/// What is to be done, in this order.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Effect {
+    /// Close the link to it, if there is one; what was under way may have to be sent again.
+    Close {
+        /// The member.
+        node: NodeId,
+    },
+    /// Ask it for a new link.
+    Dial {
+        /// The member.
+        node: NodeId,
+    },
+    /// Give our dial up.
+    HangUp {
+        /// The member.
+        node: NodeId,
+    },
+    /// Accept its request and go on over the new link.
+    Accept {
+        /// The member.
+        node: NodeId,
+        /// The request.
+        request: RequestId,
+    },
+    /// Refuse it: our own dial goes on.
+    TurnAway {
+        /// The request.
+        request: RequestId,
+    },
+    /// Refuse it: it is no member any more.
+    Deny {
+        /// The request.
+        request: RequestId,
+    },
+    /// It is dead for certain.
+    Dead {
+        /// The member.
+        node: NodeId,
+    },
+    /// It was not reached for the whole lease; its link stays closed.
+    OutOfReach {
+        /// The member.
+        node: NodeId,
+    },
+    /// The others go on without us.
+    Expelled,
+}
+
+/// Collects effects; carry them out before the next step.
+pub type Effects = Vec<Effect>;
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum State {
+    Up,
+    Down(Down),
+    /// Out of reach for the lease: nothing of it is heard any more.
+    Cut,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Down {
+    /// Out of reach from then on.
+    until_ns: u64,
+    /// When to dial; `None` while a dial is under way.
+    dial_at_ns: Option<u64>,
+    /// How long to wait after the next failure.
+    wait_ns: u64,
+}
+
+/// The links of one node to all others.
+///
+/// *Guarantees.* Of a link that broke, exactly one of these is told within the lease: nothing, since it
+/// is up again; `Dead`; `OutOfReach`. After the latter two nothing of the member is accepted. *Cost*:
+/// nothing while links hold.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Contacts {
+    me: NodeId,
+    patience: Patience,
+    peers: BTreeMap<NodeId, State>,
+}
+
+impl Contacts {
+    /// Nobody yet.
+    pub const fn new(me: NodeId, patience: Patience) -> Self {
+        Self { me, patience, peers: BTreeMap::new() }
+    }
+
+    /// When `Tick` has to come at the latest.
+    pub fn wakes_at_ns(&self) -> Option<u64> {
+        let downs = self.peers.values().filter_map(|state| match state {
+            State::Down(down) => Some(down),
+            State::Up | State::Cut => None,
+        });
+        downs.map(|down| down.dial_at_ns.map_or(down.until_ns, |at| at.min(down.until_ns))).min()
+    }
+
+    /// Whether a member is linked.
+    pub fn is_up(&self, node: NodeId) -> bool {
+        self.peers.get(&node) == Some(&State::Up)
+    }
+
+    /// Members whose links are broken and may come back.
+    pub fn down(&self) -> impl Iterator<Item = NodeId> + '_ {
+        let down = self.peers.iter().filter(|(_, state)| matches!(state, State::Down(_)));
+        down.map(|(node, _)| *node)
+    }
+
+    /// Takes one event.
+    pub fn step(&mut self, event: Event, effects: &mut Effects) {
+        match event {
+            Event::Linked { node } => {
+                self.peers.insert(node, State::Up);
+            }
+            Event::Broken { node, now_ns } => self.broken(node, now_ns, effects),
+            Event::Dialled { node, request } => self.dialled(node, request, effects),
+            Event::Answered { node } => self.answered(node, effects),
+            Event::Failed { node, why, now_ns } => self.failed(node, why, now_ns, effects),
+            Event::Gone { node } => {
+                if let Some(State::Down(Down { dial_at_ns: None, .. })) = self.peers.remove(&node) {
+                    effects.push(Effect::HangUp { node });
+                }
+            }
+            Event::Tick { now_ns } => self.tick(now_ns, effects),
+        }
+    }
+
+    fn broken(&mut self, node: NodeId, now_ns: u64, effects: &mut Effects) {
+        let Some(state @ State::Up) = self.peers.get_mut(&node) else {
+            return;
+        };
+        // The higher one of two dials at once, the lower one a little later, so that they seldom cross.
+        let later_ns = if self.me > node { 0 } else { self.patience.dial_min_ns };
+        *state = State::Down(Down {
+            until_ns: now_ns.saturating_add(self.patience.lease_ns),
+            dial_at_ns: Some(now_ns.saturating_add(later_ns)),
+            wait_ns: self.patience.dial_min_ns,
+        });
+        effects.push(Effect::Close { node });
+        self.tick(now_ns, effects);
+    }
+
+    fn dialled(&mut self, node: NodeId, request: RequestId, effects: &mut Effects) {
+        let me = self.me;
+        match self.peers.get_mut(&node) {
+            None | Some(State::Cut) => effects.push(Effect::Deny { request }),
+            Some(State::Down(Down { dial_at_ns: None, .. })) if me > node => {
+                effects.push(Effect::TurnAway { request });
+            }
+            Some(state) => {
+                effects.push(match *state {
+                    State::Down(Down { dial_at_ns: None, .. }) => Effect::HangUp { node },
+                    // It has noticed first.
+                    _ => Effect::Close { node },
+                });
+                *state = State::Up;
+                effects.push(Effect::Accept { node, request });
+            }
+        }
+    }
+
+    fn answered(&mut self, node: NodeId, effects: &mut Effects) {
+        match self.peers.get_mut(&node) {
+            Some(state @ State::Down(Down { dial_at_ns: None, .. })) => *state = State::Up,
+            // Given up meanwhile, or taken the other way round.
+            _ => effects.push(Effect::HangUp { node }),
+        }
+    }
+
+    fn failed(&mut self, node: NodeId, why: Failure, now_ns: u64, effects: &mut Effects) {
+        let (patience, me) = (self.patience, self.me);
+        let Some(State::Down(down @ Down { dial_at_ns: None, .. })) = self.peers.get_mut(&node)
+        else {
+            return;
+        };
+        match why {
+            Failure::NoAnswer | Failure::Busy => {
+                let extra_ns = if me > node { 0 } else { down.wait_ns / 2 };
+                let wait_ns = down.wait_ns.saturating_add(extra_ns);
+                down.dial_at_ns = Some(now_ns.saturating_add(wait_ns));
+                down.wait_ns = (down.wait_ns * 2).min(patience.dial_max_ns);
+                self.tick(now_ns, effects);
+            }
+            Failure::Nobody => {
+                self.peers.insert(node, State::Cut);
+                effects.push(Effect::Dead { node });
+            }
+            Failure::Expelled => {
+                self.peers.insert(node, State::Cut);
+                effects.push(Effect::Expelled);
+            }
+        }
+    }
+
+    fn tick(&mut self, now_ns: u64, effects: &mut Effects) {
+        for (node, state) in &mut self.peers {
+            let (node, State::Down(down)) = (*node, &mut *state) else {
+                continue;
+            };
+            if now_ns >= down.until_ns {
+                if down.dial_at_ns.is_none() {
+                    effects.push(Effect::HangUp { node });
+                }
+                *state = State::Cut;
+                effects.push(Effect::OutOfReach { node });
+            } else if down.dial_at_ns.is_some_and(|at| now_ns >= at) {
+                down.dial_at_ns = None;
+                effects.push(Effect::Dial { node });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+
+    const A: NodeId = NodeId(1);
+    const B: NodeId = NodeId(2);
+    const LEASE: u64 = 1_000_000;
+
+    fn linked(me: NodeId, to: NodeId) -> Contacts {
+        let mut contacts = Contacts::new(me, Patience::of_lease(LEASE));
+        assert!(step(&mut contacts, Event::Linked { node: to }).is_empty());
+        contacts
+    }
+
+    fn step(contacts: &mut Contacts, event: Event) -> Effects {
+        let mut effects = Vec::new();
+        contacts.step(event, &mut effects);
+        effects
+    }
+
+    #[test]
+    fn the_higher_one_dials_at_once_and_goes_on_when_it_is_answered() {
+        let mut high = linked(B, A);
+        let broken = step(&mut high, Event::Broken { node: A, now_ns: 50 });
+        assert_eq!(broken, [Effect::Close { node: A }, Effect::Dial { node: A }]);
+        assert!(step(&mut high, Event::Broken { node: A, now_ns: 60 }).is_empty(), "known");
+        assert!(!high.is_up(A));
+        assert_eq!(high.down().collect::<Vec<_>>(), [A]);
+        assert!(step(&mut high, Event::Answered { node: A }).is_empty());
+        assert!(high.is_up(A));
+        assert_eq!(high.wakes_at_ns(), None);
+    }
+
+    #[test]
+    fn the_lower_one_takes_a_dial_before_it_noticed_and_after() {
+        let request = RequestId(7);
+        let mut low = linked(A, B);
+        let taken = [Effect::Close { node: B }, Effect::Accept { node: B, request }];
+        assert_eq!(step(&mut low, Event::Dialled { node: B, request }), taken);
+        assert_eq!(step(&mut low, Event::Broken { node: B, now_ns: 0 }), [taken[0]]);
+        assert_eq!(low.wakes_at_ns(), Some(LEASE / 100));
+        assert_eq!(step(&mut low, Event::Dialled { node: B, request }), taken);
+        assert!(low.is_up(B));
+    }
+
+    #[test]
+    fn of_crossing_dials_that_of_the_higher_number_goes_on() {
+        let (request, mut low, mut high) = (RequestId(7), linked(A, B), linked(B, A));
+        step(&mut high, Event::Broken { node: A, now_ns: 0 });
+        step(&mut low, Event::Broken { node: B, now_ns: 0 });
+        let tick = step(&mut low, Event::Tick { now_ns: LEASE / 100 });
+        assert_eq!(tick, [Effect::Dial { node: B }]);
+        let away = step(&mut high, Event::Dialled { node: A, request });
+        assert_eq!(away, [Effect::TurnAway { request }]);
+        let taken = step(&mut low, Event::Dialled { node: B, request });
+        assert_eq!(taken, [Effect::HangUp { node: B }, Effect::Accept { node: B, request }]);
+        // The answer to what was given up comes late.
+        assert_eq!(step(&mut low, Event::Answered { node: B }), [Effect::HangUp { node: B }]);
+        let late = Event::Failed { node: B, why: Failure::Busy, now_ns: LEASE / 50 };
+        assert!(step(&mut low, late).is_empty());
+        assert!(low.is_up(B));
+    }
+
+    #[test]
+    fn dials_are_tried_again_ever_later_until_the_lease_is_over() {
+        let mut high = linked(B, A);
+        step(&mut high, Event::Broken { node: A, now_ns: 0 });
+        let (mut now_ns, mut waits, mut dials) = (0, vec![], 1);
+        loop {
+            let failed = Event::Failed { node: A, why: Failure::NoAnswer, now_ns };
+            assert!(step(&mut high, failed).is_empty());
+            let at_ns = high.wakes_at_ns().expect("a dial or the end of the lease");
+            waits.push(at_ns - now_ns);
+            now_ns = at_ns;
+            match step(&mut high, Event::Tick { now_ns })[..] {
+                [Effect::Dial { node: A }] => dials += 1,
+                [Effect::OutOfReach { node: A }] => break,
+                ref other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(now_ns, LEASE);
+        assert_eq!(waits[..5], [10_000, 20_000, 40_000, 80_000, 100_000]);
+        assert!((10..20).contains(&dials), "{dials}");
+        // It is heard no more.
+        let request = RequestId(1);
+        let late = step(&mut high, Event::Dialled { node: A, request });
+        assert_eq!(late, [Effect::Deny { request }]);
+    }
+
+    #[test]
+    fn a_dial_without_an_answer_ends_with_the_lease() {
+        let mut high = linked(B, A);
+        step(&mut high, Event::Broken { node: A, now_ns: 0 });
+        assert_eq!(high.wakes_at_ns(), Some(LEASE));
+        let over = step(&mut high, Event::Tick { now_ns: LEASE });
+        assert_eq!(over, [Effect::HangUp { node: A }, Effect::OutOfReach { node: A }]);
+        assert_eq!(step(&mut high, Event::Answered { node: A }), [Effect::HangUp { node: A }]);
+    }
+
+    #[test]
+    fn what_is_certain_is_told_at_once() {
+        for (why, expected) in
+            [(Failure::Nobody, Effect::Dead { node: A }), (Failure::Expelled, Effect::Expelled)]
+        {
+            let mut high = linked(B, A);
+            step(&mut high, Event::Broken { node: A, now_ns: 0 });
+            assert_eq!(step(&mut high, Event::Failed { node: A, why, now_ns: 1 }), [expected]);
+            assert_eq!(high.wakes_at_ns(), None);
+        }
+    }
+
+    #[test]
+    fn whoever_is_gone_is_not_dialled() {
+        let mut high = linked(B, A);
+        step(&mut high, Event::Broken { node: A, now_ns: 0 });
+        assert_eq!(step(&mut high, Event::Gone { node: A }), [Effect::HangUp { node: A }]);
+        assert!(step(&mut high, Event::Tick { now_ns: LEASE * 2 }).is_empty());
+        let request = RequestId(1);
+        let late = step(&mut high, Event::Dialled { node: A, request });
+        assert_eq!(late, [Effect::Deny { request }]);
+    }
+}
