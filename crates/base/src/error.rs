@@ -107,6 +107,7 @@ errors! {
     41 LineLost Environment No "The only up-to-date copy was at a node that died." "Free the allocation and write it anew from your own source.";
     42 NodeClosed Caller No "This node has left its cluster." "Join again.";
     43 NodeFailed Farside No "This node found itself in an impossible state and stopped serving." "Report the dump that stands in the node's failure text; restart the process.";
+    44 Isolated Environment Later "This node was cut off from most of its cluster, which goes on without it." "Mend the network, then join again; what was written here alone is lost.";
     60 NameTaken Configuration No "A cluster of this name runs already." "Join it, choose another name, or end the other one.";
     61 NoSuchCluster Configuration Later "No cluster of this name runs here." "Start it (farside up), or mend the name.";
     62 ClusterFull Configuration No "The cluster has had its most nodes." "Raise Limits::nodes_max and start a new cluster.";

@@ -137,6 +137,11 @@ impl Engine {
             Effect::Send { to, message } => {
                 self.peers.push(to, message.class(), Family::Member, &message.encode());
             }
+            Effect::Cut { node } => {
+                if let Some(link) = self.peers.get(node).map(|peer| peer.link) {
+                    self.port.close(link);
+                }
+            }
             Effect::Dead { node } => self.node_dead(node),
             Effect::Ready => self.boot.ready = true,
             Effect::BecomeCoordinator => {

@@ -147,6 +147,7 @@ impl Setup {
                 incarnation: Incarnation(home.token.key.0),
                 limits: limits_fingerprint(limits),
                 host,
+                quorum: host.is_some(),
                 nodes_max: limits.nodes_max,
             },
             regions,

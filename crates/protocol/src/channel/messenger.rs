@@ -248,7 +248,9 @@ impl Messenger {
         };
         if self.kept.is_some() {
             let message = self.encode(shown.class, shown.credits);
-            self.kept.as_mut().map(|kept| kept.add(message));
+            if let Some(kept) = self.kept.as_mut() {
+                kept.add(message);
+            }
         }
         for (lane, credits) in self.lanes.iter_mut().zip(&shown.credits) {
             lane.owed -= u32::from(*credits);

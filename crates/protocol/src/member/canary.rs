@@ -22,6 +22,10 @@ pub enum Mutant {
     EarlyPeerRefused,
     /// A death is settled before the others have said that they know of it.
     DeathSettledAtOnce,
+    /// Suspects are judged without a quorum.
+    NoQuorum,
+    /// Who still reaches somebody below answers a takeover.
+    VotesForBothSides,
 }
 
 /// Which defect a machine has: none, unless built with `--cfg canary` and told so.

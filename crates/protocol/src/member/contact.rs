@@ -145,8 +145,11 @@ pub enum Effect {
         /// The member.
         node: NodeId,
     },
-    /// The others go on without us.
-    Expelled,
+    /// It says that we are no member any more; its link stays closed.
+    Expelled {
+        /// The member.
+        by: NodeId,
+    },
 }
 
 /// Collects effects; carry them out before the next step.
@@ -289,7 +292,7 @@ impl Contacts {
             }
             Failure::Expelled => {
                 self.peers.insert(node, State::Cut);
-                effects.push(Effect::Expelled);
+                effects.push(Effect::Expelled { by: node });
             }
         }
     }
@@ -415,9 +418,10 @@ mod tests {
 
     #[test]
     fn what_is_certain_is_told_at_once() {
-        for (why, expected) in
-            [(Failure::Nobody, Effect::Dead { node: A }), (Failure::Expelled, Effect::Expelled)]
-        {
+        for (why, expected) in [
+            (Failure::Nobody, Effect::Dead { node: A }),
+            (Failure::Expelled, Effect::Expelled { by: A }),
+        ] {
             let mut high = linked(B, A);
             step(&mut high, Event::Broken { node: A, now_ns: 0 });
             assert_eq!(step(&mut high, Event::Failed { node: A, why, now_ns: 1 }), [expected]);

@@ -21,6 +21,8 @@ pub struct Identity {
     pub limits: u64,
     /// Where it is reached, on fabrics between hosts.
     pub host: Option<SocketAddr>,
+    /// Members out of reach may live on: nobody is declared dead for that without a quorum.
+    pub quorum: bool,
     /// `Limits::nodes_max`: node numbers are below it.
     pub nodes_max: u16,
 }
@@ -62,6 +64,16 @@ pub enum Event {
     LinkLost {
         /// The member.
         node: NodeId,
+    },
+    /// A member was not reached for the whole lease. It may live on.
+    OutOfReach {
+        /// The member.
+        node: NodeId,
+    },
+    /// A member says that it counts us among the dead.
+    Expelled {
+        /// The member.
+        by: NodeId,
     },
     /// A member refused this joiner's `Peer`.
     Refused {
@@ -121,6 +133,12 @@ pub enum Effect {
         to: NodeId,
         /// What.
         message: Message,
+    },
+    /// Close the link to a member and hear nothing of it any more: it is out of reach, or others say so.
+    /// What will become of it is not decided yet.
+    Cut {
+        /// The member.
+        node: NodeId,
     },
     /// A member is dead or has left, for good. Close any link to it, then tell all other machines.
     Dead {

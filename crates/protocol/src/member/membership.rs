@@ -27,6 +27,9 @@
 //! It finds its coordinator lost, or is refused, and gives up; the number has not been in use.
 //! For the same reason nobody who is `Ready` is ever declared dead for want of a link.
 
+mod quorum;
+
+use self::quorum::Vote;
 use super::canary::{Canary, Mutant};
 use super::event::{Effect, Effects, Event, Identity, RequestId};
 use super::hello::{Join, Listed, PROTOCOL_VERSION, Peer, Refusal, Welcome, version_refusal};
@@ -67,6 +70,7 @@ pub struct Membership {
     roster: Roster,
     /// Links asked for by nodes that no view names yet. Invariant: at most `nodes_max`.
     waiting: Vec<(RequestId, Peer)>,
+    vote: Vote,
     canary: Canary,
 }
 
@@ -80,8 +84,15 @@ impl Membership {
             view: ViewNumber(0),
             roster: Roster::default(),
             waiting: Vec::new(),
+            vote: Vote::default(),
             canary: Canary::default(),
         }
+    }
+
+    /// The same on a fabric where members out of reach may live on.
+    pub fn in_a_quorum(mut self) -> Self {
+        self.identity.quorum = true;
+        self
     }
 
     /// Puts a defect in.
@@ -106,7 +117,7 @@ impl Membership {
         self.view
     }
 
-    /// The node that makes the views, or is about to: the lowest that is alive.
+    /// The node that makes the views, or is about to: the lowest that is alive and within reach.
     pub fn coordinator(&self) -> Option<NodeId> {
         self.roster.lowest_alive()
     }
@@ -164,6 +175,8 @@ impl Membership {
             Event::RequestLost { request } => self.request_lost(request, effects),
             Event::LinkUp { node } => self.link_up(node, effects),
             Event::LinkLost { node } => self.lost(node, effects),
+            Event::OutOfReach { node } => self.out_of_reach(node, effects),
+            Event::Expelled { by } => self.expelled(by, effects),
             Event::Refused { refusal, .. } => {
                 if self.stage == Stage::Joining {
                     self.fail(refusal, effects);
@@ -313,7 +326,9 @@ impl Membership {
             return deny(ErrorCode::ProtocolViolation);
         }
         match self.roster.find(peer.node) {
-            Some(member) if member.incarnation != peer.incarnation || member.gone => {
+            Some(member)
+                if member.incarnation != peer.incarnation || member.gone || member.suspect =>
+            {
                 deny(ErrorCode::NodeClosed)
             }
             Some(member) if member.linked => deny(ErrorCode::ProtocolViolation),
@@ -374,6 +389,7 @@ impl Membership {
     fn link_up(&mut self, node: NodeId, effects: &mut Effects) {
         if let Some(member) = self.roster.find_mut(node)
             && !member.gone
+            && !member.suspect
         {
             member.linked = true;
             self.check_ready(effects);
@@ -415,6 +431,7 @@ impl Membership {
             Stage::Coordinator => self.publish_losses(effects),
             Stage::Outside | Stage::Joining | Stage::Over => {}
         }
+        self.judge(effects);
     }
 
     /// A joiner declares nobody dead by itself: perhaps the other one was told to drop it. Its
@@ -473,7 +490,7 @@ impl Membership {
         match self.roster.find(from) {
             None => return Err(Violation("message from a node that is no member")),
             Some(_) if from == self.me => return Err(Violation("message from this very node")),
-            Some(member) if member.gone => return Ok(()),
+            Some(member) if member.gone || member.suspect => return Ok(()),
             Some(_) => {}
         }
         match message {
@@ -494,6 +511,11 @@ impl Membership {
                 self.lost(from, effects);
                 Ok(())
             }
+            Message::Suspect { node, incarnation } => {
+                self.suspect_heard(from, node, incarnation, effects)
+            }
+            Message::Vote { round } => self.vote_called(from, round, effects),
+            Message::Voted { round } => self.vote_heard(from, round, effects),
             Message::Buried { .. } => Ok(()), // for the machine of burials
         }
     }
@@ -600,17 +622,34 @@ impl Membership {
                 return Err(Violation("takeover below a live coordinator"));
             }
         }
+        if self.reaches_below(from) {
+            if let Some(member) = self.roster.find_mut(from) {
+                member.asked = Some(number);
+            }
+            return Ok(());
+        }
+        self.report_to(from, number, effects);
+        Ok(())
+    }
+
+    /// Everybody below the asker is dead, or about to be; it is told what it cannot know.
+    fn report_to(&mut self, from: NodeId, number: ViewNumber, effects: &mut Effects) {
         let below: Vec<NodeId> = self.alive().map(|(node, _)| node).collect();
         let former =
             |node: &NodeId| *node < from && !self.canary.is(Mutant::FormerCoordinatorHeard);
-        for node in below.into_iter().filter(former).collect::<Vec<_>>() {
+        // Suspects are declared dead by views alone.
+        let declared = |node: &NodeId| former(node) && !self.is_suspect(*node);
+        for node in below.into_iter().filter(declared).collect::<Vec<_>>() {
             self.declare(node, effects);
         }
         self.catch_up(from, number, effects);
         self.tell_losses(from, effects);
         let message = Message::Report { number: self.view };
         effects.push(Effect::Send { to: from, message });
-        Ok(())
+    }
+
+    fn is_suspect(&self, node: NodeId) -> bool {
+        self.roster.find(node).is_some_and(|member| member.suspect)
     }
 
     fn report_heard(
@@ -642,9 +681,10 @@ impl Membership {
             |member: &Member| member.linked && member.node != me && member.reported.is_none();
         let all_answered = self.roster.find_where(silent).is_none()
             || self.canary.is(Mutant::TakeoverWithoutReports);
-        if self.stage != Stage::TakingOver || !all_answered {
+        if self.stage != Stage::TakingOver || !all_answered || self.lacks_quorum() {
             return;
         }
+        self.declare_suspects(effects);
         self.expel_unlinked(effects);
         for to in self.linked() {
             let reported = self.roster.find(to).and_then(|member| member.reported);
@@ -724,7 +764,7 @@ impl Membership {
         debug_assert!(self.waiting.len() <= self.nodes_max());
         for member in self.roster.iter() {
             debug_assert!(member.gone || member.died.is_none());
-            debug_assert!(!(member.gone && member.linked));
+            debug_assert!(!(member.linked && (member.gone || member.suspect)));
             debug_assert!(member.born <= self.view);
             debug_assert!(member.died.is_none_or(|died| died <= self.view));
         }

@@ -38,6 +38,23 @@ pub enum Message {
         /// Its life.
         incarnation: Incarnation,
     },
+    /// To the coordinator: this member is out of my reach. From the coordinator: cut it off.
+    Suspect {
+        /// The node.
+        node: NodeId,
+        /// Its life.
+        incarnation: Incarnation,
+    },
+    /// From the coordinator: answer when you have cut off everybody that I told you of.
+    Vote {
+        /// Which vote.
+        round: u64,
+    },
+    /// The answer.
+    Voted {
+        /// To which.
+        round: u64,
+    },
     /// The sender leaves; its memory is gone.
     Leave,
     /// The sender knows that this node is dead, and has sent all that it will ever send because of
@@ -58,6 +75,9 @@ impl Message {
             | Self::Takeover { .. }
             | Self::Report { .. }
             | Self::Lost { .. }
+            | Self::Suspect { .. }
+            | Self::Vote { .. }
+            | Self::Voted { .. }
             | Self::Leave => Class::Forward,
             Self::Buried { .. } => Class::Reply,
         }
@@ -79,6 +99,9 @@ impl Message {
             Self::Lost { node, incarnation } => writer.u8(4).u16(node.0).u64(incarnation.0),
             Self::Leave => writer.u8(5),
             Self::Buried { node } => writer.u8(6).u16(node.0),
+            Self::Suspect { node, incarnation } => writer.u8(7).u16(node.0).u64(incarnation.0),
+            Self::Vote { round } => writer.u8(8).u64(round),
+            Self::Voted { round } => writer.u8(9).u64(round),
         }
         .finish()
     }
@@ -112,6 +135,12 @@ impl Message {
             }
             5 => Self::Leave,
             6 => Self::Buried { node: NodeId(reader.u16()?) },
+            7 => Self::Suspect {
+                node: NodeId(reader.u16()?),
+                incarnation: Incarnation(reader.u64()?),
+            },
+            8 => Self::Vote { round: reader.u64()? },
+            9 => Self::Voted { round: reader.u64()? },
             _ => return Err(Violation("unknown member message")),
         };
         reader.finish()?;
@@ -123,7 +152,7 @@ impl Message {
 mod tests {
     use super::*;
 
-    fn samples() -> [Message; 7] {
+    fn samples() -> [Message; 10] {
         let (node, incarnation, number) = (NodeId(7), Incarnation(u64::MAX), ViewNumber(1 << 40));
         let host = Some(SocketAddr::from(([10, 1, 2, 3], 7411)));
         let view = |alive| Message::View { number, node, incarnation, alive, host };
@@ -135,6 +164,9 @@ mod tests {
             Message::Lost { node, incarnation },
             Message::Leave,
             Message::Buried { node },
+            Message::Suspect { node, incarnation },
+            Message::Vote { round: 1 << 50 },
+            Message::Voted { round: 3 },
         ]
     }
 
@@ -161,7 +193,7 @@ mod tests {
             body[BODY - 1] = 1;
             assert_eq!(Message::decode(&body), Err(Violation("padding is not zero")));
         }
-        for kind in [0, 7, 255] {
+        for kind in [0, 10, 255] {
             let body = Writer::new().u8(kind).finish();
             assert_eq!(Message::decode(&body), Err(Violation("unknown member message")));
         }

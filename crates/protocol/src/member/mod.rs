@@ -8,11 +8,10 @@
 //!
 //! The cluster has one *rendezvous name*, bound by the coordinator: the lowest live node. A process
 //! that finds the name unbound founds the cluster; otherwise it sends [`Join`] there, gets
-//! [`Welcome`], and connects with [`Peer`] to every member. A link that breaks is a dead process:
-//! the machine trusts its runtime in that (on one machine the operating system knows).
-//!
-//! What is absent: a quorum. Two halves that cannot see each other both go on, each without the
-//! memory of the other; what was lent across is dropped by both.
+//! [`Welcome`], and connects with [`Peer`] to every member. On one machine a link that breaks
+//! is a dead process: the machine trusts its runtime in that (the operating system knows). Between
+//! hosts a member that was not reached for the whole lease may live on, and nobody is declared dead
+//! for that without a quorum (`membership/quorum.rs`).
 
 pub mod burial;
 mod canary;

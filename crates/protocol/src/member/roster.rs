@@ -21,8 +21,12 @@ pub(super) struct Member {
     pub(super) gone: bool,
     /// There is a link to it. Invariant: false when `gone`.
     pub(super) linked: bool,
+    /// Out of reach and cut off, but not declared dead yet. Invariant: then not `linked`.
+    pub(super) suspect: bool,
     /// At the coordinator: its `Join`, until it is linked.
     pub(super) join: Option<RequestId>,
+    /// It takes over and has asked for a report that it cannot have yet: the last view that it knows.
+    pub(super) asked: Option<ViewNumber>,
     /// During a takeover: the last view it knows.
     pub(super) reported: Option<ViewNumber>,
 }
@@ -37,6 +41,8 @@ impl Member {
             died: None,
             gone: false,
             linked: false,
+            suspect: false,
+            asked: None,
             join: None,
             reported: None,
         }
@@ -98,9 +104,9 @@ impl Roster {
         self.members.last().map(|member| member.node)
     }
 
-    /// The lowest that is not known to be dead.
+    /// The lowest that is neither known to be dead nor cut off.
     pub(super) fn lowest_alive(&self) -> Option<NodeId> {
-        self.find_where(|member| !member.gone)
+        self.find_where(|member| !member.gone && !member.suspect)
     }
 
     /// The lowest of which this is true.

@@ -34,6 +34,8 @@ enum Item {
     Refused(Refusal),
     Message(Message),
     Lost,
+    /// The network between the two is broken, and the lease is over.
+    OutOfReach,
 }
 
 /// One process's end of a possible link.
@@ -79,6 +81,12 @@ pub struct Cluster {
     peace: bool,
     /// Whether processes also leave.
     leavings: bool,
+    /// Pairs that the network may still part.
+    partings: u8,
+    /// Pairs that it has parted, the lower one first.
+    parted: Vec<(usize, usize)>,
+    /// Losses do not mean deaths, and need a quorum.
+    quorum: bool,
     broken: Option<&'static str>,
 }
 
@@ -109,6 +117,8 @@ pub enum Action {
     Kill(usize),
     /// The process leaves.
     Leave(usize),
+    /// The network parts the two.
+    Part(usize, usize),
 }
 
 impl Cluster {
@@ -126,6 +136,7 @@ impl Cluster {
                 incarnation: Incarnation(number as u64),
                 limits: LIMITS,
                 host: None,
+                quorum: false,
                 nodes_max: processes as u16 + 1,
             })),
             started: number == 0,
@@ -140,10 +151,25 @@ impl Cluster {
             deaths,
             peace: true,
             leavings,
+            partings: 0,
+            parted: Vec::new(),
+            quorum: false,
             broken: None,
         };
         cluster.step(0, Event::Found);
         cluster
+    }
+
+    /// The same on a network that parts so many pairs for good, and with machines that know that members
+    /// out of reach may live on.
+    pub fn parting(
+        processes: usize,
+        deaths: u8,
+        partings: u8,
+        change: impl Fn(Membership) -> Membership,
+    ) -> Self {
+        let change = |machine: Membership| change(machine.in_a_quorum());
+        Self { partings, quorum: true, ..Self::new(processes, deaths, false, change) }
     }
 
     /// The same with the first so many processes joined and at rest, whatever the order was: that
@@ -170,8 +196,28 @@ impl Cluster {
         &self.processes[at].machine
     }
 
+    fn are_parted(&self, one: usize, other: usize) -> bool {
+        self.parted.contains(&(one.min(other), one.max(other)))
+    }
+
+    /// What is under way between the two is lost, and each finds so in its own time.
+    fn part(&mut self, one: usize, other: usize) {
+        self.partings -= 1;
+        self.peace = false;
+        for (at, from) in [(one, other), (other, one)] {
+            for kind in [Kind::Join, Kind::Peer] {
+                let link = self.link(at, from, kind);
+                link.arriving.clear();
+                if link.end != End::Closed {
+                    link.arriving.push_back(Item::OutOfReach);
+                }
+            }
+        }
+        self.parted.push((one, other));
+    }
+
     fn send(&mut self, from: usize, to: usize, kind: Kind, item: Item) {
-        if self.processes[to].running {
+        if self.processes[to].running && !self.are_parted(from, to) {
             self.link(to, from, kind).arriving.push_back(item);
         }
     }
@@ -225,6 +271,7 @@ impl Cluster {
                 Some(other) => self.send(at, other, Kind::Peer, Item::Message(message)),
                 None => self.broken = Some("a message without a link"),
             },
+            Effect::Cut { node } => self.cut_off(at, node),
             Effect::Dead { node } => self.bury(at, node),
             Effect::Ready => self.make_ready(at),
             Effect::BecomeCoordinator => self.rendezvous = Some(at),
@@ -235,6 +282,9 @@ impl Cluster {
 
     fn connect(&mut self, at: usize, other: usize) {
         self.link(at, other, Kind::Peer).end = End::Asking;
+        if self.are_parted(at, other) {
+            return self.link(at, other, Kind::Peer).arriving.push_back(Item::OutOfReach);
+        }
         if !self.processes[other].running {
             return self.send(other, at, Kind::Peer, Item::Lost);
         }
@@ -270,6 +320,33 @@ impl Cluster {
         })
     }
 
+    fn cut_off(&mut self, at: usize, node: NodeId) {
+        for other in 0..self.processes.len() {
+            if other != at && self.machine(other).node() == Some(node) {
+                for kind in [Kind::Peer, Kind::Join] {
+                    if self.link(at, other, kind).end != End::Closed {
+                        self.close(at, other, kind);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether each of two that serve has declared the other dead.
+    fn is_split(&self) -> bool {
+        let serves = |at: usize| self.processes[at].running && self.processes[at].ready;
+        let buries = |at: usize, other: usize| {
+            let node = self.machine(other).node();
+            node.is_some_and(|node| self.processes[at].buried.contains(&node))
+        };
+        let all = 0..self.processes.len();
+        all.clone().any(|one| {
+            let mut others = all.clone().filter(|other| *other != one);
+            serves(one)
+                && others.any(|other| serves(other) && buries(one, other) && buries(other, one))
+        })
+    }
+
     fn bury(&mut self, at: usize, node: NodeId) {
         if self.processes[at].buried.contains(&node) {
             self.broken = Some("declared dead twice");
@@ -279,7 +356,8 @@ impl Cluster {
             if other == at || self.machine(other).node() != Some(node) {
                 continue;
             }
-            if self.processes[other].running && self.processes[other].ready {
+            let serves = self.processes[other].running && self.processes[other].ready;
+            if serves && !self.quorum {
                 self.broken = Some("declared dead alive");
             }
             for kind in [Kind::Peer, Kind::Join] {
@@ -350,6 +428,7 @@ impl Cluster {
                 self.step(at, Event::Message { from: node, message });
             }
             Item::Lost => self.lost(from, at, kind),
+            Item::OutOfReach => self.out_of_reach(from, at, kind),
         }
     }
 
@@ -358,6 +437,23 @@ impl Cluster {
         let node = self.machine(from).node().expect("who accepts has a number");
         self.step(at, Event::LinkUp { node });
         self.close(at, from, Kind::Join);
+    }
+
+    fn out_of_reach(&mut self, from: usize, at: usize, kind: Kind) {
+        let end = std::mem::take(&mut self.link(at, from, kind).end);
+        // By the number that this one knows it by: it may not know it itself yet.
+        let life = Incarnation(from as u64);
+        let known = self.machine(at).alive().find(|(_, of)| *of == life).map(|(node, _)| node);
+        match (kind, end, known) {
+            (Kind::Peer, End::Asking | End::Up, Some(node)) => {
+                self.step(at, Event::OutOfReach { node });
+            }
+            // As for those who ask, and for requests, any loss is a loss.
+            (_, end, _) => {
+                self.link(at, from, kind).end = end;
+                self.lost(from, at, kind);
+            }
+        }
     }
 
     fn lost(&mut self, from: usize, at: usize, kind: Kind) {
@@ -370,6 +466,10 @@ impl Cluster {
             (Kind::Peer, End::Asked, _) => {
                 let request = RequestId(from as u64 + PEER_REQUEST);
                 self.step(at, Event::RequestLost { request });
+            }
+            // It lives, and so has cut this one off.
+            (Kind::Peer, End::Up, Some(node)) if self.quorum && self.processes[from].running => {
+                self.step(at, Event::Expelled { by: node });
             }
             (Kind::Peer, End::Asking | End::Up, Some(node)) => {
                 self.step(at, Event::LinkLost { node });
@@ -454,6 +554,15 @@ impl Model for Cluster {
         if let (Some(next), Some(_)) = (next, self.rendezvous) {
             actions.push(Action::Join(next));
         }
+        if self.partings > 0 {
+            for other in 0..self.processes.len() {
+                let ones = 0..other;
+                let running = |at: &usize| self.processes[*at].running;
+                let pairs = ones.filter(|one| running(one) && running(&other));
+                let whole = pairs.filter(|one| !self.are_parted(*one, other));
+                actions.extend(whole.map(|one| Action::Part(one, other)));
+            }
+        }
         if self.deaths > 0 {
             for (at, process) in self.processes.iter().enumerate() {
                 if process.running {
@@ -470,6 +579,7 @@ impl Model for Cluster {
     fn apply(&mut self, action: Action) {
         match action {
             Action::Join(at) => self.join(at),
+            Action::Part(one, other) => self.part(one, other),
             Action::Deliver { from, to, kind } => self.deliver(from, to, kind),
             Action::Cut { from, to, kind } => self.cut(from, to, kind),
             Action::Kill(at) => {
@@ -487,6 +597,9 @@ impl Model for Cluster {
 
     fn violation(&self) -> Option<Violation> {
         let broken = self.broken.or_else(|| {
+            if self.is_split() {
+                return Some("two sides go on");
+            }
             let quiet = self.at_rest();
             quiet.then(|| self.discord()).flatten()
         });
@@ -519,9 +632,46 @@ mod tests {
         assert_eq!(states(4, 3, 2, false), 115_410);
     }
 
+    fn parted(processes: usize, settled: usize, deaths: u8, partings: u8) -> u64 {
+        let model = Cluster::parting(processes, deaths, partings, |machine| machine);
+        match Explorer::new().explore(&model.settled(settled)).holds() {
+            Ok(coverage) => coverage.states,
+            Err(text) => panic!(
+                "{processes} processes, {settled} settled, {deaths} deaths, {partings} partings: {text}"
+            ),
+        }
+    }
+
+    #[test]
+    fn no_two_sides_go_on_wherever_the_network_parts() {
+        assert_eq!(parted(2, 2, 1, 1), 15);
+        assert_eq!(parted(3, 3, 0, 3), 1_615);
+        assert_eq!(parted(3, 3, 1, 2), 3_897);
+        assert_eq!(parted(3, 2, 1, 1), 7_102);
+        assert_eq!(parted(3, 1, 0, 1), 5_229);
+        assert_eq!(parted(4, 4, 0, 1), 7_265);
+    }
+
+    #[cfg(canary)]
+    #[test]
+    fn canary_split_brains_are_found() {
+        use farside_protocol::member::Mutant;
+        let cases = [(Mutant::NoQuorum, 3, 2), (Mutant::VotesForBothSides, 4, 2)];
+        for (mutant, processes, partings) in cases {
+            let change = |machine: Membership| machine.with_mutant(mutant);
+            let model = Cluster::parting(processes, 0, partings, change).settled(processes);
+            let outcome = Explorer::new().explore(&model);
+            let failure = outcome.failure().unwrap_or_else(|| panic!("{mutant:?} is not found"));
+            assert_eq!(failure.violation.0, "two sides go on", "{}", failure.transcript);
+        }
+    }
+
     #[test]
     #[ignore = "minutes: six million states; run with --ignored"]
     fn members_agree_at_length() {
+        assert_eq!(parted(4, 4, 1, 1), 310_906);
+        assert_eq!(parted(4, 3, 0, 1), 257_441);
+        assert_eq!(parted(4, 4, 0, 2), 1_458_827);
         assert_eq!(states(4, 1, 1, false), 1_878_571);
         assert_eq!(states(4, 2, 1, true), 580_264);
         assert_eq!(states(4, 2, 2, false), 1_685_176);

@@ -12,6 +12,7 @@ fn identity(life: u64) -> Identity {
         incarnation: Incarnation(life),
         limits: LIMITS,
         host: host(life),
+        quorum: false,
         nodes_max: 4,
     }
 }
@@ -79,7 +80,11 @@ fn told(effect: &Effect) -> String {
             Message::Lost { node, .. } => format!("to {to}: lost {node}"),
             Message::Leave => format!("to {to}: leave"),
             Message::Buried { node } => format!("to {to}: buried {node}"),
+            Message::Suspect { node, .. } => format!("to {to}: suspect {node}"),
+            Message::Vote { round } => format!("to {to}: vote {round}"),
+            Message::Voted { round } => format!("to {to}: voted {round}"),
         },
+        Effect::Cut { node } => format!("cut {node}"),
         Effect::Dead { node } => format!("dead {node}"),
         Effect::Ready => "ready".into(),
         Effect::BecomeCoordinator => "coordinator".into(),
@@ -449,4 +454,106 @@ fn everybody_learns_where_everybody_is() {
     first.step(asked_to_join(2, join(2)), &mut effects).unwrap();
     let Some(Effect::Admit { welcome, .. }) = effects.pop() else { panic!("{effects:?}") };
     assert_eq!(welcome.members.iter().map(|one| one.host).collect::<Vec<_>>(), [host(0), host(1)]);
+}
+
+/// Three members of which this is one, on a fabric where losses are no deaths.
+fn of_three(me: u16) -> Membership {
+    let mut machine = match me {
+        0 => {
+            let mut machine = Membership::new(identity(0)).in_a_quorum();
+            check(&mut machine, Event::Found, &["ready"]);
+            machine
+        }
+        _ => {
+            let mut machine = Membership::new(identity(u64::from(me))).in_a_quorum();
+            let below: Vec<u16> = (0..me).collect();
+            let welcome = welcome(me, u64::from(me) + 1, &below);
+            machine.step(Event::Joined(welcome), &mut Effects::new()).unwrap();
+            for node in below {
+                machine.step(link_up(node), &mut Effects::new()).unwrap();
+            }
+            machine
+        }
+    };
+    let mut ignored = Effects::new();
+    for node in me + 1..3 {
+        let (life, number) = (u64::from(node), u64::from(node) + 1);
+        let named = match me {
+            0 => asked_to_join(life, join(life)),
+            _ => heard(0, view(number, node, life, true)),
+        };
+        machine.step(named, &mut ignored).unwrap();
+        machine.step(asked_for_link(100 + life, peer(node, life, number)), &mut ignored).unwrap();
+    }
+    assert!(machine.is_ready());
+    machine
+}
+
+fn out_of_reach(node: u16) -> Event {
+    Event::OutOfReach { node: NodeId(node) }
+}
+
+fn suspect(node: u16) -> Message {
+    Message::Suspect { node: NodeId(node), incarnation: Incarnation(u64::from(node)) }
+}
+
+#[test]
+fn a_coordinator_buries_whom_a_quorum_has_cut_off() {
+    let mut first = of_three(0);
+    let called = ["cut 2", "to 1: suspect 2", "to 1: vote 1"];
+    check(&mut first, out_of_reach(2), &called);
+    check(&mut first, out_of_reach(2), &[]);
+    check(&mut first, heard(2, Message::Leave), &[]);
+    let buried = ["dead 2", "to 1: view 4 2 went"];
+    check(&mut first, heard(1, Message::Voted { round: 1 }), &buried);
+    check_violation(&first, 1, Message::Voted { round: 2 }, "answer to a vote that was not called");
+
+    let mut second = of_three(1);
+    check(&mut second, heard(0, suspect(2)), &["cut 2"]);
+    check(&mut second, heard(0, Message::Vote { round: 1 }), &["to 0: voted 1"]);
+    check(&mut second, heard(0, view(4, 2, 2, false)), &["dead 2"]);
+}
+
+#[test]
+fn a_member_tells_of_its_suspects_and_waits_for_the_judgement() {
+    let mut last = of_three(2);
+    check(&mut last, out_of_reach(1), &["cut 1", "to 0: suspect 1"]);
+    let mut first = of_three(0);
+    let called = ["cut 1", "to 2: suspect 1", "to 2: vote 1"];
+    check(&mut first, heard(2, suspect(1)), &called);
+}
+
+#[test]
+fn the_smaller_side_gives_up() {
+    let mut first = of_three(0);
+    check(&mut first, out_of_reach(1), &["cut 1", "to 2: suspect 1", "to 2: vote 1"]);
+    check(&mut first, out_of_reach(2), &["cut 2", "failed Isolated"]);
+    let mut last = of_three(2);
+    check(&mut last, out_of_reach(0), &["cut 0", "to 1: suspect 0"]);
+    check(&mut last, out_of_reach(1), &["cut 1", "failed Isolated"]);
+}
+
+#[test]
+fn the_larger_side_goes_on_without_its_coordinator() {
+    let mut second = of_three(1);
+    check(&mut second, out_of_reach(0), &["cut 0", "to 2: takeover 3"]);
+    let taken = ["dead 0", "to 2: view 4 0 went", "coordinator"];
+    check(&mut second, heard(2, Message::Report { number: ViewNumber(3) }), &taken);
+}
+
+#[test]
+fn who_reaches_the_coordinator_answers_no_takeover_until_it_does_not() {
+    let mut last = of_three(2);
+    let takeover = Message::Takeover { number: ViewNumber(3) };
+    check(&mut last, heard(1, takeover), &[]);
+    check(&mut last, out_of_reach(0), &["cut 0", "to 1: suspect 0", "to 1: report 3"]);
+}
+
+#[test]
+fn who_is_counted_among_the_dead_by_the_coordinator_stops() {
+    let mut last = of_three(2);
+    check(&mut last, Event::Expelled { by: NodeId(0) }, &["failed NodeClosed"]);
+    // Another member may be wrong, and is told of to the coordinator.
+    let mut last = of_three(2);
+    check(&mut last, Event::Expelled { by: NodeId(1) }, &["cut 1", "to 0: suspect 1"]);
 }

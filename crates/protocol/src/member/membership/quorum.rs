@@ -1,0 +1,257 @@
+//! Judging those who are out of reach, on fabrics where that does not mean dead.
+//!
+//! A member that cannot be reached may live on, and may judge us in turn. So nobody is declared dead on
+//! such grounds before a *quorum* has agreed to hear nothing of it any more: more than half of the
+//! members of the last view, or half of them with the lowest among them. Of two sides at most one has
+//! that; the other one *gives up* as soon as it cannot have it any more, and joins again as new lives.
+//!
+//! - Who is out of reach is a *suspect*: cut off here, and counted as a member still.
+//! - A member tells the coordinator of its suspects. The coordinator cuts them off too, tells everybody,
+//!   and calls a vote; who answers has cut them off. With a quorum of answers they are dead, by views.
+//! - A member whose coordinator is a suspect waits for the takeover of the lowest that is left, or takes
+//!   over itself: the reports that it collects are the votes. Who still reaches somebody below the asker
+//!   does not answer until it is told otherwise, so nobody votes on both sides.
+//!
+//! *Why no two sides go on.* Suppose two did. Both had quorums of votes, of the members of the same last
+//! view or of views that follow each other, so somebody voted on both sides. It first cut off the suspects
+//! of the one side, its coordinator among those who asked; for the other side to ask it, it had to be
+//! linked to a member of that side, which it had not cut off; then that side's asker was no suspect of
+//! the first, and the first was a suspect of that asker only after their link had broken, of which the
+//! first hears too: it cannot have a quorum without that voter's word that it was cut off.
+//!
+//! A member of the last view that is dead for certain counts as one that does not answer, as long as there are
+//! suspects: it may have voted before it died.
+
+use super::{Membership, Stage, refusal};
+use crate::member::canary::Mutant;
+use crate::member::event::{Effect, Effects};
+use crate::member::message::Message;
+use crate::member::roster::Member;
+use crate::wire::Violation;
+use alloc::vec::Vec;
+use farside_base::{ErrorCode, Incarnation, NodeId, NodeSet};
+
+/// A vote of the coordinator on its suspects.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub(super) struct Vote {
+    /// Counts the calls, so that answers to former ones are told apart.
+    pub(super) round: u64,
+    /// Who has answered this one.
+    pub(super) ayes: NodeSet,
+}
+
+const UNREACHED: &str = "a member is out of reach of this joiner";
+const ISOLATED: &str = "most of the cluster is out of reach";
+
+impl Membership {
+    pub(super) fn out_of_reach(&mut self, node: NodeId, effects: &mut Effects) {
+        if self.stage == Stage::Joining {
+            // Without links to all it will never be a member.
+            return self.fail(refusal(ErrorCode::Isolated, UNREACHED), effects);
+        }
+        let outside = matches!(self.stage, Stage::Outside | Stage::Over);
+        if !outside && node != self.me && self.suspect(node, effects) {
+            self.judge(effects);
+        }
+    }
+
+    /// A member says that we are no member any more. Only the coordinator can know.
+    pub(super) fn expelled(&mut self, by: NodeId, effects: &mut Effects) {
+        let outside = matches!(self.stage, Stage::Outside | Stage::Over);
+        if !outside && self.coordinator() == Some(by) {
+            return self.fail(refusal(ErrorCode::NodeClosed, super::EXPELLED), effects);
+        }
+        self.out_of_reach(by, effects);
+    }
+
+    /// Cuts a member off; false when it was, or is dead.
+    fn suspect(&mut self, node: NodeId, effects: &mut Effects) -> bool {
+        let Some(member) = self.roster.find_mut(node) else {
+            return false;
+        };
+        if member.gone || member.suspect {
+            return false;
+        }
+        member.suspect = true;
+        member.linked = false;
+        member.join = None;
+        effects.push(Effect::Cut { node });
+        true
+    }
+
+    fn suspects(&self) -> Vec<(NodeId, Incarnation)> {
+        let suspects = self.roster.iter().filter(|member| member.suspect && !member.gone);
+        suspects.map(|member| (member.node, member.incarnation)).collect()
+    }
+
+    /// There is a new suspect, or somebody who could have voted is gone.
+    pub(super) fn judge(&mut self, effects: &mut Effects) {
+        if !self.is_ready() {
+            return;
+        }
+        if self.suspects().is_empty() {
+            return self.answer_asker(effects);
+        }
+        let linked = self.linked();
+        if !self.is_quorum(&linked) {
+            return self.fail(refusal(ErrorCode::Isolated, ISOLATED), effects);
+        }
+        match self.stage {
+            Stage::Coordinator => self.call_vote(effects),
+            Stage::TakingOver => self.check_takeover(effects),
+            Stage::Member if self.coordinator() == Some(self.me) => self.take_over(effects),
+            Stage::Member => {
+                self.tell_suspects(effects);
+                self.answer_asker(effects);
+            }
+            Stage::Outside | Stage::Joining | Stage::Over => {}
+        }
+    }
+
+    /// Whether suspects stand in the way of a takeover: those who reported are no quorum.
+    pub(super) fn lacks_quorum(&self) -> bool {
+        let linked = self.linked().into_iter();
+        let reported =
+            |node: &NodeId| self.roster.find(*node).is_some_and(|member| member.reported.is_some());
+        let reported: Vec<NodeId> = linked.filter(reported).collect();
+        !self.suspects().is_empty() && !self.is_quorum(&reported)
+    }
+
+    /// Whether this node and these are enough of the last view.
+    fn is_quorum(&self, others: &[NodeId]) -> bool {
+        let counted = |member: &&Member| member.died.is_none();
+        let here = |member: &&Member| {
+            (member.node == self.me || others.contains(&member.node)) && !member.gone
+        };
+        let all = self.roster.iter().filter(counted).count();
+        let present = self.roster.iter().filter(counted).filter(here).count();
+        let lowest = self.roster.iter().find(counted);
+        if self.canary.is(Mutant::NoQuorum) {
+            return true;
+        }
+        2 * present > all || (2 * present == all && lowest.as_ref().is_some_and(here))
+    }
+
+    fn tell_suspects(&self, effects: &mut Effects) {
+        let Some(to) = self.coordinator() else { return };
+        for (node, incarnation) in self.suspects() {
+            effects.push(Effect::Send { to, message: Message::Suspect { node, incarnation } });
+        }
+    }
+
+    fn call_vote(&mut self, effects: &mut Effects) {
+        self.vote = Vote { round: self.vote.round + 1, ayes: NodeSet::EMPTY };
+        for to in self.linked() {
+            for (node, incarnation) in self.suspects() {
+                effects.push(Effect::Send { to, message: Message::Suspect { node, incarnation } });
+            }
+            effects.push(Effect::Send { to, message: Message::Vote { round: self.vote.round } });
+        }
+        self.check_vote(effects);
+    }
+
+    /// With a quorum of answers the suspects are dead.
+    fn check_vote(&mut self, effects: &mut Effects) {
+        let ayes: Vec<NodeId> =
+            self.linked().into_iter().filter(|node| self.vote.ayes.contains(*node)).collect();
+        if self.is_quorum(&ayes) {
+            self.declare_suspects(effects);
+            self.publish_losses(effects);
+        }
+    }
+
+    pub(super) fn declare_suspects(&mut self, effects: &mut Effects) {
+        for (node, _) in self.suspects() {
+            self.declare(node, effects);
+        }
+    }
+
+    pub(super) fn suspect_heard(
+        &mut self,
+        from: NodeId,
+        node: NodeId,
+        incarnation: Incarnation,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        let judges = self.stage == Stage::Coordinator;
+        if !judges && self.coordinator() != Some(from) {
+            // Of a coordinator that is a suspect here: its word counts no more.
+            return Ok(());
+        }
+        if node == self.me && !judges {
+            return Err(Violation("suspect told of itself"));
+        }
+        let same_life = |member: &Member| member.incarnation == incarnation;
+        if node == self.me {
+            // Whoever cannot reach the coordinator would have no link to say so.
+            return Err(Violation("coordinator told that it is out of reach"));
+        }
+        let known = self.roster.find(node).is_some_and(same_life);
+        if known && self.suspect(node, effects) && judges {
+            self.judge(effects);
+        }
+        Ok(())
+    }
+
+    pub(super) fn vote_called(
+        &mut self,
+        from: NodeId,
+        round: u64,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        if self.stage == Stage::Joining {
+            // It counts as a member that cannot vote, since nobody knows yet whether it is linked to
+            // all: it makes room, and joins again.
+            self.fail(refusal(ErrorCode::Isolated, UNREACHED), effects);
+        } else if self.stage == Stage::Member && self.coordinator() == Some(from) {
+            effects.push(Effect::Send { to: from, message: Message::Voted { round } });
+            self.judge_as_voter(effects);
+        }
+        Ok(())
+    }
+
+    /// Whoever was told of suspects may find that it is on the smaller side.
+    fn judge_as_voter(&mut self, effects: &mut Effects) {
+        if !self.suspects().is_empty() && !self.is_quorum(&self.linked()) {
+            self.fail(refusal(ErrorCode::Isolated, ISOLATED), effects);
+        }
+    }
+
+    pub(super) fn vote_heard(
+        &mut self,
+        from: NodeId,
+        round: u64,
+        effects: &mut Effects,
+    ) -> Result<(), Violation> {
+        if round > self.vote.round {
+            return Err(Violation("answer to a vote that was not called"));
+        }
+        if self.stage == Stage::Coordinator && round == self.vote.round {
+            self.vote.ayes.insert(from);
+            if !self.suspects().is_empty() {
+                self.check_vote(effects);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a takeover by `from` has to wait: somebody below it is within reach.
+    pub(super) fn reaches_below(&self, from: NodeId) -> bool {
+        let reached = |member: &Member| member.node < from && !member.gone && !member.suspect;
+        self.identity.quorum
+            && !self.canary.is(Mutant::VotesForBothSides)
+            && self.roster.iter().any(reached)
+    }
+
+    /// Answers a takeover that had to wait.
+    fn answer_asker(&mut self, effects: &mut Effects) {
+        let asks = |member: &Member| member.linked && member.asked.is_some();
+        if self.stage == Stage::Member
+            && let Some(from) = self.roster.find_where(asks)
+            && !self.reaches_below(from)
+            && let Some(number) = self.roster.find_mut(from).and_then(|member| member.asked.take())
+        {
+            self.report_to(from, number, effects);
+        }
+    }
+}
