@@ -3,6 +3,8 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "a program for people's terminals")]
 
+mod debian;
+mod guest;
 mod run;
 mod shell;
 mod steps;
@@ -11,11 +13,12 @@ mod tidy;
 use std::process::ExitCode;
 
 /// What can follow `cargo xtask`.
-const TASKS: &[&str] = &["ci", "list", "tidy"];
+const TASKS: &[&str] = &["ci", "list", "rdma-guest", "tidy"];
 
 const USAGE: &str = "\
 cargo xtask ci [--only NAME]... [--fail-fast]   check everything, or the named steps
 cargo xtask list                                the steps, in order
+cargo xtask rdma-guest -- COMMAND               a guest with verbs devices in software; --help
 cargo xtask tidy                                the rules over the files alone";
 
 fn main() -> ExitCode {
@@ -27,6 +30,8 @@ fn main() -> ExitCode {
             run::list();
             Ok(())
         }
+        // Its exit code is that of the command in the guest.
+        ["rdma-guest", rest @ ..] => return guest::main(rest),
         ["tidy"] => tidy::run().map(|text| println!("{text}")),
         _ => Err(USAGE.to_owned()),
     };

@@ -72,6 +72,15 @@ impl Shell {
         Ok(())
     }
 
+    /// Counts the tests in what a test program has printed; those that passed.
+    pub(crate) fn count(&mut self, output: &str) -> usize {
+        let mut counts = Counts::default();
+        output.lines().for_each(|line| counts.add(line));
+        self.tests += counts.passed;
+        self.ignored += counts.ignored;
+        counts.passed
+    }
+
     fn counted_test(&mut self, words: &[&str]) -> Result<Counts, String> {
         let words = [&["test"], words].concat();
         let counts = self.execute(&words)?;

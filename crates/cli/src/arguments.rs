@@ -1,5 +1,6 @@
 //! The command line.
 
+use crate::bench::{TRANSFER_BYTES_MAX, Test};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use farside::channel::{Kind, Need, UnknownKind, Wish};
 use farside_apps::ycsb::CoreWorkload;
@@ -14,6 +15,7 @@ Examples:
   farside channels --need blocking    which data channels fit, and why the others do not
   farside bench memory                what each operation costs, beside its baseline
   farside doctor                      what this machine lacks, and the line that fixes it
+  farside key new cluster.key         a secret for the hosts of a cluster
 
 Exit codes: 0 done, 1 an operation failed, 2 wrong usage, 130 interrupted.";
 
@@ -54,6 +56,11 @@ Examples:
     Info,
     /// Check limits and settings of this machine
     Doctor(Doctor),
+    /// Make the secret that the hosts of a cluster share
+    Key {
+        #[command(subcommand)]
+        which: Key,
+    },
     /// Host one node for a parent process
     #[command(hide = true)]
     Worker,
@@ -207,7 +214,7 @@ impl FabricName {
 pub(crate) enum Bench {
     /// The coherent global memory: hits, misses, locks, atomics, the hash table
     Memory(BenchMemory),
-    /// The shared-memory fabric: one-sided operations, messages, wake-ups
+    /// A fabric: one-sided operations and messages, within this machine or between two ends
     Fabric(BenchFabric),
     /// The data channels: latency, message rate and bandwidth
     Channels(BenchChannels),
@@ -228,11 +235,211 @@ pub(crate) struct BenchMemory {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  farside bench fabric
-  farside bench fabric --only fetch_add --json")]
+  farside bench fabric                              this machine alone, beside its baselines
+  farside bench fabric --only fetch_add --json
+  farside bench fabric --listen 0.0.0.0:7471        one end serves, over TCP
+  farside bench fabric 10.0.0.1:7471 -a             the other measures latency of all tests and sizes
+  farside bench fabric 10.0.0.1:7471 --test write,read --measure bandwidth -s 64K -D 5
+  farside bench fabric --listen lab --once          the same between two processes over shm
+  farside bench fabric lab --test all --measure all --json | jq .latency
+
+Between two ends the tables are perftest's: WRITE and SEND latency is half of a round trip with both
+programs awake, READ and atomic latency a whole one whose target sleeps; t_typical is the median, a MiB
+has 2^20 bytes, and BW peak is of the best stretch of four windows, from posting its first request to
+the end of its last. A latency test ends after 4,194,304 rounds.")]
 pub(crate) struct BenchFabric {
     #[command(flatten)]
     pub(crate) effort: Effort,
+    /// The end that serves: HOST:PORT, HOST:PORT/NAME, or a name on this machine
+    #[arg(value_name = "ADDR", conflicts_with_all = ["listen", "once", "only", "windows"])]
+    pub(crate) to: Option<String>,
+    /// Serve clients there, one after the other, until Ctrl-C; port 0 is any that is free
+    #[arg(long, value_name = "ADDR", conflicts_with_all = CLIENT_ONLY)]
+    pub(crate) listen: Option<String>,
+    /// Serve one client only
+    #[arg(long, requires = "listen")]
+    pub(crate) once: bool,
+    #[command(flatten)]
+    pub(crate) choice: FabricArguments,
+    #[command(flatten)]
+    tests: FabricTests,
+    /// All sizes from 2 B to 8 MiB by powers of two
+    #[arg(long, short = 'a', requires = "to", conflicts_with = "bytes")]
+    pub(crate) all: bool,
+    /// Sizes of a request
+    #[arg(long, short = 's', visible_alias = "size", requires = "to", value_delimiter = ',', value_parser = request_bytes)]
+    pub(crate) bytes: Vec<u32>,
+    /// Requests of a test; by default 1000 for latency, 5000 else
+    #[arg(long, short = 'n', visible_alias = "iters", requires = "to", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    pub(crate) iterations: Option<u64>,
+    /// Or for how long each test runs
+    #[arg(long, short = 'D', visible_alias = "duration", requires = "to", conflicts_with = "iterations", value_parser = seconds)]
+    pub(crate) seconds: Option<f64>,
+    /// Most requests under way of a stream; by default 128, or what the fabric has
+    #[arg(long, short = 't', visible_alias = "tx-depth", requires = "to", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub(crate) window: Option<u32>,
+    /// Requests of one doorbell, at most half a window; by default 1, for rates 32
+    #[arg(long, short = 'l', visible_alias = "post-list", requires = "to", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(crate) batch: Option<u32>,
+    /// Every which request of a stream reports its end, at most half a window
+    #[arg(long, short = 'Q', visible_alias = "cq-mod", requires = "to", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub(crate) signal_every: u32,
+    /// Requests up to so many bytes carry them inside; by default 220 for latency, 0 else
+    #[arg(long, short = 'I', requires = "to", value_parser = clap::value_parser!(u32).range(0..=4096))]
+    pub(crate) inline: Option<u32>,
+}
+
+/// Which tests between two ends.
+#[derive(Args, Debug)]
+struct FabricTests {
+    /// Which operations
+    #[arg(long, requires = "to", value_delimiter = ',', default_value = "all")]
+    test: Vec<TestName>,
+    /// What of them
+    #[arg(long, requires = "to", value_delimiter = ',', default_value = "latency")]
+    measure: Vec<MeasureName>,
+}
+
+/// Arguments that the serving end has no use for: it does what clients ask.
+const CLIENT_ONLY: [&str; 12] = [
+    "only",
+    "windows",
+    "test",
+    "measure",
+    "all",
+    "bytes",
+    "iterations",
+    "seconds",
+    "window",
+    "batch",
+    "signal_every",
+    "inline",
+];
+
+impl BenchFabric {
+    /// Whether this is to be one of two ends.
+    pub(crate) fn is_of_two_ends(&self) -> bool {
+        self.to.is_some() || self.listen.is_some() || self.choice.chooses()
+    }
+
+    /// Whether every operation is wanted that the fabric has.
+    pub(crate) fn all_tests(&self) -> bool {
+        self.tests.test.contains(&TestName::All)
+    }
+
+    /// The operations, each once.
+    pub(crate) fn tests(&self) -> Vec<Test> {
+        let wanted = |test: &Test| {
+            self.all_tests() || self.tests.test.iter().any(|name| name.test() == Some(*test))
+        };
+        Test::ALL.into_iter().filter(wanted).collect()
+    }
+
+    /// What is measured of them, each once.
+    pub(crate) fn measures(&self) -> Vec<MeasureName> {
+        let asked = &self.tests.measure;
+        let all = asked.contains(&MeasureName::All);
+        let every = [MeasureName::Latency, MeasureName::Bandwidth, MeasureName::Rate];
+        every.into_iter().filter(|measure| all || asked.contains(measure)).collect()
+    }
+}
+
+/// Over which fabric, and how it is protected.
+#[derive(Args, Debug)]
+pub(crate) struct FabricArguments {
+    /// Over which fabric; by default tcp where an address has a port, else shm
+    #[arg(long)]
+    pub(crate) fabric: Option<FabricKind>,
+    /// The file with the cluster's key (see farside key new)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) key: Option<PathBuf>,
+    /// What travels under TLS 1.3; by default everything with a key, nothing without
+    #[arg(long)]
+    pub(crate) protect: Option<Protection>,
+}
+
+impl FabricArguments {
+    /// Whether anything is chosen.
+    fn chooses(&self) -> bool {
+        self.fabric.is_some() || self.key.is_some() || self.protect.is_some()
+    }
+}
+
+/// A fabric to go over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum FabricKind {
+    /// Processes of this machine
+    Shm,
+    /// TCP, between machines
+    Tcp,
+}
+
+/// What is protected.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Protection {
+    /// Everybody is let in, and all is plain text
+    Nothing,
+    /// Who is who and the keys of memory; data is plain text
+    Handshake,
+    /// Everything
+    Everything,
+}
+
+/// An operation by name, or all of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum TestName {
+    /// One-sided WRITE
+    Write,
+    /// One-sided READ
+    Read,
+    /// FETCH_ADD
+    Atomic,
+    /// Messages
+    Send,
+    /// Each that the fabric has
+    All,
+}
+
+impl TestName {
+    const fn test(self) -> Option<Test> {
+        match self {
+            Self::Write => Some(Test::Write),
+            Self::Read => Some(Test::Read),
+            Self::Atomic => Some(Test::Atomic),
+            Self::Send => Some(Test::Send),
+            Self::All => None,
+        }
+    }
+}
+
+/// What is measured of an operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum MeasureName {
+    /// One after the other; usually 2 B
+    Latency,
+    /// Many under way; usually 64 KiB
+    Bandwidth,
+    /// Many under way, lists of them posted together; usually 8 B
+    Rate,
+    /// All three
+    All,
+}
+
+/// What to do with keys.
+#[derive(Subcommand, Debug)]
+pub(crate) enum Key {
+    /// Write a new key into a file that only its owner may read; never overwrites
+    New(KeyNew),
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  farside key new cluster.key
+  farside bench fabric --listen 0.0.0.0:7471 --key cluster.key")]
+pub(crate) struct KeyNew {
+    /// The file
+    pub(crate) file: PathBuf,
 }
 
 /// What to measure and for how long.
@@ -448,6 +655,14 @@ fn message_bytes(text: &str) -> Result<u32, String> {
     match u32::try_from(number) {
         Ok(bytes @ 1..=BYTES_MAX) => Ok(bytes),
         _ => Err(format!("a message has 1 to {BYTES_MAX} bytes")),
+    }
+}
+
+/// Reads the bytes of a request.
+fn request_bytes(text: &str) -> Result<u32, String> {
+    match u32::try_from(bytes(text)?) {
+        Ok(bytes @ 1..=TRANSFER_BYTES_MAX) => Ok(bytes),
+        _ => Err(format!("a request has 1 to {TRANSFER_BYTES_MAX} bytes")),
     }
 }
 

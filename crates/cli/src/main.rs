@@ -8,12 +8,14 @@
 mod arguments;
 mod bench;
 mod channels;
+mod choice;
 mod cluster;
 mod demo;
 mod doctor;
 mod fabrics;
 mod failure;
 mod info;
+mod key;
 mod latency;
 mod output;
 mod up;
@@ -36,6 +38,7 @@ fn main() -> ExitCode {
         Command::Doctor(arguments) => doctor::run(arguments, output),
         Command::Worker => worker::run(),
         Command::Info => info::run(output),
+        Command::Key { which } => key::run(which, output),
         Command::Channels(arguments) => channels::run(arguments, output),
         Command::Bench { which: Bench::Memory(arguments) } => bench::memory(arguments, output),
         Command::Bench { which: Bench::Fabric(arguments) } => bench::fabric(arguments, output),

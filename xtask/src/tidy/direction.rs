@@ -19,6 +19,25 @@ const SIGHTS: &[Sight] = &[
     Sight { folder: "base", sees: &[], tests_see: &[], outside: false },
     Sight { folder: "fabric", sees: &["base"], tests_see: &[], outside: true },
     Sight { folder: "fabric-shm", sees: &["base", "fabric"], tests_see: &[], outside: true },
+    Sight { folder: "bootstrap", sees: &[], tests_see: &[], outside: true },
+    Sight {
+        folder: "fabric-tcp",
+        sees: &["base", "bootstrap", "fabric"],
+        tests_see: &[],
+        outside: true,
+    },
+    Sight {
+        folder: "fabric-verbs",
+        sees: &["base", "bootstrap", "fabric"],
+        tests_see: &[],
+        outside: true,
+    },
+    Sight {
+        folder: "fabric-verbs-fake",
+        sees: &[],
+        tests_see: &["base", "bootstrap", "fabric", "fabric-verbs"],
+        outside: true,
+    },
     Sight { folder: "protocol", sees: &["base"], tests_see: &[], outside: false },
     Sight {
         folder: "farside",
@@ -35,7 +54,16 @@ const SIGHTS: &[Sight] = &[
     Sight { folder: "apps", sees: &["farside"], tests_see: &[], outside: true },
     Sight {
         folder: "cli",
-        sees: &["base", "fabric", "fabric-shm", "farside", "apps", "sim"],
+        sees: &[
+            "base",
+            "bootstrap",
+            "fabric",
+            "fabric-shm",
+            "fabric-tcp",
+            "farside",
+            "apps",
+            "sim",
+        ],
         tests_see: &[],
         outside: true,
     },

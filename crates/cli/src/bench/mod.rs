@@ -1,6 +1,7 @@
 //! `farside bench`: figures beside their baselines.
 
 mod baseline;
+mod between;
 mod channels;
 mod core;
 mod fabric;
@@ -16,6 +17,7 @@ use crate::cluster::Cluster;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::worker::{Command, NodeSpec};
+pub(crate) use between::{TRANSFER_BYTES_MAX, Test};
 pub(crate) use channels::Task;
 pub(crate) use core::bind;
 use farside::Node;
@@ -73,8 +75,11 @@ fn pause(time: Duration) {
     drop(sender);
 }
 
-/// Measures the shared-memory fabric.
+/// Measures a fabric between two ends, or where none is named the shared-memory fabric.
 pub(crate) fn fabric(arguments: &BenchFabric, output: Output) -> Result<(), Failure> {
+    if arguments.is_of_two_ends() {
+        return between::run(arguments, output);
+    }
     let mut report = Report::new(arguments.effort.windows, arguments.effort.only.clone());
     for mode in [Mode::Asleep, Mode::Awake] {
         let listen = format!("bench-{}-{mode:?}", std::process::id());

@@ -1,0 +1,175 @@
+//! Why a stream did not come about, or ended; each with what to do.
+
+use crate::{AddressError, Protect};
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// What is wrong with a key file.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum KeyFileProblem {
+    /// It cannot be read or written.
+    Io(std::io::Error),
+    /// Others than its owner may use it; its rights.
+    TooOpen(u32),
+    /// It is not 64 hexadecimal digits.
+    Form,
+}
+
+/// Why there is no stream, or no more. After any of these a stream is of no use any more.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum BootstrapError {
+    /// A text is no address.
+    Address(AddressError),
+    /// The key file.
+    KeyFile {
+        /// Which; empty for a text.
+        path: PathBuf,
+        /// Why.
+        problem: KeyFileProblem,
+    },
+    /// Own certificates or their key cannot be used; why.
+    Certificates(String),
+    /// The identity and what shall be protected do not go together.
+    Combination(Protect),
+    /// The system has no random numbers.
+    Random,
+    /// The host's name is none that a certificate could hold.
+    HostName(String),
+    /// The peer does not speak this protocol at all.
+    Stranger,
+    /// The peer speaks another version of it.
+    Version {
+        /// The peer's.
+        theirs: u16,
+        /// This side's.
+        ours: u16,
+    },
+    /// The peer is of another identity, or protects more or less.
+    OtherSecurity {
+        /// The peer's, in words.
+        theirs: String,
+        /// This side's, in words.
+        ours: String,
+    },
+    /// This side does not trust the peer; why.
+    NotTrusted(String),
+    /// The peer does not trust this side; what it said.
+    NotTrustedThere(String),
+    /// What came is no part of the protocol, was changed on the way or was recorded earlier.
+    Malformed(String),
+    /// The handshake took too long.
+    TooSlow,
+    /// The handshake took too many bytes.
+    TooLong,
+    /// The peer ended the stream in the middle of the handshake or of a record.
+    Ended,
+    /// The transport failed.
+    Io(std::io::Error),
+}
+
+impl BootstrapError {
+    pub(crate) fn key_file(path: impl AsRef<Path>, problem: KeyFileProblem) -> Self {
+        Self::KeyFile { path: path.as_ref().to_owned(), problem }
+    }
+
+    /// Whether it says that one side does not trust the other, rather than that something broke.
+    pub const fn is_refusal(&self) -> bool {
+        matches!(self, Self::OtherSecurity { .. } | Self::NotTrusted(_) | Self::NotTrustedThere(_))
+    }
+}
+
+impl fmt::Display for BootstrapError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(reason) => write!(f, "{reason}"),
+            Self::KeyFile { path, problem } => key_file(f, path, problem),
+            Self::Certificates(reason) => write!(
+                f,
+                "own certificates cannot be used: {reason}; give the chain, its private key and the \
+                 trusted authority as PEM"
+            ),
+            Self::Combination(protect) => write!(
+                f,
+                "{} does not go with this identity; an open fabric protects nothing, all others at \
+                 least the handshake",
+                protect.name()
+            ),
+            Self::Random => write!(f, "the system gives no random numbers; see to its entropy"),
+            Self::HostName(name) => write!(
+                f,
+                "`{}` is no host name that a certificate could be for",
+                name.escape_debug()
+            ),
+            Self::Stranger => write!(
+                f,
+                "the peer is no Farside fabric; see to host and port, and to who else uses them"
+            ),
+            Self::Version { theirs, ours } => write!(
+                f,
+                "the peer speaks version {theirs} and this side {ours}; bring both to one release"
+            ),
+            Self::OtherSecurity { theirs, ours } => {
+                write!(f, "the peer asks for {theirs}, this side for {ours}; give both the same")
+            }
+            Self::NotTrusted(reason) => write!(f, "the peer is not trusted: {reason}"),
+            Self::NotTrustedThere(reason) => {
+                write!(f, "the peer does not trust this side: {reason}")
+            }
+            Self::Malformed(reason) => write!(
+                f,
+                "not a word of this protocol ({reason}): changed or replayed on the way, or the \
+                 peer is something else; see to what lies between the hosts"
+            ),
+            Self::TooSlow => write!(
+                f,
+                "the handshake took too long; see to the peer's load and to firewalls that swallow \
+                 packets"
+            ),
+            Self::TooLong => write!(
+                f,
+                "the handshake has too many bytes; shorten the chain of certificates, unless the \
+                 peer means harm"
+            ),
+            Self::Ended => write!(
+                f,
+                "the peer ended the stream too early; its log says why, or it has crashed"
+            ),
+            Self::Io(reason) => write!(f, "the transport failed: {reason}; see to the network"),
+        }
+    }
+}
+
+fn key_file(f: &mut fmt::Formatter<'_>, path: &Path, problem: &KeyFileProblem) -> fmt::Result {
+    let path = path.display();
+    match problem {
+        KeyFileProblem::Io(reason) => {
+            write!(f, "key file {path}: {reason}; make one on one host and copy it to the others")
+        }
+        KeyFileProblem::TooOpen(mode) => write!(
+            f,
+            "key file {path} may be used by others (mode {mode:o}): chmod 600 {path}, and make a new \
+             key if anybody could have seen it"
+        ),
+        KeyFileProblem::Form => write!(f, "key file {path} is not 64 hexadecimal digits"),
+    }
+}
+
+impl std::error::Error for BootstrapError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Address(reason) => Some(reason),
+            Self::Io(reason) | Self::KeyFile { problem: KeyFileProblem::Io(reason), .. } => {
+                Some(reason)
+            }
+            _ => None,
+        }
+    }
+}
+
+impl From<AddressError> for BootstrapError {
+    fn from(reason: AddressError) -> Self {
+        Self::Address(reason)
+    }
+}

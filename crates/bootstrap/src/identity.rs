@@ -1,0 +1,210 @@
+//! Who a host is, whom it trusts, and what it protects.
+
+use crate::tls::{self, Roles};
+use crate::{BootstrapError, ClusterKey};
+use std::fmt;
+use std::sync::Arc;
+
+/// How a host proves who it is, and whom it lets in. Cloning shares it.
+#[derive(Clone)]
+pub struct Identity {
+    kind: IdentityKind,
+    roles: Option<Arc<Roles>>,
+}
+
+/// The sorts of identity.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum IdentityKind {
+    Open,
+    ClusterKey,
+    Certificates,
+}
+
+/// What travels under TLS.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Protect {
+    /// Nothing: everybody is let in, and everything can be read and changed on the way.
+    Nothing,
+    /// Who is who, and the control messages (remote keys among them); data then goes in plain text.
+    Handshake,
+    /// Everything.
+    Everything,
+}
+
+/// An identity, and what is protected under it.
+#[derive(Clone, Debug)]
+pub struct Security {
+    identity: Identity,
+    protect: Protect,
+}
+
+impl Identity {
+    /// No proof, and everybody is let in: for networks that nobody else can reach.
+    pub const fn open() -> Self {
+        Self { kind: IdentityKind::Open, roles: None }
+    }
+
+    /// Proof that this host holds the cluster's key. Both ends derive one key pair for whoever
+    /// connects and one for whoever accepts (HKDF-SHA256, Ed25519), show it as a raw public key (RFC
+    /// 7250) and accept exactly that of the other role.
+    ///
+    /// # Errors
+    /// `Certificates` should the library refuse the derived keys, which no key is known to bring about.
+    pub fn cluster_key(key: &ClusterKey) -> Result<Self, BootstrapError> {
+        let roles = Some(Arc::new(tls::of_cluster_key(key)?));
+        Ok(Self { kind: IdentityKind::ClusterKey, roles })
+    }
+
+    /// Proof by X.509 certificates: this host's `chain` and its private `key`, and the authorities
+    /// whose word about others is taken (`trusted`), all as PEM. Whoever connects checks that the
+    /// certificate is for the host that it called; whoever accepts takes any that an authority signed.
+    ///
+    /// # Errors
+    /// `Certificates`, which says what cannot be used.
+    pub fn certificates(chain: &str, key: &str, trusted: &str) -> Result<Self, BootstrapError> {
+        let roles = Some(Arc::new(tls::of_certificates(chain, key, trusted)?));
+        Ok(Self { kind: IdentityKind::Certificates, roles })
+    }
+
+    /// What it is, in words.
+    pub const fn name(&self) -> &'static str {
+        self.kind.name()
+    }
+
+    pub(crate) const fn kind(&self) -> IdentityKind {
+        self.kind
+    }
+
+    pub(crate) fn roles(&self) -> Option<&Roles> {
+        self.roles.as_deref()
+    }
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Identity({})", self.name())
+    }
+}
+
+impl IdentityKind {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Open => "no identity",
+            Self::ClusterKey => "a cluster key",
+            Self::Certificates => "certificates",
+        }
+    }
+
+    pub(crate) const fn to_bits(self) -> u8 {
+        match self {
+            Self::Open => 0,
+            Self::ClusterKey => 1,
+            Self::Certificates => 2,
+        }
+    }
+
+    pub(crate) const fn from_bits(bits: u8) -> Option<Self> {
+        match bits {
+            0 => Some(Self::Open),
+            1 => Some(Self::ClusterKey),
+            2 => Some(Self::Certificates),
+            _ => None,
+        }
+    }
+}
+
+impl Protect {
+    /// What it is, in words.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Nothing => "nothing",
+            Self::Handshake => "the handshake",
+            Self::Everything => "everything",
+        }
+    }
+
+    pub(crate) const fn to_bits(self) -> u8 {
+        match self {
+            Self::Nothing => 0,
+            Self::Handshake => 1,
+            Self::Everything => 2,
+        }
+    }
+
+    pub(crate) const fn from_bits(bits: u8) -> Option<Self> {
+        match bits {
+            0 => Some(Self::Nothing),
+            1 => Some(Self::Handshake),
+            2 => Some(Self::Everything),
+            _ => None,
+        }
+    }
+}
+
+impl Security {
+    /// What goes together: an open identity with `Nothing`, every other with `Handshake` or
+    /// `Everything`.
+    ///
+    /// # Errors
+    /// `Combination` otherwise.
+    pub fn new(identity: Identity, protect: Protect) -> Result<Self, BootstrapError> {
+        let open = identity.kind == IdentityKind::Open;
+        if open != (protect == Protect::Nothing) {
+            return Err(BootstrapError::Combination(protect));
+        }
+        Ok(Self { identity, protect })
+    }
+
+    /// Everybody is let in, and nothing is protected.
+    pub const fn open() -> Self {
+        Self { identity: Identity::open(), protect: Protect::Nothing }
+    }
+
+    /// Who is trusted.
+    pub const fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// What is protected.
+    pub const fn protect(&self) -> Protect {
+        self.protect
+    }
+
+    /// All of it in a few words, for people: `TLS 1.3 with a cluster key`.
+    pub fn describe(&self) -> String {
+        let identity = self.identity.name();
+        match self.protect {
+            Protect::Nothing => "open, plain text".to_owned(),
+            Protect::Handshake => format!("TLS 1.3 handshake with {identity}, data in plain text"),
+            Protect::Everything => format!("TLS 1.3 with {identity}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_makes_sense_goes_together() {
+        let keyed = Identity::cluster_key(&ClusterKey::generate().unwrap()).unwrap();
+        for (identity, allowed) in
+            [(Identity::open(), [true, false, false]), (keyed, [false, true, true])]
+        {
+            let all = [Protect::Nothing, Protect::Handshake, Protect::Everything];
+            for (protect, allowed) in all.into_iter().zip(allowed) {
+                assert_eq!(Security::new(identity.clone(), protect).is_ok(), allowed);
+                assert_eq!(Protect::from_bits(protect.to_bits()), Some(protect));
+            }
+        }
+        for bits in 0..=2 {
+            assert_eq!(IdentityKind::from_bits(bits).map(IdentityKind::to_bits), Some(bits));
+        }
+    }
+
+    #[test]
+    fn useless_certificates_are_refused() {
+        let refused = Identity::certificates("", "", "").unwrap_err();
+        assert!(matches!(refused, BootstrapError::Certificates(_)), "{refused}");
+    }
+}

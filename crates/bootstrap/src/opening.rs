@@ -1,0 +1,78 @@
+//! The sixteen bytes that each side sends before everything else, in plain text:
+//!
+//! ```text
+//!  0        8         10         11        12        16
+//! +---------+---------+----------+---------+---------+
+//! | magic   | version | identity | protect | zero    |
+//! +---------+---------+----------+---------+---------+
+//! ```
+//! Both sides must have sent the same. Whoever changes them on the way can thus make the stream fail,
+//! and nothing else.
+
+use crate::identity::{IdentityKind, Security};
+use crate::{BootstrapError, Protect};
+
+/// Bytes of it.
+pub(crate) const BYTES: usize = 16;
+/// No other protocol begins so; the line end shows what turns line ends.
+const MAGIC: [u8; 8] = *b"farside\n";
+/// Of everything that follows.
+const VERSION: u16 = 1;
+
+/// What this side sends.
+pub(crate) fn of(security: &Security) -> [u8; BYTES] {
+    let mut out = [0; BYTES];
+    out[..8].copy_from_slice(&MAGIC);
+    out[8..10].copy_from_slice(&VERSION.to_le_bytes());
+    out[10] = security.identity().kind().to_bits();
+    out[11] = security.protect().to_bits();
+    out
+}
+
+/// Judges what the peer sent.
+pub(crate) fn check(theirs: &[u8; BYTES], ours: &Security) -> Result<(), BootstrapError> {
+    if theirs[..8] != MAGIC {
+        return Err(BootstrapError::Stranger);
+    }
+    let version = u16::from_le_bytes([theirs[8], theirs[9]]);
+    if version != VERSION {
+        return Err(BootstrapError::Version { theirs: version, ours: VERSION });
+    }
+    if *theirs == of(ours) {
+        return Ok(());
+    }
+    match (IdentityKind::from_bits(theirs[10]), Protect::from_bits(theirs[11])) {
+        (Some(identity), Some(protect)) if theirs[12..] == [0; 4] => {
+            let theirs = format!("{} protecting {}", identity.name(), protect.name());
+            let (identity, protect) = (ours.identity().kind().name(), ours.protect().name());
+            let ours = format!("{identity} protecting {protect}");
+            Err(BootstrapError::OtherSecurity { theirs, ours })
+        }
+        _ => Err(BootstrapError::Malformed("opening".to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ClusterKey, Identity};
+
+    #[test]
+    fn only_the_same_is_let_through() {
+        let open = Security::open();
+        assert!(check(&of(&open), &open).is_ok());
+        for at in 0..BYTES {
+            for bit in 0..8 {
+                let mut changed = of(&open);
+                changed[at] ^= 1 << bit;
+                assert!(check(&changed, &open).is_err(), "bit {bit} of byte {at}");
+            }
+        }
+        let key = Identity::cluster_key(&ClusterKey::generate().unwrap()).unwrap();
+        let keyed = Security::new(key, Protect::Handshake).unwrap();
+        let refused = check(&of(&open), &keyed).unwrap_err();
+        let text = "the peer asks for no identity protecting nothing, this side for a cluster key \
+                    protecting the handshake; give both the same";
+        assert_eq!(refused.to_string(), text);
+    }
+}

@@ -1,0 +1,293 @@
+//! `farside bench fabric` between two ends: one serves ([`server`]), the other measures ([`client`],
+//! `measure`) and prints what perftest would (`table`). All of it goes through the fabric seam, so
+//! every fabric is measured by the same code; what both ends say to each other is in [`wire`].
+
+mod client;
+mod end;
+mod measure;
+mod server;
+mod table;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+use crate::arguments::{BenchFabric, MeasureName};
+use crate::choice::{self, Chosen};
+use crate::failure::Failure;
+use crate::output::Output;
+use client::Client;
+use farside_base::Capabilities;
+use measure::{Extent, Flow};
+use serde::Serialize;
+use serde_json::json;
+use server::Server;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use table::{Bandwidth, Latency};
+pub(crate) use wire::{TRANSFER_BYTES_MAX, Test};
+
+/// The usual name of the serving end, where an address names only the host.
+pub(super) const NAME: &str = "bench";
+/// Requests of a latency test carry up to so many bytes inside, as in perftest.
+const LATENCY_INLINE: u32 = 220;
+/// Bytes of an atomic.
+const WORD: u32 = 8;
+
+/// Serves or measures, whichever an address was given for.
+pub(super) fn run(arguments: &BenchFabric, output: Output) -> Result<(), Failure> {
+    match (&arguments.listen, &arguments.to) {
+        (Some(at), _) => serve(arguments, at, output),
+        (None, Some(to)) => measure(arguments, to, output),
+        (None, None) => Err(Failure::usage("name an end: --listen ADDR here, ADDR there")),
+    }
+}
+
+/// Serves clients until told to stop, or the first one.
+fn serve(arguments: &BenchFabric, at: &str, output: Output) -> Result<(), Failure> {
+    let Chosen { fabric, address, security } = choice::listener(&arguments.choice, at, NAME)?;
+    let name = fabric.name();
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut server = Server::listen(fabric, address, Arc::clone(&stop))?;
+    let waiter = server.end().port.waiter();
+    let mut signals =
+        Signals::new([SIGINT, SIGTERM]).map_err(|e| Failure::system(format!("signals: {e}")))?;
+    std::thread::spawn(move || {
+        for _ in signals.forever() {
+            stop.store(true, Ordering::Release);
+            waiter.wake();
+        }
+    });
+    let address = server.end().port.address().unwrap_or_default();
+    output.value(&json!({ "listening": address, "fabric": name, "security": security }));
+    output.line(format!("listening at {address} over {name} ({security}); Ctrl-C ends"));
+    while let Some(served) = server.serve_one()? {
+        output.value(&json!({ "served": { "tests": served.tests, "failure": served.failure } }));
+        output.line(match &served.failure {
+            None => format!("a client was served: tests {}", served.tests),
+            Some(why) => format!("a client was lost after tests {}: {why}", served.tests),
+        });
+        if arguments.once {
+            return served.failure.map_or(Ok(()), Err);
+        }
+    }
+    Ok(())
+}
+
+/// One line of a table to come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Run {
+    test: Test,
+    measure: MeasureName,
+    bytes: u32,
+}
+
+/// What was asked for and cannot be measured.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+struct Skipped {
+    test: Test,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes: Option<u32>,
+    why: String,
+}
+
+/// The lines of the tables, in order, and what was left out.
+fn plan(arguments: &BenchFabric, has: &Capabilities) -> Result<(Vec<Run>, Vec<Skipped>), Failure> {
+    let (mut runs, mut skipped) = (Vec::new(), Vec::new());
+    for test in arguments.tests() {
+        if let Err(missing) = server::requirements(test, 1).check(has) {
+            let why = format!("the fabric lacks `{}`", missing.0);
+            if !arguments.all_tests() {
+                return Err(Failure::system(format!("{}: {why}", test.name())));
+            }
+            skipped.push(Skipped { test, bytes: None, why });
+            continue;
+        }
+        for measure in arguments.measures() {
+            for bytes in sizes(arguments, test, measure) {
+                let why = match server::requirements(test, bytes).check(has) {
+                    Ok(()) => {
+                        runs.push(Run { test, measure, bytes });
+                        continue;
+                    }
+                    Err(missing) => format!("over the fabric's limit `{}`", missing.0),
+                };
+                if !arguments.all {
+                    return Err(Failure::system(format!("{} of {bytes} B: {why}", test.name())));
+                }
+                let left_out = Skipped { test, bytes: Some(bytes), why };
+                if !skipped.contains(&left_out) {
+                    skipped.push(left_out);
+                }
+            }
+        }
+    }
+    Ok((runs, skipped))
+}
+
+/// The sizes of a test: those that were asked for, or perftest's.
+fn sizes(arguments: &BenchFabric, test: Test, measure: MeasureName) -> Vec<u32> {
+    match (test, measure) {
+        (Test::Atomic, _) => vec![WORD],
+        _ if arguments.all => (1..=23).map(|power| 1 << power).collect(),
+        _ if !arguments.bytes.is_empty() => arguments.bytes.clone(),
+        (_, MeasureName::Latency) => vec![2],
+        (_, MeasureName::Rate) => vec![8],
+        (_, MeasureName::Bandwidth | MeasureName::All) => vec![65_536],
+    }
+}
+
+/// The figures of a session.
+#[derive(Default, Serialize)]
+struct Figures {
+    latency: Vec<Latency>,
+    bandwidth: Vec<Bandwidth>,
+    rate: Vec<Bandwidth>,
+}
+
+fn measure(arguments: &BenchFabric, to: &str, output: Output) -> Result<(), Failure> {
+    let Chosen { fabric, address, security } = choice::caller(&arguments.choice, to, NAME)?;
+    let name = fabric.name();
+    let has = fabric.capabilities();
+    let (runs, skipped) = plan(arguments, &has)?;
+    let inline_max = inline_max(arguments, &has)?;
+    let flows = Flows::of(arguments, &has)?;
+    let bytes_max = runs.iter().map(|run| run.bytes).max().unwrap_or(1).max(WORD);
+    let mut client = Client::connect(fabric, &address, bytes_max)?;
+    let path = client.path();
+    output.line(format!("fabric {name} ({security}) to {address}"));
+    output.line(format!("path   {path}"));
+    let mut figures = Figures::default();
+    let mut before = None;
+    for run in &runs {
+        if before != Some((run.test, run.measure)) {
+            head(run, flows.of_measure(run.measure), output);
+            before = Some((run.test, run.measure));
+        }
+        one(&mut client, run, arguments, (inline_max, &flows), &mut figures, output)?;
+    }
+    client.leave()?;
+    for one in &skipped {
+        let bytes = one.bytes.map(|bytes| format!(" of {bytes} B")).unwrap_or_default();
+        output.line(format!("note: {}{bytes} was not measured: {}", one.test.name(), one.why));
+    }
+    output.value(&json!({
+        "fabric": name,
+        "security": security,
+        "to": address,
+        "path": path,
+        "window": flows.bandwidth.window,
+        "latency": figures.latency,
+        "bandwidth": figures.bandwidth,
+        "rate": figures.rate,
+        "skipped": skipped,
+    }));
+    Ok(())
+}
+
+/// Measures one line and prints it.
+fn one(
+    client: &mut Client,
+    run: &Run,
+    arguments: &BenchFabric,
+    (inline_max, flows): (Option<u32>, &Flows),
+    figures: &mut Figures,
+    output: Output,
+) -> Result<(), Failure> {
+    let Run { test, measure, bytes } = *run;
+    // Only what is sent or written has bytes to carry inside.
+    let carries = matches!(test, Test::Write | Test::Send);
+    let inline = |usual: u32| {
+        let most = inline_max.unwrap_or(usual.min(client.capabilities().inline_bytes_max));
+        if carries { most } else { 0 }
+    };
+    let extent = |usual| match (arguments.seconds, arguments.iterations) {
+        (Some(seconds), _) => Extent::Time(Duration::from_secs_f64(seconds)),
+        (None, count) => Extent::Iterations(count.unwrap_or(usual)),
+    };
+    match measure {
+        MeasureName::Latency => {
+            let inline = inline(LATENCY_INLINE);
+            let found = measure::latency(client, test, bytes, inline, extent(1000))?;
+            output.line(found.line());
+            figures.latency.push(found);
+        }
+        MeasureName::Bandwidth | MeasureName::Rate | MeasureName::All => {
+            let (inline, flow) = (inline(0), flows.of_measure(measure));
+            let found = measure::stream(client, test, bytes, inline, flow, extent(5000))?;
+            output.line(found.line());
+            match measure {
+                MeasureName::Rate => figures.rate.push(found),
+                _ => figures.bandwidth.push(found),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Says what the next table shows, and its head.
+fn head(run: &Run, flow: Flow, output: Output) {
+    let test = run.test.name();
+    if run.measure == MeasureName::Latency {
+        let how = match run.test {
+            Test::Write => "half of a round trip, both programs look at their memory",
+            Test::Send => "half of a round trip, both programs poll for messages",
+            Test::Read | Test::Atomic => "a whole round trip, the other program sleeps",
+        };
+        output.line(format!("\n{test} latency: {how}"));
+        output.line(Latency::head());
+        return;
+    }
+    let what = if run.measure == MeasureName::Rate { "rate" } else { "bandwidth" };
+    let other = if run.test == Test::Send { "takes messages" } else { "sleeps" };
+    let Flow { window, batch, signal_every } = flow;
+    output.line(format!(
+        "\n{test} {what}: the other program {other}; {window} under way, {batch} a doorbell, every \
+         {signal_every}th reports, 1 MiB = 2^20 B"
+    ));
+    output.line(Bandwidth::head());
+}
+
+/// Most bytes that requests carry inside, if that was said.
+fn inline_max(arguments: &BenchFabric, has: &Capabilities) -> Result<Option<u32>, Failure> {
+    match arguments.inline {
+        Some(bytes) if bytes > has.inline_bytes_max => Err(Failure::system(format!(
+            "--inline {bytes}: over the fabric's limit `inline_bytes_max`, {}",
+            has.inline_bytes_max
+        ))),
+        other => Ok(other),
+    }
+}
+
+/// How requests flow in streams.
+struct Flows {
+    bandwidth: Flow,
+    rate: Flow,
+}
+
+impl Flows {
+    fn of(arguments: &BenchFabric, has: &Capabilities) -> Result<Self, Failure> {
+        let most = has.outstanding_max;
+        let window = match arguments.window {
+            Some(window) if window > most => {
+                return Err(Failure::system(format!(
+                    "--window {window}: over the fabric's limit `outstanding_max`, {most}"
+                )));
+            }
+            Some(window) => window,
+            None => most.min(128),
+        };
+        let flow = |batch| {
+            let batch = arguments.batch.unwrap_or(batch);
+            let (window, every) = (u64::from(window), u64::from(arguments.signal_every));
+            Flow::new(window, u64::from(batch), every)
+        };
+        Ok(Self { bandwidth: flow(1), rate: flow(32) })
+    }
+
+    fn of_measure(&self, measure: MeasureName) -> Flow {
+        if measure == MeasureName::Rate { self.rate } else { self.bandwidth }
+    }
+}

@@ -1,0 +1,263 @@
+//! Both ends over the fabric within this process: every test, and clients of every sort.
+
+use super::measure::{latency, stream};
+use super::wire::{self, Hello, Message, encode_marked};
+use super::*;
+use crate::arguments::{Arguments, Bench, Command};
+use clap::Parser;
+use farside_base::AtomicScope;
+use farside_fabric::{Fabric, LinkEvent, MemFabric, PortSpec, Waiter};
+use server::Served;
+use std::thread::JoinHandle;
+
+/// A server of so many sessions.
+struct Serving {
+    fabric: MemFabric,
+    stop: Arc<AtomicBool>,
+    waiter: Arc<dyn Waiter>,
+    thread: JoinHandle<Vec<Served>>,
+}
+
+impl Serving {
+    fn start() -> Self {
+        let fabric = MemFabric::new();
+        let other: Arc<dyn Fabric> = Arc::new(fabric.another());
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut server = Server::listen(other, NAME.to_owned(), Arc::clone(&stop)).unwrap();
+        let waiter = server.end().port.waiter();
+        let thread = std::thread::spawn(move || {
+            let mut all = Vec::new();
+            while let Some(served) = server.serve_one().unwrap() {
+                all.push(served);
+            }
+            all
+        });
+        Self { fabric, stop, waiter, thread }
+    }
+
+    fn fabric(&self) -> Arc<dyn Fabric> {
+        Arc::new(self.fabric.another())
+    }
+
+    fn client(&self) -> Result<Client, Failure> {
+        Client::connect(self.fabric(), NAME, 4096)
+    }
+
+    /// A client, as soon as the one before is forgotten.
+    fn next_client(&self) -> Client {
+        loop {
+            match self.client() {
+                Ok(client) => return client,
+                Err(why) if why.to_string().contains("somebody else") => std::thread::yield_now(),
+                Err(why) => panic!("{why}"),
+            }
+        }
+    }
+
+    /// The sessions: tests done and how each ended.
+    fn end(self) -> Vec<(u32, Option<String>)> {
+        self.stop.store(true, Ordering::Release);
+        self.waiter.wake();
+        let served = self.thread.join().unwrap();
+        served.into_iter().map(|one| (one.tests, one.failure.map(|why| why.to_string()))).collect()
+    }
+
+    /// What a stranger with this hello is told.
+    fn refusal(&self, hello: &[u8]) -> String {
+        let fabric = self.fabric();
+        let mut port = fabric.open(&PortSpec::default()).unwrap();
+        let queue = port.create_receive_queue(1).unwrap();
+        port.connect(NAME, hello, queue).unwrap();
+        let mut events = Vec::new();
+        loop {
+            port.link_events(&mut events);
+            match events.pop() {
+                Some(LinkEvent::Refused { reason, .. }) => return wire::words(&reason),
+                Some(other) => panic!("{other:?}"),
+                None => std::thread::yield_now(),
+            }
+        }
+    }
+}
+
+#[test]
+fn every_test_is_measured_and_served() {
+    let serving = Serving::start();
+    let mut client = serving.client().unwrap();
+    let mut count = 0;
+    for test in Test::ALL {
+        for (bytes, inline) in [(8, 0), (1, 64), (4096, 0)] {
+            let (bytes, inline) = if test == Test::Atomic { (8, 0) } else { (bytes, inline) };
+            // More rounds than a byte can tell apart.
+            let found = latency(&mut client, test, bytes, inline, Extent::Iterations(600)).unwrap();
+            assert_eq!((found.bytes, found.iterations), (bytes, 600));
+            assert!(0.0 < found.max_us && found.min_us <= found.typical_us);
+            assert!(found.typical_us <= found.p99_us && found.p99_us <= found.max_us);
+            for (batch, every) in [(1, 1), (4, 100), (32, 7)] {
+                let flow = Flow::new(16, batch, every);
+                let extent = Extent::Iterations(1001);
+                let found = stream(&mut client, test, bytes, inline, flow, extent).unwrap();
+                assert_eq!((found.bytes, found.iterations), (bytes, 1001), "{test:?} {flow:?}");
+                assert!(found.peak_mib_per_second >= found.average_mib_per_second);
+                count += 1;
+            }
+            count += 1;
+        }
+    }
+    client.leave().unwrap();
+    assert_eq!(serving.end(), [(count, None)]);
+}
+
+#[test]
+fn a_test_may_run_for_a_time() {
+    let serving = Serving::start();
+    let mut client = serving.client().unwrap();
+    let time = Extent::Time(Duration::from_millis(5));
+    for test in [Test::Read, Test::Send] {
+        assert!(latency(&mut client, test, 8, 0, time).unwrap().iterations > 0);
+        let found = stream(&mut client, test, 8, 0, Flow::new(16, 4, 8), time).unwrap();
+        assert!(found.iterations > 0 && found.iterations.is_multiple_of(8), "{found:?}");
+    }
+    client.leave().unwrap();
+    assert_eq!(serving.end(), [(4, None)]);
+}
+
+#[test]
+fn one_client_at_a_time_is_served_and_lost_ones_are_forgotten() {
+    let serving = Serving::start();
+    let first = serving.client().unwrap();
+    let refused = serving.client().map(|_| ()).unwrap_err().to_string();
+    assert!(refused.contains("somebody else"), "{refused}");
+    drop(first);
+    let mut second = serving.next_client();
+    let begin = wire::Begin {
+        test: Test::Send,
+        part: wire::Part::AnswerMessages,
+        bytes: 8,
+        inline_bytes: 0,
+    };
+    second.begin(begin).unwrap();
+    drop(second);
+    let mut third = serving.next_client();
+    assert_eq!(
+        latency(&mut third, Test::Write, 8, 0, Extent::Iterations(9)).unwrap().iterations,
+        9
+    );
+    third.leave().unwrap();
+    let served = serving.end();
+    let gone = |at: usize| served[at].1.as_ref().is_some_and(|why| why.contains("gone"));
+    assert!(served.len() == 3 && gone(0) && gone(1), "{served:?}");
+    assert_eq!(served[2], (1, None));
+}
+
+#[test]
+fn strangers_are_refused_and_disturb_nobody() {
+    let serving = Serving::start();
+    assert!(serving.refusal(b"\xff\x00junk").contains("no `farside bench fabric`"));
+    let other = String::from_utf8(encode_marked(&Hello::Control { bytes_max: 8 })).unwrap();
+    let other = other.replace("\"version\":1", "\"version\":2");
+    assert!(serving.refusal(other.as_bytes()).contains("version 2"));
+    let huge = encode_marked(&Hello::Control { bytes_max: u32::MAX });
+    assert!(serving.refusal(&huge).contains("more bytes"));
+    let stray = encode_marked(&Hello::Data { session: 1, token: [0; 24] });
+    assert!(serving.refusal(&stray).contains("over"));
+    serving.client().unwrap().leave().unwrap();
+    assert_eq!(serving.end(), [(0, None)]);
+}
+
+#[test]
+fn junk_of_a_client_ends_its_own_session_alone() {
+    let serving = Serving::start();
+    for junk in [&b"junk"[..], b"", &[b'['; 512], &Message::Ready.encode()] {
+        let mut client = serving.next_client();
+        client.end.say(junk).unwrap();
+        let failed = client.finish(0).unwrap_err();
+        assert!(matches!(failed, Failure::System { .. }), "{failed}");
+    }
+    let mut client = serving.next_client();
+    let longer =
+        wire::Begin { test: Test::Read, part: wire::Part::Sleep, bytes: 8192, inline_bytes: 0 };
+    let refused = client.begin(longer).unwrap_err().to_string();
+    assert!(refused.contains("announced"), "{refused}");
+    client.leave().unwrap();
+    let served = serving.end();
+    assert_eq!(served.len(), 5);
+    assert!(served[..4].iter().all(|(tests, why)| *tests == 0 && why.is_some()), "{served:?}");
+    assert_eq!(served[4], (0, None));
+}
+
+#[test]
+fn a_server_that_goes_is_a_failure_in_words() {
+    let serving = Serving::start();
+    let mut client = serving.client().unwrap();
+    serving.end();
+    let failed = latency(&mut client, Test::Read, 8, 0, Extent::Iterations(9)).unwrap_err();
+    assert!(failed.to_string().contains("gone"), "{failed}");
+    let nobody = Client::connect(Arc::new(MemFabric::new()), "nobody", 8).map(|_| ()).unwrap_err();
+    assert!(nobody.to_string().contains("nobody listens at nobody"), "{nobody}");
+}
+
+fn arguments(line: &[&str]) -> BenchFabric {
+    let line = [&["farside", "bench", "fabric"], line].concat();
+    match Arguments::try_parse_from(line).unwrap().command {
+        Command::Bench { which: Bench::Fabric(arguments) } => arguments,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn each_end_has_its_own_arguments() {
+    let refused = |line: &[&str]| {
+        let line = [&["farside", "bench", "fabric"], line].concat();
+        Arguments::try_parse_from(line).is_err()
+    };
+    assert!(!refused(&["--listen", "lab", "--once"]) && !refused(&["lab", "-Q", "7"]));
+    for wrong in [
+        &["lab", "--once"][..],
+        &["lab", "--only", "read"],
+        &["lab", "-n", "9", "-D", "1"],
+        &["lab", "--listen", "lab"],
+        &["--listen", "lab", "-a"],
+        &["--listen", "lab", "-Q", "7"],
+        &["--listen", "lab", "--test", "read"],
+        &["-s", "8"],
+    ] {
+        assert!(refused(wrong), "{wrong:?}");
+    }
+    let alone = run(&arguments(&["--key", "x"]), Output::new(false, true));
+    assert!(matches!(alone, Err(Failure::Usage { .. })), "a key for no end");
+}
+
+#[test]
+fn plans_are_of_what_the_fabric_has() {
+    let has = MemFabric::new().capabilities();
+    let (runs, skipped) = plan(&arguments(&["lab"]), &has).unwrap();
+    assert_eq!((runs.len(), skipped.len()), (4, 0));
+    let every = ["lab", "--measure", "all", "-s", "8,64"];
+    let (runs, _) = plan(&arguments(&every), &has).unwrap();
+    assert_eq!(runs.len(), 3 * (3 * 2 + 1), "an atomic has one size");
+    let short = Capabilities { send_bytes_max: 4096, atomics: AtomicScope::None, ..has };
+    let (runs, skipped) = plan(&arguments(&["lab", "-a"]), &short).unwrap();
+    assert_eq!((runs.len(), skipped.len()), (23 + 23 + 12, 1 + 11));
+    for (line, missing) in [
+        (["lab", "--test", "atomic"], "`atomics`"),
+        (["lab", "--test=send", "-s8192"], "`send_bytes_max`"),
+    ] {
+        let refused = plan(&arguments(&line), &short).map(|_| ()).unwrap_err();
+        assert!(refused.to_string().contains(missing), "{refused}");
+    }
+}
+
+#[test]
+fn windows_and_inline_bytes_are_within_the_fabric_s_limits() {
+    let few = Capabilities {
+        outstanding_max: 10,
+        inline_bytes_max: 16,
+        ..MemFabric::new().capabilities()
+    };
+    let usual = arguments(&["lab"]);
+    assert_eq!(Flows::of(&usual, &few).unwrap().bandwidth.window, 10);
+    assert!(Flows::of(&arguments(&["lab", "-t", "11"]), &few).is_err());
+    assert_eq!(inline_max(&usual, &few), Ok(None));
+    assert!(inline_max(&arguments(&["lab", "-I", "17"]), &few).is_err());
+}

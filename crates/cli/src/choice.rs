@@ -1,0 +1,157 @@
+//! The fabric that a command goes over, as it was asked for: the one place to add another.
+
+use crate::arguments::{FabricArguments, FabricKind, Protection};
+use crate::fabrics;
+use crate::failure::Failure;
+use farside_bootstrap::{Address, ClusterKey, Endpoint, Identity, Protect, Security};
+use farside_fabric::Fabric;
+use farside_fabric_tcp::{TcpFabric, TcpOptions};
+use std::sync::Arc;
+
+/// A fabric, and what to listen at or to call.
+pub(crate) struct Chosen {
+    pub(crate) fabric: Arc<dyn Fabric>,
+    /// The name to listen at, or the full address to call.
+    pub(crate) address: String,
+    /// What is protected, in words.
+    pub(crate) security: String,
+}
+
+/// A fabric that listens at `at`: a name on this machine, or `HOST:PORT`, perhaps with `/NAME`, where
+/// `name` is the usual one.
+pub(crate) fn listener(
+    arguments: &FabricArguments,
+    at: &str,
+    name: &str,
+) -> Result<Chosen, Failure> {
+    let place = Place::read(arguments, at, name)?;
+    let address = match &place {
+        Place::Machine(name) => name.clone(),
+        Place::Host(address) => address.name.clone(),
+    };
+    let listen = |address: Address| Some(address.endpoint);
+    let (fabric, security) = place.fabric(arguments, listen)?;
+    Ok(Chosen { fabric, address, security })
+}
+
+/// A fabric to call `to` over, which is read as above.
+pub(crate) fn caller(arguments: &FabricArguments, to: &str, name: &str) -> Result<Chosen, Failure> {
+    let place = Place::read(arguments, to, name)?;
+    let address = match &place {
+        Place::Machine(name) => name.clone(),
+        Place::Host(address) => address.to_string(),
+    };
+    let (fabric, security) = place.fabric(arguments, |_| None)?;
+    Ok(Chosen { fabric, address, security })
+}
+
+/// Where the serving end is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Place {
+    /// On this machine, by name.
+    Machine(String),
+    /// At a host.
+    Host(Address),
+}
+
+impl Place {
+    fn read(arguments: &FabricArguments, text: &str, name: &str) -> Result<Self, Failure> {
+        let kind = arguments.fabric.unwrap_or(match text.contains(':') {
+            true => FabricKind::Tcp,
+            false => FabricKind::Shm,
+        });
+        match kind {
+            FabricKind::Shm if text.contains(['/', ':']) => {
+                Err(Failure::usage(format!("`{text}`: over shm an end has a name without host")))
+            }
+            FabricKind::Shm => Ok(Self::Machine(text.to_owned())),
+            FabricKind::Tcp => {
+                let full =
+                    if text.contains('/') { text.to_owned() } else { format!("{text}/{name}") };
+                let address = full.parse().map_err(|e| Failure::usage(format!("{text}: {e}")))?;
+                Ok(Self::Host(address))
+            }
+        }
+    }
+
+    fn fabric(
+        self,
+        arguments: &FabricArguments,
+        listen: impl FnOnce(Address) -> Option<Endpoint>,
+    ) -> Result<(Arc<dyn Fabric>, String), Failure> {
+        match self {
+            Self::Machine(_) if arguments.key.is_some() || arguments.protect.is_some() => {
+                let text = "--key and --protect are for fabrics between machines: shm reaches \
+                            processes of one machine and user alone";
+                Err(Failure::usage(text))
+            }
+            Self::Machine(_) => Ok((Arc::from(fabrics::shm()?), "one machine and user".to_owned())),
+            Self::Host(address) => {
+                let security = security(arguments)?;
+                let words = security.describe();
+                let options =
+                    TcpOptions { listen: listen(address), security, ..Default::default() };
+                let fabric = TcpFabric::new(options)
+                    .map_err(|e| Failure::system(format!("TCP fabric: {e}")))?;
+                Ok((Arc::new(fabric), words))
+            }
+        }
+    }
+}
+
+/// Who is trusted and what is protected. A key without another word protects everything.
+fn security(arguments: &FabricArguments) -> Result<Security, Failure> {
+    let failed = |e| Failure::system(format!("{e}"));
+    let protect = match (arguments.key.is_some(), arguments.protect) {
+        (_, Some(Protection::Handshake)) => Protect::Handshake,
+        (_, Some(Protection::Everything)) | (true, None) => Protect::Everything,
+        (_, Some(Protection::Nothing)) | (false, None) => Protect::Nothing,
+    };
+    match &arguments.key {
+        None if protect == Protect::Nothing => Ok(Security::open()),
+        None => Err(Failure::usage("--protect needs --key FILE (see farside key new)")),
+        Some(_) if protect == Protect::Nothing => {
+            Err(Failure::usage("a key that protects nothing: leave out --key or --protect"))
+        }
+        Some(file) => {
+            let key = ClusterKey::load(file).map_err(failed)?;
+            let identity = Identity::cluster_key(&key).map_err(failed)?;
+            Security::new(identity, protect).map_err(failed)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arguments(fabric: Option<FabricKind>) -> FabricArguments {
+        FabricArguments { fabric, key: None, protect: None }
+    }
+
+    #[test]
+    fn places_are_read_by_fabric() {
+        let read = |fabric, text| Place::read(&arguments(fabric), text, "bench");
+        assert_eq!(read(None, "lab"), Ok(Place::Machine("lab".to_owned())));
+        for text in ["10.0.0.1:7000", "10.0.0.1:7000/bench"] {
+            let expected = Place::Host("10.0.0.1:7000/bench".parse().unwrap());
+            assert_eq!(read(None, text), Ok(expected.clone()));
+            assert_eq!(read(Some(FabricKind::Tcp), text), Ok(expected));
+            assert!(read(Some(FabricKind::Shm), text).is_err());
+        }
+        assert!(read(Some(FabricKind::Tcp), "lab").is_err());
+        assert!(read(None, "10.0.0.1:many").is_err());
+    }
+
+    #[test]
+    fn a_key_and_what_it_protects_go_together() {
+        let with = |protect| FabricArguments { protect, ..arguments(None) };
+        assert!(
+            security(&with(None)).is_ok() && security(&with(Some(Protection::Nothing))).is_ok()
+        );
+        let refused = security(&with(Some(Protection::Everything)));
+        assert!(matches!(refused, Err(Failure::Usage { .. })));
+        let machine = Place::Machine("lab".to_owned());
+        assert!(machine.fabric(&with(Some(Protection::Nothing)), |_| None).is_err());
+    }
+}

@@ -1,0 +1,303 @@
+//! A socket, protected or not.
+
+use crate::raw::{self, PIECES_MAX, Piece};
+use crate::requester::Segment;
+use farside_bootstrap::{BootstrapError, Stream, Transfer};
+use farside_fabric::Arena;
+use rustix::fd::{AsFd, BorrowedFd};
+use std::collections::vec_deque;
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+
+/// What carries the frames of a link.
+pub(crate) enum Connection {
+    /// Bytes as they are.
+    Plain {
+        socket: TcpStream,
+        /// What came before the socket was plain, from this place on.
+        early: (Vec<u8>, usize),
+    },
+    /// The handshake, or TLS to the end.
+    Stream(Box<Stream<TcpStream>>),
+}
+
+/// Why a connection is of no use any more.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The peer ended it.
+    Ended,
+    /// The socket says so.
+    Io(io::Error),
+    /// The handshake or the protection failed.
+    Bootstrap(BootstrapError),
+    /// The peer said what nobody may say.
+    Violation(&'static str),
+    /// Nothing was heard for a lease.
+    Silence,
+    /// Requests that the peer has got made no progress.
+    NoProgress,
+}
+
+impl From<io::Error> for Failure {
+    fn from(reason: io::Error) -> Self {
+        Self::Io(reason)
+    }
+}
+
+impl From<BootstrapError> for Failure {
+    fn from(reason: BootstrapError) -> Self {
+        match reason {
+            BootstrapError::Ended => Self::Ended,
+            BootstrapError::Io(reason) => Self::Io(reason),
+            reason => Self::Bootstrap(reason),
+        }
+    }
+}
+
+/// How a receive ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Got {
+    Bytes(usize),
+    Nothing,
+}
+
+impl Connection {
+    pub(crate) fn socket(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Plain { socket, .. } => socket.as_fd(),
+            Self::Stream(stream) => stream.transport().as_fd(),
+        }
+    }
+
+    pub(crate) fn is_plain(&self) -> bool {
+        matches!(self, Self::Plain { .. })
+    }
+
+    /// Whether something waits for room in the socket.
+    pub(crate) fn wants_write(&self) -> bool {
+        match self {
+            Self::Plain { .. } => false,
+            Self::Stream(stream) => stream.wants_write(),
+        }
+    }
+
+    /// Whether bytes are here that the socket does not announce.
+    pub(crate) fn holds_bytes(&self) -> bool {
+        match self {
+            Self::Plain { early: (bytes, at), .. } => *at < bytes.len(),
+            Self::Stream(stream) => stream.is_ready() && stream.holds_bytes(),
+        }
+    }
+
+    /// Receives what is there.
+    pub(crate) fn receive(&mut self, out: &mut [u8]) -> Result<Got, Failure> {
+        match self {
+            Self::Plain { early: (bytes, at), .. } if *at < bytes.len() => {
+                let count = out.len().min(bytes.len() - *at);
+                out[..count].copy_from_slice(&bytes[*at..*at + count]);
+                *at += count;
+                if *at == bytes.len() {
+                    (*bytes, *at) = (Vec::new(), 0);
+                }
+                Ok(Got::Bytes(count))
+            }
+            Self::Plain { socket, .. } => {
+                let flags = rustix::net::RecvFlags::DONTWAIT;
+                let got = rustix::net::recv(&*socket, out, flags);
+                judge(got.map(|(count, _)| count).map_err(io::Error::from))
+            }
+            Self::Stream(stream) => match stream.read(out)? {
+                Transfer::Moved(count) => Ok(Got::Bytes(count)),
+                Transfer::Blocked => Ok(Got::Nothing),
+                Transfer::Ended => Err(Failure::Ended),
+            },
+        }
+    }
+
+    /// Whether bytes can go straight into an arena.
+    pub(crate) fn receives_straight(&self) -> bool {
+        self.is_plain() && !self.holds_bytes()
+    }
+
+    /// Receives straight into an arena, and what is there beyond into `rest`.
+    pub(crate) fn receive_straight(
+        &mut self,
+        place: (&Arena, u64, usize),
+        rest: &mut [u8],
+    ) -> Result<Got, Failure> {
+        judge(raw::receive(self.socket(), place, rest))
+    }
+
+    /// Sends staged bytes, then bytes of arenas, as far as there is room; how many.
+    pub(crate) fn send(
+        &mut self,
+        staged: &[u8],
+        body: Body<'_>,
+        scratch: &mut [u8],
+    ) -> Result<usize, Failure> {
+        match self {
+            Self::Plain { socket, .. } => {
+                let mut pieces = [Piece::EMPTY; PIECES_MAX];
+                pieces[0] = Piece::bytes(staged);
+                let mut count = 1;
+                for (segment, from, bytes) in body {
+                    if count == PIECES_MAX {
+                        break;
+                    }
+                    let piece = Piece::arena(&segment.arena, segment.offset + from, bytes);
+                    pieces[count] = piece.map_err(|_| Failure::Violation("local bounds"))?;
+                    count += 1;
+                }
+                debug_assert!(pieces[..count].iter().any(|piece| piece.len() > 0));
+                match raw::send(socket.as_fd(), &pieces[..count]) {
+                    Ok(sent) => Ok(sent),
+                    Err(reason) if is_no_room(&reason) => Ok(0),
+                    Err(reason) => Err(reason.into()),
+                }
+            }
+            Self::Stream(stream) => send_protected(stream, staged, body, scratch),
+        }
+    }
+
+    /// Sends what was taken and not sent yet.
+    pub(crate) fn flush(&mut self) -> Result<(), Failure> {
+        if let Self::Stream(stream) = self {
+            stream.flush()?;
+        }
+        Ok(())
+    }
+
+    /// From now on in plain text; false while the stream has something protected in it.
+    pub(crate) fn make_plain(&mut self) -> bool {
+        let Self::Stream(stream) = self else {
+            return true;
+        };
+        if stream.wants_write() {
+            return false;
+        }
+        // A stand-in for a moment, so that the stream can be taken apart.
+        let Ok(stand_in) = stream.transport().try_clone() else {
+            return false;
+        };
+        let plain = Self::Plain { socket: stand_in, early: (Vec::new(), 0) };
+        let Self::Stream(stream) = std::mem::replace(self, plain) else {
+            return true;
+        };
+        match stream.into_plain() {
+            Ok((socket, rest)) => {
+                *self = Self::Plain { socket, early: (rest, 0) };
+                true
+            }
+            Err(stream) => {
+                *self = Self::Stream(stream);
+                false
+            }
+        }
+    }
+
+    /// Both ends, for people.
+    pub(crate) fn ends(&self) -> (Option<SocketAddr>, Option<SocketAddr>) {
+        let socket = match self {
+            Self::Plain { socket, .. } => socket,
+            Self::Stream(stream) => stream.transport(),
+        };
+        (socket.local_addr().ok(), socket.peer_addr().ok())
+    }
+
+    /// Says farewell where that can be told from a forged end, and ends the sending side.
+    pub(crate) fn end(&mut self) {
+        if let Self::Stream(stream) = self {
+            let _ = stream.close();
+        }
+        let _ = rustix::net::shutdown(self.socket(), rustix::net::Shutdown::Write);
+    }
+}
+
+/// Rest of a large payload: segments, first byte and bytes of each.
+pub(crate) struct Body<'a> {
+    segments: vec_deque::Iter<'a, Segment>,
+    skip: u64,
+    left: u64,
+}
+
+impl<'a> Body<'a> {
+    /// `left` bytes of these segments, after `skip`.
+    pub(crate) fn new(segments: vec_deque::Iter<'a, Segment>, skip: u64, left: u64) -> Self {
+        Self { segments, skip, left }
+    }
+
+    /// Nothing.
+    pub(crate) fn none() -> Self {
+        Self { segments: vec_deque::Iter::default(), skip: 0, left: 0 }
+    }
+}
+
+impl<'a> Iterator for Body<'a> {
+    type Item = (&'a Segment, u64, usize);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while self.left > 0 {
+            let segment = self.segments.next()?;
+            let bytes = u64::from(segment.bytes);
+            if self.skip >= bytes {
+                self.skip -= bytes;
+                continue;
+            }
+            let from = std::mem::take(&mut self.skip);
+            let count = (bytes - from).min(self.left);
+            self.left -= count;
+            return Some((segment, from, count as usize));
+        }
+        None
+    }
+}
+
+fn send_protected(
+    stream: &mut Stream<TcpStream>,
+    staged: &[u8],
+    body: Body<'_>,
+    scratch: &mut [u8],
+) -> Result<usize, Failure> {
+    let mut sent = 0;
+    let write = |stream: &mut Stream<TcpStream>, bytes: &[u8]| -> Result<usize, Failure> {
+        Ok(match stream.write(bytes)? {
+            Transfer::Moved(count) => count,
+            Transfer::Blocked | Transfer::Ended => 0,
+        })
+    };
+    if !staged.is_empty() {
+        sent = write(stream, staged)?;
+        if sent < staged.len() {
+            return Ok(sent);
+        }
+    }
+    for (segment, from, bytes) in body {
+        let mut done = 0;
+        while done < bytes {
+            let count = scratch.len().min(bytes - done);
+            let chunk = &mut scratch[..count];
+            let read = segment.arena.read(segment.offset + from + done as u64, chunk);
+            read.map_err(|_| Failure::Violation("local bounds"))?;
+            let taken = write(stream, chunk)?;
+            sent += taken;
+            done += taken;
+            if taken < count {
+                return Ok(sent);
+            }
+        }
+    }
+    Ok(sent)
+}
+
+fn is_no_room(reason: &io::Error) -> bool {
+    matches!(reason.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
+
+fn judge(got: io::Result<usize>) -> Result<Got, Failure> {
+    match got {
+        Ok(0) => Err(Failure::Ended),
+        Ok(count) => Ok(Got::Bytes(count)),
+        Err(reason) if is_no_room(&reason) => Ok(Got::Nothing),
+        Err(reason) => Err(reason.into()),
+    }
+}

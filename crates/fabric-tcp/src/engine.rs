@@ -1,0 +1,504 @@
+//! The one thread of a fabric: it accepts connections, serves ports that nobody polls, and keeps the
+//! time of all links.
+
+use crate::call::{reachable, set_options};
+use crate::connection::Connection;
+use crate::guest::{Guest, Wish};
+use crate::options::{TcpOptions, capabilities};
+use crate::port::PortShared;
+use crate::region::{RegionRegistry, Registered};
+use crate::wire::Kind;
+use farside_base::{Capabilities, RegionId};
+use farside_bootstrap::{Address, Endpoint, HandshakeLimits, Stream};
+use farside_fabric::{FabricError, PortSpec, Region};
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::OwnedFd;
+use rustix::rand::{GetRandomFlags, getrandom};
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Bytes that a guest may send before it is known.
+const HANDSHAKE_BYTES: usize = 64 << 10;
+/// How long the engine sleeps at most while a thread polls in its place.
+const WATCH: Duration = Duration::from_micros(100);
+/// Fewer polls than that between two looks, and the engine takes the port back.
+const POLLS_MIN: u32 = 4;
+/// How long no connection is accepted after the system had no descriptor left.
+const PAUSE: Duration = Duration::from_millis(50);
+/// How long a guest that was answered may take to hang up.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// Tokens of the epoll: the kind in the upper bits, a number below.
+const PORT: u64 = 0;
+const GUEST: u64 = 1 << 62;
+const LISTENER: u64 = 2 << 62;
+const WAKE: u64 = 3 << 62;
+const KIND: u64 = 3 << 62;
+
+/// What the fabric, its ports and the engine share.
+pub(crate) struct Inner {
+    pub(crate) options: Arc<TcpOptions>,
+    pub(crate) capabilities: Capabilities,
+    pub(crate) local: Option<SocketAddr>,
+    pub(crate) incarnation: u64,
+    registry: Mutex<Registry>,
+    epoll: OwnedFd,
+    wake: OwnedFd,
+    listener: Option<TcpListener>,
+    /// Ports that threads have taken over.
+    claims: AtomicU32,
+    stop: AtomicBool,
+}
+
+#[derive(Default)]
+struct Registry {
+    regions: RegionRegistry,
+    ports: HashMap<u64, Arc<PortShared>>,
+    names: HashMap<String, u64>,
+    ports_made: u64,
+}
+
+fn system(what: &'static str) -> impl Fn(rustix::io::Errno) -> FabricError {
+    move |reason| FabricError::System(what, reason.into())
+}
+
+fn random() -> u64 {
+    let mut bytes = [0; 8];
+    // Without random numbers there would be no keys either, so no fabric gets here.
+    let _ = getrandom(&mut bytes, GetRandomFlags::empty());
+    u64::from_ne_bytes(bytes)
+}
+
+impl Inner {
+    pub(crate) fn new(options: TcpOptions) -> Result<Self, FabricError> {
+        let listener = options.listen.as_ref().map(listen).transpose()?;
+        let local = listener.as_ref().and_then(|listener| listener.local_addr().ok());
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("epoll"))?;
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let wake = eventfd(0, flags).map_err(system("eventfd"))?;
+        epoll::add(&epoll, &wake, EventData::new_u64(WAKE), EventFlags::IN)
+            .map_err(system("epoll"))?;
+        if let Some(listener) = &listener {
+            epoll::add(&epoll, listener, EventData::new_u64(LISTENER), EventFlags::IN)
+                .map_err(system("epoll"))?;
+        }
+        Ok(Self {
+            capabilities: capabilities(&options.security),
+            options: Arc::new(options),
+            local,
+            incarnation: random(),
+            registry: Mutex::default(),
+            epoll,
+            wake,
+            listener,
+            claims: AtomicU32::new(0),
+            stop: AtomicBool::new(false),
+        })
+    }
+
+    fn registry(&self) -> MutexGuard<'_, Registry> {
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What peers call to reach the port `name`.
+    pub(crate) fn address(&self, name: &str) -> Option<String> {
+        let endpoint = match &self.options.advertise {
+            Some(endpoint) => endpoint.clone(),
+            None => Endpoint::from(reachable(self.local?)),
+        };
+        Some(Address { endpoint, name: name.to_owned() }.to_string())
+    }
+
+    pub(crate) fn open(&self, spec: &PortSpec) -> Result<Arc<PortShared>, FabricError> {
+        let mut registry = self.registry();
+        if let Some(name) = &spec.listen {
+            Address::check_name(name).map_err(|_| FabricError::Unknown("name"))?;
+            if self.local.is_none() {
+                return Err(FabricError::Lacks("listening address"));
+            }
+            if registry.names.contains_key(name) {
+                return Err(FabricError::AddressInUse(name.clone()));
+            }
+        }
+        let number = registry.ports_made;
+        registry.ports_made += 1;
+        let shared = PortShared::new(self, registry.regions.regions.clone(), number)?;
+        epoll::add(&self.epoll, &*shared.epoll, EventData::new_u64(PORT | number), EventFlags::IN)
+            .map_err(system("epoll"))?;
+        registry.ports.insert(number, Arc::clone(&shared));
+        registry.names.extend(spec.listen.clone().map(|name| (name, number)));
+        Ok(shared)
+    }
+
+    /// A port ends: nobody finds it any more.
+    pub(crate) fn close(&self, shared: &PortShared, name: Option<&str>) {
+        let mut registry = self.registry();
+        registry.ports.remove(&shared.number);
+        if let Some(name) = name {
+            registry.names.remove(name);
+        }
+        drop(registry);
+        shared.with_core(|_| self.release(shared));
+        let _ = epoll::delete(&self.epoll, &*shared.epoll);
+    }
+
+    /// A thread serves this port from now on. Under the core's lock.
+    pub(crate) fn claim(&self, shared: &PortShared) {
+        if !shared.claimed.swap(true, Ordering::Relaxed) {
+            shared.polls.store(POLLS_MIN, Ordering::Relaxed);
+            let _ = epoll::delete(&self.epoll, &*shared.epoll);
+            self.claims.fetch_add(1, Ordering::Relaxed);
+            self.wake();
+        }
+    }
+
+    /// The engine serves this port again; it sees what has come meanwhile. Under the core's lock.
+    pub(crate) fn release(&self, shared: &PortShared) {
+        if shared.claimed.swap(false, Ordering::Relaxed) {
+            let data = EventData::new_u64(PORT | shared.number);
+            let _ = epoll::add(&self.epoll, &*shared.epoll, data, EventFlags::IN);
+            self.claims.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn add_region(
+        &self,
+        add: impl FnOnce(&mut RegionRegistry) -> Result<(Registered, Region), FabricError>,
+    ) -> Result<Region, FabricError> {
+        let mut registry = self.registry();
+        let (registered, region) = add(&mut registry.regions)?;
+        for port in registry.ports.values() {
+            port.with_core(|core| core.add_region(&registered));
+        }
+        Ok(region)
+    }
+
+    pub(crate) fn end_region(&self, region: RegionId) -> Result<(), FabricError> {
+        let mut registry = self.registry();
+        registry.regions.remove(region)?;
+        for port in registry.ports.values() {
+            port.with_core(|core| core.end_region(region));
+        }
+        Ok(())
+    }
+
+    fn wake(&self) {
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    }
+
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.wake();
+    }
+}
+
+fn listen(endpoint: &Endpoint) -> Result<TcpListener, FabricError> {
+    let failed = |reason: io::Error| match reason.kind() {
+        io::ErrorKind::AddrInUse => FabricError::AddressInUse(endpoint.to_string()),
+        _ => FabricError::System("listen", reason),
+    };
+    let addresses = endpoint.resolve().map_err(failed)?;
+    let listener = TcpListener::bind(&addresses[..]).map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    Ok(listener)
+}
+
+pub(crate) fn start(inner: &Arc<Inner>) -> Result<JoinHandle<()>, FabricError> {
+    let inner = Arc::clone(inner);
+    let run = move || Engine::new(inner).run();
+    let thread = std::thread::Builder::new().name("farside-tcp".to_owned()).spawn(run);
+    thread.map_err(|reason| FabricError::System("thread", reason))
+}
+
+struct Engine {
+    inner: Arc<Inner>,
+    guests: Vec<Option<Guest>>,
+    /// Ports with bytes that no socket announces.
+    more: Vec<u64>,
+    /// A list to be filled, so that no tick allocates one.
+    ports: Vec<Arc<PortShared>>,
+    /// Until then the listener is not looked at.
+    paused: Option<Instant>,
+    ticked: Instant,
+    /// A peer is silent.
+    hurries: bool,
+}
+
+impl Engine {
+    fn new(inner: Arc<Inner>) -> Self {
+        let (guests, ports, more) = (Vec::new(), Vec::new(), Vec::new());
+        Self { inner, guests, more, ports, paused: None, ticked: Instant::now(), hurries: false }
+    }
+
+    fn run(mut self) {
+        let blank = epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) };
+        let mut events = [blank; 64];
+        let spin = self.inner.options.spin;
+        let mut spins_until: Option<Instant> = None;
+        while !self.inner.stop.load(Ordering::Acquire) {
+            let awake = spins_until.is_some() || !self.more.is_empty();
+            let timeout = if awake { Duration::ZERO } else { self.sleep() };
+            let timeout = rustix::time::Timespec::try_from(timeout).unwrap_or_default();
+            let found = epoll::wait(&self.inner.epoll, &mut events[..], Some(&timeout));
+            let found = found.unwrap_or(0);
+            let mut served = false;
+            for port in std::mem::take(&mut self.more) {
+                served |= self.serve(PORT | port);
+            }
+            for event in &events[..found] {
+                served |= self.serve(event.data.u64());
+            }
+            let now = Instant::now();
+            if served {
+                spins_until = Some(now + spin);
+            } else if spins_until.is_some_and(|until| now >= until) {
+                spins_until = None;
+            }
+            if self.inner.claims.load(Ordering::Relaxed) > 0 {
+                self.watch_claims();
+            }
+            if now.saturating_duration_since(self.ticked) >= self.tick_every() {
+                self.tick(now);
+            }
+        }
+    }
+
+    /// How long the engine may sleep.
+    fn sleep(&self) -> Duration {
+        if self.inner.claims.load(Ordering::Relaxed) > 0 {
+            return WATCH;
+        }
+        let next = self.ticked + self.tick_every();
+        next.saturating_duration_since(Instant::now()).max(Duration::from_micros(100))
+    }
+
+    fn tick_every(&self) -> Duration {
+        let tick = self.inner.options.tick();
+        // The kernel's patience with a silent peer is moved ahead in small steps.
+        if self.hurries { tick / 4 } else { tick }
+    }
+
+    /// Serves whatever has a token; whether it was a port, for which more may follow soon.
+    fn serve(&mut self, token: u64) -> bool {
+        let number = token & !KIND;
+        match token & KIND {
+            WAKE => {
+                let mut count = [0; 8];
+                let _ = rustix::io::read(&self.inner.wake, &mut count);
+                false
+            }
+            LISTENER => {
+                self.accept();
+                false
+            }
+            GUEST => {
+                self.guest(number as usize);
+                false
+            }
+            _ => {
+                let port = self.inner.registry().ports.get(&number).cloned();
+                if port.is_some_and(|port| port.with_core(|core| core.scan(false))) {
+                    self.more.push(number);
+                }
+                true
+            }
+        }
+    }
+
+    /// Takes ports back from threads that do not poll any more.
+    fn watch_claims(&mut self) {
+        let mut ports = self.ports();
+        for port in ports.drain(..) {
+            let claimed = port.claimed.load(Ordering::Relaxed);
+            if claimed && port.polls.swap(0, Ordering::Relaxed) < POLLS_MIN {
+                let more = port.with_core(|core| {
+                    self.inner.release(&port);
+                    core.flush_deferred();
+                    core.scan(false)
+                });
+                self.more.extend(more.then_some(port.number));
+            }
+        }
+        self.ports = ports;
+    }
+
+    fn accept(&mut self) {
+        let inner = Arc::clone(&self.inner);
+        let Some(listener) = &inner.listener else {
+            return;
+        };
+        // Some at a time, so that links have their turn.
+        for _ in 0..16 {
+            match listener.accept() {
+                Ok((socket, peer)) => {
+                    let host = peer.ip().to_canonical();
+                    if !self.has_room(host) || socket.set_nonblocking(true).is_err() {
+                        continue;
+                    }
+                    set_options(&socket, &self.inner.options);
+                    let time = self.inner.options.connect_timeout;
+                    let limits = HandshakeLimits { time, bytes: HANDSHAKE_BYTES };
+                    let stream = Stream::accept(socket, &self.inner.options.security, limits);
+                    if let Ok(stream) = stream {
+                        let connection = Connection::Stream(Box::new(stream));
+                        let deadline = Instant::now() + time;
+                        let own = (random(), self.inner.options.lease_ms());
+                        self.invite(Guest::new(connection, host, deadline, own));
+                    }
+                }
+                Err(reason) if reason.kind() == io::ErrorKind::WouldBlock => return,
+                Err(reason) if is_exhausted(&reason) => return self.pause(),
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Stops accepting for a while: without descriptors every look would fail again.
+    fn pause(&mut self) {
+        if let Some(listener) = &self.inner.listener {
+            let _ = epoll::delete(&self.inner.epoll, listener);
+            self.paused = Some(Instant::now() + PAUSE);
+        }
+    }
+
+    /// Whether there is room for a further guest of this host; the one who has been here for longest
+    /// makes room where there is none, so that idle ones lock nobody out.
+    fn has_room(&mut self, host: IpAddr) -> bool {
+        let limits = self.inner.options.limits;
+        let here = self.guests.iter().flatten();
+        let of_host = here.clone().filter(|guest| guest.host == host).count();
+        if of_host >= limits.handshakes_per_host_max {
+            return self.dismiss_oldest(Some(host));
+        }
+        if here.count() >= limits.handshakes_max {
+            return self.dismiss_oldest(None);
+        }
+        true
+    }
+
+    fn dismiss_oldest(&mut self, host: Option<IpAddr>) -> bool {
+        let places = self.guests.iter().enumerate();
+        let guests = places.filter_map(|(at, guest)| Some((at, guest.as_ref()?)));
+        let candidates = guests.filter(|(_, guest)| host.is_none_or(|host| host == guest.host));
+        let oldest = candidates.min_by_key(|(_, guest)| guest.deadline).map(|(at, _)| at);
+        if let Some(oldest) = oldest {
+            self.guests[oldest] = None;
+        }
+        oldest.is_some()
+    }
+
+    fn invite(&mut self, guest: Guest) {
+        let at = self.guests.iter().position(Option::is_none).unwrap_or(self.guests.len());
+        let data = EventData::new_u64(GUEST | at as u64);
+        if epoll::add(&self.inner.epoll, guest.connection.socket(), data, EventFlags::IN).is_err() {
+            return;
+        }
+        if at == self.guests.len() {
+            self.guests.push(None);
+        }
+        self.guests[at] = Some(guest);
+        self.guest(at);
+    }
+
+    /// Goes on with a guest as far as it can.
+    fn guest(&mut self, at: usize) {
+        let Some(place) = self.guests.get_mut(at) else {
+            return;
+        };
+        let Some(mut guest) = place.take() else {
+            return;
+        };
+        match guest.advance(self.inner.incarnation) {
+            Ok(Wish::Time) => {
+                self.watch_guest(at, &guest);
+                self.guests[at] = Some(guest);
+            }
+            Ok(Wish::Port { name, hello, early, lease_ms }) => {
+                self.seat(at, guest, &name, (&hello, &early, lease_ms));
+            }
+            Err(_) => {}
+        }
+    }
+
+    fn watch_guest(&self, at: usize, guest: &Guest) {
+        let mut flags = EventFlags::IN;
+        if guest.connection.wants_write() {
+            flags |= EventFlags::OUT;
+        }
+        let data = EventData::new_u64(GUEST | at as u64);
+        let _ = epoll::modify(&self.inner.epoll, guest.connection.socket(), data, flags);
+    }
+
+    /// Hands a guest over to the port that it named.
+    fn seat(&mut self, at: usize, guest: Guest, name: &str, said: (&[u8], &[u8], u32)) {
+        let port = {
+            let registry = self.inner.registry();
+            registry.names.get(name).and_then(|number| registry.ports.get(number)).cloned()
+        };
+        let Some(port) = port else {
+            return self.dismiss(at, guest, Kind::Nobody, b"");
+        };
+        let _ = epoll::delete(&self.inner.epoll, guest.connection.socket());
+        let (host, deadline) = (guest.host, guest.deadline);
+        let requested = port.with_core(|core| core.request(guest.connection, host, said));
+        if let Err((connection, limit)) = requested {
+            let data = EventData::new_u64(GUEST | at as u64);
+            let socket = connection.socket();
+            if epoll::add(&self.inner.epoll, socket, data, EventFlags::IN).is_ok() {
+                let guest = Guest::new(connection, host, deadline, (0, 0));
+                self.dismiss(at, guest, Kind::Declined, limit.as_bytes());
+            }
+        }
+    }
+
+    fn dismiss(&mut self, at: usize, mut guest: Guest, kind: Kind, reason: &[u8]) {
+        if guest.dismiss(kind, reason).is_ok() {
+            guest.deadline = Instant::now() + FAREWELL;
+            self.guests[at] = Some(guest);
+        }
+    }
+
+    /// What happens by time alone.
+    fn tick(&mut self, now: Instant) {
+        // Whoever did not run for long has no right to say that others were silent.
+        let late = now.saturating_duration_since(self.ticked) > self.inner.options.lease / 2;
+        self.ticked = now;
+        for guest in &mut self.guests {
+            if guest.as_ref().is_some_and(|guest| now >= guest.deadline) {
+                *guest = None;
+            }
+        }
+        if self.paused.is_some_and(|until| now >= until) {
+            self.paused = None;
+            if let Some(listener) = &self.inner.listener {
+                let data = EventData::new_u64(LISTENER);
+                let _ = epoll::add(&self.inner.epoll, listener, data, EventFlags::IN);
+            }
+        }
+        let mut ports = self.ports();
+        self.hurries = false;
+        for port in ports.drain(..) {
+            self.hurries |= port.with_core(|core| core.tick(now, late));
+        }
+        self.ports = ports;
+    }
+
+    /// All ports, in a list that goes back to its place afterwards.
+    fn ports(&mut self) -> Vec<Arc<PortShared>> {
+        let mut ports = std::mem::take(&mut self.ports);
+        ports.extend(self.inner.registry().ports.values().cloned());
+        ports
+    }
+}
+
+fn is_exhausted(reason: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let exhausted = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
+    exhausted.iter().any(|errno| reason.raw_os_error() == Some(errno.raw_os_error()))
+}

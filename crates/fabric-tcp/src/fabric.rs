@@ -1,0 +1,100 @@
+//! The control side that callers see.
+
+use crate::engine::{self, Inner};
+use crate::options::TcpOptions;
+use crate::port::TcpPort;
+use farside_base::{Access, Capabilities, RegionId, RegionKind};
+use farside_bootstrap::Endpoint;
+use farside_fabric::{Arena, Fabric, FabricError, Port, PortSpec, Region, RegionSpec};
+use std::fmt;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// The TCP fabric: a software RNIC, one connection for each link, served by one engine thread and by
+/// whoever polls.
+///
+/// Guarantees: see [`CAPABILITIES`](Fabric::capabilities). A clone is the same fabric. Cost: one
+/// thread, which sleeps unless peers want something.
+#[derive(Clone)]
+pub struct TcpFabric {
+    handle: Arc<Handle>,
+}
+
+/// Ends the engine with the last of the fabric and its ports.
+pub(crate) struct Handle {
+    pub(crate) inner: Arc<Inner>,
+    engine: Option<JoinHandle<()>>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.inner.stop();
+        if let Some(engine) = self.engine.take() {
+            let _ = engine.join();
+        }
+    }
+}
+
+impl TcpFabric {
+    /// A fabric, which listens from now on if it was told where.
+    ///
+    /// # Errors
+    /// `Limit` with the name of an option that is out of its range, `AddressInUse`, `System` when the
+    /// system refuses a socket, a thread or a name.
+    pub fn new(options: TcpOptions) -> Result<Self, FabricError> {
+        if let Some(name) = options.wrong() {
+            return Err(FabricError::Limit(name));
+        }
+        let inner = Arc::new(Inner::new(options)?);
+        let engine = engine::start(&inner)?;
+        Ok(Self { handle: Arc::new(Handle { inner, engine: Some(engine) }) })
+    }
+
+    /// Where it listens.
+    pub fn listens_at(&self) -> Option<Endpoint> {
+        self.handle.inner.local.map(Endpoint::from)
+    }
+
+    /// The random number of this life of the fabric.
+    pub fn incarnation(&self) -> u64 {
+        self.handle.inner.incarnation
+    }
+}
+
+impl fmt::Debug for TcpFabric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TcpFabric({:?})", self.handle.inner.local)
+    }
+}
+
+impl Fabric for TcpFabric {
+    fn name(&self) -> &'static str {
+        "tcp"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.handle.inner.capabilities
+    }
+
+    fn register(&self, spec: &RegionSpec) -> Result<Region, FabricError> {
+        let inner = &self.handle.inner;
+        inner.add_region(|registry| registry.register(&inner.capabilities, spec))
+    }
+
+    fn register_memory(&self, memory: Arena, access: Access) -> Result<Region, FabricError> {
+        let inner = &self.handle.inner;
+        let bytes = memory.len() as u64;
+        let spec = RegionSpec { bytes, access, kind: RegionKind::Memory };
+        spec.check(&inner.capabilities, 0)?;
+        inner.add_region(|registry| registry.add(memory, access, RegionKind::Memory))
+    }
+
+    /// Waits for what the engine, or another thread, is copying now.
+    fn deregister(&self, region: RegionId) -> Result<(), FabricError> {
+        self.handle.inner.end_region(region)
+    }
+
+    fn open(&self, spec: &PortSpec) -> Result<Box<dyn Port>, FabricError> {
+        Ok(Box::new(TcpPort::open(&self.handle, spec)?))
+    }
+}

@@ -1,0 +1,125 @@
+//! Connections that have come and not yet named a port. They belong to the engine alone, are few, and
+//! have little time: whoever does not say who he is holds nothing for long.
+
+use crate::connection::{Connection, Failure, Got};
+use crate::wire::{self, CONTROL_MAX, Header, Kind, SHORT, Short};
+use farside_bootstrap::Protect;
+use std::net::IpAddr;
+use std::time::Instant;
+
+/// Most bytes that a guest's hello takes.
+const HELLO_FRAME_MAX: usize = SHORT + CONTROL_MAX as usize;
+
+pub(crate) struct Guest {
+    pub(crate) connection: Connection,
+    pub(crate) host: IpAddr,
+    /// Until then it must have said everything.
+    pub(crate) deadline: Instant,
+    /// What a hello must repeat: one of an earlier connection, played back, does not.
+    challenge: u64,
+    /// How much silence this side bears.
+    lease_ms: u32,
+    stage: Stage,
+    said: Vec<u8>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Handshake,
+    Hello,
+    /// Was answered; goes when it has hung up, so that the answer arrives.
+    Leaves,
+}
+
+/// What a guest wants.
+pub(crate) enum Wish {
+    /// Nothing yet.
+    Time,
+    /// The port of this name; what its program says; and what came behind that.
+    Port { name: String, hello: Vec<u8>, early: Vec<u8>, lease_ms: u32 },
+}
+
+impl Guest {
+    pub(crate) fn new(
+        connection: Connection,
+        host: IpAddr,
+        deadline: Instant,
+        (challenge, lease_ms): (u64, u32),
+    ) -> Self {
+        let (stage, said) = (Stage::Handshake, Vec::new());
+        Self { connection, host, deadline, challenge, lease_ms, stage, said }
+    }
+
+    /// Goes on as far as it can.
+    pub(crate) fn advance(&mut self, incarnation: u64) -> Result<Wish, Failure> {
+        if self.stage == Stage::Handshake {
+            let Connection::Stream(stream) = &mut self.connection else {
+                return Err(Failure::Violation("handshake"));
+            };
+            if !stream.advance()? {
+                return Ok(Wish::Time);
+            }
+            if stream.protect() == Protect::Nothing && !self.connection.make_plain() {
+                return Ok(Wish::Time);
+            }
+            self.stage = Stage::Hello;
+            self.say(Kind::Greeting, self.challenge, &incarnation.to_le_bytes())?;
+        }
+        let mut bytes = [0; 4096];
+        while let Got::Bytes(count) = self.connection.receive(&mut bytes)? {
+            if self.stage == Stage::Hello {
+                self.said.extend_from_slice(&bytes[..count]);
+                if self.said.len() > 2 * HELLO_FRAME_MAX {
+                    return Err(Failure::Violation("length of a hello"));
+                }
+            }
+        }
+        self.connection.flush()?;
+        if self.stage == Stage::Hello { self.wish() } else { Ok(Wish::Time) }
+    }
+
+    fn wish(&mut self) -> Result<Wish, Failure> {
+        let Some((header, rest)) = self.said.split_at_checked(SHORT) else {
+            // Even the first byte tells strangers.
+            let right = self.said.first().is_none_or(|first| Header::size(*first) == Ok(SHORT));
+            return if right { Ok(Wish::Time) } else { Err(Failure::Violation("hello")) };
+        };
+        let Some(Header::Short(Short { kind: Kind::Hello, bytes, value, sequence, .. })) =
+            Header::decode(header)
+        else {
+            return Err(Failure::Violation("hello"));
+        };
+        if bytes > CONTROL_MAX || value != self.challenge {
+            return Err(Failure::Violation("hello of another connection"));
+        }
+        let Some((hello, early)) = rest.split_at_checked(bytes as usize) else {
+            return Ok(Wish::Time);
+        };
+        let (name, hello) = wire::decode_hello(hello).ok_or(Failure::Violation("hello"))?;
+        let (name, hello, early) = (name.to_owned(), hello.to_vec(), early.to_vec());
+        Ok(Wish::Port { name, hello, early, lease_ms: sequence })
+    }
+
+    /// Answers, and waits for it to hang up.
+    pub(crate) fn dismiss(&mut self, kind: Kind, reason: &[u8]) -> Result<(), Failure> {
+        self.say(kind, 0, reason)?;
+        self.stage = Stage::Leaves;
+        self.said = Vec::new();
+        self.connection.end();
+        Ok(())
+    }
+
+    /// Sends a frame. A new socket has room for it.
+    fn say(&mut self, kind: Kind, value: u64, bytes: &[u8]) -> Result<(), Failure> {
+        let code = if kind == Kind::Greeting { wire::VERSION } else { 0 };
+        let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        let sequence = if kind == Kind::Greeting { self.lease_ms } else { 0 };
+        let short = Short { kind, code, bytes: length, sequence, acknowledged: 0, value };
+        let out = [&short.encode()[..], bytes].concat();
+        let sent = self.connection.send(&out, crate::connection::Body::none(), &mut [])?;
+        if sent < out.len() {
+            return Err(Failure::Violation("room for an answer"));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,484 @@
+//! What comes over one link: headers, and bytes that go where the headers say, however the stream is
+//! cut.
+//!
+//! *Words and order of a WRITE*: bytes are put down in rising order by `Arena::write`, and the stream's
+//! cuts never tear an aligned word: the up to seven bytes of a word that is not whole yet are carried
+//! over. Bytes of READs and messages, of whose order nothing is said, may also go straight from the
+//! socket to where they belong.
+
+use crate::connection::Failure;
+use crate::desk::{Desk, Posted, received};
+use crate::link::Link;
+use crate::responder::Course;
+use crate::wire::{self, CHUNK_MAX, CONTROL_MAX, HEADER_MAX, Header, Kind, LAST, Request, Short};
+use farside_base::{CompletionKind, CompletionStatus, RegionId};
+use farside_fabric::Arena;
+
+/// Fewer bytes than that are not worth a call of their own.
+const STRAIGHT_MIN: usize = 16 << 10;
+
+/// Where in a frame the stream stands.
+pub(crate) struct Incoming {
+    header: [u8; HEADER_MAX],
+    have: usize,
+    body: Body,
+}
+
+/// What the bytes behind the last header are.
+enum Body {
+    None,
+    Drop { left: usize },
+    Write(Writing),
+    Message { request: Request, posted: Posted, at: u64, left: usize },
+    Bytes { left: usize, last: bool },
+    Control { short: Short, bytes: Vec<u8> },
+}
+
+/// A WRITE that is under way.
+struct Writing {
+    request: Request,
+    region: RegionId,
+    arena: Arena,
+    receive: Option<Posted>,
+    /// Where the next byte goes, carried ones included.
+    at: u64,
+    left: usize,
+    carry: [u8; 8],
+    carried: usize,
+}
+
+impl Incoming {
+    pub(crate) fn new() -> Self {
+        Self { header: [0; HEADER_MAX], have: 0, body: Body::None }
+    }
+
+    /// A region has ended: nothing more is put there. True when a request was under way.
+    pub(crate) fn end_region(&mut self, ended: RegionId, desk: &mut Desk) -> bool {
+        match &mut self.body {
+            Body::Write(writing) if writing.region == ended => {
+                let left = writing.left;
+                if let Some(posted) = writing.receive.take() {
+                    desk.give_back(posted);
+                }
+                self.body = Body::Drop { left };
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The link has ended: a receive whose message was under way goes back to its queue.
+    pub(crate) fn end(&mut self, desk: &mut Desk) {
+        let posted = match std::mem::replace(&mut self.body, Body::None) {
+            Body::Write(writing) => writing.receive,
+            Body::Message { posted, .. } => Some(posted),
+            _ => None,
+        };
+        if let Some(posted) = posted {
+            desk.give_back(posted);
+        }
+    }
+}
+
+impl Writing {
+    /// Puts down as many of `bytes` as make whole words, and carries the rest.
+    fn land(&mut self, bytes: &[u8]) {
+        self.left -= bytes.len();
+        let mut bytes = bytes;
+        while self.carried > 0 && !bytes.is_empty() {
+            self.carry[self.carried] = bytes[0];
+            self.carried += 1;
+            bytes = &bytes[1..];
+            let end = self.at + self.carried as u64;
+            if end.is_multiple_of(8) {
+                self.put_carry();
+            }
+        }
+        let end = self.at + self.carried as u64 + bytes.len() as u64;
+        let whole = if self.left == 0 || self.carried > 0 {
+            bytes.len()
+        } else {
+            bytes.len().saturating_sub((end % 8) as usize)
+        };
+        if self.carried == 0 {
+            let (now, later) = bytes.split_at(whole);
+            self.put(now);
+            self.carry[..later.len()].copy_from_slice(later);
+            self.carried = later.len();
+        }
+        if self.left == 0 {
+            self.put_carry();
+        }
+    }
+
+    fn put_carry(&mut self) {
+        let (carry, carried) = (self.carry, std::mem::take(&mut self.carried));
+        self.put(&carry[..carried]);
+    }
+
+    fn put(&mut self, bytes: &[u8]) {
+        // Bounds were checked when the request began, and memory does not shrink.
+        let _ = self.arena.write(self.at, bytes);
+        self.at += bytes.len() as u64;
+    }
+}
+
+impl Link {
+    /// Takes what has come, to the last byte, unless the link ends by it.
+    pub(crate) fn feed(&mut self, mut bytes: &[u8], desk: &mut Desk) -> Result<(), Failure> {
+        loop {
+            if matches!(self.incoming.body, Body::None) {
+                if bytes.is_empty() || self.is_over() {
+                    return Ok(());
+                }
+                bytes = self.feed_header(bytes, desk)?;
+                continue;
+            }
+            let taken = self.feed_body(bytes, desk)?;
+            bytes = &bytes[taken..];
+            if !matches!(self.incoming.body, Body::None) && bytes.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Collects a header; what is left of `bytes`.
+    fn feed_header<'b>(&mut self, bytes: &'b [u8], desk: &mut Desk) -> Result<&'b [u8], Failure> {
+        let violation = Failure::Violation("header");
+        let incoming = &mut self.incoming;
+        // The common case: it is here whole.
+        if incoming.have == 0 {
+            let size = Header::size(bytes[0]).map_err(|()| Failure::Violation("header"))?;
+            if let Some((header, rest)) = bytes.split_at_checked(size) {
+                let header = Header::decode(header).ok_or(violation)?;
+                self.begin(header, desk)?;
+                return Ok(rest);
+            }
+            incoming.header[0] = bytes[0];
+            incoming.have = 1;
+            return Ok(&bytes[1..]);
+        }
+        let size = Header::size(incoming.header[0]).map_err(|()| Failure::Violation("header"))?;
+        let count = (size - incoming.have).min(bytes.len());
+        incoming.header[incoming.have..incoming.have + count].copy_from_slice(&bytes[..count]);
+        incoming.have += count;
+        if incoming.have == size {
+            incoming.have = 0;
+            let header = Header::decode(&incoming.header[..size]).ok_or(violation)?;
+            self.begin(header, desk)?;
+        }
+        Ok(&bytes[count..])
+    }
+
+    /// A header is here.
+    fn begin(&mut self, header: Header, desk: &mut Desk) -> Result<(), Failure> {
+        match header {
+            Header::Request(request) => self.begin_request(request, desk),
+            Header::Short(short) => self.begin_short(short, desk),
+        }
+    }
+
+    fn begin_request(&mut self, request: Request, desk: &mut Desk) -> Result<(), Failure> {
+        let Some(queue) = self.queue.filter(|_| self.is_up()) else {
+            return Err(Failure::Violation("request before its time"));
+        };
+        self.take_acknowledged(request.acknowledged, desk)?;
+        let left = request.body() as usize;
+        if request.changes() && self.responder.snapshot() {
+            self.stage_answers();
+        }
+        self.incoming.body = match self.responder.begin(&request, (self.id, queue), desk) {
+            Course::Done => Body::None,
+            Course::Drop if left == 0 => Body::None,
+            Course::Drop => Body::Drop { left },
+            Course::Violation(what) => return Err(Failure::Violation(what)),
+            Course::Write { region, arena, receive } => {
+                let at = request.offset;
+                let (carry, carried) = ([0; 8], 0);
+                Body::Write(Writing { request, region, arena, receive, at, left, carry, carried })
+            }
+            Course::Message { posted } => {
+                let at = posted.receive.into.offset;
+                Body::Message { request, posted, at, left }
+            }
+            Course::Unfit { posted, status } => {
+                let kind = CompletionKind::Receive;
+                let completion = received(self, &posted, kind, 0, None, status);
+                desk.finish_receive(completion, posted.receive.queue);
+                if left == 0 { Body::None } else { Body::Drop { left } }
+            }
+        };
+        if left == 0 {
+            self.end_body(desk)?;
+        }
+        Ok(())
+    }
+
+    fn begin_short(&mut self, short: Short, desk: &mut Desk) -> Result<(), Failure> {
+        let control = matches!(
+            short.kind,
+            Kind::Greeting | Kind::Nobody | Kind::Accepted | Kind::Declined | Kind::Confirm
+        );
+        if control {
+            if short.bytes > CONTROL_MAX {
+                return Err(Failure::Violation("length of a control frame"));
+            }
+            let bytes = Vec::with_capacity(short.bytes as usize);
+            self.incoming.body = Body::Control { short, bytes };
+            if short.bytes == 0 {
+                self.end_body(desk)?;
+            }
+            return Ok(());
+        }
+        if short.bytes > 0 && short.kind != Kind::Bytes {
+            return Err(Failure::Violation("bytes behind a header"));
+        }
+        if short.kind == Kind::Alive {
+            return Ok(());
+        }
+        if !self.is_up() {
+            return Err(Failure::Violation("answer before its time"));
+        }
+        self.take_acknowledged(short.acknowledged, desk)?;
+        let (id, sequence, unsent) = (self.id, short.sequence, self.body_is_unsent());
+        let right = match short.kind {
+            Kind::Acknowledge => true,
+            Kind::Bytes => {
+                let last = short.code == LAST;
+                let right = short.bytes <= CHUNK_MAX
+                    && self.requester.expects_bytes(sequence, short.bytes, last);
+                if right {
+                    self.incoming.body = Body::Bytes { left: short.bytes as usize, last };
+                    if short.bytes == 0 {
+                        self.end_body(desk)?;
+                    }
+                }
+                right
+            }
+            Kind::Word => self.requester.word(id, sequence, short.value, desk),
+            Kind::NotReady => self.requester.not_ready(sequence, unsent),
+            Kind::Ready => {
+                self.requester.waits = false;
+                true
+            }
+            Kind::Refused => return self.refused(short),
+            _ => false,
+        };
+        if right { Ok(()) } else { Err(Failure::Violation("answer to nothing")) }
+    }
+
+    /// The peer refuses the oldest request: the link fails here.
+    fn refused(&mut self, short: Short) -> Result<(), Failure> {
+        let status = wire::refusal_from_bits(short.code);
+        match status {
+            Some(status) if self.requester.is_first(short.sequence) => {
+                self.refusal = Some(status);
+                Err(Failure::Ended)
+            }
+            _ => Err(Failure::Violation("refusal of nothing")),
+        }
+    }
+
+    fn take_acknowledged(&mut self, sequence: u32, desk: &mut Desk) -> Result<(), Failure> {
+        let unsent = self.body_is_unsent();
+        if self.requester.acknowledged(self.id, sequence, unsent, desk) {
+            return Ok(());
+        }
+        Err(Failure::Violation("acknowledgement of nothing"))
+    }
+
+    /// Takes bytes of the body; how many.
+    fn feed_body(&mut self, bytes: &[u8], desk: &mut Desk) -> Result<usize, Failure> {
+        let (taken, over) = match &mut self.incoming.body {
+            Body::None => return Ok(0),
+            Body::Drop { left } => {
+                let count = bytes.len().min(*left);
+                *left -= count;
+                (count, *left == 0)
+            }
+            Body::Write(writing) => {
+                let count = bytes.len().min(writing.left);
+                writing.land(&bytes[..count]);
+                (count, writing.left == 0)
+            }
+            Body::Message { posted, at, left, .. } => {
+                let count = bytes.len().min(*left);
+                // Bounds were checked when the receive was posted.
+                let _ = posted.arena.write(*at, &bytes[..count]);
+                *at += count as u64;
+                *left -= count;
+                (count, *left == 0)
+            }
+            Body::Bytes { left, .. } => {
+                let count = bytes.len().min(*left);
+                let mut done = 0;
+                while done < count {
+                    let Some((arena, at, part)) = self.requester.landing(count - done) else {
+                        return Err(Failure::Violation("bytes for nothing"));
+                    };
+                    let _ = arena.write(at, &bytes[done..done + part]);
+                    self.requester.land(part);
+                    done += part;
+                }
+                *left -= count;
+                (count, *left == 0)
+            }
+            Body::Control { short, bytes: held } => {
+                let count = bytes.len().min(short.bytes as usize - held.len());
+                held.extend_from_slice(&bytes[..count]);
+                (count, held.len() == short.bytes as usize)
+            }
+        };
+        if over {
+            self.end_body(desk)?;
+        }
+        Ok(taken)
+    }
+
+    /// All bytes behind a header are here.
+    fn end_body(&mut self, desk: &mut Desk) -> Result<(), Failure> {
+        let success = CompletionStatus::Success;
+        match std::mem::replace(&mut self.incoming.body, Body::None) {
+            Body::None | Body::Drop { .. } => Ok(()),
+            Body::Write(mut writing) => {
+                writing.land(&[]);
+                let request = writing.request;
+                self.responder.done(&request);
+                if let Some(posted) = writing.receive.take() {
+                    let kind = CompletionKind::ReceiveImmediate;
+                    let immediate = request.immediate();
+                    let completion =
+                        received(self, &posted, kind, request.bytes, immediate, success);
+                    desk.finish_receive(completion, posted.receive.queue);
+                }
+                Ok(())
+            }
+            Body::Message { request, posted, .. } => {
+                self.responder.done(&request);
+                let immediate = request.immediate();
+                let kind = CompletionKind::Receive;
+                let completion = received(self, &posted, kind, request.bytes, immediate, success);
+                desk.finish_receive(completion, posted.receive.queue);
+                Ok(())
+            }
+            Body::Bytes { last, .. } => {
+                if last {
+                    self.requester.read_done(self.id, desk);
+                }
+                Ok(())
+            }
+            Body::Control { short, bytes } => self.control(short, bytes, desk),
+        }
+    }
+
+    /// Receives straight to where a long body belongs, as far as that may be: bytes that went there,
+    /// and bytes that are in `rest`. `None` when it may not be.
+    pub(crate) fn receive_straight(
+        &mut self,
+        rest: &mut [u8],
+    ) -> Option<Result<(usize, usize), Failure>> {
+        let connection = self.connection.as_mut()?;
+        if !connection.receives_straight() {
+            return None;
+        }
+        let place = match &self.incoming.body {
+            Body::Message { posted, at, left, .. } if *left >= STRAIGHT_MIN => {
+                (&posted.arena, *at, *left)
+            }
+            Body::Bytes { left, .. } if *left >= STRAIGHT_MIN => {
+                self.requester.landing(*left).filter(|(.., bytes)| *bytes >= STRAIGHT_MIN)?
+            }
+            _ => return None,
+        };
+        // What follows a body goes through the buffer; where a body goes on elsewhere, nothing does.
+        let whole = match &self.incoming.body {
+            Body::Message { .. } => true,
+            Body::Bytes { left, .. } => *left == place.2,
+            _ => false,
+        };
+        let rest = if whole { rest } else { &mut [] };
+        let got = match connection.receive_straight(place, rest) {
+            Ok(crate::connection::Got::Bytes(count)) => count,
+            Ok(crate::connection::Got::Nothing) => 0,
+            Err(failure) => return Some(Err(failure)),
+        };
+        let straight = got.min(place.2);
+        match &mut self.incoming.body {
+            Body::Message { at, left, .. } => {
+                *at += straight as u64;
+                *left -= straight;
+            }
+            Body::Bytes { left, .. } => {
+                *left -= straight;
+                self.requester.land(straight);
+            }
+            _ => {}
+        }
+        Some(Ok((straight, got - straight)))
+    }
+
+    /// Ends a body of which the last byte went straight.
+    pub(crate) fn finish_straight(&mut self, desk: &mut Desk) -> Result<(), Failure> {
+        let over = match &self.incoming.body {
+            Body::Message { left, .. } | Body::Bytes { left, .. } => *left == 0,
+            _ => false,
+        };
+        if over { self.end_body(desk) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// However a WRITE is cut, every byte lands once, and an aligned word at once.
+    #[test]
+    fn cuts_tear_no_words() {
+        let data: Vec<u8> = (1..=200).collect();
+        for start in 0..9_u64 {
+            for cut in 1..20 {
+                for length in [0, 1, 7, 8, 9, 64, 193] {
+                    let arena = Arena::heap(256);
+                    let request = Request {
+                        kind: Kind::Write,
+                        flags: 0,
+                        bytes: length as u32,
+                        sequence: 0,
+                        acknowledged: 0,
+                        region: 0,
+                        immediate: 0,
+                        key: 0,
+                        offset: start,
+                        value: 0,
+                        operands: [0; 4],
+                    };
+                    let mut writing = Writing {
+                        request,
+                        region: RegionId(0),
+                        arena: arena.clone(),
+                        receive: None,
+                        at: start,
+                        left: length,
+                        carry: [0; 8],
+                        carried: 0,
+                    };
+                    for piece in data[..length].chunks(cut) {
+                        writing.land(piece);
+                        for at in (0..248).step_by(8) {
+                            let inside = at >= start && at + 8 <= start + length as u64;
+                            let mut word = [0; 8];
+                            arena.read(at, &mut word).unwrap();
+                            let some = word.iter().filter(|byte| **byte != 0).count();
+                            assert!(!inside || some == 0 || some == 8, "torn at {at}: {word:?}");
+                        }
+                    }
+                    let mut back = vec![0; 256];
+                    arena.read(0, &mut back).unwrap();
+                    let (from, to) = (start as usize, start as usize + length);
+                    assert_eq!(back[from..to], data[..length], "{start} {cut} {length}");
+                    assert!(back[..from].iter().chain(&back[to..]).all(|byte| *byte == 0));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Farside's fabric over TCP: a software RNIC for clusters without RDMA. Everything that the seam has is
+//! here: WRITE, READ, all atomics, ATOMIC WRITE, FLUSH, messages with shared receive queues and
+//! immediates, receivers that are not ready, sleep; plain, with a protected handshake, or under TLS 1.3
+//! altogether.
+//!
+//! From the data path outwards: `port` (what programs call), `core` (all of it, behind one lock), `link`
+//! with `requester`, `responder`, `incoming` and `staged` (one connection), `connection` and `raw` (its
+//! socket), `wire` (its frames); `desk` (what links share), `region`, `import`; `call` and `guest` (how
+//! connections come about), `engine` (the one thread), `fabric`, `options`, `trouble`.
+//!
+//! # Who does the work
+//! Each link is one TCP connection. A port with all its links is behind one lock, and whoever holds that
+//! serves them: the thread that posts sends at once, by one call for all that a list has for a link; a
+//! thread that polls receives for itself; otherwise the fabric's one engine thread does, which looks a
+//! moment for more (`TcpOptions::spin`) and then sleeps in the kernel. The target of a one-sided request
+//! needs no thread of its program.
+//!
+//! While a thread polls again and again it has the port to itself (`claimed`): every wake-up of the engine
+//! would be in vain, and on few cores a hop from one thread to another is most of a round trip. The engine
+//! then looks around every 100 us; a thread that has polled fewer than four times since, or that arms its
+//! waiter, loses the port to it at once. Of a thread that polls, requests behind sixteen that are under way
+//! already may wait for its next poll, so that many go by one call. Measured on two cores that others kept busy
+//! (`examples/bench.rs`): half a round trip of an 8-byte message takes 9 to 11 us at the median between two
+//! threads that poll; a WRITE or READ of 8 bytes 18 to 20 us, whether the target's program polls or sleeps,
+//! while a core is free for its engine, and two to three times that when none is. One engine
+//! for all ports of a fabric, and not one for each: with as many threads as ports, few cores would pay
+//! for each wake-up with another one's time slice. io_uring is absent: the data path does one `sendmsg`
+//! and one `recvmsg` for each burst, which is all that could be batched here.
+//!
+//! # What travels
+//! ```text
+//! opening (16 B) | TLS 1.3 handshake, if protected |
+//!     <- Greeting(challenge, incarnation)   Hello(challenge, name, words) ->
+//!     <- Accepted | Declined | Nobody       Confirm ->   (handshake alone: plain text from here on)
+//! then, in both directions at once, frames:
+//!
+//! request   0 kind | 1 flags | 2 zero | 4 bytes | 8 sequence | 12 acknowledged | 16 region
+//!           20 immediate | 24 key | 32 offset | 40 value | (atomics: 4 operands) | bytes...
+//! answer    0 kind | 1 code  | 2 zero | 4 bytes | 8 sequence | 12 acknowledged | 16 value | bytes...
+//! ```
+//! All little-endian (`wire`). Lengths, sequences, bounds, keys and permissions are checked before
+//! anything is taken or touched; nothing is allocated by a length that a peer says, but for control frames
+//! of at most 8 KiB. What nobody may say costs the link that said it.
+//!
+//! # Why the guarantees hold
+//! * *Order*: a link's requests are carried out by the order of its stream. A READ is queued with its
+//!   place; should a later request change memory before the answer was copied, the answer is copied first,
+//!   or that request is put off like a message without a receive.
+//! * *Bytes of a WRITE* are put down by `Arena::write` in rising order, and the cuts of the stream never
+//!   tear a word (`incoming`). READs and messages may go straight from the socket to their place, since
+//!   nothing is said of their order; what a WRITE or SEND reads here goes straight to the socket, since its
+//!   owner keeps it unchanged. A READ's source is copied by whole words before it is sent.
+//! * *Atomics* are the processor's own, so they meet those of the target's program.
+//! * *A completion* means that the target has carried the request out and said so; what acknowledges costs
+//!   nothing when anything goes back anyway, and is put off for a program that is about to answer.
+//! * *Receivers that are not ready* (`BackPressure::Retried`): the target says so and drops what follows
+//!   until that request comes again, which it asks for as soon as there is a receive. Answers and
+//!   acknowledgements of the other direction go on.
+//! * *Revocation*: `deregister` and `close` take the port's lock, under which all copies are made; a WRITE
+//!   that is half there goes nowhere from then on, and is refused.
+//!
+//! # Time
+//! Each side says something at least every sixth of the shorter lease. Who hears nothing for a lease loses
+//! the link as `Unreachable`; a request that makes no progress for `request_timeout` does too, though the
+//! peer be there. The kernel's tries, which come ever more rarely while nobody answers, are kept to steps
+//! of half a second at most by moving TCP_USER_TIMEOUT ahead of the silence, so that a mended way is found
+//! soon: outages of up to a third of a lease are survived and over within some 0.4 s of their end.
+//!
+//! # What is absent
+//! Connections that are taken up again: a link that broke is connected anew. Congestion control of its own.
+//! Persistent FLUSH. Memory at an adapter (it is modelled). Zero-copy sends of the kernel, whose
+//! notifications cost more than the copies of the sizes here. Allocation on the hot path, but for what
+//! TLS itself does.
+#![deny(unsafe_code)]
+
+mod call;
+mod connection;
+mod core;
+mod desk;
+mod engine;
+mod fabric;
+mod guest;
+mod import;
+mod incoming;
+mod link;
+mod options;
+mod port;
+#[allow(unsafe_code, reason = "the home of sockets that reach memory which peers change")]
+mod raw;
+mod region;
+mod requester;
+mod responder;
+mod staged;
+mod trouble;
+mod waiter;
+mod wire;
+
+pub use fabric::TcpFabric;
+pub use options::{TcpLimits, TcpOptions};

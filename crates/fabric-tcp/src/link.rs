@@ -1,0 +1,461 @@
+//! One link: a connection, what this side asks on it, what the peer asks, and the bytes between.
+
+use crate::call::{Call, set_patience};
+use crate::connection::{Body, Connection, Failure, Got};
+use crate::desk::Desk;
+use crate::incoming::Incoming;
+use crate::options::{LEASE_MIN, TcpOptions};
+use crate::requester::Requester;
+use crate::responder::Responder;
+use crate::staged::Staged;
+use crate::wire::{self, Kind, Short};
+use farside_base::{CompletionStatus, LinkId, ReceiveQueueId};
+use farside_bootstrap::Protect;
+use farside_fabric::LinkEvent;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+/// Bytes that are staged before they are sent.
+const STAGE_BYTES: usize = 128 << 10;
+/// Payloads up to this size are copied behind their headers, so that many go by one call; longer ones
+/// are sent from where they are.
+const COPY_MAX: u32 = 4096;
+/// The longest time between two tries of the kernel to reach a silent peer; also how late the engine may
+/// be before the kernel gives up in its place.
+const STEP_MAX: Duration = Duration::from_millis(500);
+/// Rounds of receiving before others have their turn.
+const ROUNDS_MAX: usize = 64;
+
+/// How far a link has come.
+pub(crate) enum Phase {
+    /// This side connects: there is no answer yet.
+    Calling(Box<Call>),
+    /// The peer's program is asked.
+    Asked(Box<Call>),
+    /// The peer asks, and this program has not answered.
+    Requested,
+    /// Usable.
+    Up,
+    /// The peer's program refused, or nobody has that name there.
+    Over(Answered),
+}
+
+/// What the time asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Verdict {
+    Fine,
+    /// The peer should hear something.
+    Speak,
+}
+
+/// How a peer answered a call, other than by accepting it.
+pub(crate) enum Answered {
+    Declined(Vec<u8>),
+    Nobody(Box<Call>),
+}
+
+pub(crate) struct Link {
+    pub(crate) id: LinkId,
+    pub(crate) queue: Option<ReceiveQueueId>,
+    pub(crate) phase: Phase,
+    pub(crate) connection: Option<Connection>,
+    pub(crate) requester: Requester,
+    pub(crate) responder: Responder,
+    pub(crate) incoming: Incoming,
+    staged: Staged,
+    /// A long payload that follows what is staged.
+    body: Option<BodyLeft>,
+    /// What follows that payload.
+    later: Staged,
+    /// Both sides know that the link is up and in which form bytes go.
+    pub(crate) confirmed: bool,
+    /// The peer has refused a request.
+    pub(crate) refusal: Option<CompletionStatus>,
+    /// The address of a peer that connected.
+    pub(crate) host: Option<IpAddr>,
+    /// Whether the epoll watches for room to send; `None` when it watches nothing.
+    pub(crate) watched: Option<bool>,
+    pub(crate) clock: Clock,
+    /// How much silence each side bears, in ms: this one, and the peer.
+    pub(crate) lease_ms: u32,
+    pub(crate) peer_lease_ms: u32,
+}
+
+/// A payload that is being sent.
+struct BodyLeft {
+    /// First segment, counted over the life of the link.
+    segments: u64,
+    skip: u64,
+    left: u64,
+}
+
+/// When the peer was heard, and when it was spoken to. Marks are set on the way, and turned into times
+/// by the engine's tick, so that nobody reads a clock for each frame.
+pub(crate) struct Clock {
+    pub(crate) heard: bool,
+    pub(crate) spoken: bool,
+    pub(crate) heard_at: Instant,
+    pub(crate) spoken_at: Instant,
+    pub(crate) progress_at: Instant,
+    /// The kernel is made to try again more often.
+    pub(crate) impatient: bool,
+}
+
+impl Link {
+    pub(crate) fn new(id: LinkId, phase: Phase) -> Self {
+        let now = Instant::now();
+        Self {
+            id,
+            queue: None,
+            phase,
+            connection: None,
+            requester: Requester::default(),
+            responder: Responder::new(),
+            incoming: Incoming::new(),
+            staged: Staged::default(),
+            body: None,
+            later: Staged::default(),
+            confirmed: false,
+            refusal: None,
+            host: None,
+            watched: None,
+            lease_ms: u32::MAX,
+            peer_lease_ms: u32::MAX,
+            clock: Clock {
+                heard: false,
+                spoken: false,
+                heard_at: now,
+                spoken_at: now,
+                progress_at: now,
+                impatient: false,
+            },
+        }
+    }
+
+    /// A link that begins, or begins anew with another host.
+    pub(crate) fn calling(id: LinkId, queue: Option<ReceiveQueueId>, call: Box<Call>) -> Self {
+        Self { queue, ..Self::new(id, Phase::Calling(call)) }
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        matches!(self.phase, Phase::Up)
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self.phase, Phase::Over(_))
+    }
+
+    /// Whether a request's payload has still to go.
+    pub(crate) fn body_is_unsent(&self) -> bool {
+        self.body.is_some()
+    }
+
+    /// Whether something waits for room in the socket.
+    pub(crate) fn wants_write(&self) -> bool {
+        !self.staged.is_empty()
+            || self.body.is_some()
+            || self.connection.as_ref().is_some_and(Connection::wants_write)
+    }
+
+    /// Takes all that is there, or as much as is fair; true when more is here.
+    pub(crate) fn receive(&mut self, desk: &mut Desk) -> Result<bool, Failure> {
+        let mut buffer = std::mem::take(&mut desk.buffer);
+        let more = self.receive_to(&mut buffer, desk);
+        desk.buffer = buffer;
+        more
+    }
+
+    fn receive_to(&mut self, buffer: &mut [u8], desk: &mut Desk) -> Result<bool, Failure> {
+        for _ in 0..ROUNDS_MAX {
+            if let Some(got) = self.receive_straight(buffer) {
+                let (straight, rest) = got?;
+                if straight + rest == 0 {
+                    return Ok(false);
+                }
+                self.clock.heard = true;
+                desk.moved = true;
+                self.finish_straight(desk)?;
+                self.feed(&buffer[..rest], desk)?;
+                continue;
+            }
+            let Some(connection) = self.connection.as_mut() else {
+                return Ok(false);
+            };
+            let Got::Bytes(count) = connection.receive(buffer)? else {
+                return Ok(false);
+            };
+            let drained = connection.receives_straight() && count < buffer.len();
+            self.clock.heard = true;
+            desk.moved = true;
+            self.feed(&buffer[..count], desk)?;
+            if drained || self.is_over() {
+                return Ok(false);
+            }
+        }
+        Ok(self.connection.as_ref().is_some_and(Connection::holds_bytes))
+    }
+
+    /// Appends a control frame.
+    pub(crate) fn say(&mut self, kind: Kind, value: u64, bytes: &[u8]) {
+        let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        let code = if kind == Kind::Greeting { wire::VERSION } else { 0 };
+        let sequence = if kind == Kind::Hello { self.lease_ms } else { 0 };
+        let short = Short { kind, code, bytes: length, sequence, acknowledged: 0, value };
+        self.staged.extend(&short.encode());
+        self.staged.extend(bytes);
+    }
+
+    /// Says that this side is still here, unless something else is on its way already.
+    pub(crate) fn say_alive(&mut self) {
+        let free = match self.phase {
+            Phase::Asked(_) | Phase::Requested => true,
+            Phase::Up => self.confirmed,
+            Phase::Calling(_) | Phase::Over(_) => false,
+        };
+        if free && !self.wants_write() {
+            self.say(Kind::Alive, 0, &[]);
+        }
+    }
+
+    /// Copies answers now, so that what follows may change what they show.
+    pub(crate) fn stage_answers(&mut self) {
+        let out = if self.body.is_some() { &mut self.later } else { &mut self.staged };
+        while self.responder.has_answers() && self.responder.stage(out) {}
+    }
+
+    /// Stages answers and requests, as many as go at once. With `defer`, nobody is told that requests
+    /// were carried out, unless something else is said anyway.
+    fn stage(&mut self, defer: bool) -> Result<(), Failure> {
+        while self.body.is_none() && self.staged.len() < STAGE_BYTES {
+            if self.responder.has_answers() && self.responder.stage(&mut self.staged) {
+                continue;
+            }
+            let Some(mut outgoing) = self.requester.next() else {
+                break;
+            };
+            outgoing.header.acknowledged = self.responder.acknowledge();
+            let (header, count) = outgoing.header.encode();
+            self.staged.extend(&header[..count]);
+            if outgoing.bytes <= COPY_MAX {
+                if !self.requester.copy_body(&outgoing, &mut self.staged) {
+                    return Err(Failure::Violation("local bounds"));
+                }
+            } else {
+                let (segments, left) = (outgoing.segments, u64::from(outgoing.bytes));
+                self.body = Some(BodyLeft { segments, skip: 0, left });
+            }
+        }
+        if self.body.is_none()
+            && self.responder.owes_acknowledgement()
+            && (!defer || self.responder.owes_many())
+        {
+            let acknowledged = self.responder.acknowledge();
+            let (kind, code, bytes) = (Kind::Acknowledge, 0, 0);
+            let short = Short { kind, code, bytes, sequence: 0, acknowledged, value: 0 };
+            self.staged.extend(&short.encode());
+        }
+        Ok(())
+    }
+
+    /// Whether an acknowledgement is due that nothing carries.
+    pub(crate) fn owes_acknowledgement(&self) -> bool {
+        self.is_up() && self.confirmed && self.responder.owes_acknowledgement()
+    }
+
+    /// Sends all that may go, as far as the socket has room.
+    pub(crate) fn flush(&mut self, defer: bool, desk: &mut Desk) -> Result<(), Failure> {
+        loop {
+            if self.confirmed && self.is_up() {
+                self.stage(defer)?;
+            }
+            let Some(connection) = self.connection.as_mut() else {
+                return Ok(());
+            };
+            let staged = self.staged.bytes();
+            let body = match &self.body {
+                Some(body) => {
+                    let segments = self.requester.segments_from(body.segments);
+                    Body::new(segments, body.skip, body.left)
+                }
+                None => Body::none(),
+            };
+            let total = staged.len() as u64 + self.body.as_ref().map_or(0, |body| body.left);
+            if total == 0 {
+                connection.flush()?;
+                if self.confirm()? {
+                    continue;
+                }
+                return Ok(());
+            }
+            let sent = connection.send(staged, body, &mut desk.scratch)?;
+            if sent > 0 {
+                self.clock.spoken = true;
+                self.gone(sent);
+            }
+            if sent == 0 || (sent as u64) < total && connection_is_full(&self.connection) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// So many bytes have gone.
+    fn gone(&mut self, sent: usize) {
+        let of_staged = sent.min(self.staged.len());
+        self.staged.gone(of_staged);
+        if let Some(body) = &mut self.body {
+            let of_body = (sent - of_staged) as u64;
+            body.skip += of_body;
+            body.left -= of_body.min(body.left);
+            self.requester.progress = true;
+            if body.left == 0 {
+                self.body = None;
+                debug_assert!(self.staged.is_empty());
+                std::mem::swap(&mut self.staged, &mut self.later);
+            }
+        }
+    }
+
+    /// Whoever connected, once its last protected frame has gone: plain text follows, as of now when it
+    /// is true.
+    fn confirm(&mut self) -> Result<bool, Failure> {
+        let due = self.is_up() && !self.confirmed && self.host.is_none();
+        let Some(connection) = self.connection.as_mut().filter(|_| due) else {
+            return Ok(false);
+        };
+        if connection.wants_write() {
+            return Ok(false);
+        }
+        if !connection.make_plain() {
+            return Err(Failure::Violation("protected bytes after the last"));
+        }
+        self.confirmed = true;
+        Ok(true)
+    }
+
+    /// How data goes on this link.
+    fn protect(&self) -> Protect {
+        match &self.connection {
+            Some(Connection::Stream(stream)) => stream.protect(),
+            _ => Protect::Nothing,
+        }
+    }
+
+    /// This program accepts: the peer is told, and the link is up.
+    pub(crate) fn accept(&mut self, reply: &[u8]) {
+        self.say(Kind::Accepted, 0, reply);
+        self.phase = Phase::Up;
+        self.confirmed = self.protect() != Protect::Handshake;
+    }
+
+    /// Turns marks into times, and judges them.
+    pub(crate) fn tick(
+        &mut self,
+        now: Instant,
+        late: bool,
+        options: &TcpOptions,
+    ) -> Result<Verdict, Failure> {
+        let clock = &mut self.clock;
+        if std::mem::take(&mut clock.heard) || late {
+            clock.heard_at = now;
+        }
+        if std::mem::take(&mut clock.spoken) {
+            clock.spoken_at = now;
+        }
+        let progress = std::mem::take(&mut self.requester.progress);
+        if progress || late || !self.requester.awaits_answer() {
+            clock.progress_at = now;
+        }
+        let silent = now.saturating_duration_since(clock.heard_at);
+        let impatient = silent >= options.lease / 5;
+        if impatient || clock.impatient {
+            clock.impatient = impatient;
+            // Silence may be a tick longer than it seems here.
+            let ahead = options.tick() + (options.lease / 2).min(STEP_MAX);
+            let most = if impatient { silent + ahead } else { options.lease * 2 };
+            if let Some(connection) = &self.connection {
+                let most_ms = u32::try_from(most.as_millis()).unwrap_or(u32::MAX);
+                set_patience(connection.socket(), most_ms);
+            }
+        }
+        let most = match self.phase {
+            Phase::Calling(_) => options.connect_timeout,
+            _ => options.lease,
+        };
+        if silent > most {
+            return Err(Failure::Silence);
+        }
+        if now.saturating_duration_since(clock.progress_at) > options.request_timeout {
+            return Err(Failure::NoProgress);
+        }
+        let quiet = now.saturating_duration_since(clock.spoken_at);
+        // However little a peer bears, it is not spoken to without end.
+        let peer = Duration::from_millis(u64::from(self.peer_lease_ms)).max(LEASE_MIN);
+        Ok(if quiet >= options.lease.min(peer) / 6 { Verdict::Speak } else { Verdict::Fine })
+    }
+
+    /// A frame that is about the link.
+    pub(crate) fn control(
+        &mut self,
+        short: Short,
+        bytes: Vec<u8>,
+        desk: &mut Desk,
+    ) -> Result<(), Failure> {
+        let violation = Err(Failure::Violation("control frame"));
+        if short.kind == Kind::Confirm {
+            let awaited = self.is_up() && !self.confirmed && self.host.is_some();
+            let plain = |connection: &mut Connection| connection.make_plain();
+            if !awaited || !self.connection.as_mut().is_some_and(plain) {
+                return violation;
+            }
+            self.confirmed = true;
+            return Ok(());
+        }
+        if short.kind == Kind::Greeting {
+            let Phase::Calling(call) = &mut self.phase else {
+                return violation;
+            };
+            let Some(hello) = call.answer(&short, &bytes) else {
+                return Err(Failure::Violation("greeting of another version"));
+            };
+            self.peer_lease_ms = short.sequence;
+            self.say(Kind::Hello, short.value, &hello);
+            let phase = std::mem::replace(&mut self.phase, Phase::Up);
+            if let Phase::Calling(call) = phase {
+                self.phase = Phase::Asked(call);
+            }
+            return Ok(());
+        }
+        let Phase::Asked(_) = &self.phase else {
+            return violation;
+        };
+        match short.kind {
+            Kind::Accepted => {
+                let protect = self.protect();
+                self.phase = Phase::Up;
+                self.confirmed = protect != Protect::Handshake;
+                if !self.confirmed {
+                    self.say(Kind::Confirm, 0, &[]);
+                }
+                desk.tell(LinkEvent::Connected { link: self.id, reply: bytes });
+                Ok(())
+            }
+            Kind::Declined => {
+                self.phase = Phase::Over(Answered::Declined(bytes));
+                Ok(())
+            }
+            Kind::Nobody => {
+                if let Phase::Asked(call) = std::mem::replace(&mut self.phase, Phase::Up) {
+                    self.phase = Phase::Over(Answered::Nobody(call));
+                }
+                Ok(())
+            }
+            _ => violation,
+        }
+    }
+}
+
+/// Whether what the socket did not take means that it is full. A call has at most so many pieces, so a
+/// plain socket may have taken all that it was offered.
+fn connection_is_full(connection: &Option<Connection>) -> bool {
+    connection.as_ref().is_none_or(|connection| !connection.is_plain())
+}

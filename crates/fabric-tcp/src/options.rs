@@ -1,0 +1,148 @@
+//! What a TCP fabric can be told, and what it can do.
+
+use crate::wire::{OUTSTANDING_MAX, SEND_MAX, TRANSFER_MAX};
+use farside_base::{AtomicScope, BackPressure, Capabilities, FlushScope};
+use farside_bootstrap::{Endpoint, Protect, Security};
+use farside_fabric::Arena;
+use std::time::Duration;
+
+/// How a TCP fabric shall be. All hosts of a cluster need the same `security`.
+#[derive(Clone, Debug)]
+pub struct TcpOptions {
+    /// Where it listens; port 0 lets the system choose. `None` for a fabric that only connects.
+    pub listen: Option<Endpoint>,
+    /// What peers call, where that is not where it listens: behind a translation of addresses, or when
+    /// it listens at all addresses of a host.
+    pub advertise: Option<Endpoint>,
+    /// Where other fabrics listen: searched, in this order, for a name without a host.
+    pub hosts: Vec<Endpoint>,
+    /// Who is trusted and what is protected.
+    pub security: Security,
+    /// After hearing nothing of a peer for so long its links are lost (`Unreachable`). Each side says
+    /// that it is still there, at least every fourth part of the shorter lease of both. An
+    /// outage of up to a third of a lease is survived; the nearer one comes to a whole, the less.
+    pub lease: Duration,
+    /// How long the engine looks for more before it sleeps. On cores of its own some tens of
+    /// microseconds save wake-ups; on shared ones they are taken from others.
+    pub spin: Duration,
+    /// How long a connection attempt may take at each host, all handshakes included.
+    pub connect_timeout: Duration,
+    /// How long a request that the peer has received may go without any progress.
+    pub request_timeout: Duration,
+    /// What peers may take of this host.
+    pub limits: TcpLimits,
+}
+
+/// What peers may take of a host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TcpLimits {
+    /// Connections that have not yet named a port.
+    pub handshakes_max: usize,
+    /// Of those, from one address.
+    pub handshakes_per_host_max: usize,
+    /// Links that one address may have to one port: requests and accepted ones together.
+    pub links_per_host_max: usize,
+    /// Imported regions of a link.
+    pub imports_max: usize,
+}
+
+impl TcpLimits {
+    /// What is used unless told otherwise.
+    pub const DEFAULT: Self = Self {
+        handshakes_max: 256,
+        handshakes_per_host_max: 64,
+        links_per_host_max: 2048,
+        imports_max: 1 << 16,
+    };
+}
+
+impl Default for TcpLimits {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+impl Default for TcpOptions {
+    fn default() -> Self {
+        Self {
+            listen: None,
+            advertise: None,
+            hosts: Vec::new(),
+            security: Security::open(),
+            lease: Duration::from_secs(1),
+            spin: Duration::from_micros(20),
+            connect_timeout: Duration::from_secs(3),
+            request_timeout: Duration::from_secs(5),
+            limits: TcpLimits::DEFAULT,
+        }
+    }
+}
+
+impl TcpOptions {
+    /// How often the engine looks at the time of all links.
+    pub(crate) fn tick(&self) -> Duration {
+        (self.lease / 12).min(Duration::from_millis(100))
+    }
+
+    /// The lease as peers are told.
+    pub(crate) fn lease_ms(&self) -> u32 {
+        u32::try_from(self.lease.as_millis()).unwrap_or(u32::MAX)
+    }
+
+    /// The name of the first option that is out of its range.
+    pub(crate) fn wrong(&self) -> Option<&'static str> {
+        let minute = Duration::from_secs(60);
+        let table = [
+            (self.lease < LEASE_MIN || self.lease > 10 * minute, "lease"),
+            (self.spin > Duration::from_millis(10), "spin"),
+            (self.connect_timeout.is_zero() || self.connect_timeout > minute, "connect_timeout"),
+            (self.request_timeout < self.lease, "request_timeout"),
+            (self.limits.handshakes_max == 0, "handshakes_max"),
+            (self.limits.links_per_host_max == 0, "links_per_host_max"),
+        ];
+        table.into_iter().find(|(wrong, _)| *wrong).map(|(_, name)| name)
+    }
+}
+
+/// The shortest lease.
+pub(crate) const LEASE_MIN: Duration = Duration::from_millis(10);
+/// Most bytes of `Source::Inline`.
+pub(crate) const INLINE_MAX: u32 = 512;
+/// Most links of a port.
+pub(crate) const LINKS_MAX: u32 = 4096;
+/// Most slices of a list.
+pub(crate) const SLICES_MAX: u32 = 16;
+
+/// What every TCP fabric can do. Bytes of a WRITE are put down by the target's engine, in whole words
+/// and rising order where the processor shows stores in theirs. Memory at an adapter is modelled as a
+/// kind of region with a budget of its own.
+pub(crate) fn capabilities(security: &Security) -> Capabilities {
+    Capabilities {
+        write: true,
+        read: true,
+        atomics: AtomicScope::System,
+        extended_atomics: true,
+        atomic_write: true,
+        flush: FlushScope::Visible,
+        own_memory: true,
+        protected: security.protect() == Protect::Everything,
+        send: true,
+        immediate: true,
+        shared_receive_queue: true,
+        message_order: true,
+        byte_order: Arena::RISING,
+        completion_means_placed: true,
+        one_sided: true,
+        sleep: true,
+        receiver_not_ready: BackPressure::Retried,
+        inline_bytes_max: INLINE_MAX,
+        send_bytes_max: SEND_MAX,
+        transfer_bytes_max: TRANSFER_MAX as u64,
+        slices_max: SLICES_MAX,
+        outstanding_max: OUTSTANDING_MAX,
+        links_max: LINKS_MAX,
+        region_bytes_max: 1 << 40,
+        mirrored_regions: Arena::MIRRORS,
+        device_bytes_max: 256 << 10,
+    }
+}

@@ -1,0 +1,395 @@
+//! A port: what its program calls. The core behind its lock is shared with the engine.
+
+use crate::call::Call;
+use crate::core::{Core, State};
+use crate::engine::Inner;
+use crate::fabric::Handle;
+use crate::link::{Link, Phase};
+use crate::region::Regions;
+use crate::waiter::TcpWaiter;
+use crate::wire::{HELLO_MAX, Kind, OUTSTANDING_MAX};
+use farside_base::{
+    Completion, CompletionStatus, LinkId, Receive, ReceiveQueueId, RegionToken, RemoteRegionId,
+    Work,
+};
+use farside_fabric::{
+    FabricError, LinkEvent, Parts, Port, PortSpec, Posted, Reached, Stop, Waiter,
+};
+use rustix::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// Polls in vain after which a thread takes the port over from the engine.
+const CLAIM_AFTER: u32 = 8;
+
+/// What a port and the engine share.
+pub(crate) struct PortShared {
+    core: Mutex<Core>,
+    /// All sockets of the port.
+    pub(crate) epoll: Arc<OwnedFd>,
+    waiter: Arc<TcpWaiter>,
+    pub(crate) number: u64,
+    /// A thread polls so often that the engine need not look. Changes under the core's lock.
+    pub(crate) claimed: AtomicBool,
+    /// Polls since the engine looked last.
+    pub(crate) polls: AtomicU32,
+}
+
+impl PortShared {
+    pub(crate) fn new(
+        inner: &Inner,
+        regions: Regions,
+        number: u64,
+    ) -> Result<Arc<Self>, FabricError> {
+        let epoll = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC)
+            .map_err(|reason| FabricError::System("epoll", reason.into()))?;
+        let epoll = Arc::new(epoll);
+        Ok(Arc::new_cyclic(|shared: &Weak<Self>| {
+            let options = Arc::clone(&inner.options);
+            let core = Core::new(options, regions, Arc::clone(&epoll), Weak::clone(shared));
+            let waiter = Arc::clone(&core.desk.waiter);
+            Self {
+                core: Mutex::new(core),
+                epoll,
+                waiter,
+                number,
+                claimed: AtomicBool::new(false),
+                polls: AtomicU32::new(0),
+            }
+        }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does something with the core; whoever sleeps is woken after the lock is free again.
+    pub(crate) fn with_core<T>(&self, act: impl FnOnce(&mut Core) -> T) -> T {
+        let mut core = self.lock();
+        let value = act(&mut core);
+        core.run_hints();
+        let wake = core.desk.take_wake();
+        drop(core);
+        if wake {
+            self.waiter.wake();
+        }
+        value
+    }
+}
+
+pub(crate) struct TcpPort {
+    shared: Arc<PortShared>,
+    /// Keeps the engine alive.
+    fabric: Arc<Handle>,
+    name: Option<String>,
+    /// Polls in vain, in a row.
+    vain: u32,
+}
+
+impl TcpPort {
+    pub(crate) fn open(fabric: &Arc<Handle>, spec: &PortSpec) -> Result<Self, FabricError> {
+        let shared = fabric.inner.open(spec)?;
+        let (fabric, name) = (Arc::clone(fabric), spec.listen.clone());
+        Ok(Self { shared, fabric, name, vain: 0 })
+    }
+
+    /// Takes the port over from the engine: every further wake-up of it would be in vain.
+    fn claim(&mut self) {
+        self.vain = 0;
+        let inner = &self.fabric.inner;
+        self.shared.with_core(|_| inner.claim(&self.shared));
+    }
+}
+
+impl Drop for TcpPort {
+    fn drop(&mut self) {
+        self.fabric.inner.close(&self.shared, self.name.as_deref());
+        self.shared.with_core(|core| {
+            for id in core.open_links() {
+                core.forget(id);
+            }
+        });
+    }
+}
+
+impl Core {
+    /// Takes one request.
+    fn take(&mut self, work: &Work<'_>, inner: &Inner) -> Result<(), Stop> {
+        let parts = Parts::of(&work.operation);
+        let slot = self.slots.get_mut(work.link.0 as usize).ok_or(Stop::Invalid("link"))?;
+        let next = match &mut slot.state {
+            State::Open(link) => {
+                if !link.is_up() {
+                    return Err(Stop::Invalid("link"));
+                }
+                parts.check(&inner.capabilities)?;
+                let mut token = None;
+                if let Some(remote) = parts.remote {
+                    token = self.imports.find(work.link, remote.region);
+                    if token.is_none() {
+                        for slice in parts.local {
+                            self.desk.local(slice)?;
+                        }
+                        return Err(Stop::Invalid("remote region"));
+                    }
+                }
+                return link.requester.post(work, &parts, token, &self.desk);
+            }
+            State::Down { next, .. } => Some(next),
+            State::Closed => None,
+        };
+        parts.check(&inner.capabilities)?;
+        for slice in parts.local {
+            self.desk.local(slice)?;
+        }
+        if self.desk.unpolled(work.link) >= OUTSTANDING_MAX {
+            return Err(Stop::QueueFull);
+        }
+        let flushed = CompletionStatus::Flushed;
+        let status = next.map_or(flushed, |next| std::mem::replace(next, flushed));
+        self.desk.finish(work.link, (work.id, parts.kind), 0, status);
+        Ok(())
+    }
+
+    fn post(&mut self, list: &[Work<'_>], inner: &Inner, claimed: bool) -> Posted {
+        let mut stop = None;
+        let mut accepted = 0;
+        let mut last = None;
+        for work in list {
+            // A list mostly has one link; another one's requests go out when the list turns to it.
+            if let Some(before) = last.replace(work.link)
+                && before != work.link
+            {
+                self.flush(before, false);
+            }
+            let mut taken = self.take(work, inner);
+            if taken == Err(Stop::QueueFull) {
+                // What has come in the meantime may have made room.
+                self.serve(work.link, false);
+                taken = self.take(work, inner);
+            }
+            match taken {
+                Ok(()) => accepted += 1,
+                Err(reason) => {
+                    stop = Some(reason);
+                    break;
+                }
+            }
+        }
+        if let Some(last) = last {
+            self.flush_posted(last, claimed);
+        }
+        Posted { accepted, stop }
+    }
+
+    fn check_hello(bytes: &[u8]) -> Result<(), FabricError> {
+        if bytes.len() > HELLO_MAX { Err(FabricError::Limit("hello")) } else { Ok(()) }
+    }
+
+    /// Whether the program may answer a peer's request for this link.
+    fn requested(&mut self, id: LinkId) -> Result<&mut Link, FabricError> {
+        let unknown = FabricError::Unknown("link");
+        let slot = self.slots.get_mut(id.0 as usize).ok_or(FabricError::Unknown("link"))?;
+        match &mut slot.state {
+            State::Open(link) if matches!(link.phase, Phase::Requested) => Ok(link),
+            State::Down { queue: None, .. } => Err(FabricError::PeerLost),
+            _ => Err(unknown),
+        }
+    }
+
+    fn accept(
+        &mut self,
+        id: LinkId,
+        reply: &[u8],
+        receives: ReceiveQueueId,
+    ) -> Result<(), FabricError> {
+        Self::check_hello(reply)?;
+        if matches!(self.requested(id), Err(FabricError::PeerLost)) {
+            self.forget(id);
+            self.desk.forget_events(id);
+            return Err(FabricError::PeerLost);
+        }
+        self.requested(id)?;
+        self.desk.join(receives)?;
+        let link = self.requested(id)?;
+        link.queue = Some(receives);
+        link.accept(reply);
+        self.flush(id, false);
+        Ok(())
+    }
+
+    fn refuse(&mut self, id: LinkId, reason: &[u8]) -> Result<(), FabricError> {
+        Self::check_hello(reason)?;
+        match self.requested(id) {
+            Ok(link) => {
+                link.say(Kind::Declined, 0, reason);
+                self.flush(id, false);
+            }
+            Err(FabricError::PeerLost) => {}
+            Err(unknown) => return Err(unknown),
+        }
+        self.forget(id);
+        self.desk.forget_events(id);
+        Ok(())
+    }
+}
+
+impl Port for TcpPort {
+    fn post(&mut self, work: &[Work<'_>]) -> Posted {
+        let inner = &self.fabric.inner;
+        let claimed = self.shared.claimed.load(Ordering::Relaxed);
+        self.shared.with_core(|core| core.post(work, inner, claimed))
+    }
+
+    fn post_receives(&mut self, receives: &[Receive]) -> Posted {
+        self.shared.with_core(|core| {
+            for (accepted, receive) in receives.iter().enumerate() {
+                if let Err(stop) = core.desk.post_receive(receive) {
+                    return Posted { accepted, stop: Some(stop) };
+                }
+            }
+            Posted { accepted: receives.len(), stop: None }
+        })
+    }
+
+    fn poll(&mut self, out: &mut [Completion]) -> usize {
+        let claimed = self.shared.claimed.load(Ordering::Relaxed);
+        self.shared.polls.fetch_add(1, Ordering::Relaxed);
+        let count = self.shared.with_core(|core| {
+            core.uncork();
+            if !core.desk.has_completions() {
+                core.turn(claimed);
+            }
+            core.desk.take(out)
+        });
+        self.vain = if count > 0 { 0 } else { self.vain + 1 };
+        if !claimed && self.vain > CLAIM_AFTER {
+            self.claim();
+        }
+        count
+    }
+
+    fn link_events(&mut self, out: &mut Vec<LinkEvent>) {
+        self.shared.with_core(|core| core.desk.take_events(out));
+    }
+
+    fn arm(&mut self) -> bool {
+        let inner = &self.fabric.inner;
+        self.vain = 0;
+        self.shared.with_core(|core| {
+            core.flush_deferred();
+            inner.release(&self.shared);
+            let more = core.has_more() && core.scan(false);
+            let something = more || core.desk.has_something();
+            core.desk.armed = !something;
+            something
+        })
+    }
+
+    fn disarm(&mut self) {
+        self.shared.with_core(|core| core.desk.armed = false);
+    }
+
+    fn waiter(&self) -> Arc<dyn Waiter> {
+        Arc::clone(&self.shared.waiter) as Arc<dyn Waiter>
+    }
+
+    fn address(&self) -> Option<String> {
+        self.fabric.inner.address(self.name.as_deref()?)
+    }
+
+    fn create_receive_queue(&mut self, depth: usize) -> Result<ReceiveQueueId, FabricError> {
+        self.shared.with_core(|core| core.desk.create_queue(depth))
+    }
+
+    fn destroy_receive_queue(&mut self, queue: ReceiveQueueId) -> Result<(), FabricError> {
+        self.shared.with_core(|core| core.desk.destroy_queue(queue))
+    }
+
+    fn connect(
+        &mut self,
+        to: &str,
+        hello: &[u8],
+        receives: ReceiveQueueId,
+    ) -> Result<LinkId, FabricError> {
+        Core::check_hello(hello)?;
+        let inner = &self.fabric.inner;
+        let call = Box::new(Call::new(to, hello, inner.local, &inner.options)?);
+        self.shared.with_core(|core| {
+            core.desk.join(receives)?;
+            let id = match core.add(Phase::Requested) {
+                Ok(id) => id,
+                Err(limit) => {
+                    core.desk.leave(receives, LinkId(u32::MAX));
+                    return Err(limit);
+                }
+            };
+            if let Some(link) = core.link_mut(id) {
+                link.queue = Some(receives);
+            }
+            core.call(id, call);
+            Ok(id)
+        })
+    }
+
+    fn accept(
+        &mut self,
+        link: LinkId,
+        reply: &[u8],
+        receives: ReceiveQueueId,
+    ) -> Result<(), FabricError> {
+        self.shared.with_core(|core| core.accept(link, reply, receives))
+    }
+
+    fn refuse(&mut self, link: LinkId, reason: &[u8]) -> Result<(), FabricError> {
+        self.shared.with_core(|core| core.refuse(link, reason))
+    }
+
+    fn import(&mut self, link: LinkId, token: &RegionToken) -> Result<RemoteRegionId, FabricError> {
+        let most = self.fabric.inner.options.limits.imports_max;
+        self.shared.with_core(|core| {
+            let slot = core.slots.get(link.0 as usize).ok_or(FabricError::Unknown("link"))?;
+            match &slot.state {
+                State::Open(open) if open.is_up() => core.imports.import(link, token, most),
+                State::Open(_) => Err(FabricError::Unknown("link")),
+                State::Down { .. } | State::Closed => Err(FabricError::PeerLost),
+            }
+        })
+    }
+
+    fn reach(&self, _link: LinkId, _region: RemoteRegionId) -> Option<Reached> {
+        None
+    }
+
+    fn close(&mut self, link: LinkId) {
+        self.shared.with_core(|core| {
+            core.forget(link);
+            core.desk.forget_events(link);
+        });
+    }
+
+    fn path(&self, link: LinkId) -> String {
+        let security = &self.fabric.inner.options.security;
+        self.shared.with_core(|core| {
+            match core.slots.get(link.0 as usize).map(|slot| &slot.state) {
+                Some(State::Open(open)) => {
+                    let ends = open.connection.as_ref().map(|connection| connection.ends());
+                    let Some((Some(here), Some(there))) = ends else {
+                        return "tcp: connecting".to_owned();
+                    };
+                    format!(
+                        "tcp {here} -> {there}, {}, one-sided by engine thread or whoever polls",
+                        security.describe()
+                    )
+                }
+                Some(State::Down { .. }) => "tcp: lost".to_owned(),
+                Some(State::Closed) => "tcp: closed".to_owned(),
+                None => "tcp: no such link".to_owned(),
+            }
+        })
+    }
+
+    fn trouble(&self, link: LinkId) -> Option<String> {
+        self.shared.with_core(|core| core.slots.get(link.0 as usize)?.trouble.clone())
+    }
+}

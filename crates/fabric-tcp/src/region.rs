@@ -1,0 +1,113 @@
+//! Regions: one registry for the fabric, and a table for each port, so that no request locks what
+//! other ports use.
+
+use farside_base::{Access, Capabilities, RegionId, RegionKind, RegionToken, RemoteKey};
+use farside_fabric::{Arena, FabricError, Region, RegionSpec};
+use rustix::rand::{GetRandomFlags, getrandom};
+
+/// Bits of a number that say which place of the table; the rest tells its tenants apart.
+const PLACE_BITS: u32 = 20;
+const PLACES_MAX: usize = 1 << PLACE_BITS;
+
+/// A region as its owner knows it: what a request is judged by.
+#[derive(Clone)]
+pub(crate) struct Registered {
+    pub(crate) id: RegionId,
+    pub(crate) key: u64,
+    pub(crate) access: Access,
+    pub(crate) arena: Arena,
+}
+
+fn place(id: RegionId) -> usize {
+    id.0 as usize % PLACES_MAX
+}
+
+/// What a port looks regions up in.
+#[derive(Clone, Default)]
+pub(crate) struct Regions(Vec<Option<Registered>>);
+
+impl Regions {
+    #[inline]
+    pub(crate) fn find(&self, id: RegionId) -> Option<&Registered> {
+        self.0.get(place(id))?.as_ref().filter(|region| region.id == id)
+    }
+
+    pub(crate) fn insert(&mut self, region: Registered) {
+        let at = place(region.id);
+        if self.0.len() <= at {
+            self.0.resize(at + 1, None);
+        }
+        self.0[at] = Some(region);
+    }
+
+    pub(crate) fn remove(&mut self, id: RegionId) {
+        if self.find(id).is_some() {
+            self.0[place(id)] = None;
+        }
+    }
+}
+
+/// All regions of a fabric.
+#[derive(Default)]
+pub(crate) struct RegionRegistry {
+    /// What ports start from.
+    pub(crate) regions: Regions,
+    /// The tenants of each place so far, and the kind of the present one.
+    places: Vec<(u32, Option<(RegionKind, u64)>)>,
+    free: Vec<usize>,
+}
+
+impl RegionRegistry {
+    /// Memory for such a region, with a number and a key.
+    pub(crate) fn register(
+        &mut self,
+        has: &Capabilities,
+        spec: &RegionSpec,
+    ) -> Result<(Registered, Region), FabricError> {
+        let device = self.places.iter().filter_map(|(_, tenant)| *tenant);
+        let device = device.filter(|(kind, _)| *kind == RegionKind::Device);
+        spec.check(has, device.map(|(_, bytes)| bytes).sum())?;
+        self.add(spec.memory()?, spec.access, spec.kind)
+    }
+
+    /// A number and a key for memory that is there.
+    pub(crate) fn add(
+        &mut self,
+        arena: Arena,
+        access: Access,
+        kind: RegionKind,
+    ) -> Result<(Registered, Region), FabricError> {
+        let at = match self.free.pop() {
+            Some(at) => at,
+            None if self.places.len() == PLACES_MAX => return Err(FabricError::Limit("regions")),
+            None => {
+                self.places.push((0, None));
+                self.places.len() - 1
+            }
+        };
+        let mut key = [0; 8];
+        getrandom(&mut key, GetRandomFlags::empty())
+            .map_err(|reason| FabricError::System("random key", reason.into()))?;
+        let bytes = arena.len() as u64;
+        let (tenants, tenant) = &mut self.places[at];
+        *tenant = Some((kind, bytes));
+        let id = RegionId(*tenants << PLACE_BITS | at as u32);
+        let key = u64::from_ne_bytes(key);
+        let region = Registered { id, key, access, arena: arena.clone() };
+        self.regions.insert(region.clone());
+        let token = RegionToken { region: id, key: RemoteKey(key), bytes, access };
+        Ok((region, Region { id, arena, token }))
+    }
+
+    /// Forgets a region.
+    pub(crate) fn remove(&mut self, id: RegionId) -> Result<(), FabricError> {
+        self.regions.find(id).ok_or(FabricError::Unknown("region"))?;
+        self.regions.remove(id);
+        let at = place(id);
+        let (tenants, tenant) = &mut self.places[at];
+        *tenants = tenants.wrapping_add(1) % (1 << (32 - PLACE_BITS));
+        *tenant = None;
+        self.free.insert(0, at);
+        Ok(())
+    }
+}

@@ -1,0 +1,367 @@
+//! What this side asks of the peer on one link: posted, sent, answered, in this order. A request is
+//! kept until it is answered, so that it can be said again to a receiver that was not ready.
+
+use crate::desk::Desk;
+use crate::options::INLINE_MAX;
+use crate::staged::Staged;
+use crate::wire::{self, IMMEDIATE, Kind, OUTSTANDING_MAX, Request, SIGNALLED};
+use farside_base::{
+    CompletionKind, CompletionStatus, FlushScope, LinkId, LocalSlice, Operation, RegionToken, Work,
+    WorkId,
+};
+use farside_fabric::{Arena, Parts, Stop};
+use std::collections::{VecDeque, vec_deque};
+
+/// Requests under way from which on further ones may wait for company.
+const CROWD: usize = 16;
+
+/// Local bytes of a request.
+pub(crate) struct Segment {
+    pub(crate) arena: Arena,
+    pub(crate) offset: u64,
+    pub(crate) bytes: u32,
+}
+
+/// A request that is not answered yet.
+struct Pending {
+    id: WorkId,
+    kind: CompletionKind,
+    signalled: bool,
+    fence: bool,
+    /// But for its sequence and what is acknowledged.
+    header: Request,
+    /// Its first segment, counted over the life of the link, and how many it has.
+    segments: (u64, u32),
+    /// The same for bytes that travel in the request.
+    inline: (u64, u32),
+    /// Bytes that it moves.
+    bytes: u32,
+}
+
+#[derive(Default)]
+pub(crate) struct Requester {
+    /// Oldest first.
+    requests: VecDeque<Pending>,
+    /// The sequence of the first of them.
+    first: u32,
+    /// How many of them are staged.
+    staged: usize,
+    /// Staged ones that a fence waits for.
+    reads_staged: usize,
+    segments: VecDeque<Segment>,
+    segments_before: u64,
+    inline: VecDeque<u8>,
+    inline_before: u64,
+    /// Bytes of the first request's answer that have come.
+    landed: u64,
+    /// The receiver is not ready: nothing is sent until it says so.
+    pub(crate) waits: bool,
+    /// Set by every answer; for the deadline.
+    pub(crate) progress: bool,
+}
+
+/// A request that is being staged.
+pub(crate) struct Outgoing {
+    pub(crate) header: Request,
+    /// First segment, counted over the life of the link.
+    pub(crate) segments: u64,
+    pub(crate) bytes: u32,
+    inline: (u64, u32),
+}
+
+/// Where bytes of an answer go.
+pub(crate) type Landing<'a> = (&'a Arena, u64, usize);
+
+impl Requester {
+    /// Whether many requests are under way, and few wait to be sent.
+    pub(crate) fn is_crowded(&self) -> bool {
+        let waiting = self.requests.len() - self.staged;
+        self.staged >= CROWD && waiting < 2 * CROWD && !self.waits
+    }
+
+    /// Whether the peer has something to answer.
+    pub(crate) fn awaits_answer(&self) -> bool {
+        self.staged > 0 && !self.waits
+    }
+
+    /// Takes a request whose `parts` were checked against the capabilities.
+    pub(crate) fn post(
+        &mut self,
+        work: &Work<'_>,
+        parts: &Parts<'_>,
+        token: Option<RegionToken>,
+        desk: &Desk,
+    ) -> Result<(), Stop> {
+        let many = self.requests.len() as u64 + u64::from(desk.unpolled(work.link));
+        if many >= u64::from(OUTSTANDING_MAX) {
+            return Err(Stop::QueueFull);
+        }
+        for slice in parts.local {
+            desk.local(slice)?;
+        }
+        let header = header(work, parts, token);
+        let pending = Pending {
+            id: work.id,
+            kind: parts.kind,
+            signalled: work.flags.signalled,
+            fence: work.flags.fence,
+            header,
+            segments: (self.segments_before + self.segments.len() as u64, parts.local.len() as u32),
+            inline: (self.inline_before + self.inline.len() as u64, 0),
+            // A FLUSH and an ATOMIC WRITE move nothing of their own.
+            bytes: parts.bytes() as u32,
+        };
+        for slice in parts.local {
+            self.segments.push_back(segment(slice, desk)?);
+        }
+        let inline = parts.inline.unwrap_or(&[]);
+        debug_assert!(inline.len() <= INLINE_MAX as usize);
+        self.inline.extend(inline);
+        let inline = (pending.inline.0, inline.len() as u32);
+        self.requests.push_back(Pending { inline, ..pending });
+        Ok(())
+    }
+
+    /// The next request, if it may go now.
+    pub(crate) fn next(&mut self) -> Option<Outgoing> {
+        if self.waits {
+            return None;
+        }
+        let next = self.requests.get(self.staged)?;
+        if next.fence && self.reads_staged > 0 {
+            return None;
+        }
+        let sequence = self.first.wrapping_add(self.staged as u32);
+        let header = Request { sequence, ..next.header };
+        let body = header.body();
+        let outgoing =
+            Outgoing { header, segments: next.segments.0, bytes: body, inline: next.inline };
+        self.staged += 1;
+        self.reads_staged += usize::from(is_read(header.kind));
+        Some(outgoing)
+    }
+
+    /// Appends the bytes of a request that is short, or has them in itself.
+    pub(crate) fn copy_body(&self, outgoing: &Outgoing, out: &mut Staged) -> bool {
+        let (start, count) = outgoing.inline;
+        let from = (start - self.inline_before) as usize;
+        let inline = self.inline.range(from..from + count as usize);
+        for (place, byte) in out.room(count as usize).iter_mut().zip(inline) {
+            *place = *byte;
+        }
+        let mut left = outgoing.bytes - count;
+        for segment in self.segments_from(outgoing.segments) {
+            if left == 0 {
+                break;
+            }
+            if segment.arena.read(segment.offset, out.room(segment.bytes as usize)).is_err() {
+                return false;
+            }
+            left -= segment.bytes.min(left);
+        }
+        left == 0
+    }
+
+    /// Segments from one on, counted over the life of the link.
+    pub(crate) fn segments_from(&self, start: u64) -> vec_deque::Iter<'_, Segment> {
+        let from = (start.saturating_sub(self.segments_before) as usize).min(self.segments.len());
+        self.segments.range(from..)
+    }
+
+    /// Whether `sequence` is one of a staged request whose body, of which `unsent` says whether it is
+    /// the last one's, has gone.
+    fn is_staged(&self, sequence: u32, unsent: bool) -> bool {
+        let index = sequence.wrapping_sub(self.first) as usize;
+        index < self.staged - usize::from(unsent && self.staged > 0)
+    }
+
+    /// Everything up to `sequence` was carried out. False when that cannot be.
+    pub(crate) fn acknowledged(
+        &mut self,
+        link: LinkId,
+        sequence: u32,
+        unsent: bool,
+        desk: &mut Desk,
+    ) -> bool {
+        let count = sequence.wrapping_sub(self.first).wrapping_add(1);
+        if count == 0 || count > OUTSTANDING_MAX {
+            // An acknowledgement of what was acknowledged before says nothing new.
+            return count == 0 || self.first.wrapping_sub(sequence) <= OUTSTANDING_MAX;
+        }
+        if !self.is_staged(sequence, unsent) {
+            return false;
+        }
+        for _ in 0..count {
+            if self.requests.front().is_some_and(|first| is_read(first.header.kind)) {
+                return false;
+            }
+            self.finish_first(link, None, desk);
+        }
+        true
+    }
+
+    /// Ends the oldest request, as a success unless told otherwise.
+    fn finish_first(&mut self, link: LinkId, status: Option<CompletionStatus>, desk: &mut Desk) {
+        let Some(first) = self.requests.pop_front() else {
+            return;
+        };
+        self.first = self.first.wrapping_add(1);
+        if self.staged > 0 {
+            self.staged -= 1;
+            self.reads_staged -= usize::from(is_read(first.header.kind)).min(self.reads_staged);
+        }
+        self.segments.drain(..first.segments.1 as usize);
+        self.segments_before += u64::from(first.segments.1);
+        self.inline.drain(..first.inline.1 as usize);
+        self.inline_before += u64::from(first.inline.1);
+        self.landed = 0;
+        self.progress = true;
+        let (bytes, status) = match status {
+            None => (first.bytes, CompletionStatus::Success),
+            Some(status) => (0, status),
+        };
+        if first.signalled || status != CompletionStatus::Success {
+            desk.finish(link, (first.id, first.kind), bytes, status);
+        }
+    }
+
+    /// Whether `bytes` more may come in answer to the READ `sequence`, the last of them with `last`.
+    pub(crate) fn expects_bytes(&self, sequence: u32, bytes: u32, last: bool) -> bool {
+        let Some(first) = self.requests.front() else {
+            return false;
+        };
+        let after = self.landed + u64::from(bytes);
+        let fits = if last {
+            after == u64::from(first.bytes)
+        } else {
+            bytes > 0 && after < u64::from(first.bytes)
+        };
+        let staged = sequence == self.first && self.staged > 0;
+        staged && first.header.kind == Kind::Read && fits
+    }
+
+    /// Where the next bytes of the answer to the first READ go, at most `bytes`.
+    pub(crate) fn landing(&self, bytes: usize) -> Option<Landing<'_>> {
+        let first = self.requests.front()?;
+        let mut skip = self.landed;
+        for segment in self.segments.iter().take(first.segments.1 as usize) {
+            let length = u64::from(segment.bytes);
+            if skip >= length {
+                skip -= length;
+                continue;
+            }
+            let count = (length - skip).min(bytes as u64) as usize;
+            return Some((&segment.arena, segment.offset + skip, count));
+        }
+        None
+    }
+
+    /// So many bytes of the answer have landed.
+    pub(crate) fn land(&mut self, bytes: usize) {
+        self.landed += bytes as u64;
+        self.progress = true;
+    }
+
+    /// The first READ is answered.
+    pub(crate) fn read_done(&mut self, link: LinkId, desk: &mut Desk) {
+        self.finish_first(link, None, desk);
+    }
+
+    /// The answer to an atomic. False when nobody asked.
+    pub(crate) fn word(
+        &mut self,
+        link: LinkId,
+        sequence: u32,
+        value: u64,
+        desk: &mut Desk,
+    ) -> bool {
+        let asked = self.requests.front().is_some_and(|first| first.header.kind == Kind::Atomic);
+        if !asked || sequence != self.first || self.staged == 0 {
+            return false;
+        }
+        let Some(segment) = self.segments.front() else {
+            return false;
+        };
+        // Its bounds were checked when it was posted, and memory does not shrink.
+        let _ = segment.arena.write(segment.offset, &value.to_ne_bytes());
+        self.finish_first(link, None, desk);
+        true
+    }
+
+    /// The receiver is not ready for `sequence`: that one and all behind it are to be said again. False
+    /// when that cannot be.
+    pub(crate) fn not_ready(&mut self, sequence: u32, unsent: bool) -> bool {
+        if sequence != self.first || (self.staged == 0 && !unsent) {
+            return false;
+        }
+        self.staged = 0;
+        self.reads_staged = 0;
+        self.waits = true;
+        self.progress = true;
+        true
+    }
+
+    /// Everything ends: the first request with `status`, all behind it flushed.
+    pub(crate) fn fail(
+        &mut self,
+        link: LinkId,
+        mut status: CompletionStatus,
+        desk: &mut Desk,
+    ) -> CompletionStatus {
+        while !self.requests.is_empty() {
+            self.finish_first(link, Some(status), desk);
+            status = CompletionStatus::Flushed;
+        }
+        status
+    }
+
+    /// Whether request `sequence` is the one that can be refused now.
+    pub(crate) fn is_first(&self, sequence: u32) -> bool {
+        sequence == self.first && self.staged > 0
+    }
+}
+
+fn is_read(kind: Kind) -> bool {
+    matches!(kind, Kind::Read | Kind::Atomic)
+}
+
+fn segment(slice: &LocalSlice, desk: &Desk) -> Result<Segment, Stop> {
+    let arena = desk.local(slice)?.clone();
+    Ok(Segment { arena, offset: slice.offset, bytes: slice.bytes })
+}
+
+/// The header of a request, but for what changes with each time that it is said.
+fn header(work: &Work<'_>, parts: &Parts<'_>, token: Option<RegionToken>) -> Request {
+    let (region, key) = token.map_or((0, 0), |token| (token.region.0, token.key.0));
+    let kind = match parts.kind {
+        CompletionKind::Write => Kind::Write,
+        CompletionKind::Read => Kind::Read,
+        CompletionKind::Atomic => Kind::Atomic,
+        CompletionKind::AtomicWrite => Kind::AtomicWrite,
+        CompletionKind::Flush => Kind::Flush,
+        _ => Kind::Send,
+    };
+    let (which, operands) = wire::atomic(&work.operation).unwrap_or((0, [0; 4]));
+    let (number, value) = match work.operation {
+        Operation::AtomicWrite { value, .. } => (0, value),
+        Operation::Flush { bytes, scope: FlushScope::Visible, .. } => (1, bytes),
+        _ => (which, 0),
+    };
+    let signalled = if work.flags.signalled { SIGNALLED } else { 0 };
+    Request {
+        kind,
+        flags: signalled | if parts.immediate.is_some() { IMMEDIATE } else { 0 },
+        bytes: match kind {
+            Kind::Write | Kind::Read | Kind::Send => parts.bytes() as u32,
+            _ => 0,
+        },
+        sequence: 0,
+        acknowledged: 0,
+        region,
+        immediate: parts.immediate.unwrap_or(number),
+        key,
+        offset: parts.remote.map_or(0, |remote| remote.offset),
+        value,
+        operands,
+    }
+}

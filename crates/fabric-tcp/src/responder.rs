@@ -1,0 +1,375 @@
+//! What the peer asks of this side on one link: carried out in the order of its sequence, by whoever
+//! holds the port's lock; the program takes no part.
+//!
+//! A request that meets no receive is not carried out: the peer is told so, and everything that it
+//! says afterwards is dropped until it says that request again. The same holds while answers to READs
+//! wait for room and a later request would change what they have to show.
+
+use crate::desk::{Desk, Posted};
+use crate::region::Registered;
+use crate::staged::Staged;
+use crate::wire::{self, Kind, LAST, OUTSTANDING_MAX, Request, SEND_MAX, Short, TRANSFER_MAX};
+use farside_base::{Access, CompletionStatus, LinkId, ReceiveQueueId, RegionId};
+use farside_fabric::Arena;
+use std::collections::VecDeque;
+use std::sync::atomic::{Ordering, fence};
+
+/// Unacknowledged requests that nobody waits for, until they are acknowledged all the same.
+const QUIET_MAX: u32 = 64;
+/// Requests of which the peer is told at once, even if the program is about to answer: whoever sends so
+/// many in a row waits for room rather than for an answer.
+const MANY: u32 = 4;
+/// Bytes of answers to READs that are copied at once so that a later request need not wait.
+const SNAPSHOT_MAX: u64 = 1 << 20;
+
+/// Bytes of an answer that are copied, and sent, at once: few enough for a cache.
+const CHUNK_BYTES: u32 = 64 << 10;
+const _: () = assert!(CHUNK_BYTES <= wire::CHUNK_MAX);
+
+/// Something to be said, in this order.
+enum Answer {
+    Bytes { sequence: u32, region: RegionId, arena: Arena, offset: u64, left: u32 },
+    Word { sequence: u32, value: u64 },
+    Refused { sequence: u32, status: CompletionStatus },
+    NotReady { sequence: u32 },
+    Ready { sequence: u32 },
+}
+
+impl Answer {
+    /// The request that it answers, where requests before it can be acknowledged but not itself.
+    fn holds(&self) -> Option<u32> {
+        match self {
+            Self::Bytes { sequence, .. } | Self::Word { sequence, .. } => Some(*sequence),
+            _ => None,
+        }
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct Responder {
+    /// The sequence of the next request.
+    expected: u32,
+    /// What the peer was last told to be carried out.
+    told: u32,
+    /// Somebody waits for an acknowledgement.
+    pub(crate) urgent: bool,
+    /// Everything is dropped until `expected` is said again.
+    drops: bool,
+    /// A request was refused: everything is dropped for good.
+    refused: bool,
+    /// `Ready` is owed once answers have gone.
+    busy: bool,
+    answers: VecDeque<Answer>,
+}
+
+/// What becomes of the bytes behind a request's header.
+pub(crate) enum Course {
+    /// It is carried out, and had none.
+    Done,
+    /// They are dropped.
+    Drop,
+    /// They are a WRITE's.
+    Write { region: RegionId, arena: Arena, receive: Option<Posted> },
+    /// They are a message's.
+    Message { posted: Posted },
+    /// The message has a receive, which is too short or lost its memory.
+    Unfit { posted: Posted, status: CompletionStatus },
+    /// The peer must not say this.
+    Violation(&'static str),
+}
+
+impl Responder {
+    /// A link begins at sequence 0, so nothing was carried out.
+    pub(crate) fn new() -> Self {
+        Self { told: u32::MAX, ..Self::default() }
+    }
+
+    /// Judges a request, and carries it out where it has no bytes behind it.
+    pub(crate) fn begin(
+        &mut self,
+        request: &Request,
+        (link, queue): (LinkId, ReceiveQueueId),
+        desk: &mut Desk,
+    ) -> Course {
+        if request.bytes > TRANSFER_MAX || (request.kind == Kind::Send && request.bytes > SEND_MAX)
+        {
+            return Course::Violation("length of a request");
+        }
+        if self.refused {
+            return Course::Drop;
+        }
+        if request.sequence != self.expected {
+            return if self.drops { Course::Drop } else { Course::Violation("sequence") };
+        }
+        self.drops = false;
+        if self.answers.len() > OUTSTANDING_MAX as usize {
+            return Course::Violation("too many requests");
+        }
+        if request.changes() && self.unread_bytes() > 0 {
+            return self.put_off(Answer::NotReady { sequence: request.sequence }, true);
+        }
+        if request.kind == Kind::Send {
+            return self.message(request, (link, queue), desk);
+        }
+        let region = match self.allowed(request, desk) {
+            Ok(region) => region,
+            Err(status) => return self.refuse(status),
+        };
+        // Whoever sees what follows also sees what came before on this link.
+        fence(Ordering::AcqRel);
+        self.one_sided(request, region, (link, queue), desk)
+    }
+
+    fn one_sided(
+        &mut self,
+        request: &Request,
+        region: Registered,
+        (link, queue): (LinkId, ReceiveQueueId),
+        desk: &mut Desk,
+    ) -> Course {
+        let Registered { id, arena, .. } = region;
+        match request.kind {
+            Kind::Write => {
+                let mut receive = None;
+                if request.takes_receive() {
+                    receive = desk.next_receive(queue, link);
+                    if receive.is_none() {
+                        let sequence = request.sequence;
+                        return self.put_off(Answer::NotReady { sequence }, false);
+                    }
+                }
+                Course::Write { region: id, arena, receive }
+            }
+            Kind::Read => {
+                let (sequence, offset, left) = (request.sequence, request.offset, request.bytes);
+                self.answers.push_back(Answer::Bytes { sequence, region: id, arena, offset, left });
+                self.expected = self.expected.wrapping_add(1);
+                Course::Done
+            }
+            Kind::Atomic => {
+                let Some(value) = atomic(request, &arena) else {
+                    return Course::Violation("atomic");
+                };
+                let sequence = request.sequence;
+                self.answers.push_back(Answer::Word { sequence, value });
+                self.expected = self.expected.wrapping_add(1);
+                Course::Done
+            }
+            Kind::AtomicWrite => {
+                let stored = arena.store(request.offset, request.value, Ordering::Release);
+                debug_assert!(stored.is_ok(), "bounds and alignment were checked");
+                self.done(request);
+                Course::Done
+            }
+            Kind::Flush => {
+                fence(Ordering::SeqCst);
+                self.done(request);
+                Course::Done
+            }
+            _ => Course::Violation("kind of a request"),
+        }
+    }
+
+    fn message(
+        &mut self,
+        request: &Request,
+        (link, queue): (LinkId, ReceiveQueueId),
+        desk: &mut Desk,
+    ) -> Course {
+        let Some(posted) = desk.next_receive(queue, link) else {
+            return self.put_off(Answer::NotReady { sequence: request.sequence }, false);
+        };
+        let status = if request.bytes > posted.receive.into.bytes {
+            CompletionStatus::LengthExceeded
+        } else if desk.regions.find(posted.receive.into.region).is_none() {
+            // The receiver took its own memory away from under a posted receive.
+            CompletionStatus::RemoteAccess
+        } else {
+            return Course::Message { posted };
+        };
+        self.refuse(status);
+        Course::Unfit { posted, status }
+    }
+
+    /// The region, if its owner's own record allows this request.
+    fn allowed(&self, request: &Request, desk: &Desk) -> Result<Registered, CompletionStatus> {
+        let refused = CompletionStatus::RemoteAccess;
+        let (access, bytes) = match request.kind {
+            Kind::Read => (Access::READ, u64::from(request.bytes)),
+            Kind::Write => (Access::WRITE, u64::from(request.bytes)),
+            Kind::AtomicWrite => (Access::WRITE, 8),
+            Kind::Flush => (Access::FLUSH, request.value),
+            _ => (Access::ATOMIC, 8),
+        };
+        let region = desk.regions.find(RegionId(request.region)).ok_or(refused)?;
+        if region.key != request.key || !region.access.allows(access) {
+            return Err(refused);
+        }
+        if request.kind == Kind::Flush && wire::scope_from_bits(request.immediate).is_none() {
+            return Err(refused);
+        }
+        let bytes = usize::try_from(bytes).map_err(|_| refused)?;
+        region.arena.at(request.offset, bytes).map_err(|_| refused)?;
+        let is_word = matches!(request.kind, Kind::Atomic | Kind::AtomicWrite);
+        if is_word && !request.offset.is_multiple_of(8) {
+            return Err(CompletionStatus::RemoteAlignment);
+        }
+        Ok(region.clone())
+    }
+
+    /// A request that changes memory here, or needs no answer, is carried out.
+    pub(crate) fn done(&mut self, request: &Request) {
+        self.expected = self.expected.wrapping_add(1);
+        self.urgent |= request.flags & wire::SIGNALLED != 0;
+    }
+
+    /// A request fails; the link carries out nothing more.
+    pub(crate) fn refuse(&mut self, status: CompletionStatus) -> Course {
+        self.refused = true;
+        self.answers.push_back(Answer::Refused { sequence: self.expected, status });
+        Course::Drop
+    }
+
+    fn put_off(&mut self, answer: Answer, busy: bool) -> Course {
+        self.drops = true;
+        self.busy |= busy;
+        self.answers.push_back(answer);
+        Course::Drop
+    }
+
+    /// There is a receive: the peer may go on.
+    pub(crate) fn receive_came(&mut self) {
+        if self.drops && !self.busy && !self.refused {
+            self.answers.push_back(Answer::Ready { sequence: self.expected });
+        }
+    }
+
+    /// Bytes that READs before the present request have still to show.
+    fn unread_bytes(&self) -> u64 {
+        self.answers.iter().fold(0, |sum, answer| match answer {
+            Answer::Bytes { left, .. } => sum + u64::from((*left).max(1)),
+            _ => sum,
+        })
+    }
+
+    /// Whether answers are few enough to be copied at once.
+    pub(crate) fn snapshot(&self) -> bool {
+        (1..=SNAPSHOT_MAX).contains(&self.unread_bytes())
+    }
+
+    /// Requests that nobody waits for, and yet many.
+    fn owes_much(&self) -> bool {
+        self.covered().wrapping_sub(self.told) >= QUIET_MAX
+    }
+
+    /// Whether something is to be said now.
+    pub(crate) fn has_answers(&self) -> bool {
+        !self.answers.is_empty() || self.busy
+    }
+
+    /// Whether an acknowledgement must not be put off any more.
+    pub(crate) fn owes_many(&self) -> bool {
+        self.covered().wrapping_sub(self.told) >= MANY
+    }
+
+    /// Whether an acknowledgement is due for itself.
+    pub(crate) fn owes_acknowledgement(&self) -> bool {
+        self.owes_much() || (self.urgent && self.covered() != self.told)
+    }
+
+    /// The last request that can be told to be carried out, before the answers that wait.
+    fn covered(&self) -> u32 {
+        let holding = self.answers.iter().find_map(Answer::holds);
+        holding.unwrap_or(self.expected).wrapping_sub(1)
+    }
+
+    /// What to write into the next header.
+    pub(crate) fn acknowledge(&mut self) -> u32 {
+        self.told = self.covered();
+        if self.told == self.expected.wrapping_sub(1) {
+            self.urgent = false;
+        }
+        self.told
+    }
+
+    /// A region has ended: READs that are not answered yet show nothing more of it.
+    pub(crate) fn end_region(&mut self, region: RegionId) {
+        let at = self
+            .answers
+            .iter()
+            .position(|answer| matches!(answer, Answer::Bytes { region: of, .. } if *of == region));
+        let Some(at) = at else {
+            return;
+        };
+        let sequence = self.answers[at].holds().unwrap_or(self.expected);
+        self.answers.truncate(at);
+        let status = CompletionStatus::RemoteAccess;
+        self.answers.push_back(Answer::Refused { sequence, status });
+        self.refused = true;
+        self.busy = false;
+        // Nothing from this request on is acknowledged, whatever was carried out.
+        self.expected = sequence;
+    }
+
+    /// Appends the next answer; false when there is none.
+    pub(crate) fn stage(&mut self, out: &mut Staged) -> bool {
+        let short = |kind, code, bytes, sequence, value| Short {
+            kind,
+            code,
+            bytes,
+            sequence,
+            acknowledged: 0,
+            value,
+        };
+        let Some(answer) = self.answers.front_mut() else {
+            if std::mem::take(&mut self.busy) && !self.refused {
+                self.answers.push_back(Answer::Ready { sequence: self.expected });
+                return self.stage(out);
+            }
+            return false;
+        };
+        let mut rest = None;
+        let frame = match answer {
+            Answer::Bytes { sequence, arena, offset, left, .. } => {
+                // Cut where a word of the source ends, so that none is fetched in two pieces.
+                let most = CHUNK_BYTES - (*offset % 8) as u32;
+                let count = (*left).min(most);
+                let last = count == *left;
+                rest = Some((arena.clone(), *offset, count));
+                *offset += u64::from(count);
+                *left -= count;
+                short(Kind::Bytes, if last { LAST } else { 0 }, count, *sequence, 0)
+            }
+            Answer::Word { sequence, value } => short(Kind::Word, 0, 0, *sequence, *value),
+            Answer::Refused { sequence, status } => {
+                short(Kind::Refused, wire::refusal_to_bits(*status), 0, *sequence, 0)
+            }
+            Answer::NotReady { sequence } => short(Kind::NotReady, 0, 0, *sequence, 0),
+            Answer::Ready { sequence } => short(Kind::Ready, 0, 0, *sequence, 0),
+        };
+        let acknowledged = self.acknowledge();
+        out.extend(&Short { acknowledged, ..frame }.encode());
+        if let Some((arena, offset, count)) = rest {
+            let read = arena.read(offset, out.room(count as usize));
+            debug_assert!(read.is_ok(), "bounds were checked");
+        }
+        let finished = frame.kind != Kind::Bytes || frame.code == LAST;
+        if finished {
+            self.answers.pop_front();
+        }
+        true
+    }
+}
+
+fn atomic(request: &Request, arena: &Arena) -> Option<u64> {
+    let (at, [a, b, c, d]) = (request.offset, request.operands);
+    let before = match request.immediate {
+        1 => arena.fetch_add(at, a),
+        2 => arena.compare_swap(at, a, b),
+        3 => arena.swap(at, a),
+        4 => arena.masked_compare_swap(at, a, b, c, d),
+        5 => arena.masked_fetch_add(at, a, b),
+        _ => return None,
+    };
+    before.ok()
+}

@@ -1,0 +1,405 @@
+//! What travels: frames with fixed little-endian headers, and bytes behind them.
+//!
+//! ```text
+//! requests (48 bytes)                       answers and control (24 bytes)
+//!  0  kind        1  flags                   0  kind        1  code
+//!  2  zero                                   2  zero
+//!  4  bytes that follow, or are asked for    4  bytes that follow
+//!  8  sequence   12  acknowledged            8  sequence   12  acknowledged
+//! 16  region     20  immediate, or which    16  value
+//! 24  key
+//! 32  offset
+//! 40  value
+//! ```
+//! Greetings and hellos say in place of the sequence how many milliseconds of silence their sender
+//! bears. An atomic has four operands of 8 bytes behind its header. `acknowledged` in every frame is the last
+//! request of the other direction that was carried out, so that most acknowledgements cost nothing.
+//! Sequences are of 32 bits: at most [`OUTSTANDING_MAX`] are under way, so they are never ambiguous.
+
+use farside_base::{CompletionStatus, FlushScope, Operation};
+
+/// Bytes of a request's header.
+pub(crate) const REQUEST: usize = 48;
+/// Bytes of an atomic's header with its operands.
+pub(crate) const ATOMIC: usize = REQUEST + 32;
+/// Bytes of the header of everything else.
+pub(crate) const SHORT: usize = 24;
+/// The longest header.
+pub(crate) const HEADER_MAX: usize = ATOMIC;
+/// Most bytes behind a control frame.
+pub(crate) const CONTROL_MAX: u32 = 8192;
+/// Most bytes of a hello, reply or reason.
+pub(crate) const HELLO_MAX: usize = 4096;
+/// Most bytes of an answer to a READ in one frame; longer ones take several.
+pub(crate) const CHUNK_MAX: u32 = 256 << 10;
+/// Most requests of a direction that are under way.
+pub(crate) const OUTSTANDING_MAX: u32 = 1024;
+/// Most bytes of a WRITE or READ.
+pub(crate) const TRANSFER_MAX: u32 = 1 << 30;
+/// Most bytes of a SEND.
+pub(crate) const SEND_MAX: u32 = 1 << 20;
+/// Of what is here; greetings carry it.
+pub(crate) const VERSION: u8 = 1;
+
+/// Which frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    Write,
+    Read,
+    Atomic,
+    AtomicWrite,
+    Flush,
+    Send,
+    /// Everything up to `acknowledged` was carried out.
+    Acknowledge,
+    /// A part of the bytes that READ `sequence` asked for.
+    Bytes,
+    /// The value before, for atomic `sequence`.
+    Word,
+    /// Request `sequence` failed, and nothing behind it is carried out; the code says why.
+    Refused,
+    /// Request `sequence` and all behind it wait: say them again once `Ready` has come.
+    NotReady,
+    /// Request `sequence` may be said again.
+    Ready,
+    /// Whoever accepts: its incarnation, and a challenge.
+    Greeting,
+    /// Whoever connects: the answer to the challenge, which port, and what the program says.
+    Hello,
+    /// Nobody listens at that name.
+    Nobody,
+    /// The program accepted; its reply.
+    Accepted,
+    /// The program refused; its reason.
+    Declined,
+    /// The last protected frame of whoever connects: plain text follows.
+    Confirm,
+    /// Still here.
+    Alive,
+}
+
+const KINDS: [(Kind, u8); 19] = [
+    (Kind::Write, 1),
+    (Kind::Read, 2),
+    (Kind::Atomic, 3),
+    (Kind::AtomicWrite, 4),
+    (Kind::Flush, 5),
+    (Kind::Send, 6),
+    (Kind::Acknowledge, 16),
+    (Kind::Bytes, 17),
+    (Kind::Word, 18),
+    (Kind::Refused, 19),
+    (Kind::NotReady, 20),
+    (Kind::Ready, 21),
+    (Kind::Greeting, 32),
+    (Kind::Hello, 33),
+    (Kind::Nobody, 34),
+    (Kind::Accepted, 35),
+    (Kind::Declined, 36),
+    (Kind::Confirm, 37),
+    (Kind::Alive, 38),
+];
+
+/// The request comes with an immediate.
+pub(crate) const IMMEDIATE: u8 = 1;
+/// Somebody waits for the acknowledgement.
+pub(crate) const SIGNALLED: u8 = 2;
+/// The last part of what a READ asked for (code of `Bytes`).
+pub(crate) const LAST: u8 = 1;
+
+impl Kind {
+    fn from_bits(bits: u8) -> Option<Self> {
+        Some(match bits {
+            1 => Self::Write,
+            2 => Self::Read,
+            3 => Self::Atomic,
+            4 => Self::AtomicWrite,
+            5 => Self::Flush,
+            6 => Self::Send,
+            16 => Self::Acknowledge,
+            17 => Self::Bytes,
+            18 => Self::Word,
+            19 => Self::Refused,
+            20 => Self::NotReady,
+            21 => Self::Ready,
+            32 => Self::Greeting,
+            33 => Self::Hello,
+            34 => Self::Nobody,
+            35 => Self::Accepted,
+            36 => Self::Declined,
+            37 => Self::Confirm,
+            38 => Self::Alive,
+            _ => return None,
+        })
+    }
+
+    fn to_bits(self) -> u8 {
+        KINDS.iter().find(|(kind, _)| *kind == self).map_or(0, |(_, bits)| *bits)
+    }
+
+    pub(crate) const fn is_request(self) -> bool {
+        matches!(
+            self,
+            Self::Write | Self::Read | Self::Atomic | Self::AtomicWrite | Self::Flush | Self::Send
+        )
+    }
+
+    /// Bytes of its header.
+    pub(crate) const fn header(self) -> usize {
+        match self {
+            Self::Atomic => ATOMIC,
+            _ if self.is_request() => REQUEST,
+            _ => SHORT,
+        }
+    }
+}
+
+/// The header of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Request {
+    pub(crate) kind: Kind,
+    pub(crate) flags: u8,
+    pub(crate) bytes: u32,
+    pub(crate) sequence: u32,
+    pub(crate) acknowledged: u32,
+    pub(crate) region: u32,
+    /// The immediate; of an atomic, which; of a FLUSH, how far.
+    pub(crate) immediate: u32,
+    pub(crate) key: u64,
+    pub(crate) offset: u64,
+    /// What an ATOMIC WRITE stores; how many bytes a FLUSH is about.
+    pub(crate) value: u64,
+    pub(crate) operands: [u64; 4],
+}
+
+/// The header of everything else.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Short {
+    pub(crate) kind: Kind,
+    pub(crate) code: u8,
+    pub(crate) bytes: u32,
+    pub(crate) sequence: u32,
+    pub(crate) acknowledged: u32,
+    pub(crate) value: u64,
+}
+
+/// A frame's header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Header {
+    Request(Request),
+    Short(Short),
+}
+
+fn word(bytes: &[u8], at: usize) -> u64 {
+    bytes
+        .get(at..)
+        .and_then(|rest| rest.first_chunk())
+        .map_or(0, |eight| u64::from_le_bytes(*eight))
+}
+
+fn half(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |four| u32::from_le_bytes(*four))
+}
+
+impl Header {
+    /// Bytes of the header that begins so; `Err` when nothing begins so.
+    pub(crate) fn size(first: u8) -> Result<usize, ()> {
+        Kind::from_bits(first).map(Kind::header).ok_or(())
+    }
+
+    /// Reads a whole header; `None` when it is none.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let kind = Kind::from_bits(*bytes.first()?)?;
+        if bytes.len() != kind.header() || bytes[2..4] != [0, 0] {
+            return None;
+        }
+        let (flags, length) = (bytes[1], half(bytes, 4));
+        let (sequence, acknowledged) = (half(bytes, 8), half(bytes, 12));
+        if !kind.is_request() {
+            let value = word(bytes, 16);
+            let short = Short { kind, code: flags, bytes: length, sequence, acknowledged, value };
+            return Some(Self::Short(short));
+        }
+        if flags & !(IMMEDIATE | SIGNALLED) != 0 {
+            return None;
+        }
+        let operand = |at: usize| word(bytes, REQUEST + 8 * at);
+        Some(Self::Request(Request {
+            kind,
+            flags,
+            bytes: length,
+            sequence,
+            acknowledged,
+            region: half(bytes, 16),
+            immediate: half(bytes, 20),
+            key: word(bytes, 24),
+            offset: word(bytes, 32),
+            value: word(bytes, 40),
+            operands: [operand(0), operand(1), operand(2), operand(3)],
+        }))
+    }
+}
+
+impl Request {
+    /// The header, and how many bytes of it count.
+    pub(crate) fn encode(&self) -> ([u8; ATOMIC], usize) {
+        let mut header = [0; ATOMIC];
+        header[0] = self.kind.to_bits();
+        header[1] = self.flags;
+        header[4..8].copy_from_slice(&self.bytes.to_le_bytes());
+        header[8..12].copy_from_slice(&self.sequence.to_le_bytes());
+        header[12..16].copy_from_slice(&self.acknowledged.to_le_bytes());
+        header[16..20].copy_from_slice(&self.region.to_le_bytes());
+        header[20..24].copy_from_slice(&self.immediate.to_le_bytes());
+        header[24..32].copy_from_slice(&self.key.to_le_bytes());
+        header[32..40].copy_from_slice(&self.offset.to_le_bytes());
+        header[40..48].copy_from_slice(&self.value.to_le_bytes());
+        for (place, operand) in header[REQUEST..].chunks_mut(8).zip(self.operands) {
+            place.copy_from_slice(&operand.to_le_bytes());
+        }
+        (header, self.kind.header())
+    }
+
+    /// Whether it may change memory that an earlier READ has still to show.
+    pub(crate) const fn changes(&self) -> bool {
+        !matches!(self.kind, Kind::Read | Kind::Flush)
+    }
+
+    /// Whether it takes a receive.
+    pub(crate) const fn takes_receive(&self) -> bool {
+        matches!(self.kind, Kind::Send) || self.flags & IMMEDIATE != 0
+    }
+
+    /// The immediate, if it came with one.
+    pub(crate) fn immediate(&self) -> Option<u32> {
+        (self.flags & IMMEDIATE != 0).then_some(self.immediate)
+    }
+
+    /// Bytes that follow on the stream.
+    pub(crate) const fn body(&self) -> u32 {
+        match self.kind {
+            Kind::Write | Kind::Send => self.bytes,
+            _ => 0,
+        }
+    }
+}
+
+impl Short {
+    /// The header.
+    pub(crate) fn encode(&self) -> [u8; SHORT] {
+        let mut header = [0; SHORT];
+        header[0] = self.kind.to_bits();
+        header[1] = self.code;
+        header[4..8].copy_from_slice(&self.bytes.to_le_bytes());
+        header[8..12].copy_from_slice(&self.sequence.to_le_bytes());
+        header[12..16].copy_from_slice(&self.acknowledged.to_le_bytes());
+        header[16..24].copy_from_slice(&self.value.to_le_bytes());
+        header
+    }
+}
+
+/// Why a request is refused, as a code.
+pub(crate) fn refusal_to_bits(status: CompletionStatus) -> u8 {
+    match status {
+        CompletionStatus::RemoteAlignment => 2,
+        CompletionStatus::LengthExceeded => 3,
+        _ => 1,
+    }
+}
+
+/// And back.
+pub(crate) fn refusal_from_bits(bits: u8) -> Option<CompletionStatus> {
+    match bits {
+        1 => Some(CompletionStatus::RemoteAccess),
+        2 => Some(CompletionStatus::RemoteAlignment),
+        3 => Some(CompletionStatus::LengthExceeded),
+        _ => None,
+    }
+}
+
+/// How far a FLUSH reaches, as a number; only what can be asked for.
+pub(crate) fn scope_from_bits(bits: u32) -> Option<FlushScope> {
+    (bits == 1).then_some(FlushScope::Visible)
+}
+
+/// Which atomic, and its operands.
+pub(crate) fn atomic(operation: &Operation<'_>) -> Option<(u32, [u64; 4])> {
+    Some(match *operation {
+        Operation::FetchAdd { add, .. } => (1, [add, 0, 0, 0]),
+        Operation::CompareSwap { expected, new, .. } => (2, [expected, new, 0, 0]),
+        Operation::Swap { new, .. } => (3, [new, 0, 0, 0]),
+        Operation::MaskedCompareSwap { expected, compare_mask, new, swap_mask, .. } => {
+            (4, [expected, compare_mask, new, swap_mask])
+        }
+        Operation::MaskedFetchAdd { add, boundaries, .. } => (5, [add, boundaries, 0, 0]),
+        _ => return None,
+    })
+}
+
+/// A hello's bytes: the length of the name, the name, what the program says.
+pub(crate) fn encode_hello(name: &str, hello: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(name.len()).unwrap_or(u16::MAX);
+    [&length.to_le_bytes()[..], name.as_bytes(), hello].concat()
+}
+
+/// And back; `None` when it is none.
+pub(crate) fn decode_hello(bytes: &[u8]) -> Option<(&str, &[u8])> {
+    let (length, rest) = bytes.split_first_chunk()?;
+    let (name, hello) = rest.split_at_checked(usize::from(u16::from_le_bytes(*length)))?;
+    let name = std::str::from_utf8(name).ok()?;
+    (hello.len() <= HELLO_MAX).then_some((name, hello))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_header_survives_the_wire() {
+        for (at, (kind, bits)) in KINDS.into_iter().enumerate() {
+            assert_eq!(Kind::from_bits(bits), Some(kind));
+            let at = at as u32;
+            let operands = if kind == Kind::Atomic { [1, 2, 3, u64::MAX] } else { [0; 4] };
+            let mut bytes = Vec::new();
+            let header = if kind.is_request() {
+                let request = Request {
+                    kind,
+                    flags: SIGNALLED,
+                    bytes: at,
+                    sequence: u32::MAX - at,
+                    acknowledged: 7,
+                    region: 9,
+                    immediate: 10,
+                    key: u64::MAX - 1,
+                    offset: 1 << 40,
+                    value: 3,
+                    operands,
+                };
+                let (header, count) = request.encode();
+                bytes.extend_from_slice(&header[..count]);
+                Header::Request(request)
+            } else {
+                let value = 1 << 63;
+                let short = Short { kind, code: 3, bytes: at, sequence: 1, acknowledged: 2, value };
+                bytes.extend_from_slice(&short.encode());
+                Header::Short(short)
+            };
+            assert_eq!(Header::size(bytes[0]), Ok(bytes.len()));
+            assert_eq!(Header::decode(&bytes), Some(header));
+            bytes[2] = 1;
+            assert_eq!(Header::decode(&bytes), None, "what must be zero");
+        }
+        assert_eq!((0..=255).filter(|bits| Kind::from_bits(*bits).is_some()).count(), KINDS.len());
+    }
+
+    #[test]
+    fn hellos_of_any_form_are_read_or_refused() {
+        let bytes = encode_hello("name", b"says");
+        assert_eq!(decode_hello(&bytes), Some(("name", &b"says"[..])));
+        for bad in [&b""[..], &[1], &[9, 0, 65], &[1, 0, 0xff], &[0xff, 0xff, 0, 0]] {
+            assert_eq!(decode_hello(bad), None, "{bad:?}");
+        }
+        assert_eq!(decode_hello(&encode_hello("n", &[0; HELLO_MAX + 1])), None);
+        assert_eq!(decode_hello(&encode_hello("", &[])), Some(("", &b""[..])));
+    }
+}

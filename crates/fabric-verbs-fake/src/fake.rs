@@ -1,0 +1,157 @@
+//! What a test tells the fake library. The library is opened a second time by its path, so that it is
+//! the very one that the fabric uses.
+//!
+//! | who | may do | when |
+//! | --- | --- | --- |
+//! | [`Fake`] | call the library's `farside_fake_*` functions | as long as the process lives |
+//! | those functions | change the script | under the world's lock |
+
+use crate::world::{Script, world};
+use std::ffi::{CString, c_void};
+use std::path::{Path, PathBuf};
+
+/// What the device can be told to say of itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Odd {
+    /// `atomic_cap`.
+    AtomicCap = 1,
+    /// `max_sge`.
+    Slices = 2,
+    /// `max_qp_wr`.
+    Requests = 3,
+    /// `max_srq`.
+    SharedReceiveQueues = 4,
+    /// `transport_type`.
+    Transport = 5,
+    /// Most inline bytes that a queue pair is made with.
+    InlineBytes = 6,
+    /// Whether bytes are said to land in rising order.
+    InOrder = 7,
+}
+
+/// A handle of the fake library.
+#[derive(Clone, Copy, Debug)]
+pub struct Fake {
+    handle: *mut c_void,
+}
+
+// SAFETY: the handle is never closed, and its functions take a lock.
+unsafe impl Send for Fake {}
+// SAFETY: as above.
+unsafe impl Sync for Fake {}
+
+impl Fake {
+    /// Where this build's library is: beside the test program that runs, or above it.
+    pub fn path() -> Option<PathBuf> {
+        let program = std::env::current_exe().ok()?;
+        let name = "libfarside_fabric_verbs_fake.so";
+        program.ancestors().skip(1).take(2).map(|folder| folder.join(name)).find(|at| at.exists())
+    }
+
+    /// Opens the library.
+    pub fn open(path: &Path) -> Option<Self> {
+        let path = CString::new(path.to_str()?).ok()?;
+        // SAFETY: a string that ends; the library's initialisers do nothing.
+        let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        (!handle.is_null()).then_some(Self { handle })
+    }
+
+    fn call(&self, name: &str, first: u64, second: u64) {
+        let Ok(name) = CString::new(name) else {
+            return;
+        };
+        // SAFETY: the handle is open, the name ends.
+        let found = unsafe { libc::dlsym(self.handle, name.as_ptr()) };
+        if !found.is_null() {
+            // SAFETY: all functions of these names have this type.
+            unsafe {
+                let function: extern "C" fn(u64, u64) = std::mem::transmute(found);
+                function(first, second);
+            }
+        }
+    }
+
+    /// Forgets all it was told.
+    pub fn reset(&self) {
+        self.call("farside_fake_reset", 0, 0);
+    }
+
+    /// The next request that runs fails with this `ibv_wc_status`.
+    pub fn fail_next(&self, status: u32) {
+        self.call("farside_fake_fail", u64::from(status), 0);
+    }
+
+    /// The next request that runs never ends.
+    pub fn hang_next(&self) {
+        self.call("farside_fake_hang", 0, 0);
+    }
+
+    /// The port's address changes, and contexts are told.
+    pub fn move_gid(&self) {
+        self.call("farside_fake_move", 0, 0);
+    }
+
+    /// The device goes, and contexts are told.
+    pub fn remove_device(&self) {
+        self.call("farside_fake_remove", 0, 0);
+    }
+
+    /// The port goes down or comes up, and contexts are told. Requests wait meanwhile.
+    pub fn set_port(&self, up: bool) {
+        self.call("farside_fake_port", u64::from(up), 0);
+    }
+
+    /// The device says something odd of itself from now on.
+    pub fn say(&self, what: Odd, number: u64) {
+        self.call("farside_fake_say", what as u64, number);
+    }
+}
+
+const EVENT_DEVICE_FATAL: u32 = 8;
+const EVENT_PORT_ACTIVE: u32 = 9;
+const EVENT_PORT_ERR: u32 = 10;
+const EVENT_GID_CHANGE: u32 = 18;
+
+fn tell_all(element: usize, number: u32) {
+    let mut world = world();
+    let contexts: Vec<usize> = world.contexts.keys().copied().collect();
+    for context in contexts {
+        world.tell(context, element, number);
+    }
+}
+
+macro_rules! told {
+    ($($name:ident($first:ident, $second:ident) $body:block)*) => {
+        $(#[unsafe(no_mangle)]
+        extern "C" fn $name($first: u64, $second: u64) $body)*
+    };
+}
+
+told! {
+    farside_fake_reset(_first, _second) {
+        world().script = Script::default();
+    }
+    farside_fake_fail(status, _unused) {
+        world().script.fail = Some(status as u32);
+    }
+    farside_fake_hang(_first, _second) {
+        world().script.hang = true;
+    }
+    farside_fake_move(_first, _second) {
+        world().script.moves += 1;
+        tell_all(1, EVENT_GID_CHANGE);
+    }
+    farside_fake_remove(_first, _second) {
+        world().script.removed = true;
+        tell_all(0, EVENT_DEVICE_FATAL);
+    }
+    farside_fake_port(up, _second) {
+        world().script.down = up == 0;
+        tell_all(1, if up == 0 { EVENT_PORT_ERR } else { EVENT_PORT_ACTIVE });
+        world().go_on();
+    }
+    farside_fake_say(what, number) {
+        world().script.odd.insert(what as u32, number);
+    }
+}

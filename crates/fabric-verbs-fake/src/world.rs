@@ -1,0 +1,386 @@
+//! What the fake adapter knows: regions, queue pairs, queues, and what a test has told it to do.
+//!
+//! Everything is done by the thread that posts, under one lock: a request runs when it is posted, or
+//! when what it waits for (a receive, the peer's queue pair) comes.
+//!
+//! | who | may do | when |
+//! | --- | --- | --- |
+//! | the functions of `verbs` | all of this | under the lock of [`world`] |
+//! | the memory of regions | is read and written | while the region is registered, within its bounds |
+
+use crate::copy::copy;
+use crate::types::*;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+
+pub(crate) const SUCCESS: u32 = 0;
+pub(crate) const LOC_LEN_ERR: u32 = 1;
+pub(crate) const LOC_PROT_ERR: u32 = 4;
+pub(crate) const WR_FLUSH_ERR: u32 = 5;
+pub(crate) const REM_INV_REQ_ERR: u32 = 9;
+pub(crate) const REM_ACCESS_ERR: u32 = 10;
+const EVENT_QP_ACCESS_ERR: u32 = 3;
+
+pub(crate) struct Region {
+    pub(crate) start: u64,
+    pub(crate) bytes: u64,
+    pub(crate) access: i32,
+}
+
+/// A posted request, with its slices and inline bytes.
+pub(crate) struct Job {
+    pub(crate) id: u64,
+    pub(crate) opcode: i32,
+    pub(crate) signalled: bool,
+    pub(crate) immediate: u32,
+    pub(crate) address: u64,
+    pub(crate) key: u32,
+    pub(crate) operands: [u64; 2],
+    pub(crate) slices: Vec<ibv_sge>,
+    pub(crate) inline: Option<Vec<u8>>,
+}
+
+impl Job {
+    fn bytes(&self) -> u64 {
+        match &self.inline {
+            Some(bytes) => bytes.len() as u64,
+            None => self.slices.iter().map(|slice| u64::from(slice.length)).sum(),
+        }
+    }
+
+    fn announces(&self) -> bool {
+        matches!(self.opcode, IBV_WR_SEND | IBV_WR_SEND_WITH_IMM | IBV_WR_RDMA_WRITE_WITH_IMM)
+    }
+}
+
+pub(crate) struct Pair {
+    pub(crate) state: i32,
+    pub(crate) peer: u32,
+    pub(crate) queue: usize,
+    pub(crate) receives: usize,
+    pub(crate) context: usize,
+    /// The C object.
+    pub(crate) object: usize,
+    pub(crate) jobs: VecDeque<Job>,
+    /// The first of the jobs never ends.
+    pub(crate) hangs: bool,
+}
+
+#[derive(Default)]
+pub(crate) struct Completions {
+    pub(crate) done: VecDeque<ibv_wc>,
+    pub(crate) armed: bool,
+    pub(crate) channel: usize,
+    pub(crate) most: usize,
+}
+
+#[derive(Default)]
+pub(crate) struct Receives {
+    pub(crate) posted: VecDeque<(u64, Option<ibv_sge>)>,
+    pub(crate) most: usize,
+}
+
+/// What a test has told the adapter to do.
+#[derive(Default)]
+pub(crate) struct Script {
+    /// The next request fails with this `ibv_wc_status`.
+    pub(crate) fail: Option<u32>,
+    /// The next request never ends.
+    pub(crate) hang: bool,
+    /// The device is gone.
+    pub(crate) removed: bool,
+    /// How often the port's address has moved.
+    pub(crate) moves: u8,
+    /// The port is down.
+    pub(crate) down: bool,
+    /// What the device says of itself, where that is not the usual.
+    pub(crate) odd: BTreeMap<u32, u64>,
+}
+
+#[derive(Default)]
+pub(crate) struct World {
+    pub(crate) numbers: u32,
+    pub(crate) regions: BTreeMap<u32, Region>,
+    pub(crate) pairs: BTreeMap<u32, Pair>,
+    pub(crate) completions: BTreeMap<usize, Completions>,
+    pub(crate) receives: BTreeMap<usize, Receives>,
+    /// Events of channels that were not taken: which completion queue.
+    pub(crate) channels: BTreeMap<usize, (i32, VecDeque<usize>)>,
+    /// Asynchronous events of contexts: descriptor, then element and number of each.
+    pub(crate) contexts: BTreeMap<usize, (i32, VecDeque<(usize, u32)>)>,
+    pub(crate) script: Script,
+}
+
+pub(crate) fn world() -> MutexGuard<'static, World> {
+    static INSIDE: LazyLock<Mutex<World>> = LazyLock::new(Mutex::default);
+    INSIDE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(crate) fn ring(descriptor: i32) {
+    let one = 1u64.to_ne_bytes();
+    // SAFETY: writes eight bytes to an event counter.
+    unsafe { libc::write(descriptor, one.as_ptr().cast(), 8) };
+}
+
+impl World {
+    pub(crate) fn number(&mut self) -> u32 {
+        self.numbers += 1;
+        self.numbers
+    }
+
+    /// A region by its key, if that much of it is there for that.
+    fn place(&self, key: u32, at: u64, bytes: u64, access: i32) -> Option<*mut u8> {
+        let region = self.regions.get(&key)?;
+        let offset = at.checked_sub(region.start)?;
+        let fits = offset <= region.bytes && bytes <= region.bytes - offset;
+        let may = region.access & access == access;
+        (fits && may).then(|| std::ptr::with_exposed_provenance_mut(at as usize))
+    }
+
+    fn complete(&mut self, queue: usize, done: ibv_wc) {
+        let Some(completions) = self.completions.get_mut(&queue) else {
+            return;
+        };
+        completions.done.push_back(done);
+        if std::mem::take(&mut completions.armed)
+            && let Some((descriptor, events)) = self.channels.get_mut(&completions.channel)
+        {
+            events.push_back(queue);
+            ring(*descriptor);
+        }
+    }
+
+    /// Tells a context of an asynchronous event.
+    pub(crate) fn tell(&mut self, context: usize, element: usize, number: u32) {
+        if let Some((descriptor, events)) = self.contexts.get_mut(&context) {
+            events.push_back((element, number));
+            ring(*descriptor);
+        }
+    }
+
+    /// Takes a queue pair to its error state; what is outstanding is flushed.
+    pub(crate) fn fail(&mut self, pair: u32) {
+        let Some(found) = self.pairs.get_mut(&pair) else {
+            return;
+        };
+        found.state = IBV_QPS_ERR;
+        let (queue, jobs) = (found.queue, std::mem::take(&mut found.jobs));
+        for job in jobs {
+            let mut done = ibv_wc::default();
+            (done.wr_id, done.status, done.qp_num) = (job.id, WR_FLUSH_ERR, pair);
+            self.complete(queue, done);
+        }
+    }
+
+    /// Runs what can run on every queue pair.
+    pub(crate) fn go_on(&mut self) {
+        let pairs: Vec<u32> = self.pairs.keys().copied().collect();
+        for pair in pairs {
+            self.run(pair);
+        }
+    }
+
+    /// Runs the jobs of a queue pair until one must wait.
+    pub(crate) fn run(&mut self, pair: u32) {
+        loop {
+            let Some(found) = self.pairs.get_mut(&pair) else {
+                return;
+            };
+            if found.state == IBV_QPS_ERR {
+                return self.fail(pair);
+            }
+            let (peer, queue, hangs) = (found.peer, found.queue, found.hangs);
+            if found.state != IBV_QPS_RTS || hangs || self.script.down {
+                return;
+            }
+            let Some(job) = self.pairs.get_mut(&pair).and_then(|found| found.jobs.pop_front())
+            else {
+                return;
+            };
+            let status = match self.execute(pair, peer, &job) {
+                Some(status) => status,
+                None => {
+                    if let Some(found) = self.pairs.get_mut(&pair) {
+                        found.jobs.push_front(job);
+                    }
+                    return;
+                }
+            };
+            if status != SUCCESS || job.signalled {
+                let mut done = ibv_wc::default();
+                (done.wr_id, done.status, done.qp_num) = (job.id, status, pair);
+                done.byte_len = job.bytes() as u32;
+                self.complete(queue, done);
+            }
+            if status != SUCCESS {
+                self.fail(pair);
+            }
+        }
+    }
+
+    /// Does one job; its status, or nothing while it must wait for the peer.
+    fn execute(&mut self, pair: u32, peer: u32, job: &Job) -> Option<u32> {
+        let there = self.pairs.get(&peer)?;
+        let ready =
+            there.peer == pair && (there.state == IBV_QPS_RTR || there.state == IBV_QPS_RTS);
+        if !ready {
+            return None;
+        }
+        if std::mem::take(&mut self.script.hang) {
+            self.pairs.get_mut(&pair)?.hangs = true;
+            return None;
+        }
+        if let Some(status) = self.script.fail.take() {
+            return Some(status);
+        }
+        let (queue, receives) = (there.queue, there.receives);
+        let (object, context) = (there.object, there.context);
+        if job.announces() && self.receives.get(&receives).is_none_or(|all| all.posted.is_empty()) {
+            return None;
+        }
+        let own = IBV_ACCESS_LOCAL_WRITE;
+        for slice in &job.slices {
+            if job.inline.is_none()
+                && self.place(slice.lkey, slice.addr, u64::from(slice.length), own).is_none()
+            {
+                return Some(LOC_PROT_ERR);
+            }
+        }
+        let status = match job.opcode {
+            IBV_WR_SEND | IBV_WR_SEND_WITH_IMM => {
+                return Some(self.send(peer, queue, receives, job));
+            }
+            IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM => self.write(job),
+            IBV_WR_RDMA_READ => self.read(job),
+            _ => self.atomic(job),
+        };
+        if status == SUCCESS && job.announces() {
+            self.announce(peer, queue, receives, job);
+        }
+        if status != SUCCESS {
+            self.tell(context, object, EVENT_QP_ACCESS_ERR);
+            self.fail(peer);
+        }
+        Some(status)
+    }
+
+    /// Puts the bytes of a job, one slice after the other, to a place.
+    fn put(&self, job: &Job, mut to: *mut u8) {
+        if let Some(bytes) = &job.inline {
+            // SAFETY: the place was looked up for that many bytes.
+            return unsafe { copy(to, bytes.as_ptr(), bytes.len()) };
+        }
+        for slice in &job.slices {
+            let from = std::ptr::with_exposed_provenance(slice.addr as usize);
+            // SAFETY: both places were looked up for that many bytes.
+            unsafe {
+                copy(to, from, slice.length as usize);
+                to = to.add(slice.length as usize);
+            }
+        }
+    }
+
+    fn write(&self, job: &Job) -> u32 {
+        let bytes = job.bytes();
+        match self.place(job.key, job.address, bytes, IBV_ACCESS_REMOTE_WRITE) {
+            // Nothing is checked of a WRITE of no bytes (IBTA 9.4.3).
+            _ if bytes == 0 => SUCCESS,
+            Some(to) => {
+                self.put(job, to);
+                SUCCESS
+            }
+            None => REM_ACCESS_ERR,
+        }
+    }
+
+    fn read(&self, job: &Job) -> u32 {
+        let bytes = job.bytes();
+        if bytes == 0 {
+            return SUCCESS;
+        }
+        let Some(from) = self.place(job.key, job.address, bytes, IBV_ACCESS_REMOTE_READ) else {
+            return REM_ACCESS_ERR;
+        };
+        let mut from = from.cast_const();
+        for slice in &job.slices {
+            let to = std::ptr::with_exposed_provenance_mut(slice.addr as usize);
+            // SAFETY: both places were looked up for that many bytes.
+            unsafe {
+                copy(to, from, slice.length as usize);
+                from = from.add(slice.length as usize);
+            }
+        }
+        SUCCESS
+    }
+
+    fn atomic(&self, job: &Job) -> u32 {
+        let Some(word) = self.place(job.key, job.address, 8, IBV_ACCESS_REMOTE_ATOMIC) else {
+            return REM_ACCESS_ERR;
+        };
+        if !job.address.is_multiple_of(8) {
+            return REM_INV_REQ_ERR;
+        }
+        let Some(slice) = job.slices.first() else {
+            return REM_INV_REQ_ERR;
+        };
+        // SAFETY: an aligned word of a region, used by atomics alone.
+        let word = unsafe { &*word.cast::<AtomicU64>() };
+        let [first, second] = job.operands;
+        let before = if job.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD {
+            word.fetch_add(first, Ordering::AcqRel)
+        } else {
+            let done = word.compare_exchange(first, second, Ordering::AcqRel, Ordering::Acquire);
+            done.unwrap_or_else(|before| before)
+        };
+        let to = std::ptr::with_exposed_provenance_mut(slice.addr as usize);
+        // SAFETY: the slice was looked up.
+        unsafe { copy(to, before.to_ne_bytes().as_ptr(), 8) };
+        SUCCESS
+    }
+
+    fn take_receive(&mut self, receives: usize) -> Option<(u64, Option<ibv_sge>)> {
+        self.receives.get_mut(&receives)?.posted.pop_front()
+    }
+
+    fn announce(&mut self, peer: u32, queue: usize, receives: usize, job: &Job) {
+        let Some((id, _)) = self.take_receive(receives) else {
+            return;
+        };
+        let mut done = ibv_wc::default();
+        (done.wr_id, done.qp_num, done.opcode) = (id, peer, IBV_WC_RECV_RDMA_WITH_IMM);
+        (done.imm_data, done.wc_flags) = (job.immediate, IBV_WC_WITH_IMM);
+        done.byte_len = job.bytes() as u32;
+        self.complete(queue, done);
+    }
+
+    fn send(&mut self, peer: u32, queue: usize, receives: usize, job: &Job) -> u32 {
+        let Some((id, into)) = self.take_receive(receives) else {
+            return REM_INV_REQ_ERR;
+        };
+        let mut done = ibv_wc::default();
+        (done.wr_id, done.qp_num, done.opcode) = (id, peer, IBV_WC_RECV);
+        let room = into.map_or(0, |slice| u64::from(slice.length));
+        if job.bytes() > room {
+            done.status = LOC_LEN_ERR;
+            self.complete(queue, done);
+            self.fail(peer);
+            return REM_INV_REQ_ERR;
+        }
+        if let Some(slice) = into {
+            let Some(to) = self.place(slice.lkey, slice.addr, room, IBV_ACCESS_LOCAL_WRITE) else {
+                done.status = LOC_PROT_ERR;
+                self.complete(queue, done);
+                self.fail(peer);
+                return REM_INV_REQ_ERR;
+            };
+            self.put(job, to);
+        }
+        done.byte_len = job.bytes() as u32;
+        if job.opcode == IBV_WR_SEND_WITH_IMM {
+            (done.imm_data, done.wc_flags) = (job.immediate, IBV_WC_WITH_IMM);
+        }
+        self.complete(queue, done);
+        SUCCESS
+    }
+}

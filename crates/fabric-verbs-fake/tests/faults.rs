@@ -1,0 +1,314 @@
+//! What the kernel's software devices cannot show: each completion status, odd capabilities, a request
+//! that never ends, a port that moves its address, a device that goes. Each must end as a typed error
+//! on the links concerned, and on no other.
+
+use farside_base::{
+    Access, AtomicScope, Completion, CompletionStatus, LinkId, LocalSlice, Operation,
+    ReceiveQueueId, RegionKind, RemoteRegionId, RemoteSlice, Source, Work, WorkFlags, WorkId,
+};
+use farside_bootstrap::{Endpoint, Security};
+use farside_fabric::{Fabric, FabricError, LinkEvent, Loss, Port, PortSpec, Region, RegionSpec};
+use farside_fabric_verbs::{OpenError, Options, VerbsFabric, status};
+use farside_fabric_verbs_fake::{Fake, Odd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Longer than everything that is waited for, on however slow a machine.
+const WATCHDOG: Duration = Duration::from_secs(60);
+const LEASE: Duration = Duration::from_millis(200);
+
+/// The fake device alone, as it is at first: what a test tells it is for the whole process.
+fn alone() -> (MutexGuard<'static, ()>, Fake) {
+    static ONE: Mutex<()> = Mutex::new(());
+    let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let fake = Fake::open(&Fake::path().expect("the library")).expect("a library");
+    fake.reset();
+    (one, fake)
+}
+
+fn options() -> Options {
+    let mut options = Options::new(Security::open());
+    options.library = Fake::path().expect("the library").to_string_lossy().into_owned();
+    options.listen = Some("127.0.0.1:0".parse::<Endpoint>().expect("an endpoint"));
+    options.lease = LEASE;
+    options.patience = LEASE * 2;
+    options
+}
+
+struct Node {
+    fabric: VerbsFabric,
+    port: Box<dyn Port>,
+    queue: ReceiveQueueId,
+    region: Region,
+    events: Vec<LinkEvent>,
+    done: Vec<Completion>,
+}
+
+impl Node {
+    fn new(name: &str) -> Self {
+        let fabric = VerbsFabric::open(options()).expect("the fake device");
+        let spec = PortSpec { listen: Some(name.to_owned()) };
+        let mut port = fabric.open(&spec).expect("a port");
+        let queue = port.create_receive_queue(16).expect("a queue");
+        let spec = RegionSpec { bytes: 4096, access: Access::ALL, kind: RegionKind::Memory };
+        let region = fabric.register(&spec).expect("a region");
+        Self { fabric, port, queue, region, events: Vec::new(), done: Vec::new() }
+    }
+
+    fn poll(&mut self) {
+        self.port.link_events(&mut self.events);
+        let mut out = [Completion::BLANK; 8];
+        let count = self.port.poll(&mut out);
+        self.done.extend(&out[..count]);
+    }
+
+    fn write(&mut self, id: u64, link: LinkId, to: RemoteRegionId) {
+        let slice = LocalSlice { region: self.region.id, offset: 0, bytes: 8 };
+        let slices = [slice];
+        let to = RemoteSlice { region: to, offset: 64 };
+        let operation = Operation::Write { source: Source::Gather(&slices), to, immediate: None };
+        self.post(id, link, operation);
+    }
+
+    fn post(&mut self, id: u64, link: LinkId, operation: Operation<'_>) {
+        let flags = WorkFlags { signalled: true, ..WorkFlags::default() };
+        let posted = self.port.post(&[Work { id: WorkId(id), link, flags, operation }]);
+        assert_eq!((posted.accepted, posted.stop), (1, None));
+    }
+}
+
+fn until<T>(
+    what: &str,
+    nodes: [&mut Node; 2],
+    ready: impl Fn(&mut Node, &mut Node) -> Option<T>,
+) -> T {
+    let start = Instant::now();
+    let [one, other] = nodes;
+    while start.elapsed() < WATCHDOG {
+        one.poll();
+        other.poll();
+        if let Some(value) = ready(one, other) {
+            return value;
+        }
+        std::thread::yield_now();
+    }
+    panic!("waited in vain for {what}");
+}
+
+/// The next completion of the first node.
+fn completion(nodes: [&mut Node; 2]) -> Completion {
+    until("a completion", nodes, |one, _| (!one.done.is_empty()).then(|| one.done.remove(0)))
+}
+
+/// A link from the first node to the second: its number at either, and the second's region.
+fn connect(one: &mut Node, other: &mut Node) -> (LinkId, LinkId, RemoteRegionId) {
+    let address = other.port.address().expect("a listener");
+    let here = one.port.connect(&address, b"", one.queue).expect("a link");
+    let there = until("a request", [one, other], |_, other| match other.events.pop()? {
+        LinkEvent::Requested { link, .. } => Some(link),
+        event => panic!("{event:?}"),
+    });
+    other.port.accept(there, b"", other.queue).expect("to be accepted");
+    until("a link", [one, other], |one, _| match one.events.pop()? {
+        LinkEvent::Connected { link, .. } if link == here => Some(()),
+        event => panic!("{event:?}"),
+    });
+    let region = one.port.import(here, &other.region.token).expect("a region");
+    (here, there, region)
+}
+
+fn works(one: &mut Node, other: &mut Node, link: LinkId, region: RemoteRegionId) {
+    one.write(77, link, region);
+    let done = completion([one, other]);
+    assert_eq!((done.id, done.status), (WorkId(77), CompletionStatus::Success));
+}
+
+#[test]
+fn each_status_ends_its_link_with_words_and_no_other() {
+    let (_one, fake) = alone();
+    let (mut near, mut far) = (Node::new("near"), Node::new("far"));
+    let (other, _, other_region) = connect(&mut near, &mut far);
+    // Flushes are never a cause; those of success are none.
+    for row in status::COMPLETIONS.iter().filter(|row| ![0, 5].contains(&row.number)) {
+        let (link, _, region) = connect(&mut near, &mut far);
+        fake.fail_next(row.number);
+        near.write(1, link, region);
+        near.write(2, link, region);
+        let done = completion([&mut near, &mut far]);
+        // Too long a request at this end is this fabric's fault, and not the peer's receive's.
+        let expected = if row.number == 1 { CompletionStatus::Broken } else { row.status };
+        assert_eq!((done.id, done.status), (WorkId(1), expected), "{}", row.name);
+        let words = near.port.trouble(link).expect("words");
+        assert!(words.contains(row.name) && words.contains(row.remedy), "{words}");
+        let done = completion([&mut near, &mut far]);
+        assert_eq!((done.id, done.status), (WorkId(2), CompletionStatus::Flushed), "{}", row.name);
+        near.port.close(link);
+        near.events.clear();
+        let lost = |_: &mut Node, far: &mut Node| far.events.pop();
+        match until("the loss there", [&mut near, &mut far], lost) {
+            LinkEvent::Lost { link, .. } => far.port.close(link),
+            event => panic!("{event:?}"),
+        }
+        works(&mut near, &mut far, other, other_region);
+        assert_eq!(near.port.trouble(other), None);
+    }
+}
+
+#[test]
+fn a_request_that_hangs_is_unreachable_after_the_lease() {
+    let (_one, fake) = alone();
+    let (mut near, mut far) = (Node::new("near"), Node::new("far"));
+    let (other, _, other_region) = connect(&mut near, &mut far);
+    let (link, _, region) = connect(&mut near, &mut far);
+    fake.hang_next();
+    let start = Instant::now();
+    near.write(1, link, region);
+    near.write(2, link, region);
+    let done = completion([&mut near, &mut far]);
+    assert_eq!((done.id, done.status), (WorkId(1), CompletionStatus::Unreachable));
+    assert!(start.elapsed() >= LEASE, "not before the lease");
+    let done = completion([&mut near, &mut far]);
+    assert_eq!((done.id, done.status), (WorkId(2), CompletionStatus::Flushed));
+    let lost = LinkEvent::Lost { link, loss: Loss::Unreachable };
+    until("the loss", [&mut near, &mut far], |near, _| near.events.contains(&lost).then_some(()));
+    assert!(near.port.trouble(link).is_some_and(|words| words.contains("lease")));
+    works(&mut near, &mut far, other, other_region);
+}
+
+#[test]
+fn silent_requests_that_hang_are_found_too() {
+    let (_one, fake) = alone();
+    let (mut near, mut far) = (Node::new("near"), Node::new("far"));
+    let (link, _, region) = connect(&mut near, &mut far);
+    fake.hang_next();
+    let slices = [LocalSlice { region: near.region.id, offset: 0, bytes: 8 }];
+    let to = RemoteSlice { region, offset: 0 };
+    let operation = Operation::Write { source: Source::Gather(&slices), to, immediate: None };
+    let flags = WorkFlags::default();
+    let posted = near.port.post(&[Work { id: WorkId(3), link, flags, operation }]);
+    assert_eq!(posted.accepted, 1);
+    let done = completion([&mut near, &mut far]);
+    assert_eq!((done.id, done.status), (WorkId(3), CompletionStatus::Unreachable));
+}
+
+#[test]
+fn a_sleeper_is_woken_for_a_request_that_hangs() {
+    let (_one, fake) = alone();
+    let (mut near, mut far) = (Node::new("near"), Node::new("far"));
+    let (link, _, region) = connect(&mut near, &mut far);
+    fake.hang_next();
+    near.write(1, link, region);
+    let start = Instant::now();
+    let waiter = near.port.waiter();
+    while near.done.is_empty() {
+        if !near.port.arm() {
+            assert!(waiter.wait(Some(WATCHDOG)), "never woken");
+        }
+        near.port.disarm();
+        near.poll();
+    }
+    assert_eq!(near.done[0].status, CompletionStatus::Unreachable);
+    assert!(start.elapsed() >= LEASE);
+}
+
+#[test]
+fn a_message_without_a_receive_is_not_ready_after_the_patience() {
+    let (_one, _fake) = alone();
+    let (mut near, mut far) = (Node::new("near"), Node::new("far"));
+    let (link, _, _) = connect(&mut near, &mut far);
+    let slices = [LocalSlice { region: near.region.id, offset: 0, bytes: 8 }];
+    let source = Source::Gather(&slices);
+    let start = Instant::now();
+    near.post(1, link, Operation::Send { source, immediate: None });
+    let done = completion([&mut near, &mut far]);
+    assert_eq!((done.id, done.status), (WorkId(1), CompletionStatus::ReceiverNotReady));
+    assert!(start.elapsed() >= LEASE * 2, "not before the patience");
+}
+
+#[test]
+fn a_port_that_moves_loses_its_links_and_connects_anew_with_the_same_regions() {
+    let (_one, fake) = alone();
+    let (mut near, mut far) = (Node::new("near"), Node::new("far"));
+    let (link, there, _) = connect(&mut near, &mut far);
+    assert!(near.port.path(link).contains("10.9.8.1"), "{}", near.port.path(link));
+    fake.move_gid();
+    let here = LinkEvent::Lost { link, loss: Loss::Unreachable };
+    until("the losses", [&mut near, &mut far], |near, far| {
+        let far_too = far.events.iter().any(|event| event.link() == there);
+        (near.events.contains(&here) && far_too).then_some(())
+    });
+    assert!(near.port.trouble(link).is_some_and(|words| words.contains("GID_CHANGE")));
+    near.port.close(link);
+    far.port.close(there);
+    near.events.clear();
+    far.events.clear();
+    let (link, _, region) = connect(&mut near, &mut far);
+    assert!(near.port.path(link).contains("10.9.8.2"), "{}", near.port.path(link));
+    works(&mut near, &mut far, link, region);
+}
+
+#[test]
+fn a_port_that_is_down_for_less_than_the_lease_loses_nothing() {
+    let (_one, fake) = alone();
+    let (mut near, mut far) = (Node::new("near"), Node::new("far"));
+    let (link, _, region) = connect(&mut near, &mut far);
+    fake.set_port(false);
+    near.write(5, link, region);
+    near.poll();
+    assert!(near.done.is_empty());
+    fake.set_port(true);
+    let done = completion([&mut near, &mut far]);
+    assert_eq!((done.id, done.status), (WorkId(5), CompletionStatus::Success));
+    works(&mut near, &mut far, link, region);
+}
+
+#[test]
+fn a_device_that_goes_breaks_every_link_and_nothing_else() {
+    let (_one, fake) = alone();
+    let (mut near, mut far) = (Node::new("near"), Node::new("far"));
+    let (link, _, region) = connect(&mut near, &mut far);
+    fake.hang_next();
+    near.write(1, link, region);
+    fake.remove_device();
+    let done = completion([&mut near, &mut far]);
+    assert_eq!((done.id, done.status), (WorkId(1), CompletionStatus::Broken));
+    let lost = |near: &mut Node, _: &mut Node| near.events.pop();
+    let event = until("the loss", [&mut near, &mut far], lost);
+    assert_eq!(event.link(), link);
+    assert!(near.port.trouble(link).is_some());
+    near.write(2, link, region);
+    assert_eq!(completion([&mut near, &mut far]).status, CompletionStatus::Flushed);
+    let address = far.port.address().expect("a listener");
+    let again = near.port.connect(&address, b"", near.queue);
+    assert!(matches!(again, Err(FabricError::System(..))), "{again:?}");
+    let gone = VerbsFabric::open(options());
+    assert!(matches!(gone, Err(OpenError::NoDevices)), "{gone:?}");
+}
+
+#[test]
+fn what_a_device_says_of_itself_is_what_is_promised() {
+    let (_one, fake) = alone();
+    fake.say(Odd::AtomicCap, 1);
+    let fabric = VerbsFabric::open(options()).expect("a device");
+    assert_eq!(fabric.capabilities().atomics, AtomicScope::Adapter);
+    fake.say(Odd::AtomicCap, 0);
+    fake.say(Odd::Slices, 1);
+    fake.say(Odd::InlineBytes, 0);
+    fake.say(Odd::InOrder, 0);
+    let (mut near, mut far) = (Node::new("near"), Node::new("far"));
+    let has = near.fabric.capabilities();
+    assert_eq!((has.atomics, has.slices_max), (AtomicScope::None, 1));
+    assert_eq!((has.inline_bytes_max, has.byte_order), (0, false));
+    let (link, _, region) = connect(&mut near, &mut far);
+    works(&mut near, &mut far, link, region);
+    fake.say(Odd::Transport, 1);
+    let iwarp = VerbsFabric::open(options());
+    assert!(matches!(iwarp, Err(OpenError::Lacks { .. })), "{iwarp:?}");
+    fake.say(Odd::Transport, 0);
+    fake.say(Odd::SharedReceiveQueues, 0);
+    let without = VerbsFabric::open(options());
+    assert!(
+        matches!(without, Err(OpenError::Lacks { what: "shared receive queues", .. })),
+        "{without:?}"
+    );
+}

@@ -1,0 +1,324 @@
+//! Strangers and liars on the control stream: whatever they say, the fabric answers or hangs up, lives,
+//! and its other links go on. By the fake library, so that it runs everywhere.
+
+use farside_base::{
+    Access, Completion, CompletionStatus, LinkId, LocalSlice, Operation, ReceiveQueueId,
+    RegionKind, RemoteRegionId, RemoteSlice, Source, Work, WorkFlags, WorkId,
+};
+use farside_bootstrap::{
+    ClusterKey, Endpoint, HandshakeLimits, Host, Identity, Protect, Security, Stream, Transfer,
+};
+use farside_fabric::{Fabric, LinkEvent, NotReached, Port, PortSpec, Region, RegionSpec};
+use farside_fabric_verbs::{OpenError, Options, VerbsFabric};
+use farside_fabric_verbs_fake::Fake;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+/// Longer than everything that is waited for, on however slow a machine.
+const WATCHDOG: Duration = Duration::from_secs(60);
+
+fn options(security: Security) -> Options {
+    let mut options = Options::new(security);
+    options.library = Fake::path().expect("the library").to_string_lossy().into_owned();
+    options.listen = Some("127.0.0.1:0".parse::<Endpoint>().expect("an endpoint"));
+    options.lease = Duration::from_millis(500);
+    options
+}
+
+struct Node {
+    fabric: VerbsFabric,
+    port: Box<dyn Port>,
+    queue: ReceiveQueueId,
+    region: Region,
+    events: Vec<LinkEvent>,
+}
+
+impl Node {
+    fn new(security: Security) -> Self {
+        let fabric = VerbsFabric::open(options(security)).expect("the fake device");
+        let spec = PortSpec { listen: Some("victim".to_owned()) };
+        let mut port = fabric.open(&spec).expect("a port");
+        let queue = port.create_receive_queue(16).expect("a queue");
+        let spec = RegionSpec { bytes: 4096, access: Access::ALL, kind: RegionKind::Memory };
+        let region = fabric.register(&spec).expect("a region");
+        Self { fabric, port, queue, region, events: Vec::new() }
+    }
+
+    fn event(&mut self) -> LinkEvent {
+        let start = Instant::now();
+        while self.events.is_empty() {
+            assert!(start.elapsed() < WATCHDOG, "no link event");
+            self.port.link_events(&mut self.events);
+            std::thread::yield_now();
+        }
+        self.events.remove(0)
+    }
+
+    fn place(&self) -> std::net::SocketAddr {
+        let endpoint = self.fabric.listening().expect("it listens");
+        endpoint.resolve().expect("a number")[0]
+    }
+}
+
+/// A link that must not notice anything.
+struct Good {
+    near: Node,
+    link: LinkId,
+    region: RemoteRegionId,
+}
+
+impl Good {
+    fn new(victim: &mut Node, security: Security) -> Self {
+        let mut near = Node::new(security);
+        let address = victim.port.address().expect("a listener");
+        let link = near.port.connect(&address, b"", near.queue).expect("a call");
+        let LinkEvent::Requested { link: there, .. } = victim.event() else { panic!("no request") };
+        victim.port.accept(there, b"", victim.queue).expect("to accept");
+        assert!(matches!(near.event(), LinkEvent::Connected { .. }));
+        let region = near.port.import(link, &victim.region.token).expect("a region");
+        Self { near, link, region }
+    }
+
+    fn works(&mut self) {
+        let slices = [LocalSlice { region: self.near.region.id, offset: 0, bytes: 8 }];
+        let to = RemoteSlice { region: self.region, offset: 0 };
+        let operation = Operation::Write { source: Source::Gather(&slices), to, immediate: None };
+        let flags = WorkFlags { signalled: true, ..WorkFlags::default() };
+        let work = [Work { id: WorkId(1), link: self.link, flags, operation }];
+        assert_eq!(self.near.port.post(&work).accepted, 1);
+        let (start, mut out) = (Instant::now(), [Completion::BLANK]);
+        while self.near.port.poll(&mut out) == 0 {
+            assert!(start.elapsed() < WATCHDOG, "no completion");
+        }
+        assert_eq!(
+            out[0].status,
+            CompletionStatus::Success,
+            "{:?}",
+            self.near.port.trouble(self.link)
+        );
+    }
+}
+
+/// xorshift, for bytes that are the same in each run.
+fn random(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
+}
+
+/// Reads until the other side hangs up.
+fn until_hung_up(mut socket: TcpStream) {
+    socket.set_read_timeout(Some(WATCHDOG)).expect("a time limit");
+    let mut sink = [0; 4096];
+    loop {
+        match socket.read(&mut sink) {
+            Ok(0) => return,
+            Ok(_) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => panic!("never hung up"),
+            Err(_) => return,
+        }
+    }
+}
+
+/// A stream that has passed the handshake, for frames of a liar's own.
+fn stream(victim: &Node, security: &Security) -> Stream<TcpStream> {
+    let socket = TcpStream::connect(victim.place()).expect("a listener");
+    socket.set_nonblocking(true).expect("a socket");
+    let host = Host::Ip(victim.place().ip());
+    let mut stream =
+        Stream::connect(socket, security, &host, HandshakeLimits::DEFAULT).expect("a stream");
+    while !stream.advance().expect("a handshake") {
+        std::thread::yield_now();
+    }
+    stream
+}
+
+fn say(stream: &mut Stream<TcpStream>, mut bytes: &[u8]) -> bool {
+    let start = Instant::now();
+    while !bytes.is_empty() && start.elapsed() < WATCHDOG {
+        match stream.write(bytes) {
+            Ok(Transfer::Moved(count)) => bytes = &bytes[count..],
+            Ok(_) => std::thread::yield_now(),
+            Err(_) => return false,
+        }
+    }
+    stream.flush().is_ok()
+}
+
+fn hung_up(stream: &mut Stream<TcpStream>) {
+    let (start, mut sink) = (Instant::now(), [0; 4096]);
+    loop {
+        assert!(start.elapsed() < WATCHDOG, "never hung up");
+        match stream.read(&mut sink) {
+            Ok(Transfer::Ended) | Err(_) => return,
+            Ok(Transfer::Blocked) => std::thread::yield_now(),
+            Ok(Transfer::Moved(_)) => {}
+        }
+    }
+}
+
+fn frame(kind: u8, body: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(body.len() + 1).expect("short");
+    [&length.to_le_bytes()[..], &[kind], body].concat()
+}
+
+/// A `Connect` for the victim's port, with a queue pair that nobody has.
+fn connect_frame(name: &str) -> Vec<u8> {
+    let mut body = Vec::new();
+    body.extend(1_u16.to_le_bytes());
+    body.extend(77_u64.to_le_bytes());
+    body.extend(0x00ab_cdef_u32.to_le_bytes());
+    body.extend(1_u32.to_le_bytes());
+    body.extend([0; 16]);
+    body.extend(0_u16.to_le_bytes());
+    body.extend([3, 2, 1, 1]);
+    body.extend(u16::try_from(name.len()).expect("short").to_le_bytes());
+    body.extend(name.as_bytes());
+    body.extend(0_u16.to_le_bytes());
+    frame(1, &body)
+}
+
+#[test]
+fn strangers_are_hung_up_on_and_others_go_on() {
+    let mut victim = Node::new(Security::open());
+    let mut good = Good::new(&mut victim, Security::open());
+    let mut state = 0x5eed;
+    for round in 0..40 {
+        let mut socket = TcpStream::connect(victim.place()).expect("a listener");
+        let junk: Vec<u8> =
+            (0..1 + round * 20).map(|_| random(&mut state).to_le_bytes()[0]).collect();
+        // It may have hung up before all is written.
+        let _ = socket.write_all(&junk);
+        if junk.len() >= 16 {
+            until_hung_up(socket);
+        }
+        good.works();
+    }
+}
+
+#[test]
+fn frames_out_of_turn_and_impossible_ones_end_their_stream_alone() {
+    let security = Security::open();
+    let mut victim = Node::new(security.clone());
+    let mut good = Good::new(&mut victim, security.clone());
+    let token = victim.region.token.encode();
+    let mut lies: Vec<Vec<u8>> = (2..=9).map(|kind| frame(kind, &[])).collect();
+    lies.push(frame(8, &[&7_u32.to_le_bytes()[..], &token].concat()));
+    lies.push(frame(0, &[]));
+    lies.push(frame(200, &[1, 2, 3]));
+    lies.push(u32::MAX.to_le_bytes().to_vec());
+    lies.push(0_u32.to_le_bytes().to_vec());
+    lies.push([connect_frame("victim"), vec![0xff; 64]].concat());
+    lies.push(
+        [connect_frame("victim"), frame(8, &[&7_u32.to_le_bytes()[..], &token].concat())].concat(),
+    );
+    for lie in &lies {
+        let mut liar = stream(&victim, &security);
+        say(&mut liar, lie);
+        hung_up(&mut liar);
+        good.works();
+    }
+    // Whoever was announced to the program before is lost again.
+    victim.port.link_events(&mut victim.events);
+    for event in std::mem::take(&mut victim.events) {
+        let link = event.link();
+        assert!(matches!(event, LinkEvent::Requested { .. } | LinkEvent::Lost { .. }), "{event:?}");
+        victim.port.close(link);
+    }
+    good.works();
+}
+
+#[test]
+fn random_frames_never_end_the_fabric() {
+    let security = Security::open();
+    let mut victim = Node::new(security.clone());
+    let mut good = Good::new(&mut victim, security.clone());
+    let mut state = 0xfeed;
+    for _ in 0..150 {
+        let mut liar = stream(&victim, &security);
+        let mut bytes = connect_frame("victim");
+        let at = usize::try_from(random(&mut state)).expect("64 bits") % bytes.len();
+        bytes[at] ^= random(&mut state).to_le_bytes()[0];
+        let kind = (random(&mut state) % 12).to_le_bytes()[0];
+        let junk: Vec<u8> =
+            (0..random(&mut state) % 40).map(|_| random(&mut state).to_le_bytes()[0]).collect();
+        bytes.extend(frame(kind, &junk));
+        say(&mut liar, &bytes);
+        drop(liar);
+        victim.port.link_events(&mut victim.events);
+        for event in std::mem::take(&mut victim.events) {
+            if matches!(event, LinkEvent::Lost { .. }) {
+                victim.port.close(event.link());
+            }
+        }
+    }
+    good.works();
+}
+
+#[test]
+fn half_handshakes_are_bounded_and_time_out() {
+    let mut victim = Node::new(Security::open());
+    let mut good = Good::new(&mut victim, Security::open());
+    let silent: Vec<_> = (0..400).filter_map(|_| TcpStream::connect(victim.place()).ok()).collect();
+    good.works();
+    // Those over the bound are dropped at once; the rest when their time is up.
+    let mut dropped = 0;
+    for socket in silent {
+        until_hung_up(socket);
+        dropped += 1;
+    }
+    assert!(dropped > 256);
+    good.works();
+    let _again = Good::new(&mut victim, Security::open());
+}
+
+#[test]
+fn a_caller_without_the_key_is_not_permitted() {
+    let key = |byte: &str| {
+        let key = ClusterKey::from_hex(&byte.repeat(32)).expect("64 digits");
+        let identity = Identity::cluster_key(&key).expect("a key");
+        Security::new(identity, Protect::Handshake).expect("a combination")
+    };
+    let mut victim = Node::new(key("5e"));
+    let mut good = Good::new(&mut victim, key("5e"));
+    let address = victim.port.address().expect("a listener");
+    for security in [key("5f"), Security::open()] {
+        let mut other = Node::new(security);
+        let link = other.port.connect(&address, b"", other.queue).expect("a call");
+        let event = other.event();
+        let refused = LinkEvent::NotReached { link, why: NotReached::NotPermitted };
+        assert_eq!(event, refused, "{:?}", other.port.trouble(link));
+        assert!(other.port.trouble(link).is_some_and(|words| !words.is_empty()));
+        good.works();
+    }
+    victim.port.link_events(&mut victim.events);
+    assert_eq!(victim.events, [], "the program hears nothing of strangers");
+}
+
+#[test]
+fn data_that_must_be_protected_is_refused_before_anything_is_opened() {
+    let key = ClusterKey::from_hex(&"5e".repeat(32)).expect("64 digits");
+    let identity = Identity::cluster_key(&key).expect("a key");
+    let everything = Security::new(identity, Protect::Everything).expect("a combination");
+    let refused = VerbsFabric::open(options(everything));
+    assert!(matches!(refused, Err(OpenError::CannotProtect)), "{refused:?}");
+}
+
+#[test]
+fn an_idle_link_lives_on_for_many_leases() {
+    let mut victim = Node::new(Security::open());
+    let mut good = Good::new(&mut victim, Security::open());
+    let start = Instant::now();
+    let waiter = good.near.port.waiter();
+    while start.elapsed() < Duration::from_secs(2) {
+        good.near.port.arm();
+        waiter.wait(Some(Duration::from_millis(100)));
+        good.near.port.disarm();
+        good.near.port.link_events(&mut good.near.events);
+        victim.port.link_events(&mut victim.events);
+    }
+    assert_eq!((&good.near.events[..], &victim.events[..]), (&[][..], &[][..]));
+    good.works();
+}

@@ -1,0 +1,763 @@
+//! The one thread of a fabric: connections, keep-alives, imports of peers, the device's events.
+//!
+//! It sleeps until a socket, the device or a port has something, or a tick has passed (an eighth of
+//! the lease, while there are links). It waits for nobody. What it learns goes to ports' inboxes.
+//!
+//! What is absent: the data path. Ports post and poll by themselves; this thread only takes a queue
+//! pair to its error state, so that what is outstanding on a dead link ends.
+
+use crate::conversation::{Conversation, Over, Stage};
+use crate::core::{Call, Command, Core, LEASE_TICKS};
+use crate::device::port_state;
+use crate::ffi::AsyncEvent;
+use crate::inbox::{Inbound, Inbox, Token, lock};
+use crate::status::{self, numbers};
+use crate::wire::{self, Accepted, Connect, Frame};
+use farside_base::{CompletionStatus, RegionToken};
+use farside_bootstrap::{Endpoint, HandshakeLimits};
+use farside_fabric::{FabricError, Loss, NotReached};
+use rustix::event::{Timespec, epoll};
+use rustix::fd::OwnedFd;
+use std::collections::HashMap;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+const DOORBELL: u64 = 0;
+const LISTENER: u64 = 1;
+const DEVICE: u64 = 2;
+/// Most callers that have not asked for anything yet; further ones are dropped.
+const FRESH_MAX: usize = 256;
+
+/// Owns the thread; dropped with the last port and the fabric.
+pub(crate) struct Control {
+    pub(crate) core: Arc<Core>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Control {
+    pub(crate) fn start(
+        core: Arc<Core>,
+        listener: Option<TcpListener>,
+    ) -> Result<Self, FabricError> {
+        let system = |what| move |reason: std::io::Error| FabricError::System(what, reason);
+        let mut thread = Thread::new(Arc::clone(&core), listener).map_err(system("epoll"))?;
+        let thread = std::thread::Builder::new()
+            .name("farside-verbs".to_owned())
+            .spawn(move || thread.run())
+            .map_err(system("control thread"))?;
+        Ok(Self { core, thread: Some(thread) })
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        self.core.command(Command::Stop);
+        if let Some(thread) = self.thread.take() {
+            // It panicked or it did not; it has ended.
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Thread {
+    core: Arc<Core>,
+    epoll: OwnedFd,
+    listener: Option<TcpListener>,
+    conversations: HashMap<u64, Conversation>,
+    limits: HandshakeLimits,
+    tick: Duration,
+    next_tick: Instant,
+    stopped: bool,
+    /// The listener is not watched for a tick.
+    paused: bool,
+}
+
+impl Thread {
+    fn new(core: Arc<Core>, listener: Option<TcpListener>) -> std::io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let input = epoll::EventFlags::IN;
+        let data = epoll::EventData::new_u64;
+        epoll::add(&epoll, &core.doorbell, data(DOORBELL), input)?;
+        epoll::add(&epoll, core.device.context.events(), data(DEVICE), input)?;
+        if let Some(listener) = &listener {
+            listener.set_nonblocking(true)?;
+            epoll::add(&epoll, listener, data(LISTENER), input)?;
+        }
+        let tick = core.options.lease / u32::try_from(LEASE_TICKS).unwrap_or(8);
+        let lease = core.options.lease;
+        let limits = HandshakeLimits {
+            time: HandshakeLimits::DEFAULT.time.max(lease),
+            ..HandshakeLimits::DEFAULT
+        };
+        let (conversations, next_tick) = (HashMap::new(), Instant::now() + tick);
+        Ok(Self {
+            core,
+            epoll,
+            listener,
+            conversations,
+            limits,
+            tick,
+            next_tick,
+            stopped: false,
+            paused: false,
+        })
+    }
+
+    fn run(&mut self) {
+        let mut events = Vec::with_capacity(64);
+        while !self.stopped {
+            let left = self.next_tick.saturating_duration_since(Instant::now());
+            // An idle fabric sleeps until somebody comes.
+            let idle = self.conversations.is_empty() && !self.paused;
+            let time = if idle { None } else { Timespec::try_from(left).ok() };
+            events.clear();
+            let buffer = rustix::buffer::spare_capacity(&mut events);
+            // Interrupted: there is nothing to be done, and the loop goes on.
+            let _ = epoll::wait(&self.epoll, buffer, time.as_ref());
+            for event in &events {
+                match event.data.u64() {
+                    DOORBELL => self.obey(),
+                    LISTENER => self.answer_callers(),
+                    DEVICE => self.look_at_device(),
+                    token => self.go_on(Token(token)),
+                }
+            }
+            self.tick(idle);
+        }
+        for token in self.tokens() {
+            self.close(token);
+        }
+    }
+
+    fn tokens(&self) -> Vec<Token> {
+        self.conversations.keys().map(|token| Token(*token)).collect()
+    }
+
+    fn obey(&mut self) {
+        for command in self.core.take_commands() {
+            match command {
+                Command::Connect(call) => self.call(call),
+                Command::Resolved { token, addresses } => self.call_them(token, addresses),
+                Command::Joined { token, joined } => self.joined(token, joined),
+                Command::Accept { token, handle, end, reply, done } => {
+                    match self.conversations.get_mut(&token.0) {
+                        Some(conversation) if conversation.stage == Stage::Offered => {
+                            conversation.handle = Some(handle);
+                            conversation.done = Some(done);
+                            conversation.own = Some(end);
+                            conversation.stage = Stage::Confirming;
+                            let callers = conversation.peer_incarnation;
+                            let incarnation = self.core.incarnation;
+                            let accepted = Accepted { incarnation, callers, end, reply: &reply };
+                            self.say(token, &Frame::Accepted(accepted));
+                        }
+                        _ => done.give(Err(FabricError::PeerLost)),
+                    }
+                }
+                Command::Refuse { token, reason } => {
+                    self.say(token, &Frame::Refused(&reason));
+                    self.close(token);
+                }
+                Command::Import { token, region, answer } => {
+                    let conversation = self.conversations.get_mut(&token.0);
+                    match conversation.filter(|found| found.stage == Stage::Up) {
+                        Some(conversation) => {
+                            conversation.imports_made = conversation.imports_made.wrapping_add(1);
+                            let request = conversation.imports_made;
+                            conversation.imports.insert(request, answer);
+                            self.say(token, &Frame::Import { request, token: region });
+                        }
+                        None => answer.give(Err(FabricError::PeerLost)),
+                    }
+                }
+                Command::Close { token } => self.close(token),
+                Command::ClosePort { number } => {
+                    for token in self.tokens() {
+                        let conversation = self.conversations.get(&token.0);
+                        let inbox = conversation.and_then(|found| found.inbox.as_ref());
+                        if inbox.is_some_and(|inbox| inbox.number == number) {
+                            self.close(token);
+                        }
+                    }
+                }
+                Command::Stop => self.stopped = true,
+            }
+        }
+    }
+
+    /// Looks a call's hosts up, by another thread where that may take long, and begins.
+    fn call(&mut self, call: Box<Call>) {
+        let (token, targets) = (call.token, call.targets.clone());
+        self.conversations.insert(token.0, Conversation::calling(call, self.limits));
+        let resolved = |targets: Vec<Endpoint>| -> Vec<(Endpoint, SocketAddr)> {
+            let all = targets.into_iter().filter_map(|target| {
+                let addresses = target.resolve().ok()?;
+                Some(addresses.into_iter().map(move |address| (target.clone(), address)))
+            });
+            all.flatten().collect()
+        };
+        let numbers = |target: &Endpoint| matches!(target.host, farside_bootstrap::Host::Ip(_));
+        if targets.iter().all(numbers) {
+            return self.call_them(token, resolved(targets));
+        }
+        let core = Arc::clone(&self.core);
+        let look_up = move || {
+            core.command(Command::Resolved { token, addresses: resolved(targets) });
+        };
+        let thread = std::thread::Builder::new().name("farside-lookup".to_owned());
+        if thread.spawn(look_up).is_err() {
+            self.call_them(token, Vec::new());
+        }
+    }
+
+    fn call_them(&mut self, token: Token, addresses: Vec<(Endpoint, SocketAddr)>) {
+        let Some(conversation) = self.conversations.get_mut(&token.0) else {
+            return;
+        };
+        let call = conversation.call.as_ref();
+        if addresses.is_empty() && call.is_some_and(|call| !call.targets.is_empty()) {
+            conversation.unreachable = Some("the host's name cannot be looked up".to_owned());
+        }
+        conversation.targets = addresses.into();
+        self.call_next(token);
+    }
+
+    /// Calls the next address, or says that nobody was reached.
+    fn call_next(&mut self, token: Token) {
+        let Some(conversation) = self.conversations.get_mut(&token.0) else {
+            return;
+        };
+        if conversation.call_next(self.limits) {
+            return self.watch(token);
+        }
+        let why = match conversation.unreachable.is_some() {
+            true => NotReached::Unreachable,
+            false => NotReached::Nobody,
+        };
+        let words = conversation.unreachable.take();
+        let words = words.unwrap_or_else(|| "nobody listens at that name".to_owned());
+        self.not_reached(token, why, words);
+    }
+
+    fn not_reached(&mut self, token: Token, why: NotReached, words: String) {
+        if let Some(conversation) = self.conversations.remove(&token.0)
+            && let Some(inbox) = &conversation.inbox
+        {
+            inbox.push(Inbound::NotReached { token, why, words });
+        }
+    }
+
+    fn answer_callers(&mut self) {
+        let Some(listener) = &self.listener else {
+            return;
+        };
+        let accepted = listener.accept();
+        let socket = match accepted {
+            Ok((socket, _)) => socket,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
+            // Out of descriptors, say: whoever waits would keep this thread awake.
+            Err(_) => {
+                self.paused = epoll::delete(&self.epoll, listener).is_ok();
+                return;
+            }
+        };
+        let is_fresh = |found: &&Conversation| found.stage == Stage::Called;
+        if self.conversations.values().filter(is_fresh).count() >= FRESH_MAX {
+            return;
+        }
+        let ready = socket.set_nonblocking(true).and_then(|()| socket.set_nodelay(true));
+        let token = Token(self.core.number());
+        let security = &self.core.options.security;
+        if ready.is_ok()
+            && let Ok(made) = Conversation::called(socket, security, self.limits)
+            && let Some(socket) = made.socket()
+            && epoll::add(
+                &self.epoll,
+                socket,
+                epoll::EventData::new_u64(token.0),
+                epoll::EventFlags::IN,
+            )
+            .is_ok()
+        {
+            self.conversations.insert(token.0, made);
+        }
+    }
+
+    /// Listens again, when it had to stop.
+    fn listen_again(&mut self) {
+        if let Some(listener) = &self.listener
+            && std::mem::take(&mut self.paused)
+        {
+            let data = epoll::EventData::new_u64(LISTENER);
+            let added = epoll::add(&self.epoll, listener, data, epoll::EventFlags::IN);
+            self.paused = added.is_err();
+        }
+    }
+
+    /// Watches a socket that is new to the poller.
+    fn watch(&mut self, token: Token) {
+        let Some(conversation) = self.conversations.get(&token.0) else {
+            return;
+        };
+        let both = epoll::EventFlags::IN | epoll::EventFlags::OUT;
+        let data = epoll::EventData::new_u64(token.0);
+        if let Some(socket) = conversation.socket()
+            && let Err(error) = epoll::add(&self.epoll, socket, data, both)
+        {
+            self.not_reached(token, NotReached::Unreachable, error.to_string());
+        }
+    }
+
+    /// Asks the poller for writes as long as something waits to be written.
+    fn rewatch(&mut self, token: Token) {
+        let Some(conversation) = self.conversations.get_mut(&token.0) else {
+            return;
+        };
+        let wants = conversation.wants_write();
+        if std::mem::replace(&mut conversation.watches_writes, wants) == wants {
+            return;
+        }
+        let output = if wants { epoll::EventFlags::OUT } else { epoll::EventFlags::empty() };
+        let data = epoll::EventData::new_u64(token.0);
+        if let Some(socket) = conversation.socket() {
+            // Fails for a socket that is not watched, which `watch` has told of.
+            let _ = epoll::modify(&self.epoll, socket, data, epoll::EventFlags::IN | output);
+        }
+    }
+
+    fn say(&mut self, token: Token, frame: &Frame<'_>) {
+        let Some(conversation) = self.conversations.get_mut(&token.0) else {
+            return;
+        };
+        match conversation.say(frame).and_then(|()| conversation.flush()) {
+            Ok(()) => self.rewatch(token),
+            Err(over) => self.over(token, over),
+        }
+    }
+
+    /// Reads, answers and writes as far as a conversation's socket allows.
+    fn go_on(&mut self, token: Token) {
+        match self.turn(token) {
+            Ok(()) => self.rewatch(token),
+            Err(over) => self.over(token, over),
+        }
+    }
+
+    fn turn(&mut self, token: Token) -> Result<(), Over> {
+        let core = Arc::clone(&self.core);
+        loop {
+            let Some(conversation) = self.conversations.get_mut(&token.0) else {
+                return Ok(());
+            };
+            if !conversation.advance(&core.options.security, self.limits)? {
+                return Ok(());
+            }
+            if conversation.stage == Stage::Securing {
+                ask(&core, conversation)?;
+            }
+            conversation.flush()?;
+            // What was said before the end counts: frames first.
+            let (filled, calls) = (conversation.fill(), conversation.calls);
+            let mut any = false;
+            while let Some(conversation) = self.conversations.get_mut(&token.0)
+                && let Some(bytes) = conversation.take_frame()?
+            {
+                conversation.heard = Instant::now();
+                any = true;
+                if let Some((frame, _)) = wire::decode(&bytes)? {
+                    self.hear(token, &frame)?;
+                }
+            }
+            let Some(conversation) = self.conversations.get(&token.0) else {
+                return Ok(());
+            };
+            if conversation.calls != calls {
+                // It goes on with somebody else; that the first one hung up is as it should be.
+                return Ok(());
+            }
+            filled?;
+            let more = conversation.holds_bytes();
+            if !any && !more {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Takes what the peer said.
+    fn hear(&mut self, token: Token, frame: &Frame<'_>) -> Result<(), Over> {
+        let Some(conversation) = self.conversations.get_mut(&token.0) else {
+            return Ok(());
+        };
+        match (conversation.stage, frame) {
+            (Stage::Called, Frame::Connect(connect)) => self.offer(token, connect),
+            (Stage::Asking, Frame::Accepted(accepted)) => self.connected(token, accepted),
+            (Stage::Asking, Frame::Refused(reason)) => {
+                self.refused(token, reason);
+                Ok(())
+            }
+            (Stage::Asking, Frame::Full) => {
+                self.refused(token, b"the peer's port has no room for another link");
+                Ok(())
+            }
+            (Stage::Asking, Frame::Nobody) => {
+                self.call_next(token);
+                Ok(())
+            }
+            (Stage::Confirming, Frame::Ready { incarnation, callers }) => {
+                let own = self.core.incarnation;
+                if (*incarnation, *callers) != (own, conversation.peer_incarnation) {
+                    return Err(Over::Violation("it means another life of this fabric".to_owned()));
+                }
+                conversation.stage = Stage::Up;
+                if let Some(done) = conversation.done.take() {
+                    done.give(Ok(()));
+                }
+                Ok(())
+            }
+            (Stage::Up, Frame::Import { request, token: region }) => {
+                self.import(token, *request, region);
+                Ok(())
+            }
+            (Stage::Up, Frame::Imported { request, region }) => {
+                if let Some(answer) = conversation.imports.remove(request) {
+                    answer.give(Ok(*region));
+                }
+                Ok(())
+            }
+            (stage, Frame::Alive) if stage.keeps_alive() => Ok(()),
+            (_, Frame::Close) => Err(Over::Ended),
+            (stage, _) => Err(Over::Violation(format!("a frame out of turn, while {stage:?}"))),
+        }
+    }
+
+    /// Asks the program whether somebody may connect.
+    fn offer(&mut self, token: Token, connect: &Connect<'_>) -> Result<(), Over> {
+        let found = lock(&self.core.names).get(connect.name).map(Arc::clone);
+        let Some(inbox) = found else {
+            self.say(token, &Frame::Nobody);
+            self.close(token);
+            return Ok(());
+        };
+        let own_layer = lock(&self.core.state).link_layer;
+        if connect.end.link_layer != own_layer {
+            self.say(token, &Frame::Refused(b"one end is InfiniBand, the other Ethernet"));
+            self.close(token);
+            return Ok(());
+        }
+        let links = inbox.links.fetch_add(1, Ordering::AcqRel);
+        if links >= u64::from(self.core.capabilities.links_max) {
+            inbox.links.fetch_sub(1, Ordering::AcqRel);
+            self.say(token, &Frame::Full);
+            self.close(token);
+            return Ok(());
+        }
+        let Some(conversation) = self.conversations.get_mut(&token.0) else {
+            return Ok(());
+        };
+        conversation.stage = Stage::Offered;
+        conversation.peer = Some(connect.end);
+        conversation.peer_incarnation = connect.incarnation;
+        conversation.inbox = Some(Arc::clone(&inbox));
+        let (from, hello) = (conversation.from.clone(), connect.hello.to_vec());
+        inbox.push(Inbound::Requested { token, peer: connect.end, from, hello });
+        Ok(())
+    }
+
+    /// The program there has accepted.
+    fn connected(&mut self, token: Token, accepted: &Accepted<'_>) -> Result<(), Over> {
+        let core = Arc::clone(&self.core);
+        let Some(conversation) = self.conversations.get_mut(&token.0) else {
+            return Ok(());
+        };
+        if accepted.callers != core.incarnation {
+            return Err(Over::Violation("it answers another life of this fabric".to_owned()));
+        }
+        let (Some(own), Some(handle)) = (conversation.own, &conversation.handle) else {
+            return Ok(());
+        };
+        let (peer, handle) = (accepted.end, handle.clone());
+        conversation.stage = Stage::Joining;
+        conversation.peer = Some(peer);
+        conversation.peer_incarnation = accepted.incarnation;
+        conversation.reply = accepted.reply.to_vec();
+        conversation.call = None;
+        // By another thread: the kernel may take a second, and other links must be kept alive.
+        let thread = std::thread::Builder::new().name("farside-join".to_owned());
+        let started = thread.spawn(move || {
+            let joined = core.join(&handle, &own, &peer);
+            core.command(Command::Joined { token, joined });
+        });
+        started.map(|_| ()).map_err(|error| Over::Unreachable(error.to_string()))
+    }
+
+    /// This side's queue pair is connected: the link is up, and the peer is told.
+    fn joined(&mut self, token: Token, joined: std::io::Result<()>) {
+        let own = self.core.incarnation;
+        let conversation = self.conversations.get_mut(&token.0);
+        let Some(conversation) = conversation.filter(|found| found.stage == Stage::Joining) else {
+            return;
+        };
+        let (Ok(()), Some(peer)) = (&joined, conversation.peer) else {
+            let reason = joined.err().map_or_else(String::new, |error| error.to_string());
+            let words = format!("the queue pair cannot be connected: {reason}");
+            return self.over(token, Over::Unreachable(words));
+        };
+        conversation.stage = Stage::Up;
+        let (incarnation, callers) = (conversation.peer_incarnation, own);
+        let (from, reply) = (conversation.from.clone(), std::mem::take(&mut conversation.reply));
+        let inbox = conversation.inbox.clone();
+        // Before the peer may send, so that no message comes before its link.
+        if let Some(inbox) = inbox {
+            inbox.push(Inbound::Connected { token, peer, from, reply });
+        }
+        self.say(token, &Frame::Ready { incarnation, callers });
+    }
+
+    fn refused(&mut self, token: Token, reason: &[u8]) {
+        if let Some(conversation) = self.conversations.remove(&token.0)
+            && let Some(inbox) = &conversation.inbox
+        {
+            inbox.push(Inbound::Refused { token, reason: reason.to_vec() });
+        }
+    }
+
+    fn import(&mut self, token: Token, request: u32, region: &RegionToken) {
+        let region = lock(&self.core.regions).import(region);
+        self.say(token, &Frame::Imported { request, region });
+    }
+
+    /// Ends a link from this side; its port is not told.
+    fn close(&mut self, token: Token) {
+        if let Some(mut conversation) = self.conversations.remove(&token.0) {
+            if conversation.stage.keeps_alive() {
+                // A full queue means that the peer does not read; it sees the end of the socket.
+                let _ = conversation.say(&Frame::Close);
+            }
+            conversation.hang_up();
+            forget(&conversation);
+        }
+    }
+
+    /// Ends a conversation that came to its end by itself, and tells whom it concerns.
+    fn over(&mut self, token: Token, over: Over) {
+        let Some(conversation) = self.conversations.get_mut(&token.0) else {
+            return;
+        };
+        if matches!(conversation.stage, Stage::Calling | Stage::Securing) {
+            return self.not_called(token, over);
+        }
+        let (loss, status, words) = match over {
+            Over::Ended => {
+                (Loss::Ended, CompletionStatus::PeerLost, "the peer has ended".to_owned())
+            }
+            Over::Unreachable(words) => (Loss::Unreachable, CompletionStatus::Unreachable, words),
+            Over::Nobody => {
+                let words = "the peer's host refuses connections".to_owned();
+                (Loss::Ended, CompletionStatus::PeerLost, words)
+            }
+            Over::Violation(words) => {
+                let words = format!("the peer breaks the rules of the control stream: {words}");
+                (Loss::Unreachable, CompletionStatus::PeerLost, words)
+            }
+            Over::NotTrusted(words) if conversation.stage == Stage::Asking => {
+                // The peer's judgement came behind the first thing that was said.
+                return self.not_reached(token, NotReached::NotPermitted, words);
+            }
+            Over::NotTrusted(words) => (Loss::Unreachable, CompletionStatus::PeerLost, words),
+        };
+        self.lose(token, loss, status, words);
+    }
+
+    /// Nobody there, or not one that is trusted: the next one.
+    fn not_called(&mut self, token: Token, over: Over) {
+        let Some(conversation) = self.conversations.get_mut(&token.0) else {
+            return;
+        };
+        match over {
+            Over::NotTrusted(words) => {
+                return self.not_reached(token, NotReached::NotPermitted, words);
+            }
+            Over::Nobody => {}
+            Over::Unreachable(words) | Over::Violation(words) => {
+                conversation.unreachable = Some(words);
+            }
+            Over::Ended => conversation.unreachable = Some("the peer hung up".to_owned()),
+        }
+        self.call_next(token);
+    }
+
+    /// Ends a link because of its peer or the way to it; its port is told.
+    fn lose(&mut self, token: Token, loss: Loss, status: CompletionStatus, words: String) {
+        let Some(mut conversation) = self.conversations.remove(&token.0) else {
+            return;
+        };
+        if let Some(handle) = &conversation.handle {
+            handle.fail();
+        }
+        forget(&conversation);
+        if conversation.stage.keeps_alive() && loss == Loss::Unreachable {
+            conversation.hang_up();
+        }
+        let told = conversation.stage.keeps_alive() || conversation.stage == Stage::Resolving;
+        if let Some(inbox) = conversation.inbox.as_ref().filter(|_| told) {
+            inbox.push(Inbound::Lost { token, loss, status, words });
+        }
+    }
+
+    /// Time: ticks, keep-alives, leases. `idle` when this thread slept without end.
+    fn tick(&mut self, idle: bool) {
+        let now = Instant::now();
+        if idle {
+            self.next_tick = now + self.tick;
+            return;
+        }
+        let Some(late) = now.checked_duration_since(self.next_tick) else {
+            return;
+        };
+        self.next_tick = now + self.tick;
+        self.listen_again();
+        self.core.ticks.fetch_add(1, Ordering::Release);
+        let lease = self.core.options.lease;
+        for token in self.tokens() {
+            let Some(conversation) = self.conversations.get_mut(&token.0) else {
+                continue;
+            };
+            if late > self.tick {
+                // This thread did not run: what was not heard meanwhile says nothing of peers.
+                conversation.heard += late;
+            }
+            if conversation.stage.keeps_alive() {
+                if now.saturating_duration_since(conversation.heard) > lease {
+                    let words = format!("nothing was heard of the peer's fabric for {lease:?}");
+                    self.over(token, Over::Unreachable(words));
+                } else if now.saturating_duration_since(conversation.said) * 4 >= lease {
+                    self.say(token, &Frame::Alive);
+                }
+            } else if conversation.stage != Stage::Resolving && now > conversation.deadline {
+                self.over(token, Over::Unreachable("no answer in time".to_owned()));
+            }
+        }
+        let ticks = self.core.ticks.load(Ordering::Relaxed);
+        for inbox in lock(&self.core.ports).iter() {
+            remind(inbox, ticks);
+        }
+    }
+
+    /// Takes what the device has to say of itself.
+    fn look_at_device(&mut self) {
+        while let Some(event) = self.core.device.context.next_event() {
+            self.take_event(event);
+        }
+    }
+
+    fn take_event(&mut self, event: AsyncEvent) {
+        let row = status::event(event.number);
+        let own_port = event.element & 0xffff_ffff == u64::from(self.core.device.port);
+        match event.number {
+            numbers::EVENT_QP_FATAL
+            | numbers::EVENT_QP_REQ_ERR
+            | numbers::EVENT_QP_ACCESS_ERR
+            | numbers::EVENT_PATH_MIG_ERR => {
+                for inbox in lock(&self.core.ports).iter() {
+                    let queue_pair = event.element;
+                    let (status, words) = (row.status, row.to_string());
+                    inbox.push(Inbound::Fault { queue_pair, status, words });
+                }
+            }
+            numbers::EVENT_CQ_ERR | numbers::EVENT_SRQ_ERR | numbers::EVENT_DEVICE_FATAL => {
+                let one = event.number != numbers::EVENT_DEVICE_FATAL;
+                for inbox in lock(&self.core.ports).iter() {
+                    let (queue, words) = (one.then_some(event.element), row.to_string());
+                    inbox.push(Inbound::Broken { queue, words });
+                }
+            }
+            numbers::EVENT_GID_CHANGE | numbers::EVENT_LID_CHANGE if own_port => {
+                self.resolve_anew(row);
+            }
+            numbers::EVENT_PORT_ACTIVE | numbers::EVENT_PORT_ERR if own_port => {
+                lock(&self.core.state).up = event.number == numbers::EVENT_PORT_ACTIVE;
+                if event.number == numbers::EVENT_PORT_ACTIVE {
+                    self.resolve_anew(row);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Looks what the port's address is now. Links by another address are lost, so that their users
+    /// connect anew; regions stay registered.
+    fn resolve_anew(&mut self, row: status::Row) {
+        let core = Arc::clone(&self.core);
+        let device = &core.device;
+        let now = port_state(&device.context, device.port, &core.options);
+        let moved = {
+            let mut state = lock(&core.state);
+            match now {
+                Ok(now) => {
+                    let same = (now.gid, now.gid_index, now.lid)
+                        == (state.gid, state.gid_index, state.lid);
+                    *state = now;
+                    !same
+                }
+                // No address at all: links live or not, as their packets come through.
+                Err(_) => false,
+            }
+        };
+        if moved {
+            for token in self.tokens() {
+                let words = row.to_string();
+                let Some(conversation) = self.conversations.get(&token.0) else {
+                    continue;
+                };
+                match conversation.stage {
+                    // Not yet of this port.
+                    Stage::Called => {}
+                    // It would name the old address.
+                    Stage::Resolving | Stage::Calling | Stage::Securing => {
+                        self.not_reached(token, NotReached::Unreachable, words);
+                    }
+                    Stage::Asking
+                    | Stage::Joining
+                    | Stage::Offered
+                    | Stage::Confirming
+                    | Stage::Up => {
+                        self.lose(token, Loss::Unreachable, CompletionStatus::Unreachable, words);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Says who this side is and whom it wants.
+fn ask(core: &Core, conversation: &mut Conversation) -> Result<(), Over> {
+    let Some(call) = &conversation.call else {
+        return Ok(());
+    };
+    let (name, hello) = (call.name.clone(), call.hello.clone());
+    let (incarnation, end) = (core.incarnation, call.end);
+    conversation.stage = Stage::Asking;
+    conversation.heard = Instant::now();
+    conversation.say(&Frame::Connect(Connect { incarnation, end, name: &name, hello: &hello }))
+}
+
+/// Lets nobody wait for a conversation that is over.
+fn forget(conversation: &Conversation) {
+    if let Some(done) = &conversation.done {
+        done.give(Err(FabricError::PeerLost));
+    }
+    for answer in conversation.imports.values() {
+        answer.give(Err(FabricError::PeerLost));
+    }
+}
+
+/// Wakes a port that sleeps while requests are under way for so long that it must look at them.
+fn remind(inbox: &Inbox, ticks: u64) {
+    let since = inbox.bell.watched_since.load(Ordering::Acquire);
+    if since != 0 && ticks > since + 1 {
+        inbox.bell.ring();
+    }
+}

@@ -1,0 +1,342 @@
+//! One end of a link's control stream: the socket, its handshake, frames in and out.
+
+use crate::core::Call;
+use crate::ffi::Handle;
+use crate::inbox::{ImportReply, Inbox, Reply};
+use crate::wire::{self, End, Frame, Malformed};
+use farside_bootstrap::{BootstrapError, Endpoint, HandshakeLimits, Security, Stream, Transfer};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Most bytes that wait to be sent; a peer that asks for more without reading is cut off.
+const OUTPUT_BYTES_MAX: usize = 1 << 20;
+
+/// How far a conversation has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Stage {
+    /// Names of hosts are being looked up.
+    Resolving,
+    /// The socket connects.
+    Calling,
+    /// Both prove who they are; this side called.
+    Securing,
+    /// The caller has asked and waits for the program there.
+    Asking,
+    /// The program there has accepted, and this side's queue pair is being connected.
+    Joining,
+    /// Somebody has called and has not asked yet.
+    Called,
+    /// The program here has been asked.
+    Offered,
+    /// The program here has accepted, and the caller's queue pair is not yet connected.
+    Confirming,
+    /// The link is up.
+    Up,
+}
+
+impl Stage {
+    /// Whether both ends say that they live.
+    pub(crate) fn keeps_alive(self) -> bool {
+        !matches!(self, Self::Resolving | Self::Calling | Self::Securing | Self::Called)
+    }
+}
+
+/// Why a conversation is over.
+#[derive(Debug)]
+pub(crate) enum Over {
+    /// The peer or its process has ended.
+    Ended,
+    /// The host is there and nobody listens.
+    Nobody,
+    /// Nothing was heard for too long, or the way broke; in words.
+    Unreachable(String),
+    /// The peer does not keep to the protocol; in words.
+    Violation(String),
+    /// One does not trust the other; in words.
+    NotTrusted(String),
+}
+
+impl From<BootstrapError> for Over {
+    fn from(error: BootstrapError) -> Self {
+        let words = error.to_string();
+        match error {
+            BootstrapError::Ended => Self::Ended,
+            BootstrapError::Io(reason) => reason.into(),
+            BootstrapError::TooSlow => Self::Unreachable(words),
+            BootstrapError::NotTrusted(_)
+            | BootstrapError::NotTrustedThere(_)
+            | BootstrapError::OtherSecurity { .. } => Self::NotTrusted(words),
+            _ => Self::Violation(words),
+        }
+    }
+}
+
+impl From<io::Error> for Over {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::ConnectionReset
+            | io::ErrorKind::BrokenPipe
+            | io::ErrorKind::UnexpectedEof
+            | io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::NotConnected => Self::Ended,
+            io::ErrorKind::ConnectionRefused => Self::Nobody,
+            _ => Self::Unreachable(error.to_string()),
+        }
+    }
+}
+
+impl From<Malformed> for Over {
+    fn from(malformed: Malformed) -> Self {
+        Self::Violation(malformed.0.to_owned())
+    }
+}
+
+/// What bytes go through.
+enum Io {
+    None,
+    Connecting(TcpStream, Endpoint),
+    Open(Box<Stream<TcpStream>>),
+}
+
+pub(crate) struct Conversation {
+    pub(crate) stage: Stage,
+    io: Io,
+    input: Vec<u8>,
+    output: Vec<u8>,
+    /// Of `output`, what has been sent.
+    sent: usize,
+    /// The peer's address, for people.
+    pub(crate) from: String,
+    /// The port it is for, once that is known.
+    pub(crate) inbox: Option<Arc<Inbox>>,
+    pub(crate) handle: Option<Handle>,
+    pub(crate) own: Option<End>,
+    pub(crate) peer: Option<End>,
+    pub(crate) peer_incarnation: u64,
+    /// What the program there has answered.
+    pub(crate) reply: Vec<u8>,
+    /// When the present stage must be over, for those that have an end.
+    pub(crate) deadline: Instant,
+    pub(crate) heard: Instant,
+    pub(crate) said: Instant,
+    /// Who waits for a region.
+    pub(crate) imports: HashMap<u32, Arc<ImportReply>>,
+    pub(crate) imports_made: u32,
+    /// Who waits for the caller to be ready.
+    pub(crate) done: Option<Arc<Reply<()>>>,
+    /// Whom to call, and who of them have not been called yet.
+    pub(crate) call: Option<Box<Call>>,
+    pub(crate) targets: VecDeque<(Endpoint, SocketAddr)>,
+    /// Of those called in vain: somebody could not be reached.
+    pub(crate) unreachable: Option<String>,
+    /// How many of them have been called.
+    pub(crate) calls: u32,
+    /// What the poller was last asked for.
+    pub(crate) watches_writes: bool,
+}
+
+impl Conversation {
+    fn new(stage: Stage, io: Io, limits: HandshakeLimits) -> Self {
+        let now = Instant::now();
+        Self {
+            stage,
+            io,
+            input: Vec::new(),
+            output: Vec::new(),
+            sent: 0,
+            from: String::new(),
+            inbox: None,
+            handle: None,
+            own: None,
+            peer: None,
+            peer_incarnation: 0,
+            reply: Vec::new(),
+            deadline: now + limits.time,
+            heard: now,
+            said: now,
+            imports: HashMap::new(),
+            imports_made: 0,
+            done: None,
+            call: None,
+            targets: VecDeque::new(),
+            unreachable: None,
+            calls: 0,
+            watches_writes: false,
+        }
+    }
+
+    /// Of somebody who called.
+    pub(crate) fn called(
+        socket: TcpStream,
+        security: &Security,
+        limits: HandshakeLimits,
+    ) -> Result<Self, BootstrapError> {
+        let from = socket.peer_addr().map_or_else(|_| String::new(), |from| from.to_string());
+        let stream = Box::new(Stream::accept(socket, security, limits)?);
+        let mut made = Self::new(Stage::Called, Io::Open(stream), limits);
+        made.from = from;
+        Ok(made)
+    }
+
+    /// Of this side, who calls.
+    pub(crate) fn calling(call: Box<Call>, limits: HandshakeLimits) -> Self {
+        let mut made = Self::new(Stage::Resolving, Io::None, limits);
+        made.inbox = Some(Arc::clone(&call.inbox));
+        made.handle = Some(call.handle.clone());
+        made.own = Some(call.end);
+        made.call = Some(call);
+        made
+    }
+
+    /// Calls the next of those that were not called yet; false when there is none.
+    pub(crate) fn call_next(&mut self, limits: HandshakeLimits) -> bool {
+        while let Some((endpoint, address)) = self.targets.pop_front() {
+            (self.io, self.input, self.output, self.sent) = (Io::None, Vec::new(), Vec::new(), 0);
+            self.from = address.to_string();
+            self.calls += 1;
+            match start(address) {
+                Ok(socket) => {
+                    self.io = Io::Connecting(socket, endpoint);
+                    self.stage = Stage::Calling;
+                    self.deadline = Instant::now() + limits.time;
+                    self.watches_writes = true;
+                    return true;
+                }
+                Err(error) => self.unreachable = Some(error.to_string()),
+            }
+        }
+        false
+    }
+
+    /// What the poller watches.
+    pub(crate) fn socket(&self) -> Option<&TcpStream> {
+        match &self.io {
+            Io::None => None,
+            Io::Connecting(socket, _) => Some(socket),
+            Io::Open(stream) => Some(stream.transport()),
+        }
+    }
+
+    /// Goes on as far as the socket allows; true when frames can be read and sent.
+    pub(crate) fn advance(
+        &mut self,
+        security: &Security,
+        limits: HandshakeLimits,
+    ) -> Result<bool, Over> {
+        if let Io::Connecting(socket, endpoint) = &self.io {
+            match sockopt::socket_error(socket) {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) | Err(error) => return Err(io::Error::from(error).into()),
+            }
+            if socket.peer_addr().is_err() {
+                return Ok(false);
+            }
+            let host = endpoint.host.clone();
+            let Io::Connecting(socket, _) = std::mem::replace(&mut self.io, Io::None) else {
+                return Ok(false);
+            };
+            self.io = Io::Open(Box::new(Stream::connect(socket, security, &host, limits)?));
+            self.stage = Stage::Securing;
+        }
+        match &mut self.io {
+            Io::Open(stream) => Ok(stream.is_ready() || stream.advance()?),
+            Io::None | Io::Connecting(..) => Ok(false),
+        }
+    }
+
+    /// Reads what is there; the frames of it are taken by `frame`.
+    pub(crate) fn fill(&mut self) -> Result<(), Over> {
+        let Io::Open(stream) = &mut self.io else {
+            return Ok(());
+        };
+        let mut chunk = [0; 4096];
+        loop {
+            // One frame and what began behind it; more waits in the socket.
+            if self.input.len() > wire::FRAME_BYTES_MAX + wire::LENGTH_BYTES {
+                return Ok(());
+            }
+            match stream.read(&mut chunk)? {
+                Transfer::Moved(count) => self.input.extend(&chunk[..count]),
+                Transfer::Blocked => return Ok(()),
+                Transfer::Ended => return Err(Over::Ended),
+            }
+        }
+    }
+
+    /// Whether bytes of the peer are held that the socket does not announce again.
+    pub(crate) fn holds_bytes(&self) -> bool {
+        matches!(&self.io, Io::Open(stream) if stream.holds_bytes())
+    }
+
+    /// The next whole frame's bytes, out of what was read.
+    pub(crate) fn take_frame(&mut self) -> Result<Option<Vec<u8>>, Over> {
+        let Some((_, taken)) = wire::decode(&self.input)? else {
+            return Ok(None);
+        };
+        let rest = self.input.split_off(taken);
+        Ok(Some(std::mem::replace(&mut self.input, rest)))
+    }
+
+    /// Puts a frame behind those that wait to be sent.
+    pub(crate) fn say(&mut self, frame: &Frame<'_>) -> Result<(), Over> {
+        if self.output.len() - self.sent > OUTPUT_BYTES_MAX {
+            return Err(Over::Violation("it asks and does not read the answers".to_owned()));
+        }
+        frame.encode(&mut self.output);
+        self.said = Instant::now();
+        Ok(())
+    }
+
+    /// Sends what the socket takes.
+    pub(crate) fn flush(&mut self) -> Result<(), Over> {
+        let Io::Open(stream) = &mut self.io else {
+            return Ok(());
+        };
+        while stream.is_ready() && self.sent < self.output.len() {
+            match stream.write(&self.output[self.sent..])? {
+                Transfer::Moved(count) => self.sent += count,
+                Transfer::Blocked | Transfer::Ended => break,
+            }
+        }
+        if self.sent == self.output.len() {
+            self.output.clear();
+            self.sent = 0;
+        }
+        stream.flush()?;
+        Ok(())
+    }
+
+    /// Whether something waits until the socket can be written.
+    pub(crate) fn wants_write(&self) -> bool {
+        match &self.io {
+            Io::None => false,
+            Io::Connecting(..) => true,
+            Io::Open(stream) => stream.wants_write() || self.sent < self.output.len(),
+        }
+    }
+
+    /// Says what is left, and that this is all.
+    pub(crate) fn hang_up(&mut self) {
+        // Who does not hear it sees the end of the socket.
+        let _ = self.flush();
+        if let Io::Open(stream) = &mut self.io {
+            let _ = stream.close();
+        }
+    }
+}
+
+/// A socket that connects.
+fn start(address: SocketAddr) -> io::Result<TcpStream> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    sockopt::set_tcp_nodelay(&socket, true)?;
+    match rustix::net::connect(&socket, &address) {
+        Ok(()) | Err(rustix::io::Errno::INPROGRESS) => Ok(TcpStream::from(socket)),
+        Err(error) => Err(error.into()),
+    }
+}

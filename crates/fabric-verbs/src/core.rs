@@ -1,0 +1,242 @@
+//! What a fabric, its ports and its control thread share.
+
+use crate::device::{Device, PortState};
+use crate::ffi::{Handle, Route};
+use crate::inbox::{ImportReply, Inbox, Reply, Token, lock};
+use crate::options::{Options, mtu_bytes};
+use crate::region::RegionTable;
+use crate::wire::End;
+use farside_base::{Capabilities, RegionToken};
+use farside_bootstrap::Endpoint;
+use farside_fabric::FabricError;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::OwnedFd;
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Ticks of the control thread in a lease.
+pub(crate) const LEASE_TICKS: u64 = 8;
+/// The first token of a conversation; lower ones are the control thread's own.
+const TOKENS: u64 = 16;
+
+/// What the control thread is asked to do.
+pub(crate) enum Command {
+    /// Call whoever has a name at one of these places, in order.
+    Connect(Box<Call>),
+    /// Names of hosts were looked up.
+    Resolved { token: Token, addresses: Vec<(Endpoint, SocketAddr)> },
+    /// The queue pair of a link that was accepted there is connected, or cannot be.
+    Joined { token: Token, joined: io::Result<()> },
+    /// Accept a request; the queue pair is connected already.
+    Accept { token: Token, handle: Handle, end: End, reply: Vec<u8>, done: Arc<Reply<()>> },
+    /// Refuse a request.
+    Refuse { token: Token, reason: Vec<u8> },
+    /// Ask the peer for a region.
+    Import { token: Token, region: RegionToken, answer: Arc<ImportReply> },
+    /// End a link.
+    Close { token: Token },
+    /// End all links of a port.
+    ClosePort { number: u64 },
+    /// End the thread.
+    Stop,
+}
+
+/// A call to somebody.
+pub(crate) struct Call {
+    pub(crate) token: Token,
+    pub(crate) inbox: Arc<Inbox>,
+    pub(crate) handle: Handle,
+    pub(crate) end: End,
+    pub(crate) targets: Vec<Endpoint>,
+    pub(crate) name: String,
+    pub(crate) hello: Vec<u8>,
+}
+
+pub(crate) struct Core {
+    pub(crate) options: Options,
+    pub(crate) device: Device,
+    pub(crate) capabilities: Capabilities,
+    pub(crate) state: Mutex<PortState>,
+    pub(crate) regions: Mutex<RegionTable>,
+    /// Grows whenever a region ends.
+    pub(crate) region_changes: AtomicU64,
+    /// One life of this fabric; random.
+    pub(crate) incarnation: u64,
+    /// Time, in parts of a lease. Written by the control thread.
+    pub(crate) ticks: AtomicU64,
+    /// Who listens here, by name.
+    pub(crate) names: Mutex<HashMap<String, Arc<Inbox>>>,
+    /// Every port.
+    pub(crate) ports: Mutex<Vec<Arc<Inbox>>>,
+    /// Where peers call.
+    pub(crate) listening: Option<Endpoint>,
+    commands: Mutex<Vec<Command>>,
+    pub(crate) doorbell: OwnedFd,
+    numbers: AtomicU64,
+}
+
+/// A random number of 64 bits.
+///
+/// # Errors
+/// `System` when the kernel gives none.
+pub(crate) fn random() -> Result<u64, FabricError> {
+    let mut bytes = [0; 8];
+    let taken = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    match taken {
+        Ok(8) => Ok(u64::from_ne_bytes(bytes)),
+        Ok(_) => Err(FabricError::System("random number", io::ErrorKind::UnexpectedEof.into())),
+        Err(reason) => Err(FabricError::System("random number", reason.into())),
+    }
+}
+
+impl Core {
+    pub(crate) fn new(
+        options: Options,
+        device: Device,
+        state: PortState,
+        capabilities: Capabilities,
+        listening: Option<Endpoint>,
+    ) -> Result<Self, FabricError> {
+        let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        Ok(Self {
+            options,
+            device,
+            capabilities,
+            state: Mutex::new(state),
+            regions: Mutex::default(),
+            region_changes: AtomicU64::new(0),
+            incarnation: random()?,
+            ticks: AtomicU64::new(1),
+            names: Mutex::default(),
+            ports: Mutex::default(),
+            listening,
+            commands: Mutex::default(),
+            doorbell: doorbell.map_err(|reason| FabricError::System("eventfd", reason.into()))?,
+            numbers: AtomicU64::new(TOKENS),
+        })
+    }
+
+    /// A number that nothing else of this fabric has.
+    pub(crate) fn number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Asks the control thread.
+    pub(crate) fn command(&self, command: Command) {
+        lock(&self.commands).push(command);
+        // Fails only at its largest value, which wakes as well.
+        let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
+    }
+
+    pub(crate) fn take_commands(&self) -> Vec<Command> {
+        // Fails when nobody has rung.
+        let _ = rustix::io::read(&self.doorbell, &mut [0; 8]);
+        std::mem::take(&mut *lock(&self.commands))
+    }
+
+    /// This end of a connection, by a queue pair's number.
+    pub(crate) fn end(&self, queue_pair: u32) -> Result<End, FabricError> {
+        let state = lock(&self.state);
+        Ok(End {
+            queue_pair,
+            // Random, so that packets of an older connection with the same numbers do not fit.
+            packet: (random()? & 0xff_ffff) as u32,
+            gid: state.gid,
+            lid: state.lid,
+            mtu: state.mtu,
+            link_layer: state.link_layer,
+            reads_in: self.device.facts.reads_in,
+            reads_out: self.device.facts.reads_out,
+        })
+    }
+
+    /// How a queue pair of this fabric reaches that of a peer.
+    ///
+    /// Retries of the adapter fill the lease, so that a way that heals within it goes on by itself,
+    /// and no more: seven are without end on some adapters. A receiver that is not ready is asked
+    /// again without end by the adapter, every 0.64 ms, and by this fabric's patience with one.
+    pub(crate) fn route(&self, own: &End, peer: &End) -> Route {
+        const RETRIES: u8 = 6;
+        const AGAIN_WITHOUT_END: u8 = 7;
+        const AFTER_640_US: u8 = 12;
+        let state = lock(&self.state);
+        Route {
+            mtu: own.mtu.min(peer.mtu),
+            peer_queue_pair: peer.queue_pair,
+            peer_packet: peer.packet,
+            own_packet: own.packet,
+            peer_gid: peer.gid,
+            peer_lid: peer.lid,
+            global: state.is_ethernet() || peer.lid == 0,
+            own_gid_index: state.gid_index,
+            port: self.device.port,
+            reads_out: own.reads_out.min(peer.reads_in),
+            reads_in: own.reads_in.min(peer.reads_out),
+            service_level: self.options.service_level,
+            traffic_class: self.options.traffic_class,
+            hop_limit: 64,
+            timeout: timeout_code(self.options.lease, RETRIES),
+            retries: RETRIES,
+            not_ready_retries: AGAIN_WITHOUT_END,
+            not_ready_timer: AFTER_640_US,
+        }
+    }
+
+    /// Connects a queue pair. The kernel looks the peer's hardware address up meanwhile, which takes
+    /// up to a second where packets are lost, and fails then: it is asked a second time.
+    pub(crate) fn join(&self, handle: &Handle, own: &End, peer: &End) -> io::Result<()> {
+        let route = self.route(own, peer);
+        match handle.connect(&route) {
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => handle.connect(&route),
+            done => done,
+        }
+    }
+
+    /// The path between two ends in words, with the reasons of what was chosen.
+    pub(crate) fn path(&self, own: &End, peer: &End, from: &str) -> String {
+        let state = lock(&self.state);
+        let (device, port) = (&self.device.context.listed.name, self.device.port);
+        let layer = match (self.device.facts.transport, state.is_ethernet()) {
+            (crate::facts::Transport::Iwarp, _) => "iWARP",
+            (_, true) => "RoCE",
+            (_, false) => "InfiniBand",
+        };
+        let (index, why) = (state.gid_index, &state.gid_reason);
+        let gid = |end: &End| std::net::Ipv6Addr::from(end.gid);
+        format!(
+            "{layer} {device} port {port}, GID index {index} {} ({why}) -> {}, queue pair {:#x} -> \
+             {:#x}, MTU {} (ends take {} and {}), control {from} {}",
+            gid(own),
+            gid(peer),
+            own.queue_pair,
+            peer.queue_pair,
+            mtu_bytes(own.mtu.min(peer.mtu)),
+            mtu_bytes(own.mtu),
+            mtu_bytes(peer.mtu),
+            self.options.security.describe(),
+        )
+    }
+}
+
+/// The longest time of an answer, as its code (4.096 us times two to it), with which all tries end
+/// within the lease.
+fn timeout_code(lease: Duration, retries: u8) -> u8 {
+    let all = |code: u8| Duration::from_nanos(4096 << code) * (u32::from(retries) + 1);
+    (1..=31).rev().find(|code| all(*code) <= lease).unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_tries_end_within_the_lease() {
+        assert_eq!(timeout_code(Duration::from_secs(1), 6), 15);
+        assert_eq!(timeout_code(Duration::from_millis(50), 6), 10);
+        assert_eq!(timeout_code(Duration::from_nanos(1), 6), 1);
+    }
+}

@@ -1,0 +1,453 @@
+//! Which device, port and address a fabric uses, and what they can do.
+
+use crate::facts::{AtomicFact, DeviceFacts, Transport, Trial};
+use crate::ffi::types::{
+    IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE, IBV_DEVICE_MEM_WINDOW_TYPE_2B,
+    IBV_LINK_LAYER_ETHERNET, IBV_PORT_ACTIVE, IBV_TRANSPORT_IB, IBV_TRANSPORT_IWARP, ibv_port_attr,
+};
+use crate::ffi::{
+    Bytes, Channel, CompletionQueue, Context, Library, Listed, MemoryRegion, NoLibrary,
+    ProtectionDomain, QueuePair, Request, Route, Shape, SharedReceiveQueue, Slice, Verb,
+    WorkCompletion, list,
+};
+use crate::options::{OpenError, Options, mtu_bytes, mtu_of};
+use farside_base::{GidEntry, GidKind, choose_gid};
+use farside_fabric::Arena;
+use std::fs;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Most GID entries that are looked at.
+const GIDS_MAX: usize = 1024;
+/// How long a WRITE on trial may take.
+const TRIAL_TIME: Duration = Duration::from_millis(500);
+/// Inline bytes that are tried, best first.
+const INLINE_TRIED: [u32; 6] = [512, 256, 128, 64, 32, 0];
+
+/// An open device, its port and the address that connections name.
+pub(crate) struct Device {
+    pub(crate) context: Arc<Context>,
+    pub(crate) domain: Arc<ProtectionDomain>,
+    pub(crate) port: u8,
+    pub(crate) facts: DeviceFacts,
+    /// How queue pairs are made.
+    pub(crate) shape: Shape,
+}
+
+/// What may change while the device is open.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct PortState {
+    pub(crate) up: bool,
+    pub(crate) lid: u16,
+    /// `ibv_mtu`: the port's, or less where less is asked for.
+    pub(crate) mtu: u8,
+    pub(crate) link_layer: u8,
+    pub(crate) gid: [u8; 16],
+    pub(crate) gid_index: u8,
+    /// Why this one, in words.
+    pub(crate) gid_reason: String,
+}
+
+impl PortState {
+    pub(crate) fn is_ethernet(&self) -> bool {
+        self.link_layer == IBV_LINK_LAYER_ETHERNET
+    }
+}
+
+/// A device that could be used, with what it says of itself, for people.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct DeviceReport {
+    /// Its name.
+    pub name: String,
+    /// What it says, or why it could not be asked.
+    pub facts: Result<DeviceFacts, String>,
+    /// Each port: number, state, address and why, in words.
+    pub ports: Vec<String>,
+}
+
+fn library(name: &str) -> Result<Arc<Library>, OpenError> {
+    Library::load(name).map_err(|reason| OpenError::NoLibrary {
+        library: name.to_owned(),
+        reason: match reason {
+            NoLibrary::Absent(words) => words,
+            NoLibrary::Lacks(_) => reason.to_string(),
+        },
+    })
+}
+
+/// The devices of this machine and what each says of itself. Opens each for a moment.
+///
+/// # Errors
+/// `NoLibrary` where there is none; `System`.
+pub(crate) fn devices(options: &Options) -> Result<Vec<DeviceReport>, OpenError> {
+    let library = library(&options.library)?;
+    let listed = list(&library).map_err(|error| OpenError::System("list of devices", error))?;
+    Ok(listed.iter().map(|one| report(&library, one, options)).collect())
+}
+
+fn report(library: &Arc<Library>, listed: &Listed, options: &Options) -> DeviceReport {
+    let mut report =
+        DeviceReport { name: listed.name.clone(), facts: Err(String::new()), ports: Vec::new() };
+    let context = match Context::open(library, &listed.name) {
+        Ok(context) => context,
+        Err(error) => {
+            report.facts = Err(format!("cannot be opened: {error}"));
+            return report;
+        }
+    };
+    for port in 1..=ports_of(&context) {
+        report.ports.push(match port_state(&context, port, options) {
+            Ok(state) => describe(port, &state),
+            Err(error) => format!("port {port}: {error}"),
+        });
+    }
+    let first = options.port.unwrap_or(1);
+    let facts =
+        ProtectionDomain::new(&context).and_then(|domain| facts(&context, &domain, first, options));
+    report.facts = facts.map(|(facts, _)| facts).map_err(|error| error.to_string());
+    report
+}
+
+fn describe(port: u8, state: &PortState) -> String {
+    let up = if state.up { "up" } else { "down" };
+    let layer = if state.is_ethernet() { "Ethernet" } else { "InfiniBand" };
+    let (mtu, gid) = (mtu_bytes(state.mtu), std::net::Ipv6Addr::from(state.gid));
+    let (index, reason) = (state.gid_index, &state.gid_reason);
+    format!("port {port}: {up}, {layer}, MTU {mtu}, GID index {index} ({gid}): {reason}")
+}
+
+fn ports_of(context: &Context) -> u8 {
+    context.query_device().map_or(1, |device| device.phys_port_cnt.max(1))
+}
+
+/// Opens what the options ask for, or the first device with a port that is up.
+pub(crate) fn open(options: &Options) -> Result<(Device, PortState), OpenError> {
+    let library = library(&options.library)?;
+    let system = |what| move |error: io::Error| OpenError::System(what, error);
+    let listed = list(&library).map_err(system("list of devices"))?;
+    if listed.is_empty() {
+        return Err(OpenError::NoDevices);
+    }
+    let is_asked = |one: &&Listed| options.device.as_ref().is_none_or(|name| *name == one.name);
+    let asked: Vec<_> = listed.iter().filter(is_asked).collect();
+    if asked.is_empty() {
+        return Err(OpenError::NoSuchDevice {
+            asked: options.device.clone().unwrap_or_default(),
+            devices: listed.into_iter().map(|one| one.name).collect(),
+        });
+    }
+    let mut looked_at = Vec::new();
+    let mut without_gid = None;
+    for one in asked {
+        let context = Context::open(&library, &one.name).map_err(system("device"))?;
+        let ports = match options.port {
+            Some(port) => port..=port,
+            None => 1..=ports_of(&context),
+        };
+        for port in ports {
+            let name = format!("{} port {port}", one.name);
+            match port_state(&context, port, options) {
+                Ok(state) if state.up || options.port.is_some() => {
+                    return ready(&context, port, options).map(|device| (device, state));
+                }
+                Ok(_) => looked_at.push(format!("{name} (down)")),
+                Err(error @ OpenError::NoGid { .. }) => without_gid = Some(error),
+                Err(error) => looked_at.push(format!("{name} ({error})")),
+            }
+        }
+    }
+    Err(without_gid.unwrap_or(OpenError::NoPort { looked_at }))
+}
+
+fn ready(context: &Arc<Context>, port: u8, options: &Options) -> Result<Device, OpenError> {
+    let system = |what| move |error: io::Error| OpenError::System(what, error);
+    let domain = ProtectionDomain::new(context).map_err(system("protection domain"))?;
+    let (facts, shape) = facts(context, &domain, port, options).map_err(system("queue pair"))?;
+    let name = context.listed.name.clone();
+    facts.capabilities().map_err(|what| OpenError::Lacks { device: name, what })?;
+    Ok(Device { context: Arc::clone(context), domain, port, facts, shape })
+}
+
+/// What a port is like now.
+pub(crate) fn port_state(
+    context: &Context,
+    port: u8,
+    options: &Options,
+) -> Result<PortState, OpenError> {
+    let attributes = context.query_port(port).map_err(|error| OpenError::System("port", error))?;
+    let table = gid_table(context, port, &attributes);
+    let name = format!("{} port {port}", context.listed.name);
+    let entries: Vec<_> = table.iter().map(GidRow::entry).collect();
+    let choice = choose_gid(&entries, options.gid_index);
+    let choice = choice.map_err(|why| OpenError::NoGid { port: name, reason: why.to_string() })?;
+    let chosen = entries.iter().find(|entry| entry.index == choice.index);
+    let port_mtu = u8::try_from(attributes.active_mtu).unwrap_or(0).clamp(1, 5);
+    Ok(PortState {
+        up: attributes.state == IBV_PORT_ACTIVE,
+        lid: attributes.lid,
+        mtu: port_mtu.min(mtu_of(options.packet_bytes_max).unwrap_or(1)),
+        link_layer: attributes.link_layer,
+        gid: chosen.map_or([0; 16], |entry| entry.gid),
+        gid_index: u8::try_from(choice.index).unwrap_or(u8::MAX),
+        gid_reason: choice.reason.to_string(),
+    })
+}
+
+/// An entry of a port's GID table, with what is known of its network device.
+struct GidRow {
+    index: u32,
+    gid: [u8; 16],
+    kind: GidKind,
+    netdev: Option<String>,
+    netdev_up: Option<bool>,
+}
+
+impl GidRow {
+    fn entry(&self) -> GidEntry<'_> {
+        GidEntry {
+            index: self.index,
+            gid: self.gid,
+            kind: self.kind,
+            netdev: self.netdev.as_deref(),
+            netdev_up: self.netdev_up,
+        }
+    }
+}
+
+fn gid_table(context: &Context, port: u8, attributes: &ibv_port_attr) -> Vec<GidRow> {
+    let iwarp = context.listed.transport == IBV_TRANSPORT_IWARP;
+    let ethernet = attributes.link_layer == IBV_LINK_LAYER_ETHERNET;
+    let folder = format!("/sys/class/infiniband/{}/ports/{port}/gid_attrs", context.listed.name);
+    let row = |index: u32, gid, kind: Option<u32>| {
+        let kind = match (iwarp, ethernet, kind) {
+            (true, ..) => GidKind::Iwarp,
+            (_, false, _) => GidKind::InfiniBand,
+            (_, true, Some(2)) => GidKind::RoceV2,
+            (_, true, Some(_)) => GidKind::RoceV1,
+            (_, true, None) => match read(&format!("{folder}/types/{index}")).as_deref() {
+                Some("RoCE v2") => GidKind::RoceV2,
+                _ => GidKind::RoceV1,
+            },
+        };
+        let netdev = read(&format!("{folder}/ndevs/{index}"));
+        let netdev_up = netdev.as_deref().and_then(is_up);
+        GidRow { index, gid, kind, netdev, netdev_up }
+    };
+    if let Some(entries) = context.query_gid_table(GIDS_MAX) {
+        let own = entries.iter().filter(|entry| entry.port_num == u32::from(port));
+        return own.map(|entry| row(entry.gid_index, entry.gid, Some(entry.gid_type))).collect();
+    }
+    let count = u32::try_from(attributes.gid_tbl_len).unwrap_or(0).min(GIDS_MAX as u32);
+    let set = (0..count).filter_map(|index| {
+        let gid = context.query_gid(port, index).ok()?;
+        (gid != [0; 16]).then(|| row(index, gid, None))
+    });
+    set.collect()
+}
+
+fn read(path: &str) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+}
+
+/// Whether a network device is up (`IFF_UP`), where the system tells.
+fn is_up(netdev: &str) -> Option<bool> {
+    let flags = read(&format!("/sys/class/net/{netdev}/flags"))?;
+    let flags = u32::from_str_radix(flags.strip_prefix("0x")?, 16).ok()?;
+    Some(flags & 1 == 1)
+}
+
+fn count(number: i32) -> u32 {
+    u32::try_from(number).unwrap_or(0)
+}
+
+fn byte(number: i32) -> u8 {
+    u8::try_from(number.clamp(0, 255)).unwrap_or(0)
+}
+
+/// Asks a device, and makes a queue pair of the best shape that it has.
+fn facts(
+    context: &Arc<Context>,
+    domain: &Arc<ProtectionDomain>,
+    port: u8,
+    options: &Options,
+) -> io::Result<(DeviceFacts, Shape)> {
+    let extended = context.query_device_extended();
+    let device = match &extended {
+        Some(extended) => extended.orig_attr,
+        None => context.query_device()?,
+    };
+    let mut facts = DeviceFacts {
+        transport: match context.listed.transport {
+            IBV_TRANSPORT_IB => Transport::InfiniBand,
+            IBV_TRANSPORT_IWARP => Transport::Iwarp,
+            _ => Transport::Other,
+        },
+        region_bytes: device.max_mr_size,
+        queue_pairs: count(device.max_qp),
+        requests: count(device.max_qp_wr),
+        slices: count(device.max_sge),
+        read_slices: count(device.max_sge_rd),
+        completions: count(device.max_cqe),
+        shared_receive_queues: count(device.max_srq),
+        shared_receives: count(device.max_srq_wr),
+        atomics: match device.atomic_cap {
+            1 => AtomicFact::Adapter,
+            2 => AtomicFact::Global,
+            _ => AtomicFact::None,
+        },
+        flags: extended.map_or(0, |extended| extended.device_cap_flags_ex),
+        reads_in: byte(device.max_qp_rd_atom),
+        reads_out: byte(device.max_qp_init_rd_atom),
+        message_bytes: context.query_port(port)?.max_msg_sz,
+        device_memory_bytes: extended.map_or(0, |extended| extended.max_dm_size),
+        windows: device.device_cap_flags & IBV_DEVICE_MEM_WINDOW_TYPE_2B != 0,
+        trial: Trial::default(),
+    };
+    let mut shape = trial(domain, &mut facts, options)?;
+    if shape.extended && shape.slices > 1 {
+        facts.trial.gathers = gathers_arrive(domain, context, port, &shape, options);
+        shape.gathers_by_list = !facts.trial.gathers;
+    }
+    Ok((facts, shape))
+}
+
+/// Makes queue pairs of ever plainer shapes until the device agrees.
+fn trial(
+    domain: &Arc<ProtectionDomain>,
+    facts: &mut DeviceFacts,
+    options: &Options,
+) -> io::Result<Shape> {
+    let channel = Channel::new(&domain.context)?;
+    let completions = CompletionQueue::new(&channel, 16)?;
+    let receives = SharedReceiveQueue::new(domain, 16)?;
+    let best = Shape {
+        requests: facts.outstanding() + 1,
+        slices: facts.slices(),
+        inline_bytes: 0,
+        atomic_write: true,
+        flush: true,
+        atomics: facts.atomics != AtomicFact::None,
+        extended: true,
+        gathers_by_list: false,
+    };
+    let without_flush = Shape { flush: false, ..best };
+    let without_atomic_write = Shape { atomic_write: false, ..best };
+    let without_both = Shape { atomic_write: false, ..without_flush };
+    let plain = Shape { extended: false, ..without_both };
+    let all = [best, without_flush, without_atomic_write, without_both, plain];
+    let tried = if options.plain_posting { &all[4..] } else { &all[..] };
+    let mut last = io::Error::from(io::ErrorKind::Unsupported);
+    for shape in tried {
+        for inline_bytes in INLINE_TRIED {
+            let shape = Shape { inline_bytes, ..*shape };
+            match QueuePair::new(domain, &completions, &receives, &shape) {
+                Ok(pair) => {
+                    facts.trial = Trial {
+                        extended: shape.extended,
+                        atomic_write: shape.extended && shape.atomic_write,
+                        flush: shape.extended && shape.flush,
+                        inline_bytes: pair.inline_bytes.max(inline_bytes),
+                        in_order: pair.is_in_order(),
+                        gathers: true,
+                    };
+                    return Ok(shape);
+                }
+                Err(error) => last = error,
+            }
+        }
+    }
+    Err(last)
+}
+
+/// Whether a WRITE of two slices by the extended interface arrives as it should, from one queue pair
+/// to another of the same port. Where it cannot be tried (the port is down), no.
+fn gathers_arrive(
+    domain: &Arc<ProtectionDomain>,
+    context: &Arc<Context>,
+    port: u8,
+    shape: &Shape,
+    options: &Options,
+) -> bool {
+    let Ok(state) = port_state(context, port, options) else {
+        return false;
+    };
+    if !state.up {
+        return false;
+    }
+    gather_on_trial(domain, port, shape, &state).unwrap_or(false)
+}
+
+fn gather_on_trial(
+    domain: &Arc<ProtectionDomain>,
+    port: u8,
+    shape: &Shape,
+    state: &PortState,
+) -> io::Result<bool> {
+    let channel = Channel::new(&domain.context)?;
+    let completions = CompletionQueue::new(&channel, 16)?;
+    let receives = SharedReceiveQueue::new(domain, 16)?;
+    let make = || QueuePair::new(domain, &completions, &receives, shape);
+    let (mut near, far) = (make()?, make()?);
+    let arena = Arena::try_heap(64)?;
+    let access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+    let memory = MemoryRegion::new(domain, arena.clone(), access)?;
+    for (pair, peer) in [(&near, &far), (&far, &near)] {
+        pair.handle().initialise(port, access)?;
+        pair.handle().connect(&route_to_self(peer.number(), port, state))?;
+    }
+    let data = *b"farside gathers";
+    arena.write(0, &data).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let slice = |at: u64, length: u32| Slice {
+        addr: memory.address() + at,
+        length,
+        lkey: memory.local_key(),
+    };
+    let slices = [slice(0, 3), slice(3, 12)];
+    near.push(&Request {
+        id: 1,
+        signalled: true,
+        fence: false,
+        verb: Verb::Write,
+        address: memory.address() + 32,
+        key: memory.remote_key(),
+        bytes: Bytes::Slices(&slices),
+    });
+    near.ring()?;
+    let mut done = [WorkCompletion::default()];
+    let end = Instant::now() + TRIAL_TIME;
+    while completions.poll(&mut done)? == 0 {
+        if Instant::now() > end {
+            return Ok(false);
+        }
+        std::thread::yield_now();
+    }
+    let mut arrived = [0; 15];
+    arena.read(32, &mut arrived).map_err(|_| io::ErrorKind::InvalidInput)?;
+    Ok(done[0].status == 0 && arrived == data)
+}
+
+fn route_to_self(peer_queue_pair: u32, port: u8, state: &PortState) -> Route {
+    Route {
+        mtu: state.mtu,
+        peer_queue_pair,
+        peer_packet: 0,
+        own_packet: 0,
+        peer_gid: state.gid,
+        peer_lid: state.lid,
+        global: state.is_ethernet() || state.lid == 0,
+        own_gid_index: state.gid_index,
+        port,
+        reads_out: 1,
+        reads_in: 1,
+        service_level: 0,
+        traffic_class: 0,
+        hop_limit: 64,
+        timeout: 14,
+        retries: 6,
+        not_ready_retries: 0,
+        not_ready_timer: 12,
+    }
+}

@@ -1,0 +1,153 @@
+//! The control side that callers see: regions and ports.
+
+use crate::control::Control;
+use crate::core::{Core, random};
+use crate::device::{self, DeviceReport};
+use crate::facts::DeviceFacts;
+use crate::ffi::{HUGE_PAGE_BYTES, anonymous};
+use crate::inbox::lock;
+use crate::options::{OpenError, Options};
+use crate::port::VerbsPort;
+use crate::region;
+use farside_base::{Access, Capabilities, RegionId, RegionKind};
+use farside_bootstrap::{Endpoint, Host, Protect};
+use farside_fabric::{Arena, Fabric, FabricError, Port, PortSpec, Region, RegionSpec};
+use std::fmt;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The fabric of one RDMA port: InfiniBand, RoCE or iWARP, by libibverbs.
+///
+/// Guarantees: see [`capabilities`](Fabric::capabilities), which come from what the device says. One
+/// protection domain: whoever was given a region's token by this fabric, and every other link of it,
+/// is of one circle of trust. Data travels in plain text, whatever protects the control streams. A
+/// clone is the same fabric. Cost: one thread, which sleeps unless links come and go or are idle.
+#[derive(Clone)]
+pub struct VerbsFabric {
+    control: Arc<Control>,
+}
+
+impl VerbsFabric {
+    /// Opens the device that the options ask for, or the first with a port that is up.
+    ///
+    /// # Errors
+    /// [`OpenError`] says what is missing and what to do: no library, no device, no port, no address.
+    pub fn open(options: Options) -> Result<Self, OpenError> {
+        if let Some(name) = options.wrong() {
+            return Err(OpenError::Option(name));
+        }
+        if options.security.protect() == Protect::Everything {
+            return Err(OpenError::CannotProtect);
+        }
+        let (device, state) = device::open(&options)?;
+        let name = device.context.listed.name.clone();
+        let capabilities = device.facts.capabilities();
+        let capabilities = capabilities.map_err(|what| OpenError::Lacks { device: name, what })?;
+        let listener = options.listen.as_ref().map(listen).transpose();
+        let listener = listener.map_err(|reason| OpenError::System("listening", reason))?;
+        let (listener, listening) = listener.unzip();
+        let refused = |error| match error {
+            FabricError::System(what, reason) => OpenError::System(what, reason),
+            other => OpenError::System("control", std::io::Error::other(other.to_string())),
+        };
+        let core = Core::new(options, device, state, capabilities, listening).map_err(refused)?;
+        let control = Control::start(Arc::new(core), listener).map_err(refused)?;
+        Ok(Self { control: Arc::new(control) })
+    }
+
+    /// The devices of this machine and what each says of itself.
+    ///
+    /// # Errors
+    /// `NoLibrary` where there is none; `System`.
+    pub fn devices(options: &Options) -> Result<Vec<DeviceReport>, OpenError> {
+        device::devices(options)
+    }
+
+    /// What the device says of itself.
+    pub fn facts(&self) -> &DeviceFacts {
+        &self.control.core.device.facts
+    }
+
+    /// Where peers call this fabric; `None` when it only connects.
+    pub fn listening(&self) -> Option<&Endpoint> {
+        self.control.core.listening.as_ref()
+    }
+
+    /// Device, port and address, with the reasons of the choice, for people.
+    pub fn describe(&self) -> String {
+        let core = &self.control.core;
+        let state = lock(&core.state).clone();
+        let (name, port) = (&core.device.context.listed.name, core.device.port);
+        let posting = if core.device.shape.extended { "extended" } else { "by lists" };
+        let gid = std::net::Ipv6Addr::from(state.gid);
+        let (index, reason) = (state.gid_index, state.gid_reason);
+        let security = core.options.security.describe();
+        format!(
+            "{name} port {port}, GID index {index} {gid} ({reason}), posting {posting}, control \
+             streams: {security}; data packets are plain text"
+        )
+    }
+}
+
+/// Listens, and tells where.
+fn listen(endpoint: &Endpoint) -> std::io::Result<(TcpListener, Endpoint)> {
+    let addresses = endpoint.resolve()?;
+    let listener = TcpListener::bind(&addresses[..])?;
+    let port = listener.local_addr()?.port();
+    let host = match &endpoint.host {
+        Host::Ip(number) => Host::Ip(*number),
+        Host::Name(name) => Host::Name(name.clone()),
+    };
+    Ok((listener, Endpoint { host, port }))
+}
+
+impl fmt::Debug for VerbsFabric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "VerbsFabric({})", self.describe())
+    }
+}
+
+impl Fabric for VerbsFabric {
+    fn name(&self) -> &'static str {
+        "verbs"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.control.core.capabilities
+    }
+
+    fn register(&self, spec: &RegionSpec) -> Result<Region, FabricError> {
+        spec.check(&self.capabilities(), 0)?;
+        let huge = spec.kind == RegionKind::Memory && spec.bytes >= HUGE_PAGE_BYTES as u64;
+        let memory = match usize::try_from(spec.bytes) {
+            Ok(bytes) if huge => {
+                anonymous(bytes).map_err(|reason| FabricError::System("memory", reason))?
+            }
+            _ => spec.memory()?,
+        };
+        self.register_memory(memory, spec.access)
+    }
+
+    fn register_memory(&self, memory: Arena, access: Access) -> Result<Region, FabricError> {
+        let core = &self.control.core;
+        if memory.len() as u64 > core.capabilities.region_bytes_max {
+            return Err(FabricError::Limit("region_bytes_max"));
+        }
+        // The adapter pins pages here, which takes long: without the lock.
+        let registered = region::register(&core.device.domain, &memory, access)?;
+        lock(&core.regions).add(registered, memory, access, random()?)
+    }
+
+    fn deregister(&self, region: RegionId) -> Result<(), FabricError> {
+        let core = &self.control.core;
+        let removed = lock(&core.regions).remove(region)?;
+        core.region_changes.fetch_add(1, Ordering::AcqRel);
+        drop(removed);
+        Ok(())
+    }
+
+    fn open(&self, spec: &PortSpec) -> Result<Box<dyn Port>, FabricError> {
+        Ok(Box::new(VerbsPort::open(&self.control, spec)?))
+    }
+}

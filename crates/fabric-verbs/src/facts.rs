@@ -1,0 +1,277 @@
+//! From what a device says of itself to what the fabric promises: plain numbers in, plain numbers
+//! out. The name of its vendor is not among them.
+
+use farside_base::{AtomicScope, BackPressure, Capabilities, FlushScope};
+use farside_fabric::Arena;
+
+/// Most requests of a link that are posted and not completed, where the device has more.
+const OUTSTANDING_MAX: u32 = 256;
+/// Most links of a port, where the device has more.
+const LINKS_MAX: u32 = 4096;
+/// Most slices of a list, where the device has more: a queue has room for that many in each entry.
+const SLICES_MAX: u32 = 16;
+
+/// `IBV_DEVICE_FLUSH_GLOBAL`.
+const CAP_FLUSH_GLOBAL: u64 = 1 << 38;
+/// `IBV_DEVICE_FLUSH_PERSISTENT`.
+const CAP_FLUSH_PERSISTENT: u64 = 1 << 39;
+/// `IBV_DEVICE_ATOMIC_WRITE`.
+const CAP_ATOMIC_WRITE: u64 = 1 << 40;
+
+/// How a device speaks to others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[non_exhaustive]
+pub enum Transport {
+    /// InfiniBand's packets, on InfiniBand or (RoCE) on Ethernet.
+    InfiniBand,
+    /// RDMA over TCP (RFC 5040). Refused: its queue pairs connect by rdma_cm alone, it breaks a
+    /// connection whose receiver is not ready, and a WRITE completes when it is sent, whatever the
+    /// target makes of it.
+    Iwarp,
+    /// Something without reliable connections.
+    Other,
+}
+
+/// `ibv_device_attr::atomic_cap`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[non_exhaustive]
+pub enum AtomicFact {
+    /// `IBV_ATOMIC_NONE`.
+    None,
+    /// `IBV_ATOMIC_HCA`: against others through this adapter.
+    Adapter,
+    /// `IBV_ATOMIC_GLOB`: against processors too.
+    Global,
+}
+
+/// What a device and one of its ports say, by queries and by making a queue pair on trial.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DeviceFacts {
+    /// `ibv_device::transport_type`.
+    pub transport: Transport,
+    /// `max_mr_size`.
+    pub region_bytes: u64,
+    /// `max_qp`.
+    pub queue_pairs: u32,
+    /// `max_qp_wr`.
+    pub requests: u32,
+    /// `max_sge`.
+    pub slices: u32,
+    /// `max_sge_rd`; zero where the device does not say.
+    pub read_slices: u32,
+    /// `max_cqe`.
+    pub completions: u32,
+    /// `max_srq`.
+    pub shared_receive_queues: u32,
+    /// `max_srq_wr`.
+    pub shared_receives: u32,
+    /// `atomic_cap`.
+    pub atomics: AtomicFact,
+    /// `device_cap_flags_ex`; zero from a library that does not know of it.
+    pub flags: u64,
+    /// `max_qp_rd_atom`: READs and atomics of a peer that it takes at a time.
+    pub reads_in: u8,
+    /// `max_qp_init_rd_atom`: READs and atomics that it has under way at a time.
+    pub reads_out: u8,
+    /// `max_msg_sz` of the port.
+    pub message_bytes: u32,
+    /// `max_dm_size`.
+    pub device_memory_bytes: u64,
+    /// Memory windows of type 2B (`IBV_DEVICE_MEM_WINDOW_TYPE_2B`).
+    pub windows: bool,
+    /// What making queue pairs on trial has shown.
+    pub trial: Trial,
+}
+
+/// What queue pairs of a device can be made with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Trial {
+    /// With the extended interface of posting.
+    pub extended: bool,
+    /// With ATOMIC WRITE.
+    pub atomic_write: bool,
+    /// With FLUSH.
+    pub flush: bool,
+    /// With so many inline bytes.
+    pub inline_bytes: u32,
+    /// `ibv_query_qp_data_in_order` says that a whole WRITE lands in the order of its bytes.
+    pub in_order: bool,
+    /// A WRITE of several slices by the extended interface arrives as it should. Where it does not,
+    /// such requests go by lists, each with a doorbell of its own.
+    pub gathers: bool,
+}
+
+impl DeviceFacts {
+    /// How far a FLUSH reaches.
+    fn flush(&self) -> FlushScope {
+        let has = |flag| self.trial.flush && self.flags & flag != 0;
+        match (has(CAP_FLUSH_GLOBAL), has(CAP_FLUSH_PERSISTENT)) {
+            (_, true) => FlushScope::Persistent,
+            (true, false) => FlushScope::Visible,
+            (false, false) => FlushScope::None,
+        }
+    }
+
+    /// Slices of a list that every kind of request can have.
+    pub(crate) fn slices(&self) -> u32 {
+        let reads = if self.read_slices == 0 { self.slices } else { self.read_slices };
+        self.slices.min(reads).min(SLICES_MAX)
+    }
+
+    /// Requests that a queue pair holds.
+    pub(crate) fn outstanding(&self) -> u32 {
+        // One is kept for asking whether those before it are done.
+        self.requests.saturating_sub(1).min(OUTSTANDING_MAX)
+    }
+
+    /// What the fabric can do and promises on this device.
+    ///
+    /// Messages of one link arrive in order, as reliable connections have it. A completed WRITE has
+    /// reached the peer's adapter, not yet its memory (IBTA 9.7.5.1.4, 10.7.3), so that is not
+    /// promised of any device. Memory at the adapter is reached by calls of the library and not by
+    /// loads and stores, so it can be no region here, whatever the device has of it. Masked atomics
+    /// are no part of the library's interface.
+    ///
+    /// # Errors
+    /// What the device lacks that this fabric cannot do without; its name.
+    pub fn capabilities(&self) -> Result<Capabilities, &'static str> {
+        let least = [
+            (
+                self.transport == Transport::Iwarp,
+                "refusals of requests by the target (iWARP has none)",
+            ),
+            (self.transport == Transport::Other, "reliable connections"),
+            (self.shared_receive_queues == 0 || self.shared_receives == 0, "shared receive queues"),
+            (self.queue_pairs == 0 || self.outstanding() == 0, "queue pairs"),
+            (self.slices() == 0, "slices"),
+            (self.message_bytes == 0, "messages (max_msg_sz is zero)"),
+        ];
+        if let Some((_, name)) = least.iter().find(|(lacks, _)| *lacks) {
+            return Err(name);
+        }
+        // An eighth of the completion queue is for receives.
+        let links = (self.completions - self.completions / 8) / (self.outstanding() + 1);
+        Ok(Capabilities {
+            write: true,
+            read: true,
+            atomics: match self.atomics {
+                AtomicFact::None => AtomicScope::None,
+                AtomicFact::Adapter => AtomicScope::Adapter,
+                AtomicFact::Global => AtomicScope::System,
+            },
+            extended_atomics: false,
+            atomic_write: self.trial.atomic_write && self.flags & CAP_ATOMIC_WRITE != 0,
+            flush: self.flush(),
+            own_memory: true,
+            protected: false,
+            send: true,
+            immediate: true,
+            shared_receive_queue: true,
+            message_order: true,
+            byte_order: self.trial.in_order,
+            completion_means_placed: false,
+            one_sided: true,
+            sleep: true,
+            receiver_not_ready: BackPressure::Retried,
+            inline_bytes_max: self.trial.inline_bytes,
+            send_bytes_max: self.message_bytes,
+            transfer_bytes_max: u64::from(self.message_bytes),
+            slices_max: self.slices(),
+            outstanding_max: self.outstanding(),
+            links_max: self.queue_pairs.min(LINKS_MAX).min(links),
+            region_bytes_max: self.region_bytes.min(1 << 46),
+            mirrored_regions: Arena::MIRRORS,
+            device_bytes_max: 0,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Soft-RoCE of Linux 7.3 with rdma-core 56.
+    const RXE: DeviceFacts = DeviceFacts {
+        transport: Transport::InfiniBand,
+        region_bytes: u64::MAX,
+        queue_pairs: 1_048_560,
+        requests: 1_048_576,
+        slices: 32,
+        read_slices: 32,
+        completions: 32_767,
+        shared_receive_queues: 917_503,
+        shared_receives: 1_048_576,
+        atomics: AtomicFact::Adapter,
+        flags: CAP_FLUSH_GLOBAL | CAP_FLUSH_PERSISTENT | CAP_ATOMIC_WRITE,
+        reads_in: 128,
+        reads_out: 128,
+        message_bytes: 8_388_608,
+        device_memory_bytes: 0,
+        windows: true,
+        trial: Trial {
+            extended: true,
+            atomic_write: true,
+            flush: true,
+            inline_bytes: 512,
+            in_order: false,
+            gathers: true,
+        },
+    };
+
+    #[test]
+    fn facts_become_promises() {
+        let has = RXE.capabilities().unwrap();
+        assert_eq!(has.atomics, AtomicScope::Adapter);
+        assert_eq!(has.flush, FlushScope::Persistent);
+        assert!(has.atomic_write && has.immediate && has.message_order);
+        assert!(!has.byte_order && !has.completion_means_placed && !has.protected);
+        assert_eq!((has.slices_max, has.inline_bytes_max), (16, 512));
+        assert_eq!(has.transfer_bytes_max, 8_388_608);
+        assert!(has.links_max * has.outstanding_max <= RXE.completions);
+    }
+
+    #[test]
+    fn a_flag_without_a_trial_or_the_other_way_round_promises_nothing() {
+        let older = DeviceFacts { trial: Trial { flush: false, ..RXE.trial }, ..RXE };
+        assert_eq!(older.capabilities().unwrap().flush, FlushScope::None);
+        let older = DeviceFacts { flags: CAP_FLUSH_GLOBAL, ..RXE };
+        let has = older.capabilities().unwrap();
+        assert_eq!((has.flush, has.atomic_write), (FlushScope::Visible, false));
+    }
+
+    #[test]
+    fn atomic_scope_is_as_the_device_says() {
+        for (fact, scope) in [
+            (AtomicFact::None, AtomicScope::None),
+            (AtomicFact::Adapter, AtomicScope::Adapter),
+            (AtomicFact::Global, AtomicScope::System),
+        ] {
+            let device = DeviceFacts { atomics: fact, ..RXE };
+            assert_eq!(device.capabilities().unwrap().atomics, scope);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_done_without_is_named() {
+        let iwarp = "refusals of requests by the target (iWARP has none)";
+        let table: [(DeviceFacts, &str); 6] = [
+            (DeviceFacts { transport: Transport::Iwarp, ..RXE }, iwarp),
+            (DeviceFacts { transport: Transport::Other, ..RXE }, "reliable connections"),
+            (DeviceFacts { shared_receive_queues: 0, ..RXE }, "shared receive queues"),
+            (DeviceFacts { requests: 1, ..RXE }, "queue pairs"),
+            (DeviceFacts { slices: 0, ..RXE }, "slices"),
+            (DeviceFacts { message_bytes: 0, ..RXE }, "messages (max_msg_sz is zero)"),
+        ];
+        for (device, lacks) in table {
+            assert_eq!(device.capabilities(), Err(lacks));
+        }
+    }
+
+    #[test]
+    fn a_smaller_limit_of_reads_binds_all_lists() {
+        let device = DeviceFacts { read_slices: 1, ..RXE };
+        assert_eq!(device.capabilities().unwrap().slices_max, 1);
+        let device = DeviceFacts { read_slices: 0, slices: 4, ..RXE };
+        assert_eq!(device.capabilities().unwrap().slices_max, 4);
+    }
+}

@@ -1,0 +1,163 @@
+//! Sizes and places of C's structures as this machine's headers have them, beside those of `types`.
+//! Without a C compiler or headers there is nothing to compare with, which the test says.
+
+use super::types::*;
+use std::io::Write;
+use std::mem::offset_of;
+use std::process::{Command, Stdio};
+
+/// `struct` and, of a field, its C name, with what Rust thinks.
+type Place = (&'static str, &'static str, usize);
+
+macro_rules! of {
+    ($($name:ident { $($field:ident),* })*) => {
+        vec![$(
+            (stringify!($name), "", size_of::<$name>()),
+            $((stringify!($name), stringify!($field), offset_of!($name, $field)),)*
+        )*]
+    };
+}
+
+fn places_of_objects() -> Vec<Place> {
+    of! {
+        ibv_device { node_type, transport_type, name, dev_name, dev_path, ibdev_path }
+        ibv_context_ops { alloc_mw, dealloc_mw, poll_cq, req_notify_cq, post_srq_recv, post_send, post_recv }
+        ibv_context { device, ops, cmd_fd, async_fd, num_comp_vectors, abi_compat }
+        ibv_device_attr {
+            node_guid, max_mr_size, vendor_id, max_qp, max_qp_wr, device_cap_flags, max_sge, max_sge_rd,
+            max_cq, max_cqe, max_mr, max_pd, max_qp_rd_atom, max_res_rd_atom, max_qp_init_rd_atom,
+            atomic_cap, max_mw, max_srq, max_srq_wr, max_srq_sge, max_pkeys, local_ca_ack_delay,
+            phys_port_cnt
+        }
+        ibv_device_attr_ex {
+            orig_attr, comp_mask, completion_timestamp_mask, device_cap_flags_ex, max_dm_size,
+            pci_atomic_caps, phys_port_cnt_ex
+        }
+        ibv_port_attr {
+            state, active_mtu, gid_tbl_len, port_cap_flags, max_msg_sz, pkey_tbl_len, lid, sm_lid, lmc,
+            sm_sl, link_layer, flags
+        }
+        ibv_gid_entry { gid, gid_index, port_num, gid_type, ndev_ifindex }
+        ibv_pd { context, handle }
+        ibv_mr { context, pd, addr, length, handle, lkey, rkey }
+        ibv_comp_channel { context, fd, refcnt }
+        ibv_cq { context, channel, cq_context, handle, cqe }
+        ibv_srq { context, srq_context, pd, handle }
+        ibv_qp { context, pd, send_cq, recv_cq, srq, handle, qp_num, state, qp_type }
+        ibv_sge { addr, length, lkey }
+        ibv_send_wr { wr_id, next, sg_list, num_sge, opcode, send_flags, imm_data, wr }
+        ibv_recv_wr { wr_id, next, sg_list, num_sge }
+        ibv_wc { wr_id, status, opcode, vendor_err, byte_len, imm_data, qp_num, src_qp, wc_flags }
+        ibv_qp_cap { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data }
+    }
+}
+
+fn places_of_queues() -> Vec<Place> {
+    let mut places = of! {
+        ibv_qp_init_attr { qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all }
+        ibv_qp_init_attr_ex {
+            cap, qp_type, sq_sig_all, comp_mask, pd, xrcd, create_flags, max_tso_header, rwq_ind_tbl,
+            rx_hash_conf, source_qpn, send_ops_flags
+        }
+        ibv_ah_attr { dlid, sl, src_path_bits, static_rate, is_global, port_num }
+        ibv_qp_attr {
+            qp_state, path_mtu, qkey, rq_psn, sq_psn, dest_qp_num, qp_access_flags, cap, ah_attr,
+            alt_ah_attr, pkey_index, alt_pkey_index, en_sqd_async_notify, sq_draining, max_rd_atomic,
+            max_dest_rd_atomic, min_rnr_timer, port_num, timeout, retry_cnt, rnr_retry, alt_port_num,
+            alt_timeout, rate_limit
+        }
+        ibv_async_event { element, event_type }
+        ibv_qp_ex {
+            qp_base, comp_mask, wr_id, wr_flags, wr_atomic_cmp_swp, wr_atomic_fetch_add, wr_rdma_read,
+            wr_rdma_write, wr_rdma_write_imm, wr_send, wr_send_imm, wr_set_inline_data, wr_set_sge,
+            wr_set_sge_list, wr_start, wr_complete, wr_abort, wr_atomic_write
+        }
+    };
+    let context = offset_of!(ibv_srq_init_attr, max_wr);
+    places.push(("ibv_srq_init_attr", "attr.max_wr", context));
+    places.push(("ibv_ah_attr", "grh.flow_label", offset_of!(ibv_ah_attr, flow_label)));
+    places.push(("ibv_ah_attr", "grh.sgid_index", offset_of!(ibv_ah_attr, sgid_index)));
+    places.push(("ibv_ah_attr", "grh.hop_limit", offset_of!(ibv_ah_attr, hop_limit)));
+    places.push(("ibv_ah_attr", "grh.traffic_class", offset_of!(ibv_ah_attr, traffic_class)));
+    let wr = offset_of!(ibv_send_wr, wr);
+    let atomic = |field| wr + field;
+    let key = offset_of!(ibv_send_wr_rdma, rkey);
+    places.push(("ibv_send_wr", "wr.rdma.rkey", atomic(key)));
+    let key = offset_of!(ibv_send_wr_atomic, rkey);
+    places.push(("ibv_send_wr", "wr.atomic.rkey", atomic(key)));
+    let add = offset_of!(ibv_send_wr_atomic, compare_add);
+    places.push(("ibv_send_wr", "wr.atomic.compare_add", atomic(add)));
+    places
+}
+
+/// Structures that have grown at their ends; an older header has a smaller size, and that is all.
+const GROWN: &[&str] = &["ibv_qp_ex", "ibv_port_attr", "ibv_device_attr_ex", "ibv_gid_entry"];
+
+/// What C thinks of the same, each on a line.
+fn asked(places: &[(&str, &str, usize)]) -> Option<Vec<String>> {
+    let mut source = String::from(
+        "#include <infiniband/verbs.h>\n#include <stdio.h>\n#include <stddef.h>\nint main(void) {\n",
+    );
+    for (name, field, _) in places {
+        let value = match *field {
+            "" => format!("sizeof(struct {name})"),
+            field => format!("offsetof(struct {name}, {field})"),
+        };
+        source += &format!("printf(\"%zu\\n\", {value});\n");
+    }
+    // Places in the tail are counted from its end.
+    for field in ["query_device_ex", "create_qp_ex", "sz", "context"] {
+        let place = format!("offsetof(struct verbs_context, {field})");
+        source += &format!("printf(\"%zu\\n\", sizeof(struct verbs_context) - {place});\n");
+    }
+    source += "return 0; }\n";
+    let program = std::env::temp_dir().join(format!("farside-layout-{}", std::process::id()));
+    let mut compiler = Command::new("cc")
+        .args(["-x", "c", "-w", "-o"])
+        .arg(&program)
+        .arg("-")
+        .stdin(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .ok()?;
+    compiler.stdin.take()?.write_all(source.as_bytes()).ok()?;
+    let output = compiler
+        .wait()
+        .ok()
+        .filter(std::process::ExitStatus::success)
+        .and_then(|_| Command::new(&program).output().ok());
+    let _ = std::fs::remove_file(&program);
+    let text = String::from_utf8(output?.stdout).ok()?;
+    Some(text.lines().map(str::to_owned).collect())
+}
+
+#[test]
+#[allow(clippy::print_stdout, reason = "a test that compares with nothing says so")]
+fn structures_are_as_in_the_headers() {
+    let places = [places_of_objects(), places_of_queues()].concat();
+    let Some(lines) = asked(&places) else {
+        println!("skipped: no C compiler, or no <infiniband/verbs.h> (libibverbs-dev)");
+        return;
+    };
+    let mut wrong = Vec::new();
+    for ((name, field, ours), theirs) in places.iter().zip(&lines) {
+        let theirs: usize = theirs.parse().expect("a number of each line");
+        let smaller = field.is_empty() && GROWN.contains(name) && theirs < *ours;
+        if theirs != *ours && !smaller {
+            wrong.push(format!("{name}.{field}: {ours} here, {theirs} in C"));
+        }
+    }
+    let whole = size_of::<verbs_context_tail>();
+    let tail = [
+        offset_of!(verbs_context_tail, query_device_ex),
+        offset_of!(verbs_context_tail, create_qp_ex),
+        offset_of!(verbs_context_tail, sz),
+        offset_of!(verbs_context_tail, context),
+    ];
+    for (ours, theirs) in tail.map(|place| whole - place).iter().zip(&lines[places.len()..]) {
+        if ours.to_string() != *theirs {
+            wrong.push(format!("verbs_context, from its end: {ours} here, {theirs} in C"));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}

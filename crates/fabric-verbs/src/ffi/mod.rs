@@ -1,0 +1,24 @@
+//! The one place that speaks C: libibverbs, found at run time, behind types that own what they name.
+//!
+//! `types` are C's structures, `library` its functions; `device`, `completion` and `queue_pair` own
+//! objects, each of which keeps what it was made from, so that things end in the order that C wants.
+//! `pages` is memory for large regions.
+//!
+//! What is absent: a C compiler, headers and generated code in the build; every function that is not
+//! used.
+
+mod completion;
+mod device;
+#[cfg(test)]
+mod layout_tests;
+mod library;
+mod pages;
+mod queue_pair;
+pub(crate) mod types;
+
+pub(crate) use completion::{Channel, CompletionQueue, SharedReceiveQueue, Slice, WorkCompletion};
+pub(crate) use device::{AsyncEvent, Context, Listed, MemoryRegion, ProtectionDomain, list};
+pub(crate) use library::{LIBRARY, Library, NoLibrary};
+pub use pages::map_device;
+pub(crate) use pages::{HUGE_PAGE_BYTES, anonymous};
+pub(crate) use queue_pair::{Bytes, Handle, QueuePair, Request, Route, Shape, Verb};

@@ -1,0 +1,639 @@
+//! Queue pairs: made, moved through their states, posted to.
+//!
+//! | who | may do | when |
+//! | --- | --- | --- |
+//! | the port that owns a [`QueuePair`] | post; destroy it by dropping it | while it has it |
+//! | holders of its [`Handle`], any thread | change its state | until it is destroyed, which waits for them |
+//! | the adapter | read and write slices by their keys | until the request's completion |
+//!
+//! Requests are given to the adapter by the extended interface (`ibv_wr_*`: fields straight into its
+//! queue) where queue pairs can be made with it, else as one list by `ibv_post_send`; either way with
+//! one doorbell for all requests between two calls of `ring`.
+
+use super::completion::{CompletionQueue, SharedReceiveQueue, Slice};
+use super::device::{ProtectionDomain, check, made};
+use super::types::*;
+use farside_base::FlushScope;
+use std::ffi::{c_int, c_uint};
+use std::io;
+use std::ptr::{NonNull, null, null_mut};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What a queue pair is to hold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Shape {
+    pub(crate) requests: u32,
+    pub(crate) slices: u32,
+    pub(crate) inline_bytes: u32,
+    /// ATOMIC WRITE is to be had; needs the extended interface.
+    pub(crate) atomic_write: bool,
+    /// FLUSH is to be had; needs the extended interface.
+    pub(crate) flush: bool,
+    /// Atomics are to be had.
+    pub(crate) atomics: bool,
+    /// Use the extended interface.
+    pub(crate) extended: bool,
+    /// But give requests of several slices to the adapter as lists: the provider's extended
+    /// interface gets those wrong (soft-RoCE's up to rdma-core 56 takes the first length for all).
+    pub(crate) gathers_by_list: bool,
+}
+
+/// What a request does at the peer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Verb {
+    Write,
+    WriteImmediate(u32),
+    Read,
+    FetchAdd(u64),
+    CompareSwap { expected: u64, new: u64 },
+    AtomicWrite(u64),
+    Flush { bytes: u64, scope: FlushScope },
+    Send,
+    SendImmediate(u32),
+}
+
+/// Where its bytes are here.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Bytes<'a> {
+    Slices(&'a [Slice]),
+    Inline(&'a [u8]),
+}
+
+/// One request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request<'a> {
+    pub(crate) id: u64,
+    pub(crate) signalled: bool,
+    pub(crate) fence: bool,
+    pub(crate) verb: Verb,
+    pub(crate) address: u64,
+    pub(crate) key: u32,
+    pub(crate) bytes: Bytes<'a>,
+}
+
+/// What a queue pair needs to know of its peer, and how it shall behave.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Route {
+    /// `ibv_mtu`.
+    pub(crate) mtu: u8,
+    pub(crate) peer_queue_pair: u32,
+    pub(crate) peer_packet: u32,
+    pub(crate) own_packet: u32,
+    pub(crate) peer_gid: [u8; 16],
+    pub(crate) peer_lid: u16,
+    /// Packets carry the GID: always on RoCE.
+    pub(crate) global: bool,
+    pub(crate) own_gid_index: u8,
+    pub(crate) port: u8,
+    /// READs and atomics that this end may have outstanding, and that it takes.
+    pub(crate) reads_out: u8,
+    pub(crate) reads_in: u8,
+    pub(crate) service_level: u8,
+    pub(crate) traffic_class: u8,
+    pub(crate) hop_limit: u8,
+    /// 4.096 us times two to this.
+    pub(crate) timeout: u8,
+    pub(crate) retries: u8,
+    pub(crate) not_ready_retries: u8,
+    pub(crate) not_ready_timer: u8,
+}
+
+/// A queue pair that lives, or none any more; under a lock, so that it is not destroyed while
+/// somebody changes its state.
+struct Shared {
+    raw: Mutex<Option<NonNull<ibv_qp>>>,
+    domain: Arc<ProtectionDomain>,
+}
+
+// SAFETY: libibverbs may be called from any thread; the pointer is used under the lock.
+unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
+/// Changes the state of a queue pair from any thread.
+#[derive(Clone)]
+pub(crate) struct Handle(Arc<Shared>);
+
+impl Handle {
+    fn modify(&self, attributes: &mut ibv_qp_attr, mask: c_int) -> io::Result<()> {
+        let raw = self.0.raw.lock().unwrap_or_else(PoisonError::into_inner);
+        let raw = raw.ok_or(io::ErrorKind::NotConnected)?;
+        let library = &self.0.domain.context.library;
+        // SAFETY: it lives, since the lock is held; the attributes are read during the call.
+        check(unsafe { (library.modify_qp)(raw.as_ptr(), &raw mut *attributes, mask) })
+    }
+
+    /// From its making to the state in which receives may be posted.
+    pub(crate) fn initialise(&self, port: u8, access: c_int) -> io::Result<()> {
+        let mut attributes = ibv_qp_attr {
+            qp_state: IBV_QPS_INIT,
+            port_num: port,
+            qp_access_flags: access.cast_unsigned(),
+            ..Default::default()
+        };
+        let mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+        self.modify(&mut attributes, mask)
+    }
+
+    /// Ready to receive and to send.
+    pub(crate) fn connect(&self, route: &Route) -> io::Result<()> {
+        let mut attributes = ibv_qp_attr {
+            qp_state: IBV_QPS_RTR,
+            path_mtu: c_int::from(route.mtu),
+            rq_psn: route.peer_packet,
+            dest_qp_num: route.peer_queue_pair,
+            max_dest_rd_atomic: route.reads_in,
+            min_rnr_timer: route.not_ready_timer,
+            ..Default::default()
+        };
+        let way = &mut attributes.ah_attr;
+        way.dgid = Gid8(route.peer_gid);
+        way.sgid_index = route.own_gid_index;
+        way.hop_limit = route.hop_limit;
+        way.traffic_class = route.traffic_class;
+        way.dlid = route.peer_lid;
+        way.sl = route.service_level;
+        way.is_global = u8::from(route.global);
+        way.port_num = route.port;
+        let mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+        self.modify(&mut attributes, mask | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER)?;
+        let mut attributes = ibv_qp_attr {
+            qp_state: IBV_QPS_RTS,
+            sq_psn: route.own_packet,
+            timeout: route.timeout,
+            retry_cnt: route.retries,
+            rnr_retry: route.not_ready_retries,
+            max_rd_atomic: route.reads_out,
+            ..Default::default()
+        };
+        let mask = IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT;
+        self.modify(&mut attributes, mask | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC)
+    }
+
+    /// To the error state: nothing more is sent or taken, and everything outstanding is flushed.
+    pub(crate) fn fail(&self) {
+        let mut attributes = ibv_qp_attr { qp_state: IBV_QPS_ERR, ..Default::default() };
+        // Fails only for a queue pair that is gone, or whose device is.
+        let _ = self.modify(&mut attributes, IBV_QP_STATE);
+    }
+}
+
+/// How requests get to the adapter.
+struct Way {
+    /// Fields straight into its queue.
+    extended: Option<NonNull<ibv_qp_ex>>,
+    /// A list of the extended interface is begun.
+    begun: bool,
+    /// Requests of several slices do not go that way.
+    gathers_by_list: bool,
+    /// What went wrong with a list before the last one.
+    error: Option<io::Error>,
+    list: List,
+    post: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int,
+}
+
+impl Way {
+    /// The extended interface, where a request goes that way.
+    fn extended_for(&self, request: &Request<'_>) -> Option<NonNull<ibv_qp_ex>> {
+        let several = matches!(request.bytes, Bytes::Slices(slices) if slices.len() > 1);
+        self.extended.filter(|_| !(several && self.gathers_by_list))
+    }
+
+    /// Rings for what was begun by the extended interface.
+    ///
+    /// # Safety
+    /// The queue pair lives, and nobody else posts to it.
+    unsafe fn complete(&mut self) -> io::Result<()> {
+        let Some(extended) = self.extended.filter(|_| std::mem::take(&mut self.begun)) else {
+            return Ok(());
+        };
+        // SAFETY: as promised; `wr_start` was called before.
+        unsafe {
+            match extended.as_ref().wr_complete {
+                Some(complete) => check(complete(extended.as_ptr())),
+                None => Err(io::ErrorKind::Unsupported.into()),
+            }
+        }
+    }
+}
+
+/// A reliable connection's end. Dropping it destroys it: when that has returned, the adapter reaches
+/// no memory by it.
+pub(crate) struct QueuePair {
+    shared: Arc<Shared>,
+    raw: NonNull<ibv_qp>,
+    way: Way,
+    /// What the adapter gave, which may be more than was asked for.
+    pub(crate) inline_bytes: u32,
+    atomic_write: bool,
+    flush: bool,
+    _completions: Arc<CompletionQueue>,
+    _receives: Arc<SharedReceiveQueue>,
+}
+
+// SAFETY: libibverbs may be called from any thread; posting takes `&mut self`.
+unsafe impl Send for QueuePair {}
+
+impl QueuePair {
+    /// # Errors
+    /// What the system says: `EINVAL` or `EOPNOTSUPP` for a shape that the device lacks, `ENOMEM` for
+    /// too many.
+    pub(crate) fn new(
+        domain: &Arc<ProtectionDomain>,
+        completions: &Arc<CompletionQueue>,
+        receives: &Arc<SharedReceiveQueue>,
+        shape: &Shape,
+    ) -> io::Result<Self> {
+        let cap = ibv_qp_cap {
+            max_send_wr: shape.requests,
+            max_recv_wr: 0,
+            max_send_sge: shape.slices,
+            max_recv_sge: 0,
+            max_inline_data: shape.inline_bytes,
+        };
+        let (raw, way, inline_bytes) = if shape.extended {
+            make_extended(domain, completions, receives, shape, cap)?
+        } else {
+            make_plain(domain, completions, receives, cap)?
+        };
+        let shared = Shared { raw: Mutex::new(Some(raw)), domain: Arc::clone(domain) };
+        Ok(Self {
+            shared: Arc::new(shared),
+            raw,
+            way,
+            inline_bytes,
+            atomic_write: shape.extended && shape.atomic_write,
+            flush: shape.extended && shape.flush,
+            _completions: Arc::clone(completions),
+            _receives: Arc::clone(receives),
+        })
+    }
+
+    pub(crate) fn handle(&self) -> Handle {
+        Handle(Arc::clone(&self.shared))
+    }
+
+    pub(crate) fn number(&self) -> u32 {
+        // SAFETY: lives as long as self; fixed.
+        unsafe { self.raw.as_ref().qp_num }
+    }
+
+    /// For comparing with an asynchronous event.
+    pub(crate) fn address(&self) -> u64 {
+        self.raw.as_ptr().addr() as u64
+    }
+
+    /// Whether the bytes of a WRITE land in the order of their addresses, as the provider says.
+    pub(crate) fn is_in_order(&self) -> bool {
+        const WHOLE_MESSAGE: c_int = 1;
+        let query = self.shared.domain.context.library.query_qp_data_in_order;
+        // SAFETY: it lives.
+        let answer = query.map(|query| unsafe { query(self.raw.as_ptr(), IBV_WR_RDMA_WRITE, 0) });
+        answer == Some(WHOLE_MESSAGE)
+    }
+
+    /// Adds a request to the list that `ring` gives to the adapter.
+    #[inline]
+    pub(crate) fn push(&mut self, request: &Request<'_>) {
+        let may = self.may(request.verb);
+        debug_assert!(may, "what is not declared is refused before");
+        if !may {
+            return;
+        }
+        let (way, raw) = (&mut self.way, self.raw);
+        let begun = match way.extended_for(request) {
+            Some(extended) => {
+                // What is to come before must go before.
+                let before = way.list.post(raw, way.post);
+                // SAFETY: it lives, posting is exclusive, and it was made for this verb.
+                unsafe { push_extended(extended, &mut way.begun, request) };
+                before
+            }
+            None => {
+                // SAFETY: it lives, and posting is exclusive.
+                let before = unsafe { way.complete() };
+                way.list.push(request);
+                before
+            }
+        };
+        if let Err(error) = begun {
+            way.error = Some(error);
+        }
+    }
+
+    fn may(&self, verb: Verb) -> bool {
+        match verb {
+            Verb::AtomicWrite(_) => self.atomic_write,
+            Verb::Flush { .. } => self.flush,
+            _ => true,
+        }
+    }
+
+    /// One doorbell for what was pushed.
+    ///
+    /// # Errors
+    /// When the adapter took none of them, or (by a list) not all.
+    #[inline]
+    pub(crate) fn ring(&mut self) -> io::Result<()> {
+        // SAFETY: it lives, and posting is exclusive.
+        let extended = unsafe { self.way.complete() };
+        let list = self.way.list.post(self.raw, self.way.post);
+        match self.way.error.take() {
+            Some(error) => Err(error),
+            None => extended.and(list),
+        }
+    }
+}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        let mut raw = self.shared.raw.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(raw) = raw.take() {
+            // SAFETY: destroyed once, under the lock of whoever changes its state.
+            unsafe { (self.shared.domain.context.library.destroy_qp)(raw.as_ptr()) };
+        }
+    }
+}
+
+type Made = (NonNull<ibv_qp>, Way, u32);
+
+fn make_plain(
+    domain: &Arc<ProtectionDomain>,
+    completions: &CompletionQueue,
+    receives: &SharedReceiveQueue,
+    cap: ibv_qp_cap,
+) -> io::Result<Made> {
+    let context = &domain.context;
+    let post = context.operations().post_send.ok_or(io::ErrorKind::Unsupported)?;
+    let mut attributes = ibv_qp_init_attr {
+        qp_context: null_mut(),
+        send_cq: completions.raw.as_ptr(),
+        recv_cq: completions.raw.as_ptr(),
+        srq: receives.raw.as_ptr(),
+        cap,
+        qp_type: IBV_QPT_RC,
+        sq_sig_all: 0,
+    };
+    // SAFETY: domain and queues live, and the queue pair keeps them.
+    let raw = unsafe { (context.library.create_qp)(domain.raw.as_ptr(), &raw mut attributes) };
+    let way = Way {
+        extended: None,
+        begun: false,
+        gathers_by_list: true,
+        error: None,
+        list: List::new(cap.max_send_wr as usize),
+        post,
+    };
+    Ok((made(raw)?, way, attributes.cap.max_inline_data))
+}
+
+fn make_extended(
+    domain: &Arc<ProtectionDomain>,
+    completions: &CompletionQueue,
+    receives: &SharedReceiveQueue,
+    shape: &Shape,
+    cap: ibv_qp_cap,
+) -> io::Result<Made> {
+    let context = &domain.context;
+    let at = std::mem::offset_of!(verbs_context_tail, create_qp_ex);
+    let create = context.extended(at).and_then(|tail| tail.create_qp_ex);
+    let create = create.ok_or(io::ErrorKind::Unsupported)?;
+    let post = context.operations().post_send.ok_or(io::ErrorKind::Unsupported)?;
+    let convert = context.library.qp_to_qp_ex.ok_or(io::ErrorKind::Unsupported)?;
+    let flag = |wanted: bool, flag: u64| if wanted { flag } else { 0 };
+    let mut attributes = ibv_qp_init_attr_ex {
+        qp_context: null_mut(),
+        send_cq: completions.raw.as_ptr(),
+        recv_cq: completions.raw.as_ptr(),
+        srq: receives.raw.as_ptr(),
+        cap,
+        qp_type: IBV_QPT_RC,
+        sq_sig_all: 0,
+        comp_mask: IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+        pd: domain.raw.as_ptr(),
+        xrcd: null_mut(),
+        create_flags: 0,
+        max_tso_header: 0,
+        rwq_ind_tbl: null_mut(),
+        rx_hash_conf: [0; 3],
+        source_qpn: 0,
+        send_ops_flags: IBV_QP_EX_WITH_RDMA_WRITE
+            | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
+            | IBV_QP_EX_WITH_SEND
+            | IBV_QP_EX_WITH_SEND_WITH_IMM
+            | IBV_QP_EX_WITH_RDMA_READ
+            | flag(shape.atomics, IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP)
+            | flag(shape.atomics, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD)
+            | flag(shape.atomic_write, IBV_QP_EX_WITH_ATOMIC_WRITE)
+            | flag(shape.flush, IBV_QP_EX_WITH_FLUSH),
+    };
+    // SAFETY: domain and queues live, and the queue pair keeps them.
+    let raw = made(unsafe { create(context.raw.as_ptr(), &raw mut attributes) })?;
+    // SAFETY: a queue pair that was just made.
+    let extended = unsafe { convert(raw.as_ptr()) };
+    match NonNull::new(extended) {
+        Some(extended) => {
+            let way = Way {
+                extended: Some(extended),
+                begun: false,
+                gathers_by_list: shape.gathers_by_list,
+                error: None,
+                list: List::new(0),
+                post,
+            };
+            Ok((raw, way, attributes.cap.max_inline_data))
+        }
+        None => {
+            // SAFETY: nobody else knows of it.
+            unsafe { (context.library.destroy_qp)(raw.as_ptr()) };
+            Err(io::ErrorKind::Unsupported.into())
+        }
+    }
+}
+
+/// # Safety
+/// The queue pair lives, nobody else posts to it, and it was made for the verb.
+#[inline]
+unsafe fn push_extended(extended: NonNull<ibv_qp_ex>, begun: &mut bool, request: &Request<'_>) {
+    let pair = extended.as_ptr();
+    // SAFETY: as promised by the caller. A function that is absent belongs to a verb that the queue
+    // pair was not made for, so that nothing is called by null. The keys bound what is reached.
+    unsafe {
+        if !std::mem::replace(begun, true)
+            && let Some(start) = (*pair).wr_start
+        {
+            start(pair);
+        }
+        (*pair).wr_id = request.id;
+        // Providers that copy the flags as they are (soft-RoCE) need to be told of inline bytes.
+        let inline = matches!(request.bytes, Bytes::Inline(bytes) if !bytes.is_empty());
+        (*pair).wr_flags = flags(request, if inline { IBV_SEND_INLINE } else { 0 });
+        let (key, address) = (request.key, request.address);
+        match request.verb {
+            Verb::Write => call!((*pair).wr_rdma_write, pair, key, address),
+            Verb::WriteImmediate(immediate) => {
+                call!((*pair).wr_rdma_write_imm, pair, key, address, immediate.to_be());
+            }
+            Verb::Read => call!((*pair).wr_rdma_read, pair, key, address),
+            Verb::FetchAdd(add) => call!((*pair).wr_atomic_fetch_add, pair, key, address, add),
+            Verb::CompareSwap { expected, new } => {
+                call!((*pair).wr_atomic_cmp_swp, pair, key, address, expected, new);
+            }
+            Verb::AtomicWrite(value) => {
+                let value = value.to_ne_bytes();
+                call!((*pair).wr_atomic_write, pair, key, address, value.as_ptr().cast());
+                return;
+            }
+            Verb::Flush { bytes, scope } => {
+                let (kind, level) = flush(bytes, scope);
+                call!((*pair).wr_flush, pair, key, address, bytes as usize, kind, level);
+                return;
+            }
+            Verb::Send => call!((*pair).wr_send, pair),
+            Verb::SendImmediate(immediate) => {
+                call!((*pair).wr_send_imm, pair, immediate.to_be());
+            }
+        }
+        match request.bytes {
+            Bytes::Inline(bytes) if !bytes.is_empty() => {
+                let start = bytes.as_ptr().cast_mut().cast();
+                call!((*pair).wr_set_inline_data, pair, start, bytes.len());
+            }
+            Bytes::Inline(_) => call!((*pair).wr_set_sge_list, pair, 0, null()),
+            Bytes::Slices([one]) => {
+                call!((*pair).wr_set_sge, pair, one.lkey, one.addr, one.length);
+            }
+            Bytes::Slices(slices) => {
+                call!((*pair).wr_set_sge_list, pair, slices.len(), slices.as_ptr());
+            }
+        }
+    }
+}
+
+/// Calls a function pointer if there is one.
+macro_rules! call {
+    ($function:expr, $($argument:expr),*) => {
+        if let Some(function) = $function {
+            function($($argument),*);
+        }
+    };
+}
+use call;
+
+fn flags(request: &Request<'_>, more: c_uint) -> c_uint {
+    let signalled = if request.signalled { IBV_SEND_SIGNALED } else { 0 };
+    let fence = if request.fence { IBV_SEND_FENCE } else { 0 };
+    signalled | fence | more
+}
+
+/// Type and level of a FLUSH.
+fn flush(bytes: u64, scope: FlushScope) -> (u8, u8) {
+    let persistent = scope == FlushScope::Persistent;
+    let kind = if persistent { IBV_FLUSH_PERSISTENT } else { IBV_FLUSH_GLOBAL };
+    (kind, if bytes == 0 { IBV_FLUSH_MR } else { IBV_FLUSH_RANGE })
+}
+
+/// A list of requests for `ibv_post_send`, made anew for each doorbell in memory that is kept.
+struct List {
+    requests: Vec<ibv_send_wr>,
+    slices: Vec<Slice>,
+    inline: Vec<u8>,
+}
+
+impl List {
+    fn new(requests: usize) -> Self {
+        Self {
+            requests: Vec::with_capacity(requests),
+            slices: Vec::with_capacity(requests),
+            inline: Vec::new(),
+        }
+    }
+
+    /// Copies a request in. Where its slices and inline bytes begin is noted as a number in the place
+    /// of a pointer, which `post` makes of it when nothing moves any more.
+    fn push(&mut self, request: &Request<'_>) {
+        let (address, rkey) = (request.address, request.key);
+        let rdma = ibv_send_wr_remote {
+            atomic: ibv_send_wr_atomic {
+                remote_addr: address,
+                compare_add: rkey.into(),
+                swap: 0,
+                rkey,
+            },
+        };
+        let atomic = |compare_add, swap| ibv_send_wr_remote {
+            atomic: ibv_send_wr_atomic { remote_addr: address, compare_add, swap, rkey },
+        };
+        let (opcode, immediate, wr) = match request.verb {
+            Verb::Write => (IBV_WR_RDMA_WRITE, 0, rdma),
+            Verb::WriteImmediate(immediate) => (IBV_WR_RDMA_WRITE_WITH_IMM, immediate, rdma),
+            Verb::Read => (IBV_WR_RDMA_READ, 0, rdma),
+            Verb::FetchAdd(add) => (IBV_WR_ATOMIC_FETCH_AND_ADD, 0, atomic(add, 0)),
+            Verb::CompareSwap { expected, new } => {
+                (IBV_WR_ATOMIC_CMP_AND_SWP, 0, atomic(expected, new))
+            }
+            Verb::Send => (IBV_WR_SEND, 0, rdma),
+            Verb::SendImmediate(immediate) => (IBV_WR_SEND_WITH_IMM, immediate, rdma),
+            // There are none of these without the extended interface, and none is declared.
+            Verb::AtomicWrite(_) | Verb::Flush { .. } => return,
+        };
+        let start = self.slices.len();
+        let more = match request.bytes {
+            Bytes::Slices(slices) => {
+                self.slices.extend_from_slice(slices);
+                0
+            }
+            Bytes::Inline(bytes) => {
+                let at = self.inline.len() as u64;
+                self.inline.extend_from_slice(bytes);
+                if !bytes.is_empty() {
+                    self.slices.push(Slice { addr: at, length: bytes.len() as u32, lkey: 0 });
+                }
+                IBV_SEND_INLINE
+            }
+        };
+        self.requests.push(ibv_send_wr {
+            wr_id: request.id,
+            next: null_mut(),
+            sg_list: std::ptr::without_provenance_mut(start),
+            num_sge: (self.slices.len() - start) as c_int,
+            opcode,
+            send_flags: flags(request, more),
+            imm_data: immediate.to_be(),
+            wr,
+            remote_srqn: 0,
+            _bind_or_tso: [0; 6],
+        });
+    }
+
+    fn post(
+        &mut self,
+        pair: NonNull<ibv_qp>,
+        post: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int,
+    ) -> io::Result<()> {
+        if self.requests.is_empty() {
+            return Ok(());
+        }
+        let inline = self.inline.as_ptr();
+        for request in &self.requests {
+            if request.send_flags & IBV_SEND_INLINE != 0 && request.num_sge > 0 {
+                self.slices[request.sg_list.addr()].addr += inline.expose_provenance() as u64;
+            }
+        }
+        let slices = self.slices.as_mut_ptr();
+        let mut next: *mut ibv_send_wr = null_mut();
+        for request in self.requests.iter_mut().rev() {
+            request.sg_list = slices.wrapping_add(request.sg_list.addr());
+            request.next = next;
+            next = &raw mut *request;
+        }
+        let mut bad = null_mut();
+        // SAFETY: the queue pair lives; the list, its slices and inline bytes stay where they are
+        // until the call returns, which has copied them by then.
+        let done = check(unsafe { post(pair.as_ptr(), next, &raw mut bad) });
+        self.requests.clear();
+        self.slices.clear();
+        self.inline.clear();
+        done
+    }
+}

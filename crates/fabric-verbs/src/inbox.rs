@@ -1,0 +1,179 @@
+//! What the control thread has for a port, and how a port that sleeps is woken.
+
+use crate::ffi::Channel;
+use crate::wire::{End, Imported};
+use farside_base::CompletionStatus;
+use farside_fabric::{FabricError, Loss, NotReached, Waiter};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The value behind a lock, whatever became of a thread that held it.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Names a conversation over a control stream, and the link that it is for. Never used twice.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Token(pub(crate) u64);
+
+/// What happened, for a port.
+#[derive(Debug)]
+pub(crate) enum Inbound {
+    /// A peer wants to connect.
+    Requested { token: Token, peer: End, from: String, hello: Vec<u8> },
+    /// The peer accepted and this side's queue pair is connected; the path in words.
+    Connected { token: Token, peer: End, from: String, reply: Vec<u8> },
+    /// The peer refused.
+    Refused { token: Token, reason: Vec<u8> },
+    /// Nobody was reached; why, in words too.
+    NotReached { token: Token, why: NotReached, words: String },
+    /// The link is over: what is known of the peer, how its first request ends, and why in words.
+    Lost { token: Token, loss: Loss, status: CompletionStatus, words: String },
+    /// The queue pair of this address is broken, while nothing is known against the peer.
+    Fault { queue_pair: u64, status: CompletionStatus, words: String },
+    /// The completion queue or receive queue of this address, or the whole device, is broken.
+    Broken { queue: Option<u64>, words: String },
+}
+
+/// A port's box of what happened.
+pub(crate) struct Inbox {
+    /// Unlike any other's of this fabric.
+    pub(crate) number: u64,
+    items: Mutex<VecDeque<Inbound>>,
+    filled: AtomicBool,
+    pub(crate) bell: Arc<Bell>,
+    /// Links and connection requests of the port, for its limit.
+    pub(crate) links: AtomicU64,
+}
+
+impl Inbox {
+    pub(crate) fn new(number: u64, bell: Arc<Bell>) -> Self {
+        let (items, filled) = (Mutex::default(), AtomicBool::new(false));
+        Self { number, items, filled, bell, links: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn push(&self, item: Inbound) {
+        lock(&self.items).push_back(item);
+        self.filled.store(true, Ordering::Release);
+        self.bell.ring();
+    }
+
+    /// Whether `take` would give something. One load.
+    #[inline]
+    pub(crate) fn is_filled(&self) -> bool {
+        self.filled.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn take(&self) -> VecDeque<Inbound> {
+        let mut items = lock(&self.items);
+        self.filled.store(false, Ordering::Release);
+        std::mem::take(&mut *items)
+    }
+}
+
+/// Wakes a port's sleeper: an event counter beside the channel of its completion queue.
+pub(crate) struct Bell {
+    counter: OwnedFd,
+    channel: Arc<Channel>,
+    /// Set while the port is armed, so that nobody rings for those awake.
+    pub(crate) armed: AtomicBool,
+    /// When it was armed while requests were under way, in ticks; zero otherwise.
+    pub(crate) watched_since: AtomicU64,
+}
+
+impl Bell {
+    pub(crate) fn new(channel: Arc<Channel>) -> std::io::Result<Self> {
+        let counter = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let (armed, watched_since) = (AtomicBool::new(false), AtomicU64::new(0));
+        Ok(Self { counter, channel, armed, watched_since })
+    }
+
+    /// Wakes the port if it sleeps or is about to.
+    pub(crate) fn ring(&self) {
+        // Behind what was stored for the port: either this load sees that it is armed, or its look
+        // after arming sees what was stored.
+        std::sync::atomic::fence(Ordering::SeqCst);
+        if self.armed.load(Ordering::Relaxed) {
+            self.add();
+        }
+    }
+
+    fn add(&self) {
+        // Fails only at its largest value, which wakes as well.
+        let _ = rustix::io::write(&self.counter, &1u64.to_ne_bytes());
+    }
+
+    /// Whether it was rung; takes it back.
+    fn take(&self) -> bool {
+        rustix::io::read(&self.counter, &mut [0; 8]).is_ok()
+    }
+
+    fn channel_descriptor(&self) -> BorrowedFd<'_> {
+        self.channel.borrowed()
+    }
+}
+
+impl Waiter for Bell {
+    fn wait(&self, timeout: Option<Duration>) -> bool {
+        if self.take() {
+            return true;
+        }
+        let end = timeout.map(|timeout| Instant::now() + timeout);
+        loop {
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            let time = left.and_then(|left| Timespec::try_from(left).ok());
+            let counter = self.counter.as_fd();
+            let mut descriptors = [
+                PollFd::from_borrowed_fd(counter, PollFlags::IN),
+                PollFd::from_borrowed_fd(self.channel_descriptor(), PollFlags::IN),
+            ];
+            match poll(&mut descriptors, time.as_ref()) {
+                Ok(0) if end.is_some() => return false,
+                Ok(0) | Err(rustix::io::Errno::INTR) => {}
+                Ok(_) => {
+                    self.take();
+                    return true;
+                }
+                // No descriptor to wait for: the caller polls.
+                Err(_) => return true,
+            }
+        }
+    }
+
+    fn wake(&self) {
+        self.add();
+    }
+}
+
+/// An answer that somebody waits for.
+pub(crate) struct Reply<T> {
+    answer: Mutex<Option<Result<T, FabricError>>>,
+    given: Condvar,
+}
+
+impl<T> Reply<T> {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self { answer: Mutex::new(None), given: Condvar::new() })
+    }
+
+    /// The first answer counts.
+    pub(crate) fn give(&self, answer: Result<T, FabricError>) {
+        lock(&self.answer).get_or_insert(answer);
+        self.given.notify_all();
+    }
+
+    /// Waits for the answer, at most for a time.
+    pub(crate) fn wait(&self, most: Duration) -> Option<Result<T, FabricError>> {
+        let answer = lock(&self.answer);
+        let waited = self.given.wait_timeout_while(answer, most, |answer| answer.is_none());
+        let (mut answer, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        answer.take()
+    }
+}
+
+/// A remote region, once the peer has answered; `None` where it has none such.
+pub(crate) type ImportReply = Reply<Option<Imported>>;

@@ -1,0 +1,34 @@
+//! Farside's fabric over libibverbs: InfiniBand, RoCE, iWARP, and the kernel's software devices. The
+//! library is found at run time; a machine without it is told what to install.
+//!
+//! From the data path outwards: `port` (requests, completions, links), `region`; then `fabric`,
+//! `control` (the one thread) with its `conversation`s and what they say (`wire`); `device` chooses
+//! device, port and address, `facts` makes promises of what the device says; [`status`] has the words
+//! for what went wrong; below all, `ffi` speaks C.
+//!
+//! What is absent: vendors' names, and any capability that the device's own answers do not show;
+//! emulation; retries of requests that failed; protection of data packets, which adapters send in
+//! plain text. Remote keys travel over authenticated control streams alone.
+
+#![deny(unsafe_code)]
+
+mod control;
+mod conversation;
+mod core;
+mod device;
+mod fabric;
+mod facts;
+#[allow(unsafe_code, reason = "the home of what speaks C")]
+mod ffi;
+mod inbox;
+mod options;
+mod port;
+mod region;
+pub mod status;
+mod wire;
+
+pub use device::DeviceReport;
+pub use fabric::VerbsFabric;
+pub use facts::{AtomicFact, DeviceFacts, Transport, Trial};
+pub use ffi::map_device;
+pub use options::{OpenError, Options};

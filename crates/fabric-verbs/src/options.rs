@@ -1,0 +1,171 @@
+//! What a verbs fabric can be told, and why it may not be there.
+
+use farside_bootstrap::{Endpoint, Security};
+use std::fmt;
+use std::time::Duration;
+
+/// How a verbs fabric shall be.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The device, `mlx5_0` say; `None` for the first that is there and has a port that is up.
+    pub device: Option<String>,
+    /// The device's port, from 1; `None` for the first that is up.
+    pub port: Option<u8>,
+    /// The index of the port's GID; `None` for the best by the rule of `farside_base::choose_gid`.
+    pub gid_index: Option<u32>,
+    /// Where peers call to connect; port 0 lets the system choose. `None` for a fabric that only
+    /// connects.
+    pub listen: Option<Endpoint>,
+    /// Where to look for names that are no full addresses, after this fabric's own ports.
+    pub hosts: Vec<Endpoint>,
+    /// Who is trusted with remote keys. The adapter's packets are plaintext whatever this says.
+    pub security: Security,
+    /// So long nothing is heard of a peer before its links are `Unreachable`; 50 ms to 10 minutes.
+    pub lease: Duration,
+    /// So long a SEND waits for a peer that lives and posts no receive; at least the lease.
+    pub patience: Duration,
+    /// Largest packet that is asked for, in bytes (256 to 4096); both ends use the smaller one.
+    pub packet_bytes_max: u32,
+    /// The service level of packets (InfiniBand) or their priority (RoCE): 0 to 7.
+    pub service_level: u8,
+    /// The traffic class of packets that carry a GID: on RoCE v2 the bits of DSCP and ECN.
+    pub traffic_class: u8,
+    /// Post by lists even where the extended interface is there. For comparison.
+    pub plain_posting: bool,
+    /// The library: a name that the loader finds, or a path.
+    pub library: String,
+}
+
+impl Options {
+    /// What is used unless told otherwise: everything found out, nobody listening, and `security`.
+    pub fn new(security: Security) -> Self {
+        Self {
+            device: None,
+            port: None,
+            gid_index: None,
+            listen: None,
+            hosts: Vec::new(),
+            security,
+            lease: Duration::from_secs(1),
+            patience: Duration::from_secs(10),
+            packet_bytes_max: 4096,
+            service_level: 0,
+            traffic_class: 0,
+            plain_posting: false,
+            library: crate::ffi::LIBRARY.to_owned(),
+        }
+    }
+
+    /// The name of the first option that is out of its range.
+    pub(crate) fn wrong(&self) -> Option<&'static str> {
+        let lease = Duration::from_millis(50)..=Duration::from_mins(10);
+        let table = [
+            (!lease.contains(&self.lease), "lease"),
+            (self.patience < self.lease, "patience"),
+            (mtu_of(self.packet_bytes_max).is_none(), "packet_bytes_max"),
+            (self.service_level > 7, "service_level"),
+            (self.port == Some(0), "port"),
+        ];
+        table.into_iter().find(|(wrong, _)| *wrong).map(|(_, name)| name)
+    }
+}
+
+/// The largest `ibv_mtu` of packets of at most so many bytes.
+pub(crate) fn mtu_of(bytes: u32) -> Option<u8> {
+    (1..=5).rev().find(|mtu| mtu_bytes(*mtu) <= bytes)
+}
+
+/// Bytes of a packet, by `ibv_mtu`.
+pub(crate) fn mtu_bytes(mtu: u8) -> u32 {
+    128 << mtu
+}
+
+/// Why there is no fabric.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// libibverbs is not there, or is none.
+    NoLibrary {
+        /// What was looked for.
+        library: String,
+        /// The loader's words.
+        reason: String,
+    },
+    /// The machine has no RDMA device.
+    NoDevices,
+    /// There is none of that name.
+    NoSuchDevice {
+        /// The name that was asked for.
+        asked: String,
+        /// Those there are.
+        devices: Vec<String>,
+    },
+    /// No port is up.
+    NoPort {
+        /// What was looked at, each with the state of its port.
+        looked_at: Vec<String>,
+    },
+    /// The port has no address that a connection could name.
+    NoGid {
+        /// Device and port.
+        port: String,
+        /// Why.
+        reason: String,
+    },
+    /// The device lacks what this fabric cannot do without.
+    Lacks {
+        /// Its name.
+        device: String,
+        /// What.
+        what: &'static str,
+    },
+    /// An option is out of its range; its name.
+    Option(&'static str),
+    /// `Protect::Everything` is asked for, and the adapter's packets cannot be protected.
+    CannotProtect,
+    /// The system refused: what was tried, and its reason.
+    System(&'static str, std::io::Error),
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoLibrary { library, reason } => write!(
+                f,
+                "not available: {library} not found; install rdma-core (Debian: libibverbs1 \
+                 ibverbs-providers); the loader says: {reason}"
+            ),
+            Self::NoDevices => f.write_str(
+                "not available: no RDMA device; load its driver, or for trying out soft-RoCE: \
+                 `rdma link add rxe0 type rxe netdev eth0`",
+            ),
+            Self::NoSuchDevice { asked, devices } => {
+                write!(f, "no device {asked}; there are: {}", devices.join(", "))
+            }
+            Self::NoPort { looked_at } => {
+                write!(f, "no port is up: {}", looked_at.join(", "))
+            }
+            Self::NoGid { port, reason } => write!(
+                f,
+                "{port} has no usable GID: {reason}; give its network device an address, or name \
+                 an index"
+            ),
+            Self::Lacks { device, what } => write!(f, "{device} lacks {what}"),
+            Self::Option(name) => write!(f, "the option `{name}` is out of its range"),
+            Self::CannotProtect => f.write_str(
+                "RDMA adapters send data in plain text: use Protect::Handshake here, or the tcp \
+                 fabric where everything must be protected",
+            ),
+            Self::System(what, reason) => write!(f, "{what}: {reason}"),
+        }
+    }
+}
+
+impl std::error::Error for OpenError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::System(_, reason) => Some(reason),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! One link of a port: its queue pair, the requests under way on it, and how it ends.
+
+use crate::ffi::{Handle, QueuePair};
+use crate::inbox::Token;
+use crate::wire::End;
+use farside_base::{CompletionKind, CompletionStatus, LinkId, ReceiveQueueId, WorkId};
+use std::collections::VecDeque;
+
+/// Links of a port at a time, at most: the low bits of a link's number are its place, the rest, but
+/// for the highest, how often the place was used. The highest bit marks receives in `wr_id`.
+pub(super) const PLACE_BITS: u32 = 12;
+const PLACES_MAX: usize = 1 << PLACE_BITS;
+const AGES: u32 = 1 << (31 - PLACE_BITS);
+
+pub(super) fn place_of(link: LinkId) -> usize {
+    (link.0 as usize) & (PLACES_MAX - 1)
+}
+
+fn age_of(link: LinkId) -> u32 {
+    link.0 >> PLACE_BITS
+}
+
+/// A request under way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    pub(super) id: WorkId,
+    pub(super) bytes: u32,
+    pub(super) kind: CompletionKind,
+    /// The program wants to hear of its success.
+    pub(super) signalled: bool,
+    /// The adapter will tell of its success.
+    pub(super) told: bool,
+    /// It is an atomic on a word that is not aligned.
+    pub(super) misaligned: bool,
+    /// It takes a receive of the peer.
+    pub(super) takes_receive: bool,
+    /// No request of the program's: it asks whether those before it are done.
+    pub(super) probe: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum LinkState {
+    /// This side has called.
+    Connecting,
+    /// The program here has been asked.
+    Requested,
+    Up,
+    /// A request failed, or the link is lost: what is posted is flushed. `first` is how the first of
+    /// them ends, once.
+    Down {
+        first: Option<CompletionStatus>,
+    },
+}
+
+pub(super) struct Link {
+    pub(super) id: LinkId,
+    pub(super) token: Token,
+    pub(super) state: LinkState,
+    pub(super) pair: Option<QueuePair>,
+    pub(super) handle: Option<Handle>,
+    /// The number and address of the queue pair.
+    pub(super) pair_number: u32,
+    pub(super) pair_address: u64,
+    pub(super) own: Option<End>,
+    pub(super) peer: Option<End>,
+    pub(super) from: String,
+    pub(super) queue: Option<ReceiveQueueId>,
+    /// Oldest first; the number of the first is `first`.
+    pub(super) under_way: VecDeque<Entry>,
+    pub(super) first: u32,
+    /// Completions that wait to be polled.
+    pub(super) unpolled: u32,
+    /// Of those under way, how many the adapter will tell of.
+    pub(super) told: u32,
+    /// How many in a row at the end it will not.
+    pub(super) untold: u32,
+    /// When something was posted to an idle link, or was done, in ticks.
+    pub(super) since: u64,
+    /// A list was begun that the adapter's doorbell has not announced.
+    pub(super) begun: bool,
+    pub(super) trouble: Option<String>,
+    /// `Lost` has been said.
+    pub(super) lost: bool,
+}
+
+impl Link {
+    pub(super) fn new(id: LinkId, token: Token, state: LinkState) -> Self {
+        Self {
+            id,
+            token,
+            state,
+            pair: None,
+            handle: None,
+            pair_number: 0,
+            pair_address: 0,
+            own: None,
+            peer: None,
+            from: String::new(),
+            queue: None,
+            under_way: VecDeque::new(),
+            first: 0,
+            unpolled: 0,
+            told: 0,
+            untold: 0,
+            since: 0,
+            begun: false,
+            trouble: None,
+            lost: false,
+        }
+    }
+
+    /// Takes a queue pair, and room for its requests.
+    pub(super) fn equip(&mut self, pair: QueuePair, queue: ReceiveQueueId, requests: u32) {
+        self.handle = Some(pair.handle());
+        (self.pair_number, self.pair_address) = (pair.number(), pair.address());
+        self.pair = Some(pair);
+        self.queue = Some(queue);
+        self.under_way.reserve(requests as usize + 1);
+    }
+
+    /// Whether another request of the program's has room.
+    #[inline]
+    pub(super) fn has_room(&self, outstanding_max: u32) -> bool {
+        self.under_way.len() as u32 + self.unpolled < outstanding_max
+    }
+
+    /// What `wr_id` the next request has.
+    #[inline]
+    pub(super) fn next_request(&self) -> u64 {
+        let number = self.first.wrapping_add(self.under_way.len() as u32);
+        u64::from(self.id.0) << 32 | u64::from(number)
+    }
+
+    /// Notes a request that goes to the adapter now.
+    #[inline]
+    pub(super) fn note(&mut self, entry: Entry, ticks: u64) {
+        if self.under_way.is_empty() {
+            self.since = ticks;
+        }
+        if entry.told {
+            self.told += 1;
+            self.untold = 0;
+        } else {
+            self.untold += 1;
+        }
+        self.under_way.push_back(entry);
+    }
+
+    /// Takes the oldest request out.
+    #[inline]
+    pub(super) fn pop(&mut self) -> Option<Entry> {
+        let entry = self.under_way.pop_front()?;
+        self.first = self.first.wrapping_add(1);
+        self.told -= u32::from(entry.told);
+        Some(entry)
+    }
+
+    /// How many requests are older than the one of this number, which is under way; `None` when it
+    /// is not.
+    #[inline]
+    pub(super) fn older_than(&self, number: u32) -> Option<usize> {
+        let older = number.wrapping_sub(self.first) as usize;
+        (older < self.under_way.len()).then_some(older)
+    }
+
+    pub(super) fn is_down(&self) -> bool {
+        matches!(self.state, LinkState::Down { .. })
+    }
+}
+
+/// The links of a port, by place.
+#[derive(Default)]
+pub(super) struct Links {
+    places: Vec<Place>,
+    /// Free places, longest free first.
+    free: VecDeque<usize>,
+}
+
+struct Place {
+    /// The number of the link that is or was last there.
+    last: LinkId,
+    link: Option<Box<Link>>,
+}
+
+impl Links {
+    /// A new link, unless there is no place.
+    pub(super) fn add(&mut self, token: Token, state: LinkState) -> Option<&mut Link> {
+        let at = match self.free.pop_front() {
+            Some(at) => {
+                let age = (age_of(self.places[at].last) + 1) % AGES;
+                self.places[at].last = LinkId(age << PLACE_BITS | at as u32);
+                at
+            }
+            None if self.places.len() < PLACES_MAX => {
+                let at = self.places.len();
+                self.places.push(Place { last: LinkId(at as u32), link: None });
+                at
+            }
+            None => return None,
+        };
+        let place = &mut self.places[at];
+        let link = Box::new(Link::new(place.last, token, state));
+        Some(place.link.insert(link))
+    }
+
+    #[inline]
+    pub(super) fn find(&mut self, id: LinkId) -> Option<&mut Link> {
+        let link = self.places.get_mut(place_of(id))?.link.as_deref_mut()?;
+        (link.id == id).then_some(link)
+    }
+
+    pub(super) fn look(&self, id: LinkId) -> Option<&Link> {
+        let link = self.places.get(place_of(id))?.link.as_deref()?;
+        (link.id == id).then_some(link)
+    }
+
+    /// Whether there was such a link, which is gone.
+    pub(super) fn is_gone(&self, id: LinkId) -> bool {
+        let place = self.places.get(place_of(id));
+        place.is_some_and(|place| {
+            let present = place.link.is_some() && place.last == id;
+            !present && age_of(id) <= age_of(place.last)
+        })
+    }
+
+    pub(super) fn remove(&mut self, id: LinkId) -> Option<Box<Link>> {
+        let at = place_of(id);
+        self.find(id)?;
+        self.free.push_back(at);
+        self.places[at].link.take()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Link> {
+        self.places.iter().filter_map(|place| place.link.as_deref())
+    }
+
+    pub(super) fn ids(&self) -> Vec<LinkId> {
+        self.iter().map(|link| link.id).collect()
+    }
+
+    pub(super) fn by_token(&mut self, token: Token) -> Option<&mut Link> {
+        let mut links = self.places.iter_mut().filter_map(|place| place.link.as_deref_mut());
+        links.find(|link| link.token == token)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_come_once_and_those_before_are_gone() {
+        let mut links = Links::default();
+        let first = links.add(Token(1), LinkState::Up).unwrap().id;
+        let second = links.add(Token(2), LinkState::Up).unwrap().id;
+        assert!(!links.is_gone(first) && links.find(first).is_some());
+        assert!(links.remove(first).is_some() && links.remove(first).is_none());
+        assert!(links.is_gone(first) && links.find(first).is_none());
+        let third = links.add(Token(3), LinkState::Up).unwrap().id;
+        assert!(third != first && third != second);
+        assert!(links.is_gone(first) && !links.is_gone(third));
+        assert!(!links.is_gone(LinkId(u32::MAX)) && !links.is_gone(LinkId(first.0 + 1000)));
+        assert_eq!(links.by_token(Token(3)).map(|link| link.id), Some(third));
+    }
+
+    #[test]
+    fn older_requests_are_counted_over_the_end_of_numbers() {
+        let mut links = Links::default();
+        let link = links.add(Token(1), LinkState::Up).unwrap();
+        link.first = u32::MAX - 1;
+        let entry = Entry {
+            id: WorkId(1),
+            bytes: 0,
+            kind: CompletionKind::Write,
+            signalled: false,
+            told: false,
+            misaligned: false,
+            takes_receive: false,
+            probe: false,
+        };
+        for _ in 0..4 {
+            link.note(entry, 1);
+        }
+        assert_eq!(link.older_than(u32::MAX), Some(1));
+        assert_eq!(link.older_than(1), Some(3));
+        assert_eq!(link.older_than(2), None);
+        assert_eq!(link.older_than(u32::MAX - 2), None);
+        assert!(link.has_room(5) && !link.has_room(4));
+    }
+}

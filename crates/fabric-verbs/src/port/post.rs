@@ -1,0 +1,406 @@
+//! Requests on their way to the adapter: checked, noted, given to it with one doorbell a link.
+
+use super::VerbsPort;
+use super::link::{Entry, LinkState};
+use super::poll::Staged;
+use crate::ffi::{Bytes, Request, Slice, Verb};
+use crate::inbox::lock;
+use crate::region::Place;
+use farside_base::{
+    AtomicScope, Completion, CompletionKind, CompletionStatus, FlushScope, LinkId, LocalSlice,
+    Operation, RemoteSlice, Source, Work,
+};
+use farside_fabric::{Posted, Stop};
+use std::sync::atomic::Ordering;
+
+/// An operation as the adapter knows it.
+struct Plan<'a> {
+    verb: Verb,
+    kind: CompletionKind,
+    remote: Option<RemoteSlice>,
+    from: From<'a>,
+    /// It must be a word at a multiple of eight there.
+    word: bool,
+    takes_receive: bool,
+}
+
+/// Where a request goes to.
+struct Target {
+    address: u64,
+    key: u32,
+    /// Eight bytes of the region, at no multiple of eight.
+    odd_word: bool,
+}
+
+enum From<'a> {
+    Slices(&'a [LocalSlice]),
+    Inline(&'a [u8]),
+    Word(LocalSlice),
+    Nothing,
+}
+
+const fn kind_of(operation: &Operation<'_>) -> CompletionKind {
+    match operation {
+        Operation::Write { .. } => CompletionKind::Write,
+        Operation::Read { .. } => CompletionKind::Read,
+        Operation::FetchAdd { .. }
+        | Operation::CompareSwap { .. }
+        | Operation::Swap { .. }
+        | Operation::MaskedCompareSwap { .. }
+        | Operation::MaskedFetchAdd { .. } => CompletionKind::Atomic,
+        Operation::AtomicWrite { .. } => CompletionKind::AtomicWrite,
+        Operation::Flush { .. } => CompletionKind::Flush,
+        Operation::Send { .. } => CompletionKind::Send,
+    }
+}
+
+fn source<'a>(source: &Source<'a>) -> From<'a> {
+    match source {
+        Source::Gather(slices) => From::Slices(slices),
+        Source::Inline(bytes) => From::Inline(bytes),
+    }
+}
+
+impl VerbsPort {
+    /// Forgets cached regions when one has ended since the last look. One load.
+    #[inline]
+    pub(super) fn forget_regions(&mut self) {
+        let changes = self.core.region_changes.load(Ordering::Acquire);
+        if changes != self.region_changes {
+            self.region_changes = changes;
+            self.regions.clear();
+        }
+    }
+
+    /// Takes a region over from the fabric's table.
+    #[cold]
+    pub(super) fn learn(&mut self, slice: &LocalSlice) -> Result<Place, Stop> {
+        let table = lock(&self.core.regions);
+        self.regions.learn(&table, slice.region).ok_or(Stop::Invalid("local region"))
+    }
+
+    pub(super) fn post_all(&mut self, work: &[Work<'_>]) -> Posted {
+        if self.inbox.is_filled() {
+            self.absorb();
+        }
+        self.forget_regions();
+        let mut posted = Posted { accepted: 0, stop: None };
+        for one in work {
+            if let Err(stop) = self.take(one) {
+                posted.stop = Some(stop);
+                break;
+            }
+            posted.accepted += 1;
+        }
+        self.ring();
+        posted
+    }
+
+    /// One doorbell for each link with a list.
+    #[inline]
+    fn ring(&mut self) {
+        while let Some(id) = self.begun.pop() {
+            let Some(link) = self.links.find(id) else {
+                continue;
+            };
+            link.begun = false;
+            let rung = link.pair.as_mut().map_or(Ok(()), |pair| pair.ring());
+            if let Err(error) = rung {
+                let words = format!("the adapter takes no requests: {error}");
+                // Some providers look at an atomic's alignment before they post it.
+                let odd = link.under_way.front().is_some_and(|entry| entry.misaligned);
+                let status = match odd {
+                    true => CompletionStatus::RemoteAlignment,
+                    false => CompletionStatus::Broken,
+                };
+                self.fail(id, status, Some(words));
+            }
+        }
+    }
+
+    /// Checks and notes one request and puts it on its link's list.
+    #[inline]
+    fn take(&mut self, work: &Work<'_>) -> Result<(), Stop> {
+        let outstanding_max = self.core.capabilities.outstanding_max;
+        let Some(link) = self.links.find(work.link) else {
+            return self.take_for_nobody(work);
+        };
+        match link.state {
+            LinkState::Up => {}
+            LinkState::Down { .. } => return self.take_down(work),
+            LinkState::Connecting | LinkState::Requested => return Err(Stop::Invalid("link")),
+        }
+        if !link.has_room(outstanding_max) {
+            // Those that are silent leave by what the adapter has told since.
+            self.ring();
+            self.gather();
+            let link = self.links.find(work.link).ok_or(Stop::Invalid("link"))?;
+            match link.state {
+                LinkState::Up if link.has_room(outstanding_max) => {}
+                LinkState::Up => return Err(Stop::QueueFull),
+                _ => return self.take_down(work),
+            }
+        }
+        let plan = self.plan(&work.operation)?;
+        self.give(work, &plan)
+    }
+
+    /// A request of a link that is gone: taken, and flushed.
+    #[cold]
+    fn take_for_nobody(&mut self, work: &Work<'_>) -> Result<(), Stop> {
+        if !self.links.is_gone(work.link) {
+            return Err(Stop::Invalid("link"));
+        }
+        if self.orphans >= self.core.capabilities.outstanding_max {
+            return Err(Stop::QueueFull);
+        }
+        self.orphans += 1;
+        let completion = Completion {
+            id: work.id,
+            link: work.link,
+            kind: kind_of(&work.operation),
+            status: CompletionStatus::Flushed,
+            ..Completion::BLANK
+        };
+        self.stage(Staged::orphan(completion));
+        Ok(())
+    }
+
+    /// A request of a link that is down: taken, and flushed, but for the first that tells why.
+    #[cold]
+    fn take_down(&mut self, work: &Work<'_>) -> Result<(), Stop> {
+        let outstanding_max = self.core.capabilities.outstanding_max;
+        let link = self.links.find(work.link).ok_or(Stop::Invalid("link"))?;
+        if !link.has_room(outstanding_max) {
+            return Err(Stop::QueueFull);
+        }
+        let LinkState::Down { first } = &mut link.state else {
+            return Err(Stop::Invalid("link"));
+        };
+        let status = first.take().unwrap_or(CompletionStatus::Flushed);
+        link.unpolled += 1;
+        let completion = Completion {
+            id: work.id,
+            link: work.link,
+            kind: kind_of(&work.operation),
+            status,
+            ..Completion::BLANK
+        };
+        self.stage(Staged::of_link(completion));
+        Ok(())
+    }
+
+    /// What an operation is for the adapter; what the device lacks is refused by name.
+    #[inline]
+    fn plan<'a>(&self, operation: &Operation<'a>) -> Result<Plan<'a>, Stop> {
+        let has = &self.core.capabilities;
+        let plain = |verb, remote, from| Plan {
+            verb,
+            kind: kind_of(operation),
+            remote: Some(remote),
+            from,
+            word: false,
+            takes_receive: false,
+        };
+        let lacks = |has: bool, name| if has { Ok(()) } else { Err(Stop::Invalid(name)) };
+        Ok(match operation {
+            Operation::Write { source: from, to, immediate: None } => {
+                plain(Verb::Write, *to, source(from))
+            }
+            Operation::Write { source: from, to, immediate: Some(immediate) } => {
+                lacks(has.immediate, "lacks immediate")?;
+                let verb = Verb::WriteImmediate(*immediate);
+                Plan { takes_receive: true, ..plain(verb, *to, source(from)) }
+            }
+            Operation::Read { into, from } => plain(Verb::Read, *from, From::Slices(into)),
+            Operation::FetchAdd { at, add, into } => {
+                lacks(has.atomics > AtomicScope::None, "lacks atomics")?;
+                Plan { word: true, ..plain(Verb::FetchAdd(*add), *at, From::Word(*into)) }
+            }
+            Operation::CompareSwap { at, expected, new, into } => {
+                lacks(has.atomics > AtomicScope::None, "lacks atomics")?;
+                let verb = Verb::CompareSwap { expected: *expected, new: *new };
+                Plan { word: true, ..plain(verb, *at, From::Word(*into)) }
+            }
+            Operation::Swap { .. }
+            | Operation::MaskedCompareSwap { .. }
+            | Operation::MaskedFetchAdd { .. } => {
+                lacks(has.atomics > AtomicScope::None, "lacks atomics")?;
+                return Err(Stop::Invalid("lacks extended_atomics"));
+            }
+            Operation::AtomicWrite { to, value } => {
+                lacks(has.atomic_write, "lacks atomic_write")?;
+                Plan { word: true, ..plain(Verb::AtomicWrite(*value), *to, From::Nothing) }
+            }
+            Operation::Flush { from, bytes, scope } => {
+                let had = *scope > FlushScope::None && *scope <= has.flush;
+                lacks(had, "lacks flush")?;
+                plain(Verb::Flush { bytes: *bytes, scope: *scope }, *from, From::Nothing)
+            }
+            Operation::Send { source: from, immediate } => {
+                lacks(immediate.is_none() || has.immediate, "lacks immediate")?;
+                let verb = immediate.map_or(Verb::Send, Verb::SendImmediate);
+                Plan {
+                    verb,
+                    kind: CompletionKind::Send,
+                    remote: None,
+                    from: source(from),
+                    word: false,
+                    takes_receive: true,
+                }
+            }
+        })
+    }
+
+    /// The place of a remote slice: where the adapter there finds it, and by which key.
+    #[inline]
+    fn remote(&self, link: LinkId, slice: &RemoteSlice) -> Result<Target, Stop> {
+        let found = self.remotes.get(slice.region.0 as usize).copied().flatten();
+        let found = found.filter(|remote| remote.link == link);
+        let remote = found.ok_or(Stop::Invalid("remote region"))?;
+        // What passes the end, or even wraps, is outside the region, and the adapter there says so.
+        let within = slice.offset < remote.bytes && remote.bytes - slice.offset >= 8;
+        Ok(Target {
+            address: remote.address.wrapping_add(slice.offset),
+            key: remote.key,
+            odd_word: within && !slice.offset.is_multiple_of(8),
+        })
+    }
+
+    /// Resolves the local slices of a list into `self.slices`; how many bytes they have. The adapter
+    /// takes empty slices for the longest ones, so they are left out.
+    #[inline]
+    fn resolve(&mut self, slices: &[LocalSlice]) -> Result<u64, Stop> {
+        if slices.len() > self.core.capabilities.slices_max as usize {
+            return Err(Stop::Invalid("too many slices"));
+        }
+        self.slices.clear();
+        let mut bytes = 0;
+        for slice in slices {
+            let resolved = self.local(slice)?;
+            bytes += u64::from(resolved.length);
+            if resolved.length > 0 {
+                self.slices.push(resolved);
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// Resolves where the bytes of a request are here; how many there are.
+    #[inline]
+    fn collect(&mut self, plan: &Plan<'_>) -> Result<u64, Stop> {
+        let has = &self.core.capabilities;
+        match &plan.from {
+            From::Slices(slices) => {
+                let (most, name) = match plan.kind {
+                    CompletionKind::Send => (u64::from(has.send_bytes_max), "send too long"),
+                    _ => (has.transfer_bytes_max, "transfer too long"),
+                };
+                let bytes = self.resolve(slices)?;
+                if bytes > most { Err(Stop::Invalid(name)) } else { Ok(bytes) }
+            }
+            From::Inline(bytes) if bytes.len() > has.inline_bytes_max as usize => {
+                Err(Stop::Invalid("inline too long"))
+            }
+            From::Inline(bytes) => Ok(bytes.len() as u64),
+            From::Word(into) => {
+                if into.bytes != 8 || !into.offset.is_multiple_of(8) {
+                    return Err(Stop::Invalid("atomic slice"));
+                }
+                self.resolve(&[*into])
+            }
+            From::Nothing => {
+                self.slices.clear();
+                Ok(0)
+            }
+        }
+    }
+
+    /// Notes a request and puts it on its link's list.
+    #[inline]
+    fn give(&mut self, work: &Work<'_>, plan: &Plan<'_>) -> Result<(), Stop> {
+        let bytes = self.collect(plan)?;
+        let target = match &plan.remote {
+            Some(remote) => self.remote(work.link, remote)?,
+            None => Target { address: 0, key: 0, odd_word: false },
+        };
+        let ticks = self.core.ticks.load(Ordering::Relaxed);
+        let often = self.core.capabilities.outstanding_max / 4;
+        let link = self.links.find(work.link).ok_or(Stop::Invalid("link"))?;
+        // Now and then the adapter tells of a silent one too, so that its queue is freed.
+        let told = work.flags.signalled || link.untold >= often;
+        let request = Request {
+            id: link.next_request(),
+            signalled: told,
+            fence: work.flags.fence,
+            verb: plan.verb,
+            address: target.address,
+            key: target.key,
+            bytes: match &plan.from {
+                From::Inline(bytes) => Bytes::Inline(bytes),
+                From::Slices(_) | From::Word(_) | From::Nothing => Bytes::Slices(&self.slices),
+            },
+        };
+        let Some(pair) = &mut link.pair else {
+            return Err(Stop::Invalid("link"));
+        };
+        pair.push(&request);
+        let entry = Entry {
+            id: work.id,
+            bytes: bytes as u32,
+            kind: plan.kind,
+            signalled: work.flags.signalled,
+            told,
+            misaligned: plan.word && target.odd_word,
+            takes_receive: plan.takes_receive,
+            probe: false,
+        };
+        link.note(entry, ticks);
+        if !std::mem::replace(&mut link.begun, true) {
+            self.begun.push(work.link);
+        }
+        Ok(())
+    }
+
+    /// Asks, by a WRITE of no bytes, whether silent requests are done that nothing else tells of.
+    pub(super) fn probe(&mut self, id: LinkId, ticks: u64) {
+        let Some(link) = self.links.find(id) else {
+            return;
+        };
+        let request = Request {
+            id: link.next_request(),
+            signalled: true,
+            fence: false,
+            verb: Verb::Write,
+            address: 0,
+            key: 0,
+            bytes: Bytes::Slices(&[] as &[Slice]),
+        };
+        let Some(pair) = &mut link.pair else {
+            return;
+        };
+        pair.push(&request);
+        let entry = Entry {
+            id: farside_base::WorkId(0),
+            bytes: 0,
+            kind: CompletionKind::Write,
+            signalled: false,
+            told: true,
+            misaligned: false,
+            takes_receive: false,
+            probe: true,
+        };
+        link.since = ticks;
+        link.note(entry, ticks);
+        let rung = pair_ring(link);
+        if let Err(words) = rung {
+            self.fail(id, CompletionStatus::Broken, Some(words));
+        }
+    }
+}
+
+fn pair_ring(link: &mut super::link::Link) -> Result<(), String> {
+    let pair = link.pair.as_mut();
+    let rung = pair.map_or(Ok(()), |pair| pair.ring());
+    rung.map_err(|error| format!("the adapter takes no requests: {error}"))
+}

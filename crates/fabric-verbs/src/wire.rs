@@ -1,0 +1,416 @@
+//! What two fabrics say to each other over a link's control stream: frames of a length, a kind and
+//! fields in little-endian order. Lengths are checked before anything is kept.
+//!
+//! | kind | from | says |
+//! | --- | --- | --- |
+//! | `Connect` | caller | version, incarnation, its queue pair, the name it wants, hello |
+//! | `Accepted` | called | the same of the called, both incarnations, reply |
+//! | `Refused` | called | the program's reason |
+//! | `Nobody` | called | no port has that name |
+//! | `Full` | called | the port has no room for another link |
+//! | `Ready` | caller | its queue pair takes packets; both incarnations |
+//! | `Alive` | both | nothing else was said for a while |
+//! | `Import`, `Imported` | both | a region's token; its key and address, or that there is none |
+//! | `Close` | both | the link is over |
+//!
+//! Whatever else comes breaks the rules, and the stream is closed. Remote keys travel here alone.
+
+use farside_base::{Access, RegionToken};
+
+/// The version of all this. Others are not understood.
+pub(crate) const VERSION: u16 = 1;
+/// Most bytes of a hello, reply or reason.
+pub(crate) const HELLO_BYTES_MAX: usize = 8 << 10;
+/// Most bytes of a name.
+pub(crate) const NAME_BYTES_MAX: usize = 200;
+/// Most bytes of a frame behind its length.
+pub(crate) const FRAME_BYTES_MAX: usize = HELLO_BYTES_MAX + 512;
+/// Bytes of a frame's length.
+pub(crate) const LENGTH_BYTES: usize = 4;
+
+/// One end of a reliable connection, as its peer must know it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct End {
+    pub(crate) queue_pair: u32,
+    /// The number of its first packet, 24 bits, random.
+    pub(crate) packet: u32,
+    pub(crate) gid: [u8; 16],
+    pub(crate) lid: u16,
+    /// `ibv_mtu`: the most it takes.
+    pub(crate) mtu: u8,
+    /// `ibv_port_attr::link_layer`.
+    pub(crate) link_layer: u8,
+    pub(crate) reads_in: u8,
+    pub(crate) reads_out: u8,
+}
+
+/// What is asked at the start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Connect<'a> {
+    pub(crate) incarnation: u64,
+    pub(crate) end: End,
+    pub(crate) name: &'a str,
+    pub(crate) hello: &'a [u8],
+}
+
+/// The answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Accepted<'a> {
+    pub(crate) incarnation: u64,
+    /// The caller's, so that it knows that it is meant.
+    pub(crate) callers: u64,
+    pub(crate) end: End,
+    pub(crate) reply: &'a [u8],
+}
+
+/// A region as a peer may use it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Imported {
+    pub(crate) key: u32,
+    pub(crate) address: u64,
+    pub(crate) bytes: u64,
+    pub(crate) access: Access,
+}
+
+/// One frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Frame<'a> {
+    Connect(Connect<'a>),
+    Accepted(Accepted<'a>),
+    Refused(&'a [u8]),
+    Nobody,
+    Full,
+    Ready { incarnation: u64, callers: u64 },
+    Alive,
+    Import { request: u32, token: RegionToken },
+    Imported { request: u32, region: Option<Imported> },
+    Close,
+}
+
+/// What came is no frame of this protocol; why.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Malformed(pub(crate) &'static str);
+
+impl Frame<'_> {
+    const fn kind(&self) -> u8 {
+        match self {
+            Self::Connect(_) => 1,
+            Self::Accepted(_) => 2,
+            Self::Refused(_) => 3,
+            Self::Nobody => 4,
+            Self::Full => 5,
+            Self::Ready { .. } => 6,
+            Self::Alive => 7,
+            Self::Import { .. } => 8,
+            Self::Imported { .. } => 9,
+            Self::Close => 10,
+        }
+    }
+
+    /// Appends the frame with its length.
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        let start = out.len();
+        out.extend([0; LENGTH_BYTES]);
+        out.push(self.kind());
+        match self {
+            Self::Connect(connect) => {
+                out.extend(VERSION.to_le_bytes());
+                out.extend(connect.incarnation.to_le_bytes());
+                connect.end.encode(out);
+                put(out, connect.name.as_bytes());
+                put(out, connect.hello);
+            }
+            Self::Accepted(accepted) => {
+                out.extend(VERSION.to_le_bytes());
+                out.extend(accepted.incarnation.to_le_bytes());
+                out.extend(accepted.callers.to_le_bytes());
+                accepted.end.encode(out);
+                put(out, accepted.reply);
+            }
+            Self::Refused(reason) => put(out, reason),
+            Self::Ready { incarnation, callers } => {
+                out.extend(incarnation.to_le_bytes());
+                out.extend(callers.to_le_bytes());
+            }
+            Self::Import { request, token } => {
+                out.extend(request.to_le_bytes());
+                out.extend(token.encode());
+            }
+            Self::Imported { request, region } => {
+                out.extend(request.to_le_bytes());
+                out.push(u8::from(region.is_some()));
+                if let Some(region) = region {
+                    out.extend(region.key.to_le_bytes());
+                    out.extend(region.address.to_le_bytes());
+                    out.extend(region.bytes.to_le_bytes());
+                    out.push(region.access.to_bits());
+                }
+            }
+            Self::Nobody | Self::Full | Self::Alive | Self::Close => {}
+        }
+        let bytes = u32::try_from(out.len() - start - LENGTH_BYTES).unwrap_or(u32::MAX);
+        out[start..start + LENGTH_BYTES].copy_from_slice(&bytes.to_le_bytes());
+    }
+}
+
+impl End {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.extend(self.queue_pair.to_le_bytes());
+        out.extend(self.packet.to_le_bytes());
+        out.extend(self.gid);
+        out.extend(self.lid.to_le_bytes());
+        out.extend([self.mtu, self.link_layer, self.reads_in, self.reads_out]);
+    }
+
+    fn decode(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let end = Self {
+            queue_pair: u32::from_le_bytes(from.array()?),
+            packet: u32::from_le_bytes(from.array()?),
+            gid: from.array()?,
+            lid: u16::from_le_bytes(from.array()?),
+            mtu: from.byte()?,
+            link_layer: from.byte()?,
+            reads_in: from.byte()?,
+            reads_out: from.byte()?,
+        };
+        let fits = end.queue_pair < 1 << 24 && end.packet < 1 << 24 && (1..=5).contains(&end.mtu);
+        if fits { Ok(end) } else { Err(Malformed("a queue pair with impossible numbers")) }
+    }
+}
+
+/// Bytes with their number before them.
+fn put(out: &mut Vec<u8>, bytes: &[u8]) {
+    let count = u16::try_from(bytes.len()).unwrap_or(u16::MAX);
+    out.extend(count.to_le_bytes());
+    out.extend(&bytes[..usize::from(count)]);
+}
+
+/// What of a frame has not been read.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, count: usize) -> Result<&'a [u8], Malformed> {
+        let (taken, rest) = self.0.split_at_checked(count).ok_or(Malformed("a short frame"))?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        let mut out = [0; N];
+        out.copy_from_slice(self.take(N)?);
+        Ok(out)
+    }
+
+    fn byte(&mut self) -> Result<u8, Malformed> {
+        Ok(self.array::<1>()?[0])
+    }
+
+    fn word(&mut self) -> Result<u64, Malformed> {
+        Ok(u64::from_le_bytes(self.array()?))
+    }
+
+    fn bytes(&mut self, most: usize) -> Result<&'a [u8], Malformed> {
+        let count = usize::from(u16::from_le_bytes(self.array()?));
+        if count > most {
+            return Err(Malformed("more bytes than are allowed"));
+        }
+        self.take(count)
+    }
+
+    fn version(&mut self) -> Result<(), Malformed> {
+        match u16::from_le_bytes(self.array()?) {
+            VERSION => Ok(()),
+            _ => Err(Malformed("another version of this protocol")),
+        }
+    }
+}
+
+/// The first frame of `bytes` and how many bytes it takes; `None` when it is not whole yet.
+///
+/// # Errors
+/// When it can never become one.
+pub(crate) fn decode(bytes: &[u8]) -> Result<Option<(Frame<'_>, usize)>, Malformed> {
+    let Some((length, rest)) = bytes.split_first_chunk::<LENGTH_BYTES>() else {
+        return Ok(None);
+    };
+    let length = usize::try_from(u32::from_le_bytes(*length)).unwrap_or(usize::MAX);
+    if length == 0 || length > FRAME_BYTES_MAX {
+        return Err(Malformed("a frame of an impossible length"));
+    }
+    let Some(body) = rest.get(..length) else {
+        return Ok(None);
+    };
+    let mut from = Reader(body);
+    let frame = decode_body(&mut from)?;
+    if !from.0.is_empty() {
+        return Err(Malformed("bytes behind the end of a frame"));
+    }
+    Ok(Some((frame, LENGTH_BYTES + length)))
+}
+
+fn decode_body<'a>(from: &mut Reader<'a>) -> Result<Frame<'a>, Malformed> {
+    Ok(match from.byte()? {
+        1 => {
+            from.version()?;
+            let incarnation = from.word()?;
+            let end = End::decode(from)?;
+            let name = std::str::from_utf8(from.bytes(NAME_BYTES_MAX)?);
+            let name = name.map_err(|_| Malformed("a name that is no text"))?;
+            Frame::Connect(Connect { incarnation, end, name, hello: from.bytes(HELLO_BYTES_MAX)? })
+        }
+        2 => {
+            from.version()?;
+            Frame::Accepted(Accepted {
+                incarnation: from.word()?,
+                callers: from.word()?,
+                end: End::decode(from)?,
+                reply: from.bytes(HELLO_BYTES_MAX)?,
+            })
+        }
+        3 => Frame::Refused(from.bytes(HELLO_BYTES_MAX)?),
+        4 => Frame::Nobody,
+        5 => Frame::Full,
+        6 => Frame::Ready { incarnation: from.word()?, callers: from.word()? },
+        7 => Frame::Alive,
+        8 => {
+            let request = u32::from_le_bytes(from.array()?);
+            let token = RegionToken::decode(&from.array()?).ok_or(Malformed("no token"))?;
+            Frame::Import { request, token }
+        }
+        9 => {
+            let request = u32::from_le_bytes(from.array()?);
+            let region = match from.byte()? {
+                0 => None,
+                1 => Some(Imported {
+                    key: u32::from_le_bytes(from.array()?),
+                    address: from.word()?,
+                    bytes: from.word()?,
+                    access: Access::from_bits(from.byte()?).ok_or(Malformed("no access"))?,
+                }),
+                _ => return Err(Malformed("neither a region nor none")),
+            };
+            Frame::Imported { request, region }
+        }
+        10 => Frame::Close,
+        _ => return Err(Malformed("an unknown kind of frame")),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farside_base::{RegionId, RemoteKey};
+
+    const END: End = End {
+        queue_pair: 0x12_3456,
+        packet: 0xff_ffff,
+        gid: [7; 16],
+        lid: 9,
+        mtu: 5,
+        link_layer: 2,
+        reads_in: 16,
+        reads_out: 8,
+    };
+
+    fn frames() -> Vec<Frame<'static>> {
+        let token = RegionToken {
+            region: RegionId(3),
+            key: RemoteKey(u64::MAX - 1),
+            bytes: 4096,
+            access: Access::ALL,
+        };
+        let region = Imported { key: 5, address: 1 << 47, bytes: 4096, access: Access::READ };
+        let connect = Connect { incarnation: 1, end: END, name: "ring", hello: b"hello" };
+        let accepted = Accepted { incarnation: 2, callers: 1, end: END, reply: &[9; 300] };
+        vec![
+            Frame::Connect(connect),
+            Frame::Connect(Connect { name: "", hello: &[1; HELLO_BYTES_MAX], ..connect }),
+            Frame::Accepted(accepted),
+            Frame::Refused(b"no room"),
+            Frame::Nobody,
+            Frame::Full,
+            Frame::Ready { incarnation: 2, callers: 1 },
+            Frame::Alive,
+            Frame::Import { request: 77, token },
+            Frame::Imported { request: 77, region: Some(region) },
+            Frame::Imported { request: 78, region: None },
+            Frame::Close,
+        ]
+    }
+
+    #[test]
+    fn frames_survive_the_wire_one_after_the_other() {
+        let mut bytes = Vec::new();
+        for frame in frames() {
+            frame.encode(&mut bytes);
+        }
+        let mut left = &bytes[..];
+        for frame in frames() {
+            let (read, taken) = decode(left).unwrap().unwrap();
+            assert_eq!(read, frame);
+            left = &left[taken..];
+        }
+        assert_eq!(decode(left), Ok(None));
+    }
+
+    #[test]
+    fn a_part_of_a_frame_is_none_yet() {
+        for frame in frames() {
+            let mut bytes = Vec::new();
+            frame.encode(&mut bytes);
+            for end in 0..bytes.len() {
+                assert_eq!(decode(&bytes[..end]), Ok(None), "{frame:?} up to {end}");
+            }
+        }
+    }
+
+    #[test]
+    fn lengths_are_held_before_anything_is_kept() {
+        for length in [0, u32::MAX, u32::try_from(FRAME_BYTES_MAX).unwrap() + 1] {
+            assert!(decode(&length.to_le_bytes()).is_err());
+        }
+    }
+
+    /// xorshift, for bytes that are the same in each run.
+    fn random(state: &mut u64) -> u64 {
+        *state ^= *state << 13;
+        *state ^= *state >> 7;
+        *state ^= *state << 17;
+        *state
+    }
+
+    #[test]
+    fn hostile_bytes_are_refused_or_read_and_never_more() {
+        let mut state = 0x5eed_5eed;
+        for round in 0..20_000 {
+            let frames = frames();
+            let mut bytes = Vec::new();
+            frames[round % frames.len()].encode(&mut bytes);
+            for _ in 0..1 + random(&mut state) % 4 {
+                let at = usize::try_from(random(&mut state)).unwrap() % bytes.len();
+                bytes[at] = random(&mut state).to_le_bytes()[0];
+            }
+            if let Ok(Some((_, taken))) = decode(&bytes) {
+                assert!(taken <= bytes.len());
+            }
+            let junk: Vec<u8> =
+                (0..random(&mut state) % 64).map(|_| random(&mut state).to_le_bytes()[0]).collect();
+            let _ = decode(&junk);
+        }
+    }
+
+    #[test]
+    fn impossible_queue_pairs_are_refused() {
+        for end in [
+            End { queue_pair: 1 << 24, ..END },
+            End { packet: 1 << 24, ..END },
+            End { mtu: 0, ..END },
+            End { mtu: 6, ..END },
+        ] {
+            let mut bytes = Vec::new();
+            Frame::Connect(Connect { incarnation: 1, end, name: "a", hello: b"" })
+                .encode(&mut bytes);
+            assert!(decode(&bytes).is_err(), "{end:?}");
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! FLUSH to persistent memory: on ordinary memory such a region is refused; on a guest's emulated
+//! NVDIMM (`RDMA_PMEM`, say `/dev/dax0.0`) a WRITE, a persistent FLUSH and an ATOMIC WRITE go with one
+//! doorbell, and the next guest on the same NVDIMM finds the bytes. Without a device, or one that has
+//! FLUSH, the test says so and passes.
+
+use farside_base::{
+    Access, Completion, CompletionKind, CompletionStatus, FlushScope, LocalSlice, Operation,
+    RegionKind, RemoteSlice, Source, Work, WorkFlags, WorkId,
+};
+use farside_bootstrap::{Endpoint, Security};
+use farside_fabric::{Arena, Fabric, FabricError, LinkEvent, Port, PortSpec, RegionSpec};
+use farside_fabric_verbs::{Options, VerbsFabric, map_device};
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Longer than everything that is waited for, on however slow a machine.
+const WATCHDOG: Duration = Duration::from_secs(60);
+const NVDIMM_BYTES: usize = 2 << 20;
+/// Where the word lies that says which round is whole.
+const MARK: u64 = 8192;
+/// A mark's upper half.
+const MAGIC: u64 = 0xfa51_de00;
+
+fn fabric() -> Option<VerbsFabric> {
+    let mut options = Options::new(Security::open());
+    options.listen = Some("127.0.0.1:0".parse::<Endpoint>().expect("an endpoint"));
+    options.lease = Duration::from_secs(5);
+    let fabric = VerbsFabric::open(options).ok()?;
+    (fabric.capabilities().flush == FlushScope::Persistent).then_some(fabric)
+}
+
+fn event(port: &mut dyn Port) -> LinkEvent {
+    let (start, mut events) = (Instant::now(), Vec::new());
+    while events.is_empty() {
+        assert!(start.elapsed() < WATCHDOG, "no link event");
+        port.link_events(&mut events);
+        std::thread::yield_now();
+    }
+    events.remove(0)
+}
+
+fn completions(port: &mut dyn Port, count: usize) -> Vec<Completion> {
+    let (start, mut all) = (Instant::now(), Vec::new());
+    while all.len() < count {
+        assert!(start.elapsed() < WATCHDOG, "no completion");
+        let mut out = [Completion::BLANK; 4];
+        let taken = port.poll(&mut out);
+        all.extend(&out[..taken]);
+        std::thread::yield_now();
+    }
+    all
+}
+
+#[test]
+#[allow(clippy::print_stdout, reason = "says what was skipped")]
+fn memory_that_cannot_persist_is_refused() {
+    let Some(fabric) = fabric() else {
+        println!("skipped: no RDMA device with persistent FLUSH");
+        return;
+    };
+    let access = Access::WRITE.with(Access::FLUSH_PERSISTENT);
+    let spec = RegionSpec { bytes: 4096, access, kind: RegionKind::Memory };
+    let refused = fabric.register(&spec);
+    assert!(matches!(refused, Err(FabricError::Lacks("persistent memory"))), "{refused:?}");
+    // Of memory that is brought, the adapter judges.
+    let refused = fabric.register_memory(Arena::heap(4096), access);
+    assert!(matches!(refused, Err(FabricError::System(..))), "{refused:?}");
+    let access = Access::WRITE.with(Access::FLUSH);
+    fabric.register(&RegionSpec { access, ..spec }).expect("visible to all is had");
+}
+
+#[test]
+#[allow(clippy::print_stdout, reason = "says what was skipped, and what was found")]
+fn bytes_mark_and_flush_go_with_one_doorbell_and_stay() {
+    let path = std::env::var_os("RDMA_PMEM").or_else(|| std::env::var_os("RXE_PMEM"));
+    let (Some(path), Some(fabric)) = (path.map(PathBuf::from), fabric()) else {
+        println!("skipped: no RDMA_PMEM, or no RDMA device with persistent FLUSH");
+        return;
+    };
+    let nvdimm = map_device(&path, NVDIMM_BYTES).expect("the NVDIMM");
+    let mark = nvdimm.load(MARK, Ordering::Acquire).expect("a word");
+    let round = if mark >> 32 == MAGIC { mark & 0xffff_ffff } else { 0 };
+    if round > 0 {
+        let mut found = vec![0; 4096];
+        nvdimm.read(0, &mut found).expect("within the NVDIMM");
+        assert!(found.iter().all(|byte| u64::from(*byte) == round & 0xff), "what was written");
+        println!("found round {round} of an earlier guest, whole");
+    }
+    let round = round + 1;
+    let access =
+        Access::READ.with(Access::WRITE).with(Access::FLUSH).with(Access::FLUSH_PERSISTENT);
+    let region = fabric.register_memory(nvdimm, access).expect("persistent memory");
+    let spec = RegionSpec { bytes: 4096, access: Access::NONE, kind: RegionKind::Memory };
+    let local = fabric.register(&spec).expect("a region");
+    local.arena.write(0, &vec![round as u8; 4096]).expect("all of it");
+    let mut far = fabric.open(&PortSpec { listen: Some("far".to_owned()) }).expect("a port");
+    let mut near = fabric.open(&PortSpec::default()).expect("a port");
+    let queue = near.create_receive_queue(4).expect("a queue");
+    let far_queue = far.create_receive_queue(4).expect("a queue");
+    let link = near.connect("far", b"", queue).expect("a call");
+    let LinkEvent::Requested { link: there, .. } = event(&mut *far) else { panic!("no request") };
+    far.accept(there, b"", far_queue).expect("to accept");
+    assert!(matches!(event(&mut *near), LinkEvent::Connected { .. }));
+    let remote = near.import(link, &region.token).expect("a region");
+    let at = |offset| RemoteSlice { region: remote, offset };
+    let slices = [LocalSlice { region: local.id, offset: 0, bytes: 4096 }];
+    let (source, scope) = (Source::Gather(&slices), FlushScope::Persistent);
+    let operations = [
+        Operation::Write { source, to: at(0), immediate: None },
+        Operation::Flush { from: at(0), bytes: 4096, scope },
+        Operation::AtomicWrite { to: at(MARK), value: MAGIC << 32 | round },
+        Operation::Flush { from: at(MARK), bytes: 8, scope },
+    ];
+    let flags = WorkFlags { signalled: true, ..WorkFlags::default() };
+    let work = operations.map(|operation| Work { id: WorkId(1), link, flags, operation });
+    assert_eq!(near.post(&work).accepted, 4);
+    let done = completions(&mut *near, 4);
+    let kinds: Vec<_> = done.iter().map(|done| (done.kind, done.status)).collect();
+    let success = CompletionStatus::Success;
+    let (write, flush) = (CompletionKind::Write, CompletionKind::Flush);
+    let word = CompletionKind::AtomicWrite;
+    assert_eq!(kinds, [write, flush, word, flush].map(|kind| (kind, success)));
+    assert_eq!(region.arena.load(MARK, Ordering::Acquire), Ok(MAGIC << 32 | round));
+    println!("wrote round {round}");
+}

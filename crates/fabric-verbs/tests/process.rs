@@ -1,0 +1,193 @@
+//! Two processes on this machine's RDMA device, of which one is killed: the other learns of it, its
+//! requests end, and it goes on with a third. Without a device the test says so and passes.
+
+use farside_base::{
+    Access, Completion, CompletionStatus, LinkId, LocalSlice, Operation, ReceiveQueueId,
+    RegionKind, RegionToken, RemoteRegionId, RemoteSlice, Source, Work, WorkFlags, WorkId,
+};
+use farside_bootstrap::{Endpoint, Security};
+use farside_fabric::{Fabric, LinkEvent, Loss, Port, PortSpec, Region, RegionSpec};
+use farside_fabric_verbs::{Options, VerbsFabric};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The variable that makes this program serve.
+const SERVES: &str = "FARSIDE_VERBS_SERVES";
+/// Longer than everything that is waited for, on however slow a machine.
+const WATCHDOG: Duration = Duration::from_secs(60);
+
+struct Node {
+    _fabric: VerbsFabric,
+    port: Box<dyn Port>,
+    queue: ReceiveQueueId,
+    region: Region,
+}
+
+fn node(listens: bool) -> Option<Node> {
+    let mut options = Options::new(Security::open());
+    let listen = listens.then(|| "127.0.0.1:0".parse::<Endpoint>().expect("an endpoint"));
+    options.listen = listen;
+    let fabric = VerbsFabric::open(options).ok()?;
+    let listen = listens.then(|| "served".to_owned());
+    let mut port = fabric.open(&PortSpec { listen }).expect("a port");
+    let queue = port.create_receive_queue(16).expect("a queue");
+    let spec = RegionSpec { bytes: 4096, access: Access::ALL, kind: RegionKind::Memory };
+    let region = fabric.register(&spec).expect("a region");
+    Some(Node { _fabric: fabric, port, queue, region })
+}
+
+impl Node {
+    fn event(&mut self) -> LinkEvent {
+        let (start, mut events) = (Instant::now(), Vec::new());
+        while events.is_empty() {
+            assert!(start.elapsed() < WATCHDOG, "no link event");
+            self.port.link_events(&mut events);
+            std::thread::yield_now();
+        }
+        events.remove(0)
+    }
+
+    fn completion(&mut self) -> Completion {
+        let (start, mut out) = (Instant::now(), [Completion::BLANK]);
+        while self.port.poll(&mut out) == 0 {
+            assert!(start.elapsed() < WATCHDOG, "no completion");
+            std::thread::yield_now();
+        }
+        out[0]
+    }
+
+    fn write(&mut self, id: u64, link: LinkId, region: RemoteRegionId) {
+        let slices = [LocalSlice { region: self.region.id, offset: 0, bytes: 8 }];
+        let to = RemoteSlice { region, offset: 0 };
+        let operation = Operation::Write { source: Source::Gather(&slices), to, immediate: None };
+        let flags = WorkFlags { signalled: true, ..WorkFlags::default() };
+        let posted = self.port.post(&[Work { id: WorkId(id), link, flags, operation }]);
+        assert_eq!(posted.accepted, 1, "{posted:?}");
+    }
+
+    /// A link to a server, and its region.
+    fn connect(&mut self, address: &str) -> (LinkId, RemoteRegionId) {
+        let link = self.port.connect(address, b"", self.queue).expect("a call");
+        let LinkEvent::Connected { reply, .. } = self.event() else { panic!("not connected") };
+        let token = reply.as_slice().try_into().ok().and_then(RegionToken::decode);
+        let token = token.expect("a token as reply");
+        (link, self.port.import(link, &token).expect("a region"))
+    }
+}
+
+/// A server: accepts whoever comes, until it is killed.
+#[test]
+#[allow(clippy::print_stdout, reason = "tells its parent where it is")]
+fn serves() {
+    if std::env::var_os(SERVES).is_none() {
+        return;
+    }
+    let mut node = node(true).expect("the device that the parent has");
+    println!("address={}", node.port.address().expect("a listener"));
+    std::io::stdout().flush().expect("a parent that reads");
+    loop {
+        if let LinkEvent::Requested { link, .. } = node.event() {
+            let token = node.region.token.encode();
+            node.port.accept(link, &token, node.queue).expect("to accept");
+        }
+    }
+}
+
+fn server() -> (Child, String) {
+    let program = std::env::current_exe().expect("this program");
+    let mut child = Command::new(program)
+        .args(["serves", "--exact", "--nocapture"])
+        .env(SERVES, "1")
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a second process");
+    let output = BufReader::new(child.stdout.take().expect("its output"));
+    let mut lines = output.lines().map_while(Result::ok);
+    let address = lines
+        .find_map(|line| line.split_once("address=").map(|(_, address)| address.trim().to_owned()));
+    (child, address.expect("the server to listen"))
+}
+
+#[test]
+#[allow(clippy::print_stdout, reason = "says what was skipped")]
+fn a_peer_that_is_killed_ends_its_links_and_no_other() {
+    let Some(mut node) = node(false) else {
+        println!("skipped: no RDMA device");
+        return;
+    };
+    let ((mut dying, here), (mut living, there)) = (server(), server());
+    let (link, region) = node.connect(&here);
+    let (other, other_region) = node.connect(&there);
+    for id in 0..50 {
+        node.write(id, link, region);
+        assert_eq!(node.completion().status, CompletionStatus::Success);
+    }
+    dying.kill().expect("to be killed");
+    dying.wait().expect("to have ended");
+    let start = Instant::now();
+    node.write(100, link, region);
+    node.write(101, link, region);
+    let (first, second) = (node.completion(), node.completion());
+    assert_eq!(first.id, WorkId(100));
+    assert!(
+        matches!(first.status, CompletionStatus::PeerLost | CompletionStatus::Unreachable),
+        "{first:?}"
+    );
+    assert_eq!((second.id, second.status), (WorkId(101), CompletionStatus::Flushed));
+    println!("after {:?}: {first:?}, {:?}", start.elapsed(), node.port.trouble(link));
+    let event = node.event();
+    assert_eq!(event, LinkEvent::Lost { link, loss: Loss::Ended });
+    node.write(7, other, other_region);
+    assert_eq!(node.completion().status, CompletionStatus::Success, "the other link");
+    node.port.close(link);
+    let (mut third, again) = server();
+    let (link, region) = node.connect(&again);
+    node.write(8, link, region);
+    assert_eq!(node.completion().status, CompletionStatus::Success, "a new one");
+    for child in [&mut living, &mut third] {
+        child.kill().expect("to be killed");
+        child.wait().expect("to have ended");
+    }
+}
+
+#[test]
+#[allow(clippy::print_stdout, reason = "says what was skipped, and how long it took")]
+fn a_peer_that_is_stopped_is_unreachable_after_the_lease() {
+    let Some(mut node) = node(false) else {
+        println!("skipped: no RDMA device");
+        return;
+    };
+    let ((mut stopped, here), (mut living, there)) = (server(), server());
+    let (link, region) = node.connect(&here);
+    let (other, other_region) = node.connect(&there);
+    node.write(1, link, region);
+    assert_eq!(node.completion().status, CompletionStatus::Success);
+    let signal = |name: &str, child: &Child| {
+        let sent = Command::new("kill").args([name, &child.id().to_string()]).status();
+        assert!(sent.expect("a `kill`").success());
+    };
+    signal("-STOP", &stopped);
+    let start = Instant::now();
+    // Its adapter may still serve, but its fabric is silent.
+    let event = node.event();
+    assert_eq!(event, LinkEvent::Lost { link, loss: Loss::Unreachable });
+    println!("after {:?}: {:?}", start.elapsed(), node.port.trouble(link));
+    assert!(node.port.trouble(link).is_some());
+    node.write(2, link, region);
+    assert_eq!(node.completion().status, CompletionStatus::Unreachable);
+    node.write(3, link, region);
+    assert_eq!(node.completion().status, CompletionStatus::Flushed);
+    node.write(4, other, other_region);
+    assert_eq!(node.completion().status, CompletionStatus::Success, "the other link");
+    node.port.close(link);
+    // It goes on, and can be connected to anew.
+    signal("-CONT", &stopped);
+    let (link, region) = node.connect(&here);
+    node.write(5, link, region);
+    assert_eq!(node.completion().status, CompletionStatus::Success);
+    for child in [&mut living, &mut stopped] {
+        child.kill().expect("to be killed");
+        child.wait().expect("to have ended");
+    }
+}
