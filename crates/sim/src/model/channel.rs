@@ -256,7 +256,7 @@ mod tests {
         let change = |messenger: Messenger| messenger.with_mutant(Mutant::NothingSentAgain);
         let model = Channel::new(2, 1, change).breaking(1);
         let failure = Explorer::new().explore(&model).failure().expect("a failure");
-        assert_eq!(failure.violation.0, "message out of sequence", "{}", failure.transcript);
+        assert_eq!(failure.violation.0, "deadlock", "{}", failure.transcript);
     }
 
     #[cfg(canary)]
