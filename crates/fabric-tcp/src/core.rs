@@ -412,6 +412,10 @@ impl Core {
             State::Closed => return,
             State::Down { queue, .. } => queue,
             State::Open(mut link) => {
+                // What was carried out is told before the farewell, or the peer would take it for lost.
+                if link.is_up() && link.confirmed {
+                    let _ = link.flush(false, &mut self.desk);
+                }
                 link.incoming.end(&mut self.desk);
                 link.requester.fail(id, CompletionStatus::Flushed, &mut self.desk);
                 if let Some(connection) = &mut link.connection {
