@@ -2,12 +2,11 @@
 
 use crate::link::Link;
 use crate::region::Regions;
-use crate::waiter::TcpWaiter;
 use farside_base::{
     Completion, CompletionKind, CompletionStatus, LinkId, LocalSlice, Receive, ReceiveQueueId,
     WorkId,
 };
-use farside_fabric::{Arena, FabricError, LinkEvent, Stop};
+use farside_fabric::{Arena, FabricError, LinkEvent, Stop, ThreadWaiter};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -29,7 +28,7 @@ pub(crate) struct Desk {
     counts: Vec<Counts>,
     pub(crate) armed: bool,
     wake: bool,
-    pub(crate) waiter: Arc<TcpWaiter>,
+    pub(crate) waiter: Arc<ThreadWaiter>,
     /// Where links receive to.
     pub(crate) buffer: Vec<u8>,
     /// Where long payloads are copied to be encrypted.

@@ -92,7 +92,6 @@ mod requester;
 mod responder;
 mod staged;
 mod trouble;
-mod waiter;
 mod wire;
 
 pub use fabric::TcpFabric;

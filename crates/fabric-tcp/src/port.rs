@@ -6,14 +6,14 @@ use crate::engine::Inner;
 use crate::fabric::Handle;
 use crate::link::{Link, Phase};
 use crate::region::Regions;
-use crate::waiter::TcpWaiter;
-use crate::wire::{HELLO_MAX, Kind, OUTSTANDING_MAX};
+use crate::wire::{Kind, OUTSTANDING_MAX};
 use farside_base::{
     Completion, CompletionStatus, LinkId, Receive, ReceiveQueueId, RegionToken, RemoteRegionId,
     Work,
 };
 use farside_fabric::{
-    FabricError, LinkEvent, Parts, Port, PortSpec, Posted, Reached, Stop, Waiter,
+    FabricError, HELLO_BYTES_MAX, LinkEvent, Parts, Port, PortSpec, Posted, Reached, Stop,
+    ThreadWaiter, Waiter,
 };
 use rustix::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -27,7 +27,7 @@ pub(crate) struct PortShared {
     core: Mutex<Core>,
     /// All sockets of the port.
     pub(crate) epoll: Arc<OwnedFd>,
-    waiter: Arc<TcpWaiter>,
+    waiter: Arc<ThreadWaiter>,
     pub(crate) number: u64,
     /// A thread polls so often that the engine need not look. Changes under the core's lock.
     pub(crate) claimed: AtomicBool,
@@ -183,7 +183,7 @@ impl Core {
     }
 
     fn check_hello(bytes: &[u8]) -> Result<(), FabricError> {
-        if bytes.len() > HELLO_MAX { Err(FabricError::Limit("hello")) } else { Ok(()) }
+        if bytes.len() > HELLO_BYTES_MAX { Err(FabricError::Limit("hello")) } else { Ok(()) }
     }
 
     /// Whether the program may answer a peer's request for this link.

@@ -17,6 +17,7 @@
 //! Sequences are of 32 bits: at most [`OUTSTANDING_MAX`] are under way, so they are never ambiguous.
 
 use farside_base::{CompletionStatus, FlushScope, Operation};
+use farside_fabric::HELLO_BYTES_MAX;
 
 /// Bytes of a request's header.
 pub(crate) const REQUEST: usize = 48;
@@ -26,10 +27,8 @@ pub(crate) const ATOMIC: usize = REQUEST + 32;
 pub(crate) const SHORT: usize = 24;
 /// The longest header.
 pub(crate) const HEADER_MAX: usize = ATOMIC;
-/// Most bytes behind a control frame.
-pub(crate) const CONTROL_MAX: u32 = 8192;
-/// Most bytes of a hello, reply or reason.
-pub(crate) const HELLO_MAX: usize = 4096;
+/// Most bytes behind a control frame: a hello with the name that it is for.
+pub(crate) const CONTROL_MAX: u32 = HELLO_BYTES_MAX as u32 + 4096;
 /// Most bytes of an answer to a READ in one frame; longer ones take several.
 pub(crate) const CHUNK_MAX: u32 = 256 << 10;
 /// Most requests of a direction that are under way.
@@ -347,7 +346,7 @@ pub(crate) fn decode_hello(bytes: &[u8]) -> Option<(&str, &[u8])> {
     let (length, rest) = bytes.split_first_chunk()?;
     let (name, hello) = rest.split_at_checked(usize::from(u16::from_le_bytes(*length)))?;
     let name = std::str::from_utf8(name).ok()?;
-    (hello.len() <= HELLO_MAX).then_some((name, hello))
+    (hello.len() <= HELLO_BYTES_MAX).then_some((name, hello))
 }
 
 #[cfg(test)]
@@ -399,7 +398,7 @@ mod tests {
         for bad in [&b""[..], &[1], &[9, 0, 65], &[1, 0, 0xff], &[0xff, 0xff, 0, 0]] {
             assert_eq!(decode_hello(bad), None, "{bad:?}");
         }
-        assert_eq!(decode_hello(&encode_hello("n", &[0; HELLO_MAX + 1])), None);
+        assert_eq!(decode_hello(&encode_hello("n", &[0; HELLO_BYTES_MAX + 1])), None);
         assert_eq!(decode_hello(&encode_hello("", &[])), Some(("", &b""[..])));
     }
 }

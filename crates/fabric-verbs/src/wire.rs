@@ -16,11 +16,10 @@
 //! Whatever else comes breaks the rules, and the stream is closed. Remote keys travel here alone.
 
 use farside_base::{Access, RegionToken};
+use farside_fabric::HELLO_BYTES_MAX;
 
 /// The version of all this. Others are not understood.
 pub(crate) const VERSION: u16 = 1;
-/// Most bytes of a hello, reply or reason.
-pub(crate) const HELLO_BYTES_MAX: usize = 8 << 10;
 /// Most bytes of a name.
 pub(crate) const NAME_BYTES_MAX: usize = 200;
 /// Most bytes of a frame behind its length.

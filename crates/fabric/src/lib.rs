@@ -18,6 +18,7 @@ mod parts;
 mod random;
 mod reached;
 mod trace;
+mod waiter;
 
 #[doc(hidden)]
 pub use farside_base as base;
@@ -38,6 +39,7 @@ pub use memory::Arena;
 pub use parts::Parts;
 pub use reached::Reached;
 pub use trace::{TraceEvent, TraceFabric};
+pub use waiter::ThreadWaiter;
 
 /// Most bytes of a hello, a reply or a reason, of every fabric, so that a peer cannot fill this
 /// side's memory.

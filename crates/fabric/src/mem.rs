@@ -15,7 +15,7 @@ mod state;
 
 use crate::{
     Arena, Fabric, FabricError, HELLO_BYTES_MAX, LinkEvent, Port, PortSpec, Posted, Reached,
-    Region, RegionSpec, Stop, Waiter,
+    Region, RegionSpec, Stop, ThreadWaiter, Waiter,
 };
 use farside_base::{
     Access, AtomicScope, BackPressure, Capabilities, Completion, FlushScope, LinkId, Receive,
@@ -23,8 +23,7 @@ use farside_base::{
 };
 use state::{PortNumber, ProcessNumber, State};
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What the in-process fabric can do: everything, though `byte_order` and mirrored regions only where
 /// its arenas can. Memory at an adapter is modelled as a kind of region with a budget of its own.
@@ -168,7 +167,7 @@ impl Fabric for MemFabric {
     }
 
     fn open(&self, spec: &PortSpec) -> Result<Box<dyn Port>, FabricError> {
-        let waiter = Arc::new(MemWaiter::default());
+        let waiter = Arc::new(ThreadWaiter::default());
         let number = self.network.lock().open(
             self.process,
             spec,
@@ -183,7 +182,7 @@ impl Fabric for MemFabric {
 struct MemPort {
     network: Arc<Network>,
     number: PortNumber,
-    waiter: Arc<MemWaiter>,
+    waiter: Arc<ThreadWaiter>,
     address: Option<String>,
 }
 
@@ -301,38 +300,4 @@ fn take_each<T>(requests: &[T], mut take: impl FnMut(&T) -> Result<(), Stop>) ->
         }
     }
     Posted { accepted: requests.len(), stop: None }
-}
-
-/// A permit to wake, as with `std::thread::park`.
-#[derive(Default)]
-struct MemWaiter {
-    permit: Mutex<bool>,
-    arrived: Condvar,
-}
-
-impl Waiter for MemWaiter {
-    fn wait(&self, timeout: Option<Duration>) -> bool {
-        let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let mut permit = self.permit.lock().unwrap_or_else(PoisonError::into_inner);
-        while !*permit {
-            permit = match end {
-                None => self.arrived.wait(permit).unwrap_or_else(PoisonError::into_inner),
-                Some(end) => {
-                    let left = end.saturating_duration_since(Instant::now());
-                    if left.is_zero() {
-                        return false;
-                    }
-                    let waited = self.arrived.wait_timeout(permit, left);
-                    waited.unwrap_or_else(PoisonError::into_inner).0
-                }
-            };
-        }
-        *permit = false;
-        true
-    }
-
-    fn wake(&self) {
-        *self.permit.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        self.arrived.notify_one();
-    }
 }

@@ -11,10 +11,10 @@ use crate::ffi::types::{
     IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE,
 };
 use crate::inbox::{Inbound, Reply, Token, lock};
-use crate::wire::{End, HELLO_BYTES_MAX};
+use crate::wire::End;
 use farside_base::{Completion, CompletionStatus, FlushScope, LinkId, ReceiveQueueId};
 use farside_bootstrap::{Address, Endpoint};
-use farside_fabric::{FabricError, LinkEvent};
+use farside_fabric::{FabricError, HELLO_BYTES_MAX, LinkEvent};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -75,7 +75,7 @@ impl VerbsPort {
     ) -> Result<LinkId, FabricError> {
         let (targets, name) = self.targets(to)?;
         if hello.len() > HELLO_BYTES_MAX {
-            return Err(FabricError::Limit("hello bytes"));
+            return Err(FabricError::Limit("hello"));
         }
         if let Some(words) = &self.broken {
             let reason = std::io::Error::other(words.clone());
@@ -121,7 +121,7 @@ impl VerbsPort {
             self.absorb();
         }
         if reply.len() > HELLO_BYTES_MAX {
-            return Err(FabricError::Limit("reply bytes"));
+            return Err(FabricError::Limit("hello"));
         }
         let link = self.links.find(id).ok_or(FabricError::Unknown("link"))?;
         let (token, peer) = match (link.state, link.peer) {

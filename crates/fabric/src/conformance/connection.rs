@@ -4,7 +4,7 @@ use super::Subject;
 use super::scene::{
     Node, QUEUE_DEPTH, Scene, Wire, send, silent, succeeded, together, work, write,
 };
-use crate::{FabricError, LinkEvent, Loss, NotReached, PortSpec, Stop};
+use crate::{FabricError, HELLO_BYTES_MAX, LinkEvent, Loss, NotReached, PortSpec, Stop};
 use farside_base::{
     Completion, CompletionKind, CompletionStatus, LinkId, Operation, ReceiveQueueId, WorkId,
 };
@@ -46,7 +46,7 @@ fn connect(scene: &mut Scene<'_>, from: usize, to: usize, hello: &[u8]) -> LinkI
 
 pub(super) fn hello_and_reply_arrive_whole(subject: &dyn Subject) {
     let mut scene = Scene::new(subject, 2);
-    for bytes in [0, 1, 24, 255, 256] {
+    for bytes in [0, 1, 24, 255, 256, HELLO_BYTES_MAX] {
         let hello = super::scene::pattern(bytes as u64, bytes);
         let reply = super::scene::pattern(!(bytes as u64), bytes);
         let here = connect(&mut scene, 0, 1, &hello);
@@ -59,6 +59,10 @@ pub(super) fn hello_and_reply_arrive_whole(subject: &dyn Subject) {
         scene.lost(1, there);
         scene.nodes[1].port().close(there);
     }
+    let (long, queue) = (vec![0; HELLO_BYTES_MAX + 1], scene.queue_for_link(0));
+    let address = scene.nodes[1].address.clone();
+    let refused = scene.nodes[0].port().connect(&address, &long, queue);
+    assert!(matches!(refused, Err(FabricError::Limit("hello"))), "{refused:?}");
     scene.quiet(0);
     scene.quiet(1);
 }

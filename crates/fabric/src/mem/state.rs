@@ -1,8 +1,9 @@
 //! The tables of the in-process fabric and their control side: regions, ports, links.
 
-use super::{MemWaiter, QUEUES_MAX};
+use super::QUEUES_MAX;
 use crate::{
-    Arena, FabricError, LinkEvent, Loss, PortSpec, Reached, Region, RegionSpec, Stop, Waiter,
+    Arena, FabricError, LinkEvent, Loss, PortSpec, Reached, Region, RegionSpec, Stop, ThreadWaiter,
+    Waiter,
 };
 use farside_base::{
     Access, Capabilities, Completion, LinkId, LocalSlice, Receive, ReceiveQueueId, RegionId,
@@ -49,7 +50,7 @@ pub(super) struct PortState {
     pub(super) requests_finished: usize,
     events: VecDeque<LinkEvent>,
     armed: bool,
-    waiter: Arc<MemWaiter>,
+    waiter: Arc<ThreadWaiter>,
 }
 
 /// A completion, and the receive queue that gets its place back when it is polled.
@@ -157,7 +158,7 @@ impl State {
         &mut self,
         process: ProcessNumber,
         spec: &PortSpec,
-        waiter: Arc<MemWaiter>,
+        waiter: Arc<ThreadWaiter>,
         capabilities: &Capabilities,
     ) -> Result<PortNumber, FabricError> {
         self.ports_made += 1;

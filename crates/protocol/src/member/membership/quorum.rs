@@ -178,14 +178,11 @@ impl Membership {
             // Of a coordinator that is a suspect here: its word counts no more.
             return Ok(());
         }
-        if node == self.me && !judges {
+        if node == self.me {
+            // Over a link of this very node.
             return Err(Violation("suspect told of itself"));
         }
         let same_life = |member: &Member| member.incarnation == incarnation;
-        if node == self.me {
-            // Whoever cannot reach the coordinator would have no link to say so.
-            return Err(Violation("coordinator told that it is out of reach"));
-        }
         let known = self.roster.find(node).is_some_and(same_life);
         if known && self.suspect(node, effects) && judges {
             self.judge(effects);

@@ -1,16 +1,18 @@
-//! A permit to wake, as with `std::thread::park`.
+//! Sleeping until another thread of this process wakes.
 
-use farside_fabric::Waiter;
+use crate::Waiter;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-#[derive(Default)]
-pub(crate) struct TcpWaiter {
+/// A waiter for fabrics whose wakers are threads of this process: a permit to wake, as with
+/// `std::thread::park`, so that a `wake` before the `wait` is not lost. For those who write fabrics.
+#[derive(Default, Debug)]
+pub struct ThreadWaiter {
     permit: Mutex<bool>,
     arrived: Condvar,
 }
 
-impl Waiter for TcpWaiter {
+impl Waiter for ThreadWaiter {
     fn wait(&self, timeout: Option<Duration>) -> bool {
         let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut permit = self.permit.lock().unwrap_or_else(PoisonError::into_inner);
