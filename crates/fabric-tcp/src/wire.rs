@@ -28,7 +28,8 @@ pub(crate) const SHORT: usize = 24;
 /// The longest header.
 pub(crate) const HEADER_MAX: usize = ATOMIC;
 /// Most bytes behind a control frame: a hello with the name that it is for.
-pub(crate) const CONTROL_MAX: u32 = HELLO_BYTES_MAX as u32 + 4096;
+pub(crate) const CONTROL_MAX: u32 = 20 << 10;
+const _: () = assert!(HELLO_BYTES_MAX + 4096 <= 20 << 10, "a hello fits, with its name");
 /// Most bytes of an answer to a READ in one frame; longer ones take several.
 pub(crate) const CHUNK_MAX: u32 = 256 << 10;
 /// Most requests of a direction that are under way.
