@@ -46,6 +46,8 @@ pub(crate) struct Inner {
     pub(crate) options: Arc<TcpOptions>,
     pub(crate) capabilities: Capabilities,
     pub(crate) local: Option<SocketAddr>,
+    /// Where peers reach it, looked up.
+    pub(crate) host: Option<SocketAddr>,
     pub(crate) incarnation: u64,
     registry: Mutex<Registry>,
     epoll: OwnedFd,
@@ -79,6 +81,13 @@ impl Inner {
     pub(crate) fn new(options: TcpOptions) -> Result<Self, FabricError> {
         let listener = options.listen.as_ref().map(listen).transpose()?;
         let local = listener.as_ref().and_then(|listener| listener.local_addr().ok());
+        let host = match (&options.advertise, local) {
+            (Some(endpoint), Some(_)) => {
+                let found = endpoint.resolve();
+                found.map_err(|e| FabricError::System("advertised host", e))?.first().copied()
+            }
+            (_, local) => local.map(reachable),
+        };
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("epoll"))?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let wake = eventfd(0, flags).map_err(system("eventfd"))?;
@@ -92,6 +101,7 @@ impl Inner {
             capabilities: capabilities(&options.security),
             options: Arc::new(options),
             local,
+            host,
             incarnation: random(),
             registry: Mutex::default(),
             epoll,

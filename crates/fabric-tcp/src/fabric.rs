@@ -7,6 +7,7 @@ use farside_base::{Access, Capabilities, RegionId, RegionKind};
 use farside_bootstrap::Endpoint;
 use farside_fabric::{Arena, Fabric, FabricError, Port, PortSpec, Region, RegionSpec};
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -74,6 +75,14 @@ impl Fabric for TcpFabric {
 
     fn capabilities(&self) -> Capabilities {
         self.handle.inner.capabilities
+    }
+
+    fn host(&self) -> Option<SocketAddr> {
+        self.handle.inner.host
+    }
+
+    fn lease_ns(&self) -> u64 {
+        u64::try_from(self.handle.inner.options.lease.as_nanos()).unwrap_or(u64::MAX)
     }
 
     fn register(&self, spec: &RegionSpec) -> Result<Region, FabricError> {

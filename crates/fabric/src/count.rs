@@ -140,7 +140,16 @@ impl fmt::Debug for CountFabric {
 }
 
 impl Fabric for CountFabric {
-    crate::forward!(name, host, capabilities, register, deregister, register_memory);
+    crate::forward!(
+        name,
+        host,
+        lease_ns,
+        time_ns,
+        capabilities,
+        register,
+        deregister,
+        register_memory
+    );
 
     fn open(&self, spec: &PortSpec) -> Result<Box<dyn Port>, FabricError> {
         Ok(Box::new(CountPort {

@@ -26,6 +26,16 @@ macro_rules! forward {
             self.inner.host()
         }
     };
+    (@ lease_ns) => {
+        fn lease_ns(&self) -> u64 {
+            self.inner.lease_ns()
+        }
+    };
+    (@ time_ns) => {
+        fn time_ns(&self) -> u64 {
+            self.inner.time_ns()
+        }
+    };
     (@ register) => {
         fn register(&self, spec: &$crate::RegionSpec) -> Result<$crate::Region, $crate::FabricError> {
             self.inner.register(spec)

@@ -28,8 +28,8 @@ use farside_base::{
 };
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 pub use count::{CountFabric, Counts};
 pub use farside_base::OutOfBounds;
@@ -187,6 +187,18 @@ pub trait Fabric: Send + Sync {
     /// only connect.
     fn host(&self) -> Option<SocketAddr> {
         None
+    }
+
+    /// The longest that the silence of a peer goes unnoticed: its links are lost after it, as
+    /// [`Loss::Unreachable`]. Zero where a peer that lives is always reached.
+    fn lease_ns(&self) -> u64 {
+        0
+    }
+
+    /// The time by which programs over this fabric measure waits, from a start of its own; rises only.
+    fn time_ns(&self) -> u64 {
+        static START: OnceLock<Instant> = OnceLock::new();
+        u64::try_from(START.get_or_init(Instant::now).elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
     /// Makes a region of zeroed memory with a fresh random key.

@@ -133,7 +133,16 @@ struct Lying {
 }
 
 impl Fabric for Lying {
-    farside_fabric::forward!(name, host, register, deregister, open, register_memory);
+    farside_fabric::forward!(
+        name,
+        host,
+        lease_ns,
+        time_ns,
+        register,
+        deregister,
+        open,
+        register_memory
+    );
 
     fn capabilities(&self) -> Capabilities {
         self.declared

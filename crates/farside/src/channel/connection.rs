@@ -49,7 +49,7 @@ impl Both {
 
 /// The name at which the way back is to be had.
 fn back_name(name: &str) -> String {
-    format!("{name}/back")
+    format!("{name}.back")
 }
 
 /// The end of a connection that connects: a client.

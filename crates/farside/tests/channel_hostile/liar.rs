@@ -32,7 +32,15 @@ struct LiarPort {
 }
 
 impl Fabric for Liar {
-    farside_fabric::forward!(name, host, capabilities, deregister, register_memory);
+    farside_fabric::forward!(
+        name,
+        host,
+        lease_ns,
+        time_ns,
+        capabilities,
+        deregister,
+        register_memory
+    );
 
     fn register(&self, spec: &RegionSpec) -> Result<Region, FabricError> {
         let region = self.inner.register(spec)?;
