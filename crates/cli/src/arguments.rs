@@ -1,9 +1,14 @@
 //! The command line.
 
+mod hosts;
+
 use crate::bench::{TRANSFER_BYTES_MAX, Test};
+use crate::rdma::DeviceName;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use farside::channel::{Kind, Need, UnknownKind, Wish};
 use farside_apps::ycsb::CoreWorkload;
+pub(crate) use hosts::{Agent, HostFabric, Node, NodeSettings, Places, WorkerFabric};
+use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -16,6 +21,8 @@ Examples:
   farside bench memory                what each operation costs, beside its baseline
   farside doctor                      what this machine lacks, and the line that fixes it
   farside key new cluster.key         a secret for the hosts of a cluster
+  farside node --listen ADDR ...      one node of a cluster of several hosts
+  farside agent --listen ADDR ...     runs nodes on this host for commands of others
 
 Exit codes: 0 done, 1 an operation failed, 2 wrong usage, 130 interrupted.";
 
@@ -39,6 +46,10 @@ pub(crate) enum Command {
     Demo(Demo),
     /// Run a local cluster that programs join by name, until Ctrl-C
     Up(Up),
+    /// Run one node of a cluster of several hosts, until Ctrl-C
+    Node(Node),
+    /// Start node processes on this host for commands that run elsewhere, until Ctrl-C
+    Agent(Agent),
     /// Count the words of files in a shared table
     Wordcount(Wordcount),
     /// Show the data channels as they were measured, or those that fit a need
@@ -63,7 +74,14 @@ Examples:
     },
     /// Host one node for a parent process
     #[command(hide = true)]
-    Worker,
+    Worker(Worker),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Worker {
+    /// The file with the cluster's key
+    #[arg(long)]
+    pub(crate) key: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]
@@ -71,6 +89,8 @@ Examples:
 Examples:
   farside demo
   farside demo --records 20000 --operations 20000    smaller and faster
+  farside demo --fabric tcp                          the same over TCP
+  farside demo --on 10.0.0.1:7401,10.0.0.2:7401 --key cluster.key
   farside demo --json | jq .workloads")]
 pub(crate) struct Demo {
     /// Records of 1 KB to load
@@ -85,6 +105,8 @@ pub(crate) struct Demo {
     /// Threads of each node
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(crate) threads: u16,
+    #[command(flatten)]
+    pub(crate) places: Places,
 }
 
 #[derive(Args, Debug)]
@@ -92,6 +114,7 @@ pub(crate) struct Demo {
 Examples:
   farside up --nodes 3 --name lab
   farside up --name big --memory-bytes 4G --cache-bytes 512M
+  farside up --fabric tcp            over TCP; see farside node for clusters of several hosts
 
 A program joins with Node::join(&Config::new(\"lab\")).")]
 pub(crate) struct Up {
@@ -110,6 +133,8 @@ pub(crate) struct Up {
     /// Line size of allocations that name none, 64 to 65536
     #[arg(long, value_parser = clap::value_parser!(u32).range(64..=65536))]
     pub(crate) line_bytes: Option<u32>,
+    #[command(flatten)]
+    pub(crate) places: Places,
 }
 
 #[derive(Args, Debug)]
@@ -117,6 +142,7 @@ pub(crate) struct Up {
 Examples:
   farside wordcount book.txt
   farside wordcount --nodes 4 *.txt | sort -rn | head
+  farside wordcount --on 10.0.0.1:7401,10.0.0.2:7401 --key cluster.key *.txt
 
 Prints what this prints:
   cat FILE... | tr -cs '[:alpha:]' '\\n' | LC_ALL=C sort | uniq -c")]
@@ -127,6 +153,8 @@ pub(crate) struct Wordcount {
     /// Node processes
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(crate) nodes: u16,
+    #[command(flatten)]
+    pub(crate) places: Places,
 }
 
 #[derive(Args, Debug)]
@@ -353,15 +381,22 @@ pub(crate) struct FabricArguments {
     /// The file with the cluster's key (see farside key new)
     #[arg(long, value_name = "FILE")]
     pub(crate) key: Option<PathBuf>,
-    /// What travels under TLS 1.3; by default everything with a key, nothing without
+    /// What travels under TLS 1.3; by default everything with a key (over verbs handshakes, for
+    /// adapters send data in plain text), nothing without
     #[arg(long)]
     pub(crate) protect: Option<Protection>,
+    /// Over verbs, this device, its port and GID index; what is left out is found out
+    #[arg(long, value_name = "DEVICE[:PORT[:GID]]")]
+    pub(crate) device: Option<DeviceName>,
 }
 
 impl FabricArguments {
     /// Whether anything is chosen.
     fn chooses(&self) -> bool {
-        self.fabric.is_some() || self.key.is_some() || self.protect.is_some()
+        self.fabric.is_some()
+            || self.key.is_some()
+            || self.protect.is_some()
+            || self.device.is_some()
     }
 }
 
@@ -372,10 +407,13 @@ pub(crate) enum FabricKind {
     Shm,
     /// TCP, between machines
     Tcp,
+    /// InfiniBand or RoCE, between machines
+    Verbs,
 }
 
 /// What is protected.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum Protection {
     /// Everybody is let in, and all is plain text
     Nothing,
@@ -460,6 +498,8 @@ Examples:
   farside bench channels --channel ring-inlined,ring-immediate --bytes 64 --seconds 2
   farside bench channels --pattern N:1 --clients 8 --channel shared-ring-immediate,ring-immediate
   farside bench channels --profile connectx5 --plot channels.svg
+  farside bench channels --fabric tcp
+  farside bench channels --on 10.0.0.2:7401 --key cluster.key --pattern 1:1
   farside bench channels --json | jq '.figures[] | [.channel, .message_bytes, .latency_ns.median]'
 
 Latency is one way: half of a round trip over the same channel both ways. Rates are of one way, of all
@@ -496,8 +536,10 @@ pub(crate) struct BenchChannels {
     #[arg(long, value_name = "FILE.svg")]
     pub(crate) plot: Option<PathBuf>,
     /// This machine, or virtual time on the paper's cluster
-    #[arg(long, default_value = "shm")]
+    #[arg(long, default_value = "shm", conflicts_with_all = ["fabric", "on", "key", "protect"])]
     pub(crate) profile: ProfileName,
+    #[command(flatten)]
+    pub(crate) places: Places,
 }
 
 impl BenchChannels {
@@ -573,6 +615,7 @@ Examples:
   farside bench ycsb --workload a --nodes 3 --threads 2
   farside bench ycsb --properties workloads/workloadb --records 100000
   farside bench ycsb --workload a --operations 10000 --history history.jsonl
+  farside bench ycsb --on 10.0.0.1:7401,10.0.0.2:7401 --key cluster.key
 
 The history has one JSON object a line: process, operation, key, value, invoke and return time in ns
 of one clock, outcome. `cargo run -p farside-sim --example check_history FILE` checks it.")]
@@ -596,11 +639,13 @@ pub(crate) struct BenchYcsb {
     #[arg(long)]
     pub(crate) operations: Option<u64>,
     /// Where to write every operation as a line of JSON
-    #[arg(long)]
+    #[arg(long, conflicts_with = "on")]
     pub(crate) history: Option<PathBuf>,
     /// Where the random choices start
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
+    #[command(flatten)]
+    pub(crate) places: Places,
 }
 
 #[derive(Args, Debug)]

@@ -3,9 +3,11 @@
 use crate::arguments::{FabricArguments, FabricKind, Protection};
 use crate::fabrics;
 use crate::failure::Failure;
+use crate::rdma;
 use farside_bootstrap::{Address, ClusterKey, Endpoint, Identity, Protect, Security};
 use farside_fabric::Fabric;
 use farside_fabric_tcp::{TcpFabric, TcpOptions};
+use std::path::Path;
 use std::sync::Arc;
 
 /// A fabric, and what to listen at or to call.
@@ -65,7 +67,7 @@ impl Place {
                 Err(Failure::usage(format!("`{text}`: over shm an end has a name without host")))
             }
             FabricKind::Shm => Ok(Self::Machine(text.to_owned())),
-            FabricKind::Tcp => {
+            FabricKind::Tcp | FabricKind::Verbs => {
                 let full =
                     if text.contains('/') { text.to_owned() } else { format!("{text}/{name}") };
                 let address = full.parse().map_err(|e| Failure::usage(format!("{text}: {e}")))?;
@@ -85,7 +87,17 @@ impl Place {
                             processes of one machine and user alone";
                 Err(Failure::usage(text))
             }
+            _ if arguments.device.is_some() && arguments.fabric != Some(FabricKind::Verbs) => {
+                Err(Failure::usage("--device is for --fabric verbs"))
+            }
             Self::Machine(_) => Ok((Arc::from(fabrics::shm()?), "one machine and user".to_owned())),
+            Self::Host(address) if arguments.fabric == Some(FabricKind::Verbs) => {
+                let security = security(arguments)?;
+                let words = format!("{}; data packets are plain text", security.describe());
+                let device = arguments.device.as_ref();
+                let fabric = rdma::open(security, listen(address), device)?;
+                Ok((Arc::new(fabric), words))
+            }
             Self::Host(address) => {
                 let security = security(arguments)?;
                 let words = security.describe();
@@ -99,11 +111,22 @@ impl Place {
     }
 }
 
-/// Who is trusted and what is protected. A key without another word protects everything.
+/// The same over TCP, by a key file and what is to be protected.
+pub(crate) fn tcp_security(
+    key: Option<&Path>,
+    protect: Option<Protection>,
+) -> Result<Security, Failure> {
+    let (fabric, key) = (Some(FabricKind::Tcp), key.map(Path::to_owned));
+    security(&FabricArguments { fabric, key, protect, device: None })
+}
+
+/// Who is trusted and what is protected. A key without another word protects all that the fabric can.
 fn security(arguments: &FabricArguments) -> Result<Security, Failure> {
     let failed = |e| Failure::system(format!("{e}"));
+    let over_verbs = arguments.fabric == Some(FabricKind::Verbs);
     let protect = match (arguments.key.is_some(), arguments.protect) {
         (_, Some(Protection::Handshake)) => Protect::Handshake,
+        (true, None) if over_verbs => Protect::Handshake,
         (_, Some(Protection::Everything)) | (true, None) => Protect::Everything,
         (_, Some(Protection::Nothing)) | (false, None) => Protect::Nothing,
     };
@@ -126,7 +149,7 @@ mod tests {
     use super::*;
 
     fn arguments(fabric: Option<FabricKind>) -> FabricArguments {
-        FabricArguments { fabric, key: None, protect: None }
+        FabricArguments { fabric, key: None, protect: None, device: None }
     }
 
     #[test]
@@ -136,10 +159,12 @@ mod tests {
         for text in ["10.0.0.1:7000", "10.0.0.1:7000/bench"] {
             let expected = Place::Host("10.0.0.1:7000/bench".parse().unwrap());
             assert_eq!(read(None, text), Ok(expected.clone()));
-            assert_eq!(read(Some(FabricKind::Tcp), text), Ok(expected));
+            assert_eq!(read(Some(FabricKind::Tcp), text), Ok(expected.clone()));
+            assert_eq!(read(Some(FabricKind::Verbs), text), Ok(expected));
             assert!(read(Some(FabricKind::Shm), text).is_err());
         }
         assert!(read(Some(FabricKind::Tcp), "lab").is_err());
+        assert!(read(Some(FabricKind::Verbs), "lab").is_err());
         assert!(read(None, "10.0.0.1:many").is_err());
     }
 
@@ -153,5 +178,30 @@ mod tests {
         assert!(matches!(refused, Err(Failure::Usage { .. })));
         let machine = Place::Machine("lab".to_owned());
         assert!(machine.fabric(&with(Some(Protection::Nothing)), |_| None).is_err());
+    }
+
+    #[test]
+    fn a_device_is_for_verbs_alone() {
+        for fabric in [None, Some(FabricKind::Tcp)] {
+            let device = Some("mlx5_0".parse().unwrap());
+            let arguments = FabricArguments { device, ..arguments(fabric) };
+            let place = Place::read(&arguments, "127.0.0.1:0", "bench").unwrap();
+            let refused = place.fabric(&arguments, |_| None);
+            assert!(matches!(refused, Err(Failure::Usage { .. })));
+        }
+    }
+
+    #[test]
+    fn over_verbs_a_key_protects_handshakes() {
+        let file = std::env::temp_dir().join(format!("farside-choice-{}", std::process::id()));
+        std::fs::write(&file, format!("{}\n", "5e".repeat(32))).unwrap();
+        let mut permissions = std::fs::metadata(&file).unwrap().permissions();
+        std::os::unix::fs::PermissionsExt::set_mode(&mut permissions, 0o600);
+        std::fs::set_permissions(&file, permissions).unwrap();
+        let with = |fabric| FabricArguments { key: Some(file.clone()), ..arguments(Some(fabric)) };
+        let protect = |fabric| security(&with(fabric)).map(|security| security.protect());
+        assert_eq!(protect(FabricKind::Tcp), Ok(Protect::Everything));
+        assert_eq!(protect(FabricKind::Verbs), Ok(Protect::Handshake));
+        std::fs::remove_file(&file).unwrap();
     }
 }

@@ -1,65 +1,93 @@
 //! A cluster of worker processes, for as long as this value lives.
 //!
-//! Workers are children of this process. Dropping the cluster, on success, error, panic or Ctrl-C,
-//! kills and reaps those that have not left; should this process be killed outright, they see
-//! their input close and end by themselves.
+//! Workers are children of this process or run at agents of other hosts ([`Process`], [`Hosts`]). Dropping
+//! the cluster, on success, error, panic or Ctrl-C, kills and reaps those that have not left; should this
+//! process be killed outright, they see their input close and end by themselves.
 
 use crate::failure::Failure;
+use crate::hosts::Hosts;
+use crate::signals;
 use crate::worker::{Answer, Command, Event, NodeSpec, NodeStats};
 use farside::ErrorCode;
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
-use std::io::{BufRead, BufReader, Write};
-use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStdin, ExitStatus, Stdio};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
 /// What reaches the parent.
 enum Message {
     /// A worker said something.
     Event(usize, Event),
-    /// A worker's output closed.
+    /// A worker says no more.
     Gone(usize),
     /// Somebody wants this process to end.
     Interrupted,
 }
 
-/// One worker process.
-#[derive(Debug)]
+/// The process of a worker, wherever it runs.
+pub(crate) trait Process {
+    /// Sends it a line.
+    fn tell(&mut self, line: &str) -> std::io::Result<()>;
+    /// Kills it with SIGKILL, unless it has ended.
+    fn kill(&mut self);
+    /// Waits until it has ended and is reaped, which it was told to do; how it ended.
+    fn wait(&mut self) -> Result<String, Failure>;
+    /// Its number on its host.
+    fn number(&self) -> u32;
+}
+
+/// A worker that was started, and a thread that hears it.
+pub(crate) struct Started {
+    pub(crate) process: Box<dyn Process>,
+    /// The host's address where nodes of other hosts reach this one; `None` in shared memory.
+    pub(crate) host: Option<IpAddr>,
+    /// Where this process is reached from that host.
+    pub(crate) local: Option<IpAddr>,
+    pub(crate) listener: JoinHandle<()>,
+}
+
+/// Takes what a worker says, line by line, and false once nobody wants to hear it; `None` when it says no
+/// more.
+pub(crate) type Hear = Box<dyn FnMut(Option<&str>) -> bool + Send>;
+
+/// One worker.
 struct Worker {
-    child: Child,
-    commands: Option<ChildStdin>,
-    reader: Option<JoinHandle<()>>,
+    process: Box<dyn Process>,
+    host: Option<IpAddr>,
+    local: Option<IpAddr>,
+    listener: Option<JoinHandle<()>>,
     alive: bool,
 }
 
 /// Worker processes, one node each.
 pub(crate) struct Cluster {
+    hosts: Hosts,
     workers: Vec<Worker>,
     nodes: Vec<u16>,
+    /// Where the nodes are reached, on fabrics between hosts.
+    addresses: Vec<SocketAddr>,
     messages: Receiver<Message>,
     sender: Sender<Message>,
 }
 
 impl Cluster {
     /// Starts a cluster of `count` nodes, all set up alike, and waits until they know each other.
-    pub(crate) fn start(spec: &NodeSpec, count: usize) -> Result<Self, Failure> {
-        Self::start_each(&vec![spec.clone(); count])
+    pub(crate) fn start(hosts: &Hosts, spec: &NodeSpec, count: usize) -> Result<Self, Failure> {
+        Self::start_each(hosts, &vec![spec.clone(); count])
     }
 
     /// Starts a cluster with a node for each of these: the first creates it, the others join.
-    pub(crate) fn start_each(specs: &[NodeSpec]) -> Result<Self, Failure> {
+    pub(crate) fn start_each(hosts: &Hosts, specs: &[NodeSpec]) -> Result<Self, Failure> {
         let count = specs.len();
-        let mut cluster = Self::of_workers(count)?;
+        let mut cluster = Self::of_workers(hosts, count)?;
         for (index, spec) in specs.iter().enumerate() {
-            let spec = NodeSpec { create: index == 0, ..spec.clone() };
+            let tcp = cluster.workers[index].host.map(|host| hosts.tcp(host, &cluster.addresses));
+            let spec = NodeSpec { create: index == 0, tcp, ..spec.clone() };
             let answer = cluster.ask(index, Command::Start(spec))?;
-            let Answer::Node(number) = answer else {
+            let Answer::Node { number, at } = answer else {
                 return Err(unexpected(&answer));
             };
             cluster.nodes.push(number);
+            cluster.addresses.extend(at);
         }
         let all = (0..count).map(|index| (index, Command::Meet { nodes: count }));
         let met = cluster.ask_all(all.collect(), |_| {})?;
@@ -68,12 +96,17 @@ impl Cluster {
     }
 
     /// Starts the processes alone.
-    pub(crate) fn of_workers(count: usize) -> Result<Self, Failure> {
+    pub(crate) fn of_workers(hosts: &Hosts, count: usize) -> Result<Self, Failure> {
         let (sender, messages) = channel();
-        watch_signals(sender.clone())?;
-        let mut cluster = Self { workers: Vec::new(), nodes: Vec::new(), messages, sender };
+        let interrupted = sender.clone();
+        signals::watch(move || interrupted.send(Message::Interrupted).is_ok())?;
+        let (workers, nodes, addresses) = (Vec::new(), Vec::new(), Vec::new());
+        let hosts = hosts.clone();
+        let mut cluster = Self { hosts, workers, nodes, addresses, messages, sender };
         for index in 0..count {
-            let worker = Worker::spawn(index, cluster.sender.clone())?;
+            let started = cluster.hosts.start(index, hear(index, cluster.sender.clone()))?;
+            let Started { process, host, local, listener } = started;
+            let worker = Worker { process, host, local, listener: Some(listener), alive: true };
             cluster.workers.push(worker);
         }
         Ok(cluster)
@@ -89,9 +122,20 @@ impl Cluster {
         self.nodes.get(index).copied().unwrap_or_default()
     }
 
-    /// The process of a worker.
+    /// The process of a worker, by its number on its host.
     pub(crate) fn process(&self, index: usize) -> u32 {
-        self.workers[index].child.id()
+        self.workers[index].process.number()
+    }
+
+    /// Where a worker's node is reached, on fabrics between hosts.
+    pub(crate) fn address(&self, index: usize) -> Option<SocketAddr> {
+        self.addresses.get(index).copied()
+    }
+
+    /// The addresses of a worker's host and of this one, as they reach each other; `None` in shared memory.
+    pub(crate) fn hosts_of(&self, index: usize) -> Option<(IpAddr, IpAddr)> {
+        let worker = self.workers.get(index)?;
+        worker.host.zip(worker.local)
     }
 
     /// The workers that live.
@@ -105,8 +149,8 @@ impl Cluster {
         answers.pop().unwrap_or(Ok(Answer::Nothing))
     }
 
-    /// Asks several workers at once and waits for all answers, in the order asked. `progress` is
-    /// told what more was done, by all together.
+    /// Asks several workers at once, one perhaps several things, and waits for all answers, in the order
+    /// asked. `progress` is told what more was done, by all together.
     pub(crate) fn ask_all(
         &mut self,
         commands: Vec<(usize, Command)>,
@@ -114,7 +158,9 @@ impl Cluster {
     ) -> Result<Vec<Result<Answer, Failure>>, Failure> {
         let mut answers: Vec<(usize, Option<Result<Answer, Failure>>)> = Vec::new();
         for (index, command) in commands {
-            let refused = self.workers[index].tell(&command).err();
+            let line = serde_json::to_string(&command);
+            let line = line.map_err(|e| Failure::system(format!("a command: {e}")))?;
+            let refused = self.workers[index].process.tell(&line).err();
             answers.push((index, refused.map(|_| Err(self.death(index)))));
         }
         while answers.iter().any(|(_, answer)| answer.is_none()) {
@@ -125,7 +171,16 @@ impl Cluster {
                 }
                 Ok(Message::Event(index, Event::Done { answer })) => (index, Ok(answer)),
                 Ok(Message::Event(index, Event::Failed { failure })) => (index, Err(failure)),
-                Ok(Message::Gone(index)) => (index, Err(self.death(index))),
+                Ok(Message::Gone(index)) => {
+                    let death = self.death(index);
+                    let of_it = |(asked, answer): &&mut (usize, Option<_>)| {
+                        *asked == index && answer.is_none()
+                    };
+                    for (_, slot) in answers.iter_mut().filter(of_it) {
+                        *slot = Some(Err(death.clone()));
+                    }
+                    continue;
+                }
                 Ok(Message::Interrupted) | Err(_) => return Err(Failure::Interrupted),
             };
             let waiting =
@@ -151,12 +206,12 @@ impl Cluster {
         Ok(all)
     }
 
-    /// Kills a worker's process with SIGKILL and reaps it.
-    pub(crate) fn kill(&mut self, index: usize) -> Result<ExitStatus, Failure> {
+    /// Kills a worker's process with SIGKILL and reaps it; how it ended.
+    pub(crate) fn kill(&mut self, index: usize) -> Result<String, Failure> {
         let worker = &mut self.workers[index];
         worker.alive = false;
-        worker.child.kill().map_err(|e| Failure::system(format!("kill: {e}")))?;
-        worker.child.wait().map_err(|e| Failure::system(format!("wait: {e}")))
+        worker.process.kill();
+        worker.process.wait()
     }
 
     /// Waits until this process shall end, or a worker ends unasked.
@@ -182,9 +237,7 @@ impl Cluster {
             }
             let worker = &mut self.workers[index];
             worker.alive = false;
-            worker.commands = None;
-            let ended = worker.child.wait();
-            ended.map_err(|e| Failure::system(format!("wait: {e}")))?;
+            worker.process.wait()?;
         }
         Ok(())
     }
@@ -192,10 +245,7 @@ impl Cluster {
     /// Notes that a worker is dead, and says how.
     fn death(&mut self, index: usize) -> Failure {
         let node = self.node(index);
-        let worker = &mut self.workers[index];
-        worker.alive = false;
-        let _ = worker.child.kill();
-        let how = worker.child.wait().map_or_else(|e| e.to_string(), |status| status.to_string());
+        let how = self.kill(index).unwrap_or_else(|failure| failure.to_string());
         Failure::system(format!("the process of node {node} ended by itself ({how})"))
     }
 }
@@ -203,75 +253,33 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         for worker in &mut self.workers {
-            worker.commands = None;
-            let _ = worker.child.kill();
+            worker.process.kill();
         }
         for worker in &mut self.workers {
-            let _ = worker.child.wait();
-            if let Some(reader) = worker.reader.take() {
-                let _ = reader.join();
+            let _ = worker.process.wait();
+            if let Some(listener) = worker.listener.take() {
+                let _ = listener.join();
             }
         }
     }
 }
 
-impl Worker {
-    /// Starts this program again as a worker. Called by the main thread, whose end the kernel takes
-    /// for the parent's death.
-    fn spawn(index: usize, messages: Sender<Message>) -> Result<Self, Failure> {
-        let program =
-            std::env::current_exe().map_err(|e| Failure::system(format!("own program: {e}")))?;
-        let mut child = std::process::Command::new(program)
-            .arg("worker")
-            // A group of its own: Ctrl-C reaches the parent alone, which then ends us in order.
-            .process_group(0)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(|e| Failure::system(format!("cannot start a worker process: {e}")))?;
-        let reader = child.stdout.take().map(|output| {
-            std::thread::spawn(move || {
-                for line in BufReader::new(output).lines().map_while(Result::ok) {
-                    let event = serde_json::from_str(&line).unwrap_or_else(|e| Event::Failed {
-                        failure: Failure::system(format!("a worker said `{line}`: {e}")),
-                    });
-                    if messages.send(Message::Event(index, event)).is_err() {
-                        return;
-                    }
-                }
-                let _ = messages.send(Message::Gone(index));
-            })
-        });
-        Ok(Self { commands: child.stdin.take(), child, reader, alive: true })
-    }
-
-    fn tell(&mut self, command: &Command) -> std::io::Result<()> {
-        let line = serde_json::to_string(command)?;
-        let commands = self.commands.as_mut().ok_or(std::io::ErrorKind::BrokenPipe)?;
-        writeln!(commands, "{line}")
-    }
+/// Turns what worker `index` says into messages.
+fn hear(index: usize, messages: Sender<Message>) -> Hear {
+    Box::new(move |line| {
+        let message = match line {
+            None => Message::Gone(index),
+            Some(line) => {
+                let event = serde_json::from_str(line).unwrap_or_else(|e| Event::Failed {
+                    failure: Failure::system(format!("a worker said `{line}`: {e}")),
+                });
+                Message::Event(index, event)
+            }
+        };
+        messages.send(message).is_ok()
+    })
 }
 
 pub(crate) fn unexpected(answer: &Answer) -> Failure {
     Failure::system(format!("unexpected answer of a worker: {answer:?}"))
-}
-
-/// After so long a further signal means impatience, and is not the same one delivered twice.
-const IMPATIENCE: Duration = Duration::from_secs(1);
-
-/// Turns SIGINT and SIGTERM into messages; a later one ends the process at once.
-fn watch_signals(messages: Sender<Message>) -> Result<(), Failure> {
-    let failed = |e| Failure::system(format!("signals: {e}"));
-    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(failed)?;
-    std::thread::spawn(move || {
-        let mut first: Option<Instant> = None;
-        for _ in signals.forever() {
-            match first {
-                None if messages.send(Message::Interrupted).is_ok() => first = Some(Instant::now()),
-                Some(first) if first.elapsed() < IMPATIENCE => {}
-                _ => std::process::exit(130),
-            }
-        }
-    });
-    Ok(())
 }

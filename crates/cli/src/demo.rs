@@ -3,6 +3,7 @@
 
 use crate::arguments::Demo;
 use crate::failure::Failure;
+use crate::hosts::Hosts;
 use crate::latency::Summary;
 use crate::output::{Output, Table, bytes, count};
 use crate::worker::{NodeStats, Verified};
@@ -18,6 +19,7 @@ struct Whole {
     /// Further ones, by workload D.
     inserted: u64,
     nodes: u16,
+    fabric: &'static str,
     load: Summary,
     workloads: BTreeMap<String, Summary>,
     stats: Vec<NodeStats>,
@@ -28,11 +30,13 @@ struct Whole {
 
 /// Shows it all.
 pub(crate) fn run(arguments: &Demo, output: Output) -> Result<(), Failure> {
-    let Demo { records, operations, nodes, threads } = *arguments;
+    let Demo { records, operations, nodes, threads, ref places } = *arguments;
+    let hosts = Hosts::of(places)?;
     // Workload D inserts one record in twenty operations.
-    let mut bed = Bed::start("demo", nodes, threads, records + operations / 16, 1)?;
+    let mut bed = Bed::start(&hosts, "demo", (nodes, threads), records + operations / 16, 1)?;
     output.line(format!(
-        "{nodes} node processes over shared memory, {} records of 1 KB",
+        "{nodes} node processes {}, {} records of 1 KB",
+        hosts.describe(),
         count(records)
     ));
     let (load, workloads) = work(&mut bed, records, operations, output)?;
@@ -42,8 +46,8 @@ pub(crate) fn run(arguments: &Demo, output: Output) -> Result<(), Failure> {
     output.line(format!("all nodes alive:  {}", found(&before)));
     let victim = bed.cluster.len() - 1;
     let killed_node = bed.cluster.node(victim);
-    let status = bed.cluster.kill(victim)?;
-    output.line(format!("node {killed_node} killed ({status})"));
+    let how = bed.cluster.kill(victim)?;
+    output.line(format!("node {killed_node} killed ({how})"));
     let after = verify(&mut bed, &properties, records, output)?;
     output.line(format!("one node dead:    {}", found(&after)));
     let inserted = bed.inserted();
@@ -54,6 +58,7 @@ pub(crate) fn run(arguments: &Demo, output: Output) -> Result<(), Failure> {
         records,
         inserted,
         nodes,
+        fabric: hosts.fabric(),
         load,
         workloads,
         stats,

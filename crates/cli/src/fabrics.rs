@@ -1,8 +1,12 @@
 //! The fabrics that this program was built with.
 
 use crate::failure::Failure;
+use crate::rdma;
+use farside_bootstrap::Security;
 use farside_fabric::{Fabric, MemFabric};
 use farside_fabric_shm::ShmFabric;
+use farside_fabric_tcp::{TcpFabric, TcpOptions};
+use farside_fabric_verbs::{Choice, DeviceReport, VerbsFabric};
 
 /// The shared-memory fabric of this machine.
 pub(crate) fn shm() -> Result<Box<dyn Fabric>, Failure> {
@@ -18,16 +22,38 @@ pub(crate) struct Found {
     pub(crate) reach: &'static str,
     /// It, or why it cannot be used.
     pub(crate) fabric: Result<Box<dyn Fabric>, Failure>,
+    /// The device that would be used, where the fabric needs one.
+    pub(crate) choice: Option<Choice>,
+    /// All devices that it could use.
+    pub(crate) devices: Vec<DeviceReport>,
+}
+
+impl Found {
+    fn new(
+        name: &'static str,
+        reach: &'static str,
+        fabric: Result<Box<dyn Fabric>, Failure>,
+    ) -> Self {
+        Self { name, reach, fabric, choice: None, devices: Vec::new() }
+    }
 }
 
 /// Every fabric, best first.
 pub(crate) fn all() -> Vec<Found> {
+    let tcp = TcpFabric::new(TcpOptions::default());
+    let tcp = tcp.map_err(|e| Failure::system(format!("TCP fabric: {e}")));
     vec![
-        Found { name: "shm", reach: "processes of this machine and user", fabric: shm() },
-        Found {
-            name: "mem",
-            reach: "threads of one process, for tests",
-            fabric: Ok(Box::new(MemFabric::new())),
-        },
+        Found::new("shm", "processes of this machine and user", shm()),
+        verbs(),
+        Found::new("tcp", "hosts of an IP network", tcp.map(|fabric| Box::new(fabric) as _)),
+        Found::new("mem", "threads of one process, for tests", Ok(Box::new(MemFabric::new()))),
     ]
+}
+
+fn verbs() -> Found {
+    let opened = rdma::open(Security::open(), None, None);
+    let choice = opened.as_ref().ok().map(VerbsFabric::choice);
+    let fabric = opened.map(|fabric| Box::new(fabric) as _);
+    let found = Found::new("verbs", "hosts of an InfiniBand or RoCE network", fabric);
+    Found { choice, devices: rdma::devices(), ..found }
 }

@@ -4,6 +4,7 @@
 use crate::fabrics::{self, Found};
 use crate::failure::Failure;
 use crate::output::{Output, bytes};
+use crate::rdma;
 use farside_base::Capabilities;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -88,31 +89,44 @@ fn capabilities(has: &Capabilities) -> Vec<(&'static str, String)> {
 }
 
 fn fabric_value(found: &Found) -> Value {
+    let mut value = json!({ "name": found.name, "reach": found.reach });
     match &found.fabric {
         Ok(fabric) => {
             let has = capabilities(&fabric.capabilities());
             let has: serde_json::Map<_, _> =
                 has.into_iter().map(|(name, value)| (name.to_owned(), json!(value))).collect();
-            json!({ "name": found.name, "reach": found.reach, "usable": true, "capabilities": has })
+            value["usable"] = json!(true);
+            value["capabilities"] = json!(has);
         }
         Err(failure) => {
-            json!({ "name": found.name, "reach": found.reach, "usable": false, "error": failure })
+            value["usable"] = json!(false);
+            value["error"] = json!(failure);
         }
     }
+    if let Some(choice) = &found.choice {
+        value["choice"] = rdma::choice_value(choice);
+    }
+    if found.name == "verbs" {
+        value["devices"] = found.devices.iter().map(rdma::device_value).collect();
+    }
+    value
 }
 
 fn fabric_text(found: &Found) -> String {
-    let head = format!("fabric {}: {}", found.name, found.reach);
+    let mut lines = vec![format!("fabric {}: {}", found.name, found.reach)];
     match &found.fabric {
         Ok(fabric) => {
+            lines.push("  usable".to_owned());
+            lines.extend(found.choice.iter().map(|choice| format!("  would use {choice}")));
             let has = capabilities(&fabric.capabilities());
             let parts: Vec<_> = has.iter().map(|(name, value)| format!("{name} {value}")).collect();
-            let lines: Vec<_> =
-                parts.chunks(4).map(|some| format!("  {}", some.join(", "))).collect();
-            format!("{head}\n{}", lines.join("\n"))
+            lines.extend(parts.chunks(4).map(|some| format!("  {}", some.join(", "))));
         }
-        Err(failure) => format!("{head}\n  not usable: {failure}"),
+        Err(failure) => lines.push(format!("  not usable: {failure}")),
     }
+    let devices = found.devices.iter().flat_map(rdma::device_lines);
+    lines.extend(devices.map(|line| format!("  device {line}")));
+    lines.join("\n")
 }
 
 /// The clusters among the abstract sockets of `/proc/net/unix`: a node `n` of cluster `c` listens at

@@ -1,10 +1,12 @@
 //! The `farside` command.
 //!
 //! Every command is a module with a `run`. Commands that need a cluster start one of worker processes
-//! ([`cluster`]), which are this same program again ([`worker`]); they speak JSON lines over pipes and
-//! die with their parent, however it ends.
+//! ([`cluster`]), which are this same program again ([`worker`]), here or at agents of other hosts
+//! ([`hosts`], [`agent`]); they speak JSON lines over pipes and streams and die with their parent, however
+//! it ends.
 #![forbid(unsafe_code)]
 
+mod agent;
 mod arguments;
 mod bench;
 mod channels;
@@ -14,10 +16,14 @@ mod demo;
 mod doctor;
 mod fabrics;
 mod failure;
+mod hosts;
 mod info;
 mod key;
 mod latency;
+mod node;
 mod output;
+mod rdma;
+mod signals;
 mod up;
 mod wordcount;
 mod worker;
@@ -36,7 +42,9 @@ fn main() -> ExitCode {
         Command::Wordcount(arguments) => wordcount::run(arguments, output),
         Command::Up(arguments) => up::run(arguments, output),
         Command::Doctor(arguments) => doctor::run(arguments, output),
-        Command::Worker => worker::run(),
+        Command::Worker(arguments) => worker::run(arguments),
+        Command::Node(arguments) => node::run(arguments, output),
+        Command::Agent(arguments) => agent::run(arguments, output),
         Command::Info => info::run(output),
         Command::Key { which } => key::run(which, output),
         Command::Channels(arguments) => channels::run(arguments, output),

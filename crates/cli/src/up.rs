@@ -1,11 +1,13 @@
-//! `farside up`: a local cluster that programs join by name.
+//! `farside up`: a cluster that programs join, by name or over TCP.
 
 use crate::arguments::Up;
 use crate::cluster::Cluster;
 use crate::failure::Failure;
+use crate::hosts::Hosts;
 use crate::output::{Output, bytes};
 use crate::worker::NodeSpec;
 use serde::Serialize;
+use std::net::SocketAddr;
 
 /// Starts the cluster, says how to join it, and stays until told to end.
 pub(crate) fn run(arguments: &Up, output: Output) -> Result<(), Failure> {
@@ -18,7 +20,11 @@ pub(crate) fn run(arguments: &Up, output: Output) -> Result<(), Failure> {
     struct Member {
         node: u16,
         process: u32,
+        /// Where it is reached, over TCP.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        address: Option<SocketAddr>,
     }
+    let hosts = Hosts::of(&arguments.places)?;
     let spec = NodeSpec {
         cluster: arguments.name.clone(),
         create: true,
@@ -28,18 +34,31 @@ pub(crate) fn run(arguments: &Up, output: Output) -> Result<(), Failure> {
         cache_shares: None,
         spin_ns: None,
         processor: None,
+        tcp: None,
     };
-    let mut cluster = Cluster::start(&spec, usize::from(arguments.nodes))?;
+    let mut cluster = Cluster::start(&hosts, &spec, usize::from(arguments.nodes))?;
     let nodes = (0..cluster.len())
-        .map(|index| Member { node: cluster.node(index), process: cluster.process(index) });
+        .map(|index| Member {
+            node: cluster.node(index),
+            process: cluster.process(index),
+            address: cluster.address(index),
+        });
     output.value(&Started { cluster: &arguments.name, nodes: nodes.collect() });
     let name = &arguments.name;
     output.line(format!(
-        "cluster {name}: {} nodes, {} each",
+        "cluster {name}: {} nodes {}, {} each",
         cluster.len(),
+        hosts.describe(),
         bytes(arguments.memory_bytes)
     ));
-    output.line(format!("join:  farside::Node::join(&farside::Config::new(\"{name}\"))"));
+    let addresses: Vec<_> = (0..cluster.len()).filter_map(|index| cluster.address(index)).collect();
+    output.line(match &addresses[..] {
+        [] => format!("join:  farside::Node::join(&farside::Config::new(\"{name}\"))"),
+        all => {
+            let all: Vec<_> = all.iter().map(SocketAddr::to_string).collect();
+            format!("join:  farside node --listen HOST:PORT --cluster {name} --join {}", all.join(","))
+        }
+    });
     output.line("end:   Ctrl-C");
     cluster.wait()?;
     cluster.leave()?;

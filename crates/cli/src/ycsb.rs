@@ -4,6 +4,7 @@
 use crate::arguments::BenchYcsb;
 use crate::cluster::{Cluster, unexpected};
 use crate::failure::Failure;
+use crate::hosts::Hosts;
 use crate::latency::Summary;
 use crate::output::{Output, Table, count, time};
 use crate::worker::workload;
@@ -35,11 +36,12 @@ pub(crate) struct Bed {
 }
 
 impl Bed {
-    /// Starts nodes with room for so many records, and a table over all of them.
+    /// Starts so many nodes, for so many threads each, with room for so many records, and a table over all
+    /// of them.
     pub(crate) fn start(
+        hosts: &Hosts,
         what: &str,
-        nodes: u16,
-        threads: u16,
+        (nodes, threads): (u16, u16),
         records: u64,
         seed: u64,
     ) -> Result<Self, Failure> {
@@ -57,10 +59,11 @@ impl Bed {
             cache_bytes: CACHE_BYTES,
             line_bytes: None,
             cache_shares: Some(shares),
-            spin_ns: spin_ns(u64::from(nodes) * u64::from(threads)),
+            spin_ns: spin_ns(hosts.workers_together(u64::from(nodes)) * u64::from(threads)),
             processor: None,
+            tcp: None,
         };
-        let mut cluster = Cluster::start(&spec, usize::from(nodes))?;
+        let mut cluster = Cluster::start(hosts, &spec, usize::from(nodes))?;
         let create = Command::CreateTable {
             nodes: (0..cluster.len()).map(|index| cluster.node(index)).collect(),
             record_line_bytes: Some(RECORD_LINE_BYTES),
@@ -214,7 +217,9 @@ pub(crate) fn run(arguments: &BenchYcsb, output: Output) -> Result<(), Failure> 
         load: Summary,
         run: Summary,
         nodes: Vec<NodeStats>,
+        fabric: &'static str,
     }
+    let hosts = Hosts::of(&arguments.places)?;
     let properties = properties(arguments, output)?;
     let workload = workload(&properties)?;
     let (records, operations) = (workload.insert_count, workload.operations);
@@ -223,7 +228,8 @@ pub(crate) fn run(arguments: &BenchYcsb, output: Output) -> Result<(), Failure> 
         u16::try_from(threads).map_err(|_| Failure::usage("threadcount: at most 65535"))?;
     // As many again as could be inserted during the run.
     let inserts = if workload.proportions.insert > 0.0 { operations } else { 0 };
-    let mut bed = Bed::start("ycsb", arguments.nodes, threads, records + inserts, arguments.seed)?;
+    let size = (arguments.nodes, threads);
+    let mut bed = Bed::start(&hosts, "ycsb", size, records + inserts, arguments.seed)?;
     let bar = output.bar("load", records);
     let load = bed.load(&properties, |more| bar.inc(more))?;
     bar.finish_and_clear();
@@ -238,7 +244,7 @@ pub(crate) fn run(arguments: &BenchYcsb, output: Output) -> Result<(), Failure> 
     output.line(table.text());
     let wrong = load.wrong + run.wrong;
     let failed = load.first_error.clone().or_else(|| run.first_error.clone());
-    output.value(&Whole { load, run, nodes });
+    output.value(&Whole { load, run, nodes, fabric: hosts.fabric() });
     if wrong > 0 {
         return Err(Failure::check(format!("{wrong} reads found what nobody had written")));
     }

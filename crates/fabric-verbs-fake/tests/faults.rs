@@ -312,3 +312,38 @@ fn what_a_device_says_of_itself_is_what_is_promised() {
         "{without:?}"
     );
 }
+
+#[test]
+fn a_fabric_says_where_it_is_reached_and_how_long_silence_lasts() {
+    let (_one, _fake) = alone();
+    let fabric = VerbsFabric::open(options()).expect("a device");
+    let host = fabric.host().expect("it listens");
+    assert!(host.ip().is_loopback() && host.port() != 0, "{host}");
+    assert_eq!(fabric.lease_ns(), 200_000_000);
+    let mut everywhere = options();
+    everywhere.listen = Some("0.0.0.0:0".parse::<Endpoint>().expect("an endpoint"));
+    let fabric = VerbsFabric::open(everywhere.clone()).expect("a device");
+    // The address of the fake port.
+    assert_eq!(fabric.host().expect("it listens").ip().to_string(), "10.9.8.1");
+    everywhere.advertise = Some("192.0.2.1:80".parse::<Endpoint>().expect("an endpoint"));
+    let fabric = VerbsFabric::open(everywhere.clone()).expect("a device");
+    assert_eq!(fabric.host().expect("it listens").to_string(), "192.0.2.1:80");
+    let mut port = fabric.open(&PortSpec { listen: Some("p".to_owned()) }).expect("a port");
+    assert_eq!(port.address().as_deref(), Some("192.0.2.1:80/p"));
+    // Its own names it finds without leaving the host.
+    let queue = port.create_receive_queue(4).expect("a queue");
+    let mut caller = fabric.open(&PortSpec::default()).expect("a port");
+    let callers = caller.create_receive_queue(4).expect("a queue");
+    caller.connect("p", b"", callers).expect("a call");
+    let start = Instant::now();
+    let mut events = Vec::new();
+    while events.is_empty() {
+        assert!(start.elapsed() < WATCHDOG, "nobody called");
+        port.link_events(&mut events);
+        std::thread::yield_now();
+    }
+    let LinkEvent::Requested { link, .. } = events[0] else { panic!("{events:?}") };
+    port.accept(link, b"", queue).expect("to accept");
+    let silent = VerbsFabric::open(Options { listen: None, ..options() }).expect("a device");
+    assert_eq!(silent.host(), None);
+}

@@ -13,7 +13,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -56,6 +56,49 @@ pub(crate) struct Call {
     pub(crate) hello: Vec<u8>,
 }
 
+/// Where a fabric is reached.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Listening {
+    /// By other hosts, as they are told.
+    pub(crate) endpoint: Endpoint,
+    /// The same, looked up.
+    pub(crate) host: SocketAddr,
+    /// By this process.
+    pub(crate) own: SocketAddr,
+}
+
+impl Listening {
+    /// Of a listener at `local` that was asked for as `asked`. One that listens everywhere is reached
+    /// at `port`, the address of the RDMA port, where that is one; else this host alone can reach it.
+    ///
+    /// # Errors
+    /// When the advertised name cannot be looked up.
+    pub(crate) fn new(
+        asked: &Endpoint,
+        advertise: Option<&Endpoint>,
+        local: SocketAddr,
+        port: Option<Ipv4Addr>,
+    ) -> io::Result<Self> {
+        let everywhere = local.ip().is_unspecified();
+        let loopback = match local.ip() {
+            IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::LOCALHOST),
+            IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        };
+        let own = if everywhere { SocketAddr::new(loopback, local.port()) } else { local };
+        if let Some(endpoint) = advertise {
+            let found = endpoint.resolve()?;
+            let host = found.first().copied().ok_or(io::ErrorKind::NotFound)?;
+            return Ok(Self { endpoint: endpoint.clone(), host, own });
+        }
+        if everywhere {
+            let host = port.map_or(own, |number| SocketAddr::new(number.into(), local.port()));
+            return Ok(Self { endpoint: host.into(), host, own });
+        }
+        let endpoint = Endpoint { host: asked.host.clone(), port: local.port() };
+        Ok(Self { endpoint, host: local, own })
+    }
+}
+
 pub(crate) struct Core {
     pub(crate) options: Options,
     pub(crate) device: Device,
@@ -73,7 +116,7 @@ pub(crate) struct Core {
     /// Every port.
     pub(crate) ports: Mutex<Vec<Arc<Inbox>>>,
     /// Where peers call.
-    pub(crate) listening: Option<Endpoint>,
+    pub(crate) listening: Option<Listening>,
     commands: Mutex<Vec<Command>>,
     pub(crate) doorbell: OwnedFd,
     numbers: AtomicU64,
@@ -99,7 +142,7 @@ impl Core {
         device: Device,
         state: PortState,
         capabilities: Capabilities,
-        listening: Option<Endpoint>,
+        listening: Option<Listening>,
     ) -> Result<Self, FabricError> {
         let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         Ok(Self {
@@ -200,11 +243,7 @@ impl Core {
     pub(crate) fn path(&self, own: &End, peer: &End, from: &str) -> String {
         let state = lock(&self.state);
         let (device, port) = (&self.device.context.listed.name, self.device.port);
-        let layer = match (self.device.facts.transport, state.is_ethernet()) {
-            (crate::facts::Transport::Iwarp, _) => "iWARP",
-            (_, true) => "RoCE",
-            (_, false) => "InfiniBand",
-        };
+        let layer = self.device.network(&state);
         let (index, why) = (state.gid_index, &state.gid_reason);
         let gid = |end: &End| std::net::Ipv6Addr::from(end.gid);
         format!(
@@ -232,6 +271,32 @@ fn timeout_code(lease: Duration, retries: u8) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_fabric_says_where_it_is_reached() {
+        let at = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let told = |asked: &str, advertise: Option<&str>, local, port: Option<[u8; 4]>| {
+            let advertise = advertise.map(|text| text.parse::<Endpoint>().unwrap());
+            let asked = asked.parse().unwrap();
+            let told = Listening::new(&asked, advertise.as_ref(), at(local), port.map(Into::into));
+            told.map(|told| (told.endpoint.to_string(), told.host, told.own)).unwrap()
+        };
+        let (rdma, here) = (Some([10, 77, 0, 1]), "127.0.0.1:7000");
+        let expected = |endpoint: &str, host, own| (endpoint.to_owned(), at(host), at(own));
+        // As asked for, with the port that the system chose.
+        let one = "10.0.0.5:7000";
+        assert_eq!(told("10.0.0.5:0", None, one, rdma), expected(one, one, one));
+        assert_eq!(told("LocalHost:0", None, here, rdma), expected("localhost:7000", here, here));
+        // Everywhere.
+        let (all, port) = ("0.0.0.0:7000", "10.77.0.1:7000");
+        assert_eq!(told("0.0.0.0:0", None, all, rdma), expected(port, port, here));
+        assert_eq!(told("0.0.0.0:0", None, all, None), expected(here, here, here));
+        let six = "[::1]:7000";
+        assert_eq!(told("[::]:0", None, "[::]:7000", None), expected(six, six, six));
+        // As it is said.
+        let said = "192.0.2.1:80";
+        assert_eq!(told("0.0.0.0:0", Some(said), all, rdma), expected(said, said, here));
+    }
 
     #[test]
     fn all_tries_end_within_the_lease() {

@@ -13,8 +13,10 @@ use crate::ffi::{
 use crate::options::{OpenError, Options, mtu_bytes, mtu_of};
 use farside_base::{GidEntry, GidKind, choose_gid};
 use farside_fabric::Arena;
+use std::fmt;
 use std::fs;
 use std::io;
+use std::net::{IpAddr, Ipv6Addr, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -30,9 +32,22 @@ pub(crate) struct Device {
     pub(crate) context: Arc<Context>,
     pub(crate) domain: Arc<ProtectionDomain>,
     pub(crate) port: u8,
+    /// Why this one, in words.
+    pub(crate) reason: String,
     pub(crate) facts: DeviceFacts,
     /// How queue pairs are made.
     pub(crate) shape: Shape,
+}
+
+impl Device {
+    /// What kind of network its port is on.
+    pub(crate) fn network(&self, state: &PortState) -> &'static str {
+        match (self.facts.transport, state.is_ethernet()) {
+            (Transport::Iwarp, _) => "iWARP",
+            (_, true) => "RoCE",
+            (_, false) => "InfiniBand",
+        }
+    }
 }
 
 /// What may change while the device is open.
@@ -53,6 +68,84 @@ impl PortState {
     pub(crate) fn is_ethernet(&self) -> bool {
         self.link_layer == IBV_LINK_LAYER_ETHERNET
     }
+}
+
+/// Device, port and address of a fabric, and why these.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Choice {
+    /// The device's name.
+    pub device: String,
+    /// Its port, from 1.
+    pub port: u8,
+    /// Why this device and port, in words.
+    pub device_reason: String,
+    /// `InfiniBand`, `RoCE` or `iWARP`.
+    pub network: &'static str,
+    /// Whether the port is up now.
+    pub up: bool,
+    /// Bytes of a packet at most; both ends of a link use the smaller of theirs.
+    pub mtu_bytes: u32,
+    /// The index of the port's address.
+    pub gid_index: u8,
+    /// The address.
+    pub gid: Ipv6Addr,
+    /// Why this address, in words.
+    pub gid_reason: String,
+    /// Whether requests are posted by the extended interface.
+    pub extended_posting: bool,
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { device, port, device_reason, network, mtu_bytes, .. } = self;
+        let state = if self.up { "" } else { ", down" };
+        let (index, gid, reason) = (self.gid_index, address(self.gid), &self.gid_reason);
+        let posting = if self.extended_posting { "extended" } else { "by lists" };
+        write!(
+            f,
+            "{network} {device} port {port}{state} ({device_reason}), MTU {mtu_bytes}, GID index \
+             {index} {gid} ({reason}), posting {posting}"
+        )
+    }
+}
+
+/// A GID as people write it: IPv4 where it is mapped.
+fn address(gid: Ipv6Addr) -> String {
+    gid.to_ipv4_mapped().map_or_else(|| gid.to_string(), |four| four.to_string())
+}
+
+/// Limits of a device, as it says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Limits {
+    /// `max_mr_size`: bytes of a region.
+    pub region_bytes: u64,
+    /// `max_mr`: regions.
+    pub regions: u64,
+    /// `max_qp`
+    pub queue_pairs: u64,
+    /// `max_cq`
+    pub completion_queues: u64,
+    /// `max_srq`
+    pub shared_receive_queues: u64,
+}
+
+/// Asks a device for its limits and makes nothing of it.
+///
+/// # Errors
+/// `NoLibrary`; `System` when there is no such device or it cannot be asked.
+pub(crate) fn limits(library_name: &str, device: &str) -> Result<Limits, OpenError> {
+    let library = library(library_name)?;
+    let asked = Context::open(&library, device).and_then(|context| context.query_device());
+    let asked = asked.map_err(|error| OpenError::System("device", error))?;
+    Ok(Limits {
+        region_bytes: asked.max_mr_size,
+        regions: count(asked.max_mr).into(),
+        queue_pairs: count(asked.max_qp).into(),
+        completion_queues: count(asked.max_cq).into(),
+        shared_receive_queues: count(asked.max_srq).into(),
+    })
 }
 
 /// A device that could be used, with what it says of itself, for people.
@@ -113,7 +206,7 @@ fn report(library: &Arc<Library>, listed: &Listed, options: &Options) -> DeviceR
 fn describe(port: u8, state: &PortState) -> String {
     let up = if state.up { "up" } else { "down" };
     let layer = if state.is_ethernet() { "Ethernet" } else { "InfiniBand" };
-    let (mtu, gid) = (mtu_bytes(state.mtu), std::net::Ipv6Addr::from(state.gid));
+    let (mtu, gid) = (mtu_bytes(state.mtu), Ipv6Addr::from(state.gid));
     let (index, reason) = (state.gid_index, &state.gid_reason);
     format!("port {port}: {up}, {layer}, MTU {mtu}, GID index {index} ({gid}): {reason}")
 }
@@ -140,17 +233,25 @@ pub(crate) fn open(options: &Options) -> Result<(Device, PortState), OpenError> 
     }
     let mut looked_at = Vec::new();
     let mut without_gid = None;
+    let mut elsewhere = None;
+    let mut only = listed.len() == 1;
     for one in asked {
         let context = Context::open(&library, &one.name).map_err(system("device"))?;
         let ports = match options.port {
             Some(port) => port..=port,
             None => 1..=ports_of(&context),
         };
+        only &= ports_of(&context) == 1;
         for port in ports {
             let name = format!("{} port {port}", one.name);
             match port_state(&context, port, options) {
                 Ok(state) if state.up || options.port.is_some() => {
-                    return ready(&context, port, options).map(|device| (device, state));
+                    if is_here(&state) || options.device.is_some() {
+                        let reason = reason(only, listed.len(), options);
+                        return ready(&context, port, reason, options)
+                            .map(|device| (device, state));
+                    }
+                    elsewhere.get_or_insert((context.clone(), port, state));
                 }
                 Ok(_) => looked_at.push(format!("{name} (down)")),
                 Err(error @ OpenError::NoGid { .. }) => without_gid = Some(error),
@@ -158,16 +259,52 @@ pub(crate) fn open(options: &Options) -> Result<(Device, PortState), OpenError> 
             }
         }
     }
+    if let Some((context, port, state)) = elsewhere {
+        let reason = reason(only, listed.len(), options);
+        let reason = format!("{reason}; its address is none of this network namespace");
+        return ready(&context, port, reason, options).map(|device| (device, state));
+    }
     Err(without_gid.unwrap_or(OpenError::NoPort { looked_at }))
 }
 
-fn ready(context: &Arc<Context>, port: u8, options: &Options) -> Result<Device, OpenError> {
+/// Why a device and port were taken.
+fn reason(only: bool, devices: usize, options: &Options) -> String {
+    match (&options.device, options.port) {
+        (Some(_), Some(_)) => "as asked for".to_owned(),
+        (Some(_), None) => "as asked for, its first port that is up".to_owned(),
+        (None, Some(_)) => "the first device with that port".to_owned(),
+        (None, None) if only => "the only one".to_owned(),
+        (None, None) => format!("the first of {devices} devices with a port that is up here"),
+    }
+}
+
+/// Whether a port's address is one of this network namespace. Where namespaces share devices, those of
+/// all others are listed too, and their packets would go where this process has no address.
+fn is_here(state: &PortState) -> bool {
+    if !state.is_ethernet() {
+        return true;
+    }
+    let gid = Ipv6Addr::from(state.gid);
+    let number = gid.to_ipv4_mapped().map_or(IpAddr::V6(gid), IpAddr::V4);
+    if gid.is_unicast_link_local() {
+        return true;
+    }
+    let bound = UdpSocket::bind((number, 0));
+    !bound.is_err_and(|error| error.kind() == io::ErrorKind::AddrNotAvailable)
+}
+
+fn ready(
+    context: &Arc<Context>,
+    port: u8,
+    reason: String,
+    options: &Options,
+) -> Result<Device, OpenError> {
     let system = |what| move |error: io::Error| OpenError::System(what, error);
     let domain = ProtectionDomain::new(context).map_err(system("protection domain"))?;
     let (facts, shape) = facts(context, &domain, port, options).map_err(system("queue pair"))?;
     let name = context.listed.name.clone();
     facts.capabilities().map_err(|what| OpenError::Lacks { device: name, what })?;
-    Ok(Device { context: Arc::clone(context), domain, port, facts, shape })
+    Ok(Device { context: Arc::clone(context), domain, port, reason, facts, shape })
 }
 
 /// What a port is like now.

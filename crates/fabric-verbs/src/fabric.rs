@@ -1,19 +1,20 @@
 //! The control side that callers see: regions and ports.
 
 use crate::control::Control;
-use crate::core::{Core, random};
-use crate::device::{self, DeviceReport};
+use crate::core::{Core, Listening, random};
+use crate::device::{self, Choice, DeviceReport, Limits, PortState};
 use crate::facts::DeviceFacts;
 use crate::ffi::{HUGE_PAGE_BYTES, anonymous};
 use crate::inbox::lock;
-use crate::options::{OpenError, Options};
+use crate::options::{OpenError, Options, mtu_bytes};
 use crate::port::VerbsPort;
 use crate::region;
 use farside_base::{Access, Capabilities, RegionId, RegionKind};
-use farside_bootstrap::{Endpoint, Host, Protect};
+use farside_bootstrap::{Endpoint, Protect};
 use farside_fabric::{Arena, Fabric, FabricError, Port, PortSpec, Region, RegionSpec};
 use std::fmt;
-use std::net::TcpListener;
+use std::io;
+use std::net::{Ipv6Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -44,12 +45,12 @@ impl VerbsFabric {
         let name = device.context.listed.name.clone();
         let capabilities = device.facts.capabilities();
         let capabilities = capabilities.map_err(|what| OpenError::Lacks { device: name, what })?;
-        let listener = options.listen.as_ref().map(listen).transpose();
+        let listener = listen(&options, &state);
         let listener = listener.map_err(|reason| OpenError::System("listening", reason))?;
         let (listener, listening) = listener.unzip();
         let refused = |error| match error {
             FabricError::System(what, reason) => OpenError::System(what, reason),
-            other => OpenError::System("control", std::io::Error::other(other.to_string())),
+            other => OpenError::System("control", io::Error::other(other.to_string())),
         };
         let core = Core::new(options, device, state, capabilities, listening).map_err(refused)?;
         let control = Control::start(Arc::new(core), listener).map_err(refused)?;
@@ -71,35 +72,53 @@ impl VerbsFabric {
 
     /// Where peers call this fabric; `None` when it only connects.
     pub fn listening(&self) -> Option<&Endpoint> {
-        self.control.core.listening.as_ref()
+        self.control.core.listening.as_ref().map(|listening| &listening.endpoint)
     }
 
-    /// Device, port and address, with the reasons of the choice, for people.
-    pub fn describe(&self) -> String {
+    /// The limits of a device, by its name.
+    ///
+    /// # Errors
+    /// `NoLibrary` where there is none; `System` when it cannot be asked.
+    pub fn limits(library: &str, device: &str) -> Result<Limits, OpenError> {
+        device::limits(library, device)
+    }
+
+    /// Device, port and address, and why these.
+    pub fn choice(&self) -> Choice {
         let core = &self.control.core;
         let state = lock(&core.state).clone();
-        let (name, port) = (&core.device.context.listed.name, core.device.port);
-        let posting = if core.device.shape.extended { "extended" } else { "by lists" };
-        let gid = std::net::Ipv6Addr::from(state.gid);
-        let (index, reason) = (state.gid_index, state.gid_reason);
-        let security = core.options.security.describe();
-        format!(
-            "{name} port {port}, GID index {index} {gid} ({reason}), posting {posting}, control \
-             streams: {security}; data packets are plain text"
-        )
+        Choice {
+            device: core.device.context.listed.name.clone(),
+            port: core.device.port,
+            device_reason: core.device.reason.clone(),
+            network: core.device.network(&state),
+            up: state.up,
+            mtu_bytes: mtu_bytes(state.mtu),
+            gid_index: state.gid_index,
+            gid: Ipv6Addr::from(state.gid),
+            gid_reason: state.gid_reason,
+            extended_posting: core.device.shape.extended,
+        }
+    }
+
+    /// The choice and what is protected, for people.
+    pub fn describe(&self) -> String {
+        let security = self.control.core.options.security.describe();
+        format!("{}, control streams: {security}; data packets are plain text", self.choice())
     }
 }
 
-/// Listens, and tells where.
-fn listen(endpoint: &Endpoint) -> std::io::Result<(TcpListener, Endpoint)> {
-    let addresses = endpoint.resolve()?;
-    let listener = TcpListener::bind(&addresses[..])?;
-    let port = listener.local_addr()?.port();
-    let host = match &endpoint.host {
-        Host::Ip(number) => Host::Ip(*number),
-        Host::Name(name) => Host::Name(name.clone()),
+/// Listens where it is asked to, and tells where that is.
+fn listen(options: &Options, state: &PortState) -> io::Result<Option<(TcpListener, Listening)>> {
+    let Some(asked) = &options.listen else {
+        return Ok(None);
     };
-    Ok((listener, Endpoint { host, port }))
+    let addresses = asked.resolve()?;
+    let listener = TcpListener::bind(&addresses[..])?;
+    let port = Ipv6Addr::from(state.gid).to_ipv4_mapped();
+    let advertise = options.advertise.as_ref();
+    let listening = Listening::new(asked, advertise, listener.local_addr()?, port)?;
+    Ok(Some((listener, listening)))
 }
 
 impl fmt::Debug for VerbsFabric {
@@ -115,6 +134,14 @@ impl Fabric for VerbsFabric {
 
     fn capabilities(&self) -> Capabilities {
         self.control.core.capabilities
+    }
+
+    fn host(&self) -> Option<SocketAddr> {
+        self.control.core.listening.as_ref().map(|listening| listening.host)
+    }
+
+    fn lease_ns(&self) -> u64 {
+        u64::try_from(self.control.core.options.lease.as_nanos()).unwrap_or(u64::MAX)
     }
 
     fn register(&self, spec: &RegionSpec) -> Result<Region, FabricError> {

@@ -27,8 +27,8 @@ mod region;
 pub mod status;
 mod wire;
 
-pub use device::DeviceReport;
+pub use device::{Choice, DeviceReport, Limits};
 pub use fabric::VerbsFabric;
 pub use facts::{AtomicFact, DeviceFacts, Transport, Trial};
-pub use ffi::map_device;
+pub use ffi::{LIBRARY, map_device};
 pub use options::{OpenError, Options};

@@ -16,6 +16,9 @@ pub struct Options {
     /// Where peers call to connect; port 0 lets the system choose. `None` for a fabric that only
     /// connects.
     pub listen: Option<Endpoint>,
+    /// What peers call, where that is not where it listens. Without it a fabric that listens at all
+    /// addresses of a host tells the IPv4 address of its RDMA port, where that has one.
+    pub advertise: Option<Endpoint>,
     /// Where to look for names that are no full addresses, after this fabric's own ports.
     pub hosts: Vec<Endpoint>,
     /// Who is trusted with remote keys. The adapter's packets are plaintext whatever this says.
@@ -44,6 +47,7 @@ impl Options {
             port: None,
             gid_index: None,
             listen: None,
+            advertise: None,
             hosts: Vec::new(),
             security,
             lease: Duration::from_secs(1),

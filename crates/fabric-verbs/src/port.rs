@@ -230,7 +230,7 @@ impl Port for VerbsPort {
     }
 
     fn address(&self) -> Option<String> {
-        let endpoint = self.core.listening.clone()?;
+        let endpoint = self.core.listening.as_ref()?.endpoint.clone();
         Some(Address { endpoint, name: self.name.clone()? }.to_string())
     }
 

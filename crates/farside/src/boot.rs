@@ -1,14 +1,14 @@
 //! Joining, links and deaths: carries out what the membership machine wants.
 
 use crate::engine::{Engine, FollowUp};
-use crate::peer::Peer;
-use farside_base::{ErrorCode, Incarnation, LinkId, NodeId, RegionToken};
+use crate::peer::{Link, Peer, Tokens};
+use farside_base::{ErrorCode, Incarnation, LinkId, NodeId};
 use farside_fabric::{Fabric, FabricError, LinkEvent, NotReached, Port, PortSpec};
 use farside_protocol::channel::Messenger;
 use farside_protocol::coherence;
 use farside_protocol::member::{
-    self, Answer, Burials, Effect, Event, Hello, Message, PROTOCOL_VERSION, PeerReply, Refusal,
-    RequestId, burial,
+    self, Answer, Burials, Effect, Elsewhere, Event, Hello, Message, PROTOCOL_VERSION, PeerReply,
+    Refusal, RequestId, burial,
 };
 use farside_protocol::wire::{BODY, Family, Violation};
 use std::collections::VecDeque;
@@ -28,6 +28,12 @@ pub(crate) fn member_name(cluster: &str, node: NodeId) -> String {
     format!("farside.{cluster}.{node}")
 }
 
+/// What to call for a link to a node.
+pub(crate) fn member_address(cluster: &str, node: NodeId, host: Option<SocketAddr>) -> String {
+    let name = member_name(cluster, node);
+    host.map_or_else(|| name.clone(), |host| format!("{host}/{name}"))
+}
+
 /// A link on its way to a member.
 #[derive(Clone, Copy, Debug)]
 struct Connecting {
@@ -37,7 +43,13 @@ struct Connecting {
     host: Option<SocketAddr>,
     /// `None` while the member does not listen yet.
     link: Option<LinkId>,
+    /// Not to be tried again before.
+    next_ns: u64,
 }
+
+/// How long to wait before a member that does not listen yet is called again, where that costs a
+/// connection.
+const CALL_AGAIN_NS: u64 = 5_000_000;
 
 /// What joining and leaving needs beside the machine.
 pub(crate) struct Boot {
@@ -122,7 +134,8 @@ impl Engine {
     fn route_member(&mut self, effect: Effect) {
         match effect {
             Effect::Connect { node, incarnation, host } => {
-                self.boot.connecting.push(Connecting { node, incarnation, host, link: None });
+                let connecting = Connecting { node, incarnation, host, link: None, next_ns: 0 };
+                self.boot.connecting.push(connecting);
                 self.retry_connections();
             }
             Effect::Admit { request, welcome } => {
@@ -138,12 +151,18 @@ impl Engine {
                 self.peers.push(to, message.class(), Family::Member, &message.encode());
             }
             Effect::Cut { node } => {
-                if let Some(link) = self.peers.get(node).map(|peer| peer.link) {
-                    self.port.close(link);
-                }
+                self.unlink(node);
+                self.contact_gone(node);
             }
             Effect::Dead { node } => self.node_dead(node),
-            Effect::Ready => self.boot.ready = true,
+            Effect::Ready => {
+                self.boot.ready = true;
+                if self.resumes() {
+                    // Whoever asks here is told where the coordinator is.
+                    self.boot.wants_rendezvous = true;
+                    self.bind_rendezvous();
+                }
+            }
             Effect::BecomeCoordinator => {
                 self.boot.wants_rendezvous = true;
                 self.bind_rendezvous();
@@ -202,11 +221,14 @@ impl Engine {
     /// Connects to members that did not listen yet.
     pub(crate) fn retry_connections(&mut self) {
         for index in 0..self.boot.connecting.len() {
-            let Some(Connecting { node, host, link: None, .. }) =
+            let Some(Connecting { node, host, link: None, next_ns, .. }) =
                 self.boot.connecting.get(index).copied()
             else {
                 continue;
             };
+            if next_ns > 0 && self.boot.fabric.time_ns() < next_ns {
+                continue;
+            }
             let hello = member::Peer {
                 version: PROTOCOL_VERSION,
                 cluster: self.boot.cluster.clone(),
@@ -218,9 +240,8 @@ impl Engine {
                 extra: Vec::new(),
             }
             .encode();
-            let name = member_name(&self.boot.cluster, node);
-            let name = host.map_or_else(|| name.clone(), |host| format!("{host}/{name}"));
-            match self.port.connect(&name, &hello, self.peers.receives) {
+            let to = member_address(&self.boot.cluster, node, host);
+            match self.port.connect(&to, &hello, self.peers.receives) {
                 Ok(link) => self.boot.connecting[index].link = Some(link),
                 Err(FabricError::NobodyThere(_)) => {}
                 Err(_) => self.lost_on_the_way(node),
@@ -230,7 +251,10 @@ impl Engine {
 
     fn lost_on_the_way(&mut self, node: NodeId) {
         self.boot.connecting.retain(|connecting| connecting.node != node);
-        self.member_own(Event::LinkLost { node });
+        self.member_own(match self.resumes() {
+            true => Event::OutOfReach { node },
+            false => Event::LinkLost { node },
+        });
     }
 
     fn accept_peer(&mut self, request: RequestId, peer: &member::Peer) {
@@ -245,7 +269,8 @@ impl Engine {
         }
         .encode();
         let accepted = self.port.accept(link, &reply, self.peers.receives).is_ok();
-        if !accepted || !self.admit(peer.node, link, &peer.home, &peer.cache) {
+        let tokens = Tokens { home: peer.home, cache: peer.cache };
+        if !accepted || !self.admit(peer.node, peer.incarnation, link, tokens) {
             self.port.close(link);
             self.member_own(Event::LinkLost { node: peer.node });
         }
@@ -255,21 +280,23 @@ impl Engine {
     fn admit(
         &mut self,
         node: NodeId,
+        incarnation: Incarnation,
         link: LinkId,
-        home: &RegionToken,
-        cache: &RegionToken,
+        tokens: Tokens,
     ) -> bool {
-        let (Ok(home), Ok(cache)) = (self.port.import(link, home), self.port.import(link, cache))
-        else {
+        let Some(link) = Link::import(&mut *self.port, link, &tokens) else {
             return false;
         };
         let credits = self.limits.credits_per_class;
-        let peer = Peer { link, home, cache, messenger: Messenger::new(credits) };
+        let messenger = Messenger::new(credits);
+        let messenger = if self.resumes() { messenger.resumable() } else { messenger };
+        let peer = Peer { incarnation, tokens, link: Some(link), ended: false, messenger };
         if !self.peers.insert(node, peer) {
             return false;
         }
         let receives = u64::from(Messenger::receives_needed(credits));
         self.peers.post_receives(&mut *self.port, self.regions.messages.id, receives);
+        self.contact_linked(node);
         self.announce_free(Some(node));
         true
     }
@@ -277,10 +304,14 @@ impl Engine {
     /// Whether a link is on its way to a member.
     pub(crate) fn is_connecting(&self, link: LinkId) -> bool {
         self.boot.connecting.iter().any(|connecting| connecting.link == Some(link))
+            || self.is_dialling(link)
     }
 
     /// What happened on the port that links nodes.
     pub(crate) fn link_event(&mut self, event: LinkEvent) {
+        if self.dial_event(&event) {
+            return;
+        }
         match event {
             LinkEvent::Requested { link, hello } => {
                 let request = RequestId(u64::from(link.0));
@@ -289,6 +320,7 @@ impl Engine {
                         self.asked.push(request);
                         self.member_own(Event::PeerAsked { request, peer });
                     }
+                    Ok(Hello::Resume(resume)) => self.resume_asked(request, &resume),
                     Ok(Hello::Join(_)) => {
                         self.turn_away(request, Refusal::new(ErrorCode::ProtocolViolation))
                     }
@@ -305,21 +337,27 @@ impl Engine {
                     Ok(Answer::Refusal(refusal)) => {
                         self.member_own(Event::Refused { node, refusal })
                     }
-                    _ => self.member_own(Event::LinkLost { node }),
+                    _ => self.lost_on_the_way(node),
                 }
             }
             LinkEvent::NotReached { link, why: NotReached::Nobody } => {
                 // It does not listen yet: once more later.
+                let next_ns = self.boot.fabric.time_ns() + CALL_AGAIN_NS;
                 let connecting = &mut self.boot.connecting;
                 if let Some(entry) = connecting.iter_mut().find(|entry| entry.link == Some(link)) {
-                    entry.link = None;
+                    (entry.link, entry.next_ns) = (None, next_ns);
                 }
             }
-            LinkEvent::Lost { link, .. } | LinkEvent::NotReached { link, .. } => {
+            LinkEvent::NotReached { link, .. } => {
+                if let Some(connecting) = self.take_connecting(link) {
+                    self.lost_on_the_way(connecting.node);
+                }
+            }
+            LinkEvent::Lost { link, loss } => {
                 if let Some(node) = self.peers.node(link) {
-                    self.member_own(Event::LinkLost { node });
+                    self.link_lost(node, loss);
                 } else if let Some(connecting) = self.take_connecting(link) {
-                    self.member_own(Event::LinkLost { node: connecting.node });
+                    self.lost_on_the_way(connecting.node);
                 } else {
                     let request = RequestId(u64::from(link.0));
                     if let Some(index) = self.asked.iter().position(|asked| *asked == request) {
@@ -353,25 +391,32 @@ impl Engine {
             return;
         };
         let node = connecting.node;
+        let incarnation = connecting.incarnation;
         let admitted = match Answer::decode(reply) {
             Ok(Answer::PeerReply(reply)) => {
+                let tokens = Tokens { home: reply.home, cache: reply.cache };
                 reply.node == node
-                    && reply.incarnation == connecting.incarnation
-                    && self.admit(node, link, &reply.home, &reply.cache)
+                    && reply.incarnation == incarnation
+                    && self.admit(node, incarnation, link, tokens)
             }
             _ => false,
         };
         if !admitted {
             self.port.close(link);
-            return self.member_own(Event::LinkLost { node });
+            return self.lost_on_the_way(node);
         }
         self.member_own(Event::LinkUp { node });
+        self.early_messages(node, link);
+        if self.boot.joining.as_ref().is_some_and(|(_, _, coordinator)| *coordinator == node) {
+            self.boot.joining = None;
+        }
+    }
+
+    /// Takes messages that came before their link was known to be up.
+    pub(crate) fn early_messages(&mut self, node: NodeId, link: LinkId) {
         let early: Vec<_> = self.peers.early.extract_if(.., |(early, _)| *early == link).collect();
         for (_, bytes) in early {
             self.message(node, Some(&bytes));
-        }
-        if self.boot.joining.as_ref().is_some_and(|(_, _, coordinator)| *coordinator == node) {
-            self.boot.joining = None;
         }
     }
 
@@ -381,8 +426,11 @@ impl Engine {
             LinkEvent::Requested { link, hello } => {
                 let request = RequestId(u64::from(link.0) | AT_RENDEZVOUS);
                 match Hello::decode(&hello) {
-                    Ok(Hello::Join(join)) => self.member_own(Event::JoinAsked { request, join }),
-                    Ok(Hello::Peer(_)) => {
+                    Ok(Hello::Join(join)) => match self.coordinator_elsewhere() {
+                        Some(host) => self.send_elsewhere(link, host),
+                        None => self.member_own(Event::JoinAsked { request, join }),
+                    },
+                    Ok(Hello::Peer(_) | Hello::Resume(_)) => {
                         self.turn_away(request, Refusal::new(ErrorCode::ProtocolViolation))
                     }
                     Err(error) => self.turn_away(request, error.refusal()),
@@ -393,6 +441,19 @@ impl Engine {
                 self.member_own(Event::RequestLost { request });
             }
             _ => {}
+        }
+    }
+
+    /// Where the coordinator is reached, if that is another host's node.
+    fn coordinator_elsewhere(&self) -> Option<SocketAddr> {
+        let coordinator = self.membership.coordinator().filter(|first| *first != self.me())?;
+        self.membership.listed(coordinator)?.host
+    }
+
+    fn send_elsewhere(&mut self, link: LinkId, host: SocketAddr) {
+        if let Some((port, _)) = self.peers.rendezvous.as_mut() {
+            // Whoever asked may be gone already; then nobody needs the answer.
+            let _ = port.refuse(link, &Elsewhere { host }.encode());
         }
     }
 
@@ -430,9 +491,10 @@ impl Engine {
 
     fn node_dead(&mut self, node: NodeId) {
         self.boot.connecting.retain(|connecting| connecting.node != node);
-        if let Some(link) = self.peers.remove(node) {
-            self.port.close(link);
-        }
+        self.unlink(node);
+        self.peers.remove(node);
+        self.placed_at_dead(node);
+        self.contact_gone(node);
         // Perhaps it was the one that was to judge.
         let accused = self.peers.iter().filter(|node| self.peers.is_accused(*node));
         self.follow_ups.extend(accused.map(FollowUp::Accuse));

@@ -20,6 +20,10 @@ pub struct Config {
     pub limits: Limits,
     /// How long a waiting thread spins before it sleeps.
     pub spin_ns: u64,
+    /// Between hosts: for how long a link that is lost is asked for again before its member counts as
+    /// out of reach. What is under way waits meanwhile, and goes on when the link is back. A silent
+    /// member is noticed by the fabric first, after a lease of its own.
+    pub lease_ns: u64,
 }
 
 impl Config {
@@ -33,6 +37,7 @@ impl Config {
             line_size: LineSize::DEFAULT,
             limits: Limits::DEFAULT,
             spin_ns: 20_000,
+            lease_ns: 1_000_000_000,
         }
     }
 
@@ -52,6 +57,9 @@ impl Config {
         }
         if !(4_096..=1 << 37).contains(&self.cache_bytes) {
             return bad("cache_bytes: 4 KiB to 128 GiB");
+        }
+        if !(10_000_000..=600_000_000_000).contains(&self.lease_ns) {
+            return bad("lease_ns: 10 ms to 10 minutes");
         }
         if self.cache_shares.iter().all(|share| *share == 0) {
             return bad("cache_shares: at least one over zero");

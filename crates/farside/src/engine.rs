@@ -3,15 +3,17 @@
 
 use crate::allocation::Homes;
 use crate::boot::Boot;
+use crate::contact::Keeper;
 use crate::hit::Lines;
 use crate::lock_hit::LockCells;
 use crate::operation::{Kind, Outcome, SessionSlots, Slot, is_home, session_index};
 use crate::peer::Peers;
 use crate::turn::BATCH;
 use farside_base::{
-    Completion, ErrorCode, GlobalAddress, Limits, LineAddress, NodeId, OperationId, WorkId,
+    Completion, ErrorCode, GlobalAddress, Limits, LineAddress, NodeId, OperationId,
 };
 use farside_fabric::{Port, Region};
+use farside_protocol::channel::Underway;
 use farside_protocol::coherence::{Coherence, Effects, Held};
 use farside_protocol::lock::{self, Locks};
 use farside_protocol::member::{Membership, RequestId};
@@ -35,10 +37,10 @@ pub(crate) enum FollowUp {
     Accuse(NodeId),
 }
 
-/// A one-sided WRITE of a line's bytes, waiting for its turn to be posted.
+/// A one-sided WRITE of a line's bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Placement {
-    pub(crate) to: NodeId,
+    pub(crate) line: LineAddress,
     /// From the cache region, or from the home region.
     pub(crate) from_cache: bool,
     pub(crate) offset: u64,
@@ -46,7 +48,6 @@ pub(crate) struct Placement {
     /// Into the peer's cache region, or its home region.
     pub(crate) to_cache: bool,
     pub(crate) to_offset: u64,
-    pub(crate) id: WorkId,
 }
 
 /// Counters of what the engine did.
@@ -60,6 +61,8 @@ pub(crate) struct Counters {
     pub(crate) work_requests: u64,
     pub(crate) doorbells: u64,
     pub(crate) locks: u64,
+    /// Links that broke and came back.
+    pub(crate) resumes: u64,
     /// Hits and misses of sessions that are closed.
     pub(crate) past_hits: u64,
     pub(crate) past_misses: u64,
@@ -101,10 +104,8 @@ pub(crate) struct Engine {
     /// The lock operation that is just being started, and how it ended if at once.
     pub(crate) awaited_lock: Option<(OperationId, Option<Result<u64, ErrorCode>>)>,
     pub(crate) follow_ups: VecDeque<FollowUp>,
-    pub(crate) placements: VecDeque<Placement>,
-    /// Lines of placements that are posted, by work id; freed places are listed.
-    pub(crate) placing: Vec<LineAddress>,
-    pub(crate) placing_free: Vec<u32>,
+    /// Bytes of lines on their way to peers, each before the message that speaks of them.
+    pub(crate) placements: Underway<Placement>,
     /// Operations on lines whose set has no free frame at the moment.
     pub(crate) frameless: VecDeque<OperationId>,
     pub(crate) counters: Counters,
@@ -118,6 +119,8 @@ pub(crate) struct Engine {
     /// This node has left, or was made to; what every operation says from now on.
     pub(crate) closed_with: Option<ErrorCode>,
     pub(crate) boot: Boot,
+    /// Mends broken links, on fabrics between hosts.
+    pub(crate) keeper: Option<Keeper>,
     /// Link requests not yet answered.
     pub(crate) asked: Vec<RequestId>,
 }
@@ -202,9 +205,8 @@ impl Engine {
     pub(crate) fn disconnect(&mut self) {
         let peers: Vec<NodeId> = self.peers.iter().collect();
         for node in peers {
-            if let Some(link) = self.peers.remove(node) {
-                self.port.close(link);
-            }
+            self.unlink(node);
+            self.peers.remove(node);
         }
         self.peers.rendezvous = None;
     }
@@ -217,11 +219,12 @@ impl Engine {
     /// One line on what this node is doing, for people.
     pub(crate) fn describe(&self) -> String {
         format!(
-            "node {} peers {} frameless {} placements {} failure {:?} accused {:?}",
+            "node {} peers {} broken {} frameless {} placements {} failure {:?} accused {:?}",
             self.me(),
             self.peers.alive(),
+            self.peers.iter().filter(|node| !self.peers.is_linked(*node)).count(),
             self.frameless.len(),
-            self.placements.len(),
+            self.placements.waiting_count(),
             self.failure,
             self.peers.accused
         )

@@ -21,6 +21,7 @@ pub mod canary;
 mod canary;
 pub mod channel;
 mod config;
+mod contact;
 mod engine;
 mod error;
 pub mod fabrics;

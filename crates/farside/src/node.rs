@@ -2,6 +2,7 @@
 
 use crate::allocation::Homes;
 use crate::boot::{Boot, member_name, rendezvous_name};
+use crate::contact::Keeper;
 use crate::engine::{Counters, Engine, Regions};
 use crate::hit::{Lines, SEGMENT, cache_split};
 use crate::lock_hit::{CELLS, LockCells};
@@ -9,19 +10,22 @@ use crate::memory::{CALL_SLOTS, Session};
 use crate::operation::{Kind, SessionSlots};
 use crate::peer::{MESSAGE_SLOT, Peers};
 use crate::turn::BATCH;
-use crate::wait::{AWAKE, Core, serve, tick};
+use crate::wait::{AWAKE, Core, pause, serve, tick};
 use crate::{Config, Error, ErrorCode, NodeId, SessionId, Stats};
 use farside_base::{
     Access, AtomicScope, Completion, Incarnation, Limits, LinkId, RegionKind, Requirements,
 };
-use farside_fabric::{Fabric, FabricError, LinkEvent, Port, PortSpec, Region, RegionSpec};
-use farside_protocol::channel::Messenger;
+use farside_fabric::{
+    Fabric, FabricError, LinkEvent, NotReached, Port, PortSpec, Region, RegionSpec,
+};
+use farside_protocol::channel::{Messenger, Underway};
 use farside_protocol::coherence::{Coherence, Level};
 use farside_protocol::lock::Locks;
 use farside_protocol::member::{
-    self, Answer, Identity, Join, Membership, PROTOCOL_VERSION, Refusal,
+    self, Answer, Elsewhere, Identity, Join, Membership, PROTOCOL_VERSION, Refusal,
 };
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -31,6 +35,9 @@ use std::time::{Duration, Instant};
 const LEAVE_PATIENCE: Duration = Duration::from_secs(2);
 /// How long a joiner waits for a cluster to answer.
 const JOIN_PATIENCE: Duration = Duration::from_secs(10);
+/// The longest wait between two attempts to join.
+const JOIN_AGAIN_MAX: Duration = Duration::from_millis(500);
+
 /// A node of the cluster, as this node sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Member {
@@ -154,8 +161,8 @@ impl Setup {
         })
     }
 
-    /// Asks the cluster for a number.
-    fn ask(&self) -> Result<(Box<dyn Port>, LinkId), Error> {
+    /// Asks the cluster for a number, at a host that somebody named or wherever it is found.
+    fn ask(&self, host: Option<SocketAddr>) -> Result<(Box<dyn Port>, LinkId), Error> {
         let mut port = self.fabric.open(&PortSpec::default()).map_err(fabric_error)?;
         let queue = port.create_receive_queue(1).map_err(fabric_error)?;
         let hello = Join {
@@ -168,6 +175,7 @@ impl Setup {
         }
         .encode();
         let name = rendezvous_name(&self.config.cluster);
+        let name = host.map_or_else(|| name.clone(), |host| format!("{host}/{name}"));
         let link = port.connect(&name, &hello, queue).map_err(fabric_error)?;
         Ok((port, link))
     }
@@ -208,9 +216,7 @@ impl Setup {
             lock_effects: Vec::with_capacity(64),
             awaited_lock: None,
             follow_ups: VecDeque::with_capacity(64),
-            placements: VecDeque::with_capacity(64),
-            placing: Vec::with_capacity(64),
-            placing_free: Vec::with_capacity(64),
+            placements: Underway::new(),
             frameless: VecDeque::new(),
             counters: Counters::default(),
             limits,
@@ -218,6 +224,7 @@ impl Setup {
             armed: false,
             failure: None,
             closed_with: None,
+            keeper: self.identity.host.map(|_| Keeper::new(me, config.lease_ns)),
             boot: Boot::new(config.cluster.clone(), Arc::clone(&self.fabric), limits.nodes_max),
             asked: Vec::new(),
         })
@@ -272,7 +279,12 @@ pub struct Joining {
     setup: Option<Setup>,
     asking: Option<(Box<dyn Port>, LinkId)>,
     engine: Option<Engine>,
+    /// How often somebody has named another host.
+    sent_on: u32,
 }
+
+/// How often a joiner lets itself be sent to another host; the coordinator may change meanwhile.
+const SENT_ON_MAX: u32 = 8;
 
 impl std::fmt::Debug for Joining {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -292,8 +304,8 @@ impl Joining {
 
     fn with(config: &Config, fabric: Arc<dyn Fabric>, drive: Drive) -> Result<Self, Error> {
         let setup = Setup::new(config, fabric, drive)?;
-        let asking = Some(setup.ask()?);
-        Ok(Self { setup: Some(setup), asking, engine: None })
+        let asking = Some(setup.ask(None)?);
+        Ok(Self { setup: Some(setup), asking, engine: None, sent_on: 0 })
     }
 
     /// Goes on as far as it can without waiting; the node, once it is linked to all members.
@@ -337,12 +349,22 @@ impl Joining {
         let answer = match event {
             LinkEvent::Connected { reply, .. } => reply,
             LinkEvent::Refused { reason, .. } => reason,
+            LinkEvent::NotReached { why, .. } => {
+                let code = match why {
+                    NotReached::NotPermitted => ErrorCode::NotPermitted,
+                    _ => ErrorCode::NoSuchCluster,
+                };
+                return Err(Error::with(code, port.trouble(link).unwrap_or_default()));
+            }
             _ => return Err(Error::new(ErrorCode::NoSuchCluster)),
         };
         let welcome = match Answer::decode(&answer) {
             Ok(Answer::Welcome(welcome)) => welcome,
             Ok(Answer::Refusal(refusal)) => return Err(refused(refusal)),
-            Ok(Answer::PeerReply(_)) => return Err(Error::new(ErrorCode::ProtocolViolation)),
+            Ok(Answer::Elsewhere(Elsewhere { host })) => return self.ask_elsewhere(host),
+            Ok(Answer::PeerReply(_) | Answer::Resumed(_)) => {
+                return Err(Error::new(ErrorCode::ProtocolViolation));
+            }
             Err(error) => return Err(refused(error.refusal())),
         };
         let Some(setup) = self.setup.as_ref() else {
@@ -353,6 +375,18 @@ impl Joining {
         engine.boot.joining = Some((port, link, coordinator));
         engine.member_own(member::Event::Joined(welcome));
         self.engine = Some(engine);
+        Ok(())
+    }
+
+    fn ask_elsewhere(&mut self, host: SocketAddr) -> Result<(), Error> {
+        self.sent_on += 1;
+        if self.sent_on > SENT_ON_MAX {
+            let text = format!("members disagree about the coordinator, at last it was {host}");
+            return Err(Error::with(ErrorCode::Busy, text));
+        }
+        if let Some(setup) = self.setup.as_ref() {
+            self.asking = Some(setup.ask(Some(host))?);
+        }
         Ok(())
     }
 }
@@ -422,12 +456,20 @@ impl Node {
     /// As `join`, and `FabricLacks`.
     pub fn join_on(config: &Config, fabric: Arc<dyn Fabric>) -> Result<Self, Error> {
         let deadline = Instant::now() + JOIN_PATIENCE;
+        let mut patience = Duration::from_millis(1);
         loop {
             match Self::join_once(config, &fabric, deadline) {
                 // The coordinator died or changed meanwhile: start over as a new life.
                 Err(error)
-                    if matches!(error.code, ErrorCode::NodeClosed | ErrorCode::Busy)
-                        && Instant::now() < deadline => {}
+                    if matches!(
+                        error.code,
+                        ErrorCode::NodeClosed | ErrorCode::Busy | ErrorCode::Isolated
+                    ) && Instant::now() < deadline =>
+                {
+                    // Each life takes a number.
+                    patience = (patience * 2).min(JOIN_AGAIN_MAX);
+                    pause(patience);
+                }
                 done => return done,
             }
         }
@@ -550,6 +592,7 @@ impl Node {
             sleeps: core.sleeps.load(Ordering::Relaxed),
             locks: counters.locks + lock_hits,
             lock_hits,
+            resumes: counters.resumes,
             memory_free_bytes: engine.homes.free_bytes(),
         }
     }

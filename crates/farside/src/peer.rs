@@ -1,8 +1,8 @@
 //! The other nodes, as the engine reaches them: links, imported regions, messengers.
 
 use farside_base::{
-    ErrorCode, LinkId, LocalSlice, NodeId, NodeSet, Receive, ReceiveQueueId, RegionId,
-    RemoteRegionId, WorkId,
+    ErrorCode, Incarnation, LinkId, LocalSlice, NodeId, NodeSet, Receive, ReceiveQueueId, RegionId,
+    RegionToken, RemoteRegionId, WorkId,
 };
 use farside_fabric::{LinkEvent, Port};
 use farside_protocol::channel::Messenger;
@@ -18,13 +18,40 @@ pub(crate) const SENT: WorkId = WorkId(u64::MAX);
 /// One connected node.
 #[derive(Debug)]
 pub(crate) struct Peer {
-    pub(crate) link: LinkId,
-    pub(crate) home: RemoteRegionId,
-    pub(crate) cache: RemoteRegionId,
+    /// Its life.
+    pub(crate) incarnation: Incarnation,
+    /// What of its memory this node may write.
+    pub(crate) tokens: Tokens,
+    /// `None` while the link is broken; it may come back.
+    pub(crate) link: Option<Link>,
+    /// The link ended at the peer: if nobody is there any more, it is dead for certain.
+    pub(crate) ended: bool,
     pub(crate) messenger: Messenger,
 }
 
-impl Peer {
+/// The regions of a peer, as it exports them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tokens {
+    pub(crate) home: RegionToken,
+    pub(crate) cache: RegionToken,
+}
+
+/// A link to a peer, with its regions as they are named there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Link {
+    pub(crate) id: LinkId,
+    pub(crate) home: RemoteRegionId,
+    pub(crate) cache: RemoteRegionId,
+}
+
+impl Link {
+    /// A link that is up, with the regions imported; `None` when they cannot be had.
+    pub(crate) fn import(port: &mut dyn Port, id: LinkId, tokens: &Tokens) -> Option<Self> {
+        let home = port.import(id, &tokens.home).ok()?;
+        let cache = port.import(id, &tokens.cache).ok()?;
+        Some(Self { id, home, cache })
+    }
+
     pub(crate) fn region(&self, cache: bool) -> RemoteRegionId {
         if cache { self.cache } else { self.home }
     }
@@ -81,7 +108,7 @@ impl Peers {
         self.by_link.get(link.0 as usize).copied().flatten()
     }
 
-    /// How many nodes are connected.
+    /// How many nodes are connected, those among them whose links are broken just now.
     pub(crate) fn alive(&self) -> usize {
         self.connected.iter().flatten().count()
     }
@@ -122,21 +149,47 @@ impl Peers {
         if place.is_some() || self.dead.contains(node) {
             return false;
         }
-        let link = peer.link.0 as usize;
+        let link = peer.link;
         *place = Some(peer);
-        if self.by_link.len() <= link {
-            self.by_link.resize(link + 1, None);
+        if let Some(link) = link {
+            self.link(node, link);
         }
-        self.by_link[link] = Some(node);
         true
     }
 
-    /// Takes a node out for good; its link, if it was connected.
-    pub(crate) fn remove(&mut self, node: NodeId) -> Option<LinkId> {
+    /// Takes a node out for good, once it is unlinked.
+    pub(crate) fn remove(&mut self, node: NodeId) {
         self.dead.insert(node);
-        let peer = self.connected.get_mut(usize::from(node.0))?.take()?;
-        self.by_link[peer.link.0 as usize] = None;
-        Some(peer.link)
+        if let Some(place) = self.connected.get_mut(usize::from(node.0)) {
+            *place = None;
+        }
+    }
+
+    /// Gives a node a link.
+    pub(crate) fn link(&mut self, node: NodeId, link: Link) {
+        let place = link.id.0 as usize;
+        if let Some(peer) = self.get_mut(node) {
+            peer.link = Some(link);
+            peer.ended = false;
+            self.ready.insert(node);
+            if self.by_link.len() <= place {
+                self.by_link.resize(place + 1, None);
+            }
+            self.by_link[place] = Some(node);
+        }
+    }
+
+    /// Takes a node's link away, if it has one: nothing of it is heard any more.
+    pub(crate) fn unlink(&mut self, node: NodeId) -> Option<LinkId> {
+        let link = self.get_mut(node)?.link.take()?.id;
+        self.by_link[link.0 as usize] = None;
+        Some(link)
+    }
+
+    /// Whether a node has a link.
+    #[inline]
+    pub(crate) fn is_linked(&self, node: NodeId) -> bool {
+        self.get(node).is_some_and(|peer| peer.link.is_some())
     }
 
     /// Whether a peer has broken the protocol; nothing that it says counts any more.

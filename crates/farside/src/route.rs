@@ -3,8 +3,7 @@
 
 use crate::engine::{Engine, FollowUp, Placement};
 use crate::operation::{Kind, is_home};
-use crate::peer::PLACED;
-use farside_base::{ErrorCode, LineAddress, LineSize, NodeId, OperationId, WorkId};
+use farside_base::{ErrorCode, LineAddress, LineSize, NodeId, OperationId};
 use farside_protocol::coherence::{Effect, Event, Frame, Here, Level, Message, Target};
 use farside_protocol::wire::{BODY, Class, Family, Violation};
 
@@ -96,23 +95,15 @@ impl Engine {
             Target::Frame(Frame(frame)) => (true, u64::from(frame) << LineSize::MIN.log2()),
             Target::Home => (false, line.offset()),
         };
-        let index = match self.placing_free.pop() {
-            Some(index) => index,
-            None => {
-                self.placing.push(line);
-                self.placing.len() as u32 - 1
-            }
-        };
-        self.placing[index as usize] = line;
-        self.placements.push_back(Placement {
-            to,
+        let placement = Placement {
+            line,
             from_cache,
             offset,
             bytes: line.line_size().bytes() as u32,
             to_cache,
             to_offset,
-            id: WorkId(PLACED | u64::from(index)),
-        });
+        };
+        self.placements.add(to, placement, self.peers.is_linked(to));
         self.send(to, message);
     }
 

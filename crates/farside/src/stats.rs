@@ -28,6 +28,8 @@ pub struct Stats {
     pub locks: u64,
     /// Those among them that did not need the engine.
     pub lock_hits: u64,
+    /// Links to other hosts that broke and came back.
+    pub resumes: u64,
     /// Bytes of this node's memory that are free.
     pub memory_free_bytes: u64,
 }

@@ -1,13 +1,14 @@
 //! The one loop: poll, land, step, route, post. The only caller of both the machines and the fabric
 //! (with [`route`](crate::route), its other half).
 
-use crate::engine::{Engine, FollowUp, Placement, Regions};
-use crate::peer::{MESSAGE_SLOT, PLACED, SENT};
+use crate::engine::{Engine, FollowUp, Placement};
+use crate::peer::{Link, MESSAGE_SLOT, PLACED, SENT};
 use farside_base::{
     Completion, CompletionKind, CompletionStatus, LocalSlice, NodeId, Operation, RemoteSlice,
     Source, Work, WorkFlags, WorkId,
 };
 use farside_fabric::{Posted, Stop};
+use farside_protocol::channel::Key;
 use farside_protocol::wire::{MESSAGE, Violation};
 
 /// Completions taken by one poll.
@@ -39,6 +40,11 @@ impl Engine {
         self.port.arm()
     }
 
+    /// Takes all that has arrived, unless that is being done.
+    pub(crate) fn land_all(&mut self) {
+        while self.land() {}
+    }
+
     fn land(&mut self) -> bool {
         // Taken out for the time of the loop; the buffer itself stays where it is.
         let Some(mut completions) = self.completions.take() else {
@@ -48,7 +54,7 @@ impl Engine {
         for completion in &completions[..count] {
             match completion.kind {
                 CompletionKind::Receive => self.received(completion),
-                CompletionKind::Write => self.placed(completion.id),
+                CompletionKind::Write => self.write_ended(completion),
                 _ => {}
             }
             let failed = !matches!(
@@ -115,18 +121,27 @@ impl Engine {
         }
     }
 
-    fn placed(&mut self, id: WorkId) {
-        let index = (id.0 & !PLACED) as usize;
-        if id.0 & PLACED == 0 || id == SENT {
+    fn write_ended(&mut self, completion: &Completion) {
+        let id = completion.id.0;
+        // Where links come back, one that failed may yet land.
+        let ended = completion.status == CompletionStatus::Success || !self.resumes();
+        if id & PLACED == 0 || !ended {
             return;
         }
-        if let Some(line) = self.placing.get(index).copied() {
-            self.placing_free.push(index as u32);
-            self.follow_ups.push_back(FollowUp::Placed(line));
+        if let Some(placement) = self.placements.landed(Key::from_bits(id & !PLACED)) {
+            self.follow_ups.push_back(FollowUp::Placed(placement.line));
         }
     }
 
+    /// What is on its way to a peer that is gone counts as landed.
+    pub(crate) fn placed_at_dead(&mut self, node: NodeId) {
+        let follow_ups = &mut self.follow_ups;
+        let landed = |placement: Placement| follow_ups.push_back(FollowUp::Placed(placement.line));
+        self.placements.gone(node, landed);
+    }
+
     fn links(&mut self) -> bool {
+        self.tick();
         let mut events = std::mem::take(&mut self.peers.events);
         self.port.link_events(&mut events);
         let mut any = !events.is_empty();
@@ -148,13 +163,13 @@ impl Engine {
     /// message speaks of travel ahead of it.
     #[inline]
     pub(crate) fn post(&mut self) -> bool {
-        let idle = self.placements.is_empty() && self.peers.ready.is_empty();
+        let idle = self.placements.is_idle() && self.peers.ready.is_empty();
         !idle && self.post_all()
     }
 
     fn post_all(&mut self) -> bool {
         let mut any = false;
-        while !self.placements.is_empty() {
+        while !self.placements.is_idle() {
             let (taken, posted) = self.post_placements();
             any |= taken > 0;
             if posted.stop.is_some() {
@@ -171,69 +186,57 @@ impl Engine {
     }
 
     fn post_placements(&mut self) -> (usize, Posted) {
-        if let [only] = self.placements.make_contiguous() {
-            let only = *only;
-            return self.post_placement(&only);
+        let count = self.placements.waiting_count().min(POST);
+        let nothing = Posted { accepted: 0, stop: None };
+        let Some(first) = self.waiting(0) else {
+            // For a peer that is gone: it counts as landed.
+            if let Some((_, to, _)) = self.placements.waiting(0) {
+                self.placed_at_dead(to);
+                self.follow_up();
+            }
+            return (1, nothing);
+        };
+        if count == 1 {
+            let posted = self.port.post(&[place(&first)]);
+            return self.posted_placements(posted);
         }
-        let waiting = self.placements.make_contiguous();
-        let count = waiting.len().min(POST);
-        let slices: [LocalSlice; POST] =
-            std::array::from_fn(|at| source(&self.regions, &waiting[at.min(count - 1)]));
-        let peers = &self.peers;
-        let work = |at: usize| {
-            let placement = waiting.get(at)?;
-            let peer = peers.get(placement.to)?;
-            Some(place(placement, &slices[at], peer.link, peer.region(placement.to_cache)))
-        };
-        let Some(first) = work(0) else {
-            let gone = waiting[0].id;
-            return self.skip_placement(gone);
-        };
-        let run = (0..count).take_while(|at| peers.get(waiting[*at].to).is_some()).count();
-        let works: [Work<'_>; POST] =
-            std::array::from_fn(|at| work(at.min(run - 1)).unwrap_or(first));
+        let run = (1..count).take_while(|at| self.waiting(*at).is_some()).count() + 1;
+        let waiting: [Waiting; POST] =
+            std::array::from_fn(|at| self.waiting(at.min(run - 1)).unwrap_or(first));
+        let works: [Work<'_>; POST] = std::array::from_fn(|at| place(&waiting[at]));
         let posted = self.port.post(&works[..run]);
-        let bytes = waiting[..posted.accepted].iter().map(|p| u64::from(p.bytes)).sum();
-        let refused = waiting.get(posted.accepted).map(|refused| refused.to);
-        self.posted_placements(posted, bytes, refused)
+        self.posted_placements(posted)
     }
 
-    /// As `post_placements` for one, as most are.
-    fn post_placement(&mut self, placement: &Placement) -> (usize, Posted) {
-        let Some(peer) = self.peers.get(placement.to) else {
-            return self.skip_placement(placement.id);
-        };
-        let slice = source(&self.regions, placement);
-        let work = place(placement, &slice, peer.link, peer.region(placement.to_cache));
-        let posted = self.port.post(&[work]);
-        self.posted_placements(posted, u64::from(placement.bytes), Some(placement.to))
+    /// The placement that is to be posted after `place` others; `None` when its peer has no link.
+    #[inline]
+    fn waiting(&self, place: usize) -> Option<Waiting> {
+        let (key, to, placement) = self.placements.waiting(place)?;
+        let link = self.peers.get(to)?.link?;
+        let region =
+            if placement.from_cache { self.regions.cache.id } else { self.regions.home.id };
+        let slice = LocalSlice { region, offset: placement.offset, bytes: placement.bytes };
+        Some(Waiting { key, link, slice, placement })
     }
 
-    /// The first placement is for a peer that is gone: it counts as landed.
-    fn skip_placement(&mut self, id: WorkId) -> (usize, Posted) {
-        self.placements.pop_front();
-        self.placed(id);
-        self.follow_up();
-        (1, Posted { accepted: 1, stop: None })
-    }
-
-    /// Counts what was posted; `refused` is whom the first that was not is for.
-    fn posted_placements(
-        &mut self,
-        posted: Posted,
-        bytes: u64,
-        refused: Option<NodeId>,
-    ) -> (usize, Posted) {
+    /// Counts what was posted.
+    fn posted_placements(&mut self, posted: Posted) -> (usize, Posted) {
         self.counters.doorbells += 1;
         self.counters.work_requests += posted.accepted as u64;
-        if posted.accepted > 0 {
-            self.counters.bytes_placed += bytes;
+        for _ in 0..posted.accepted {
+            let Some((_, to, placement)) = self.placements.waiting(0) else {
+                break;
+            };
+            self.counters.bytes_placed += u64::from(placement.bytes);
+            let sent = self.peers.get(to).map_or(0, |peer| peer.messenger.sent_count());
+            self.placements.posted(sent);
         }
-        if let (Some(Stop::Invalid(what)), Some(node)) = (posted.stop, refused) {
+        if let (Some(Stop::Invalid(what)), Some((_, to, _))) =
+            (posted.stop, self.placements.waiting(0))
+        {
             self.failure = Some(what);
-            self.follow_ups.push_back(FollowUp::Drop(node));
+            self.follow_ups.push_back(FollowUp::Drop(to));
         }
-        self.placements.drain(..posted.accepted);
         (posted.accepted, posted)
     }
 
@@ -241,13 +244,16 @@ impl Engine {
         let Some(peer) = self.peers.get_mut(node) else {
             return false;
         };
+        let Some(link) = peer.link else {
+            return false; // what waits goes out when the link is back
+        };
         let mut sent = 0;
         while !peer.messenger.is_idle()
             && let Some(message) = peer.messenger.peek()
         {
             let work = Work {
                 id: SENT,
-                link: peer.link,
+                link: link.id,
                 flags: WorkFlags::default(),
                 operation: Operation::Send { source: Source::Inline(&message), immediate: None },
             };
@@ -266,25 +272,27 @@ impl Engine {
     }
 }
 
-/// Where the bytes of a placement come from.
-fn source(regions: &Regions, placement: &Placement) -> LocalSlice {
-    let region = if placement.from_cache { regions.cache.id } else { regions.home.id };
-    LocalSlice { region, offset: placement.offset, bytes: placement.bytes }
+/// A placement with all that its work request needs.
+#[derive(Clone, Copy)]
+struct Waiting {
+    key: Key,
+    link: Link,
+    slice: LocalSlice,
+    placement: Placement,
 }
 
-fn place<'a>(
-    placement: &Placement,
-    slice: &'a LocalSlice,
-    link: farside_base::LinkId,
-    region: farside_base::RemoteRegionId,
-) -> Work<'a> {
+fn place(waiting: &Waiting) -> Work<'_> {
+    let Waiting { key, link, slice, placement } = waiting;
     Work {
-        id: placement.id,
-        link,
+        id: WorkId(PLACED | key.to_bits()),
+        link: link.id,
         flags: WorkFlags { signalled: true, fence: false, awaited: false },
         operation: Operation::Write {
             source: Source::Gather(std::slice::from_ref(slice)),
-            to: RemoteSlice { region, offset: placement.to_offset },
+            to: RemoteSlice {
+                region: link.region(placement.to_cache),
+                offset: placement.to_offset,
+            },
             immediate: None,
         },
     }

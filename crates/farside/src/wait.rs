@@ -262,13 +262,14 @@ impl Core {
             }
         }
         self.server.store(DEEP, Ordering::SeqCst);
-        let quiet = {
+        let time = {
             let mut engine = self.engine();
             engine.probe();
-            !engine.turn() && !engine.arm()
+            let quiet = !engine.turn() && !engine.arm();
+            quiet.then(|| NAP.min(Duration::from_nanos(engine.wakes_in_ns())))
         };
-        if quiet {
-            self.nap(NAP);
+        if let Some(time) = time {
+            self.nap(time);
         }
         self.server.store(AWAKE, Ordering::SeqCst);
     }
@@ -287,9 +288,14 @@ impl Core {
 
 /// Lets some time pass between two looks while joining or leaving, which happen once in a node's life
 /// and wait for several things at a time.
-#[allow(clippy::disallowed_methods, reason = "no single event ends these waits")]
 pub(crate) fn tick() {
-    std::thread::sleep(Duration::from_micros(200));
+    pause(Duration::from_micros(200));
+}
+
+/// Lets some time pass between two attempts to join.
+#[allow(clippy::disallowed_methods, reason = "no single event ends these waits")]
+pub(crate) fn pause(time: Duration) {
+    std::thread::sleep(time);
 }
 
 /// The node's own thread: serves peers while no program thread does, and alone sleeps on the port.

@@ -5,7 +5,8 @@ use farside::{
 };
 use farside_fabric::{Fabric, MemFabric};
 use farside_fabric_shm::ShmFabric;
-use std::sync::Arc;
+use farside_fabric_tcp::{TcpFabric, TcpOptions};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Makes the fabric of a node; the nodes of a cluster can reach each other over what it makes.
@@ -20,6 +21,18 @@ fn shm() -> Box<Make> {
     Box::new(|| Arc::new(ShmFabric::new().unwrap()))
 }
 
+fn tcp() -> Box<Make> {
+    let hosts = Mutex::new(Vec::new());
+    Box::new(move || {
+        let mut hosts = hosts.lock().unwrap();
+        let listen = Some("127.0.0.1:0".parse().unwrap());
+        let options = TcpOptions { listen, hosts: hosts.clone(), ..TcpOptions::default() };
+        let fabric = TcpFabric::new(options).unwrap();
+        hosts.push(fabric.listens_at().unwrap());
+        Arc::new(fabric)
+    })
+}
+
 macro_rules! on_each_fabric {
     ($($fabric:ident => $tests:tt)*) => {
         $(mod $fabric { on_each_fabric!(@tests $fabric $tests); })*
@@ -30,7 +43,9 @@ macro_rules! on_each_fabric {
 }
 
 macro_rules! everywhere {
-    ($($name:ident)*) => { on_each_fabric! { mem => ($($name)*) shm => ($($name)*) } };
+    ($($name:ident)*) => {
+        on_each_fabric! { mem => ($($name)*) shm => ($($name)*) tcp => ($($name)*) }
+     };
 }
 
 everywhere! {
@@ -42,7 +57,7 @@ everywhere! {
     bad_input_is_a_typed_error_and_harms_nobody
     a_full_home_sends_allocations_elsewhere
     every_line_size_works_from_everywhere
-    names_are_taken_and_missed
+    what_cannot_be_joined_says_why
     locks_exclude_and_order
     lock_errors_are_typed
     a_cycle_of_locks_has_a_victim
@@ -249,15 +264,24 @@ fn every_line_size_works_from_everywhere(make: &Make) {
     }
 }
 
-fn names_are_taken_and_missed(make: &Make) {
-    let node = Node::create_on(&config("name"), make()).unwrap();
-    assert_eq!(code(Node::create_on(&config("name"), make())), ErrorCode::NameTaken);
+fn what_cannot_be_joined_says_why(make: &Make) {
+    let node = Node::create_on(&config("why"), make()).unwrap();
     assert_eq!(code(Node::join_on(&config("other"), make())), ErrorCode::NoSuchCluster);
-    let mut wrong = config("name");
+    let mut wrong = config("why");
     wrong.limits.sessions_max = 5;
     assert_eq!(code(Node::join_on(&wrong, make())), ErrorCode::LimitsMismatch);
     assert_eq!(code(Node::join_on(&config("no spaces"), make())), ErrorCode::BadConfiguration);
     node.leave().unwrap();
+}
+
+/// Between hosts each one has names of its own.
+#[test]
+fn names_on_one_machine_are_taken() {
+    for make in [mem(), shm()] {
+        let node = Node::create_on(&config("name"), make()).unwrap();
+        assert_eq!(code(Node::create_on(&config("name"), make())), ErrorCode::NameTaken);
+        node.leave().unwrap();
+    }
 }
 
 fn locks_exclude_and_order(make: &Make) {

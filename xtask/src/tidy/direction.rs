@@ -60,11 +60,12 @@ const SIGHTS: &[Sight] = &[
             "fabric",
             "fabric-shm",
             "fabric-tcp",
+            "fabric-verbs",
             "farside",
             "apps",
             "sim",
         ],
-        tests_see: &[],
+        tests_see: &["fabric-verbs-fake"],
         outside: true,
     },
 ];

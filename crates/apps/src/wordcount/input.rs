@@ -1,4 +1,5 @@
-//! The text to count: files as one run of bytes, in the order given, as `cat` would print them.
+//! The text to count: files as one run of bytes, in the order given, as `cat` would print them; or a
+//! text at hand.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -8,11 +9,13 @@ use std::path::{Path, PathBuf};
 /// Bytes read at a time.
 const BLOCK_BYTES: usize = 1 << 18;
 
-/// Files of known lengths, one after the other.
+/// Files of known lengths, one after the other, or a text.
 #[derive(Clone, Debug)]
 pub struct Input {
     /// Each file with where it begins in the whole.
     files: Vec<(u64, PathBuf)>,
+    /// A text instead of files.
+    text: Vec<u8>,
     bytes: u64,
 }
 
@@ -22,7 +25,7 @@ impl Input {
     /// # Errors
     /// The system's, with the file's name; a directory, or what has no length, is `InvalidInput`.
     pub fn open(paths: &[impl AsRef<Path>]) -> io::Result<Self> {
-        let mut input = Self { files: Vec::new(), bytes: 0 };
+        let mut input = Self { files: Vec::new(), text: Vec::new(), bytes: 0 };
         for path in paths {
             let path = path.as_ref();
             let metadata = std::fs::metadata(path).map_err(|error| named(path, &error))?;
@@ -34,6 +37,11 @@ impl Input {
             input.bytes += metadata.len();
         }
         Ok(input)
+    }
+
+    /// This text.
+    pub fn of_text(text: Vec<u8>) -> Self {
+        Self { files: Vec::new(), bytes: text.len() as u64, text }
     }
 
     /// Bytes of the whole text.
@@ -50,8 +58,15 @@ impl Input {
     }
 
     /// Reads from byte `from` on, block by block, until the end or until `take` has had enough and
-    /// says false.
-    pub(super) fn read(&self, from: u64, mut take: impl FnMut(&[u8]) -> bool) -> io::Result<()> {
+    /// says false. No block is empty.
+    ///
+    /// # Errors
+    /// The system's, with the file's name.
+    pub fn read(&self, from: u64, mut take: impl FnMut(&[u8]) -> bool) -> io::Result<()> {
+        let rest = usize::try_from(from).ok().and_then(|from| self.text.get(from..));
+        if !rest.unwrap_or_default().chunks(BLOCK_BYTES).all(&mut take) {
+            return Ok(());
+        }
         let mut block = vec![0; BLOCK_BYTES];
         for (index, (start, path)) in self.files.iter().enumerate() {
             let end = self.files.get(index + 1).map_or(self.bytes, |next| next.0);

@@ -54,6 +54,28 @@ fn text(random: &mut Random, runs: u64) -> Vec<u8> {
 }
 
 #[test]
+fn a_text_at_hand_is_counted_like_a_file() {
+    let folder = Folder::new("text");
+    let text = text(&mut Random::new(7), 200_000);
+    assert!(text.len() > 1 << 18, "more than a block");
+    let (file, text) = (Input::open(&folder.files(&[&text])).unwrap(), Input::of_text(text));
+    assert_eq!(file.bytes(), text.bytes());
+    let words = |input: &Input, worker| {
+        let mut words = Vec::new();
+        let each = |word: &[u8]| {
+            words.push(word.to_vec());
+            Ok::<_, io::Error>(())
+        };
+        words_of(input, worker, 3, each, |_| {}).unwrap();
+        words
+    };
+    for worker in 0..3 {
+        assert_eq!(words(&file, worker), words(&text, worker));
+    }
+    assert!(words(&Input::of_text(Vec::new()), 0).is_empty());
+}
+
+#[test]
 fn every_word_belongs_to_one_share() {
     let folder = Folder::new("shares");
     for seed in 0..150 {

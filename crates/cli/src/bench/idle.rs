@@ -4,6 +4,7 @@ use super::pause;
 use super::report::Report;
 use crate::cluster::{Cluster, unexpected};
 use crate::failure::Failure;
+use crate::hosts::Hosts;
 use crate::worker::{Answer, Command, NodeSpec};
 use farside::LineSize;
 use std::time::Duration;
@@ -22,7 +23,7 @@ pub(super) fn time(report: &mut Report) -> Result<(), Failure> {
     if !report.wants("idle") {
         return Ok(());
     }
-    let cluster = Cluster::start(&NodeSpec::bench("idle", None, None), 2)?;
+    let cluster = Cluster::start(&Hosts::Machine, &NodeSpec::bench("idle", None, None), 2)?;
     let busy = |cluster: &Cluster| {
         (0..cluster.len()).map(|index| busy_ns(cluster.process(index))).sum::<u64>()
     };
@@ -70,7 +71,7 @@ fn private_bytes(lines: u64) -> Result<[u64; 2], Failure> {
         cache_shares: Some(shares),
         ..home.clone()
     };
-    let mut cluster = Cluster::start_each(&[home, user])?;
+    let mut cluster = Cluster::start_each(&Hosts::Machine, &[home, user])?;
     let address = match cluster.ask(0, Command::Allocate { bytes: data })? {
         Answer::Address(address) => address,
         other => return Err(unexpected(&other)),

@@ -15,6 +15,7 @@ mod window;
 use crate::arguments::{BenchChannels, BenchFabric, BenchMemory};
 use crate::cluster::Cluster;
 use crate::failure::Failure;
+use crate::hosts::Hosts;
 use crate::output::Output;
 use crate::worker::{Command, NodeSpec};
 pub(crate) use between::{TRANSFER_BYTES_MAX, Test};
@@ -59,7 +60,7 @@ fn with_home(
     spec: &NodeSpec,
     run: impl FnOnce(&mut Bench<'_>) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let mut cluster = Cluster::start(spec, 1)?;
+    let mut cluster = Cluster::start(&Hosts::Machine, spec, 1)?;
     let mine = NodeSpec { create: false, spin_ns: None, ..spec.clone() };
     let node = Node::join(&mine.config()?)?;
     node.wait_for_members(2, Duration::from_secs(10))?;
@@ -83,7 +84,7 @@ pub(crate) fn fabric(arguments: &BenchFabric, output: Output) -> Result<(), Fail
     let mut report = Report::new(arguments.effort.windows, arguments.effort.only.clone());
     for mode in [Mode::Asleep, Mode::Awake] {
         let listen = format!("bench-{}-{mode:?}", std::process::id());
-        let mut cluster = Cluster::of_workers(1)?;
+        let mut cluster = Cluster::of_workers(&Hosts::Machine, 1)?;
         cluster.ask(
             0,
             Command::Serve {

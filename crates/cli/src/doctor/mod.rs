@@ -2,7 +2,8 @@
 //!
 //! A [`check::Rule`] looks at a [`subject::Subject`] (a machine behind the trait [`host::Host`], and what
 //! is planned on it) and gives a finding for each thing that it looked at. Rules read and compute; they
-//! change nothing and load nothing, and no content of any file makes them fail.
+//! change nothing, and no content of any file makes them fail. One loads something: `device_limits` asks
+//! libibverbs, where there is a device to be asked.
 
 mod bus;
 mod check;
@@ -32,7 +33,7 @@ use check::{Check, Group, Rule, Verdict};
 use host::Live;
 use report::{Counts, Report, fabrics, label, lines};
 use serde::Serialize;
-use subject::{Plan, Subject, Tried};
+use subject::{DeviceLimits, Plan, Subject, Tried};
 
 /// Every rule, in the order in which they are printed.
 fn rules() -> impl Iterator<Item = &'static Rule> {
@@ -70,7 +71,8 @@ pub(crate) fn run(arguments: &Doctor, output: Output) -> Result<(), Failure> {
     let shared = rules.iter().any(|rule| rule.group == Group::SharedMemory);
     let probed = if shared { farside_fabric_shm::probe() } else { Vec::new() };
     let tried = probed.into_iter().map(Tried::from).collect();
-    let subject = Subject::new(&host, plan, tried, None);
+    let limits = |device: &str| crate::rdma::limits(device).map(DeviceLimits::from);
+    let subject = Subject::new(&host, plan, tried, Some(&limits));
     let checks: Vec<_> = rules.iter().flat_map(|rule| rule.checks(&subject)).collect();
     tell(&checks, &subject, !arguments.only.is_empty(), output);
     let failing: Vec<_> = failing(&checks).map(label).collect();

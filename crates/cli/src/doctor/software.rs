@@ -327,7 +327,7 @@ fn device_limits(subject: &Subject<'_>) -> Vec<Finding> {
         return Finding::skipped(reason).one();
     };
     each(subject, |device| match ask(&device.name) {
-        None => Finding::skipped("the device did not answer"),
+        None => Finding::skipped("it cannot be asked: see libibverbs and provider_libraries"),
         Some(limits) => judged(subject, &limits),
     })
 }

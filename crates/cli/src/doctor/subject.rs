@@ -65,6 +65,18 @@ pub(crate) struct DeviceLimits {
     pub(crate) max_srq: u64,
 }
 
+impl From<farside_fabric_verbs::Limits> for DeviceLimits {
+    fn from(limits: farside_fabric_verbs::Limits) -> Self {
+        Self {
+            max_mr_size: limits.region_bytes,
+            max_mr: limits.regions,
+            max_qp: limits.queue_pairs,
+            max_cq: limits.completion_queues,
+            max_srq: limits.shared_receive_queues,
+        }
+    }
+}
+
 /// Asks a device, by its name, for its limits; `None` when it cannot be asked.
 pub(crate) type AskLimits<'a> = &'a dyn Fn(&str) -> Option<DeviceLimits>;
 

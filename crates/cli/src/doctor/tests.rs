@@ -458,6 +458,27 @@ fn limits_of_devices_are_judged_when_somebody_answers() {
 }
 
 #[test]
+fn limits_come_from_the_library() {
+    let library = farside_fabric_verbs_fake::Fake::path().expect("the library beside the test");
+    let library = library.to_string_lossy();
+    let ask = |device: &str| {
+        let limits = crate::rdma::limits_by(&library, device);
+        limits.map(DeviceLimits::from)
+    };
+    let limits = ask("fake0").expect("a device that answers");
+    assert_eq!((limits.max_qp, limits.max_cq, limits.max_srq), (4096, 1024, 1024));
+    assert_eq!((limits.max_mr_size, limits.max_mr), (1 << 40, 1 << 16));
+    assert_eq!(ask("no-such-device"), None);
+    assert_eq!(crate::rdma::limits_by("no-such-library", "fake0").map(DeviceLimits::from), None);
+    let host = machine!("connectx-roce");
+    let always = |_: &str| ask("fake0");
+    let subject = Subject::new(&host, PLAN, tried(), Some(&always));
+    let rule = rules().find(|rule| rule.name == "device_limits").unwrap();
+    let check = rule.checks(&subject).remove(0);
+    assert_eq!(check.verdict, Verdict::Ok, "{check:?}");
+}
+
+#[test]
 fn what_the_fabric_needs_fails_and_what_it_likes_is_a_warning() {
     let host = machine!("laptop");
     let mut tried = tried();

@@ -3,6 +3,9 @@
 use super::wire::Answer;
 use crate::bench::{self, Task};
 use crate::failure::Failure;
+use farside_fabric::Fabric;
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
@@ -15,22 +18,32 @@ pub(super) struct Served {
 }
 
 impl Served {
-    /// Starts it; returns when the end listens or has asked to be connected.
-    pub(super) fn start(task: Task) -> Result<Self, Failure> {
+    /// Starts it; returns when the end listens or has asked to be connected. Also where its fabric
+    /// listens, if that is one between hosts.
+    pub(super) fn start(
+        task: Task,
+        key: Option<PathBuf>,
+    ) -> Result<(Self, Option<SocketAddr>), Failure> {
         let stop = Arc::new(AtomicBool::new(false));
         let (sender, ready) = channel();
         let its_stop = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
             bench::bind(task.processor);
-            let fabric = crate::fabrics::shm()?;
-            let ready = || {
-                let _ = sender.send(());
+            let (fabric, at): (Arc<dyn Fabric>, _) = match &task.tcp {
+                None => (crate::fabrics::shm()?.into(), None),
+                Some(tcp) => {
+                    let (fabric, at) = tcp.fabric(key.as_deref(), None)?;
+                    (fabric, Some(at))
+                }
             };
-            task.serve(fabric.into(), ready, &its_stop)
+            let ready = || {
+                let _ = sender.send(at);
+            };
+            task.serve(fabric, ready, &its_stop)
         });
         let served = Self { stop, thread };
         match ready.recv() {
-            Ok(()) => Ok(served),
+            Ok(at) => Ok((served, at)),
             Err(_) => Err(served
                 .end()
                 .err()

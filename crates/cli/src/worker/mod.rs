@@ -7,6 +7,7 @@ mod wire;
 mod words;
 mod workload;
 
+use crate::arguments::Worker;
 use crate::bench::{self, Mode};
 use crate::failure::Failure;
 use channel::Served;
@@ -14,22 +15,24 @@ use farside::{AllocationHint, AllocationSpec, ErrorCode, GlobalAddress, LineSize
 use farside_apps::dht::{Dht, DhtOptions};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use std::io::{BufRead, Write};
+use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
-pub(crate) use wire::{Answer, Command, Event, NodeSpec, NodeStats, Ran, Share, Verified};
+pub(crate) use wire::{Answer, Command, Event, NodeSpec, NodeStats, Ran, Share, TcpSpec, Verified};
 pub(crate) use workload::workload;
 
 /// How long nodes wait for each other at the start.
 const MEET_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Serves commands until told to leave.
-pub(crate) fn run() -> Result<(), Failure> {
+pub(crate) fn run(arguments: &Worker) -> Result<(), Failure> {
     // The second net: a parent that dies without closing the pipe (its descriptor inherited by
     // somebody else) still takes us along.
     let armed = set_parent_process_death_signal(Some(Signal::KILL));
     armed.map_err(|e| Failure::system(format!("parent-death signal: {e}")))?;
     let commands = listen();
-    let mut host = Host { node: None, root: None, channel: None };
+    let key = arguments.key.clone();
+    let mut host = Host { node: None, root: None, channel: None, key, text: Vec::new() };
     while let Ok(command) = commands.recv() {
         let leaves = command == Command::Leave;
         let event = match host.perform(command) {
@@ -79,6 +82,10 @@ struct Host {
     root: Option<GlobalAddress>,
     /// The end of a data channel that is being measured.
     channel: Option<Served>,
+    /// The file with the cluster's key.
+    key: Option<PathBuf>,
+    /// Text that is to be counted.
+    text: Vec<u8>,
 }
 
 impl Host {
@@ -99,8 +106,9 @@ impl Host {
             Command::Touch { address, lines } => self.touch(address, lines),
             Command::Serve { listen, mode, processor } => serve(listen, mode, processor),
             Command::Channel(task) => {
-                self.channel = Some(Served::start(task)?);
-                Ok(Answer::Nothing)
+                let (served, at) = Served::start(task, self.key.clone())?;
+                self.channel = Some(served);
+                Ok(Answer::Listens(at))
             }
             Command::EndChannel => match self.channel.take() {
                 Some(served) => served.end(),
@@ -120,6 +128,14 @@ impl Host {
             Command::Words { files, part, parts } => {
                 self.on_table(1, |hand| words::add(hand, &files, part, parts))
             }
+            Command::Text { text, end } => {
+                self.text.extend_from_slice(text.as_bytes());
+                if !end {
+                    return Ok(Answer::Nothing);
+                }
+                let text = std::mem::take(&mut self.text);
+                self.on_table(1, |hand| words::add_text(hand, text.clone()))
+            }
             Command::AllWords => self.on_table(1, words::all),
             Command::Leave => {
                 if let Some(node) = self.node.take() {
@@ -133,10 +149,18 @@ impl Host {
     fn start(&mut self, spec: &NodeSpec) -> Result<Answer, Failure> {
         bench::bind(spec.processor);
         let config = spec.config()?;
-        let node = if spec.create { Node::create(&config)? } else { Node::join(&config)? };
+        let (node, at) = match &spec.tcp {
+            None if spec.create => (Node::create(&config)?, None),
+            None => (Node::join(&config)?, None),
+            Some(tcp) => {
+                let (fabric, at) = tcp.fabric(self.key.as_deref(), spec.spin_ns)?;
+                let create = if spec.create { Node::create_on } else { Node::join_on };
+                (create(&config, fabric)?, Some(at))
+            }
+        };
         let number = node.id().0;
         self.node = Some(node);
-        Ok(Answer::Node(number))
+        Ok(Answer::Node { number, at })
     }
 
     fn create_table(

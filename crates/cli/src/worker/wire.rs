@@ -1,12 +1,24 @@
 //! What a parent and its workers say to each other: one JSON object a line, commands on the
 //! worker's standard input, events on its standard output.
 
+use crate::arguments::Protection;
 use crate::bench::{Mode, Task};
+use crate::choice;
 use crate::failure::Failure;
+use crate::hosts;
 use farside::{Config, LineSize, Stats};
 use serde::{Deserialize, Serialize};
+use farside_bootstrap::Endpoint;
+use farside_fabric_tcp::{TcpFabric, TcpOptions};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// After so long a silence a node of these clusters is out of reach: workers share processors with
+/// others and may have to wait for theirs.
+const LEASE: Duration = Duration::from_secs(3);
 
 /// How a worker's node is set up.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -25,6 +37,39 @@ pub(crate) struct NodeSpec {
     pub(crate) spin_ns: Option<u64>,
     /// The processor that its threads are bound to, if any.
     pub(crate) processor: Option<usize>,
+    /// How it is reached over TCP; `None` for shared memory.
+    pub(crate) tcp: Option<TcpSpec>,
+}
+
+/// A TCP fabric of a worker.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct TcpSpec {
+    /// Where it listens; port 0 is any that is free.
+    pub(crate) listen: SocketAddr,
+    /// Where nodes of the cluster are reached.
+    pub(crate) hosts: Vec<SocketAddr>,
+    /// What is protected, with the key that the worker was started with.
+    pub(crate) protect: Option<Protection>,
+}
+
+impl TcpSpec {
+    /// The fabric, and where it is reached.
+    pub(crate) fn fabric(
+        &self,
+        key: Option<&Path>,
+        spin_ns: Option<u64>,
+    ) -> Result<(Arc<TcpFabric>, SocketAddr), Failure> {
+        let usual = TcpOptions::default();
+        let options = TcpOptions {
+            listen: Some(Endpoint::from(self.listen)),
+            hosts: self.hosts.iter().copied().map(Endpoint::from).collect(),
+            security: choice::tcp_security(key, self.protect)?,
+            lease: LEASE,
+            spin: spin_ns.map_or(usual.spin, Duration::from_nanos).min(usual.spin),
+            ..usual
+        };
+        hosts::tcp(options)
+    }
 }
 
 impl NodeSpec {
@@ -39,6 +84,7 @@ impl NodeSpec {
             cache_shares: None,
             spin_ns,
             processor,
+            tcp: None,
         }
     }
 
@@ -79,7 +125,8 @@ pub(crate) enum Command {
     Touch { address: u64, lines: u64 },
     /// Be the other end of a link of the bare fabric, beside any node. Answered when it listens.
     Serve { listen: String, mode: Mode, processor: Option<usize> },
-    /// Be an end of a data channel, beside any node. Answered when it listens or asks to be connected.
+    /// Be an end of a data channel, beside any node. Answered when it listens, with where it does, or
+    /// asks to be connected.
     Channel(Task),
     /// Let that end go. Answered when it is gone, with what went wrong with it.
     EndChannel,
@@ -95,6 +142,8 @@ pub(crate) enum Command {
     Verify(Share),
     /// Count the words of one share of the files in the hash table.
     Words { files: Vec<PathBuf>, part: u32, parts: u32 },
+    /// Take more text to count; at `end`, count all that was taken. No word goes on after that.
+    Text { text: String, end: bool },
     /// Tell every word of the hash table and its count.
     AllWords,
     /// Leave the cluster and end.
@@ -135,8 +184,10 @@ pub(crate) enum Event {
 pub(crate) enum Answer {
     /// Nothing to tell.
     Nothing,
-    /// The node's number.
-    Node(u16),
+    /// The node's number, and where it is reached if others than this machine reach it.
+    Node { number: u16, at: Option<SocketAddr> },
+    /// Where a fabric listens if others than this machine reach it.
+    Listens(Option<SocketAddr>),
     /// What the node has done.
     Stats(NodeStats),
     /// An address, for example of the root of a hash table.
@@ -269,7 +320,8 @@ mod tests {
         let line = serde_json::to_string(&command).unwrap();
         assert_eq!(line, r#"{"command":"meet","nodes":3}"#);
         assert_eq!(serde_json::from_str::<Command>(&line).unwrap(), command);
-        let event = Event::Done { answer: Answer::Node(2) };
+        let at = Some("127.0.0.1:7".parse().unwrap());
+        let event = Event::Done { answer: Answer::Node { number: 2, at } };
         let line = serde_json::to_string(&event).unwrap();
         assert_eq!(serde_json::from_str::<Event>(&line).unwrap(), event);
     }

@@ -15,9 +15,23 @@ pub(super) fn add(
     parts: u32,
 ) -> Result<Answer, Failure> {
     let input = Input::open(files).map_err(|e| Failure::system(e.to_string()))?;
+    add_share(&mut hand, &input, part, parts)
+}
+
+/// Adds the words of a text to the table.
+pub(super) fn add_text(mut hand: Hand<'_>, text: Vec<u8>) -> Result<Answer, Failure> {
+    add_share(&mut hand, &Input::of_text(text), 0, 1)
+}
+
+fn add_share(
+    hand: &mut Hand<'_>,
+    input: &Input,
+    part: u32,
+    parts: u32,
+) -> Result<Answer, Failure> {
     let done = hand.done;
     let mut table = hand.table.with(&mut hand.session);
-    count(&mut table, &input, part, parts, |more| done.add(more)).map_err(refused)?;
+    count(&mut table, input, part, parts, |more| done.add(more)).map_err(refused)?;
     Ok(Answer::Nothing)
 }
 

@@ -16,7 +16,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// What is opened unless told otherwise.
-pub(crate) const LIBRARY: &str = "libibverbs.so.1";
+pub const LIBRARY: &str = "libibverbs.so.1";
 
 /// Why there is no library.
 #[derive(Clone, PartialEq, Eq, Debug)]

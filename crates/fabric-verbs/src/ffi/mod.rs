@@ -18,7 +18,8 @@ pub(crate) mod types;
 
 pub(crate) use completion::{Channel, CompletionQueue, SharedReceiveQueue, Slice, WorkCompletion};
 pub(crate) use device::{AsyncEvent, Context, Listed, MemoryRegion, ProtectionDomain, list};
-pub(crate) use library::{LIBRARY, Library, NoLibrary};
+pub use library::LIBRARY;
+pub(crate) use library::{Library, NoLibrary};
 pub use pages::map_device;
 pub(crate) use pages::{HUGE_PAGE_BYTES, anonymous};
 pub(crate) use queue_pair::{Bytes, Handle, QueuePair, Request, Route, Shape, Verb};

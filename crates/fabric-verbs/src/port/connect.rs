@@ -36,7 +36,7 @@ impl VerbsPort {
         Address::check_name(to).map_err(|_| none)?;
         let own = lock(&self.core.names).contains_key(to);
         let targets = match &self.core.listening {
-            Some(here) if own => vec![here.clone()],
+            Some(here) if own => vec![here.own.into()],
             _ => self.core.options.hosts.clone(),
         };
         Ok((targets, to.to_owned()))

@@ -12,6 +12,8 @@ pub enum Mutant {
     SequenceUnchecked,
     /// What was under way when a link broke is not sent again.
     NothingSentAgain,
+    /// What has landed before a link broke is written again.
+    WrittenAgain,
     /// A detached bell is written before what it announces.
     BellBeforeData,
     /// What was processed is not zeroed.

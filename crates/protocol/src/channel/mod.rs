@@ -28,6 +28,7 @@ pub mod send_receive;
 mod shape;
 pub mod shared_ring;
 mod stand;
+mod underway;
 mod window;
 pub mod write_slot;
 
@@ -42,3 +43,4 @@ pub use kind::{Family, Kind, UnknownKind};
 pub use machine::{AnyHalf, Receiver, Sender};
 pub use messenger::Messenger;
 pub use shape::{Acknowledge, BadShape, Plan, Shape, Signal};
+pub use underway::{Key, Underway};

@@ -16,7 +16,7 @@ use core::net::SocketAddr;
 use farside_base::{ErrorCode, Incarnation, NodeId, NodeSet, RegionToken, ViewNumber};
 
 /// The version of everything that nodes say to each other. Another version is another protocol.
-pub const PROTOCOL_VERSION: u32 = 2;
+pub const PROTOCOL_VERSION: u32 = 3;
 
 /// Most bytes of a hello or answer, of any kind.
 pub const HELLO_MAX: usize = 16_384;
@@ -123,6 +123,39 @@ pub struct PeerReply {
     pub extra: Vec<u8>,
 }
 
+/// To a member whose link broke: let us go on over a new one.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Resume {
+    /// [`PROTOCOL_VERSION`] of the sender.
+    pub version: u32,
+    /// The cluster meant.
+    pub cluster: String,
+    /// The sender's number.
+    pub node: NodeId,
+    /// The sender's life.
+    pub incarnation: Incarnation,
+    /// The life that is meant.
+    pub to: Incarnation,
+    /// How many messages the sender has received of the other one.
+    pub received: u64,
+}
+
+/// To the sender of [`Resume`]: yes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Resumed {
+    /// The answering node's life.
+    pub incarnation: Incarnation,
+    /// How many messages it has received.
+    pub received: u64,
+}
+
+/// To the sender of [`Join`]: ask there, where the coordinator is reached.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Elsewhere {
+    /// The coordinator's host.
+    pub host: SocketAddr,
+}
+
 /// To the sender of anything: no.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Refusal {
@@ -139,6 +172,8 @@ pub enum Hello {
     Join(Join),
     /// At a member's name.
     Peer(Peer),
+    /// At a member's name, of a member.
+    Resume(Resume),
 }
 
 /// What comes back.
@@ -148,7 +183,11 @@ pub enum Answer {
     Welcome(Welcome),
     /// To [`Peer`].
     PeerReply(PeerReply),
-    /// To either.
+    /// To [`Resume`].
+    Resumed(Resumed),
+    /// To [`Join`].
+    Elsewhere(Elsewhere),
+    /// To any.
     Refusal(Refusal),
 }
 
@@ -187,6 +226,9 @@ enum Kind {
     Peer = 3,
     PeerReply = 4,
     Refusal = 5,
+    Resume = 6,
+    Resumed = 7,
+    Elsewhere = 8,
 }
 
 impl Hello {
@@ -199,7 +241,8 @@ impl Hello {
         match kind {
             Kind::Join => input.join().map(Self::Join),
             Kind::Peer => input.peer().map(Self::Peer),
-            Kind::Welcome | Kind::PeerReply | Kind::Refusal => Err(HelloError::Junk("kind")),
+            Kind::Resume => input.resume().map(Self::Resume),
+            _ => Err(HelloError::Junk("kind")),
         }
     }
 }
@@ -215,7 +258,9 @@ impl Answer {
             Kind::Welcome => input.welcome().map(Self::Welcome),
             Kind::PeerReply => input.peer_reply().map(Self::PeerReply),
             Kind::Refusal => input.refusal().map(Self::Refusal),
-            Kind::Join | Kind::Peer => Err(HelloError::Junk("kind")),
+            Kind::Resumed => input.resumed().map(Self::Resumed),
+            Kind::Elsewhere => input.elsewhere().map(Self::Elsewhere),
+            Kind::Join | Kind::Peer | Kind::Resume => Err(HelloError::Junk("kind")),
         }
     }
 }
@@ -276,6 +321,32 @@ impl PeerReply {
             .u64(self.view.0)
             .u16(self.node.0);
         output.raw(&self.home.encode()).raw(&self.cache.encode()).bytes(&self.extra).0
+    }
+}
+
+impl Resume {
+    /// The bytes to send.
+    pub fn encode(&self) -> Vec<u8> {
+        let output = Output::new(Kind::Resume, self.version)
+            .u64(self.incarnation.0)
+            .u64(self.to.0)
+            .u64(self.received)
+            .u16(self.node.0);
+        output.bytes(self.cluster.as_bytes()).0
+    }
+}
+
+impl Resumed {
+    /// The bytes to send.
+    pub fn encode(&self) -> Vec<u8> {
+        Output::new(Kind::Resumed, PROTOCOL_VERSION).u64(self.incarnation.0).u64(self.received).0
+    }
+}
+
+impl Elsewhere {
+    /// The bytes to send.
+    pub fn encode(&self) -> Vec<u8> {
+        Output::new(Kind::Elsewhere, PROTOCOL_VERSION).raw(&encode_host(Some(self.host))).0
     }
 }
 
@@ -346,6 +417,9 @@ impl<'a> Input<'a> {
             3 => Kind::Peer,
             4 => Kind::PeerReply,
             5 => Kind::Refusal,
+            6 => Kind::Resume,
+            7 => Kind::Resumed,
+            8 => Kind::Elsewhere,
             _ if version != PROTOCOL_VERSION => return Err(HelloError::Version(version)),
             _ => return Err(HelloError::Junk("kind")),
         };
@@ -459,6 +533,28 @@ impl<'a> Input<'a> {
             extra: self.bytes(EXTRA_MAX, "extra")?.into(),
         };
         self.end(reply)
+    }
+
+    fn resume(&mut self) -> Result<Resume, HelloError> {
+        let resume = Resume {
+            version: PROTOCOL_VERSION,
+            incarnation: Incarnation(self.u64()?),
+            to: Incarnation(self.u64()?),
+            received: self.u64()?,
+            node: NodeId(self.u16()?),
+            cluster: self.cluster()?,
+        };
+        self.end(resume)
+    }
+
+    fn resumed(&mut self) -> Result<Resumed, HelloError> {
+        let resumed = Resumed { incarnation: Incarnation(self.u64()?), received: self.u64()? };
+        self.end(resumed)
+    }
+
+    fn elsewhere(&mut self) -> Result<Elsewhere, HelloError> {
+        let host = self.host()?.ok_or(HelloError::Junk("host"))?;
+        self.end(Elsewhere { host })
     }
 
     fn refusal(&mut self) -> Result<Refusal, HelloError> {

@@ -122,6 +122,11 @@ impl Membership {
         self.roster.lowest_alive()
     }
 
+    /// A member that is alive as far as this node knows, as joiners are told of it.
+    pub fn listed(&self, node: NodeId) -> Option<Listed> {
+        self.roster.find(node).filter(|member| !member.gone).map(Member::listed)
+    }
+
     /// Whether this node makes the views.
     pub fn is_coordinator(&self) -> bool {
         self.stage == Stage::Coordinator

@@ -27,8 +27,8 @@ pub use burial::Burials;
 pub use canary::Mutant;
 pub use event::{Effect, Effects, Event, Identity, RequestId};
 pub use hello::{
-    Answer, EXTRA_MAX, HELLO_MAX, Hello, HelloError, Join, Listed, PROTOCOL_VERSION, Peer,
-    PeerReply, Refusal, Welcome, valid_cluster_name,
+    Answer, EXTRA_MAX, Elsewhere, HELLO_MAX, Hello, HelloError, Join, Listed, PROTOCOL_VERSION,
+    Peer, PeerReply, Refusal, Resume, Resumed, Welcome, valid_cluster_name,
 };
 pub use membership::Membership;
 pub use message::Message;

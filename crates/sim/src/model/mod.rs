@@ -7,3 +7,4 @@ pub mod data_channel;
 pub mod lock;
 pub mod member;
 pub mod shared_ring;
+pub mod underway;

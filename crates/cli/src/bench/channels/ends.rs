@@ -8,6 +8,7 @@ use farside::ErrorCode;
 use farside::channel::{
     Buffer, Family, Incoming, Kind, Options, Receiver, Sender, Sent, Slice, Ticket,
 };
+use farside_fabric::Fabric;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -54,6 +55,12 @@ fn sender_goes_on(kind: Kind) -> bool {
 fn stays_in_place(kind: Kind, message_bytes: u32) -> bool {
     let offers = [Kind::ReadSlotDetached, Kind::ReadSlotInlined, Kind::ReadSlotNotify];
     offers.contains(&kind) && message_bytes >= GATHER_BYTES_MIN
+}
+
+/// Whether a processor reaches the memory of its peers over this fabric, and so looks at messages where
+/// they lie.
+pub(crate) fn reaches_peers(fabric: &dyn Fabric) -> bool {
+    matches!(fabric.name(), "shm" | "mem")
 }
 
 /// Waiting without end is no measurement.
@@ -283,9 +290,10 @@ struct Check {
 }
 
 impl Reader {
-    pub(crate) fn new(receiver: Receiver, message_bytes: u32, look: Look) -> Self {
+    /// `reaches`: whether the memory of senders is [reached](reaches_peers).
+    pub(crate) fn new(receiver: Receiver, message_bytes: u32, look: Look, reaches: bool) -> Self {
         let bytes = usize::try_from(message_bytes).unwrap_or(usize::MAX);
-        let in_place = stays_in_place(receiver.kind(), message_bytes);
+        let in_place = reaches && stays_in_place(receiver.kind(), message_bytes);
         Self { receiver, check: Check { out: vec![0; bytes], counts: Vec::new(), look }, in_place }
     }
 
@@ -371,7 +379,7 @@ impl Check {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use farside_fabric::{Fabric, MemFabric};
+    use farside_fabric::MemFabric;
     use std::sync::Arc;
 
     fn pair(message_bytes: u32, buffers: usize) -> (Writer, Reader) {
@@ -381,7 +389,7 @@ mod tests {
         let mut sender = Sender::connect(fabric, "ends", &options).unwrap();
         while sender.peers().min(receiver.peers()) == 0 {}
         let writer = Writer::new(sender, message_bytes, buffers, Look::All).unwrap();
-        (writer, Reader::new(receiver, message_bytes, Look::All))
+        (writer, Reader::new(receiver, message_bytes, Look::All, true))
     }
 
     #[test]

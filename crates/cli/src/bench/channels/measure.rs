@@ -1,6 +1,6 @@
 //! One figure of a channel between this process and its workers.
 
-use super::ends::{BATCH, Look, Reader, Watch, Writer, options, window};
+use super::ends::{BATCH, Look, Reader, Watch, Writer, options, reaches_peers, window};
 use super::entry::{Beside, Entry, Latency, Payload, Stream, Wait};
 use super::serve::{Role, Task, back};
 use crate::arguments::Pattern;
@@ -9,10 +9,14 @@ use crate::bench::core::Allowed;
 use crate::bench::window::{Figure, measure};
 use crate::cluster::Cluster;
 use crate::failure::Failure;
-use crate::worker::Command;
+use crate::hosts::{self, Hosts};
+use crate::worker::{Answer, Command};
 use farside::channel::{Both, Connection, Kind, Receiver, Sender};
+use farside_bootstrap::Endpoint;
 use farside_fabric::Fabric;
+use farside_fabric_tcp::TcpOptions;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -46,6 +50,7 @@ impl Case {
 
 /// This process, its workers and the yardsticks of the run.
 pub(crate) struct Measurement {
+    hosts: Hosts,
     cluster: Cluster,
     allowed: Allowed,
     windows: u32,
@@ -56,11 +61,11 @@ pub(crate) struct Measurement {
 
 impl Measurement {
     /// Starts the workers. This thread is bound to the first processor.
-    pub(crate) fn start(workers: usize, windows: u32) -> Result<Self, Failure> {
+    pub(crate) fn start(hosts: Hosts, workers: usize, windows: u32) -> Result<Self, Failure> {
         let allowed = Allowed::now();
         crate::bench::bind(allowed.processor(0));
-        let cluster = Cluster::of_workers(workers)?;
-        Ok(Self { cluster, allowed, windows, baselines: BTreeMap::new(), next: 0 })
+        let cluster = Cluster::of_workers(&hosts, workers)?;
+        Ok(Self { hosts, cluster, allowed, windows, baselines: BTreeMap::new(), next: 0 })
     }
 
     /// The yardsticks that were used.
@@ -98,13 +103,14 @@ impl Measurement {
         };
         let (windows, bytes) = (self.windows, case.message_bytes);
         let beside = self.beside(Baseline::Line);
-        self.with_workers(case, role, 1, |fabric, name, start| {
-            start()?;
+        self.with_workers(case, role, 1, |fabric, _, start| {
+            let name = start()?;
             let options = options(case.kind, bytes, 1);
-            let sender = Sender::connect(Arc::clone(&fabric), name, &options)?;
-            let receiver = Receiver::connect(fabric, &back(name), &options)?;
+            let reaches = reaches_peers(&*fabric);
+            let sender = Sender::connect(Arc::clone(&fabric), &name, &options)?;
+            let receiver = Receiver::connect(fabric, &back(&name), &options)?;
             let mut writer = Writer::new(sender, bytes, 1, case.look())?;
-            let mut reader = Reader::new(receiver, bytes, case.look());
+            let mut reader = Reader::new(receiver, bytes, case.look(), reaches);
             let mut watch = Watch::default();
             while writer.sender.peers().min(reader.receiver.peers()) == 0 {
                 watch.look()?;
@@ -119,10 +125,10 @@ impl Measurement {
     fn blocking(&mut self, case: Case, entry: Entry) -> Result<Entry, Failure> {
         let (windows, bytes) = (self.windows, case.message_bytes);
         let beside = self.beside(Baseline::Futex);
-        self.with_workers(case, Role::Answer, 1, |fabric, name, start| {
-            start()?;
+        self.with_workers(case, Role::Answer, 1, |fabric, _, start| {
+            let name = start()?;
             let both = Both::same(options(case.kind, bytes, 1));
-            let mut client = Connection::connect(&fabric, name, &both)?;
+            let mut client = Connection::connect(&fabric, &name, &both)?;
             client.wait(PATIENCE)?;
             let path = client.receiver.path().join(", ");
             let length = usize::try_from(bytes).unwrap_or(usize::MAX);
@@ -143,9 +149,10 @@ impl Measurement {
         let single = self.allowed.count() == 1;
         self.with_workers(case, Role::Source, case.peers, |fabric, name, start| {
             let options = options(case.kind, bytes, case.peers);
+            let reaches = reaches_peers(&*fabric);
             let receiver = Receiver::listen(fabric, name, &options)?;
             start()?;
-            let mut reader = Reader::new(receiver, bytes, Look::All);
+            let mut reader = Reader::new(receiver, bytes, Look::All, reaches);
             let mut watch = Watch::default();
             while reader.receiver.peers() < usize::from(case.peers) {
                 watch.look()?;
@@ -210,8 +217,9 @@ impl Measurement {
         })
     }
 
-    /// Does `run` with workers at the other ends. It is given a fabric, the channel's name and what
-    /// starts the workers, to be called once, before or after this end listens.
+    /// Does `run` with workers at the other ends. It is given a fabric, the channel's name there and what
+    /// starts the workers, to be called once, before or after this end listens; that gives the address of
+    /// a channel that is listened at by a worker.
     fn with_workers(
         &mut self,
         case: Case,
@@ -220,27 +228,37 @@ impl Measurement {
         run: impl FnOnce(
             Arc<dyn Fabric>,
             &str,
-            &mut dyn FnMut() -> Result<(), Failure>,
+            &mut dyn FnMut() -> Result<String, Failure>,
         ) -> Result<Entry, Failure>,
     ) -> Result<Entry, Failure> {
-        let fabric: Arc<dyn Fabric> = crate::fabrics::shm()?.into();
+        let (fabric, at) = self.fabric()?;
         self.next += 1;
         let name = format!("bench-{}-{}", std::process::id(), self.next);
         let others = self.allowed.count().saturating_sub(1).max(1);
         let shares = self.allowed.count() == 1 || usize::from(peers) > others;
         let task = |index: usize| Task {
             role,
-            name: name.clone(),
+            name: if role.listens() { name.clone() } else { address(at, &name) },
+            tcp: self.cluster.hosts_of(index).map(|(host, _)| self.hosts.tcp(host, &[])),
             channel: case.kind.name().to_owned(),
             message_bytes: case.message_bytes,
             peers,
-            processor: self.allowed.processor(1 + index % others),
+            // Which processors other hosts have is theirs to know.
+            processor: self.allowed.processor(1 + index % others).filter(|_| self.is_of_machine()),
             shares,
         };
         let tasks: Vec<_> =
             (0..usize::from(peers)).map(|index| (index, Command::Channel(task(index)))).collect();
         let cluster = &mut self.cluster;
-        let measured = run(fabric, &name, &mut || all(cluster, tasks.clone()));
+        let measured = run(fabric, &name, &mut || {
+            let answers = cluster.ask_all(tasks.clone(), |_| {})?;
+            let answers = answers.into_iter().collect::<Result<Vec<_>, _>>()?;
+            let listens = answers.iter().find_map(|answer| match answer {
+                Answer::Listens(at) => *at,
+                _ => None,
+            });
+            Ok(address(listens, &name))
+        });
         let ended = all(
             &mut self.cluster,
             (0..usize::from(peers)).map(|index| (index, Command::EndChannel)).collect(),
@@ -257,6 +275,23 @@ impl Measurement {
         }
     }
 
+    /// A fabric for one figure, and where it listens if that is of use to others than this machine.
+    fn fabric(&self) -> Result<(Arc<dyn Fabric>, Option<SocketAddr>), Failure> {
+        let (Some(security), Some((_, here))) = (self.hosts.security(), self.cluster.hosts_of(0))
+        else {
+            return Ok((crate::fabrics::shm()?.into(), None));
+        };
+        let listen = Some(Endpoint::from(SocketAddr::new(here, 0)));
+        let security = security.clone();
+        let (fabric, at) = hosts::tcp(TcpOptions { listen, security, ..TcpOptions::default() })?;
+        Ok((fabric, Some(at)))
+    }
+
+    /// Whether the workers run on this machine.
+    fn is_of_machine(&self) -> bool {
+        self.hosts.shares_files()
+    }
+
     /// One way of a yardstick that goes both ways.
     fn beside(&mut self, baseline: Baseline) -> (String, f64) {
         let (windows, allowed) = (self.windows, &self.allowed);
@@ -266,6 +301,9 @@ impl Measurement {
     }
 
     fn cores(&self, peers: u16) -> String {
+        if !self.is_of_machine() {
+            return "ends on several hosts".to_owned();
+        }
         let others = self.allowed.count() - 1;
         match (others, peers) {
             (0, _) => "all ends share one processor".to_owned(),
@@ -283,6 +321,11 @@ impl Measurement {
 fn all(cluster: &mut Cluster, commands: Vec<(usize, Command)>) -> Result<(), Failure> {
     let answers = cluster.ask_all(commands, |_| {})?;
     answers.into_iter().try_for_each(|answer| answer.map(|_| ()))
+}
+
+/// The address of a name, at that fabric or on this machine.
+fn address(at: Option<SocketAddr>, name: &str) -> String {
+    at.map_or_else(|| name.to_owned(), |at| format!("{at}/{name}"))
 }
 
 fn first_path(paths: Vec<String>) -> String {

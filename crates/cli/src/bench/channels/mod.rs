@@ -10,6 +10,7 @@ mod virtual_time;
 use super::window::Figure;
 use crate::arguments::{BenchChannels, Pattern, ProfileName};
 use crate::failure::Failure;
+use crate::hosts::Hosts;
 use crate::output::{Output, time};
 use entry::{Entry, Payload, Wait};
 use farside::ErrorCode;
@@ -55,7 +56,7 @@ struct Report {
 /// Measures and prints.
 pub(crate) fn run(arguments: &BenchChannels, output: Output) -> Result<(), Failure> {
     let report = match arguments.profile {
-        ProfileName::Shm => shm(arguments, output)?,
+        ProfileName::Shm => real(arguments, output)?,
         ProfileName::Connectx5 => connectx5(arguments, output)?,
     };
     if let Some(path) = &arguments.plot {
@@ -78,12 +79,25 @@ pub(crate) fn run(arguments: &BenchChannels, output: Output) -> Result<(), Failu
     }
 }
 
-/// Measures between processes of this machine.
-fn shm(arguments: &BenchChannels, output: Output) -> Result<Report, Failure> {
-    let (cases, remarks) = cases(arguments);
+/// Measures between processes, of this machine or at agents.
+fn real(arguments: &BenchChannels, output: Output) -> Result<Report, Failure> {
+    let (mut cases, mut remarks) = cases(arguments);
+    let hosts = Hosts::of(&arguments.places)?;
+    let fabric = hosts.fabric();
+    if hosts.security().is_some() {
+        let before = cases.len();
+        cases.retain(|case| case.payload != Payload::Untouched);
+        if cases.len() < before {
+            remarks.push(format!(
+                "skipped: {IN_PLACE} untouched: {fabric} does not reach the memory of a peer, so \
+                 nothing is looked at there"
+            ));
+        }
+        remarks.push(format!("{fabric}: {}", hosts.describe()));
+    }
     let workers = cases.iter().map(|case| usize::from(case.peers)).max().unwrap_or(1);
-    let mut measurement = Measurement::start(workers, windows(arguments))?;
-    let mut report = Report::new("shm", remarks);
+    let mut measurement = Measurement::start(hosts, workers, windows(arguments))?;
+    let mut report = Report::new(fabric, remarks);
     report.sweep(&cases, output, |case| measurement.run(case))?;
     let yardstick = |(name, figure): (String, &Figure)| Yardstick {
         name,

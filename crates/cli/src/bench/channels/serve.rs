@@ -1,7 +1,8 @@
 //! What a worker does at its end of a channel, until the other end is gone or it is told to stop.
 
-use super::ends::{BATCH, Look, Reader, Writer, is_end, options};
+use super::ends::{BATCH, Look, Reader, Writer, is_end, options, reaches_peers};
 use crate::failure::Failure;
+use crate::worker::TcpSpec;
 use farside::ErrorCode;
 use farside::channel::{Both, Kind, Receiver, Sender, Service};
 use farside_fabric::Fabric;
@@ -38,8 +39,10 @@ pub(crate) enum Role {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Task {
     pub(crate) role: Role,
-    /// Where the channel is listened at.
+    /// Where the channel is listened at: a name, with its host where that is another fabric's.
     pub(crate) name: String,
+    /// Over TCP instead of shared memory.
+    pub(crate) tcp: Option<TcpSpec>,
     /// Its name in the table.
     pub(crate) channel: String,
     pub(crate) message_bytes: u32,
@@ -53,6 +56,16 @@ pub(crate) struct Task {
 /// The name at which the way back of an echo is to be had.
 pub(crate) fn back(name: &str) -> String {
     format!("{name}-back")
+}
+
+impl Role {
+    /// Whether it is the one that listens.
+    pub(crate) const fn listens(self) -> bool {
+        match self {
+            Self::Echo | Self::EchoUntouched | Self::EchoUnwritten | Self::Answer => true,
+            Self::Source | Self::Sink => false,
+        }
+    }
 }
 
 impl Task {
@@ -89,9 +102,10 @@ impl Task {
         stop: &AtomicBool,
     ) -> Result<(), Failure> {
         let options = options(self.kind()?, self.message_bytes, self.peers);
+        let reaches = reaches_peers(&*fabric);
         let receiver = Receiver::listen(Arc::clone(&fabric), &self.name, &options)?;
         let sender = Sender::listen(fabric, &back(&self.name), &options)?;
-        let mut reader = Reader::new(receiver, self.message_bytes, look);
+        let mut reader = Reader::new(receiver, self.message_bytes, look, reaches);
         let mut writer = Writer::new(sender, self.message_bytes, 1, look)?;
         ready();
         while !stop.load(Ordering::Relaxed) {
@@ -163,8 +177,9 @@ impl Task {
         stop: &AtomicBool,
     ) -> Result<(), Failure> {
         let options = options(self.kind()?, self.message_bytes, self.peers);
+        let reaches = reaches_peers(&*fabric);
         let receiver = Receiver::connect(fabric, &self.name, &options)?;
-        let mut reader = Reader::new(receiver, self.message_bytes, Look::All);
+        let mut reader = Reader::new(receiver, self.message_bytes, Look::All, reaches);
         ready();
         while !stop.load(Ordering::Relaxed) {
             if reader.take(BATCH)? == 0 {

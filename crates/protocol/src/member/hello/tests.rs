@@ -39,7 +39,18 @@ impl Random {
     }
 
     fn hello(&mut self) -> Hello {
-        if self.below(2) == 0 {
+        let kind = self.below(3);
+        if kind == 0 {
+            return Hello::Resume(Resume {
+                version: PROTOCOL_VERSION,
+                cluster: self.name(),
+                node: NodeId(self.next() as u16),
+                incarnation: Incarnation(self.next()),
+                to: Incarnation(self.next()),
+                received: self.next(),
+            });
+        }
+        if kind == 1 {
             return Hello::Join(Join {
                 version: PROTOCOL_VERSION,
                 cluster: self.name(),
@@ -62,7 +73,12 @@ impl Random {
     }
 
     fn answer(&mut self) -> Answer {
-        match self.below(3) {
+        match self.below(5) {
+            3 => Answer::Resumed(Resumed {
+                incarnation: Incarnation(self.next()),
+                received: self.next(),
+            }),
+            4 => Answer::Elsewhere(Elsewhere { host: SocketAddr::from(([10, 0, 0, 1], 7)) }),
             0 => Answer::Welcome(self.welcome()),
             1 => Answer::PeerReply(PeerReply {
                 node: NodeId(self.next() as u16),
@@ -111,6 +127,7 @@ fn encode_hello(hello: &Hello) -> Vec<u8> {
     match hello {
         Hello::Join(join) => join.encode(),
         Hello::Peer(peer) => peer.encode(),
+        Hello::Resume(resume) => resume.encode(),
     }
 }
 
@@ -118,6 +135,8 @@ fn encode_answer(answer: &Answer) -> Vec<u8> {
     match answer {
         Answer::Welcome(welcome) => welcome.encode(),
         Answer::PeerReply(reply) => reply.encode(),
+        Answer::Resumed(resumed) => resumed.encode(),
+        Answer::Elsewhere(elsewhere) => elsewhere.encode(),
         Answer::Refusal(refusal) => refusal.encode(),
     }
 }
@@ -187,7 +206,7 @@ fn noise_is_refused() {
         let mut bytes: Vec<u8> = (0..length).map(|_| random.next() as u8).collect();
         assert!(Hello::decode(&bytes).is_err() && Answer::decode(&bytes).is_err(), "seed {seed}");
         // The same behind a good header.
-        for kind in 1..=5 {
+        for kind in 1..=8 {
             let header = Output::new(Kind::Join, PROTOCOL_VERSION).0;
             bytes.splice(..bytes.len().min(16), header);
             bytes[12] = kind;
@@ -204,6 +223,7 @@ fn another_version_is_told_so_and_can_read_it() {
     match &mut join {
         Hello::Join(join) => join.version = 99,
         Hello::Peer(peer) => peer.version = 99,
+        Hello::Resume(resume) => resume.version = 99,
     }
     let mut bytes = encode_hello(&join);
     bytes.extend([1, 2, 3]);

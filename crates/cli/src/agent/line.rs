@@ -1,0 +1,192 @@
+//! A stream to another host for two threads: one sends, one receives, and both may block.
+
+use crate::failure::Failure;
+use farside_bootstrap::{BootstrapError, Endpoint, HandshakeLimits, Host, Security};
+use farside_bootstrap::{Stream, Transfer};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt;
+use std::io::{self, ErrorKind};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long each address of a host may take to answer a call.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// A host that vanishes is noticed after about so long, and so are its workers ended.
+const SILENCE: Duration = Duration::from_secs(10);
+const PROBES: u32 = 5;
+
+/// A stream whose handshake is over.
+pub(crate) struct Line {
+    stream: Mutex<Stream<TcpStream>>,
+    /// The same socket, to wait for it while the other thread uses the stream.
+    socket: TcpStream,
+}
+
+impl Line {
+    /// Calls `to`.
+    pub(crate) fn connect(to: &Endpoint, security: &Security) -> Result<Self, Failure> {
+        let failed = |e: &dyn std::fmt::Display| Failure::system(format!("{to}: {e}"));
+        let addresses = to.resolve().map_err(|e| failed(&e))?;
+        let mut last = io::Error::from(ErrorKind::NotFound);
+        for address in addresses {
+            match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
+                Ok(socket) => {
+                    return Self::with(socket, Some(&to.host), security).map_err(|e| failed(&e));
+                }
+                Err(error) => last = error,
+            }
+        }
+        Err(match last.kind() {
+            ErrorKind::ConnectionRefused => failed(&"nobody listens there"),
+            _ => failed(&format!("not reached: {last}")),
+        })
+    }
+
+    /// Takes a call. *Blocks* until the caller has proved who it is, or the time for that is up.
+    pub(crate) fn accept(socket: TcpStream, security: &Security) -> Result<Self, BootstrapError> {
+        Self::with(socket, None, security)
+    }
+
+    fn with(
+        socket: TcpStream,
+        calls: Option<&Host>,
+        security: &Security,
+    ) -> Result<Self, BootstrapError> {
+        prepare(&socket).map_err(BootstrapError::Io)?;
+        let other = socket.try_clone().map_err(BootstrapError::Io)?;
+        let limits = HandshakeLimits::DEFAULT;
+        let mut stream = match calls {
+            Some(host) => Stream::connect(other, security, host, limits)?,
+            None => Stream::accept(other, security, limits)?,
+        };
+        while !stream.advance()? {
+            let wants = interest(stream.wants_write());
+            wait(&socket, wants, Some(stream.deadline())).map_err(BootstrapError::Io)?;
+        }
+        Ok(Self { stream: Mutex::new(stream), socket })
+    }
+
+    /// This end's address, which is how the peer reaches this host if it called.
+    pub(crate) fn local(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    /// The other end's address.
+    pub(crate) fn peer(&self) -> io::Result<SocketAddr> {
+        self.socket.peer_addr()
+    }
+
+    /// Sends all of it. *Blocks* while the peer does not read.
+    pub(crate) fn send(&self, mut bytes: &[u8]) -> Result<(), BootstrapError> {
+        loop {
+            let done = {
+                let mut stream = self.stream();
+                if bytes.is_empty() {
+                    stream.flush()?
+                } else if let Transfer::Moved(count) = stream.write(bytes)? {
+                    bytes = &bytes[count..];
+                    continue;
+                } else {
+                    false
+                }
+            };
+            if done {
+                return Ok(());
+            }
+            wait(&self.socket, PollFlags::OUT, None).map_err(BootstrapError::Io)?;
+        }
+    }
+
+    /// Receives what is there, at least a byte; 0 when the peer has ended the stream. *Blocks* until then.
+    pub(crate) fn receive(&self, out: &mut [u8]) -> Result<usize, BootstrapError> {
+        loop {
+            let wants = {
+                let mut stream = self.stream();
+                match stream.read(out)? {
+                    Transfer::Moved(count) => return Ok(count),
+                    Transfer::Ended => return Ok(0),
+                    Transfer::Blocked => interest(stream.wants_write() && !stream.flush()?),
+                }
+            };
+            wait(&self.socket, wants, None).map_err(BootstrapError::Io)?;
+        }
+    }
+
+    /// Ends the stream; both threads hear of it.
+    pub(crate) fn end(&self) {
+        // The peer may be gone already, and then needs no farewell.
+        let _ = self.stream().close();
+        let _ = self.socket.shutdown(Shutdown::Both);
+    }
+
+    fn stream(&self) -> MutexGuard<'_, Stream<TcpStream>> {
+        self.stream.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Receives line by line.
+pub(crate) struct Lines<'a> {
+    line: &'a Line,
+    held: Vec<u8>,
+    /// Of `held`, known to have no end of a line.
+    seen: usize,
+    bytes_max: usize,
+}
+
+impl<'a> Lines<'a> {
+    /// Lines of at most so many bytes.
+    pub(crate) fn new(line: &'a Line, bytes_max: usize) -> Self {
+        Self { line, held: Vec::new(), seen: 0, bytes_max }
+    }
+
+    /// The next line without its end; `None` when the peer has ended the stream. What it left without
+    /// an end is no line.
+    pub(crate) fn next(&mut self) -> Result<Option<Vec<u8>>, BootstrapError> {
+        let mut block = [0; 16 << 10];
+        loop {
+            if let Some(at) = self.held[self.seen..].iter().position(|byte| *byte == b'\n') {
+                let rest = self.held.split_off(self.seen + at + 1);
+                let mut line = std::mem::replace(&mut self.held, rest);
+                line.pop();
+                self.seen = 0;
+                return Ok(Some(line));
+            }
+            self.seen = self.held.len();
+            if self.seen > self.bytes_max {
+                return Err(BootstrapError::TooLong);
+            }
+            match self.line.receive(&mut block)? {
+                0 => return Ok(None),
+                count => self.held.extend_from_slice(&block[..count]),
+            }
+        }
+    }
+}
+
+fn prepare(socket: &TcpStream) -> io::Result<()> {
+    socket.set_nonblocking(true)?;
+    socket.set_nodelay(true)?;
+    sockopt::set_socket_keepalive(socket, true)?;
+    sockopt::set_tcp_keepidle(socket, SILENCE / 2)?;
+    sockopt::set_tcp_keepintvl(socket, SILENCE / 2 / PROBES)?;
+    sockopt::set_tcp_keepcnt(socket, PROBES)?;
+    let silence_ms = u32::try_from(SILENCE.as_millis()).unwrap_or(u32::MAX);
+    sockopt::set_tcp_user_timeout(socket, silence_ms)?;
+    Ok(())
+}
+
+fn interest(writes: bool) -> PollFlags {
+    if writes { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN }
+}
+
+/// Waits until the socket can be read or written, or the time is up.
+fn wait(socket: &TcpStream, wants: PollFlags, until: Option<Instant>) -> io::Result<()> {
+    let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+    // A moment more, so that the time is up when this returns.
+    let left = left.and_then(|left| Timespec::try_from(left + Duration::from_millis(1)).ok());
+    match poll(&mut [PollFd::new(socket, wants)], left.as_ref()) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,222 @@
+//! Arguments of commands that reach other hosts.
+
+use super::{Protection, bytes, seconds};
+use clap::{Args, ValueEnum};
+use farside_bootstrap::Endpoint;
+use serde::de::{Error, Unexpected, Visitor};
+use serde::{Deserialize, Deserializer};
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  farside key new cluster.key                                        once; copy it to every host
+  farside node --listen 10.0.0.1:7400 --key cluster.key              the first host
+  farside node --listen 10.0.0.2:7400 --join 10.0.0.1:7400 --key cluster.key
+  farside node --config node.toml                                    the same from a file:
+      listen = \"10.0.0.2:7400\"
+      join = [\"10.0.0.1:7400\", \"10.0.0.3:7400\"]
+      key = \"cluster.key\"                       beside the file, unless the path says otherwise
+      memory_bytes = \"4G\"
+
+Without --join the node founds the cluster. Any member will do to join at; name several, for one may be
+down. With --json there is an object a line for each event: started, member_joined, member_lost,
+isolated, ended.
+
+Whoever can reach an address without a key can read and write all memory. With a key TCP travels under
+TLS 1.3: `--protect everything`, which is the default, covers the data too; `--protect handshake` only
+who is who and the keys of memory. Data packets of RDMA fabrics are plain text, whatever the handshake:
+keep those on a network of their own.")]
+pub(crate) struct Node {
+    #[command(flatten)]
+    pub(crate) settings: NodeSettings,
+    /// Settings from a TOML file: these flags, with underscores; flags win
+    #[arg(long, value_name = "FILE.toml")]
+    pub(crate) config: Option<PathBuf>,
+}
+
+/// How a node is set up: flags, and by the same names what a file may say.
+#[derive(Args, Clone, PartialEq, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct NodeSettings {
+    /// Where this node is reached; port 0 is any that is free
+    #[arg(long, value_name = "HOST:PORT")]
+    #[serde(deserialize_with = "parsed")]
+    pub(crate) listen: Option<Endpoint>,
+    /// What others call, where that is another address: behind a translation, or with --listen 0.0.0.0
+    #[arg(long, value_name = "HOST:PORT")]
+    #[serde(deserialize_with = "parsed")]
+    pub(crate) advertise: Option<Endpoint>,
+    /// Members to join at, tried in this order; without, the node founds the cluster
+    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
+    #[serde(deserialize_with = "all_parsed")]
+    pub(crate) join: Vec<Endpoint>,
+    /// The cluster's name [default: farside]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) cluster: Option<String>,
+    /// Global memory of this node [default: 256M]
+    #[arg(long, value_parser = bytes, value_name = "BYTES")]
+    #[serde(deserialize_with = "some_bytes")]
+    pub(crate) memory_bytes: Option<u64>,
+    /// Cache of this node [default: 64M]
+    #[arg(long, value_parser = bytes, value_name = "BYTES")]
+    #[serde(deserialize_with = "some_bytes")]
+    pub(crate) cache_bytes: Option<u64>,
+    /// Line size of allocations that name none, 64 to 65536 [default: 512]
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) line_bytes: Option<u32>,
+    /// The file with the cluster's key (see farside key new)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) key: Option<PathBuf>,
+    /// What travels under TLS 1.3; by default everything with a key, nothing without
+    #[arg(long)]
+    pub(crate) protect: Option<Protection>,
+    /// Over which fabric; tcp is what nodes of several hosts have
+    #[arg(long)]
+    pub(crate) fabric: Option<HostFabric>,
+    /// After so many seconds of silence a member is out of reach; equal on all nodes [default: 1]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    #[serde(deserialize_with = "some_seconds")]
+    pub(crate) lease: Option<f64>,
+    /// Whether to join again, as a new node, when the cluster went on without this one [default: true]
+    #[arg(long, value_name = "YES", num_args = 0..=1, default_missing_value = "true")]
+    pub(crate) rejoin: Option<bool>,
+    /// Found the cluster although --join is given, which is then for joining again
+    #[arg(long, value_name = "YES", num_args = 0..=1, default_missing_value = "true")]
+    pub(crate) found: Option<bool>,
+    /// Let anybody in who can reach the address: no key, on a network that nobody else is on
+    #[arg(long, value_name = "YES", num_args = 0..=1, default_missing_value = "true")]
+    pub(crate) insecure: Option<bool>,
+}
+
+impl NodeSettings {
+    /// These, and where they say nothing the others.
+    pub(crate) fn or(self, other: Self) -> Self {
+        Self {
+            listen: self.listen.or(other.listen),
+            advertise: self.advertise.or(other.advertise),
+            join: if self.join.is_empty() { other.join } else { self.join },
+            cluster: self.cluster.or(other.cluster),
+            memory_bytes: self.memory_bytes.or(other.memory_bytes),
+            cache_bytes: self.cache_bytes.or(other.cache_bytes),
+            line_bytes: self.line_bytes.or(other.line_bytes),
+            key: self.key.or(other.key),
+            protect: self.protect.or(other.protect),
+            fabric: self.fabric.or(other.fabric),
+            lease: self.lease.or(other.lease),
+            rejoin: self.rejoin.or(other.rejoin),
+            found: self.found.or(other.found),
+            insecure: self.insecure.or(other.insecure),
+        }
+    }
+}
+
+/// A fabric between hosts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum HostFabric {
+    /// TCP
+    Tcp,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  farside agent --listen 0.0.0.0:7401 --key cluster.key              on each host
+  farside demo --on 10.0.0.1:7401,10.0.0.2:7401,10.0.0.3:7401 --key cluster.key
+  farside agent --listen 127.0.0.1:7401 --insecure                   to try it out on one machine
+
+An agent starts `farside worker` processes of its own program for commands that were started elsewhere,
+and nothing else. They end with the command that wanted them. Whoever holds the key can use this host's
+memory and processors through it. What commands say to an agent always travels under TLS 1.3; --protect
+of the command says what the nodes' own traffic does.")]
+pub(crate) struct Agent {
+    /// Where commands reach it; port 0 is any that is free
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) listen: Endpoint,
+    /// The file with the cluster's key (see farside key new)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) key: Option<PathBuf>,
+    /// Most workers at a time
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) workers_max: u16,
+    /// Let anybody of this machine in: no key, on an address of the loopback
+    #[arg(long)]
+    pub(crate) insecure: bool,
+}
+
+/// Where the node processes of a command run.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct Places {
+    /// Over which fabric nodes reach each other; by default tcp with --on, else shm
+    #[arg(long)]
+    pub(crate) fabric: Option<WorkerFabric>,
+    /// Run the processes at these agents in turn (see farside agent)
+    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
+    pub(crate) on: Vec<Endpoint>,
+    /// The file with the cluster's key, for tcp (see farside key new)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) key: Option<PathBuf>,
+    /// What of the nodes' traffic travels under TLS 1.3; by default everything with a key
+    #[arg(long)]
+    pub(crate) protect: Option<Protection>,
+}
+
+/// A fabric that the processes of a command can go over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum WorkerFabric {
+    /// Shared memory of this machine
+    Shm,
+    /// TCP, on the loopback or between hosts
+    Tcp,
+}
+
+/// Reads what has a form of its own.
+fn parsed<'de, D: Deserializer<'de>, T>(from: D) -> Result<Option<T>, D::Error>
+where
+    T: FromStr<Err: fmt::Display>,
+{
+    String::deserialize(from)?.parse().map(Some).map_err(D::Error::custom)
+}
+
+fn all_parsed<'de, D: Deserializer<'de>, T>(from: D) -> Result<Vec<T>, D::Error>
+where
+    T: FromStr<Err: fmt::Display>,
+{
+    let texts = Vec::<String>::deserialize(from)?;
+    texts.iter().map(|text| text.parse().map_err(D::Error::custom)).collect()
+}
+
+/// Reads a number of bytes, or a text like 256M.
+fn some_bytes<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+    struct Bytes;
+    impl Visitor<'_> for Bytes {
+        type Value = u64;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a number of bytes, or a text like \"256M\"")
+        }
+
+        fn visit_u64<E: Error>(self, number: u64) -> Result<u64, E> {
+            Ok(number)
+        }
+
+        fn visit_i64<E: Error>(self, number: i64) -> Result<u64, E> {
+            let wrong = |_| E::invalid_value(Unexpected::Signed(number), &self);
+            u64::try_from(number).map_err(wrong)
+        }
+
+        fn visit_str<E: Error>(self, text: &str) -> Result<u64, E> {
+            bytes(text).map_err(|_| E::invalid_value(Unexpected::Str(text), &self))
+        }
+    }
+    from.deserialize_any(Bytes).map(Some)
+}
+
+/// Reads a time in the bounds of the flag.
+fn some_seconds<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f64>, D::Error> {
+    let number = f64::deserialize(from)?;
+    seconds(&number.to_string()).map(Some).map_err(D::Error::custom)
+}

@@ -1,0 +1,217 @@
+//! `farside node`: one node of a cluster of several hosts, in the foreground.
+
+mod settings;
+
+use crate::agent::Line;
+use crate::arguments;
+use crate::failure::Failure;
+use crate::hosts;
+use crate::output::{Output, bytes};
+use crate::signals;
+use farside::{ErrorCode, Node, NodeId};
+use farside_bootstrap::Endpoint;
+use serde::Serialize;
+use settings::Plan;
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+/// How often the members are looked at.
+const PERIOD: Duration = Duration::from_millis(100);
+/// How long to wait before joining again, at first and at most; it doubles between.
+const BACK_OFF: Duration = Duration::from_millis(250);
+const BACK_OFF_MAX: Duration = Duration::from_secs(8);
+
+/// What happens to a node, as `--json` shows it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case", tag = "event")]
+enum Event<'a> {
+    /// It is a member.
+    Started {
+        cluster: &'a str,
+        node: u16,
+        /// Where others reach it.
+        address: SocketAddr,
+        security: &'a str,
+        memory_bytes: u64,
+        /// It joined again after it was cut off.
+        again: bool,
+    },
+    MemberJoined {
+        node: u16,
+    },
+    MemberLost {
+        node: u16,
+    },
+    /// It is no member any more.
+    Isolated {
+        reason: &'a str,
+        /// Whether it will join again.
+        rejoins: bool,
+    },
+    /// It could not join again yet.
+    NotJoined {
+        reason: &'a str,
+    },
+    Ended {
+        cluster: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reason: Option<&'a str>,
+    },
+}
+
+impl Event<'_> {
+    fn tell(&self, output: Output) {
+        output.value(self);
+        output.line(match self {
+            Self::Started { cluster, node, address, security, memory_bytes, again } => {
+                let what = if *again { "joined again as" } else { "is" };
+                format!(
+                    "{what} node {node} of cluster {cluster} at {address} ({security}), {}; Ctrl-C \
+                     leaves",
+                    bytes(*memory_bytes)
+                )
+            }
+            Self::MemberJoined { node } => format!("node {node} has joined"),
+            Self::MemberLost { node } => format!("node {node} is lost"),
+            Self::Isolated { reason, rejoins: true } => format!("cut off, joins again: {reason}"),
+            Self::Isolated { reason, rejoins: false } => format!("cut off: {reason}"),
+            Self::NotJoined { reason } => format!("not joined yet: {reason}"),
+            Self::Ended { cluster, .. } => format!("has left cluster {cluster}"),
+        });
+    }
+}
+
+/// How a node's time as a member ended.
+enum End {
+    /// It is to leave.
+    Asked,
+    /// It is no member any more.
+    CutOff(Failure),
+}
+
+/// Runs the node until it is told to leave, or is cut off for good.
+pub(crate) fn run(arguments: &arguments::Node, output: Output) -> Result<(), Failure> {
+    let mut plan = Plan::of(arguments)?;
+    let (sender, asked) = channel();
+    signals::watch(move || sender.send(()).is_ok())?;
+    let mut life = Life::begin(&plan, plan.founds)?;
+    let mut again = false;
+    loop {
+        life.started(&plan, again, output);
+        let failure = match life.watch(&asked, output) {
+            End::Asked => {
+                let left = life.node.leave();
+                Event::Ended { cluster: &plan.config.cluster, reason: None }.tell(output);
+                // A home that did not take its lines back in time has left too, or does so now.
+                return left.or_else(|e| if e.code == ErrorCode::TimedOut { Ok(()) } else { Err(e.into()) });
+            }
+            End::CutOff(failure) => failure,
+        };
+        let rejoins = plan.rejoins && !plan.options.hosts.is_empty();
+        Event::Isolated { reason: &failure.to_string(), rejoins }.tell(output);
+        // A port that the system chose is kept: others know this node by it.
+        plan.options.listen = Some(Endpoint { port: life.address.port(), ..life.listen.clone() });
+        drop(life);
+        if !rejoins {
+            let reason = failure.to_string();
+            Event::Ended { cluster: &plan.config.cluster, reason: Some(&reason) }.tell(output);
+            return Err(failure);
+        }
+        match rejoin(&plan, &asked, output) {
+            Some(next) => life = next,
+            None => {
+                Event::Ended { cluster: &plan.config.cluster, reason: None }.tell(output);
+                return Ok(());
+            }
+        }
+        again = true;
+    }
+}
+
+/// Joins as a new node, as often as it takes; `None` when told to end.
+fn rejoin(plan: &Plan, asked: &Receiver<()>, output: Output) -> Option<Life> {
+    let mut pause = BACK_OFF;
+    loop {
+        match asked.recv_timeout(pause) {
+            Err(RecvTimeoutError::Timeout) => {}
+            _ => return None,
+        }
+        match Life::begin(plan, false) {
+            Ok(life) => return Some(life),
+            Err(failure) => Event::NotJoined { reason: &failure.to_string() }.tell(output),
+        }
+        pause = (pause * 2).min(BACK_OFF_MAX);
+    }
+}
+
+/// A node from its start to its end, with a fabric of its own.
+struct Life {
+    node: Node,
+    listen: Endpoint,
+    /// Where others reach it.
+    address: SocketAddr,
+}
+
+impl Life {
+    fn begin(plan: &Plan, founds: bool) -> Result<Self, Failure> {
+        let (fabric, address) = hosts::tcp(plan.options.clone())?;
+        let listen = fabric.listens_at().unwrap_or_else(|| Endpoint::from(address));
+        let begin = if founds { Node::create_on } else { Node::join_on };
+        let node = begin(&plan.config, fabric).map_err(|error| unjoined(plan, error))?;
+        Ok(Self { node, listen, address })
+    }
+
+    fn started(&self, plan: &Plan, again: bool, output: Output) {
+        Event::Started {
+            cluster: &plan.config.cluster,
+            node: self.node.id().0,
+            address: self.address,
+            security: &plan.options.security.describe(),
+            memory_bytes: plan.config.memory_bytes,
+            again,
+        }
+        .tell(output);
+    }
+
+    /// Tells who comes and goes until the node is asked to leave or is cut off.
+    fn watch(&self, asked: &Receiver<()>, output: Output) -> End {
+        let mut known = BTreeSet::from([self.node.id()]);
+        loop {
+            let members = self.node.members();
+            let alive: BTreeSet<NodeId> =
+                members.iter().filter(|member| member.alive).map(|member| member.node).collect();
+            for node in known.difference(&alive) {
+                Event::MemberLost { node: node.0 }.tell(output);
+            }
+            for node in alive.difference(&known) {
+                Event::MemberJoined { node: node.0 }.tell(output);
+            }
+            known = alive;
+            // Nobody waits for so many: it is whether there is a cluster to wait in.
+            match self.node.wait_for_members(usize::MAX, Duration::ZERO) {
+                Err(error) if error.code != ErrorCode::TimedOut => {
+                    return End::CutOff(error.into());
+                }
+                _ => {}
+            }
+            match asked.recv_timeout(PERIOD) {
+                Err(RecvTimeoutError::Timeout) => {}
+                _ => return End::Asked,
+            }
+        }
+    }
+}
+
+/// Why a node is no member, and which of the hosts it was to join at do not even let it in.
+fn unjoined(plan: &Plan, error: farside::Error) -> Failure {
+    let failure = Failure::from(error);
+    let Failure::Operation { number, name, text } = failure else {
+        return failure;
+    };
+    let security = &plan.options.security;
+    let refusals = plan.options.hosts.iter().filter_map(|host| Line::connect(host, security).err());
+    let text = refusals.fold(text, |text, refusal| format!("{text} {refusal}."));
+    Failure::Operation { number, name, text }
+}

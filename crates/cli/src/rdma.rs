@@ -1,0 +1,122 @@
+//! RDMA devices: as commands name them, and what there is of them on this machine.
+
+use crate::failure::Failure;
+use farside_bootstrap::{Endpoint, Security};
+use farside_fabric_verbs::{
+    Choice, DeviceReport, LIBRARY, Limits, OpenError, Options, VerbsFabric,
+};
+use serde_json::{Value, json};
+use std::str::FromStr;
+
+/// A device with its port and the index of a GID, as far as they are named: `mlx5_0:1:3`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct DeviceName {
+    device: String,
+    port: Option<u8>,
+    gid_index: Option<u32>,
+}
+
+impl FromStr for DeviceName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let wrong =
+            || format!("`{text}`: write DEVICE, DEVICE:PORT or DEVICE:PORT:GID, as mlx5_0:1:3");
+        let mut parts = text.split(':');
+        let device = parts.next().filter(|name| !name.is_empty()).ok_or_else(wrong)?.to_owned();
+        let number = |part: Option<&str>| part.map(str::parse::<u8>).transpose();
+        let port = number(parts.next()).map_err(|_| wrong())?;
+        let gid_index = number(parts.next()).map_err(|_| wrong())?.map(u32::from);
+        match (port, parts.next()) {
+            (Some(0), _) | (_, Some(_)) => Err(wrong()),
+            _ => Ok(Self { device, port, gid_index }),
+        }
+    }
+}
+
+fn failure(error: &OpenError) -> Failure {
+    Failure::system(format!("verbs fabric: {error}"))
+}
+
+/// The verbs fabric of a device, by default of the first that can be used.
+pub(crate) fn open(
+    security: Security,
+    listen: Option<Endpoint>,
+    device: Option<&DeviceName>,
+) -> Result<VerbsFabric, Failure> {
+    let mut options = Options::new(security);
+    options.listen = listen;
+    if let Some(name) = device {
+        options.device = Some(name.device.clone());
+        options.port = name.port;
+        options.gid_index = name.gid_index;
+    }
+    VerbsFabric::open(options).map_err(|error| failure(&error))
+}
+
+/// A device's limits, if there is a library that can ask it.
+pub(crate) fn limits(device: &str) -> Option<Limits> {
+    limits_by(LIBRARY, device)
+}
+
+/// The same by a library that is named.
+pub(crate) fn limits_by(library: &str, device: &str) -> Option<Limits> {
+    VerbsFabric::limits(library, device).ok()
+}
+
+/// The devices of this machine; none where there is no library.
+pub(crate) fn devices() -> Vec<DeviceReport> {
+    VerbsFabric::devices(&Options::new(Security::open())).unwrap_or_default()
+}
+
+/// A choice for programs.
+pub(crate) fn choice_value(choice: &Choice) -> Value {
+    json!({
+        "device": choice.device,
+        "port": choice.port,
+        "device_reason": choice.device_reason,
+        "network": choice.network,
+        "up": choice.up,
+        "mtu_bytes": choice.mtu_bytes,
+        "gid_index": choice.gid_index,
+        "gid": choice.gid.to_string(),
+        "gid_reason": choice.gid_reason,
+        "extended_posting": choice.extended_posting,
+    })
+}
+
+/// A device for programs.
+pub(crate) fn device_value(report: &DeviceReport) -> Value {
+    json!({ "name": report.name, "ports": report.ports, "lacks": lacks(report) })
+}
+
+/// A device for people, a line for each of its ports.
+pub(crate) fn device_lines(report: &DeviceReport) -> Vec<String> {
+    let lacks = lacks(report).map(|what| format!("{}: lacks {what}", report.name));
+    let ports = report.ports.iter().map(|port| format!("{} {port}", report.name));
+    ports.chain(lacks).collect()
+}
+
+/// What the device lacks that the fabric cannot do without, or why it cannot be asked.
+fn lacks(report: &DeviceReport) -> Option<String> {
+    match &report.facts {
+        Ok(facts) => facts.capabilities().err().map(str::to_owned),
+        Err(why) => Some(format!("an answer: {why}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_devices_are_read() {
+        let name = |port, gid_index| DeviceName { device: "mlx5_0".to_owned(), port, gid_index };
+        assert_eq!("mlx5_0".parse(), Ok(name(None, None)));
+        assert_eq!("mlx5_0:2".parse(), Ok(name(Some(2), None)));
+        assert_eq!("mlx5_0:1:3".parse(), Ok(name(Some(1), Some(3))));
+        for wrong in ["", ":1", "mlx5_0:", "mlx5_0:0", "mlx5_0:1:x", "mlx5_0:1:256", "a:1:2:3"] {
+            assert!(wrong.parse::<DeviceName>().is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! Links that break while both ends live, on fabrics between hosts: carries out what the machine of
+//! contacts wants. Where all members share a machine there is none of this: there a link that breaks
+//! is a dead process.
+
+use crate::boot::member_address;
+use crate::engine::{Engine, FollowUp, Placement};
+use crate::peer::Link;
+use farside_base::{ErrorCode, LinkId, NodeId};
+use farside_fabric::{LinkEvent, Loss, NotReached};
+use farside_protocol::member::contact::{Contacts, Effect, Event, Failure, Patience};
+use farside_protocol::member::{
+    self, Answer, PROTOCOL_VERSION, Refusal, RequestId, Resume, Resumed,
+};
+use std::collections::VecDeque;
+
+/// The links of this node to all others, and what is under way to mend them.
+pub(crate) struct Keeper {
+    machine: Contacts,
+    /// The effects of a step are being carried out; what happens meanwhile waits.
+    stepping: bool,
+    waiting: VecDeque<Event>,
+    /// Links that this node asks for.
+    dials: Vec<(NodeId, LinkId)>,
+    /// Requests to go on, and how many messages whoever asks has received.
+    asked: Vec<(RequestId, u64)>,
+    /// When the machine has to look at the time.
+    wakes_at_ns: u64,
+}
+
+impl Keeper {
+    pub(crate) fn new(me: NodeId, lease_ns: u64) -> Self {
+        Self {
+            machine: Contacts::new(me, Patience::of_lease(lease_ns)),
+            stepping: false,
+            waiting: VecDeque::new(),
+            dials: Vec::new(),
+            asked: Vec::new(),
+            wakes_at_ns: u64::MAX,
+        }
+    }
+
+    fn take_dial(&mut self, link: LinkId) -> Option<NodeId> {
+        let index = self.dials.iter().position(|(_, dial)| *dial == link)?;
+        Some(self.dials.swap_remove(index).0)
+    }
+
+    fn take_dial_to(&mut self, node: NodeId) -> Option<LinkId> {
+        let index = self.dials.iter().position(|(to, _)| *to == node)?;
+        Some(self.dials.swap_remove(index).1)
+    }
+
+    fn take_asked(&mut self, request: RequestId) -> Option<u64> {
+        let index = self.asked.iter().position(|(asked, _)| *asked == request)?;
+        Some(self.asked.swap_remove(index).1)
+    }
+}
+
+impl Engine {
+    /// Whether links that break may come back.
+    #[inline]
+    pub(crate) fn resumes(&self) -> bool {
+        self.keeper.is_some()
+    }
+
+    /// Whether this link is on its way to a member whose link broke.
+    pub(crate) fn is_dialling(&self, link: LinkId) -> bool {
+        self.keeper
+            .as_ref()
+            .is_some_and(|keeper| keeper.dials.iter().any(|(_, dial)| *dial == link))
+    }
+
+    /// When this node has to look at the time.
+    pub(crate) fn wakes_in_ns(&self) -> u64 {
+        match self.keeper.as_ref().map_or(u64::MAX, |keeper| keeper.wakes_at_ns) {
+            u64::MAX => u64::MAX,
+            at_ns => at_ns.saturating_sub(self.boot.fabric.time_ns()),
+        }
+    }
+
+    /// Tells the machine the time when it wants to know.
+    #[inline]
+    pub(crate) fn tick(&mut self) {
+        let Some(wakes_at_ns) = self.keeper.as_ref().map(|keeper| keeper.wakes_at_ns) else {
+            return;
+        };
+        if wakes_at_ns != u64::MAX && self.boot.fabric.time_ns() >= wakes_at_ns {
+            self.contact(Event::Tick { now_ns: self.boot.fabric.time_ns() });
+        }
+    }
+
+    /// A member is linked for the first time.
+    pub(crate) fn contact_linked(&mut self, node: NodeId) {
+        self.contact(Event::Linked { node });
+    }
+
+    /// A member is dead or cut off.
+    pub(crate) fn contact_gone(&mut self, node: NodeId) {
+        self.contact(Event::Gone { node });
+    }
+
+    /// The link to a member, which was up, is lost.
+    pub(crate) fn link_lost(&mut self, node: NodeId, loss: Loss) {
+        if !self.resumes() {
+            return self.member_own(member::Event::LinkLost { node });
+        }
+        if let Some(peer) = self.peers.get_mut(node) {
+            peer.ended = loss == Loss::Ended;
+        }
+        self.contact(Event::Broken { node, now_ns: self.boot.fabric.time_ns() });
+    }
+
+    /// One step of the machine and all its effects, before any other step of it.
+    fn contact(&mut self, event: Event) {
+        let Some(keeper) = self.keeper.as_mut() else {
+            return;
+        };
+        keeper.waiting.push_back(event);
+        if keeper.stepping {
+            return;
+        }
+        keeper.stepping = true;
+        let mut effects = Vec::new(); // links break rarely
+        while let Some(keeper) = self.keeper.as_mut() {
+            let Some(event) = keeper.waiting.pop_front() else {
+                keeper.stepping = false;
+                keeper.wakes_at_ns = keeper.machine.wakes_at_ns().unwrap_or(u64::MAX);
+                break;
+            };
+            keeper.machine.step(event, &mut effects);
+            for effect in effects.drain(..) {
+                self.route_contact(effect);
+            }
+        }
+    }
+
+    fn contact_failed(&mut self, node: NodeId, why: Failure) {
+        self.contact(Event::Failed { node, why, now_ns: self.boot.fabric.time_ns() });
+    }
+
+    fn route_contact(&mut self, effect: Effect) {
+        match effect {
+            Effect::Close { node } => {
+                // What came before counts, and the peer will be told of it.
+                self.land_all();
+                self.unlink(node);
+            }
+            Effect::Dial { node } => self.dial(node),
+            Effect::HangUp { node } => {
+                if let Some(link) =
+                    self.keeper.as_mut().and_then(|keeper| keeper.take_dial_to(node))
+                {
+                    self.port.close(link);
+                }
+            }
+            Effect::Accept { node, request } => self.accept_resume(node, request),
+            Effect::TurnAway { request } => self.turn_resume_away(request, ErrorCode::Busy),
+            Effect::Deny { request } => self.turn_resume_away(request, ErrorCode::NodeClosed),
+            Effect::Dead { node } => self.member_own(member::Event::LinkLost { node }),
+            Effect::OutOfReach { node } => self.member_own(member::Event::OutOfReach { node }),
+            Effect::Expelled { by } => self.member_own(member::Event::Expelled { by }),
+        }
+    }
+
+    /// Closes the link to a member, if there is one, and hears nothing of it any more.
+    pub(crate) fn unlink(&mut self, node: NodeId) {
+        if let Some(link) = self.peers.unlink(node) {
+            self.port.close(link);
+            self.placements.hold(node);
+        }
+    }
+
+    fn dial(&mut self, node: NodeId) {
+        let listed = self.membership.listed(node);
+        let received = self.peers.get(node).map(|peer| peer.messenger.received_count());
+        let (Some(listed), Some(received)) = (listed, received) else {
+            return;
+        };
+        let resume = Resume {
+            version: PROTOCOL_VERSION,
+            cluster: self.boot.cluster.clone(),
+            node: self.me(),
+            incarnation: self.membership.incarnation(),
+            to: listed.incarnation,
+            received,
+        };
+        let to = member_address(&self.boot.cluster, node, listed.host);
+        match (self.port.connect(&to, &resume.encode(), self.peers.receives), &mut self.keeper) {
+            (Ok(link), Some(keeper)) => keeper.dials.push((node, link)),
+            _ => self.contact_failed(node, Failure::NoAnswer),
+        }
+    }
+
+    /// A member asks to go on over a new link.
+    pub(crate) fn resume_asked(&mut self, request: RequestId, resume: &Resume) {
+        let here = self.membership.incarnation();
+        if resume.version != PROTOCOL_VERSION || resume.cluster != self.boot.cluster {
+            return self.turn_resume_away(request, ErrorCode::ProtocolViolation);
+        }
+        if resume.to != here || self.closed_with.is_some() {
+            // Whom it means is no more.
+            return self.turn_resume_away(request, ErrorCode::NodeLost);
+        }
+        let node = resume.node;
+        let same_life = self.peers.get(node).is_some_and(|p| p.incarnation == resume.incarnation);
+        match self.keeper.as_mut().filter(|_| same_life) {
+            Some(keeper) => {
+                keeper.asked.push((request, resume.received));
+                self.contact(Event::Dialled { node, request });
+            }
+            None => self.turn_resume_away(request, ErrorCode::NodeClosed),
+        }
+    }
+
+    fn turn_resume_away(&mut self, request: RequestId, code: ErrorCode) {
+        if let Some(keeper) = self.keeper.as_mut() {
+            let _ = keeper.take_asked(request);
+        }
+        // Whoever asked may be gone already; then nobody needs the answer.
+        let _ = self.port.refuse(LinkId(request.0 as u32), &Refusal::new(code).encode());
+    }
+
+    fn accept_resume(&mut self, node: NodeId, request: RequestId) {
+        let link = LinkId(request.0 as u32);
+        let asked = self.keeper.as_mut().and_then(|keeper| keeper.take_asked(request));
+        let received = self.peers.get(node).map(|peer| peer.messenger.received_count());
+        let (Some(received_there), Some(received)) = (asked, received) else {
+            return self.turn_resume_away(request, ErrorCode::NodeClosed);
+        };
+        let reply = Resumed { incarnation: self.membership.incarnation(), received }.encode();
+        if self.port.accept(link, &reply, self.peers.receives).is_err() {
+            let now_ns = self.boot.fabric.time_ns();
+            return self.contact(Event::Broken { node, now_ns });
+        }
+        self.resume(node, link, received_there);
+    }
+
+    /// Goes on over a new link.
+    fn resume(&mut self, node: NodeId, link: LinkId, received_there: u64) {
+        let Some(peer) = self.peers.get_mut(node) else {
+            return self.port.close(link);
+        };
+        let resumed = peer.messenger.resume(received_there);
+        let imported = Link::import(&mut *self.port, link, &peer.tokens);
+        if let Err(violation) = resumed {
+            self.port.close(link);
+            self.peers.accuse(node, violation);
+            self.follow_ups.push_back(FollowUp::Accuse(node));
+            return self.contact(Event::Broken { node, now_ns: self.boot.fabric.time_ns() });
+        }
+        let Some(linked) = imported else {
+            self.port.close(link);
+            return self.contact(Event::Broken { node, now_ns: self.boot.fabric.time_ns() });
+        };
+        self.counters.resumes += 1;
+        let follow_ups = &mut self.follow_ups;
+        let landed = |placement: Placement| follow_ups.push_back(FollowUp::Placed(placement.line));
+        self.placements.resume(node, received_there, landed);
+        self.peers.link(node, linked);
+        self.early_messages(node, link);
+    }
+
+    /// What happened to a link that this node asks for; false when it is none of those.
+    pub(crate) fn dial_event(&mut self, event: &LinkEvent) -> bool {
+        let Some(node) = self.keeper.as_mut().and_then(|keeper| keeper.take_dial(event.link()))
+        else {
+            return false;
+        };
+        match event {
+            LinkEvent::Connected { link, reply } => self.dial_answered(node, *link, reply),
+            LinkEvent::Refused { reason, .. } => {
+                let code = match Answer::decode(reason) {
+                    Ok(Answer::Refusal(refusal)) => refusal.code,
+                    _ => ErrorCode::ProtocolViolation,
+                };
+                let why = match code {
+                    ErrorCode::NodeClosed => Failure::Expelled,
+                    ErrorCode::NodeLost => Failure::Nobody,
+                    _ => Failure::Busy,
+                };
+                self.contact_failed(node, why);
+            }
+            LinkEvent::NotReached { why, .. } => {
+                let ended = self.peers.get(node).is_some_and(|peer| peer.ended);
+                let nobody = *why == NotReached::Nobody && ended;
+                let why = if nobody { Failure::Nobody } else { Failure::NoAnswer };
+                self.contact_failed(node, why);
+            }
+            _ => {
+                self.port.close(event.link());
+                self.contact_failed(node, Failure::NoAnswer);
+            }
+        }
+        true
+    }
+
+    fn dial_answered(&mut self, node: NodeId, link: LinkId, reply: &[u8]) {
+        let life = self.peers.get(node).map(|peer| peer.incarnation);
+        let resumed = match Answer::decode(reply) {
+            Ok(Answer::Resumed(resumed)) if Some(resumed.incarnation) == life => resumed,
+            _ => {
+                self.port.close(link);
+                return self.contact_failed(node, Failure::NoAnswer);
+            }
+        };
+        // So that giving up finds it.
+        if let Some(keeper) = self.keeper.as_mut() {
+            keeper.dials.push((node, link));
+        }
+        self.contact(Event::Answered { node });
+        if self.keeper.as_mut().and_then(|keeper| keeper.take_dial(link)).is_some() {
+            self.resume(node, link, resumed.received);
+        }
+    }
+}

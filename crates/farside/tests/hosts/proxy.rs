@@ -1,0 +1,112 @@
+//! Something between hosts that breaks: all connections to one host go through it.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+/// Carries the connections to one host.
+#[derive(Clone)]
+pub(crate) struct Proxy {
+    shared: Arc<Shared>,
+    at: SocketAddr,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    to: Option<SocketAddr>,
+    open: Vec<TcpStream>,
+    silent: bool,
+    connections: u64,
+}
+
+impl Proxy {
+    pub(crate) fn new() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener.local_addr().unwrap();
+        let shared =
+            Arc::new(Shared { state: Mutex::new(State::default()), changed: Condvar::new() });
+        let carried = Arc::clone(&shared);
+        std::thread::spawn(move || {
+            for connection in listener.incoming().map_while(Result::ok) {
+                let shared = Arc::clone(&carried);
+                std::thread::spawn(move || shared.carry(connection));
+            }
+        });
+        Self { shared, at }
+    }
+
+    /// Where to call it.
+    pub(crate) fn at(&self) -> SocketAddr {
+        self.at
+    }
+
+    /// Where it carries to.
+    pub(crate) fn leads_to(&self, to: SocketAddr) {
+        self.shared.state().to = Some(to);
+    }
+
+    /// Ends all connections there are.
+    pub(crate) fn cut(&self) {
+        for connection in self.shared.state().open.drain(..) {
+            let _ = connection.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// Carries nothing for a while, or goes on.
+    pub(crate) fn silence(&self, silent: bool) {
+        self.shared.state().silent = silent;
+        self.shared.changed.notify_all();
+    }
+
+    /// Connections so far.
+    pub(crate) fn connections(&self) -> u64 {
+        self.shared.state().connections
+    }
+}
+
+impl Shared {
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait_until_heard(&self) {
+        let mut state = self.state();
+        while state.silent {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn carry(self: Arc<Self>, from: TcpStream) {
+        self.wait_until_heard();
+        let Some(to) = self.state().to.and_then(|to| TcpStream::connect(to).ok()) else {
+            return;
+        };
+        let _ = (from.set_nodelay(true), to.set_nodelay(true));
+        let (from2, to2) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+        {
+            let mut state = self.state();
+            state.connections += 1;
+            state.open.extend([from.try_clone().unwrap(), to.try_clone().unwrap()]);
+        }
+        let back = Arc::clone(&self);
+        std::thread::spawn(move || back.copy(to2, from2));
+        self.copy(from, to);
+    }
+
+    fn copy(&self, mut from: TcpStream, mut to: TcpStream) {
+        let mut bytes = vec![0; 64 << 10];
+        while let Ok(count @ 1..) = from.read(&mut bytes) {
+            self.wait_until_heard();
+            if to.write_all(&bytes[..count]).is_err() {
+                break;
+            }
+        }
+        let _ = to.shutdown(Shutdown::Both);
+        let _ = from.shutdown(Shutdown::Both);
+    }
+}

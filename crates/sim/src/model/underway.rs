@@ -1,0 +1,264 @@
+//! The model of writes under way on a link that breaks: a home writes frames of a peer and tells it so,
+//! frame by frame; the peer takes what is there, uses the frame for itself, and then gives it back.
+//! At any time the link may break; what is under way on it is lost, but completions that are on their
+//! way to the home may still come, however late.
+
+use crate::explorer::{Model, Violation};
+use farside_base::NodeId;
+use farside_protocol::channel::{Key, Messenger, Underway};
+use farside_protocol::wire::{BODY, Class, Family, MESSAGE};
+use std::collections::VecDeque;
+
+const PEER: NodeId = NodeId(1);
+
+/// What the peer writes into a frame of its own.
+const OWN: u8 = u8::MAX;
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Write {
+    frame: u8,
+    value: u8,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum Carried {
+    Write(Key, Write),
+    Message([u8; MESSAGE]),
+}
+
+/// A home, a peer and what is between them.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Frames {
+    home: Messenger,
+    peer: Messenger,
+    underway: Underway<Write>,
+    /// Values still to be written.
+    values: u8,
+    written: u8,
+    /// Frames that the home may write.
+    free: Vec<u8>,
+    memory: Vec<u8>,
+    /// Frames that the peer uses, by its program.
+    used: Vec<u8>,
+    landed: u8,
+    taken: u8,
+    there: VecDeque<Carried>,
+    back: VecDeque<[u8; MESSAGE]>,
+    completions: VecDeque<Key>,
+    breaks: u8,
+    broken: Option<&'static str>,
+}
+
+/// What can happen next.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Action {
+    /// The home has a value for a frame that is free.
+    Add,
+    /// The home posts its next work request.
+    Post,
+    /// The next one takes effect at the peer.
+    Take,
+    /// The oldest completion is polled.
+    Complete,
+    /// The peer gives a frame back, the oldest that it uses.
+    GiveBack,
+    /// The peer posts a message.
+    Answer,
+    /// It arrives.
+    Arrive,
+    /// The link breaks, with completions on their way or not, and there is a new one.
+    Break {
+        /// Completions that are on their way are lost too.
+        silent: bool,
+    },
+}
+
+impl Frames {
+    /// So many values into so many frames over a link that breaks so often. `change` may put a defect
+    /// in.
+    pub fn new(
+        values: u8,
+        frames: u8,
+        breaks: u8,
+        change: impl Fn(Underway<Write>) -> Underway<Write>,
+    ) -> Self {
+        Self {
+            home: Messenger::new(1).resumable(),
+            peer: Messenger::new(1).resumable(),
+            underway: change(Underway::new()),
+            values,
+            written: 0,
+            free: (0..frames).collect(),
+            memory: vec![OWN; usize::from(frames)],
+            used: Vec::new(),
+            landed: 0,
+            taken: 0,
+            there: VecDeque::new(),
+            back: VecDeque::new(),
+            completions: VecDeque::new(),
+            breaks,
+            broken: None,
+        }
+    }
+
+    fn add(&mut self) {
+        let frame = self.free.remove(0);
+        let write = Write { frame, value: self.written };
+        self.written += 1;
+        self.underway.add(PEER, write, true);
+        let mut body = [0; BODY];
+        (body[0], body[1]) = (write.frame, write.value);
+        self.home.push(Class::Request, Family::Coherence, &body);
+    }
+
+    fn post(&mut self) {
+        if let Some((key, _, write)) = self.underway.waiting(0) {
+            self.underway.posted(self.home.sent_count());
+            self.there.push_back(Carried::Write(key, write));
+        } else if let Some(message) = self.home.peek() {
+            self.home.sent();
+            self.there.push_back(Carried::Message(message));
+        }
+    }
+
+    fn take(&mut self) {
+        match self.there.pop_front() {
+            Some(Carried::Write(key, write)) => {
+                self.memory[usize::from(write.frame)] = write.value;
+                if self.used.contains(&write.frame) {
+                    self.broken = Some("a frame in use was written");
+                }
+                self.completions.push_back(key);
+            }
+            Some(Carried::Message(message)) => self.message(&message),
+            None => {}
+        }
+    }
+
+    fn message(&mut self, message: &[u8; MESSAGE]) {
+        match self.peer.received(message) {
+            Ok(Some((_, _, body))) => {
+                let (frame, value) = (body[0], body[1]);
+                if self.memory[usize::from(frame)] != value {
+                    self.broken = Some("a message came before what it speaks of");
+                }
+                self.memory[usize::from(frame)] = OWN;
+                self.used.push(frame);
+                self.taken += 1;
+            }
+            Ok(None) => {}
+            Err(violation) => self.broken = Some(violation.0),
+        }
+    }
+
+    fn arrive(&mut self) {
+        let Some(message) = self.back.pop_front() else { return };
+        match self.home.received(&message) {
+            Ok(Some((_, _, body))) => self.free.push(body[0]),
+            Ok(None) => {}
+            Err(violation) => self.broken = Some(violation.0),
+        }
+    }
+
+    fn break_link(&mut self, silent: bool) {
+        self.breaks -= 1;
+        if silent {
+            self.completions.clear();
+        }
+        self.there.clear();
+        self.back.clear();
+        self.underway.hold(PEER);
+        let received = self.peer.received_count();
+        let landed = &mut self.landed;
+        self.underway.resume(PEER, received, |_| *landed += 1);
+        let home = self.home.resume(received);
+        let peer = self.peer.resume(self.home.received_count());
+        if let Err(violation) = home.and(peer) {
+            self.broken = Some(violation.0);
+        }
+    }
+}
+
+impl Model for Frames {
+    type Action = Action;
+
+    fn enabled(&self) -> Vec<Action> {
+        let table = [
+            (Action::Add, self.written < self.values && !self.free.is_empty()),
+            (Action::Post, !self.underway.is_idle() || self.home.clone().peek().is_some()),
+            (Action::Take, !self.there.is_empty()),
+            (Action::Complete, !self.completions.is_empty()),
+            (Action::GiveBack, !self.used.is_empty()),
+            (Action::Answer, self.peer.clone().peek().is_some()),
+            (Action::Arrive, !self.back.is_empty()),
+            (Action::Break { silent: false }, self.breaks > 0),
+            (Action::Break { silent: true }, self.breaks > 0 && !self.completions.is_empty()),
+        ];
+        table.into_iter().filter(|(_, can)| *can).map(|(action, _)| action).collect()
+    }
+
+    fn apply(&mut self, action: Action) {
+        match action {
+            Action::Add => self.add(),
+            Action::Post => self.post(),
+            Action::Take => self.take(),
+            Action::Complete => {
+                let key = self.completions.pop_front();
+                let landed = key.and_then(|key| self.underway.landed(key));
+                self.landed += u8::from(landed.is_some());
+            }
+            Action::GiveBack => {
+                let mut body = [0; BODY];
+                body[0] = self.used.remove(0);
+                self.peer.push(Class::Reply, Family::Coherence, &body);
+            }
+            Action::Answer => {
+                if let Some(message) = self.peer.peek() {
+                    self.peer.sent();
+                    self.back.push_back(message);
+                }
+            }
+            Action::Arrive => self.arrive(),
+            Action::Break { silent } => self.break_link(silent),
+        }
+    }
+
+    fn violation(&self) -> Option<Violation> {
+        self.broken.map(Violation::new)
+    }
+
+    fn stuck(&self) -> Option<Violation> {
+        let all = (self.taken, self.landed) == (self.values, self.values);
+        (!all).then(|| Violation::new("deadlock"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::explorer::Explorer;
+
+    #[test]
+    fn writes_land_once_each_whatever_breaks() {
+        let cases = [(2, 1, 2), (2, 2, 2), (3, 1, 1), (3, 2, 1)];
+        let states = cases.map(|(values, frames, breaks)| {
+            let model = Frames::new(values, frames, breaks, |underway| underway);
+            match Explorer::new().explore(&model).holds() {
+                Ok(coverage) => coverage.states,
+                Err(text) => panic!("{values} values, {frames} frames, {breaks} breaks: {text}"),
+            }
+        });
+        assert_eq!(states, [11_958, 39_193, 48_012, 304_054], "{cases:?}");
+    }
+
+    #[cfg(canary)]
+    #[test]
+    fn canary_a_write_again_after_its_message_is_found() {
+        use farside_protocol::channel::Mutant;
+        let change = |underway: Underway<Write>| underway.with_mutant(Mutant::WrittenAgain);
+        let model = Frames::new(2, 1, 1, change);
+        let failure = Explorer::new().explore(&model).failure().expect("a failure");
+        let expected = "a frame in use was written";
+        assert_eq!(failure.violation.0, expected, "{}", failure.transcript);
+    }
+}
