@@ -1,5 +1,6 @@
 //! The steps of `cargo xtask ci`, cheapest first.
 
+use crate::guest;
 use crate::shell::Shell;
 use crate::tidy;
 use crate::tidy::documents::fenced_commands;
@@ -141,6 +142,37 @@ pub(crate) const ALL: &[Step] = &[
             ];
             shell.cargo(&words)
         },
+    },
+    Step {
+        name: "rdma",
+        sentence: "verbs on soft-RoCE in a guest: conformance, kills, loss, an NVDIMM, the command",
+        within: None,
+        run: |shell| guest::rdma(shell, &guest::Options::new(guest::Job::Check), SUITES_OF_VERBS),
+    },
+];
+
+/// What runs in guests. The tests of the library alone are in the step `readme`.
+const SUITES_OF_VERBS: &[guest::Suite] = &[
+    guest::Suite::new(&["-p", "farside-fabric-verbs", "--test", "conformance"]),
+    guest::Suite::new(&["-p", "farside-fabric-verbs", "--test", "process"]),
+    // Across a network between two devices, posting by lists, with control streams under a key.
+    guest::Suite {
+        nodes: 2,
+        environment: &[
+            ("FARSIDE_VERBS_DEVICES", "rxe1,rxe2"),
+            ("FARSIDE_VERBS_PLAIN", "1"),
+            ("FARSIDE_VERBS_SECURITY", "key"),
+            ("FARSIDE_VERBS_CASE", "order::"),
+        ],
+        ..guest::Suite::new(&["-p", "farside-fabric-verbs", "--test", "conformance"])
+    },
+    guest::Suite {
+        nodes: 2,
+        ..guest::Suite::new(&["-p", "farside-fabric-verbs", "--test", "nodes"])
+    },
+    guest::Suite {
+        on_nvdimm: 2,
+        ..guest::Suite::new(&["-p", "farside-fabric-verbs", "--test", "persistent"])
     },
 ];
 

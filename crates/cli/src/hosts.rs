@@ -196,9 +196,9 @@ impl Process for InChild {
     }
 
     fn kill(&mut self) {
-        self.commands = None;
-        // It may have ended by itself, which is as good.
+        // It may have ended by itself, which is as good. Only then its input, lest it ends by that.
         let _ = self.child.kill();
+        self.commands = None;
     }
 
     fn wait(&mut self) -> Result<String, Failure> {

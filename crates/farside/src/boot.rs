@@ -152,9 +152,12 @@ impl Engine {
             }
             Effect::Cut { node } => {
                 self.unlink(node);
+                if let Some(peer) = self.peers.get_mut(node) {
+                    peer.cut = true;
+                }
                 self.contact_gone(node);
             }
-            Effect::Dead { node } => self.node_dead(node),
+            Effect::Dead { node } => self.member_dead(node),
             Effect::Ready => {
                 self.boot.ready = true;
                 if self.resumes() {
@@ -168,9 +171,13 @@ impl Engine {
                 self.bind_rendezvous();
             }
             Effect::Failed(refusal) => {
-                self.closed_with.get_or_insert(ErrorCode::NodeClosed);
-                self.call_in_loans();
+                let code = match refusal.code {
+                    ErrorCode::Isolated => ErrorCode::Isolated,
+                    _ => ErrorCode::NodeClosed,
+                };
                 self.boot.refused = Some(refusal);
+                self.close_with(code);
+                self.disconnect();
             }
             Effect::Closed => self.boot.closed = true,
         }
@@ -290,7 +297,8 @@ impl Engine {
         let credits = self.limits.credits_per_class;
         let messenger = Messenger::new(credits);
         let messenger = if self.resumes() { messenger.resumable() } else { messenger };
-        let peer = Peer { incarnation, tokens, link: Some(link), ended: false, messenger };
+        let peer =
+            Peer { incarnation, tokens, link: Some(link), ended: false, cut: false, messenger };
         if !self.peers.insert(node, peer) {
             return false;
         }
@@ -489,7 +497,7 @@ impl Engine {
         }
     }
 
-    fn node_dead(&mut self, node: NodeId) {
+    pub(crate) fn node_dead(&mut self, node: NodeId) {
         self.boot.connecting.retain(|connecting| connecting.node != node);
         self.unlink(node);
         self.peers.remove(node);

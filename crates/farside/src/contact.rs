@@ -5,7 +5,7 @@
 use crate::boot::member_address;
 use crate::engine::{Engine, FollowUp, Placement};
 use crate::peer::Link;
-use farside_base::{ErrorCode, LinkId, NodeId};
+use farside_base::{ErrorCode, LinkId, NodeId, OperationId};
 use farside_fabric::{LinkEvent, Loss, NotReached};
 use farside_protocol::member::contact::{Contacts, Effect, Event, Failure, Patience};
 use farside_protocol::member::{
@@ -25,10 +25,20 @@ pub(crate) struct Keeper {
     asked: Vec<(RequestId, u64)>,
     /// When the machine has to look at the time.
     wakes_at_ns: u64,
+    /// Too few members are linked just now: nothing that is cached may be used, for the others may go
+    /// on without this node.
+    fenced: bool,
+    /// Operations that wait until it is linked to enough of them, or told that it is out.
+    held: VecDeque<OperationId>,
+    /// How long a member may not notice that it was cut off, with a margin.
+    unaware_ns: u64,
+    /// Members that are dead by vote, and may not know it before that time.
+    settling: Vec<(NodeId, u64)>,
 }
 
 impl Keeper {
-    pub(crate) fn new(me: NodeId, lease_ns: u64) -> Self {
+    /// `silence_ns` is how long a fabric does not notice that a peer is silent.
+    pub(crate) fn new(me: NodeId, lease_ns: u64, silence_ns: u64) -> Self {
         Self {
             machine: Contacts::new(me, Patience::of_lease(lease_ns)),
             stepping: false,
@@ -36,7 +46,17 @@ impl Keeper {
             dials: Vec::new(),
             asked: Vec::new(),
             wakes_at_ns: u64::MAX,
+            fenced: false,
+            held: VecDeque::new(),
+            unaware_ns: silence_ns.saturating_add(silence_ns / 4),
+            settling: Vec::new(),
         }
+    }
+
+    fn set_wake(&mut self) {
+        let settled = self.settling.iter().map(|(_, at_ns)| *at_ns).min();
+        let machine = self.machine.wakes_at_ns();
+        self.wakes_at_ns = settled.into_iter().chain(machine).min().unwrap_or(u64::MAX);
     }
 
     fn take_dial(&mut self, link: LinkId) -> Option<NodeId> {
@@ -83,8 +103,13 @@ impl Engine {
         let Some(wakes_at_ns) = self.keeper.as_ref().map(|keeper| keeper.wakes_at_ns) else {
             return;
         };
-        if wakes_at_ns != u64::MAX && self.boot.fabric.time_ns() >= wakes_at_ns {
-            self.contact(Event::Tick { now_ns: self.boot.fabric.time_ns() });
+        if wakes_at_ns == u64::MAX {
+            return;
+        }
+        let now_ns = self.boot.fabric.time_ns();
+        if now_ns >= wakes_at_ns {
+            self.settle(now_ns);
+            self.contact(Event::Tick { now_ns });
         }
     }
 
@@ -123,13 +148,74 @@ impl Engine {
         while let Some(keeper) = self.keeper.as_mut() {
             let Some(event) = keeper.waiting.pop_front() else {
                 keeper.stepping = false;
-                keeper.wakes_at_ns = keeper.machine.wakes_at_ns().unwrap_or(u64::MAX);
                 break;
             };
             keeper.machine.step(event, &mut effects);
             for effect in effects.drain(..) {
                 self.route_contact(effect);
             }
+        }
+        if let Some(keeper) = self.keeper.as_mut() {
+            keeper.set_wake();
+        }
+        self.fence();
+    }
+
+    /// Looks whether enough members are linked for what is cached to count.
+    fn fence(&mut self) {
+        let Some(keeper) = self.keeper.as_mut() else {
+            return;
+        };
+        let broken = keeper.machine.down().next().is_some() || self.membership.has_suspects();
+        let linked: Vec<NodeId> =
+            self.peers.iter().filter(|node| self.peers.is_linked(*node)).collect();
+        let fenced = broken && self.membership.is_ready() && !self.membership.is_quorum(&linked);
+        if fenced == keeper.fenced {
+            return;
+        }
+        keeper.fenced = fenced;
+        self.lines.set_fenced(fenced || self.closed_with.is_some());
+        if fenced {
+            self.call_in_loans();
+            return;
+        }
+        for operation in std::mem::take(&mut keeper.held) {
+            self.follow_ups.push_back(FollowUp::Start(operation));
+        }
+    }
+
+    /// Holds an operation back while this node may not trust what it has; false when it may.
+    #[inline]
+    pub(crate) fn hold_operation(&mut self, operation: OperationId) -> bool {
+        match self.keeper.as_mut() {
+            Some(keeper) if keeper.fenced => {
+                keeper.held.push_back(operation);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// A member is dead. One that was cut off may live and not know it yet: what it has cached is its
+    /// own until it must have noticed.
+    pub(crate) fn member_dead(&mut self, node: NodeId) {
+        let cut = self.peers.get(node).is_some_and(|peer| peer.cut);
+        match self.keeper.as_mut().filter(|_| cut) {
+            Some(keeper) => {
+                let at_ns = self.boot.fabric.time_ns().saturating_add(keeper.unaware_ns);
+                keeper.settling.push((node, at_ns));
+                keeper.set_wake();
+            }
+            None => self.node_dead(node),
+        }
+    }
+
+    fn settle(&mut self, now_ns: u64) {
+        while let Some(keeper) = self.keeper.as_mut()
+            && let Some(index) = keeper.settling.iter().position(|(_, at_ns)| *at_ns <= now_ns)
+        {
+            let (node, _) = keeper.settling.swap_remove(index);
+            self.node_dead(node);
         }
     }
 

@@ -31,6 +31,8 @@ pub(crate) enum FollowUp {
     RetryFrames,
     /// A line of a freed allocation is retired.
     Retired(OperationId),
+    /// An operation that was held back can start.
+    Start(OperationId),
     /// The link to a peer failed.
     Drop(NodeId),
     /// A peer broke the protocol.
@@ -191,8 +193,15 @@ impl Engine {
         });
     }
 
-    /// Every operation that waits fails: the node has left.
-    pub(crate) fn fail_waiting(&mut self) {
+    /// This node is no member any more: every operation fails, those that wait and those to come.
+    pub(crate) fn close_with(&mut self, code: ErrorCode) {
+        self.closed_with.get_or_insert(code);
+        self.lines.set_fenced(true);
+        self.call_in_loans();
+        self.fail_waiting();
+    }
+
+    fn fail_waiting(&mut self) {
         let code = self.closed_with.unwrap_or(ErrorCode::NodeClosed);
         for slots in self.sessions.iter().flatten() {
             for slot in &slots.slots {

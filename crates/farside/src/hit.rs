@@ -10,6 +10,7 @@
 //! | a key's line | the engine alone | only while the tag is `Invalid`; the version rises after it |
 //! | a key's age | any reader that hits | any time, by compare-and-swap |
 //! | a frame's grant | the engine alone | with the level; nobody else reads it |
+//! | whether anything hits | the engine alone | any time; read at the start of each access |
 //!
 //! A reader looks at the tag, copies, and looks again: an unchanged, not busy tag means that no
 //! writer and no change of level came between (a sequence lock per line). A reader of the cache also
@@ -340,6 +341,8 @@ pub(crate) struct Lines {
     home_tags: Box<[Tag]>,
     cache: Arena,
     classes: Vec<ClassCache>,
+    /// Not zero: nothing hits, since this node may have missed that others have gone on without it.
+    fenced: AtomicU32,
 }
 
 /// Bytes of the cache region that each line size gets.
@@ -501,7 +504,8 @@ impl Lines {
             base += bytes;
         }
         let tags = (home.len() as u64).div_ceil(SEGMENT) << (SEGMENT_LOG2 - LineSize::MIN.log2());
-        Self { me, home_tags: zeroed(tags as usize), home, cache, classes }
+        let fenced = AtomicU32::new(0);
+        Self { me, home_tags: zeroed(tags as usize), home, cache, classes, fenced }
     }
 
     #[inline]
@@ -537,6 +541,16 @@ impl Lines {
         })
     }
 
+    /// Lets nothing hit from now on, or lets it again. What hits at this very moment counts as before.
+    pub(crate) fn set_fenced(&self, fenced: bool) {
+        self.fenced.store(u32::from(fenced), Ordering::SeqCst);
+    }
+
+    #[inline(always)]
+    fn is_fenced(&self) -> bool {
+        self.fenced.load(Ordering::Relaxed) != 0
+    }
+
     /// As the hit path has it, for those in less of a hurry.
     pub(crate) fn spot(&self, line: LineAddress) -> Option<Spot<'_>> {
         self.spot_inline(line)
@@ -546,8 +560,10 @@ impl Lines {
     #[inline]
     pub(crate) fn read(&self, address: GlobalAddress, out: &mut [u8], continues: bool) -> bool {
         match self.spot_inline(address.line()) {
-            Some(spot) => spot.try_read(address.offset_in_line(), out, continues),
-            None => false,
+            Some(spot) if !self.is_fenced() => {
+                spot.try_read(address.offset_in_line(), out, continues)
+            }
+            _ => false,
         }
     }
 
@@ -578,6 +594,9 @@ impl Lines {
         bytes: usize,
         continues: bool,
     ) -> Option<Claim<'_>> {
+        if self.is_fenced() {
+            return None;
+        }
         self.spot_inline(address.line())?.try_claim(address.offset_in_line(), bytes, continues)
     }
 

@@ -224,7 +224,10 @@ impl Setup {
             armed: false,
             failure: None,
             closed_with: None,
-            keeper: self.identity.host.map(|_| Keeper::new(me, config.lease_ns)),
+            keeper: self
+                .identity
+                .host
+                .map(|_| Keeper::new(me, config.lease_ns, self.fabric.lease_ns())),
             boot: Boot::new(config.cluster.clone(), Arc::clone(&self.fabric), limits.nodes_max),
             asked: Vec::new(),
         })
@@ -632,10 +635,8 @@ impl Shared {
         {
             let mut engine = self.core.engine();
             engine.member_own(member::Event::Leave);
-            engine.closed_with.get_or_insert(ErrorCode::NodeClosed);
-            engine.call_in_loans();
             engine.turn();
-            engine.fail_waiting();
+            engine.close_with(ErrorCode::NodeClosed);
         }
         self.core.closing.store(true, Ordering::SeqCst);
         self.core.waiter.wake();

@@ -121,6 +121,9 @@ impl Engine {
         if let Some(code) = self.refusal() {
             return self.finish(operation, Err(code));
         }
+        if self.hold_operation(operation) {
+            return;
+        }
         let (Some(want), Some(address)) = (kind.want(), address) else {
             return self.control(operation, kind, address);
         };
@@ -199,6 +202,7 @@ impl Engine {
                     }
                 }
                 FollowUp::Retired(operation) => self.retired(operation),
+                FollowUp::Start(operation) => self.start(operation),
                 FollowUp::Drop(node) => self.drop_peer(node),
                 FollowUp::Accuse(node) => self.accuse_peer(node),
             }

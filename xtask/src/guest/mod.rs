@@ -9,12 +9,14 @@
 //! | `payload.rs`, `boot.rs` | what a run gives its guest, and the run |
 //! | `test_programs.rs` | tests as cargo builds them |
 //! | `check.rs` | whether all of that works |
+//! | `bench.rs` | the command's figures beside perftest's |
 //! | `step.rs` | that, and tests in the guest, as a step of `cargo xtask ci` |
 //!
 //! What the guest itself runs is in `xtask/guest`.
 #![allow(clippy::print_stderr, reason = "standard output belongs to the command in the guest")]
 
 mod apt;
+mod bench;
 mod boot;
 mod cache;
 mod check;
@@ -38,7 +40,7 @@ use payload::{Pmem, Share};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-pub(crate) use step::rdma;
+pub(crate) use step::{Suite, rdma};
 
 /// When the guest and not the command failed.
 const GUEST_FAILED: u8 = 125;
@@ -98,6 +100,7 @@ fn carry_out(options: &Options) -> Result<u8, String> {
                 return Err(why.clone());
             }
         }
+        Job::Bench => return bench::compare(&images, options).map(|good| u8::from(!good)),
         Job::Command(_) | Job::Tests { .. } => {
             if let Job::Command(words) = &options.job
                 && let Some(path) = program_here(words)
@@ -166,7 +169,7 @@ fn run(images: &Images, options: &Options, show: bool) -> Result<Outcome, String
             test_programs::script(&programs, arguments)
         }
         Job::Command(words) => command_script(words, &mut share)?,
-        Job::Help | Job::Prepare | Job::Check | Job::Chosen => String::new(),
+        Job::Help | Job::Prepare | Job::Check | Job::Bench | Job::Chosen => String::new(),
     };
     share.command(&format!("{start}{script}"))?;
     let end = boot::boot(&image, options, &folder.path, show)?;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 pub(crate) const USAGE: &str = "\
 cargo xtask rdma-guest [OPTION...] -- COMMAND [ARGUMENT...]
 cargo xtask rdma-guest [OPTION...] --tests -p PACKAGE [CARGO-OPTION...] [-- TEST-ARGUMENT...]
-cargo xtask rdma-guest [OPTION...] --check | --prepare | --chosen
+cargo xtask rdma-guest [OPTION...] --check | --bench | --prepare | --chosen
 
 Runs a command in a throw-away Linux guest that has real verbs devices in software: soft-RoCE
 (rdma_rxe) or soft-iWARP (siw). The machine needs no RDMA hardware, no KVM and no kernel modules.
@@ -52,6 +52,8 @@ Devices and addresses
 
 Other
   --check              the guest's self-test: devices, verbs, nodes, exit codes, time limits, pmem
+  --bench              `farside bench fabric --fabric verbs` and perftest by turns between two nodes:
+                       medians of five and their ratios; fails where farside is 25% slower
   --prepare            fetch and build what the engine needs, run nothing; auto stands for both
   --chosen             print what the guest consists of: package, version
   --rebuild            forget what was fetched and built before for --engine uml or qemu
@@ -94,6 +96,7 @@ pub(crate) enum Job {
     Help,
     Prepare,
     Check,
+    Bench,
     Chosen,
     /// A command and its arguments.
     Command(Vec<String>),
@@ -170,6 +173,7 @@ impl Options {
                 "--tests" => jobs.push(tests(&mut words)),
                 "--help" | "-h" => return Ok(options),
                 "--check" => jobs.push(Job::Check),
+                "--bench" => jobs.push(Job::Bench),
                 "--prepare" => jobs.push(Job::Prepare),
                 "--chosen" => jobs.push(Job::Chosen),
                 "--siw" => options.devices = Devices::Siw,

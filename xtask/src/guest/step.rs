@@ -3,19 +3,43 @@
 use super::boot::End;
 use super::cache::Cache;
 use super::image::{self, Images};
-use super::options::{Job, Options};
-use super::{check, run};
+use super::options::{EngineChoice, Job, Options};
+use super::{Outcome, bench, check, run};
 use crate::debian::is_root;
 use crate::shell::Shell;
+use std::time::Instant;
 
-/// Checks that the guest works and that the tests of `suites` pass in it. Each suite is a list of
-/// options for `cargo test`, such as `["-p", "farside-fabric", "--lib"]`; the time limit of `options`
-/// holds for each.
+/// Tests, and the guests that they run in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Suite {
+    /// Options of `cargo test`, such as `["-p", "farside-fabric", "--lib"]`.
+    pub(crate) cargo: &'static [&'static str],
+    /// Variables of the test programs.
+    pub(crate) environment: &'static [(&'static str, &'static str)],
+    pub(crate) nodes: u8,
+    /// Guests one after the other, on one NVDIMM; zero for one guest without.
+    pub(crate) on_nvdimm: u8,
+}
+
+impl Suite {
+    /// Tests in one guest with one device.
+    pub(crate) const fn new(cargo: &'static [&'static str]) -> Self {
+        Self { cargo, environment: &[], nodes: 0, on_nvdimm: 0 }
+    }
+}
+
+/// Most seconds of one suite.
+const SUITE_TIME_S: u64 = 900;
+/// What an NVDIMM has at least.
+const NVDIMM_MIB: u32 = 64;
+
+/// Checks that the guest works, that the tests of `suites` pass in it, and that `farside bench fabric`
+/// runs between two of its nodes.
 ///
-/// With the engine uml the first run on a machine builds a kernel, which takes minutes; with auto that
-/// run uses QEMU, which is ready sooner and runs everything slower. Where the guest cannot be had, the
-/// step is skipped: on other processors, and where packages are missing that only root can install.
-pub(crate) fn rdma(shell: &mut Shell, options: &Options, suites: &[&[&str]]) -> Result<(), String> {
+/// Nothing is left out silently: where the guest cannot be had (on other processors, and where packages
+/// are missing that only root can install) the step is skipped with the reason, and a test that says
+/// that it skips something fails the step. What each part took is printed.
+pub(crate) fn rdma(shell: &mut Shell, options: &Options, suites: &[Suite]) -> Result<(), String> {
     let images = Images::new(Cache::new(options.cache.as_deref())?);
     let engine = images.engine(options);
     if let Err(text) = images.meet_needs(engine) {
@@ -27,18 +51,111 @@ pub(crate) fn rdma(shell: &mut Shell, options: &Options, suites: &[&[&str]]) -> 
     }
     shell.tests += check::run_all(&images, options)?;
     for suite in suites {
-        let mut options = options.clone();
-        let cargo = suite.iter().map(|&word| word.to_owned()).collect();
-        options.job = Job::Tests { cargo, arguments: Vec::new() };
-        let outcome = run(&images, &options, true)?;
-        let passed = shell.count(&outcome.stdout);
-        let again = format!("cargo xtask rdma-guest --tests {}", suite.join(" "));
-        match outcome.end {
-            End::Code(0) if passed > 0 => {}
-            End::Code(0) => return Err(format!("no test ran: {again}")),
-            End::Failed(text) => return Err(format!("{text}\nfailed: {again}")),
-            End::Code(_) | End::Timeout => return Err(format!("failed: {again}")),
-        }
+        run_suite(shell, &images, options, suite)?;
+    }
+    if !suites.is_empty() {
+        let begun = Instant::now();
+        bench::smoke(&images, options)?;
+        shell.tests += 1;
+        took("farside bench fabric between two nodes", 1, begun);
     }
     Ok(())
+}
+
+fn took(what: &str, tests: usize, begun: Instant) {
+    println!("in the guest: {what}: {tests} tests in {:.1} s", begun.elapsed().as_secs_f64());
+}
+
+fn run_suite(
+    shell: &mut Shell,
+    images: &Images,
+    options: &Options,
+    suite: &Suite,
+) -> Result<(), String> {
+    let words = suite.cargo.join(" ");
+    let mut options = options.clone();
+    options.nodes = suite.nodes;
+    options.timeout_s = SUITE_TIME_S;
+    let variables = suite.environment.iter();
+    let variables = variables.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    options.environment.extend(variables);
+    options.job = Job::Tests {
+        cargo: suite.cargo.iter().map(|&word| word.to_owned()).collect(),
+        // What is skipped is said on standard output, which tests that pass show only so.
+        arguments: ["--nocapture", "--test-threads=1"].map(str::to_owned).to_vec(),
+    };
+    let nvdimm = images.cache.common.join(format!("nvdimm-of-{}", std::process::id()));
+    if suite.on_nvdimm > 0 {
+        // User Mode Linux has none.
+        options.engine = EngineChoice::Qemu;
+        (options.pmem_mib, options.pmem_file) = (NVDIMM_MIB, Some(nvdimm.clone()));
+    }
+    let mut done = Ok(());
+    for _ in 0..suite.on_nvdimm.max(1) {
+        let begun = Instant::now();
+        let outcome = run(images, &options, true)?;
+        let passed = shell.count(&outcome.stdout);
+        done = judged(&outcome, passed).map_err(|text| {
+            format!("{text}\nfailed: cargo xtask rdma-guest {}--tests {words}", shown(suite))
+        });
+        if done.is_err() {
+            break;
+        }
+        took(&words, passed, begun);
+    }
+    // Made anew by the next run.
+    let _ = std::fs::remove_file(nvdimm);
+    done
+}
+
+/// A suite's options for a person who runs it again.
+fn shown(suite: &Suite) -> String {
+    let mut text = String::new();
+    if suite.nodes > 0 {
+        text.push_str(&format!("--nodes {} ", suite.nodes));
+    }
+    if suite.on_nvdimm > 0 {
+        text.push_str(&format!("--pmem {NVDIMM_MIB} "));
+    }
+    for (name, value) in suite.environment {
+        text.push_str(&format!("--env {name}={value} "));
+    }
+    text
+}
+
+fn judged(outcome: &Outcome, passed: usize) -> Result<(), String> {
+    let skipped = outcome.stdout.lines().find(|line| line.contains("skipped: "));
+    match (&outcome.end, skipped) {
+        (End::Failed(text), _) => Err(text.clone()),
+        (End::Timeout, _) => Err(format!("the time limit of {SUITE_TIME_S} s has passed")),
+        (End::Code(0), Some(line)) => Err(format!("the guest lacks something: {line}")),
+        (End::Code(0), None) if passed == 0 => Err("no test ran".to_owned()),
+        (End::Code(0), None) => Ok(()),
+        (End::Code(code), _) => Err(format!("exit code {code}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_skipped_and_what_does_not_run_is_no_success() {
+        let judged = |end, stdout: &str, passed| {
+            let (stdout, stderr) = (stdout.to_owned(), String::new());
+            judged(&Outcome { end, stdout, stderr }, passed)
+        };
+        assert_eq!(judged(End::Code(0), "test a ... ok\n", 1), Ok(()));
+        assert!(judged(End::Code(0), "test a ... skipped: no device\nok\n", 1).is_err());
+        assert!(judged(End::Code(0), "", 0).is_err());
+        assert!(judged(End::Code(101), "test a ... ok\n", 1).is_err());
+        assert!(judged(End::Timeout, "test a ... ok\n", 1).is_err());
+    }
+
+    #[test]
+    fn a_suite_is_shown_as_it_is_run() {
+        let suite = Suite { nodes: 2, environment: &[("A", "b")], ..Suite::new(&["-p", "x"]) };
+        assert_eq!(shown(&suite), "--nodes 2 --env A=b ");
+        assert_eq!(shown(&Suite { on_nvdimm: 2, ..Suite::new(&[]) }), "--pmem 64 ");
+    }
 }

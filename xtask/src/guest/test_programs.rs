@@ -33,6 +33,19 @@ pub(crate) fn build(options: &[String]) -> Result<Vec<Program>, String> {
     }
 }
 
+/// Builds the command `farside` as for a release, and says where it is.
+pub(crate) fn command() -> Result<PathBuf, String> {
+    let words = ["build", "--release", "-p", "farside-cli"];
+    let mut command = Command::new("cargo");
+    command.args(words).args(["--message-format", "json-render-diagnostics"]);
+    command.stdin(Stdio::null()).stderr(Stdio::inherit());
+    let output = command.output().map_err(|e| format!("cargo: {e}"))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let found = text.lines().filter_map(program).find(|program| program.name == "farside");
+    let built = found.filter(|_| output.status.success());
+    built.map(|program| program.path).ok_or(format!("failed: cargo {}", words.join(" ")))
+}
+
 /// A script that runs every test program and fails as cargo does when one failed.
 pub(crate) fn script(programs: &[Program], arguments: &[String]) -> String {
     let arguments: String = arguments.iter().map(|word| format!(" {}", quoted(word))).collect();

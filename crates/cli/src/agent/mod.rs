@@ -15,7 +15,7 @@ use crate::choice;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::signals;
-pub(crate) use client::{Remote, RemoteLines};
+pub(crate) use client::Remote;
 use farside_bootstrap::{Endpoint, Host, Security};
 pub(crate) use line::Line;
 use rustix::event::{PollFd, PollFlags, poll};

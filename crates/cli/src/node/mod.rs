@@ -204,10 +204,11 @@ impl Life {
     }
 }
 
-/// Why a node is no member, and which of the hosts it was to join at do not even let it in.
+/// Why a node is no member; where no cluster was found, also what is amiss with each host.
 fn unjoined(plan: &Plan, error: farside::Error) -> Failure {
     let failure = Failure::from(error);
-    let Failure::Operation { number, name, text } = failure else {
+    let searched = failure.is(ErrorCode::NoSuchCluster);
+    let (true, Failure::Operation { number, name, text }) = (searched, failure.clone()) else {
         return failure;
     };
     let security = &plan.options.security;

@@ -117,8 +117,13 @@ impl Membership {
         !self.suspects().is_empty() && !self.is_quorum(&reported)
     }
 
+    /// Whether anybody is cut off of whom it is not decided yet.
+    pub fn has_suspects(&self) -> bool {
+        self.roster.iter().any(|member| member.suspect && !member.gone)
+    }
+
     /// Whether this node and these are enough of the last view.
-    fn is_quorum(&self, others: &[NodeId]) -> bool {
+    pub fn is_quorum(&self, others: &[NodeId]) -> bool {
         let counted = |member: &&Member| member.died.is_none();
         let here = |member: &&Member| {
             (member.node == self.me || others.contains(&member.node)) && !member.gone

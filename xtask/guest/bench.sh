@@ -1,0 +1,61 @@
+# perftest and `farside bench fabric` by turns, between two nodes of one guest. bench.rs reads what this
+# prints: a line `PROGRAM TEST BYTES` before each line of figures.
+#   sh -c "$(cat bench.sh)" bench FARSIDE ROUNDS
+farside=$1 rounds=$2
+
+# perftest divides by the frequency that it finds here, or by what it measures where that differs.
+printf 'processor : 0\ncpu MHz : 1000.000\n' > /run/cpuinfo
+mount --bind /run/cpuinfo /proc/cpuinfo
+
+fail() { echo "$*" >&2; [ ! -e /run/errors ] || cat /run/errors >&2; exit 1; }
+# The line of figures in what a program has printed.
+figures() {
+  echo "$1 $2 $3"
+  grep -E '^ *[0-9]+ +[0-9]+ ' /run/result || fail "$1 $2 $3: no figures"
+}
+perftest() { # TEST BYTES ITERATIONS
+  size="-s $2"
+  [ $1 != atomic_lat ] || size=
+  on 2 sh -c 'exec "$@" -d $RDMA_DEVICE -x $RDMA_GID_INDEX' - ib_$1 -F $size -n $3 > /run/server 2>&1 &
+  server=$!
+  tries=0
+  # Nobody may listen yet.
+  until on 1 sh -c 'exec "$@" -d $RDMA_DEVICE -x $RDMA_GID_INDEX 10.77.0.2' - \
+      ib_$1 -F $size -n $3 > /run/result 2> /run/errors; do
+    tries=$((tries + 1))
+    [ $tries -lt 100 ] || { cat /run/server >&2; fail "ib_$1 fails"; }
+    sleep 0.05
+  done
+  wait $server
+  figures perftest $1 $2
+}
+own() { # TEST BYTES ITERATIONS
+  case $1 in *_bw) measure=bandwidth ;; *) measure=latency ;; esac
+  on 1 $farside bench fabric --fabric verbs 10.77.0.2:7000 --test ${1%_*} --measure $measure \
+    --bytes $2 -n $3 > /run/result 2> /run/errors || fail "farside $1 $2"
+  figures farside $1 $2
+}
+
+on 2 $farside bench fabric --fabric verbs --listen 10.77.0.2:7000 > /run/listening 2> /run/errors &
+tries=0
+until grep -q listening /run/listening; do
+  tries=$((tries + 1))
+  [ $tries -lt 300 ] || fail "farside does not listen"
+  sleep 0.1
+done
+round=0
+while [ $round -lt $rounds ]; do
+  round=$((round + 1))
+  echo "round $round of $rounds" >&2
+  for size in 2:1000 8:1000 64:1000 256:1000 1024:1000 4096:1000 16384:500 65536:300 1048576:50; do
+    bytes=${size%:*} count=${size#*:}
+    for test in write_lat read_lat send_lat; do
+      perftest $test $bytes $count
+      own $test $bytes $count
+    done
+    perftest write_bw $bytes $((count * 4))
+    own write_bw $bytes $((count * 4))
+  done
+  perftest atomic_lat 8 1000
+  own atomic_lat 8 1000
+done

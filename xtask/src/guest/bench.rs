@@ -1,0 +1,180 @@
+//! `--bench`: `farside bench fabric --fabric verbs` beside perftest, by turns in one guest, and a smoke
+//! test of it. The guest shows ratios, never absolute figures: its devices are programs.
+
+use super::boot::End;
+use super::image::Images;
+use super::options::{Job, Options};
+use super::{Outcome, run, test_programs};
+use std::collections::BTreeMap;
+
+const SCRIPT: &str = include_str!("../../guest/bench.sh");
+/// Rounds of which medians are taken.
+const ROUNDS: usize = 5;
+/// So much more than perftest's time, or less than its bandwidth, is too slow.
+const RATIO_MAX: f64 = 1.25;
+/// Every run of both programs in all rounds, on a busy machine too.
+const TIME_S: u64 = 3600;
+
+/// Both ends in nodes of their own, and what the client says in the end. `$1` is the command.
+const SMOKE: &str = "
+    on 2 $1 bench fabric --fabric verbs --listen 0.0.0.0:7000 --once > /run/listening & server=$!
+    tries=0
+    until grep -q listening /run/listening; do
+      tries=$((tries + 1))
+      [ $tries -lt 300 ] || exit 1
+      sleep 0.1
+    done
+    cat /run/listening
+    on 1 $1 info | grep 'would use'
+    on 1 $1 bench fabric --fabric verbs 10.77.0.2:7000 --measure all --bytes 8,4096 -n 200
+    wait $server
+";
+
+/// Runs the command between two nodes, once for each operation.
+pub(super) fn smoke(images: &Images, options: &Options) -> Result<(), String> {
+    let mut options = with_command(options, SMOKE)?;
+    options.timeout_s = 120;
+    let outcome = run(images, &options, true)?;
+    let missing =
+        ["write latency", "read latency", "atomic latency", "send bandwidth", "RoCE rxe1"];
+    let missing = missing.iter().find(|part| !outcome.stdout.contains(**part));
+    match (&outcome.end, missing) {
+        (End::Code(0), None) => Ok(()),
+        (end, missing) => Err(format!(
+            "farside bench fabric in the guest: {end:?}, {missing:?} is missing\n{}",
+            outcome.stderr
+        )),
+    }
+}
+
+/// Compares, and prints a table; whether every line of it is within bounds.
+pub(super) fn compare(images: &Images, options: &Options) -> Result<bool, String> {
+    let mut options = with_command(options, SCRIPT)?;
+    if let Job::Command(words) = &mut options.job {
+        words.push(ROUNDS.to_string());
+    }
+    options.tools = true;
+    options.timeout_s = TIME_S;
+    let outcome = run(images, &options, false)?;
+    let Outcome { end: End::Code(0), stdout, .. } = outcome else {
+        return Err(format!("{:?}\n{}", outcome.end, outcome.stderr));
+    };
+    let lines = lines(&stdout);
+    println!("{:<12} {:>8} {:>10} {:>10} {:>7}", "test", "bytes", "perftest", "farside", "ratio");
+    for line in &lines {
+        println!("{}", line.text());
+    }
+    let slow = lines.iter().filter(|line| line.ratio() > RATIO_MAX).count();
+    println!(
+        "medians of {ROUNDS}: latency in us (typical), bandwidth in MiB/s (average); a ratio above 1 \
+         is slower; {slow} of {} above {RATIO_MAX}",
+        lines.len()
+    );
+    Ok(slow == 0 && !lines.is_empty())
+}
+
+/// A guest of two nodes that runs a script with the command as its first word.
+fn with_command(options: &Options, script: &str) -> Result<Options, String> {
+    let farside = test_programs::command()?;
+    let mut options = options.clone();
+    let words = ["sh", "-e", "-c", script, "bench"].map(str::to_owned).to_vec();
+    options.job = Job::Command([words, vec![farside.display().to_string()]].concat());
+    options.with.push(farside);
+    options.nodes = 2;
+    Ok(options)
+}
+
+/// Both programs' medians of one test.
+#[derive(Clone, PartialEq, Debug)]
+struct Line {
+    test: String,
+    bytes: u64,
+    perftest: f64,
+    farside: f64,
+}
+
+impl Line {
+    /// Above 1 where perftest is better.
+    fn ratio(&self) -> f64 {
+        match self.test.ends_with("_bw") {
+            true => self.perftest / self.farside,
+            false => self.farside / self.perftest,
+        }
+    }
+
+    fn text(&self) -> String {
+        let (Self { test, bytes, perftest, farside }, ratio) = (self, self.ratio());
+        let mark = if ratio > RATIO_MAX { " *" } else { "" };
+        format!("{test:<12} {bytes:>8} {perftest:>10.2} {farside:>10.2} {ratio:>7.2}{mark}")
+    }
+}
+
+/// The medians of what the script has printed.
+fn lines(stdout: &str) -> Vec<Line> {
+    let mut found: BTreeMap<(String, u64), [Vec<f64>; 2]> = BTreeMap::new();
+    let mut of = None;
+    for line in stdout.lines() {
+        let words: Vec<_> = line.split_whitespace().collect();
+        match (words.as_slice(), &of) {
+            (["perftest", test, bytes], _) => of = Some((0, *test, bytes.parse().unwrap_or(0))),
+            (["farside", test, bytes], _) => of = Some((1, *test, bytes.parse().unwrap_or(0))),
+            (figures, Some((program, test, bytes))) => {
+                // Bytes, count, then least, most and typical time, or peak and average.
+                let column = if test.ends_with("_bw") { 3 } else { 4 };
+                let figure = figures.get(column).and_then(|text| text.parse::<f64>().ok());
+                let key = ((*test).to_owned(), *bytes);
+                found.entry(key).or_default()[*program].extend(figure);
+                of = None;
+            }
+            _ => {}
+        }
+    }
+    let line = |((test, bytes), [mut perftest, mut farside]): (_, [Vec<f64>; 2])| {
+        let (perftest, farside) = (median(&mut perftest)?, median(&mut farside)?);
+        Some(Line { test, bytes, perftest, farside })
+    };
+    found.into_iter().filter_map(line).collect()
+}
+
+fn median(figures: &mut [f64]) -> Option<f64> {
+    figures.sort_by(f64::total_cmp);
+    figures.get(figures.len() / 2).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_are_of_each_program_and_test() {
+        let text = "\
+perftest write_lat 8
+ 8       1000          20.00          900.00       25.00     \t       30.00   1.0 2.0 3.0
+farside write_lat 8
+       8        1000        20.00       900.00            30.00        31.00 1.0 2.0 3.0
+perftest write_lat 8
+ 8       1000          20.00          900.00       27.00     \t       30.00   1.0 2.0 3.0
+farside write_lat 8
+       8        1000        20.00       900.00            50.00        31.00 1.0 2.0 3.0
+perftest write_lat 8
+ 8       1000          20.00          900.00       26.00     \t       30.00   1.0 2.0 3.0
+farside write_lat 8
+       8        1000        20.00       900.00            40.00        31.00 1.0 2.0 3.0
+perftest write_bw 65536
+ 65536      1200             220.00             200.00           0.003
+farside write_bw 65536
+   65536        1200            300.00               250.00       0.004
+";
+        let found = lines(text);
+        let line = |test: &str, bytes, perftest, farside| Line {
+            test: test.to_owned(),
+            bytes,
+            perftest,
+            farside,
+        };
+        let expected = [line("write_bw", 65536, 200.0, 250.0), line("write_lat", 8, 26.0, 40.0)];
+        assert_eq!(found, expected);
+        assert!(found[0].ratio() < 1.0 && found[1].ratio() > RATIO_MAX);
+        assert!(found[1].text().ends_with("1.54 *"), "{}", found[1].text());
+    }
+}
