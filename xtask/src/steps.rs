@@ -147,7 +147,7 @@ pub(crate) const ALL: &[Step] = &[
         name: "rdma",
         sentence: "verbs on soft-RoCE in a guest: conformance, kills, loss, an NVDIMM, the command",
         within: None,
-        run: |shell| guest::rdma(shell, &guest::Options::new(guest::Job::Check), SUITES_OF_VERBS),
+        run: |shell| guest::rdma(shell, SUITES_OF_VERBS),
     },
 ];
 

@@ -82,6 +82,9 @@ pub(crate) struct Worker {
     /// The file with the cluster's key
     #[arg(long)]
     pub(crate) key: Option<PathBuf>,
+    /// Neither read nor write files for the parent, which is on another host
+    #[arg(long)]
+    pub(crate) without_files: bool,
 }
 
 #[derive(Args, Debug)]

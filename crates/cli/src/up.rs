@@ -37,12 +37,11 @@ pub(crate) fn run(arguments: &Up, output: Output) -> Result<(), Failure> {
         tcp: None,
     };
     let mut cluster = Cluster::start(&hosts, &spec, usize::from(arguments.nodes))?;
-    let nodes = (0..cluster.len())
-        .map(|index| Member {
-            node: cluster.node(index),
-            process: cluster.process(index),
-            address: cluster.address(index),
-        });
+    let nodes = (0..cluster.len()).map(|index| Member {
+        node: cluster.node(index),
+        process: cluster.process(index),
+        address: cluster.address(index),
+    });
     output.value(&Started { cluster: &arguments.name, nodes: nodes.collect() });
     let name = &arguments.name;
     output.line(format!(
@@ -56,7 +55,10 @@ pub(crate) fn run(arguments: &Up, output: Output) -> Result<(), Failure> {
         [] => format!("join:  farside::Node::join(&farside::Config::new(\"{name}\"))"),
         all => {
             let all: Vec<_> = all.iter().map(SocketAddr::to_string).collect();
-            format!("join:  farside node --listen HOST:PORT --cluster {name} --join {}", all.join(","))
+            format!(
+                "join:  farside node --listen HOST:PORT --cluster {name} --join {}",
+                all.join(",")
+            )
         }
     });
     output.line("end:   Ctrl-C");

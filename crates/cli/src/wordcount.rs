@@ -27,7 +27,8 @@ pub(crate) fn run(arguments: &Wordcount, output: Output) -> Result<(), Failure> 
     let failed = |e: std::io::Error| Failure::system(e.to_string());
     let hosts = Hosts::of(&arguments.places)?;
     let input = Input::open(&arguments.files).map_err(failed)?;
-    let words = if input.bytes() == 0 { Vec::new() } else { counted(arguments, &hosts, &input, output)? };
+    let words =
+        if input.bytes() == 0 { Vec::new() } else { counted(arguments, &hosts, &input, output)? };
     output.value(&json!({ "words": words }));
     let words: Vec<_> = words.into_iter().map(|(word, count)| (word.into_bytes(), count)).collect();
     let mut lines = Vec::new();

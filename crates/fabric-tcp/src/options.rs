@@ -131,6 +131,7 @@ pub(crate) fn capabilities(security: &Security) -> Capabilities {
         shared_receive_queue: true,
         message_order: true,
         byte_order: Arena::RISING,
+        unaligned_words: true,
         completion_means_placed: true,
         one_sided: true,
         sleep: true,

@@ -128,7 +128,8 @@ impl DeviceFacts {
     ///
     /// Messages of one link arrive in order, as reliable connections have it. A completed WRITE has
     /// reached the peer's adapter, not yet its memory (IBTA 9.7.5.1.4, 10.7.3), so that is not
-    /// promised of any device. Memory at the adapter is reached by calls of the library and not by
+    /// promised of any device; nor are words of a WRITE that begins within one, of which no query tells.
+    /// Memory at the adapter is reached by calls of the library and not by
     /// loads and stores, so it can be no region here, whatever the device has of it. Masked atomics
     /// are no part of the library's interface.
     ///
@@ -169,6 +170,7 @@ impl DeviceFacts {
             shared_receive_queue: true,
             message_order: true,
             byte_order: self.trial.in_order,
+            unaligned_words: false,
             completion_means_placed: false,
             one_sided: true,
             sleep: true,

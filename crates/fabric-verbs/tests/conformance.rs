@@ -6,10 +6,6 @@
 //! `FARSIDE_VERBS_SECURITY=key` protects the control streams by a cluster key;
 //! `FARSIDE_VERBS_DEVICES=rxe1,rxe2` gives fabrics these devices in turn, so that packets cross the
 //! network between them (and what it does to them).
-//!
-//! What is known of software devices: the kernel's soft-RoCE copies by `memcpy` from the first byte on,
-//! so it tears words of a WRITE that begins at no multiple of eight. With `FARSIDE_VERBS_TEARS=1` that
-//! one case may fail, and the test says so; on adapters it must pass.
 
 use farside_bootstrap::{ClusterKey, Endpoint, Identity, Protect, Security};
 use farside_fabric::Fabric;
@@ -23,9 +19,6 @@ use std::time::{Duration, Instant};
 
 /// Most fabrics of one case.
 const FABRICS_MAX: usize = 8;
-
-/// The case that the kernel's software device fails.
-const TORN: &str = "whole::words_of_a_write_are_never_torn";
 
 struct Verbs {
     options: Options,
@@ -105,6 +98,7 @@ fn lacks(fabric: &VerbsFabric) -> Vec<&'static str> {
         (!has.send, "send"),
         (!has.immediate, "immediate"),
         (!has.byte_order, "byte_order"),
+        (!has.unaligned_words, "unaligned_words"),
         (!has.completion_means_placed, "completion_means_placed"),
         (has.inline_bytes_max == 0, "inline bytes"),
         (!has.mirrored_regions, "mirrored_regions"),
@@ -138,9 +132,6 @@ fn conformance() {
             Ok(()) => {
                 passed += 1;
                 println!("{name} ok {:?}", start.elapsed());
-            }
-            Err(_) if *name == TORN && flag("FARSIDE_VERBS_TEARS") => {
-                println!("{name} fails, as is known of this device: words are torn");
             }
             Err(_) => {
                 println!("{name} FAILED {:?}", start.elapsed());

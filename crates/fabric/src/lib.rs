@@ -434,8 +434,8 @@ pub trait Port: Send {
 
     /// Closes a link; the peer sees `Lost`, and here no event about it follows. When this returns, no
     /// request that the peer has posted on the link, or posts yet, reaches memory here any more: what
-    /// it was to write can serve for something else. Waits for a copy under way, for nothing longer.
-    /// Idempotent.
+    /// it was to write can serve for something else. What the peer knows to be done is done. Waits for
+    /// a copy under way, for nothing longer. Idempotent.
     fn close(&mut self, link: LinkId);
 
     /// Which path a link uses and why, for people.

@@ -41,6 +41,7 @@ const CAPABILITIES: Capabilities = Capabilities {
     shared_receive_queue: true,
     message_order: true,
     byte_order: Arena::RISING,
+    unaligned_words: true,
     completion_means_placed: true,
     one_sided: true,
     sleep: true,

@@ -73,6 +73,7 @@ mod small {
         has.region_bytes_max = 1 << 20;
         has.device_bytes_max = 1000;
         has.byte_order = false;
+        has.unaligned_words = false;
         has.shared_receive_queue = false;
     }));
 }

@@ -6,7 +6,7 @@ use crate::boot::member_address;
 use crate::engine::{Engine, FollowUp, Placement};
 use crate::peer::Link;
 use farside_base::{ErrorCode, LinkId, NodeId, OperationId};
-use farside_fabric::{LinkEvent, Loss, NotReached};
+use farside_fabric::{FabricError, LinkEvent, Loss, NotReached};
 use farside_protocol::member::contact::{Contacts, Effect, Event, Failure, Patience};
 use farside_protocol::member::{
     self, Answer, PROTOCOL_VERSION, Refusal, RequestId, Resume, Resumed,
@@ -272,8 +272,16 @@ impl Engine {
         let to = member_address(&self.boot.cluster, node, listed.host);
         match (self.port.connect(&to, &resume.encode(), self.peers.receives), &mut self.keeper) {
             (Ok(link), Some(keeper)) => keeper.dials.push((node, link)),
+            (Err(FabricError::NobodyThere(_)), _) => self.nobody_there(node),
             _ => self.contact_failed(node, Failure::NoAnswer),
         }
+    }
+
+    /// Nobody listens where a member was. If its link ended there too, it is dead for certain; else a
+    /// firewall may have said so, or another machine under its address.
+    fn nobody_there(&mut self, node: NodeId) {
+        let ended = self.peers.get(node).is_some_and(|peer| peer.ended);
+        self.contact_failed(node, if ended { Failure::Nobody } else { Failure::NoAnswer });
     }
 
     /// A member asks to go on over a new link.
@@ -365,12 +373,8 @@ impl Engine {
                 };
                 self.contact_failed(node, why);
             }
-            LinkEvent::NotReached { why, .. } => {
-                let ended = self.peers.get(node).is_some_and(|peer| peer.ended);
-                let nobody = *why == NotReached::Nobody && ended;
-                let why = if nobody { Failure::Nobody } else { Failure::NoAnswer };
-                self.contact_failed(node, why);
-            }
+            LinkEvent::NotReached { why: NotReached::Nobody, .. } => self.nobody_there(node),
+            LinkEvent::NotReached { .. } => self.contact_failed(node, Failure::NoAnswer),
             _ => {
                 self.port.close(event.link());
                 self.contact_failed(node, Failure::NoAnswer);

@@ -176,9 +176,10 @@ fn of_two_hosts_the_founder_goes_on_and_the_other_one_is_told() {
         hosts[0].node.members().iter().filter(|member| member.alive).count() == 1
     });
     // What was cached of it counts until it must have noticed.
-    until("its memory is gone", || {
-        matches!(here.read_u64(lost), Err(error) if error.code == ErrorCode::NodeLost)
-    });
+    until(
+        "its memory is gone",
+        || matches!(here.read_u64(lost), Err(error) if error.code == ErrorCode::NodeLost),
+    );
     let code = here.read_u64(word).map_err(|error| error.code);
     assert!(matches!(code, Ok(1) | Err(ErrorCode::LineLost)), "{code:?}");
     assert_eq!(there.read_u64(lost).unwrap_err().code, ErrorCode::Isolated);

@@ -1,11 +1,11 @@
-//! Runs seeded simulations of whole nodes: `simulate [--seed N] [--count N] [--faults]`.
+//! Runs seeded simulations of whole nodes: `simulate [--seed N] [--count N] [--faults | --weather]`.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for people")]
 
 use farside_sim::cluster::{Scenario, simulate};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let (mut first, mut count, mut faults) = (0, 1, false);
+    let (mut first, mut count, mut faults, mut weather) = (0, 1, false, false);
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         let mut number = || arguments.next().and_then(|text| text.parse::<u64>().ok());
@@ -13,6 +13,7 @@ fn main() -> ExitCode {
             "--seed" => first = number().unwrap_or(0),
             "--count" => count = number().unwrap_or(1),
             "--faults" => faults = true,
+            "--weather" => weather = true,
             other => {
                 eprintln!("unknown argument {other}; see the head of this file");
                 return ExitCode::from(2);
@@ -21,7 +22,10 @@ fn main() -> ExitCode {
     }
     let (mut steps, mut operations, mut failed, mut evictions) = (0, 0, 0, 0);
     for seed in first..first + count {
-        let scenario = Scenario::draw(seed, faults);
+        let scenario = match weather {
+            true => Scenario::draw_weather(seed),
+            false => Scenario::draw(seed, faults),
+        };
         match simulate(scenario) {
             Ok(summary) => {
                 steps += summary.steps;
@@ -36,7 +40,7 @@ fn main() -> ExitCode {
         }
     }
     println!(
-        "{count} runs, {steps} steps, {operations} operations on words, {failed} failed for a death, {evictions} evictions"
+        "{count} runs, {steps} steps, {operations} operations on words, {failed} failed for a death or a parting, {evictions} evictions"
     );
     ExitCode::SUCCESS
 }

@@ -39,9 +39,51 @@ pub struct Scenario {
     pub kill: Option<(u16, u64)>,
     /// Sets of the cache: the fewer, the more evictions.
     pub cache_sets: u16,
+    /// Every node is a host of its own, and the ways between them break.
+    pub weather: Option<Weather>,
+}
+
+/// What happens between hosts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Weather {
+    /// So often all links between two nodes break, and come back: a few times, which nobody but the
+    /// clock notices, or so often that some give each other up.
+    pub cuts: u64,
+    /// Who is parted from the rest, by bits, and after how many events.
+    pub parting: Option<(u64, u64)>,
+    /// How long that lasts, in hundredths of the time after which a member is given up.
+    pub lasts_percent: u64,
+}
+
+/// In the weather: how long silence goes unnoticed, and how long a lost link is waited for.
+const SILENCE_NS: u64 = 10_000_000_000;
+
+/// So many cuts of one link after the other are over before anybody is given up.
+const FEW_CUTS: u64 = 3;
+
+impl Weather {
+    fn draw(random: &mut Random, nodes: u16) -> Self {
+        let parting = random.chance(600).then(|| {
+            let side = random.between(1, (1 << nodes) - 2);
+            (side, random.between(10, 3_000))
+        });
+        Self {
+            cuts: *random.pick(&[0, 1, 2, 3, 3, 100]),
+            parting,
+            lasts_percent: *random.pick(&[5, 50, 95, 105, 150, 400]),
+        }
+    }
 }
 
 impl Scenario {
+    /// The scenario of a seed between hosts, whose links break and that lose sight of each other; some
+    /// also kill a node.
+    pub fn draw_weather(seed: u64) -> Self {
+        let scenario = Self::draw(seed, seed.is_multiple_of(3));
+        let mut random = Random::new(seed ^ 0x5eed_0f_5708);
+        Self { weather: Some(Weather::draw(&mut random, scenario.nodes)), ..scenario }
+    }
+
     /// The scenario of a seed; with `faults`, half of them kill a node.
     pub fn draw(seed: u64, faults: bool) -> Self {
         let mut random = Random::new(seed);
@@ -57,6 +99,7 @@ impl Scenario {
             operations: random.between(3, 25) as u16,
             kill,
             cache_sets: random.between(1, 2) as u16,
+            weather: None,
         }
     }
 }
@@ -65,7 +108,7 @@ impl fmt::Display for Scenario {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "seed={} nodes={} sessions={} words={} per_line={} operations={} kill={:?} sets={}",
+            "seed={} nodes={} sessions={} words={} per_line={} operations={} kill={:?} sets={} weather={:?}",
             self.seed,
             self.nodes,
             self.sessions,
@@ -73,7 +116,8 @@ impl fmt::Display for Scenario {
             self.words_per_line,
             self.operations,
             self.kill,
-            self.cache_sets
+            self.cache_sets,
+            self.weather
         )
     }
 }
@@ -137,6 +181,7 @@ struct Board {
     inside: RefCell<Vec<Option<usize>>>,
     trouble: RefCell<Option<String>>,
     may_fail: Cell<bool>,
+    may_part: Cell<bool>,
 }
 
 impl Board {
@@ -156,6 +201,8 @@ impl Board {
             Err(error) => {
                 let expected = match error.code {
                     ErrorCode::NodeLost | ErrorCode::LineLost => true,
+                    // Of a node that is out.
+                    ErrorCode::Isolated | ErrorCode::NodeClosed => self.may_part.get(),
                     // Whoever is alone finds nobody else with memory.
                     ErrorCode::OutOfMemory => what == "alloc",
                     _ => false,
@@ -396,17 +443,32 @@ impl Cluster {
     /// # Errors
     /// When they do not find together.
     pub fn start(seed: u64, count: u16, cache_sets: u16) -> Result<Self, String> {
+        Self::start_on(seed, count, cache_sets, None)
+    }
+
+    /// The same between hosts that notice silence within that time, if one is given.
+    ///
+    /// # Errors
+    /// As `start`.
+    pub fn start_on(
+        seed: u64,
+        count: u16,
+        cache_sets: u16,
+        silence_ns: Option<u64>,
+    ) -> Result<Self, String> {
         let mut random = Random::new(seed ^ 0xc1_0573);
         // Common memory as on processors that do not show stores in their order.
         let common = Capabilities { byte_order: false, ..SHARED_MEMORY };
         let capabilities = *random.pick(&[INFINIBAND, common]);
-        let net = SimNet::new(seed, SimOptions::draw(seed, capabilities));
+        let options = SimOptions { silence_ns, ..SimOptions::draw(seed, capabilities) };
+        let net = SimNet::new(seed, options);
         let mut shares = [0; LineSize::CLASSES];
         shares[usize::from(LineSize::DEFAULT.class())] = 1;
         let config = Config {
             memory_bytes: 4 << 20,
             cache_bytes: u64::from(cache_sets) * 8 * LineSize::DEFAULT.bytes() as u64,
             cache_shares: shares,
+            lease_ns: SILENCE_NS,
             ..Config::new("sim")
         };
         let first = Node::create_driven(&config, net.fabric(&process(0)))
@@ -485,6 +547,22 @@ impl Cluster {
         }
     }
 
+    /// Nothing else happens for a while.
+    fn let_time_pass(&mut self) {
+        self.net.run_until_ns(self.net.now_ns() + SILENCE_NS / 40);
+    }
+
+    /// Does something to every two nodes of which one is on that side, by bits.
+    fn each_across(&self, side: u64, act: fn(&SimNet, &str, &str) -> bool) {
+        let count = self.nodes.len() as u16;
+        let inside = |node: u16| side >> node & 1 == 1;
+        for one in (0..count).filter(|node| inside(*node)) {
+            for other in (0..count).filter(|node| !inside(*node)) {
+                act(&self.net, &process(one), &process(other));
+            }
+        }
+    }
+
     /// What every node is doing.
     pub fn describe(&self) -> String {
         let nodes: Vec<String> = self.nodes.iter().flatten().map(Node::describe).collect();
@@ -500,13 +578,19 @@ pub fn simulate(scenario: Scenario) -> Result<Summary, String> {
     let again = format!(
         "repeat: cargo run -p farside-sim --example simulate -- --seed {} {}",
         scenario.seed,
-        if scenario.kill.is_some() { "--faults" } else { "" }
+        match (scenario.weather, scenario.kill) {
+            (Some(_), _) => "--weather",
+            (None, Some(_)) => "--faults",
+            (None, None) => "",
+        }
     );
     run(scenario).map_err(|trouble| format!("{trouble}\n{scenario}\n{again}"))
 }
 
 fn run(scenario: Scenario) -> Result<Summary, String> {
-    let mut cluster = Cluster::start(scenario.seed, scenario.nodes, scenario.cache_sets)?;
+    let silence_ns = scenario.weather.map(|_| SILENCE_NS);
+    let Scenario { seed, nodes, cache_sets, .. } = scenario;
+    let mut cluster = Cluster::start_on(seed, nodes, cache_sets, silence_ns)?;
     let board = Rc::new(Board {
         clock: Cell::new(0),
         history: RefCell::new(Vec::new()),
@@ -514,6 +598,7 @@ fn run(scenario: Scenario) -> Result<Summary, String> {
         inside: RefCell::new(vec![None; usize::from(scenario.nodes)]),
         trouble: RefCell::new(None),
         may_fail: Cell::new(false),
+        may_part: Cell::new(false),
     });
     let shared = allocate_shared(&mut cluster, &scenario)?;
     let mut tasks: Vec<(u16, Option<Task>)> = Vec::new();
@@ -533,7 +618,7 @@ fn run(scenario: Scenario) -> Result<Summary, String> {
         }
     }
     let steps = drive(&mut cluster, &scenario, &board, &mut tasks)?;
-    agree(&mut cluster, &shared.words, &board)?;
+    agree(&mut cluster, &shared.words, &board, scenario.weather.is_some())?;
     if let Some(trouble) = board.trouble.borrow_mut().take() {
         return Err(trouble);
     }
@@ -573,7 +658,9 @@ fn check_history(history: &[Record]) -> Result<(), String> {
         });
     }
     for (word, calls) in calls.iter().enumerate() {
-        check(&Register(0), calls).holds().map_err(|text| format!("word {word}: {text}"))?;
+        let all: Vec<String> = calls.iter().map(|call| format!("  {call:?}")).collect();
+        let told = |text| format!("word {word}: {text}; all of it:\n{}", all.join("\n"));
+        check(&Register(0), calls).holds().map_err(told)?;
     }
     Ok(())
 }
@@ -622,6 +709,11 @@ fn drive(
 ) -> Result<u64, String> {
     let mut context = Context::from_waker(Waker::noop());
     let (mut steps, mut idle) = (0, 0_u32);
+    let mut sky = Sky::default();
+    if scenario.weather.is_some_and(|weather| weather.cuts > FEW_CUTS) {
+        board.may_fail.set(true);
+        board.may_part.set(true);
+    }
     while tasks.iter().any(|(_, task)| task.is_some()) {
         steps += 1;
         if let Some((node, at)) = scenario.kill
@@ -634,6 +726,9 @@ fn drive(
                 }
             }
             cluster.kill(node);
+        }
+        if let Some(weather) = &scenario.weather {
+            sky.change(cluster, weather, board, steps);
         }
         let mut busy = cluster.stir();
         let chosen = cluster.random.index(tasks.len());
@@ -648,6 +743,9 @@ fn drive(
         }
         idle = if busy { 0 } else { idle + 1 };
         if idle > 200 && !cluster.sweep() {
+            if scenario.weather.is_some() {
+                cluster.let_time_pass();
+            }
             if idle > 200 + IDLE_SWEEPS_MAX * 20 {
                 return Err(format!("stuck: {}", cluster.describe()));
             }
@@ -658,12 +756,62 @@ fn drive(
     Ok(steps)
 }
 
+/// The weather so far.
+#[derive(Default)]
+struct Sky {
+    cuts: u64,
+    parted: bool,
+    /// When those who are parted reach each other again.
+    mends_ns: Option<u64>,
+}
+
+impl Sky {
+    fn change(&mut self, cluster: &mut Cluster, weather: &Weather, board: &Board, step: u64) {
+        let count = cluster.nodes.len() as u64;
+        if self.cuts < weather.cuts && cluster.random.chance(10) {
+            self.cuts += 1;
+            let one = cluster.random.below(count) as u16;
+            let other = cluster.random.below(count) as u16;
+            if one != other {
+                cluster.net.cut(&process(one), &process(other));
+            }
+        }
+        match weather.parting {
+            Some((side, at)) if at == step && !self.parted => {
+                self.parted = true;
+                board.may_fail.set(true);
+                board.may_part.set(true);
+                let lasts_ns = (2 * SILENCE_NS) / 100 * weather.lasts_percent;
+                self.mends_ns = Some(cluster.net.now_ns() + lasts_ns);
+                cluster.each_across(side, SimNet::part);
+            }
+            Some((side, _)) if self.mends_ns.is_some_and(|at_ns| at_ns <= cluster.net.now_ns()) => {
+                self.mends_ns = None;
+                cluster.each_across(side, SimNet::mend);
+            }
+            _ => {}
+        }
+    }
+}
+
 /// After everything has come to rest, every node reads the same from every word.
-fn agree(cluster: &mut Cluster, words: &[GlobalAddress], board: &Board) -> Result<(), String> {
+fn agree(
+    cluster: &mut Cluster,
+    words: &[GlobalAddress],
+    board: &Board,
+    weather: bool,
+) -> Result<(), String> {
     board.may_fail.set(board.may_fail.get() || cluster.alive().len() < cluster.nodes.len());
     // Everybody has heard of every death, and everything under way has arrived.
     while cluster.sweep() {}
-    let alive = cluster.alive();
+    if weather {
+        let end_ns = cluster.net.now_ns() + 6 * SILENCE_NS;
+        while cluster.sweep() || cluster.net.now_ns() < end_ns {
+            cluster.let_time_pass();
+        }
+    }
+    let alive: Vec<u16> =
+        cluster.alive().into_iter().filter(|node| session(cluster, *node).is_ok()).collect();
     for address in words {
         let mut seen = Vec::new();
         for node in &alive {

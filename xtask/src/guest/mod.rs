@@ -35,7 +35,7 @@ use boot::End;
 use cache::{Cache, RunFolder};
 use image::Images;
 use options::USAGE;
-pub(crate) use options::{EngineChoice, Job, Options};
+use options::{EngineChoice, Job, Options};
 use payload::{Pmem, Share};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -95,7 +95,7 @@ fn carry_out(options: &Options) -> Result<u8, String> {
         Job::Prepare => engines(options).iter().try_for_each(|engine| images.prepare(*engine))?,
         Job::Check => {
             let mut shell = Shell::new();
-            rdma(&mut shell, options, &[])?;
+            step::checked(&mut shell, options, &[])?;
             if let [why, ..] = shell.skipped.as_slice() {
                 return Err(why.clone());
             }

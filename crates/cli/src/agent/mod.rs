@@ -18,7 +18,7 @@ use crate::signals;
 pub(crate) use client::Remote;
 use farside_bootstrap::{Endpoint, Host, Security};
 pub(crate) use line::Line;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 use serve::Desk;
 use std::io::ErrorKind;
@@ -112,8 +112,7 @@ pub(crate) fn run(arguments: &Agent, output: Output) -> Result<(), Failure> {
 fn accept_all(desk: &Arc<Desk>, listener: &TcpListener, stopped: &UnixStream) {
     let mut threads: Vec<JoinHandle<()>> = Vec::new();
     loop {
-        let mut ready =
-            [PollFd::new(listener, PollFlags::IN), PollFd::new(stopped, PollFlags::IN)];
+        let mut ready = [PollFd::new(listener, PollFlags::IN), PollFd::new(stopped, PollFlags::IN)];
         let polled = poll(&mut ready, None);
         if polled.is_ok() && !ready[1].revents().is_empty() {
             break;
@@ -122,9 +121,10 @@ fn accept_all(desk: &Arc<Desk>, listener: &TcpListener, stopped: &UnixStream) {
         let socket = match listener.accept() {
             Ok((socket, _)) => socket,
             Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
-            // The caller is gone, or there are no descriptors: others may end meanwhile.
+            // The caller is gone, or there are no descriptors: some are free once others have ended.
             Err(_) => {
-                std::thread::yield_now();
+                let pause = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+                let _ = poll(&mut [PollFd::new(stopped, PollFlags::IN)], Some(&pause));
                 continue;
             }
         };

@@ -138,7 +138,9 @@ fn serve(desk: &Desk, to: &Line, from: &str) -> Result<(), Failure> {
                 "the agent is of version {ours} and the command of {theirs}; install one on both hosts"
             )));
         }
-        _ => return Err(Failure::usage("the first line of a stream is an order to start a worker")),
+        _ => {
+            return Err(Failure::usage("the first line of a stream is an order to start a worker"));
+        }
     }
     let Some(_place) = desk.place() else {
         return Err(Failure::system(format!(
@@ -147,7 +149,7 @@ fn serve(desk: &Desk, to: &Line, from: &str) -> Result<(), Failure> {
         )));
     };
     let mut child = spawn(desk)?;
-    let (Some(commands), Some(events)) = (child.stdin.take(), child.stdout.take()) else {
+    let (Some(mut commands), Some(events)) = (child.stdin.take(), child.stdout.take()) else {
         return Err(Failure::system("a worker without pipes"));
     };
     let process = child.id();
@@ -157,7 +159,8 @@ fn serve(desk: &Desk, to: &Line, from: &str) -> Result<(), Failure> {
     Event::Started { process, from }.tell(desk.output);
     let how = std::thread::scope(|scope| {
         let relay = scope.spawn(|| relay(to, events, child, &target));
-        obey(&mut lines, commands, &target);
+        obey(&mut lines, &mut commands, &target);
+        // While its input is open: it would end by itself without.
         target.kill();
         relay.join()
     });
@@ -172,7 +175,7 @@ fn spawn(desk: &Desk) -> Result<Child, Failure> {
     let program =
         std::env::current_exe().map_err(|e| Failure::system(format!("own program: {e}")))?;
     let mut command = Command::new(program);
-    command.arg("worker");
+    command.args(["worker", "--without-files"]);
     if let Some(key) = &desk.key {
         command.arg("--key").arg(key);
     }
@@ -182,7 +185,7 @@ fn spawn(desk: &Desk) -> Result<Child, Failure> {
 }
 
 /// Does what the stream says until it ends.
-fn obey(lines: &mut Lines<'_>, mut commands: ChildStdin, target: &Target) {
+fn obey(lines: &mut Lines<'_>, commands: &mut ChildStdin, target: &Target) {
     while let Ok(Some(mut line)) = lines.next() {
         if line.starts_with(MARK) {
             if matches!(serde_json::from_slice(&line), Ok(Order::Kill)) {

@@ -21,8 +21,9 @@ Examples:
       key = \"cluster.key\"                       beside the file, unless the path says otherwise
       memory_bytes = \"4G\"
 
-Without --join the node founds the cluster. Any member will do to join at; name several, for one may be
-down. With --json there is an object a line for each event: started, member_joined, member_lost,
+Without --join the node founds the cluster, each time that it is started: give the founder --found and the
+others' addresses, and it joins them when they are there. Any member will do to join at; name several, for
+one may be down. With --json there is an object a line for each event: started, member_joined, member_lost,
 isolated, ended.
 
 Whoever can reach an address without a key can read and write all memory. With a key TCP travels under
@@ -83,7 +84,7 @@ pub(crate) struct NodeSettings {
     /// Whether to join again, as a new node, when the cluster went on without this one [default: true]
     #[arg(long, value_name = "YES", num_args = 0..=1, default_missing_value = "true")]
     pub(crate) rejoin: Option<bool>,
-    /// Found the cluster although --join is given, which is then for joining again
+    /// Found the cluster if none of --join has it: the same settings then do for every start
     #[arg(long, value_name = "YES", num_args = 0..=1, default_missing_value = "true")]
     pub(crate) found: Option<bool>,
     /// Let anybody in who can reach the address: no key, on a network that nobody else is on
@@ -129,8 +130,8 @@ Examples:
   farside agent --listen 127.0.0.1:7401 --insecure                   to try it out on one machine
 
 An agent starts `farside worker` processes of its own program for commands that were started elsewhere,
-and nothing else. They end with the command that wanted them. Whoever holds the key can use this host's
-memory and processors through it. What commands say to an agent always travels under TLS 1.3; --protect
+and nothing else; these touch no files. They end with the command that wanted them. Whoever holds the key
+can use this host's memory and processors through it. What commands say to an agent always travels under TLS 1.3; --protect
 of the command says what the nodes' own traffic does.")]
 pub(crate) struct Agent {
     /// Where commands reach it; port 0 is any that is free

@@ -14,6 +14,7 @@ use serde::Serialize;
 use settings::Plan;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
@@ -105,7 +106,9 @@ pub(crate) fn run(arguments: &arguments::Node, output: Output) -> Result<(), Fai
                 let left = life.node.leave();
                 Event::Ended { cluster: &plan.config.cluster, reason: None }.tell(output);
                 // A home that did not take its lines back in time has left too, or does so now.
-                return left.or_else(|e| if e.code == ErrorCode::TimedOut { Ok(()) } else { Err(e.into()) });
+                return left.or_else(|e| {
+                    if e.code == ErrorCode::TimedOut { Ok(()) } else { Err(e.into()) }
+                });
             }
             End::CutOff(failure) => failure,
         };
@@ -155,11 +158,22 @@ struct Life {
 }
 
 impl Life {
+    /// Joins, or founds if `founds` and nobody has.
     fn begin(plan: &Plan, founds: bool) -> Result<Self, Failure> {
         let (fabric, address) = hosts::tcp(plan.options.clone())?;
         let listen = fabric.listens_at().unwrap_or_else(|| Endpoint::from(address));
-        let begin = if founds { Node::create_on } else { Node::join_on };
-        let node = begin(&plan.config, fabric).map_err(|error| unjoined(plan, error))?;
+        let node = match (founds, plan.options.hosts.is_empty()) {
+            (true, true) => Node::create_on(&plan.config, fabric),
+            (false, _) => Node::join_on(&plan.config, fabric),
+            // A founder that was away: the others may have gone on, and there must not be two.
+            (true, false) => match Node::join_on(&plan.config, Arc::clone(&fabric) as _) {
+                Err(error) if error.code == ErrorCode::NoSuchCluster => {
+                    Node::create_on(&plan.config, fabric)
+                }
+                joined => joined,
+            },
+        };
+        let node = node.map_err(|error| unjoined(plan, error))?;
         Ok(Self { node, listen, address })
     }
 

@@ -15,7 +15,7 @@ use std::time::Duration;
 pub(super) struct Plan {
     pub(super) config: Config,
     pub(super) options: TcpOptions,
-    /// Whether it founds the cluster at its start.
+    /// Whether it founds the cluster at its start, should there be none.
     pub(super) founds: bool,
     pub(super) rejoins: bool,
 }
@@ -101,8 +101,8 @@ fn config(settings: &NodeSettings) -> Result<Config, Failure> {
 fn load(path: &Path) -> Result<NodeSettings, Failure> {
     let text = std::fs::read_to_string(path)
         .map_err(|e| Failure::system(format!("{}: {e}", path.display())))?;
-    let mut settings = parse(&text)
-        .map_err(|reason| Failure::usage(format!("{}: {reason}", path.display())))?;
+    let mut settings =
+        parse(&text).map_err(|reason| Failure::usage(format!("{}: {reason}", path.display())))?;
     // A file is moved together with what it names.
     if let (Some(key), Some(folder)) = (settings.key.as_mut(), path.parent()) {
         *key = folder.join(&*key);
@@ -194,9 +194,11 @@ insecure = false
 
     #[test]
     fn nobody_is_let_in_by_mistake() {
-        let plan = |line| Plan::with(flags(line));
+        let plan = |line: &str| Plan::with(flags(line));
         let everywhere = "--listen 0.0.0.0:7 --advertise alpha:7";
-        assert!(plan("--listen [::]:7 --insecure").unwrap_err().to_string().contains("--advertise"));
+        assert!(
+            plan("--listen [::]:7 --insecure").unwrap_err().to_string().contains("--advertise")
+        );
         for line in [everywhere, "--listen 10.0.0.1:7", "--listen alpha:7"] {
             let refused = plan(line).unwrap_err().to_string();
             assert!(refused.contains("farside key new"), "{refused}");
@@ -209,7 +211,7 @@ insecure = false
 
     #[test]
     fn who_joins_does_not_found_unless_told() {
-        let founds = |line| Plan::with(flags(line)).unwrap().founds;
+        let founds = |line: &str| Plan::with(flags(line)).unwrap().founds;
         assert!(founds("--listen 127.0.0.1:0"));
         assert!(!founds("--listen 127.0.0.1:0 --join 127.0.0.1:1"));
         assert!(founds("--listen 127.0.0.1:0 --join 127.0.0.1:1 --found"));

@@ -31,8 +31,8 @@ pub(crate) fn run(arguments: &Worker) -> Result<(), Failure> {
     let armed = set_parent_process_death_signal(Some(Signal::KILL));
     armed.map_err(|e| Failure::system(format!("parent-death signal: {e}")))?;
     let commands = listen();
-    let key = arguments.key.clone();
-    let mut host = Host { node: None, root: None, channel: None, key, text: Vec::new() };
+    let (key, files) = (arguments.key.clone(), !arguments.without_files);
+    let mut host = Host { node: None, root: None, channel: None, key, files, text: Vec::new() };
     while let Ok(command) = commands.recv() {
         let leaves = command == Command::Leave;
         let event = match host.perform(command) {
@@ -84,6 +84,8 @@ struct Host {
     channel: Option<Served>,
     /// The file with the cluster's key.
     key: Option<PathBuf>,
+    /// Whether it reads and writes files for its parent.
+    files: bool,
     /// Text that is to be counted.
     text: Vec<u8>,
 }
@@ -126,6 +128,7 @@ impl Host {
             Command::Run(share) => self.on_share(share, workload::Work::run),
             Command::Verify(share) => self.on_share(share, workload::Work::verify),
             Command::Words { files, part, parts } => {
+                self.touches_files()?;
                 self.on_table(1, |hand| words::add(hand, &files, part, parts))
             }
             Command::Text { text, end } => {
@@ -199,6 +202,9 @@ impl Host {
         share: Share,
         work: impl Fn(&workload::Work, threads::Hand<'_>) -> Result<Answer, Failure> + Sync,
     ) -> Result<Answer, Failure> {
+        if share.history.is_some() {
+            self.touches_files()?;
+        }
         let threads = share.threads;
         let common = workload::Work::new(share)?;
         let answer = self.on_table(threads, |hand| work(&common, hand))?;
@@ -217,6 +223,14 @@ impl Host {
         }
         session.fence()?;
         Ok(Answer::Nothing)
+    }
+
+    /// Fails where the parent has no business with the files of this host.
+    fn touches_files(&self) -> Result<(), Failure> {
+        if self.files {
+            return Ok(());
+        }
+        Err(Failure::usage("a worker for another host touches no files"))
     }
 
     fn node(&self) -> Result<&Node, Failure> {

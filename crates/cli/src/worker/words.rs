@@ -23,12 +23,7 @@ pub(super) fn add_text(mut hand: Hand<'_>, text: Vec<u8>) -> Result<Answer, Fail
     add_share(&mut hand, &Input::of_text(text), 0, 1)
 }
 
-fn add_share(
-    hand: &mut Hand<'_>,
-    input: &Input,
-    part: u32,
-    parts: u32,
-) -> Result<Answer, Failure> {
+fn add_share(hand: &mut Hand<'_>, input: &Input, part: u32, parts: u32) -> Result<Answer, Failure> {
     let done = hand.done;
     let mut table = hand.table.with(&mut hand.session);
     count(&mut table, input, part, parts, |more| done.add(more)).map_err(refused)?;

@@ -4,7 +4,7 @@
 use super::Subject;
 use super::scene::{Scene, Wire, together, work};
 use crate::Arena;
-use farside_base::{CompletionStatus, LocalSlice, Operation, RemoteSlice, Source};
+use farside_base::{Capabilities, CompletionStatus, LocalSlice, Operation, RemoteSlice, Source};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// One way to write: where to, and the slices that it comes from.
@@ -62,14 +62,20 @@ impl Shape {
         })
     }
 
-    /// Looks once, from the end to the beginning. Aligned words of one slice are whole; and with `rising` what
-    /// comes earlier in memory is no older.
-    fn look(&self, arena: &Arena, rising: bool) {
+    /// Whether the fabric keeps words of it whole.
+    fn has_whole_words(&self, has: &Capabilities) -> bool {
+        has.unaligned_words || self.to.is_multiple_of(8)
+    }
+
+    /// Looks once, from the end to the beginning. With `words` aligned words of one slice are whole; and
+    /// with `rising` what comes earlier in memory is no older.
+    fn look(&self, arena: &Arena, words: bool, rising: bool) {
         let (start, end) = (self.to, self.to + self.bytes() as u64);
         let mut later = 0;
         let mut at = end;
         while at > start {
-            let whole = at.is_multiple_of(8) && at - start >= 8 && self.is_one_slice(at, 8);
+            let inside = at.is_multiple_of(8) && at - start >= 8;
+            let whole = words && inside && self.is_one_slice(at, 8);
             let round = if whole {
                 at -= 8;
                 let word = arena.load(at, Ordering::Acquire).expect("within the region");
@@ -123,7 +129,8 @@ fn observe_writes(subject: &dyn Subject, rising: bool) {
         return;
     }
     for shape in SHAPES {
-        if !shape.fits(&scene) {
+        let words = shape.has_whole_words(&scene.capabilities);
+        if !shape.fits(&scene) || !(words || rising) {
             continue;
         }
         scene.nodes[1].put(shape.to, &vec![0; shape.bytes()]);
@@ -138,7 +145,7 @@ fn observe_writes(subject: &dyn Subject, rising: bool) {
             |far| {
                 far.until("the last round", |_| {
                     for _ in 0..16 {
-                        shape.look(&target, rising);
+                        shape.look(&target, words, rising);
                     }
                     over.load(Ordering::Acquire).then_some(())
                 });

@@ -10,8 +10,9 @@ use farside_base::{
     CompletionKind, CompletionStatus, LinkId, ReceiveQueueId, RegionId, RegionKind, RegionToken,
     RemoteKey, RemoteRegionId,
 };
-use farside_fabric::{FabricError, LinkEvent, Loss, PortSpec, Region, RegionSpec};
+use farside_fabric::{FabricError, LinkEvent, Loss, NotReached, PortSpec, Region, RegionSpec};
 use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 impl World {
@@ -80,11 +81,15 @@ impl World {
         waiter: Arc<SimWaiter>,
     ) -> Result<PortKey, FabricError> {
         let port = PortKey(self.ports.len());
-        if let Some(address) = &spec.listen {
-            if self.listeners.contains_key(address) {
-                return Err(FabricError::AddressInUse(address.clone()));
+        if let Some(name) = &spec.listen {
+            let address = match self.host(node) {
+                Some(host) => format!("{host}/{name}"),
+                None => name.clone(),
+            };
+            if self.listeners.contains_key(&address) {
+                return Err(FabricError::AddressInUse(address));
             }
-            self.listeners.insert(address.clone(), port);
+            self.listeners.insert(address, port);
         }
         self.tell_node("open", node, port.0 as u64);
         self.ports.push(PortState {
@@ -99,6 +104,41 @@ impl World {
             waiter,
         });
         Ok(port)
+    }
+
+    /// Where a node is reached.
+    pub(super) fn host(&self, node: NodeKey) -> Option<SocketAddr> {
+        self.options.silence_ns?;
+        let number = u16::try_from(node.0 + 1).ok()?;
+        Some(SocketAddr::from(([10, 0, 0, 1], number)))
+    }
+
+    /// The port that listens there: at an address, or wherever there is such a name.
+    fn listener(&self, to: &str) -> Option<PortKey> {
+        let named = || {
+            let is_it = |(address, _): &(&String, &PortKey)| {
+                address.rsplit_once('/').is_some_and(|(_, name)| name == to)
+            };
+            self.listeners.iter().find(is_it)
+        };
+        let port = self.listeners.get_key_value(to).or_else(named)?.1;
+        Some(*port)
+    }
+
+    /// Whether two nodes reach each other.
+    fn reaches(&self, one: NodeKey, other: NodeKey) -> bool {
+        !self.parted.contains(&(one.min(other), one.max(other)))
+    }
+
+    /// Lets nothing through between two nodes until they are mended.
+    pub(super) fn part_nodes(&mut self, one: NodeKey, other: NodeKey) {
+        self.parted.insert((one.min(other), one.max(other)));
+        self.cut(one, other);
+    }
+
+    pub(super) fn mend_nodes(&mut self, one: NodeKey, other: NodeKey) {
+        self.tell_node("mend", one, other.0 as u64);
+        self.parted.remove(&(one.min(other), one.max(other)));
     }
 
     pub(super) fn create_receive_queue(&mut self, port: PortKey, depth: usize) -> ReceiveQueueId {
@@ -138,7 +178,16 @@ impl World {
         hello: &[u8],
         receives: ReceiveQueueId,
     ) -> Result<LinkId, FabricError> {
-        let listener = self.listeners.get(to).copied();
+        let far = self.host_of(to).filter(|there| !self.reaches(self.port(from).node, *there));
+        if far.is_some() {
+            self.join_queue(from, receives)?;
+            let here = End { port: from, link: self.next_link(from) };
+            let link = Link::new(here, LinkState::Connecting, Some(receives));
+            self.port_mut(from).links.push(link);
+            self.after(self.options.control_ns, Event::NotReached(here));
+            return Ok(here.link);
+        }
+        let listener = self.listener(to);
         let listener = listener.ok_or_else(|| FabricError::NobodyThere(to.to_owned()))?;
         for port in [from, listener] {
             let links = self.port(port).links.iter();
@@ -160,6 +209,24 @@ impl World {
         self.tell("connect", here, 0, hello.len() as u64);
         self.after(self.options.control_ns, Event::Requested(there));
         Ok(here.link)
+    }
+
+    /// The node that an address leads to, dead or alive.
+    fn host_of(&self, to: &str) -> Option<NodeKey> {
+        let (host, _) = to.split_once('/')?;
+        let all = (0..self.nodes.len()).map(NodeKey);
+        all.into_iter().find(|node| self.host(*node).is_some_and(|at| at.to_string() == host))
+    }
+
+    pub(super) fn not_reached(&mut self, end: End) {
+        if self.link(end).state != LinkState::Connecting {
+            return;
+        }
+        self.forget(end);
+        self.tell("not-reached", end, 0, 0);
+        let link = end.link;
+        let why = NotReached::Unreachable;
+        self.port_mut(end.port).notify(LinkEvent::NotReached { link, why });
     }
 
     fn next_link(&self, port: PortKey) -> LinkId {
@@ -364,33 +431,35 @@ impl World {
                 let peer = self.link(end).peer;
                 let there = self.port(peer.port).node;
                 if there == other && self.link(end).state != LinkState::Closed {
-                    self.sever(end);
-                    self.sever(peer);
+                    self.sever(end, false);
+                    self.sever(peer, false);
                 }
             }
         }
     }
 
     /// This end goes away: its messages to the peer may or may not arrive, the peer will notice,
-    /// and nothing of the peer happens here any more.
+    /// and nothing of the peer happens here any more; what it was told has happened is in memory.
     fn part(&mut self, end: End) {
         while let Some(inbound) = self.link(end).inbound.front() {
             let number = inbound.message.number;
+            self.land_answered(end, number);
             self.discard(end, number);
         }
         self.link_mut(end).severed = true;
         let peer = self.link(end).peer;
-        self.sever(peer);
+        self.sever(peer, true);
     }
 
     /// Nothing more comes to `end` from its peer: of what is under way, what was answered happens,
     /// of the rest a random part, and then the loss is noticed.
-    fn sever(&mut self, end: End) {
+    fn sever(&mut self, end: End, ended: bool) {
         let link = self.link(end);
         if link.severed || link.state == LinkState::Closed || !self.node(end).alive {
             return;
         }
         self.link_mut(end).severed = true;
+        self.link_mut(end).ended = ended;
         let certain = self.certain(end);
         let ordered = self.options.capabilities.message_order;
         let count = self.link(end).inbound.len();
@@ -419,7 +488,18 @@ impl World {
             self.drop_message(end, number);
         }
         self.thin_answers(end);
-        self.after(self.options.loss_ns, Event::Lost(end));
+        match self.options.silence_ns {
+            Some(silence_ns) => {
+                let here = self.port(end.port).node;
+                let there = self.port(self.link(end).peer.port).node;
+                // A reset is noticed sooner than silence.
+                let reset = self.reaches(here, there);
+                let most_ns = if reset { silence_ns / 4 } else { silence_ns * 9 / 10 };
+                let at_ns = self.now_ns + self.random.below(most_ns);
+                self.at(at_ns, Event::Lost(end));
+            }
+            None => self.after(self.options.loss_ns, Event::Lost(end)),
+        }
     }
 
     /// How many messages at the front happen for certain.
@@ -495,8 +575,10 @@ impl World {
             self.complete(end);
         }
         self.tell("lost", end, 0, 0);
+        let known = self.link(end).ended || self.options.silence_ns.is_none();
+        let loss = if known { Loss::Ended } else { Loss::Unreachable };
         let link = end.link;
-        self.port_mut(end.port).notify(LinkEvent::Lost { link, loss: Loss::Ended });
+        self.port_mut(end.port).notify(LinkEvent::Lost { link, loss });
     }
 
     pub(super) fn freeze(&mut self, node: NodeKey, adapter: bool) {

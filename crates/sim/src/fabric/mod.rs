@@ -8,7 +8,7 @@
 //! | what | how |
 //! | --- | --- |
 //! | local bytes of a WRITE or SEND | read at any time between posting and arrival |
-//! | WRITE | lands later, in pieces cut between 64-byte lines; with `byte_order` in rising order, else in any |
+//! | WRITE | lands later, in pieces cut between 64-byte lines (without `unaligned_words` anywhere, if it begins at no multiple of 8); with `byte_order` in rising order, else in any |
 //! | WRITE with [`SimOptions::write_by_read`] | its bytes are read when the target asks for them, after it has arrived, and are all in memory when it completes |
 //! | completed WRITE | with `completion_means_placed` all of it is in memory; else maybe nothing yet |
 //! | READ | samples piece by piece in any order, and lands in local memory likewise |
@@ -18,6 +18,7 @@
 //! | completions | in the order of posting per link, as late as they like |
 //! | SEND without a receive | stops `post` or waits, as declared |
 //! | death | of what is under way, what was answered happens; of the rest a prefix (a subset without order), the last WRITE of it in part |
+//! | loss between hosts ([`SimOptions::silence_ns`]) | within that time; that the peer died, or closed the link, is told from all else |
 //! | loss | each survivor notices in its own time, after what had arrived from the dead |
 //!
 //! Everything is drawn from one seed: the same seed and the same calls give the same transcript,
@@ -190,12 +191,18 @@ impl SimNet {
     /// Breaks every link between two living nodes, as when a cable is pulled for longer than the
     /// adapters try; they may connect anew. False when one of them does not live.
     pub fn cut(&self, one: &str, other: &str) -> bool {
-        let mut world = self.lock();
-        let (Some(one), Some(other)) = (world.find_node(one), world.find_node(other)) else {
-            return false;
-        };
-        world.cut(one, other);
-        true
+        self.with_nodes(one, other, World::cut)
+    }
+
+    /// Breaks every link between two nodes, and lets nothing through between them until they are
+    /// [mended](Self::mend). False when one of them does not live.
+    pub fn part(&self, one: &str, other: &str) -> bool {
+        self.with_nodes(one, other, World::part_nodes)
+    }
+
+    /// Lets two nodes reach each other again. False when one of them does not live.
+    pub fn mend(&self, one: &str, other: &str) -> bool {
+        self.with_nodes(one, other, World::mend_nodes)
     }
 
     /// Whether a node of this name lives and its program runs.
@@ -236,6 +243,20 @@ impl SimNet {
             return false;
         };
         act(&mut world, node);
+        true
+    }
+
+    fn with_nodes(
+        &self,
+        one: &str,
+        other: &str,
+        act: impl FnOnce(&mut World, NodeKey, NodeKey),
+    ) -> bool {
+        let mut world = self.lock();
+        let (Some(one), Some(other)) = (world.find_node(one), world.find_node(other)) else {
+            return false;
+        };
+        act(&mut world, one, other);
         true
     }
 

@@ -22,6 +22,7 @@ pub const INFINIBAND: Capabilities = Capabilities {
     shared_receive_queue: true,
     message_order: true,
     byte_order: true,
+    unaligned_words: false,
     completion_means_placed: false,
     one_sided: true,
     sleep: true,
@@ -40,6 +41,7 @@ pub const INFINIBAND: Capabilities = Capabilities {
 /// Like processes of one machine with common memory.
 pub const SHARED_MEMORY: Capabilities = Capabilities {
     atomics: AtomicScope::System,
+    unaligned_words: true,
     completion_means_placed: true,
     receiver_not_ready: BackPressure::AtPost,
     ..INFINIBAND
@@ -120,6 +122,9 @@ pub struct SimOptions {
     /// from these costs. Then the delays above count by their middle, and only for `control_ns` and
     /// `loss_ns`; nothing straggles, and each message takes effect in one piece.
     pub hardware: Option<HardwareProfile>,
+    /// Every node is a host of its own: reached at an address, with names of its own, and not always;
+    /// and it notices within so many ns that nothing comes from a peer. `None` where all are one machine.
+    pub silence_ns: Option<u64>,
     /// How many transcript lines are kept; the fingerprint covers all.
     pub transcript_lines: usize,
 }
@@ -142,6 +147,7 @@ impl SimOptions {
             pieces_max: 8,
             write_by_read: false,
             hardware: None,
+            silence_ns: None,
             transcript_lines: 4_096,
         }
     }

@@ -12,6 +12,7 @@ use farside_fabric::{
     Region, RegionSpec, Stop, Waiter,
 };
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -59,6 +60,18 @@ impl Fabric for SimFabric {
 
     fn capabilities(&self) -> Capabilities {
         self.net.lock().options.capabilities
+    }
+
+    fn host(&self) -> Option<SocketAddr> {
+        self.net.lock().host(self.node)
+    }
+
+    fn lease_ns(&self) -> u64 {
+        self.net.lock().options.silence_ns.unwrap_or_default()
+    }
+
+    fn time_ns(&self) -> u64 {
+        self.net.lock().now_ns
     }
 
     fn register(&self, spec: &RegionSpec) -> Result<Region, FabricError> {
@@ -212,7 +225,12 @@ impl Port for SimPort {
     }
 
     fn address(&self) -> Option<String> {
-        self.name.clone()
+        let name = self.name.as_ref()?;
+        let world = self.net.lock();
+        Some(match world.host(world.port(self.port).node) {
+            Some(host) => format!("{host}/{name}"),
+            None => name.clone(),
+        })
     }
 
     fn connect(

@@ -190,7 +190,12 @@ impl World {
         else {
             return;
         };
-        inbound.pieces = Pieces::cut(offset, inbound.message.bytes, pieces_max, &mut self.random);
+        let (kind, bytes) = (inbound.message.kind, inbound.message.bytes);
+        let unaligned = kind == CompletionKind::Write && !offset.is_multiple_of(8);
+        let tears = unaligned && !self.options.capabilities.unaligned_words;
+        // Lines that begin anywhere go through words.
+        let lines_from = if tears { self.random.between(0, 63) } else { offset };
+        inbound.pieces = Pieces::cut(lines_from, bytes, pieces_max, &mut self.random);
         let count = inbound.pieces.left;
         let first = if in_order { count.min(1) } else { count };
         for piece in 0..first {
@@ -580,6 +585,21 @@ impl World {
     fn finish(&mut self, end: End, number: u64) {
         self.discard(end, number);
         self.admit(end);
+    }
+
+    /// Puts all of a WRITE down whose requester was told that it is done.
+    pub(super) fn land_answered(&mut self, end: End, number: u64) {
+        let Ok(Some((arena, offset))) = self.target(end, number) else {
+            return;
+        };
+        if let Some(inbound) = self.link_mut(end).inbound(number)
+            && inbound.answered
+            && inbound.message.kind == CompletionKind::Write
+        {
+            inbound.message.payload.sample();
+            let written = write_rising(&arena, offset, inbound.message.payload.bytes());
+            debug_assert!(written.is_ok(), "the bounds were checked");
+        }
     }
 
     /// Takes a message out.

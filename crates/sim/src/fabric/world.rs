@@ -13,7 +13,7 @@ use farside_base::{
 };
 use farside_fabric::{Arena, LinkEvent, Waiter};
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::sync::Arc;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -55,6 +55,8 @@ pub(super) enum Event {
     Connected(End),
     /// The peer's refusal is here.
     Refused(End),
+    /// Nobody answers at all.
+    NotReached(End),
     /// The adapter notices that the peer is gone.
     Lost(End),
     /// The target of a WRITE by READ asks for its bytes, here at the requester.
@@ -165,6 +167,8 @@ pub(super) struct Link {
     pub(super) severed: bool,
     /// The peer has accepted; that is still under way to this side.
     pub(super) accepted: bool,
+    /// The peer ended for certain, or took the link down itself.
+    pub(super) ended: bool,
     /// The adapter knows that the peer is gone; the program is told when `inbound` is empty.
     pub(super) losing: bool,
     /// With a hardware profile: what is leaving this end.
@@ -188,6 +192,7 @@ impl Link {
             broken_from: u64::MAX,
             severed: false,
             accepted: false,
+            ended: false,
             losing: false,
             lanes: Lanes::default(),
         }
@@ -243,6 +248,8 @@ pub(super) struct World {
     pub(super) nodes: Vec<Node>,
     pub(super) ports: Vec<PortState>,
     pub(super) listeners: BTreeMap<String, PortKey>,
+    /// Hosts that do not reach each other, the lower one first.
+    pub(super) parted: BTreeSet<(NodeKey, NodeKey)>,
     pub(super) transcript: Transcript,
     pub(super) marks: Marks,
     pub(super) adapters: Adapters,
@@ -262,6 +269,7 @@ impl World {
             nodes: Vec::new(),
             ports: Vec::new(),
             listeners: BTreeMap::new(),
+            parted: BTreeSet::new(),
             transcript: Transcript::new(options.transcript_lines),
             marks: Marks::default(),
             adapters: Adapters::default(),
@@ -308,6 +316,7 @@ impl World {
             Event::Requested(end) => self.requested(end),
             Event::Connected(end) => self.connected(end),
             Event::Refused(end) => self.refused(end),
+            Event::NotReached(end) => self.not_reached(end),
             Event::Lost(end) => self.lost(end),
             Event::Fetch(end, number) => self.fetch(end, number),
             Event::Fetched(end, number) => self.fetched(end, number),
@@ -329,6 +338,7 @@ impl World {
             | Event::Requested(end)
             | Event::Connected(end)
             | Event::Refused(end)
+            | Event::NotReached(end)
             | Event::Lost(end)
             | Event::Fetch(end, _)
             | Event::Fetched(end, _)

@@ -14,8 +14,9 @@ const PEER: NodeId = NodeId(1);
 /// What the peer writes into a frame of its own.
 const OWN: u8 = u8::MAX;
 
+/// A value for a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-struct Write {
+pub struct Write {
     frame: u8,
     value: u8,
 }

@@ -93,7 +93,7 @@ fn real(arguments: &BenchChannels, output: Output) -> Result<Report, Failure> {
                  nothing is looked at there"
             ));
         }
-        remarks.push(format!("{fabric}: {}", hosts.describe()));
+        remarks.push(format!("the ends are processes {}", hosts.describe()));
     }
     let workers = cases.iter().map(|case| usize::from(case.peers)).max().unwrap_or(1);
     let mut measurement = Measurement::start(hosts, workers, windows(arguments))?;

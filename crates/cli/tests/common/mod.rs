@@ -1,0 +1,218 @@
+//! What tests of commands that reach other hosts share.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+/// After so long a test is taken for hung.
+pub(crate) const WATCHDOG: Duration = Duration::from_secs(60);
+
+/// The command behind `wrapper`, a command that runs another.
+pub(crate) fn farside(wrapper: &[&str]) -> Command {
+    let mut words = wrapper.iter().copied().chain([env!("CARGO_BIN_EXE_farside")]);
+    let mut command = Command::new(words.next().unwrap());
+    command.args(words);
+    command
+}
+
+/// Runs the command to its end.
+pub(crate) fn output(wrapper: &[&str], arguments: &[&str]) -> Output {
+    farside(wrapper).args(arguments).output().unwrap()
+}
+
+/// A name that no other test or run uses.
+pub(crate) fn name() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("hosts-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+pub(crate) fn json(text: &str) -> Value {
+    serde_json::from_str(text.trim()).unwrap_or_else(|e| panic!("{e}: {text}"))
+}
+
+/// What a command prints with `--json`, which succeeded.
+pub(crate) fn report(done: &Output) -> Value {
+    assert!(done.status.success(), "{}{}", text(&done.stdout), text(&done.stderr));
+    json(&text(&done.stdout))
+}
+
+pub(crate) fn signal(process: u32, signal: Signal) {
+    let process = Pid::from_raw(i32::try_from(process).unwrap()).unwrap();
+    kill_process(process, signal).unwrap();
+}
+
+/// Whether a process runs (and is not merely unreaped).
+pub(crate) fn runs(process: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    let state = status.rsplit(") ").next().and_then(|rest| rest.chars().next());
+    !matches!(state, None | Some('Z' | 'X'))
+}
+
+/// A folder of a test's own, removed with the value.
+pub(crate) struct Folder(std::path::PathBuf);
+
+impl Folder {
+    pub(crate) fn new() -> Self {
+        let path = std::env::temp_dir().join(name());
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    pub(crate) fn path(&self, file: &str) -> String {
+        self.0.join(file).display().to_string()
+    }
+
+    pub(crate) fn file(&self, file: &str, bytes: &[u8]) -> String {
+        let path = self.path(file);
+        std::fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    /// A new cluster key.
+    pub(crate) fn key(&self, file: &str) -> String {
+        let path = self.path(file);
+        report(&output(&[], &["key", "new", "--json", &path]));
+        path
+    }
+
+    /// Text whose words come again and again, and the counts that the usual pipeline prints.
+    pub(crate) fn text(&self) -> (String, String) {
+        let mut long = String::from("-- ");
+        for number in 0..60_000_u32 {
+            let letters = [number % 7, number % 5, number % 3].map(|n| char::from(b'a' + n as u8));
+            let letters: String = letters.iter().collect();
+            long.push_str(&letters[..1 + number as usize % 3]);
+            long.push([' ', '\n', ',', '7'][number as usize % 4]);
+        }
+        long.push_str(&"long".repeat(30_000));
+        let file = self.file("text", long.as_bytes());
+        let script = "tr -cs '[:alpha:]' '\\n' < \"$1\" | sort | uniq -c";
+        let run = Command::new("sh").args(["-c", script, "sh", &file]).env("LC_ALL", "C").output();
+        (file, text(&run.unwrap().stdout))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A running command that says what happens line by line; killed with the value.
+pub(crate) struct Running {
+    child: Child,
+    lines: Receiver<String>,
+    seen: Vec<String>,
+}
+
+impl Running {
+    pub(crate) fn start(wrapper: &[&str], arguments: &[&str]) -> Self {
+        let mut child = farside(wrapper)
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (sender, lines) = channel();
+        let said = BufReader::new(child.stdout.take().unwrap()).lines();
+        std::thread::spawn(move || {
+            said.map_while(Result::ok).for_each(|line| {
+                let _ = sender.send(line);
+            });
+        });
+        Self { child, lines, seen: Vec::new() }
+    }
+
+    /// A `farside node` with little memory.
+    pub(crate) fn node(wrapper: &[&str], arguments: &[&str]) -> Self {
+        let fixed = ["--json", "node", "--memory-bytes", "16M", "--cache-bytes", "4M"];
+        Self::start(wrapper, &[&fixed, arguments].concat())
+    }
+
+    /// A `farside agent`, and its address.
+    pub(crate) fn agent(wrapper: &[&str], arguments: &[&str]) -> (Self, String) {
+        let mut agent = Self::start(wrapper, &[&["--json", "agent"], arguments].concat());
+        let address = agent.event("listening")["address"].as_str().unwrap().to_owned();
+        (agent, address)
+    }
+
+    /// The next line.
+    pub(crate) fn line(&mut self) -> String {
+        let Ok(line) = self.lines.recv_timeout(WATCHDOG) else {
+            let mut said = String::new();
+            let _ = self.child.kill();
+            let _ = self.child.stderr.take().unwrap().read_to_string(&mut said);
+            panic!("it says no more, after {:?}: {said}", self.seen);
+        };
+        self.seen.push(line.clone());
+        line
+    }
+
+    /// The next event of this name; others are skipped.
+    pub(crate) fn event(&mut self, name: &str) -> Value {
+        loop {
+            let event = json(&self.line());
+            if event["event"] == name {
+                return event;
+            }
+        }
+    }
+
+    /// The next event about this node.
+    pub(crate) fn event_of(&mut self, name: &str, node: u64) {
+        while self.event(name)["node"] != node {}
+    }
+
+    /// Where a node is reached, as its first event says.
+    pub(crate) fn started(&mut self) -> (u64, String) {
+        let event = self.event("started");
+        (event["node"].as_u64().unwrap(), event["address"].as_str().unwrap().to_owned())
+    }
+
+    pub(crate) fn process(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn signal(&self, number: Signal) {
+        signal(self.child.id(), number);
+    }
+
+    /// Its exit code and what it said of failures, once it has ended by itself.
+    pub(crate) fn end(mut self) -> (Option<i32>, String) {
+        let mut said = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        (self.child.wait().unwrap().code(), said)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Checks what `farside demo --json` promises of so many records.
+pub(crate) fn check_demo(shown: &Value, records: u64) {
+    assert_eq!(shown["fabric"], "tcp");
+    for workload in ["A", "B", "C", "D", "F"] {
+        assert_eq!(shown["workloads"][workload]["errors"], 0, "{workload}");
+    }
+    let all = records + shown["inserted"].as_u64().unwrap();
+    assert_eq!(shown["before"]["right"], all);
+    let after = &shown["after"];
+    let errors = after["errors"].as_object().unwrap();
+    let lost: u64 = errors.values().map(|count| count.as_u64().unwrap()).sum();
+    assert!(errors.keys().all(|name| name == "NodeLost" || name == "LineLost"), "{errors:?}");
+    assert_eq!(after["right"].as_u64().unwrap() + lost, all);
+    assert!(lost > 0, "a dead node takes something with it");
+}

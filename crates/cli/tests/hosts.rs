@@ -1,0 +1,379 @@
+//! Nodes, agents and workers over TCP on the loopback: real processes, real signals.
+#![forbid(unsafe_code)]
+
+mod common;
+
+use common::{Folder, Running, WATCHDOG, check_demo, json, name, output, report, runs, text};
+use farside::{Config, Node};
+use farside_bootstrap::{HandshakeLimits, Host, Security, Stream, Transfer};
+use farside_fabric_tcp::{TcpFabric, TcpOptions};
+use rustix::process::Signal;
+use serde_json::Value;
+use std::io::Write;
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Why a command failed, with this exit code.
+fn failure(code: i32, arguments: &[&str]) -> String {
+    let done = output(&[], &[&["--json"], arguments].concat());
+    assert_eq!(done.status.code(), Some(code), "{}{}", text(&done.stdout), text(&done.stderr));
+    json(&text(&done.stdout))["error"]["text"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn process_nodes_found_join_die_and_leave() {
+    let folder = Folder::new();
+    let key = folder.key("cluster.key");
+    let mut first = Running::node(&[], &["--listen", "127.0.0.1:0", "--key", &key]);
+    let (number, address) = first.started();
+    assert_eq!(number, 0);
+    // The second is told by a file, which names the key beside it; flags win.
+    let settings = format!(
+        "listen = \"127.0.0.2:0\"\njoin = [\"127.0.0.1:1\", \"{address}\"]\nkey = \"cluster.key\"\n\
+         memory_bytes = \"1T\"\nlease = 2.5\n"
+    );
+    let settings = folder.file("node.toml", settings.as_bytes());
+    let mut second = Running::node(&[], &["--config", &settings, "--lease", "1"]);
+    assert_eq!(second.started().0, 1);
+    second.event_of("member_joined", 0);
+    first.event_of("member_joined", 1);
+    let join = ["--listen", "127.0.0.1:0", "--key", &key, "--join", &address];
+    let mut third = Running::node(&[], &[&join[..], &["--found"]].concat());
+    assert_eq!(third.started().0, 2, "there is a cluster already");
+    for node in [&mut first, &mut second] {
+        node.event_of("member_joined", 2);
+    }
+    second.signal(Signal::KILL);
+    for node in [&mut first, &mut third] {
+        node.event_of("member_lost", 1);
+    }
+    third.signal(Signal::INT);
+    assert_eq!(third.event("ended")["reason"], Value::Null);
+    assert_eq!(third.end(), (Some(0), String::new()));
+    first.event_of("member_lost", 2);
+    first.signal(Signal::TERM);
+    assert_eq!(first.end(), (Some(0), String::new()));
+}
+
+#[test]
+fn process_a_node_that_was_cut_off_joins_again_or_says_why_not() {
+    let lease = ["--lease", "0.5"];
+    let mut first = Running::node(&[], &[&["--listen", "127.0.0.1:0"][..], &lease].concat());
+    let (_, address) = first.started();
+    let join = [&["--listen", "127.0.0.1:0", "--join", &address][..], &lease].concat();
+    let mut other = Running::node(&[], &join);
+    assert_eq!(other.started().0, 1);
+    for (rejoin, expected) in [("--rejoin=true", 2), ("--rejoin=false", 4)] {
+        let mut cut_off = Running::node(&[], &[&join[..], &[rejoin]].concat());
+        assert_eq!(cut_off.started().0, expected);
+        for node in [&mut first, &mut other] {
+            node.event_of("member_joined", expected);
+        }
+        // It hears nothing, and nobody hears it, until the others have given it up.
+        cut_off.signal(Signal::STOP);
+        for node in [&mut first, &mut other] {
+            node.event_of("member_lost", expected);
+        }
+        cut_off.signal(Signal::CONT);
+        let rejoins = rejoin.ends_with("true");
+        assert_eq!(cut_off.event("isolated")["rejoins"], rejoins);
+        if rejoins {
+            let again = cut_off.event("started");
+            assert_eq!((&again["node"], &again["again"]), (&3.into(), &true.into()));
+            first.event_of("member_joined", 3);
+            cut_off.signal(Signal::INT);
+            assert_eq!(cut_off.end().0, Some(0));
+        } else {
+            let (code, said) = cut_off.end();
+            assert_eq!(code, Some(1), "{said}");
+        }
+    }
+}
+
+#[test]
+fn process_only_who_holds_the_key_is_let_in() {
+    let folder = Folder::new();
+    let (key, other) = (folder.key("mine"), folder.key("other"));
+    let mut first = Running::node(&[], &["--listen", "127.0.0.1:0", "--key", &key]);
+    let (_, address) = first.started();
+    let join = ["node", "--listen", "127.0.0.1:0", "--join", &address];
+    let refused = failure(1, &[&join[..], &["--key", &other]].concat());
+    assert!(refused.contains("another cluster key"), "{refused}");
+    let refused = failure(1, &join);
+    assert!(refused.contains("asks for a cluster key"), "{refused}");
+    let refused = failure(1, &[&join[..], &["--key", &key, "--protect", "handshake"]].concat());
+    assert!(refused.contains("protecting the handshake"), "{refused}");
+    let refused = failure(1, &["node", "--listen", &address, "--key", &key]);
+    assert!(refused.contains("in use"), "{refused}");
+    let mut second =
+        Running::node(&[], &["--listen", "127.0.0.1:0", "--join", &address, "--key", &key]);
+    assert_eq!(second.started().0, 1, "the cluster has not suffered");
+}
+
+#[test]
+fn process_settings_that_make_no_sense_are_wrong_usage() {
+    let folder = Folder::new();
+    let unknown = folder.file("unknown.toml", b"listen = \"127.0.0.1:0\"\ncolour = \"red\"\n");
+    let broken = folder.file("broken.toml", b"listen = \"127.0.0.1:0\"\nlease = \n");
+    for (arguments, says) in [
+        (&["node", "--config", &unknown][..], &["line 2", "`colour`", "unknown.toml"][..]),
+        (&["node", "--config", &broken], &["line 2"]),
+        (&["node", "--listen", "10.0.0.1:7400"], &["farside key new", "--insecure"]),
+        (&["node", "--cluster", "lab"], &["--listen"]),
+        (&["agent", "--listen", "10.0.0.1:7400", "--insecure"], &["farside key new"]),
+        (&["agent", "--listen", "127.0.0.1:0"], &["farside key new", "--insecure"]),
+        (&["demo", "--on", "10.0.0.1:7401"], &["--key"]),
+        (&["wordcount", "--fabric", "shm", "--on", "127.0.0.1:1", "x"], &["--on"]),
+        (&["bench", "ycsb", "--key", "x"], &["--fabric tcp"]),
+    ] {
+        let refused = failure(2, arguments);
+        assert!(says.iter().all(|part| refused.contains(part)), "{arguments:?}: {refused}");
+    }
+    let both = ["bench", "ycsb", "--on", "127.0.0.1:1", "--history", "x"];
+    assert_eq!(output(&[], &both).status.code(), Some(2));
+    let absent = failure(1, &["node", "--config", "/no/such/file"]);
+    assert!(absent.contains("/no/such/file"), "{absent}");
+}
+
+#[test]
+fn process_programs_join_a_cluster_over_tcp() {
+    let name = name();
+    let fixed = ["--json", "up", "--memory-bytes", "16M", "--cache-bytes", "4M", "--fabric", "tcp"];
+    let mut up =
+        Running::start(&[], &[&fixed[..], &["--nodes", "2", "--name", name.as_str()]].concat());
+    let nodes = json(&up.line())["nodes"].clone();
+    let options = TcpOptions {
+        listen: Some("127.0.0.1:0".parse().unwrap()),
+        // The second node, which is not the one that founded the cluster, comes last.
+        hosts: nodes
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|node| node["address"].as_str().unwrap().parse().unwrap())
+            .collect(),
+        ..TcpOptions::default()
+    };
+    let fabric = Arc::new(TcpFabric::new(options).unwrap());
+    let node = Node::join_on(&Config::new(name.as_str()), fabric).unwrap();
+    let mut session = node.session().unwrap();
+    let address = session.alloc(64).unwrap();
+    session.write_u64(address, 7).unwrap();
+    assert_eq!(session.read_u64(address).unwrap(), 7);
+    drop(session);
+    node.leave().unwrap();
+    up.signal(Signal::INT);
+    assert_eq!(up.end(), (Some(0), String::new()));
+}
+
+#[test]
+fn process_wordcount_over_tcp_and_at_agents_prints_what_the_pipeline_prints() {
+    let folder = Folder::new();
+    let (file, expected) = folder.text();
+    let key = folder.key("key");
+    let (_one, at_one) = Running::agent(&[], &["--listen", "127.0.0.1:0", "--key", &key]);
+    let (_two, at_two) = Running::agent(&[], &["--listen", "127.0.0.2:0", "--key", &key]);
+    let on = format!("{at_one},{at_two}");
+    for arguments in [
+        &["--fabric", "tcp"][..],
+        &["--fabric", "tcp", "--key", &key, "--nodes", "2"],
+        &["--on", &on, "--key", &key],
+        &["--on", &on, "--key", &key, "--protect", "handshake", "--nodes", "2"],
+    ] {
+        let counted = output(&[], &[&["wordcount", &file], arguments].concat());
+        assert!(counted.status.success(), "{arguments:?}: {}", text(&counted.stderr));
+        assert!(text(&counted.stdout) == expected, "{arguments:?}");
+    }
+    for (opens, expected) in [(&b"word"[..], 1), (b"\xe9 one\xe9two", 3), (b"...", 1), (b"", 0)] {
+        let file = folder.file("short", opens);
+        let counted =
+            report(&output(&[], &["--json", "wordcount", "--on", &on, "--key", &key, &file]));
+        assert_eq!(counted["words"].as_array().unwrap().len(), expected, "{opens:?}: {counted}");
+    }
+}
+
+#[test]
+fn process_the_demonstration_and_ycsb_run_over_tcp() {
+    let size = ["--records", "1500", "--operations", "1500"];
+    let shown = output(&[], &[&["demo", "--json", "--fabric", "tcp"][..], &size].concat());
+    check_demo(&report(&shown), 1500);
+    let bench = ["bench", "ycsb", "--json", "--fabric", "tcp", "--nodes", "2"];
+    let found = report(&output(&[], &[&bench[..], &size].concat()));
+    assert_eq!((&found["run"]["errors"], &found["fabric"]), (&0.into(), &"tcp".into()));
+    assert_eq!(found["run"]["operations"], 1500);
+}
+
+#[test]
+fn process_an_agent_lets_in_who_holds_its_key() {
+    let folder = Folder::new();
+    let (key, other) = (folder.key("mine"), folder.key("other"));
+    let (mut agent, at) =
+        Running::agent(&[], &["--listen", "127.0.0.1:0", "--key", &key, "--workers-max", "1"]);
+    let file = folder.file("text", b"a b a");
+    let count = ["wordcount", &file, "--nodes", "1", "--on", &at];
+    let refused = failure(1, &[&count[..], &["--key", &other]].concat());
+    assert!(refused.contains("another cluster key"), "{refused}");
+    assert!(agent.event("refused")["reason"].as_str().unwrap().contains("key"));
+    let refused = failure(1, &count);
+    assert!(refused.contains("asks for a cluster key"), "{refused}");
+    agent.event("refused");
+    let two = ["wordcount", &file, "--nodes", "2", "--on", &at, "--key", &key];
+    let refused = failure(1, &two);
+    assert!(refused.contains("--workers-max"), "{refused}");
+    agent.event("refused");
+    agent.event("ended");
+    let counted = report(&output(&[], &[&["--json"], &count[..], &["--key", &key]].concat()));
+    assert_eq!(counted["words"], serde_json::json!([["a", 2], ["b", 1]]));
+    agent.signal(Signal::INT);
+    agent.event("closed");
+    assert_eq!(agent.end(), (Some(0), String::new()));
+    let gone = failure(1, &[&count[..], &["--key", &key]].concat());
+    assert!(gone.contains("nobody listens"), "{gone}");
+}
+
+/// Waits until a process is gone.
+fn gone(process: u32) {
+    let start = Instant::now();
+    while runs(process) {
+        assert!(start.elapsed() < WATCHDOG, "{process} was left behind");
+        std::thread::yield_now();
+    }
+}
+
+/// A demonstration that takes long, at one agent.
+fn long_demo(at: &str) -> Running {
+    Running::start(&[], &["demo", "--records", "200000", "--nodes", "2", "--on", at])
+}
+
+/// The processes of the next two workers of an agent.
+fn two_workers(agent: &mut Running) -> [u32; 2] {
+    [(); 2].map(|()| u32::try_from(agent.event("started")["process"].as_u64().unwrap()).unwrap())
+}
+
+#[test]
+fn process_workers_at_an_agent_end_with_who_wanted_them() {
+    let (mut agent, at) = Running::agent(&[], &["--listen", "127.0.0.1:0", "--insecure"]);
+    for how in [Signal::KILL, Signal::INT] {
+        let mut demo = long_demo(&at);
+        let workers = two_workers(&mut agent);
+        assert!(demo.line().contains("200,000 records"));
+        demo.signal(how);
+        for _ in workers {
+            let ended = agent.event("ended");
+            assert!(ended["how"].as_str().unwrap().contains("signal: 9"), "{ended}");
+        }
+        workers.into_iter().for_each(gone);
+        let (code, _) = demo.end();
+        assert_eq!(code, if how == Signal::INT { Some(130) } else { None });
+    }
+    // And with the agent, however that ends.
+    let mut demo = long_demo(&at);
+    let workers = two_workers(&mut agent);
+    assert!(demo.line().contains("200,000 records"));
+    agent.signal(Signal::KILL);
+    workers.into_iter().for_each(gone);
+    let (code, said) = demo.end();
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("gone"), "{said}");
+}
+
+/// A stream to an agent that lets everybody in. Blocks where it has to wait.
+struct Raw(Stream<TcpStream>);
+
+impl Raw {
+    fn connect(at: &str) -> Self {
+        let socket = TcpStream::connect(at).unwrap();
+        socket.set_read_timeout(Some(WATCHDOG)).unwrap();
+        let host = Host::Ip(socket.peer_addr().unwrap().ip());
+        let limits = HandshakeLimits::DEFAULT;
+        let mut stream = Stream::connect(socket, &Security::open(), &host, limits).unwrap();
+        while !stream.advance().unwrap() {}
+        Self(stream)
+    }
+
+    fn send(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            match self.0.write(bytes) {
+                Ok(Transfer::Moved(count)) => bytes = &bytes[count..],
+                // The agent has had enough.
+                _ => return,
+            }
+        }
+    }
+
+    /// Everything that comes until so many lines are there, or the stream has ended.
+    fn lines(&mut self, count: usize) -> Vec<String> {
+        let (mut all, mut block) = (Vec::new(), [0; 4096]);
+        while all.iter().filter(|byte| **byte == b'\n').count() < count {
+            match self.0.read(&mut block) {
+                Ok(Transfer::Moved(some)) => all.extend_from_slice(&block[..some]),
+                _ => break,
+            }
+        }
+        text(&all).lines().map(str::to_owned).collect()
+    }
+}
+
+#[test]
+fn process_an_agent_survives_junk() {
+    let (mut agent, at) = Running::agent(&[], &["--listen", "127.0.0.1:0", "--insecure"]);
+    TcpStream::connect(&at).unwrap().write_all(&[7; 100]).unwrap();
+    agent.event("refused");
+    for junk in [&b"no json\n"[..], b"{\"agent\":\"dance\"}\n", b"\n", b"{\"command\":\"leave\"}\n"]
+    {
+        let mut raw = Raw::connect(&at);
+        raw.send(junk);
+        let answer = raw.lines(usize::MAX);
+        assert_eq!(json(&answer[0])["agent"], "refused", "{answer:?}");
+        agent.event("refused");
+    }
+    let mut raw = Raw::connect(&at);
+    raw.send(b"{\"agent\":\"start\",\"version\":\"0.0.0-other\"}\n");
+    assert!(raw.lines(usize::MAX)[0].contains("install one"));
+    agent.event("refused");
+    let mut raw = Raw::connect(&at);
+    raw.send(&vec![b'x'; 3 << 20]);
+    agent.event("refused");
+    drop(raw);
+    // A worker's own line is the worker's to judge; one without end ends the worker.
+    let mut raw = Raw::connect(&at);
+    let start = format!("{{\"agent\":\"start\",\"version\":\"{}\"}}\n", env!("CARGO_PKG_VERSION"));
+    raw.send(start.as_bytes());
+    assert_eq!(json(&raw.lines(1)[0])["agent"], "started");
+    raw.send(b"{\"command\":\"words\",\"files\":[\"/etc/hosts\"],\"part\":0,\"parts\":1}\n");
+    assert!(raw.lines(1)[0].contains("touches no files"));
+    raw.send(b"{\"agent\":\"dance\"}\nno json\n");
+    assert_eq!(json(&raw.lines(1)[0])["failure"]["kind"], "usage");
+    raw.send(&vec![b'x'; 3 << 20]);
+    assert!(agent.event("ended")["how"].as_str().unwrap().contains("signal: 9"));
+    agent.signal(Signal::TERM);
+    assert_eq!(agent.end(), (Some(0), String::new()));
+}
+
+#[test]
+fn process_channels_are_measured_over_tcp() {
+    let folder = Folder::new();
+    let key = folder.key("key");
+    let (_agent, at) = Running::agent(&[], &["--listen", "127.0.0.2:0", "--key", &key]);
+    let fixed =
+        ["bench", "channels", "--json", "--windows", "8", "--clients", "2", "--readers", "2"];
+    let channels = ["--channel", "ring-immediate,read-slot-detached,read-ring-notify"];
+    let size = ["--bytes", "4096"];
+    let common = [&fixed[..], &channels, &size].concat();
+    let found = report(&output(&[], &[&common[..], &["--fabric", "tcp"]].concat()));
+    assert_eq!((&found["profile"], &found["failed"]), (&"tcp".into(), &0.into()), "{found}");
+    assert_eq!(found["figures"].as_array().unwrap().len(), 3, "{found}");
+    assert_eq!(found["fan_figures"].as_array().unwrap().len(), 6, "{found}");
+    let single = ["--pattern", "1:1", "--on", &at, "--key", &key];
+    let found = report(&output(&[], &[&common[..], &single].concat()));
+    assert_eq!(
+        (found["failed"].as_u64(), found["figures"].as_array().unwrap().len()),
+        (Some(0), 3)
+    );
+    assert_eq!(
+        output(&[], &["bench", "channels", "--profile", "connectx5", "--fabric", "tcp"])
+            .status
+            .code(),
+        Some(2)
+    );
+}
