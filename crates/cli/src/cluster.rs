@@ -246,7 +246,7 @@ impl Cluster {
     fn death(&mut self, index: usize) -> Failure {
         let node = self.node(index);
         let how = self.kill(index).unwrap_or_else(|failure| failure.to_string());
-        Failure::system(format!("the process of node {node} ended by itself ({how})"))
+        Failure::system(format!("the process of node {node} is gone ({how})"))
     }
 }
 

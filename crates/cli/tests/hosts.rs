@@ -274,7 +274,7 @@ fn process_workers_at_an_agent_end_with_who_wanted_them() {
     workers.into_iter().for_each(gone);
     let (code, said) = demo.end();
     assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("gone"), "{said}");
+    assert!(said.contains("agent") && said.contains("out of reach"), "{said}");
 }
 
 /// A stream to an agent that lets everybody in. Blocks where it has to wait.

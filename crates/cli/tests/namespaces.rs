@@ -100,6 +100,39 @@ fn process_agents_of_three_hosts_run_the_demonstration_and_count_words() {
 }
 
 #[test]
+fn process_a_command_whose_host_is_cut_off_fails_and_leaves_nothing_behind() {
+    let Some(network) = Network::new(2) else { return };
+    let folder = Folder::new();
+    let key = folder.key("key");
+    let start = |host: usize| {
+        let at = format!("10.77.0.{host}:7401");
+        Running::agent(&network.on(host), &["--listen", &at, "--key", &key])
+    };
+    let ((mut near, at_near), (mut far, at_far)) = (start(1), start(3));
+    let on = format!("{at_near},{at_far}");
+    let places = ["--nodes", "2", "--on", &on, "--key", &key];
+    let demo = [&["demo", "--records", "200000"][..], &places].concat();
+    let mut demo = Running::start(&network.on(1), &demo);
+    assert!(demo.line().contains("200,000 records"));
+    network.plug(3, "down");
+    let (code, said) = demo.end();
+    assert_eq!(code, Some(1), "{said}");
+    // Whichever hears of it first: the command of the agent, or a node of the other.
+    assert!(
+        said.contains("out of reach") || said.contains("NodeLost") || said.contains("Isolated"),
+        "{said}"
+    );
+    for agent in [&mut near, &mut far] {
+        assert!(agent.event("ended")["how"].as_str().unwrap().contains("signal: 9"));
+    }
+    network.plug(3, "up");
+    let (file, expected) = folder.text();
+    let counted = output(&network.on(1), &[&["wordcount", &file], &places[..]].concat());
+    assert!(counted.status.success(), "{}", text(&counted.stderr));
+    assert!(text(&counted.stdout) == expected);
+}
+
+#[test]
 fn process_a_host_that_was_cut_off_joins_again() {
     let Some(network) = Network::new(1) else { return };
     let folder = Folder::new();

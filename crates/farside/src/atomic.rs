@@ -171,7 +171,7 @@ impl Session {
         if let [only] = parts.as_slice() {
             return self.read_async(only.address, out).await;
         }
-        if snapshot(self.lines(), &parts, out) {
+        if !self.lines().is_fenced() && snapshot(self.lines(), &parts, out) {
             return Ok(());
         }
         let pins = Pins::take(self, Want::Read, &parts).await?;
@@ -252,7 +252,7 @@ fn change_line<R>(
 fn claim_pinned(lines: &Lines, piece: Piece) -> Result<Claim<'_>, Error> {
     let mut tries = 0_u32;
     loop {
-        if let Some(claim) = lines.claim(piece.address, piece.bytes, piece.continues()) {
+        if let Some(claim) = lines.claim_pinned(piece.address, piece.bytes, piece.continues()) {
             return Ok(claim);
         }
         check_pinned(lines, piece, Level::Dirty)?;
@@ -310,6 +310,7 @@ struct Pins<'a> {
 }
 
 impl<'a> Pins<'a> {
+    /// Pins all of them, at a moment when what is cached counts.
     async fn take(session: &'a mut Session, want: Want, parts: &[Piece]) -> Result<Self, Error> {
         let mut pins = Self { session, pinned: Vec::with_capacity(parts.len()), gated: false };
         pins.check_room(parts)?;
@@ -326,11 +327,29 @@ impl<'a> Pins<'a> {
             .await;
             pins.gated = true;
         }
-        for part in parts {
-            pins.session.call(Kind::Pin(want), *part, &[]).await?;
-            pins.pinned.push(part.address.line());
+        loop {
+            for part in parts {
+                pins.session.call(Kind::Pin(want), *part, &[]).await?;
+                pins.pinned.push(part.address.line());
+            }
+            if !pins.session.lines().is_fenced() {
+                return Ok(pins);
+            }
+            // The next call waits until this node may trust its cache again, or is told that it is out.
+            pins.let_go();
         }
-        Ok(pins)
+    }
+
+    fn let_go(&mut self) {
+        if self.pinned.is_empty() {
+            return;
+        }
+        self.session.core.with_engine(|engine| {
+            for line in self.pinned.drain(..) {
+                engine.unpin(line);
+            }
+            engine.follow_up();
+        });
     }
 
     /// Whether the cache can hold all the lines at a time: one way of each set stays free for others.
@@ -351,14 +370,7 @@ impl<'a> Pins<'a> {
 
 impl Drop for Pins<'_> {
     fn drop(&mut self) {
-        if !self.pinned.is_empty() {
-            self.session.core.with_engine(|engine| {
-                for line in self.pinned.drain(..) {
-                    engine.unpin(line);
-                }
-                engine.follow_up();
-            });
-        }
+        self.let_go();
         if self.gated {
             self.session.core.gate.store(false, Ordering::Release);
         }

@@ -546,8 +546,9 @@ impl Lines {
         self.fenced.store(u32::from(fenced), Ordering::SeqCst);
     }
 
+    /// Whether nothing may hit.
     #[inline(always)]
-    fn is_fenced(&self) -> bool {
+    pub(crate) fn is_fenced(&self) -> bool {
         self.fenced.load(Ordering::Relaxed) != 0
     }
 
@@ -597,6 +598,17 @@ impl Lines {
         if self.is_fenced() {
             return None;
         }
+        self.claim_pinned(address, bytes, continues)
+    }
+
+    /// As [`claim`](Self::claim), of a line that was pinned while nothing was fenced.
+    #[inline(always)]
+    pub(crate) fn claim_pinned(
+        &self,
+        address: GlobalAddress,
+        bytes: usize,
+        continues: bool,
+    ) -> Option<Claim<'_>> {
         self.spot_inline(address.line())?.try_claim(address.offset_in_line(), bytes, continues)
     }
 

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 /// How long each address of a host may take to answer a call.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A host that vanishes is noticed after about so long, and so are its workers ended.
-const SILENCE: Duration = Duration::from_secs(10);
-const PROBES: u32 = 5;
+const SILENCE: Duration = Duration::from_secs(6);
+const PROBES: u32 = 3;
 
 /// A stream whose handshake is over.
 pub(crate) struct Line {
