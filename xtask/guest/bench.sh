@@ -31,14 +31,19 @@ perftest() { # TEST BYTES ITERATIONS
 }
 own() { # TEST BYTES ITERATIONS
   case $1 in *_bw) measure=bandwidth ;; *) measure=latency ;; esac
-  on 1 $farside bench fabric --fabric verbs 10.77.0.2:7000 --test ${1%_*} --measure $measure \
-    --bytes $2 -n $3 > /run/result 2> /run/errors || fail "farside $1 $2"
+  tries=0
+  # A guest whose processors the machine takes away for as long as a lease loses its peer.
+  until on 1 $farside bench fabric --fabric verbs 10.77.0.2:7000 --test ${1%_*} --measure $measure \
+      --bytes $2 -n $3 > /run/result 2> /run/errors; do
+    tries=$((tries + 1))
+    [ $tries -lt 5 ] || fail "farside $1 $2"
+  done
   figures farside $1 $2
 }
 
 on 2 $farside bench fabric --fabric verbs --listen 10.77.0.2:7000 > /run/listening 2> /run/errors &
 tries=0
-until grep -q listening /run/listening; do
+until grep -qs listening /run/listening; do
   tries=$((tries + 1))
   [ $tries -lt 300 ] || fail "farside does not listen"
   sleep 0.1
@@ -47,7 +52,7 @@ round=0
 while [ $round -lt $rounds ]; do
   round=$((round + 1))
   echo "round $round of $rounds" >&2
-  for size in 2:1000 8:1000 64:1000 256:1000 1024:1000 4096:1000 16384:500 65536:300 1048576:50; do
+  for size in 2:1000 64:1000 1024:1000 4096:1000 16384:500 65536:300 1048576:20; do
     bytes=${size%:*} count=${size#*:}
     for test in write_lat read_lat send_lat; do
       perftest $test $bytes $count

@@ -6,6 +6,10 @@
 pub enum Mutant {
     /// V16: a fence, and so every lock and atomic, waits for nothing.
     FenceReturnsAtOnce,
+    /// The memory of members that were given up settles before they must have noticed.
+    SettledAtOnce,
+    /// Bytes that were on their way when a link broke are not written again.
+    NotPlacedAgain,
 }
 
 #[cfg(canary)]

@@ -3,6 +3,7 @@
 //! is a dead process.
 
 use crate::boot::member_address;
+use crate::canary::{self, Mutant};
 use crate::engine::{Engine, FollowUp, Placement};
 use crate::peer::Link;
 use farside_base::{ErrorCode, LinkId, NodeId, OperationId};
@@ -196,10 +197,16 @@ impl Engine {
         }
     }
 
+    /// Operations that are held back.
+    pub(crate) fn held_count(&self) -> usize {
+        self.keeper.as_ref().map_or(0, |keeper| keeper.held.len())
+    }
+
     /// A member is dead. One that was cut off may live and not know it yet: what it has cached is its
     /// own until it must have noticed.
     pub(crate) fn member_dead(&mut self, node: NodeId) {
         let cut = self.peers.get(node).is_some_and(|peer| peer.cut);
+        let cut = cut && !canary::is(Mutant::SettledAtOnce);
         match self.keeper.as_mut().filter(|_| cut) {
             Some(keeper) => {
                 let at_ns = self.boot.fabric.time_ns().saturating_add(keeper.unaware_ns);
@@ -348,7 +355,10 @@ impl Engine {
         self.counters.resumes += 1;
         let follow_ups = &mut self.follow_ups;
         let landed = |placement: Placement| follow_ups.push_back(FollowUp::Placed(placement.line));
-        self.placements.resume(node, received_there, landed);
+        match canary::is(Mutant::NotPlacedAgain) {
+            true => self.placements.gone(node, landed),
+            false => self.placements.resume(node, received_there, landed),
+        }
         self.peers.link(node, linked);
         self.early_messages(node, link);
     }

@@ -228,10 +228,12 @@ impl Engine {
     /// One line on what this node is doing, for people.
     pub(crate) fn describe(&self) -> String {
         format!(
-            "node {} peers {} broken {} frameless {} placements {} failure {:?} accused {:?}",
+            "node {} peers {} broken {} fenced {} held {} frameless {} placements {} failure {:?} accused {:?}",
             self.me(),
             self.peers.alive(),
             self.peers.iter().filter(|node| !self.peers.is_linked(*node)).count(),
+            self.lines.is_fenced(),
+            self.held_count(),
             self.frameless.len(),
             self.placements.waiting_count(),
             self.failure,

@@ -4,13 +4,109 @@
 #[path = "hosts/proxy.rs"]
 mod proxy;
 
-use farside::{Config, ErrorCode, Node, NodeId};
+use farside::{Config, ErrorCode, GlobalAddress, Node, NodeId};
 use farside_fabric::Fabric;
 use farside_fabric_tcp::{TcpFabric, TcpOptions};
 use proxy::Proxy;
+use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+
+/// A node in a process of its own, killed when the test ends.
+struct Other {
+    child: Child,
+    said: BufReader<ChildStdout>,
+}
+
+impl Other {
+    /// Joins a cluster that is reached there.
+    fn start(config: &Config, host: SocketAddr, lease: Duration) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["child", "--exact", "--nocapture", "--test-threads=1"])
+            .env("FARSIDE_TEST_CLUSTER", &config.cluster)
+            .env("FARSIDE_TEST_HOST", host.to_string())
+            .env("FARSIDE_TEST_LEASES_NS", format!("{} {}", config.lease_ns, lease.as_nanos()))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let said = BufReader::new(child.stdout.take().unwrap());
+        Self { child, said }
+    }
+
+    /// The rest of the line that has `word`.
+    fn hear(&mut self, word: &str) -> String {
+        let mut line = String::new();
+        loop {
+            line.clear();
+            let count = self.said.read_line(&mut line).unwrap();
+            assert!(count > 0, "the other node ended before `{word}`");
+            if let Some((_, rest)) = line.split_once(word) {
+                return rest.trim().to_owned();
+            }
+        }
+    }
+
+    fn signal(&self, name: &str) {
+        let done = Command::new("kill").args([name, &self.child.id().to_string()]).status();
+        assert!(done.unwrap().success());
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn say(text: &str) {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{text}").unwrap();
+    out.flush().unwrap();
+}
+
+/// Not a test by itself: what the other process does.
+#[test]
+fn child() {
+    let Ok(cluster) = std::env::var("FARSIDE_TEST_CLUSTER") else {
+        return;
+    };
+    let host: SocketAddr = std::env::var("FARSIDE_TEST_HOST").unwrap().parse().unwrap();
+    let leases = std::env::var("FARSIDE_TEST_LEASES_NS").unwrap();
+    let (lease_ns, silence_ns) = leases.split_once(' ').unwrap();
+    let config = Config {
+        memory_bytes: 4 << 20,
+        cache_bytes: 4 << 20,
+        lease_ns: lease_ns.parse().unwrap(),
+        ..Config::new(cluster)
+    };
+    let options = TcpOptions {
+        listen: Some("127.0.0.1:0".parse().unwrap()),
+        hosts: vec![host.into()],
+        lease: Duration::from_nanos(silence_ns.parse().unwrap()),
+        request_timeout: Duration::from_nanos(silence_ns.parse().unwrap()),
+        ..TcpOptions::default()
+    };
+    let node = Node::join_on(&config, Arc::new(TcpFabric::new(options).unwrap())).unwrap();
+    let mut session = node.session().unwrap();
+    let mine = session.alloc_on(64, node.id()).unwrap();
+    let theirs = session.alloc_on(64, NodeId(0)).unwrap();
+    session.write_u64(mine, 7).unwrap();
+    session.write_u64(theirs, 7).unwrap();
+    session.lock_write(theirs, 64).unwrap().keep();
+    say(&format!("has {} {}", mine.to_bits(), theirs.to_bits()));
+    until("it is out", || match session.read_u64(theirs) {
+        Ok(_) => false,
+        Err(error) => {
+            say(&format!("out {:?}", error.code));
+            true
+        }
+    });
+}
 
 /// A host: a node, its fabric, and the way there.
 struct Host {
@@ -141,16 +237,46 @@ fn links_that_break_lose_and_repeat_nothing() {
 #[test]
 fn silence_shorter_than_the_lease_costs_time_alone() {
     let mut config = config("silent");
-    config.lease_ns = 20_000_000_000;
+    config.lease_ns = 6_000_000_000;
     let hosts = hosts(&config, 2, Duration::from_millis(100));
-    add_while(&hosts, 40, |step| {
-        let way = &hosts[step as usize % 2].way;
+    add_while(&hosts, 12, |_| {
         let resumed = hosts[0].node.stats().resumes;
-        way.silence(true);
+        silence(&hosts, true);
         // Longer than the fabric bears.
         until("a link is lost", || hosts[0].node.describe().contains("broken 1"));
-        way.silence(false);
+        silence(&hosts, false);
         until("a link comes back", || hosts[0].node.stats().resumes > resumed);
+    });
+}
+
+fn silence(hosts: &[Host], silent: bool) {
+    for host in hosts {
+        host.way.silence(silent);
+    }
+}
+
+#[test]
+fn whoever_is_linked_to_too_few_does_not_trust_what_it_has() {
+    let mut config = config("trust");
+    config.lease_ns = 60_000_000_000;
+    let hosts = hosts(&config, 2, Duration::from_millis(100));
+    let mut session = hosts[1].node.session().unwrap();
+    let word = session.alloc_on(64, NodeId(0)).unwrap();
+    session.write_u64(word, 3).unwrap();
+    session.fence().unwrap();
+    assert_eq!(session.read_u64(word).unwrap(), 3, "cached");
+    silence(&hosts, true);
+    until("its link is lost", || hosts[1].node.describe().contains("broken 1"));
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| session.read_u64(word).unwrap());
+        until("the read is held back", || hosts[1].node.describe().contains("held 1"));
+        // The founder is enough of the cluster by itself.
+        let mut founder = hosts[0].node.session().unwrap();
+        let own = founder.alloc_on(64, NodeId(0)).unwrap();
+        founder.write_u64(own, 1).unwrap();
+        assert!(!reader.is_finished());
+        silence(&hosts, false);
+        assert_eq!(reader.join().unwrap(), 3);
     });
 }
 
@@ -165,9 +291,7 @@ fn of_two_hosts_the_founder_goes_on_and_the_other_one_is_told() {
     let lost = here.alloc_on(64, NodeId(1)).unwrap();
     there.write_u64(word, 1).unwrap();
     here.write_u64(lost, 1).unwrap();
-    for host in &hosts {
-        host.way.silence(true);
-    }
+    silence(&hosts, true);
     until(
         "the other one gives up",
         || matches!(there.read_u64(word), Err(error) if error.code == ErrorCode::Isolated),
@@ -183,4 +307,55 @@ fn of_two_hosts_the_founder_goes_on_and_the_other_one_is_told() {
     let code = here.read_u64(word).map_err(|error| error.code);
     assert!(matches!(code, Ok(1) | Err(ErrorCode::LineLost)), "{code:?}");
     assert_eq!(there.read_u64(lost).unwrap_err().code, ErrorCode::Isolated);
+}
+
+/// A cluster of one here, and another process in it that holds a line and a lock.
+fn with_another(name: &str, lease: Duration) -> (Node, Other, GlobalAddress, GlobalAddress) {
+    let lease_ns = u64::try_from(lease.as_nanos()).unwrap();
+    let config = Config { lease_ns, ..config(name) };
+    let listen = Some("127.0.0.1:0".parse().unwrap());
+    let fabric = TcpFabric::new(TcpOptions {
+        listen,
+        lease,
+        request_timeout: lease,
+        ..TcpOptions::default()
+    });
+    let fabric = fabric.unwrap();
+    let host = fabric.host().unwrap();
+    let node = Node::create_on(&config, Arc::new(fabric)).unwrap();
+    let mut other = Other::start(&config, host, lease);
+    let has = other.hear("has ");
+    let (mine, theirs) = has.split_once(' ').unwrap();
+    let address = |bits: &str| GlobalAddress::from_bits(bits.parse().unwrap()).unwrap();
+    (node, other, address(mine), address(theirs))
+}
+
+#[test]
+fn a_killed_process_is_noticed_without_waiting_for_a_lease() {
+    // Nobody waits so long.
+    let (node, mut other, lost, held) = with_another("killed", Duration::from_secs(600));
+    let mut session = node.session().unwrap();
+    assert_eq!(session.read_u64(lost).unwrap(), 7);
+    other.child.kill().unwrap();
+    until("it is dead", || node.members().iter().filter(|member| member.alive).count() == 1);
+    assert_eq!(session.read_u64(lost).unwrap_err().code, ErrorCode::NodeLost);
+    // Its lock is free; what it wrote there alone is lost, or was seen here before.
+    session.lock_write(held, 64).unwrap().unlock().unwrap();
+    let code = session.read_u64(held).map_err(|error| error.code);
+    assert!(matches!(code, Ok(7) | Err(ErrorCode::LineLost)), "{code:?}");
+}
+
+#[test]
+fn a_process_that_stands_still_for_too_long_is_out_and_is_told() {
+    let (node, mut other, lost, held) = with_another("stopped", Duration::from_millis(300));
+    let mut session = node.session().unwrap();
+    other.signal("-STOP");
+    until(
+        "it is given up",
+        || matches!(session.read_u64(lost), Err(error) if error.code == ErrorCode::NodeLost),
+    );
+    session.lock_write(held, 64).unwrap().unlock().unwrap();
+    other.signal("-CONT");
+    let code = other.hear("out ");
+    assert!(["Isolated", "NodeClosed"].contains(&code.as_str()), "{code}");
 }

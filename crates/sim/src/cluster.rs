@@ -81,7 +81,13 @@ impl Scenario {
     pub fn draw_weather(seed: u64) -> Self {
         let scenario = Self::draw(seed, seed.is_multiple_of(3));
         let mut random = Random::new(seed ^ 0x5eed_0f_5708);
-        Self { weather: Some(Weather::draw(&mut random, scenario.nodes)), ..scenario }
+        let weather = Weather::draw(&mut random, scenario.nodes);
+        if weather.parting.is_none() {
+            return Self { weather: Some(weather), ..scenario };
+        }
+        // Few words, so that many accesses hit, also of those who reach nobody.
+        let (words, operations) = (random.between(1, 3) as u16, random.between(10, 25) as u16);
+        Self { weather: Some(weather), words, operations, ..scenario }
     }
 
     /// The scenario of a seed; with `faults`, half of them kill a node.
@@ -228,6 +234,8 @@ struct Worker {
     guarded: Rc<Vec<GlobalAddress>>,
     board: Rc<Board>,
     random: Random,
+    /// Takes its time between operations.
+    idles: Option<SimNet>,
 }
 
 const BLOCK_BYTES: usize = 1_200;
@@ -235,7 +243,10 @@ const BLOCK_BYTES: usize = 1_200;
 impl Worker {
     async fn run(mut self, operations: u16) {
         for _ in 0..operations {
-            match self.random.below(12) {
+            let idles = self.idle().await;
+            // Whoever takes its time mostly looks.
+            let most = if idles && self.random.chance(600) { 3 } else { 12 };
+            match self.random.below(most) {
                 0..=2 => self.read().await,
                 3..=4 => self.write().await,
                 5 => self.fetch_add().await,
@@ -247,6 +258,22 @@ impl Worker {
                 _ => self.allocate().await,
             }
         }
+    }
+
+    /// Perhaps lets some time pass, where that matters; whether it does.
+    async fn idle(&mut self) -> bool {
+        let Some(net) = self.idles.clone() else {
+            return false;
+        };
+        if self.random.chance(600) {
+            let until_ns = net.now_ns() + self.random.below(SILENCE_NS / 2);
+            std::future::poll_fn(|_| match net.now_ns() >= until_ns {
+                true => Poll::Ready(()),
+                false => Poll::Pending,
+            })
+            .await;
+        }
+        true
     }
 
     fn pick(&mut self) -> (usize, GlobalAddress) {
@@ -548,19 +575,16 @@ impl Cluster {
     }
 
     /// Nothing else happens for a while.
-    fn let_time_pass(&mut self) {
+    pub fn let_time_pass(&mut self) {
         self.net.run_until_ns(self.net.now_ns() + SILENCE_NS / 40);
     }
 
-    /// Does something to every two nodes of which one is on that side, by bits.
-    fn each_across(&self, side: u64, act: fn(&SimNet, &str, &str) -> bool) {
+    /// Every two nodes of which one is on that side, by bits.
+    fn across(&self, side: u64) -> Vec<(u16, u16)> {
         let count = self.nodes.len() as u16;
-        let inside = |node: u16| side >> node & 1 == 1;
-        for one in (0..count).filter(|node| inside(*node)) {
-            for other in (0..count).filter(|node| !inside(*node)) {
-                act(&self.net, &process(one), &process(other));
-            }
-        }
+        let inside = |node: &u16| side >> node & 1 == 1;
+        let outside = move || (0..count).filter(move |node| !inside(node));
+        (0..count).filter(inside).flat_map(|one| outside().map(move |other| (one, other))).collect()
     }
 
     /// What every node is doing.
@@ -613,6 +637,10 @@ fn run(scenario: Scenario) -> Result<Summary, String> {
                 guarded: Rc::clone(&shared.guarded),
                 board: Rc::clone(&board),
                 random: cluster.random.fork(),
+                idles: scenario
+                    .weather
+                    .filter(|weather| weather.parting.is_some())
+                    .map(|_| cluster.net.clone()),
             };
             tasks.push((node, Some(Box::pin(worker.run(scenario.operations)))));
         }
@@ -761,7 +789,9 @@ fn drive(
 struct Sky {
     cuts: u64,
     parted: bool,
-    /// When those who are parted reach each other again.
+    /// Who are parted, and when.
+    parts: Vec<(u64, u16, u16)>,
+    /// When all reach each other again.
     mends_ns: Option<u64>,
 }
 
@@ -781,15 +811,31 @@ impl Sky {
                 self.parted = true;
                 board.may_fail.set(true);
                 board.may_part.set(true);
+                let now_ns = cluster.net.now_ns();
                 let lasts_ns = (2 * SILENCE_NS) / 100 * weather.lasts_percent;
-                self.mends_ns = Some(cluster.net.now_ns() + lasts_ns);
-                cluster.each_across(side, SimNet::part);
-            }
-            Some((side, _)) if self.mends_ns.is_some_and(|at_ns| at_ns <= cluster.net.now_ns()) => {
-                self.mends_ns = None;
-                cluster.each_across(side, SimNet::mend);
+                self.mends_ns = Some(now_ns + lasts_ns);
+                for (one, other) in cluster.across(side) {
+                    // All at once, or one after the other.
+                    let wait_ns = match cluster.random.chance(600) {
+                        true => 0,
+                        false => cluster.random.below(3 * SILENCE_NS),
+                    };
+                    self.parts.push((now_ns + wait_ns, one, other));
+                }
             }
             _ => {}
+        }
+        let now_ns = cluster.net.now_ns();
+        for (_, one, other) in self.parts.extract_if(.., |(at_ns, ..)| *at_ns <= now_ns) {
+            cluster.net.part(&process(one), &process(other));
+        }
+        if self.mends_ns.is_some_and(|at_ns| at_ns <= now_ns) {
+            self.mends_ns = None;
+            self.parts.clear();
+            let side = weather.parting.map_or(0, |(side, _)| side);
+            for (one, other) in cluster.across(side) {
+                cluster.net.mend(&process(one), &process(other));
+            }
         }
     }
 }

@@ -11,12 +11,11 @@ fn setting(name: &str, default: u64) -> u64 {
 }
 
 /// Makes the runs; operations on words, failures, evictions.
-fn many(salt: u64, faults: bool) -> (usize, u64, u64) {
+fn many(salt: u64, draw: impl Fn(u64) -> Scenario) -> (usize, u64, u64) {
     let first = setting("FARSIDE_SEED", 0).wrapping_add(salt << 32);
     let (mut operations, mut failed, mut evictions) = (0, 0, 0);
     for seed in first..first + setting("FARSIDE_RUNS", 300) {
-        let summary =
-            simulate(Scenario::draw(seed, faults)).unwrap_or_else(|trouble| panic!("{trouble}"));
+        let summary = simulate(draw(seed)).unwrap_or_else(|trouble| panic!("{trouble}"));
         operations += summary.history.len();
         failed += summary.failed;
         evictions += summary.evictions;
@@ -26,13 +25,30 @@ fn many(salt: u64, faults: bool) -> (usize, u64, u64) {
 
 #[test]
 fn simulation_with_delays() {
-    let (operations, failed, evictions) = many(1, false);
+    let (operations, failed, evictions) = many(1, |seed| Scenario::draw(seed, false));
     assert_eq!(failed, 0, "nothing fails while nobody dies");
     assert!(operations > 0 && evictions > 0, "{operations} operations, {evictions} evictions");
 }
 
 #[test]
 fn simulation_with_deaths() {
-    let (operations, failed, _) = many(2, true);
+    let (operations, failed, _) = many(2, |seed| Scenario::draw(seed, true));
     assert!(operations > 0 && failed > 0, "deaths are noticed: {failed} of {operations}");
+}
+
+#[test]
+fn simulation_between_hosts() {
+    let (operations, failed, _) = many(3, Scenario::draw_weather);
+    assert!(operations > 0 && failed > 0, "partings are noticed: {failed} of {operations}");
+}
+
+#[cfg(canary)]
+#[test]
+fn canary_bytes_that_are_not_placed_again_are_found() {
+    use farside::canary::{Mutant, plant};
+    plant(Some(Mutant::NotPlacedAgain));
+    let trouble = (0..1_000).find_map(|seed| simulate(Scenario::draw_weather(seed)).err());
+    plant(None);
+    let trouble = trouble.expect("no seed finds it");
+    assert!(trouble.contains("not linearizable"), "{trouble}");
 }

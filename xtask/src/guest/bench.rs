@@ -1,5 +1,8 @@
 //! `--bench`: `farside bench fabric --fabric verbs` beside perftest, by turns in one guest, and a smoke
-//! test of it. The guest shows ratios, never absolute figures: its devices are programs.
+//! test of it. The guest shows ratios, never absolute figures: its devices are programs, and under User
+//! Mode Linux reading the clock or yielding takes some 8 us, a part of a round trip. The kernel's
+//! workers need the processors that both ends poll on; now and then either program starves them for
+//! some rounds (perftest says milliseconds or `inf` then), so look at medians, on a quiet machine.
 
 use super::boot::End;
 use super::image::Images;
@@ -12,6 +15,8 @@ const SCRIPT: &str = include_str!("../../guest/bench.sh");
 const ROUNDS: usize = 5;
 /// So much more than perftest's time, or less than its bandwidth, is too slow.
 const RATIO_MAX: f64 = 1.25;
+/// Of a table's two groups of columns.
+const HEAD: &str = "  perftest    farside  ratio";
 /// Every run of both programs in all rounds, on a busy machine too.
 const TIME_S: u64 = 3600;
 
@@ -19,7 +24,7 @@ const TIME_S: u64 = 3600;
 const SMOKE: &str = "
     on 2 $1 bench fabric --fabric verbs --listen 0.0.0.0:7000 --once > /run/listening & server=$!
     tries=0
-    until grep -q listening /run/listening; do
+    until grep -qs listening /run/listening; do
       tries=$((tries + 1))
       [ $tries -lt 300 ] || exit 1
       sleep 0.1
@@ -60,14 +65,14 @@ pub(super) fn compare(images: &Images, options: &Options) -> Result<bool, String
         return Err(format!("{:?}\n{}", outcome.end, outcome.stderr));
     };
     let lines = lines(&stdout);
-    println!("{:<12} {:>8} {:>10} {:>10} {:>7}", "test", "bytes", "perftest", "farside", "ratio");
+    println!("{:<12} {:>8} {HEAD} {HEAD}", "test", "bytes");
     for line in &lines {
         println!("{}", line.text());
     }
-    let slow = lines.iter().filter(|line| line.ratio() > RATIO_MAX).count();
+    let slow = lines.iter().filter(|line| line.is_slow()).count();
     println!(
-        "medians of {ROUNDS}: latency in us (typical), bandwidth in MiB/s (average); a ratio above 1 \
-         is slower; {slow} of {} above {RATIO_MAX}",
+        "medians of {ROUNDS}: typical and least latency in us, average and peak bandwidth in MiB/s; a \
+         ratio above 1 is slower; {slow} of {} above {RATIO_MAX} by both",
         lines.len()
     );
     Ok(slow == 0 && !lines.is_empty())
@@ -84,34 +89,52 @@ fn with_command(options: &Options, script: &str) -> Result<Options, String> {
     Ok(options)
 }
 
-/// Both programs' medians of one test.
-#[derive(Clone, PartialEq, Debug)]
-struct Line {
-    test: String,
-    bytes: u64,
+/// Both programs' medians of one figure.
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Pair {
     perftest: f64,
     farside: f64,
 }
 
+/// The medians of one test.
+#[derive(Clone, PartialEq, Debug)]
+struct Line {
+    test: String,
+    bytes: u64,
+    /// Typical time or average bandwidth.
+    usual: Pair,
+    /// Least time or peak bandwidth: what is left when nothing else wants the processors.
+    best: Pair,
+}
+
 impl Line {
     /// Above 1 where perftest is better.
-    fn ratio(&self) -> f64 {
+    fn ratio(&self, pair: Pair) -> f64 {
         match self.test.ends_with("_bw") {
-            true => self.perftest / self.farside,
-            false => self.farside / self.perftest,
+            true => pair.perftest / pair.farside,
+            false => pair.farside / pair.perftest,
         }
     }
 
+    /// By both figures, of which either may be an accident.
+    fn is_slow(&self) -> bool {
+        [self.usual, self.best].iter().all(|pair| self.ratio(*pair) > RATIO_MAX)
+    }
+
     fn text(&self) -> String {
-        let (Self { test, bytes, perftest, farside }, ratio) = (self, self.ratio());
-        let mark = if ratio > RATIO_MAX { " *" } else { "" };
-        format!("{test:<12} {bytes:>8} {perftest:>10.2} {farside:>10.2} {ratio:>7.2}{mark}")
+        let shown = |pair: Pair| {
+            let Pair { perftest, farside } = pair;
+            format!("{perftest:>10.2} {farside:>10.2} {:>6.2}", self.ratio(pair))
+        };
+        let mark = if self.is_slow() { " *" } else { "" };
+        let (usual, best) = (shown(self.usual), shown(self.best));
+        format!("{:<12} {:>8} {usual} {best}{mark}", self.test, self.bytes)
     }
 }
 
 /// The medians of what the script has printed.
 fn lines(stdout: &str) -> Vec<Line> {
-    let mut found: BTreeMap<(String, u64), [Vec<f64>; 2]> = BTreeMap::new();
+    let mut found: BTreeMap<(String, u64), [[Vec<f64>; 2]; 2]> = BTreeMap::new();
     let mut of = None;
     for line in stdout.lines() {
         let words: Vec<_> = line.split_whitespace().collect();
@@ -120,18 +143,22 @@ fn lines(stdout: &str) -> Vec<Line> {
             (["farside", test, bytes], _) => of = Some((1, *test, bytes.parse().unwrap_or(0))),
             (figures, Some((program, test, bytes))) => {
                 // Bytes, count, then least, most and typical time, or peak and average.
-                let column = if test.ends_with("_bw") { 3 } else { 4 };
-                let figure = figures.get(column).and_then(|text| text.parse::<f64>().ok());
-                let key = ((*test).to_owned(), *bytes);
-                found.entry(key).or_default()[*program].extend(figure);
+                let usual = if test.ends_with("_bw") { 3 } else { 4 };
+                let entry = found.entry(((*test).to_owned(), *bytes)).or_default();
+                for (place, column) in [usual, 2].into_iter().enumerate() {
+                    let figure = figures.get(column).and_then(|text| text.parse::<f64>().ok());
+                    entry[place][*program].extend(figure);
+                }
                 of = None;
             }
             _ => {}
         }
     }
-    let line = |((test, bytes), [mut perftest, mut farside]): (_, [Vec<f64>; 2])| {
-        let (perftest, farside) = (median(&mut perftest)?, median(&mut farside)?);
-        Some(Line { test, bytes, perftest, farside })
+    let pair = |[mut perftest, mut farside]: [Vec<f64>; 2]| {
+        Some(Pair { perftest: median(&mut perftest)?, farside: median(&mut farside)? })
+    };
+    let line = |((test, bytes), [usual, best]): (_, [[Vec<f64>; 2]; 2])| {
+        Some(Line { test, bytes, usual: pair(usual)?, best: pair(best)? })
     };
     found.into_iter().filter_map(line).collect()
 }
@@ -166,15 +193,17 @@ farside write_bw 65536
    65536        1200            300.00               250.00       0.004
 ";
         let found = lines(text);
-        let line = |test: &str, bytes, perftest, farside| Line {
-            test: test.to_owned(),
-            bytes,
-            perftest,
-            farside,
-        };
-        let expected = [line("write_bw", 65536, 200.0, 250.0), line("write_lat", 8, 26.0, 40.0)];
+        let pair = |perftest, farside| Pair { perftest, farside };
+        let line =
+            |test: &str, bytes, usual, best| Line { test: test.to_owned(), bytes, usual, best };
+        let expected = [
+            line("write_bw", 65536, pair(200.0, 250.0), pair(220.0, 300.0)),
+            line("write_lat", 8, pair(26.0, 40.0), pair(20.0, 20.0)),
+        ];
         assert_eq!(found, expected);
-        assert!(found[0].ratio() < 1.0 && found[1].ratio() > RATIO_MAX);
-        assert!(found[1].text().ends_with("1.54 *"), "{}", found[1].text());
+        assert!(found[0].ratio(found[0].usual) < 1.0 && found[1].ratio(found[1].usual) > RATIO_MAX);
+        assert!(!found[1].is_slow() && !found[1].text().ends_with('*'), "{}", found[1].text());
+        let slow = line("read_lat", 8, pair(26.0, 40.0), pair(20.0, 30.0));
+        assert!(slow.is_slow() && slow.text().ends_with("1.50 *"), "{}", slow.text());
     }
 }

@@ -50,6 +50,11 @@ Devices and addresses
   variables            RDMA_DEVICE, RDMA_ADDRESS and RDMA_GID_INDEX of the first device (`on` sets
                        those of the node), RDMA_KIND (rxe or siw), RDMA_NODES, RDMA_PMEM
 
+Example: two ends of a benchmark, each in a node
+  cargo xtask rdma-guest --nodes 2 --with target/release/farside -- sh -c '
+    on 2 target/release/farside bench fabric --fabric verbs --listen 0.0.0.0:7000 & sleep 1
+    on 1 target/release/farside bench fabric --fabric verbs 10.77.0.2:7000'
+
 Other
   --check              the guest's self-test: devices, verbs, nodes, exit codes, time limits, pmem
   --bench              `farside bench fabric --fabric verbs` and perftest by turns between two nodes:
