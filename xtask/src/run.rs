@@ -34,7 +34,7 @@ impl Options {
     /// A full run does each thing once: steps within others are for running alone.
     fn wants(&self, step: &Step) -> bool {
         if self.only.is_empty() {
-            return step.within.is_none();
+            return step.within.is_none() && step.on_request.is_none();
         }
         self.only.iter().any(|name| name == step.name)
     }
@@ -74,7 +74,11 @@ pub(crate) fn ci(options: &Options) -> Result<(), String> {
 /// Prints the steps.
 pub(crate) fn list() {
     for step in ALL {
-        let within = step.within.map_or(String::new(), |name| format!(" (part of {name})"));
+        let within = match (step.within, step.on_request) {
+            (Some(name), _) => format!(" (part of {name})"),
+            (None, Some(why)) => format!(" (on request: {why})"),
+            (None, None) => String::new(),
+        };
         println!("{:<12} {}{within}", step.name, step.sentence);
     }
 }

@@ -13,11 +13,13 @@ pub(crate) struct Step {
     pub(crate) sentence: &'static str,
     /// The step that does the same among other things: a full run leaves it to that one.
     pub(crate) within: Option<&'static str>,
+    /// Why a full run leaves it out.
+    pub(crate) on_request: Option<&'static str>,
     /// Does it.
     pub(crate) run: fn(&mut Shell) -> Result<(), String>,
 }
 
-/// Seeded simulations of each of the two kinds.
+/// Seeded simulations of each kind.
 const SIMULATIONS_EACH: &str = "5000";
 
 /// Every step, in order.
@@ -26,18 +28,21 @@ pub(crate) const ALL: &[Step] = &[
         name: "fmt",
         sentence: "the code is formatted",
         within: None,
+        on_request: None,
         run: |shell| shell.cargo(&["fmt", "--all", "--check"]),
     },
     Step {
         name: "tidy",
         sentence: "directions, unsafe homes, sizes, leftovers",
         within: None,
+        on_request: None,
         run: |_| tidy::run().map(|text| println!("{text}")),
     },
     Step {
         name: "clippy",
         sentence: "no warning",
         within: None,
+        on_request: None,
         run: |shell| {
             let words =
                 ["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"];
@@ -48,16 +53,24 @@ pub(crate) const ALL: &[Step] = &[
         name: "docs",
         sentence: "the documentation builds without a warning",
         within: None,
+        on_request: None,
         run: |shell| {
             shell.set("RUSTDOCFLAGS", "-D warnings");
             shell.cargo(&["doc", "--workspace", "--no-deps", "--quiet"])
         },
     },
-    Step { name: "readme", sentence: "the README's own test command", within: None, run: readme },
+    Step {
+        name: "readme",
+        sentence: "the README's own test command",
+        within: None,
+        on_request: None,
+        run: readme,
+    },
     Step {
         name: "conformance",
         sentence: "one suite over the fabrics mem, shm and sim",
         within: Some("readme"),
+        on_request: None,
         run: |shell| {
             shell.cargo_test(&["-p", "farside-fabric", "--tests"])?;
             shell.cargo_test(&["-p", "farside-fabric-shm", "--test", "conformance"])?;
@@ -68,36 +81,42 @@ pub(crate) const ALL: &[Step] = &[
         name: "explorer",
         sentence: "every reachable state of the machines' models, the large ones too",
         within: None,
+        on_request: None,
         run: explorer,
     },
     Step {
         name: "litmus",
         sentence: "no forbidden outcome at machine, node and wire height",
         within: None,
+        on_request: None,
         run: litmus,
     },
     Step {
         name: "simulation",
-        sentence: "10,000 seeded simulations with delays and deaths",
+        sentence: "seeded simulations: 5,000 each with delays, with deaths, and between hosts",
         within: None,
+        on_request: None,
         run: simulation,
     },
     Step {
         name: "loom",
         sentence: "every interleaving of the hit path's words and of the shared-memory rings",
         within: None,
+        on_request: None,
         run: |shell| interleavings(shell, "loom"),
     },
     Step {
         name: "shuttle",
         sentence: "random interleavings of the same, in larger programs",
         within: None,
+        on_request: None,
         run: |shell| interleavings(shell, "shuttle"),
     },
     Step {
         name: "canary",
         sentence: "every planted defect is caught by its test",
         within: None,
+        on_request: None,
         run: |shell| {
             optimize(shell);
             shell.own_target("canary");
@@ -110,24 +129,28 @@ pub(crate) const ALL: &[Step] = &[
         name: "sanitizer",
         sentence: "AddressSanitizer over the homes of unsafe code",
         within: None,
+        on_request: None,
         run: sanitizer,
     },
     Step {
         name: "process",
         sentence: "processes that are killed in the middle of their work",
         within: Some("readme"),
+        on_request: None,
         run: |shell| {
             shell.cargo_test(&["-p", "farside-fabric-shm", "--test", "process"])?;
-            let tests = ["--test", "processes", "--test", "channel_processes"];
+            let tests = ["--test", "processes", "--test", "channel_processes", "--test", "hosts"];
             shell.cargo_test(&[&["-p", "farside"], &tests[..]].concat())?;
             shell.cargo_test(&["-p", "farside-apps", "--test", "kill"])?;
-            shell.cargo_test(&["-p", "farside-cli", "--test", "process"])
+            let tests = ["process", "hosts", "namespaces"].map(|test| ["--test", test]);
+            shell.cargo_test(&[&["-p", "farside-cli"], tests.as_flattened()].concat())
         },
     },
     Step {
         name: "demo",
         sentence: "the demonstration, in small",
         within: None,
+        on_request: None,
         run: |shell| {
             let words = [
                 "run",
@@ -147,6 +170,7 @@ pub(crate) const ALL: &[Step] = &[
         name: "rdma",
         sentence: "verbs on soft-RoCE in a guest: conformance, kills, loss, an NVDIMM, the command",
         within: None,
+        on_request: Some("a kernel for the guest takes minutes to build where none is kept"),
         run: |shell| guest::rdma(shell, SUITES_OF_VERBS),
     },
 ];

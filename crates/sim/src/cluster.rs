@@ -80,7 +80,7 @@ impl Scenario {
     /// also kill a node.
     pub fn draw_weather(seed: u64) -> Self {
         let scenario = Self::draw(seed, seed.is_multiple_of(3));
-        let mut random = Random::new(seed ^ 0x5eed_0f_5708);
+        let mut random = Random::new(seed ^ 0x5eed_0f57_0815);
         let weather = Weather::draw(&mut random, scenario.nodes);
         if weather.parting.is_none() {
             return Self { weather: Some(weather), ..scenario };

@@ -72,7 +72,7 @@ pub(super) fn compare(images: &Images, options: &Options) -> Result<bool, String
     let slow = lines.iter().filter(|line| line.is_slow()).count();
     println!(
         "medians of {ROUNDS}: typical and least latency in us, average and peak bandwidth in MiB/s; a \
-         ratio above 1 is slower; {slow} of {} above {RATIO_MAX} by both",
+         ratio above 1 is slower; {slow} of {} above {RATIO_MAX}",
         lines.len()
     );
     Ok(slow == 0 && !lines.is_empty())
@@ -118,7 +118,7 @@ impl Line {
 
     /// By both figures, of which either may be an accident.
     fn is_slow(&self) -> bool {
-        [self.usual, self.best].iter().all(|pair| self.ratio(*pair) > RATIO_MAX)
+        self.ratio(self.usual) > RATIO_MAX
     }
 
     fn text(&self) -> String {
@@ -202,8 +202,7 @@ farside write_bw 65536
         ];
         assert_eq!(found, expected);
         assert!(found[0].ratio(found[0].usual) < 1.0 && found[1].ratio(found[1].usual) > RATIO_MAX);
-        assert!(!found[1].is_slow() && !found[1].text().ends_with('*'), "{}", found[1].text());
-        let slow = line("read_lat", 8, pair(26.0, 40.0), pair(20.0, 30.0));
-        assert!(slow.is_slow() && slow.text().ends_with("1.50 *"), "{}", slow.text());
+        assert!(!found[0].is_slow() && !found[0].text().ends_with('*'), "{}", found[0].text());
+        assert!(found[1].is_slow() && found[1].text().ends_with("1.00 *"), "{}", found[1].text());
     }
 }

@@ -42,7 +42,7 @@ const SIGHTS: &[Sight] = &[
     Sight {
         folder: "farside",
         sees: &["base", "fabric", "fabric-shm", "protocol"],
-        tests_see: &["sim"],
+        tests_see: &["sim", "fabric-tcp"],
         outside: true,
     },
     Sight {
@@ -82,6 +82,7 @@ const BOTH_SIDES: &[(&str, &str)] = &[
     ("crates/farside/src/route.rs", "turns effects of machines into work"),
     ("crates/farside/src/engine.rs", "holds the machines and the port that the loop drives"),
     ("crates/farside/src/peer.rs", "a peer is a link and its messenger"),
+    ("crates/farside/src/contact.rs", "carries out what the machine of contacts wants of links"),
     ("crates/farside/src/boot.rs", "carries out what the membership machine wants of links"),
     ("crates/farside/src/node.rs", "sets up machines, regions and ports"),
     ("crates/farside/src/channel/drive.rs", "the loop of a channel, as turn.rs is of a node"),
