@@ -748,6 +748,8 @@ fn drive(
             && steps == at
         {
             board.may_fail.set(true);
+            // Of a death behind a broken link nobody can be sure.
+            board.may_part.set(board.may_part.get() || scenario.weather.is_some());
             for (owner, task) in tasks.iter_mut() {
                 if *owner == node {
                     *task = None;
