@@ -7,7 +7,7 @@ use crate::rdma::DeviceName;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use farside::channel::{Kind, Need, UnknownKind, Wish};
 use farside_apps::ycsb::CoreWorkload;
-pub(crate) use hosts::{Agent, Node, NodeSettings, Places, WorkerFabric};
+pub(crate) use hosts::{Agent, HostFabric, Node, NodeSettings, Places, WorkerFabric};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::str::FromStr;

@@ -1,6 +1,6 @@
 //! The fabric that a command goes over, as it was asked for: the one place to add another.
 
-use crate::arguments::{FabricArguments, FabricKind, Protection};
+use crate::arguments::{FabricArguments, FabricKind, HostFabric, Protection};
 use crate::fabrics;
 use crate::failure::Failure;
 use crate::rdma;
@@ -111,13 +111,17 @@ impl Place {
     }
 }
 
-/// The same over TCP, by a key file and what is to be protected.
-pub(crate) fn tcp_security(
+/// The same by a key file and what is to be protected.
+pub(crate) fn host_security(
+    fabric: HostFabric,
     key: Option<&Path>,
     protect: Option<Protection>,
 ) -> Result<Security, Failure> {
-    let (fabric, key) = (Some(FabricKind::Tcp), key.map(Path::to_owned));
-    security(&FabricArguments { fabric, key, protect, device: None })
+    let fabric = Some(match fabric {
+        HostFabric::Tcp => FabricKind::Tcp,
+        HostFabric::Verbs => FabricKind::Verbs,
+    });
+    security(&FabricArguments { fabric, key: key.map(Path::to_owned), protect, device: None })
 }
 
 /// Who is trusted and what is protected. A key without another word protects all that the fabric can.

@@ -80,8 +80,9 @@ impl Cluster {
         let count = specs.len();
         let mut cluster = Self::of_workers(hosts, count)?;
         for (index, spec) in specs.iter().enumerate() {
-            let tcp = cluster.workers[index].host.map(|host| hosts.tcp(host, &cluster.addresses));
-            let spec = NodeSpec { create: index == 0, tcp, ..spec.clone() };
+            let at = cluster.workers[index].host;
+            let host = at.and_then(|host| hosts.spec(host, &cluster.addresses));
+            let spec = NodeSpec { create: index == 0, host, ..spec.clone() };
             let answer = cluster.ask(index, Command::Start(spec))?;
             let Answer::Node { number, at } = answer else {
                 return Err(unexpected(&answer));

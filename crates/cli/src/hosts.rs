@@ -1,11 +1,12 @@
 //! Where the workers of a command run, and how their nodes reach each other.
 
 use crate::agent::{self, Remote};
-use crate::arguments::{Places, Protection, WorkerFabric};
+use crate::arguments::{HostFabric, Places, Protection, WorkerFabric};
 use crate::choice;
 use crate::cluster::{Hear, Process, Started};
 use crate::failure::Failure;
-use crate::worker::TcpSpec;
+use crate::rdma::{self, DeviceName};
+use crate::worker::HostSpec;
 use farside_bootstrap::{Endpoint, Security};
 use farside_fabric::Fabric;
 use farside_fabric_tcp::{TcpFabric, TcpOptions};
@@ -21,15 +22,17 @@ use std::sync::Arc;
 pub(crate) enum Hosts {
     /// As children of this process, over shared memory.
     Machine,
-    /// As children of this process, over TCP on the loopback.
-    Loopback(Trust),
-    /// At these agents in turn, over TCP.
-    Agents(Vec<Endpoint>, Trust),
+    /// As children of this process, over a fabric between hosts.
+    Loopback(Between),
+    /// At these agents in turn.
+    Agents(Vec<Endpoint>, Between),
 }
 
-/// Who is trusted and what is protected, between hosts.
+/// A fabric between hosts: which, who is trusted and what is protected.
 #[derive(Clone, Debug)]
-pub(crate) struct Trust {
+pub(crate) struct Between {
+    fabric: HostFabric,
+    device: Option<DeviceName>,
     key: Option<PathBuf>,
     protect: Option<Protection>,
     /// Of what nodes say to each other.
@@ -39,28 +42,38 @@ pub(crate) struct Trust {
 impl Hosts {
     /// As it was asked for.
     pub(crate) fn of(places: &Places) -> Result<Self, Failure> {
-        let Places { fabric, on, key, protect } = places;
-        if *fabric == Some(WorkerFabric::Shm) && !on.is_empty() {
-            return Err(Failure::usage("--on is for --fabric tcp: shm reaches one machine alone"));
+        let Places { fabric, on, device, key, protect } = places;
+        if device.is_some() && *fabric != Some(WorkerFabric::Verbs) {
+            return Err(Failure::usage("--device is for --fabric verbs"));
         }
-        if on.is_empty() && *fabric != Some(WorkerFabric::Tcp) {
+        if *fabric == Some(WorkerFabric::Shm) && !on.is_empty() {
+            return Err(Failure::usage(
+                "--on is for --fabric tcp or verbs: shm reaches one machine alone",
+            ));
+        }
+        if on.is_empty() && matches!(fabric, None | Some(WorkerFabric::Shm)) {
             if key.is_some() || protect.is_some() {
-                let text = "--key and --protect are for --fabric tcp: shm reaches processes of one \
+                let text = "--key and --protect are for --fabric tcp or verbs: shm reaches processes of one \
                             machine and user alone";
                 return Err(Failure::usage(text));
             }
             return Ok(Self::Machine);
         }
-        let security = choice::tcp_security(key.as_deref(), *protect)?;
-        let trust = Trust { key: key.clone(), protect: *protect, security };
+        let kind = match fabric {
+            Some(WorkerFabric::Verbs) => HostFabric::Verbs,
+            _ => HostFabric::Tcp,
+        };
+        let security = choice::host_security(kind, key.as_deref(), *protect)?;
+        let (key_file, device) = (key.clone(), device.clone());
+        let between = Between { fabric: kind, device, key: key_file, protect: *protect, security };
         if on.is_empty() {
-            return Ok(Self::Loopback(trust));
+            return Ok(Self::Loopback(between));
         }
         match on.iter().find(|agent| key.is_none() && !agent::is_loopback(agent)) {
             Some(agent) => Err(Failure::usage(format!(
                 "{agent} is another host, so --key FILE is needed: the one that its agent has"
             ))),
-            None => Ok(Self::Agents(on.clone(), trust)),
+            None => Ok(Self::Agents(on.clone(), between)),
         }
     }
 
@@ -68,7 +81,7 @@ impl Hosts {
     pub(crate) fn fabric(&self) -> &'static str {
         match self {
             Self::Machine => "shm",
-            Self::Loopback(_) | Self::Agents(..) => "tcp",
+            Self::Loopback(between) | Self::Agents(_, between) => between.fabric.name(),
         }
     }
 
@@ -76,16 +89,21 @@ impl Hosts {
     pub(crate) fn describe(&self) -> String {
         match self {
             Self::Machine => "over shared memory".to_owned(),
-            Self::Loopback(trust) => format!("over TCP ({})", trust.security.describe()),
-            Self::Agents(_, trust) => {
-                format!("at agents, over TCP ({})", trust.security.describe())
-            }
+            Self::Loopback(between) => between.describe(),
+            Self::Agents(_, between) => format!("at agents, {}", between.describe()),
         }
     }
 
-    /// What a command's own fabric needs to reach workers; `None` in shared memory.
-    pub(crate) fn security(&self) -> Option<&Security> {
-        self.trust().map(|trust| &trust.security)
+    /// A command's own fabric, to reach workers, and where it is reached; `None` in shared memory.
+    pub(crate) fn listen(
+        &self,
+        host: IpAddr,
+    ) -> Option<Result<(Arc<dyn Fabric>, SocketAddr), Failure>> {
+        let between = self.between()?;
+        let listen = Some(Endpoint::from(SocketAddr::new(host, 0)));
+        let security = between.security.clone();
+        let options = TcpOptions { listen, security, ..TcpOptions::default() };
+        Some(open(between.fabric, between.device.as_ref(), options))
     }
 
     /// Whether workers see the files of this machine.
@@ -102,15 +120,26 @@ impl Hosts {
     }
 
     /// How a node listens at its host and finds those that are there already.
-    pub(crate) fn tcp(&self, host: IpAddr, hosts: &[SocketAddr]) -> TcpSpec {
-        let protect = self.trust().and_then(|trust| trust.protect);
-        TcpSpec { listen: SocketAddr::new(host, 0), hosts: hosts.to_vec(), protect }
+    pub(crate) fn spec(&self, host: IpAddr, hosts: &[SocketAddr]) -> Option<HostSpec> {
+        let between = self.between()?;
+        Some(HostSpec {
+            fabric: between.fabric,
+            device: between.device.as_ref().map(DeviceName::to_string),
+            listen: SocketAddr::new(host, 0),
+            hosts: hosts.to_vec(),
+            protect: between.protect,
+        })
     }
 
-    fn trust(&self) -> Option<&Trust> {
+    /// Whether workers reach each other over a fabric between hosts.
+    pub(crate) fn is_between(&self) -> bool {
+        self.between().is_some()
+    }
+
+    fn between(&self) -> Option<&Between> {
         match self {
             Self::Machine => None,
-            Self::Loopback(trust) | Self::Agents(_, trust) => Some(trust),
+            Self::Loopback(between) | Self::Agents(_, between) => Some(between),
         }
     }
 
@@ -118,12 +147,12 @@ impl Hosts {
     pub(crate) fn start(&self, index: usize, mut hear: Hear) -> Result<Started, Failure> {
         match self {
             Self::Machine => InChild::start(None, None, hear),
-            Self::Loopback(trust) => {
+            Self::Loopback(between) => {
                 let here = IpAddr::V4(Ipv4Addr::LOCALHOST);
-                InChild::start(trust.key.as_ref(), Some(here), hear)
+                InChild::start(between.key.as_ref(), Some(here), hear)
             }
-            Self::Agents(agents, trust) => {
-                let security = agent::security(trust.key.as_deref())?;
+            Self::Agents(agents, between) => {
+                let security = agent::security(between.key.as_deref())?;
                 let (remote, lines) = Remote::start(&agents[index % agents.len()], &security)?;
                 let (host, local) = (Some(remote.host()), Some(remote.local()?));
                 let listener = std::thread::spawn(move || {
@@ -177,14 +206,33 @@ impl InChild {
     }
 }
 
-/// A TCP fabric that listens, and where others reach it.
-pub(crate) fn tcp(options: TcpOptions) -> Result<(Arc<TcpFabric>, SocketAddr), Failure> {
+/// A fabric between hosts that listens, and where others reach it. Of `options` the fabric takes what
+/// it has.
+pub(crate) fn open(
+    fabric: HostFabric,
+    device: Option<&DeviceName>,
+    options: TcpOptions,
+) -> Result<(Arc<dyn Fabric>, SocketAddr), Failure> {
     let place = options.listen.as_ref().map(Endpoint::to_string).unwrap_or_default();
-    let failed = |e: &dyn std::fmt::Display| Failure::system(format!("TCP fabric at {place}: {e}"));
-    let fabric = TcpFabric::new(options).map_err(|e| failed(&e))?;
+    let name = fabric.name();
+    let failed = |e: &dyn std::fmt::Display| Failure::system(format!("{name} at {place}: {e}"));
+    let fabric: Arc<dyn Fabric> = match fabric {
+        HostFabric::Tcp => Arc::new(TcpFabric::new(options).map_err(|e| failed(&e))?),
+        HostFabric::Verbs => Arc::new(rdma::open_between(options, device)?),
+    };
     match fabric.host() {
-        Some(at) => Ok((Arc::new(fabric), at)),
+        Some(at) => Ok((fabric, at)),
         None => Err(failed(&"others do not reach it: name a host, or where it is reached")),
+    }
+}
+
+impl Between {
+    fn describe(&self) -> String {
+        let plain = match self.fabric {
+            HostFabric::Tcp => "",
+            HostFabric::Verbs => "; data packets are plain text",
+        };
+        format!("over {} ({}{plain})", self.fabric.name(), self.security.describe())
     }
 }
 
@@ -231,6 +279,7 @@ mod tests {
         assert!(matches!(of(None, &agents), Ok(Hosts::Agents(..))));
         assert!(matches!(of(tcp, &agents), Ok(Hosts::Agents(..))));
         let refused = [
+            Places { device: Some("mlx5_0".parse().unwrap()), ..places(tcp, &[]) },
             places(Some(WorkerFabric::Shm), &agents),
             places(None, &["127.0.0.1:1", "10.0.0.1:1"]),
             Places { key: Some("key".into()), ..Places::default() },
@@ -248,7 +297,7 @@ mod tests {
         assert_eq!(Hosts::Machine.workers_together(3), 3);
         let host = IpAddr::V4(Ipv4Addr::LOCALHOST);
         let known = [SocketAddr::new(host, 7)];
-        let spec = agents.tcp(host, &known);
+        let spec = agents.spec(host, &known).unwrap();
         assert_eq!((spec.listen.port(), &spec.hosts[..]), (0, &known[..]));
     }
 }

@@ -2,10 +2,12 @@
 
 use crate::failure::Failure;
 use farside_bootstrap::{Endpoint, Security};
+use farside_fabric_tcp::TcpOptions;
 use farside_fabric_verbs::{
     Choice, DeviceReport, LIBRARY, Limits, OpenError, Options, VerbsFabric,
 };
 use serde_json::{Value, json};
+use std::fmt;
 use std::str::FromStr;
 
 /// A device with its port and the index of a GID, as far as they are named: `mlx5_0:1:3`.
@@ -34,6 +36,17 @@ impl FromStr for DeviceName {
     }
 }
 
+impl fmt::Display for DeviceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.device)?;
+        match (self.port, self.gid_index) {
+            (None, _) => Ok(()),
+            (Some(port), None) => write!(f, ":{port}"),
+            (Some(port), Some(gid_index)) => write!(f, ":{port}:{gid_index}"),
+        }
+    }
+}
+
 fn failure(error: &OpenError) -> Failure {
     Failure::system(format!("verbs fabric: {error}"))
 }
@@ -46,12 +59,31 @@ pub(crate) fn open(
 ) -> Result<VerbsFabric, Failure> {
     let mut options = Options::new(security);
     options.listen = listen;
+    name_device(&mut options, device);
+    VerbsFabric::open(options).map_err(|error| failure(&error))
+}
+
+/// The same with all that a node between hosts needs.
+pub(crate) fn open_between(
+    between: TcpOptions,
+    device: Option<&DeviceName>,
+) -> Result<VerbsFabric, Failure> {
+    let mut options = Options::new(between.security);
+    options.listen = between.listen;
+    options.advertise = between.advertise;
+    options.hosts = between.hosts;
+    options.lease = between.lease;
+    options.patience = options.patience.max(between.lease);
+    name_device(&mut options, device);
+    VerbsFabric::open(options).map_err(|error| failure(&error))
+}
+
+fn name_device(options: &mut Options, device: Option<&DeviceName>) {
     if let Some(name) = device {
         options.device = Some(name.device.clone());
         options.port = name.port;
         options.gid_index = name.gid_index;
     }
-    VerbsFabric::open(options).map_err(|error| failure(&error))
 }
 
 /// A device's limits, if there is a library that can ask it.
@@ -115,6 +147,12 @@ mod tests {
         assert_eq!("mlx5_0".parse(), Ok(name(None, None)));
         assert_eq!("mlx5_0:2".parse(), Ok(name(Some(2), None)));
         assert_eq!("mlx5_0:1:3".parse(), Ok(name(Some(1), Some(3))));
+        for text in ["mlx5_0", "mlx5_0:2", "mlx5_0:1:3"] {
+            assert_eq!(
+                text.parse::<DeviceName>().map(|name| name.to_string()),
+                Ok(text.to_owned())
+            );
+        }
         for wrong in ["", ":1", "mlx5_0:", "mlx5_0:0", "mlx5_0:1:x", "mlx5_0:1:256", "a:1:2:3"] {
             assert!(wrong.parse::<DeviceName>().is_err(), "{wrong}");
         }

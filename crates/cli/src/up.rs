@@ -34,7 +34,7 @@ pub(crate) fn run(arguments: &Up, output: Output) -> Result<(), Failure> {
         cache_shares: None,
         spin_ns: None,
         processor: None,
-        tcp: None,
+        host: None,
     };
     let mut cluster = Cluster::start(&hosts, &spec, usize::from(arguments.nodes))?;
     let nodes = (0..cluster.len()).map(|index| Member {

@@ -54,7 +54,7 @@ fn counted(
         cache_shares: None,
         spin_ns: None,
         processor: None,
-        tcp: None,
+        host: None,
     };
     let mut cluster = Cluster::start(hosts, &spec, usize::from(arguments.nodes))?;
     let create = Command::CreateTable {

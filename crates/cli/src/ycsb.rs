@@ -61,7 +61,7 @@ impl Bed {
             cache_shares: Some(shares),
             spin_ns: spin_ns(hosts.workers_together(u64::from(nodes)) * u64::from(threads)),
             processor: None,
-            tcp: None,
+            host: None,
         };
         let mut cluster = Cluster::start(hosts, &spec, usize::from(nodes))?;
         let create = Command::CreateTable {

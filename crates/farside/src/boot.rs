@@ -317,6 +317,13 @@ impl Engine {
 
     /// What happened on the port that links nodes.
     pub(crate) fn link_event(&mut self, event: LinkEvent) {
+        if let LinkEvent::Lost { link, .. }
+        | LinkEvent::Refused { link, .. }
+        | LinkEvent::NotReached { link, .. } = event
+        {
+            // Its number may serve again.
+            self.peers.early.retain(|(early, _)| *early != link);
+        }
         if self.dial_event(&event) {
             return;
         }

@@ -242,6 +242,7 @@ impl Engine {
                 if let Some(link) =
                     self.keeper.as_mut().and_then(|keeper| keeper.take_dial_to(node))
                 {
+                    self.peers.early.retain(|(early, _)| *early != link);
                     self.port.close(link);
                 }
             }

@@ -236,6 +236,8 @@ struct Worker {
     random: Random,
     /// Takes its time between operations.
     idles: Option<SimNet>,
+    /// Its node is no member any more.
+    out: Cell<bool>,
 }
 
 const BLOCK_BYTES: usize = 1_200;
@@ -243,6 +245,9 @@ const BLOCK_BYTES: usize = 1_200;
 impl Worker {
     async fn run(mut self, operations: u16) {
         for _ in 0..operations {
+            if self.out.get() {
+                return;
+            }
             let idles = self.idle().await;
             // Whoever takes its time mostly looks.
             let most = if idles && self.random.chance(600) { 3 } else { 12 };
@@ -258,6 +263,14 @@ impl Worker {
                 _ => self.allocate().await,
             }
         }
+    }
+
+    /// As the board does; a node that is out never comes back.
+    fn accept<T>(&self, what: &str, result: Result<T, Error>) -> Option<T> {
+        if let Err(Error { code: ErrorCode::Isolated | ErrorCode::NodeClosed, .. }) = &result {
+            self.out.set(true);
+        }
+        self.board.accept(what, result)
     }
 
     /// Perhaps lets some time pass, where that matters; whether it does.
@@ -305,7 +318,7 @@ impl Worker {
         let record = self.begin(word, Action::Read(0));
         let mut bytes = [0; 8];
         let done = self.session.read_async(address, &mut bytes).await;
-        if self.board.accept("read", done).is_some() {
+        if self.accept("read", done).is_some() {
             self.end(record, Action::Read(u64::from_le_bytes(bytes)));
         }
     }
@@ -318,10 +331,10 @@ impl Worker {
             let value = self.fresh();
             records.push((self.begin(word, Action::Write(value)), value));
             let done = self.session.write_async(address, &value.to_le_bytes()).await;
-            self.board.accept("write", done);
+            self.accept("write", done);
         }
         let done = self.session.fence_async().await;
-        if self.board.accept("fence", done).is_some() {
+        if self.accept("fence", done).is_some() {
             for (record, value) in records {
                 self.end(record, Action::Write(value));
             }
@@ -333,7 +346,7 @@ impl Worker {
         let add = self.random.between(1, 5);
         let record = self.begin(word, Action::FetchAdd(0, add));
         let done = self.session.fetch_add_async(address, add).await;
-        if let Some(before) = self.board.accept("fetch_add", done) {
+        if let Some(before) = self.accept("fetch_add", done) {
             self.end(record, Action::FetchAdd(before, add));
         }
     }
@@ -342,13 +355,13 @@ impl Worker {
         let (word, address) = self.pick();
         let mut bytes = [0; 8];
         let done = self.session.read_async(address, &mut bytes).await;
-        if self.board.accept("read", done).is_none() {
+        if self.accept("read", done).is_none() {
             return;
         }
         let (expected, new) = (u64::from_le_bytes(bytes), self.fresh());
         let record = self.begin(word, Action::CompareSwap(0, expected, new));
         let done = self.session.compare_swap_async(address, expected, new).await;
-        if let Some(before) = self.board.accept("compare_swap", done) {
+        if let Some(before) = self.accept("compare_swap", done) {
             self.end(record, Action::CompareSwap(before, expected, new));
         }
     }
@@ -358,7 +371,7 @@ impl Worker {
         let new = self.fresh();
         let record = self.begin(word, Action::Swap(0, new));
         let done = self.session.swap_async(address, new).await;
-        if let Some(before) = self.board.accept("swap", done) {
+        if let Some(before) = self.accept("swap", done) {
             self.end(record, Action::Swap(before, new));
         }
     }
@@ -367,43 +380,41 @@ impl Worker {
     async fn locked(&mut self) {
         let index = self.random.index(self.guarded.len());
         let address = self.guarded[index];
-        let guard = self.session.lock_write_async(address, 8).await;
-        let Some(guard) = self.board.accept("lock", guard) else {
+        let locked = self.session.lock_write_async(address, 8).await.map(|guard| guard.keep());
+        if self.accept("lock", locked).is_none() {
             return;
-        };
-        guard.keep();
+        }
         let others = self.board.inside.borrow_mut()[index].replace(self.number);
         if let Some(other) = others.filter(|_| !self.board.may_fail.get()) {
             self.board.trouble(format!("sessions {other} and {} hold one lock", self.number));
         }
         let mut bytes = [0; 8];
         let done = self.session.read_async(address, &mut bytes).await;
-        if self.board.accept("locked read", done).is_some() {
+        if self.accept("locked read", done).is_some() {
             let value = u64::from_le_bytes(bytes) + 1;
             let done = self.session.write_async(address, &value.to_le_bytes()).await;
-            self.board.accept("locked write", done);
+            self.accept("locked write", done);
         }
         let inside = self.board.inside.borrow_mut()[index].take();
         if inside.is_some_and(|session| session != self.number) && !self.board.may_fail.get() {
             self.board.trouble(format!("session {inside:?} came in while {} was in", self.number));
         }
         let done = self.session.unlock_async(address, 8).await;
-        self.board.accept("unlock", done);
+        self.accept("unlock", done);
     }
 
     async fn whole_write(&mut self) {
         let address = *self.random.pick(&self.blocks);
         let bytes = [self.fresh() as u8; BLOCK_BYTES];
         let done = self.session.write_atomic_async(address, &bytes).await;
-        self.board.accept("write_atomic", done);
+        self.accept("write_atomic", done);
     }
 
     async fn whole_read(&mut self) {
         let address = *self.random.pick(&self.blocks);
         let mut bytes = [0; BLOCK_BYTES];
         let done = self.session.read_atomic_async(address, &mut bytes).await;
-        if self.board.accept("read_atomic", done).is_some()
-            && bytes.iter().any(|byte| *byte != bytes[0])
+        if self.accept("read_atomic", done).is_some() && bytes.iter().any(|byte| *byte != bytes[0])
         {
             self.board.trouble(format!("block {address} is torn"));
         }
@@ -415,20 +426,19 @@ impl Worker {
         let spec = AllocationSpec { hint, line_size: None };
         let bytes = self.random.between(1, 1_500);
         let address = self.session.alloc_with_async(bytes, spec).await;
-        let Some(address) = self.board.accept("alloc", address) else {
+        let Some(address) = self.accept("alloc", address) else {
             return;
         };
         let mut back = vec![1; bytes as usize];
         let read = self.session.read_async(address, &mut back).await;
-        if self.board.accept("read of fresh memory", read).is_some()
-            && back.iter().any(|byte| *byte != 0)
+        if self.accept("read of fresh memory", read).is_some() && back.iter().any(|byte| *byte != 0)
         {
             self.board.trouble(format!("fresh memory at {address} is not zero"));
         }
         let written = self.session.write_async(address, &vec![7; bytes as usize]).await;
-        self.board.accept("write of fresh memory", written);
+        self.accept("write of fresh memory", written);
         let freed = self.session.free_async(address).await;
-        if self.board.accept("free", freed).is_none() {
+        if self.accept("free", freed).is_none() {
             return;
         }
         match self.session.read_async(address, &mut back[..1]).await {
@@ -436,7 +446,7 @@ impl Worker {
             // Somebody else has it already, which only the home knows; or the home is dead.
             other => {
                 if let Err(error) = other {
-                    self.board.accept("read of freed memory", Err::<(), _>(error));
+                    self.accept("read of freed memory", Err::<(), _>(error));
                 }
             }
         }
@@ -641,6 +651,7 @@ fn run(scenario: Scenario) -> Result<Summary, String> {
                     .weather
                     .filter(|weather| weather.parting.is_some())
                     .map(|_| cluster.net.clone()),
+                out: Cell::new(false),
             };
             tasks.push((node, Some(Box::pin(worker.run(scenario.operations)))));
         }
@@ -668,7 +679,10 @@ fn run(scenario: Scenario) -> Result<Summary, String> {
 fn check_history(history: &[Record]) -> Result<(), String> {
     let words = history.iter().map(|record| record.word + 1).max().unwrap_or(0);
     let mut calls: Vec<Vec<Call<RegisterOperation, u64>>> = vec![Vec::new(); words];
-    for record in history {
+    // A read that has told nothing says nothing.
+    let told =
+        |record: &&Record| record.ended.is_some() || !matches!(record.action, Action::Read(_));
+    for record in history.iter().filter(told) {
         let (operation, answer) = match record.action {
             Action::Read(value) => (RegisterOperation::Read, value),
             Action::Write(value) => (RegisterOperation::Write(value), 0),

@@ -10,7 +10,7 @@ mod line;
 mod serve;
 mod wire;
 
-use crate::arguments::Agent;
+use crate::arguments::{Agent, HostFabric};
 use crate::choice;
 use crate::failure::Failure;
 use crate::output::Output;
@@ -68,7 +68,7 @@ pub(crate) fn is_loopback(endpoint: &Endpoint) -> bool {
 /// How streams to and from agents are secured: whatever nodes protect of their own, commands travel
 /// under TLS, unless there is no key.
 pub(crate) fn security(key: Option<&Path>) -> Result<Security, Failure> {
-    choice::tcp_security(key, None)
+    choice::host_security(HostFabric::Tcp, key, None)
 }
 
 /// Serves until told to end.

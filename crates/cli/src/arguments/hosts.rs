@@ -1,10 +1,11 @@
 //! Arguments of commands that reach other hosts.
 
 use super::{Protection, bytes, seconds};
+use crate::rdma::DeviceName;
 use clap::{Args, ValueEnum};
 use farside_bootstrap::Endpoint;
 use serde::de::{Error, Unexpected, Visitor};
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -74,10 +75,14 @@ pub(crate) struct NodeSettings {
     /// What travels under TLS 1.3; by default everything with a key, nothing without
     #[arg(long)]
     pub(crate) protect: Option<Protection>,
-    /// Over which fabric; tcp is what nodes of several hosts have
+    /// Over which fabric, the same on all nodes [default: tcp]
     #[arg(long)]
     pub(crate) fabric: Option<HostFabric>,
-    /// After so many seconds of silence a member is out of reach; equal on all nodes [default: 1]
+    /// Over verbs, this device, its port and GID index; what is left out is found out
+    #[arg(long, value_name = "DEVICE[:PORT[:GID]]")]
+    #[serde(deserialize_with = "parsed")]
+    pub(crate) device: Option<DeviceName>,
+    /// After so many seconds of silence a member is out of reach; equal on all nodes [default: 2]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     #[serde(deserialize_with = "some_seconds")]
     pub(crate) lease: Option<f64>,
@@ -106,6 +111,7 @@ impl NodeSettings {
             key: self.key.or(other.key),
             protect: self.protect.or(other.protect),
             fabric: self.fabric.or(other.fabric),
+            device: self.device.or(other.device),
             lease: self.lease.or(other.lease),
             rejoin: self.rejoin.or(other.rejoin),
             found: self.found.or(other.found),
@@ -115,11 +121,23 @@ impl NodeSettings {
 }
 
 /// A fabric between hosts.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum HostFabric {
     /// TCP
     Tcp,
+    /// InfiniBand or RoCE, by libibverbs
+    Verbs,
+}
+
+impl HostFabric {
+    /// Its name.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Verbs => "verbs",
+        }
+    }
 }
 
 #[derive(Args, Debug)]
@@ -157,7 +175,10 @@ pub(crate) struct Places {
     /// Run the processes at these agents in turn (see farside agent)
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
     pub(crate) on: Vec<Endpoint>,
-    /// The file with the cluster's key, for tcp (see farside key new)
+    /// Over verbs, this device of each host, its port and GID index; what is left out is found out
+    #[arg(long, value_name = "DEVICE[:PORT[:GID]]")]
+    pub(crate) device: Option<DeviceName>,
+    /// The file with the cluster's key, between hosts (see farside key new)
     #[arg(long, value_name = "FILE")]
     pub(crate) key: Option<PathBuf>,
     /// What of the nodes' traffic travels under TLS 1.3; by default everything with a key
@@ -172,6 +193,8 @@ pub(crate) enum WorkerFabric {
     Shm,
     /// TCP, on the loopback or between hosts
     Tcp,
+    /// InfiniBand or RoCE, by libibverbs
+    Verbs,
 }
 
 /// Reads what has a form of its own.

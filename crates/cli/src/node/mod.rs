@@ -9,7 +9,6 @@ use crate::hosts;
 use crate::output::{Output, bytes};
 use crate::signals;
 use farside::{ErrorCode, Node, NodeId};
-use farside_bootstrap::Endpoint;
 use serde::Serialize;
 use settings::Plan;
 use std::collections::BTreeSet;
@@ -115,7 +114,9 @@ pub(crate) fn run(arguments: &arguments::Node, output: Output) -> Result<(), Fai
         let rejoins = plan.rejoins && !plan.options.hosts.is_empty();
         Event::Isolated { reason: &failure.to_string(), rejoins }.tell(output);
         // A port that the system chose is kept: others know this node by it.
-        plan.options.listen = Some(Endpoint { port: life.address.port(), ..life.listen.clone() });
+        if let Some(listen) = plan.options.listen.as_mut().filter(|listen| listen.port == 0) {
+            listen.port = life.address.port();
+        }
         drop(life);
         if !rejoins {
             let reason = failure.to_string();
@@ -152,7 +153,6 @@ fn rejoin(plan: &Plan, asked: &Receiver<()>, output: Output) -> Option<Life> {
 /// A node from its start to its end, with a fabric of its own.
 struct Life {
     node: Node,
-    listen: Endpoint,
     /// Where others reach it.
     address: SocketAddr,
 }
@@ -160,13 +160,13 @@ struct Life {
 impl Life {
     /// Joins, or founds if `founds` and nobody has.
     fn begin(plan: &Plan, founds: bool) -> Result<Self, Failure> {
-        let (fabric, address) = hosts::tcp(plan.options.clone())?;
-        let listen = fabric.listens_at().unwrap_or_else(|| Endpoint::from(address));
+        let options = plan.options.clone();
+        let (fabric, address) = hosts::open(plan.fabric, plan.device.as_ref(), options)?;
         let node = match (founds, plan.options.hosts.is_empty()) {
             (true, true) => Node::create_on(&plan.config, fabric),
             (false, _) => Node::join_on(&plan.config, fabric),
             // A founder that was away: the others may have gone on, and there must not be two.
-            (true, false) => match Node::join_on(&plan.config, Arc::clone(&fabric) as _) {
+            (true, false) => match Node::join_on(&plan.config, Arc::clone(&fabric)) {
                 Err(error) if error.code == ErrorCode::NoSuchCluster => {
                     Node::create_on(&plan.config, fabric)
                 }
@@ -174,7 +174,7 @@ impl Life {
             },
         };
         let node = node.map_err(|error| unjoined(plan, error))?;
-        Ok(Self { node, listen, address })
+        Ok(Self { node, address })
     }
 
     fn started(&self, plan: &Plan, again: bool, output: Output) {

@@ -1,9 +1,10 @@
 //! What a node is told, checked and put together from flags and a file.
 
 use crate::agent::is_loopback;
-use crate::arguments::{Node, NodeSettings, Protection};
+use crate::arguments::{HostFabric, Node, NodeSettings, Protection};
 use crate::choice;
 use crate::failure::Failure;
+use crate::rdma::DeviceName;
 use farside::{Config, ErrorCode, LineSize};
 use farside_bootstrap::{Endpoint, Host};
 use farside_fabric_tcp::TcpOptions;
@@ -14,6 +15,9 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) config: Config,
+    pub(super) fabric: HostFabric,
+    pub(super) device: Option<DeviceName>,
+    /// Of either fabric what it has.
     pub(super) options: TcpOptions,
     /// Whether it founds the cluster at its start, should there be none.
     pub(super) founds: bool,
@@ -41,14 +45,19 @@ impl Plan {
                 "{listen} is every address of this host: say by --advertise HOST:PORT which one others call"
             )));
         }
-        let lease = settings.lease.map(Duration::from_secs_f64);
+        let fabric = settings.fabric.unwrap_or(HostFabric::Tcp);
+        if settings.device.is_some() && fabric != HostFabric::Verbs {
+            return Err(Failure::usage("--device is for --fabric verbs"));
+        }
         let usual = TcpOptions::default();
-        let lease = lease.unwrap_or(usual.lease);
+        // Half of it to notice the silence, half to try for a new link.
+        let lease =
+            settings.lease.map_or(usual.lease, |lease| Duration::from_secs_f64(lease / 2.0));
         let options = TcpOptions {
             listen: Some(listen),
             advertise: settings.advertise.clone(),
             hosts: settings.join.clone(),
-            security: choice::tcp_security(settings.key.as_deref(), settings.protect)?,
+            security: choice::host_security(fabric, settings.key.as_deref(), settings.protect)?,
             lease,
             request_timeout: usual.request_timeout.max(lease),
             ..usual
@@ -58,7 +67,11 @@ impl Plan {
             return Err(Failure::usage("neither to found the cluster nor where to join it"));
         }
         let rejoins = settings.rejoin.unwrap_or(true);
-        Ok(Self { config: config(&settings)?, options, founds, rejoins })
+        let lease_ns = u64::try_from(lease.as_nanos()).unwrap_or(u64::MAX);
+        let config = Config { lease_ns, ..config(&settings)? };
+        let device = settings.device;
+        config.check()?;
+        Ok(Self { config, fabric, device, options, founds, rejoins })
     }
 }
 
@@ -93,7 +106,6 @@ fn config(settings: &NodeSettings) -> Result<Config, Failure> {
         config.line_size =
             line.ok_or_else(|| Failure::from(farside::Error::new(ErrorCode::BadLineSize)))?;
     }
-    config.check()?;
     Ok(config)
 }
 

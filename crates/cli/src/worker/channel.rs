@@ -29,10 +29,10 @@ impl Served {
         let its_stop = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
             bench::bind(task.processor);
-            let (fabric, at): (Arc<dyn Fabric>, _) = match &task.tcp {
+            let (fabric, at): (Arc<dyn Fabric>, _) = match &task.host {
                 None => (crate::fabrics::shm()?.into(), None),
-                Some(tcp) => {
-                    let (fabric, at) = tcp.fabric(key.as_deref(), None)?;
+                Some(host) => {
+                    let (fabric, at) = host.fabric(key.as_deref(), None)?;
                     (fabric, Some(at))
                 }
             };

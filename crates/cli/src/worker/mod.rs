@@ -18,7 +18,9 @@ use std::io::{BufRead, Write};
 use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
-pub(crate) use wire::{Answer, Command, Event, NodeSpec, NodeStats, Ran, Share, TcpSpec, Verified};
+pub(crate) use wire::{
+    Answer, Command, Event, HostSpec, NodeSpec, NodeStats, Ran, Share, Verified,
+};
 pub(crate) use workload::workload;
 
 /// How long nodes wait for each other at the start.
@@ -152,11 +154,11 @@ impl Host {
     fn start(&mut self, spec: &NodeSpec) -> Result<Answer, Failure> {
         bench::bind(spec.processor);
         let config = spec.config()?;
-        let (node, at) = match &spec.tcp {
+        let (node, at) = match &spec.host {
             None if spec.create => (Node::create(&config)?, None),
             None => (Node::join(&config)?, None),
-            Some(tcp) => {
-                let (fabric, at) = tcp.fabric(self.key.as_deref(), spec.spin_ns)?;
+            Some(host) => {
+                let (fabric, at) = host.fabric(self.key.as_deref(), spec.spin_ns)?;
                 let create = if spec.create { Node::create_on } else { Node::join_on };
                 (create(&config, fabric)?, Some(at))
             }

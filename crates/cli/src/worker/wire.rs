@@ -1,14 +1,15 @@
 //! What a parent and its workers say to each other: one JSON object a line, commands on the
 //! worker's standard input, events on its standard output.
 
-use crate::arguments::Protection;
+use crate::arguments::{HostFabric, Protection};
 use crate::bench::{Mode, Task};
 use crate::choice;
 use crate::failure::Failure;
 use crate::hosts;
 use farside::{Config, LineSize, Stats};
 use farside_bootstrap::Endpoint;
-use farside_fabric_tcp::{TcpFabric, TcpOptions};
+use farside_fabric::Fabric;
+use farside_fabric_tcp::TcpOptions;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -38,12 +39,16 @@ pub(crate) struct NodeSpec {
     /// The processor that its threads are bound to, if any.
     pub(crate) processor: Option<usize>,
     /// How it is reached over TCP; `None` for shared memory.
-    pub(crate) tcp: Option<TcpSpec>,
+    pub(crate) host: Option<HostSpec>,
 }
 
-/// A TCP fabric of a worker.
+/// A fabric between hosts, of a worker.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct TcpSpec {
+pub(crate) struct HostSpec {
+    /// Which.
+    pub(crate) fabric: HostFabric,
+    /// Over verbs, the device that was asked for.
+    pub(crate) device: Option<String>,
     /// Where it listens; port 0 is any that is free.
     pub(crate) listen: SocketAddr,
     /// Where nodes of the cluster are reached.
@@ -52,23 +57,25 @@ pub(crate) struct TcpSpec {
     pub(crate) protect: Option<Protection>,
 }
 
-impl TcpSpec {
+impl HostSpec {
     /// The fabric, and where it is reached.
     pub(crate) fn fabric(
         &self,
         key: Option<&Path>,
         spin_ns: Option<u64>,
-    ) -> Result<(Arc<TcpFabric>, SocketAddr), Failure> {
+    ) -> Result<(Arc<dyn Fabric>, SocketAddr), Failure> {
         let usual = TcpOptions::default();
         let options = TcpOptions {
             listen: Some(Endpoint::from(self.listen)),
             hosts: self.hosts.iter().copied().map(Endpoint::from).collect(),
-            security: choice::tcp_security(key, self.protect)?,
+            security: choice::host_security(self.fabric, key, self.protect)?,
             lease: LEASE,
             spin: spin_ns.map_or(usual.spin, Duration::from_nanos).min(usual.spin),
             ..usual
         };
-        hosts::tcp(options)
+        let device = self.device.as_deref().map(str::parse).transpose();
+        let device = device.map_err(Failure::usage)?;
+        hosts::open(self.fabric, device.as_ref(), options)
     }
 }
 
@@ -84,7 +91,7 @@ impl NodeSpec {
             cache_shares: None,
             spin_ns,
             processor,
-            tcp: None,
+            host: None,
         }
     }
 

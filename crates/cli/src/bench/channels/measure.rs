@@ -9,12 +9,10 @@ use crate::bench::core::Allowed;
 use crate::bench::window::{Figure, measure};
 use crate::cluster::Cluster;
 use crate::failure::Failure;
-use crate::hosts::{self, Hosts};
+use crate::hosts::Hosts;
 use crate::worker::{Answer, Command};
 use farside::channel::{Both, Connection, Kind, Receiver, Sender};
-use farside_bootstrap::Endpoint;
 use farside_fabric::Fabric;
-use farside_fabric_tcp::TcpOptions;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -239,7 +237,7 @@ impl Measurement {
         let task = |index: usize| Task {
             role,
             name: if role.listens() { name.clone() } else { address(at, &name) },
-            tcp: self.cluster.hosts_of(index).map(|(host, _)| self.hosts.tcp(host, &[])),
+            host: self.cluster.hosts_of(index).and_then(|(host, _)| self.hosts.spec(host, &[])),
             channel: case.kind.name().to_owned(),
             message_bytes: case.message_bytes,
             peers,
@@ -277,13 +275,11 @@ impl Measurement {
 
     /// A fabric for one figure, and where it listens if that is of use to others than this machine.
     fn fabric(&self) -> Result<(Arc<dyn Fabric>, Option<SocketAddr>), Failure> {
-        let (Some(security), Some((_, here))) = (self.hosts.security(), self.cluster.hosts_of(0))
-        else {
+        let between = self.cluster.hosts_of(0).and_then(|(_, here)| self.hosts.listen(here));
+        let Some(between) = between else {
             return Ok((crate::fabrics::shm()?.into(), None));
         };
-        let listen = Some(Endpoint::from(SocketAddr::new(here, 0)));
-        let security = security.clone();
-        let (fabric, at) = hosts::tcp(TcpOptions { listen, security, ..TcpOptions::default() })?;
+        let (fabric, at) = between?;
         Ok((fabric, Some(at)))
     }
 

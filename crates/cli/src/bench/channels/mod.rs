@@ -84,7 +84,7 @@ fn real(arguments: &BenchChannels, output: Output) -> Result<Report, Failure> {
     let (mut cases, mut remarks) = cases(arguments);
     let hosts = Hosts::of(&arguments.places)?;
     let fabric = hosts.fabric();
-    if hosts.security().is_some() {
+    if hosts.is_between() {
         let before = cases.len();
         cases.retain(|case| case.payload != Payload::Untouched);
         if cases.len() < before {

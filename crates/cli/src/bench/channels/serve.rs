@@ -2,7 +2,7 @@
 
 use super::ends::{BATCH, Look, Reader, Writer, is_end, options, reaches_peers};
 use crate::failure::Failure;
-use crate::worker::TcpSpec;
+use crate::worker::HostSpec;
 use farside::ErrorCode;
 use farside::channel::{Both, Kind, Receiver, Sender, Service};
 use farside_fabric::Fabric;
@@ -42,7 +42,7 @@ pub(crate) struct Task {
     /// Where the channel is listened at: a name, with its host where that is another fabric's.
     pub(crate) name: String,
     /// Over TCP instead of shared memory.
-    pub(crate) tcp: Option<TcpSpec>,
+    pub(crate) host: Option<HostSpec>,
     /// Its name in the table.
     pub(crate) channel: String,
     pub(crate) message_bytes: u32,
