@@ -7,7 +7,7 @@ use crate::cluster::{Hear, Process, Started};
 use crate::failure::Failure;
 use crate::rdma::{self, DeviceName};
 use crate::worker::HostSpec;
-use farside_bootstrap::{Endpoint, Security};
+use farside_bootstrap::{Endpoint, Protect, Security};
 use farside_fabric::Fabric;
 use farside_fabric_tcp::{TcpFabric, TcpOptions};
 use std::io::{BufRead, BufReader, Write};
@@ -16,6 +16,9 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
+
+/// A fabric that listens, and where others reach it.
+pub(crate) type Opened = (Arc<dyn Fabric>, SocketAddr);
 
 /// Where workers run.
 #[derive(Clone, Debug)]
@@ -95,15 +98,14 @@ impl Hosts {
     }
 
     /// A command's own fabric, to reach workers, and where it is reached; `None` in shared memory.
-    pub(crate) fn listen(
-        &self,
-        host: IpAddr,
-    ) -> Option<Result<(Arc<dyn Fabric>, SocketAddr), Failure>> {
-        let between = self.between()?;
+    pub(crate) fn listen(&self, host: IpAddr) -> Result<Option<Opened>, Failure> {
+        let Some(between) = self.between() else {
+            return Ok(None);
+        };
         let listen = Some(Endpoint::from(SocketAddr::new(host, 0)));
         let security = between.security.clone();
         let options = TcpOptions { listen, security, ..TcpOptions::default() };
-        Some(open(between.fabric, between.device.as_ref(), options))
+        open(between.fabric, between.device.as_ref(), options).map(Some)
     }
 
     /// Whether workers see the files of this machine.
@@ -212,7 +214,7 @@ pub(crate) fn open(
     fabric: HostFabric,
     device: Option<&DeviceName>,
     options: TcpOptions,
-) -> Result<(Arc<dyn Fabric>, SocketAddr), Failure> {
+) -> Result<Opened, Failure> {
     let place = options.listen.as_ref().map(Endpoint::to_string).unwrap_or_default();
     let name = fabric.name();
     let failed = |e: &dyn std::fmt::Display| Failure::system(format!("{name} at {place}: {e}"));
@@ -228,9 +230,10 @@ pub(crate) fn open(
 
 impl Between {
     fn describe(&self) -> String {
+        let all = self.security.protect() == Protect::Everything;
         let plain = match self.fabric {
-            HostFabric::Tcp => "",
-            HostFabric::Verbs => "; data packets are plain text",
+            HostFabric::Verbs if all => "; data packets are plain text",
+            HostFabric::Tcp | HostFabric::Verbs => "",
         };
         format!("over {} ({}{plain})", self.fabric.name(), self.security.describe())
     }

@@ -275,12 +275,14 @@ impl Measurement {
 
     /// A fabric for one figure, and where it listens if that is of use to others than this machine.
     fn fabric(&self) -> Result<(Arc<dyn Fabric>, Option<SocketAddr>), Failure> {
-        let between = self.cluster.hosts_of(0).and_then(|(_, here)| self.hosts.listen(here));
-        let Some(between) = between else {
-            return Ok((crate::fabrics::shm()?.into(), None));
+        let between = match self.cluster.hosts_of(0) {
+            Some((_, here)) => self.hosts.listen(here)?,
+            None => None,
         };
-        let (fabric, at) = between?;
-        Ok((fabric, Some(at)))
+        match between {
+            Some((fabric, at)) => Ok((fabric, Some(at))),
+            None => Ok((crate::fabrics::shm()?.into(), None)),
+        }
     }
 
     /// Whether the workers run on this machine.
