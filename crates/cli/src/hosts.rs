@@ -6,7 +6,7 @@ use crate::choice;
 use crate::cluster::{Hear, Process, Started};
 use crate::failure::Failure;
 use crate::rdma::{self, DeviceName};
-use crate::worker::HostSpec;
+use crate::worker::{HostSpec, LEASE};
 use farside_bootstrap::{Endpoint, Protect, Security};
 use farside_fabric::Fabric;
 use farside_fabric_tcp::{TcpFabric, TcpOptions};
@@ -104,7 +104,7 @@ impl Hosts {
         };
         let listen = Some(Endpoint::from(SocketAddr::new(host, 0)));
         let security = between.security.clone();
-        let options = TcpOptions { listen, security, ..TcpOptions::default() };
+        let options = TcpOptions { listen, security, lease: LEASE, ..TcpOptions::default() };
         open(between.fabric, between.device.as_ref(), options).map(Some)
     }
 

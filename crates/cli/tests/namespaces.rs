@@ -138,11 +138,12 @@ fn process_a_host_that_was_cut_off_joins_again() {
     let folder = Folder::new();
     let key = folder.key("key");
     let join = "10.77.0.1:7400,10.77.0.2:7400,10.77.0.3:7400";
-    let fixed = ["--key", &key, "--join", join, "--lease", "0.5"];
+    let fixed = ["--key", &key, "--lease", "0.5"];
     let start = |host: usize| {
         let at = format!("10.77.0.{host}:7400");
-        let found = format!("--found={}", host == 1);
-        let own = ["--listen", &at, &found];
+        // The founder is told of nobody, and learns of the others as they come.
+        let others = if host == 1 { &[][..] } else { &["--join", join] };
+        let own = [&["--listen", &at][..], others].concat();
         let mut node = Running::node(&network.on(host), &[&own[..], &fixed].concat());
         assert_eq!(node.started().0, host as u64 - 1);
         node

@@ -47,6 +47,8 @@ pub struct Member {
     pub alive: bool,
     /// Free memory of which it is home, as last heard.
     pub memory_free_bytes: u64,
+    /// Where it is or was reached, on fabrics between hosts: whoever joins may ask there.
+    pub host: Option<SocketAddr>,
 }
 
 /// A node of a cluster: this process's share of its memory, and its way to the rest. Clones share
@@ -543,6 +545,7 @@ impl Node {
                 node,
                 alive: engine.membership.is_alive(node),
                 memory_free_bytes: engine.homes.placement.free_bytes(node).unwrap_or(0),
+                host: engine.membership.host(node),
             })
             .collect()
     }

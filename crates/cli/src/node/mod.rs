@@ -9,6 +9,7 @@ use crate::hosts;
 use crate::output::{Output, bytes};
 use crate::signals;
 use farside::{ErrorCode, Node, NodeId};
+use farside_bootstrap::Endpoint;
 use serde::Serialize;
 use settings::Plan;
 use std::collections::BTreeSet;
@@ -111,6 +112,14 @@ pub(crate) fn run(arguments: &arguments::Node, output: Output) -> Result<(), Fai
             }
             End::CutOff(failure) => failure,
         };
+        // Also a founder, which was told of nobody, has met others.
+        let own = life.node.id();
+        let others = life.node.members().into_iter().filter(|member| member.node != own);
+        for host in others.filter_map(|member| member.host).map(Endpoint::from) {
+            if !plan.options.hosts.contains(&host) {
+                plan.options.hosts.push(host);
+            }
+        }
         let rejoins = plan.rejoins && !plan.options.hosts.is_empty();
         Event::Isolated { reason: &failure.to_string(), rejoins }.tell(output);
         // A port that the system chose is kept: others know this node by it.

@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 pub(crate) use wire::{
-    Answer, Command, Event, HostSpec, NodeSpec, NodeStats, Ran, Share, Verified,
+    Answer, Command, Event, HostSpec, LEASE, NodeSpec, NodeStats, Ran, Share, Verified,
 };
 pub(crate) use workload::workload;
 

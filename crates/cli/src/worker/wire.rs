@@ -19,7 +19,7 @@ use std::time::Duration;
 
 /// After so long a silence a node of these clusters is out of reach: workers share processors with
 /// others and may have to wait for theirs.
-const LEASE: Duration = Duration::from_secs(3);
+pub(crate) const LEASE: Duration = Duration::from_secs(3);
 
 /// How a worker's node is set up.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

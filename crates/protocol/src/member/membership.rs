@@ -37,6 +37,7 @@ use super::message::Message;
 use super::roster::{Member, Roster};
 use crate::wire::Violation;
 use alloc::{format, vec::Vec};
+use core::net::SocketAddr;
 use farside_base::{ErrorCode, GlobalAddress, Incarnation, NodeId, NodeSet, ViewNumber};
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -125,6 +126,11 @@ impl Membership {
     /// A member that is alive as far as this node knows, as joiners are told of it.
     pub fn listed(&self, node: NodeId) -> Option<Listed> {
         self.roster.find(node).filter(|member| !member.gone).map(Member::listed)
+    }
+
+    /// Where a node is or was reached, on fabrics between hosts.
+    pub fn host(&self, node: NodeId) -> Option<SocketAddr> {
+        self.roster.find(node)?.host
     }
 
     /// Whether this node makes the views.
