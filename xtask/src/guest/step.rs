@@ -1,12 +1,12 @@
 //! The guest as a step of `cargo xtask ci`.
 //!
-//! It runs under User Mode Linux, whose kernel it builds where none is kept: by processor time (0.7 to
-//! 0.8 s for each of 960 files, and a minute for the source) that takes about six minutes on two free
-//! cores, once. What would need no build was measured and does not do. Debian's package
-//! `user-mode-linux` has no InfiniBand at all. QEMU emulating Debian's kernel is ready after 25 s and
-//! runs the conformance suite in twice the time, but now and then rxe takes longer to answer there than
-//! a lease lasts, so that requests that must be refused end as unreachable: two cases of 107. It serves
-//! for what it alone has, the NVDIMM.
+//! It runs under User Mode Linux, whose kernel it builds where none is kept: 960 files at 0.7 to 0.8 s
+//! of processor time each, and a minute for the source. On two busy cores that took 15 minutes for a fifth
+//! of it, so a full run leaves the step to those who ask. What would need no build was measured and does
+//! not do. Debian's package `user-mode-linux` has no InfiniBand at all. QEMU emulating Debian's kernel is
+//! ready after 25 s and runs the conformance suite in twice the time, but there one request or two that
+//! must be refused end as unreachable (which was seen once under User Mode Linux, too). It serves for
+//! what it alone has, the NVDIMM.
 
 use super::boot::End;
 use super::cache::Cache;
