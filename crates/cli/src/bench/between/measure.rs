@@ -1,5 +1,6 @@
 //! The tests themselves, as perftest does them: latency request by request, bandwidth and rate with a
-//! window of requests under way.
+//! window of requests under way. Times are of the processor's counter where that is steady, as
+//! perftest's are, so that no sample calls the kernel.
 
 use super::client::Client;
 use super::end::{End, Place};
@@ -8,8 +9,9 @@ use super::table::{Bandwidth, Latency};
 use super::wire::{Begin, Part, Test};
 use crate::failure::Failure;
 use farside_base::{LocalSlice, Operation, Source, Work};
+use quanta::Instant;
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Rounds that are thrown away first, at most.
 const WARM_UP_MAX: u64 = 100;
