@@ -12,7 +12,7 @@ use farside_fabric::{Fabric, LinkEvent, NotReached, Port, PortSpec, Region, Regi
 use farside_fabric_verbs::{OpenError, Options, VerbsFabric};
 use farside_fabric_verbs_fake::Fake;
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::time::{Duration, Instant};
 
 /// Longer than everything that is waited for, on however slow a machine.
@@ -36,7 +36,11 @@ struct Node {
 
 impl Node {
     fn new(security: Security) -> Self {
-        let fabric = VerbsFabric::open(options(security)).expect("the fake device");
+        Self::with(options(security))
+    }
+
+    fn with(options: Options) -> Self {
+        let fabric = VerbsFabric::open(options).expect("the fake device");
         let spec = PortSpec { listen: Some("victim".to_owned()) };
         let mut port = fabric.open(&spec).expect("a port");
         let queue = port.create_receive_queue(16).expect("a queue");
@@ -125,6 +129,24 @@ fn until_hung_up(mut socket: TcpStream) {
 /// A stream that has passed the handshake, for frames of a liar's own.
 fn stream(victim: &Node, security: &Security) -> Stream<TcpStream> {
     let socket = TcpStream::connect(victim.place()).expect("a listener");
+    stream_by(socket, victim, security)
+}
+
+/// The same from an address of the loop of its own, as if of another host.
+fn stream_of_another_host(victim: &Node, security: &Security) -> Stream<TcpStream> {
+    let socket = rustix::net::socket(
+        rustix::net::AddressFamily::INET,
+        rustix::net::SocketType::STREAM,
+        None,
+    )
+    .expect("a socket");
+    let from = SocketAddrV4::new(Ipv4Addr::new(127, 240, 0, 9), 0);
+    rustix::net::bind(&socket, &from).expect("an address of the loop");
+    rustix::net::connect(&socket, &victim.place()).expect("a listener");
+    stream_by(TcpStream::from(socket), victim, security)
+}
+
+fn stream_by(socket: TcpStream, victim: &Node, security: &Security) -> Stream<TcpStream> {
     socket.set_nonblocking(true).expect("a socket");
     let host = Host::Ip(victim.place().ip());
     let mut stream =
@@ -272,6 +294,45 @@ fn half_handshakes_are_bounded_and_time_out() {
     assert!(dropped > 256);
     good.works();
     let _again = Good::new(&mut victim, Security::open());
+}
+
+/// One host takes as many links as it may and keeps them, and others still get theirs.
+#[test]
+fn links_of_one_host_are_bounded() {
+    let mut victim = Node::with(Options { links_per_host_max: 4, ..options(Security::open()) });
+    let mut good = Good::new(&mut victim, Security::open());
+    let mut greedy = Node::new(Security::open());
+    let address = victim.port.address().expect("a listener");
+    let mut links = Vec::new();
+    while links.len() < 3 {
+        let link = greedy.port.connect(&address, b"", greedy.queue).expect("a call");
+        let LinkEvent::Requested { link: there, .. } = victim.event() else { panic!("no request") };
+        victim.port.accept(there, b"", victim.queue).expect("to accept");
+        assert!(matches!(greedy.event(), LinkEvent::Connected { .. }));
+        links.push((link, there));
+    }
+    for _ in 0..20 {
+        greedy.port.connect(&address, b"", greedy.queue).expect("a call");
+        match greedy.event() {
+            LinkEvent::Refused { reason, .. } => assert!(reason.ends_with(b"links_per_host_max")),
+            other => panic!("more than its share: {other:?}"),
+        }
+    }
+    good.works();
+    let mut other = stream_of_another_host(&victim, &Security::open());
+    assert!(say(&mut other, &connect_frame("victim")));
+    assert!(
+        matches!(victim.event(), LinkEvent::Requested { .. }),
+        "another host has its own share"
+    );
+    // What is given back may be had again.
+    let (here, there) = links[0];
+    greedy.port.close(here);
+    while !matches!(victim.event(), LinkEvent::Lost { link, .. } if link == there) {}
+    victim.port.close(there);
+    greedy.port.connect(&address, b"", greedy.queue).expect("a call");
+    assert!(matches!(victim.event(), LinkEvent::Requested { .. }));
+    good.works();
 }
 
 #[test]

@@ -30,6 +30,10 @@ const LISTENER: u64 = 1;
 const DEVICE: u64 = 2;
 /// Most callers that have not asked for anything yet; further ones are dropped.
 const FRESH_MAX: usize = 256;
+/// Most of them from one host.
+const FRESH_OF_HOST_MAX: usize = 64;
+/// What a host is told that has as many links as one may have.
+const SHARE_IS_TAKEN: &[u8] = b"your host has as many links here as one may: links_per_host_max";
 
 /// Owns the thread; dropped with the last port and the fabric.
 pub(crate) struct Control {
@@ -265,7 +269,10 @@ impl Thread {
             }
         };
         let is_fresh = |found: &&Conversation| found.stage == Stage::Called;
-        if self.conversations.values().filter(is_fresh).count() >= FRESH_MAX {
+        let host = socket.peer_addr().ok().map(|from| from.ip());
+        let of_host = |found: &&Conversation| found.caller == host;
+        let fresh = || self.conversations.values().filter(is_fresh);
+        if fresh().count() >= FRESH_MAX || fresh().filter(of_host).count() >= FRESH_OF_HOST_MAX {
             return;
         }
         let ready = socket.set_nonblocking(true).and_then(|()| socket.set_nodelay(true));
@@ -447,6 +454,11 @@ impl Thread {
             self.close(token);
             return Ok(());
         }
+        if self.has_its_share(token) {
+            self.say(token, &Frame::Refused(SHARE_IS_TAKEN));
+            self.close(token);
+            return Ok(());
+        }
         let links = inbox.links.fetch_add(1, Ordering::AcqRel);
         if links >= u64::from(self.core.capabilities.links_max) {
             inbox.links.fetch_sub(1, Ordering::AcqRel);
@@ -464,6 +476,15 @@ impl Thread {
         let (from, hello) = (conversation.from.clone(), connect.hello.to_vec());
         inbox.push(Inbound::Requested { token, peer: connect.end, from, hello });
         Ok(())
+    }
+
+    /// Whether the host that calls has as many links already as one may have.
+    fn has_its_share(&self, token: Token) -> bool {
+        let caller = self.conversations.get(&token.0).and_then(|found| found.caller);
+        let links = self.conversations.values().filter(|found| {
+            found.caller.is_some() && found.caller == caller && found.stage != Stage::Called
+        });
+        links.count() >= self.core.options.links_per_host_max
     }
 
     /// The program there has accepted.

@@ -8,7 +8,7 @@ use farside_bootstrap::{BootstrapError, Endpoint, HandshakeLimits, Security, Str
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -111,6 +111,8 @@ pub(crate) struct Conversation {
     sent: usize,
     /// The peer's address, for people.
     pub(crate) from: String,
+    /// The host of somebody who called.
+    pub(crate) caller: Option<IpAddr>,
     /// The port it is for, once that is known.
     pub(crate) inbox: Option<Arc<Inbox>>,
     pub(crate) handle: Option<Handle>,
@@ -149,6 +151,7 @@ impl Conversation {
             output: Vec::new(),
             sent: 0,
             from: String::new(),
+            caller: None,
             inbox: None,
             handle: None,
             own: None,
@@ -175,10 +178,11 @@ impl Conversation {
         security: &Security,
         limits: HandshakeLimits,
     ) -> Result<Self, BootstrapError> {
-        let from = socket.peer_addr().map_or_else(|_| String::new(), |from| from.to_string());
+        let caller = socket.peer_addr().ok();
         let stream = Box::new(Stream::accept(socket, security, limits)?);
         let mut made = Self::new(Stage::Called, Io::Open(stream), limits);
-        made.from = from;
+        made.from = caller.map_or_else(String::new, |from| from.to_string());
+        made.caller = caller.map(|from| from.ip());
         Ok(made)
     }
 

@@ -27,6 +27,8 @@ pub struct Options {
     pub lease: Duration,
     /// So long a SEND waits for a peer that lives and posts no receive; at least the lease.
     pub patience: Duration,
+    /// Links that peers of one host may ask for, so that none takes the queue pairs of all others.
+    pub links_per_host_max: usize,
     /// Largest packet that is asked for, in bytes (256 to 4096); both ends use the smaller one.
     pub packet_bytes_max: u32,
     /// The service level of packets (InfiniBand) or their priority (RoCE): 0 to 7.
@@ -52,6 +54,7 @@ impl Options {
             security,
             lease: Duration::from_secs(1),
             patience: Duration::from_secs(10),
+            links_per_host_max: 2048,
             packet_bytes_max: 4096,
             service_level: 0,
             traffic_class: 0,
@@ -66,6 +69,7 @@ impl Options {
         let table = [
             (!lease.contains(&self.lease), "lease"),
             (self.patience < self.lease, "patience"),
+            (self.links_per_host_max == 0, "links_per_host_max"),
             (mtu_of(self.packet_bytes_max).is_none(), "packet_bytes_max"),
             (self.service_level > 7, "service_level"),
             (self.port == Some(0), "port"),
