@@ -205,16 +205,29 @@ impl Link {
         self.staged.extend(bytes);
     }
 
-    /// Says that this side is still here, unless something else is on its way already.
+    /// Says that this side is still here, unless something else is on its way already; and with it what
+    /// was carried out that nobody waits for, so that it does not look as if nothing were.
     pub(crate) fn say_alive(&mut self) {
         let free = match self.phase {
             Phase::Asked(_) | Phase::Requested => true,
             Phase::Up => self.confirmed,
             Phase::Calling(_) | Phase::Over(_) => false,
         };
-        if free && !self.wants_write() {
+        if !free || self.wants_write() {
+            return;
+        }
+        if self.is_up() && self.responder.has_untold() {
+            self.acknowledge();
+        } else {
             self.say(Kind::Alive, 0, &[]);
         }
+    }
+
+    fn acknowledge(&mut self) {
+        let acknowledged = self.responder.acknowledge();
+        let (kind, code, bytes) = (Kind::Acknowledge, 0, 0);
+        let short = Short { kind, code, bytes, sequence: 0, acknowledged, value: 0 };
+        self.staged.extend(&short.encode());
     }
 
     /// Copies answers now, so that what follows may change what they show.
@@ -249,10 +262,7 @@ impl Link {
             && self.responder.owes_acknowledgement()
             && (!defer || self.responder.owes_many())
         {
-            let acknowledged = self.responder.acknowledge();
-            let (kind, code, bytes) = (Kind::Acknowledge, 0, 0);
-            let short = Short { kind, code, bytes, sequence: 0, acknowledged, value: 0 };
-            self.staged.extend(&short.encode());
+            self.acknowledge();
         }
         Ok(())
     }

@@ -274,7 +274,12 @@ impl Responder {
 
     /// Whether an acknowledgement is due for itself.
     pub(crate) fn owes_acknowledgement(&self) -> bool {
-        self.owes_much() || (self.urgent && self.covered() != self.told)
+        self.owes_much() || (self.urgent && self.has_untold())
+    }
+
+    /// Whether something was carried out that the peer was not told of.
+    pub(crate) fn has_untold(&self) -> bool {
+        self.covered() != self.told
     }
 
     /// The last request that can be told to be carried out, before the answers that wait.

@@ -1,4 +1,5 @@
 //! Something between hosts that breaks: all connections to one host go through it.
+#![allow(dead_code, reason = "each test file uses a part")]
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -20,7 +21,8 @@ struct Shared {
 struct State {
     to: Option<SocketAddr>,
     open: Vec<TcpStream>,
-    silent: bool,
+    /// Connections from this one on, counted from 1, carry nothing.
+    silent_from: Option<u64>,
     connections: u64,
 }
 
@@ -59,7 +61,12 @@ impl Proxy {
 
     /// Carries nothing for a while, or goes on.
     pub(crate) fn silence(&self, silent: bool) {
-        self.shared.state().silent = silent;
+        self.silence_from(silent.then_some(0));
+    }
+
+    /// The same for connections that came as this one, counted from 1, or later.
+    pub(crate) fn silence_from(&self, first: Option<u64>) {
+        self.shared.state().silent_from = first;
         self.shared.changed.notify_all();
     }
 
@@ -74,34 +81,36 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait_until_heard(&self) {
+    fn wait_until_heard(&self, number: u64) {
         let mut state = self.state();
-        while state.silent {
+        while state.silent_from.is_some_and(|first| number >= first) {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
     fn carry(self: Arc<Self>, from: TcpStream) {
-        self.wait_until_heard();
+        // Not counted yet: the latest.
+        self.wait_until_heard(u64::MAX);
         let Some(to) = self.state().to.and_then(|to| TcpStream::connect(to).ok()) else {
             return;
         };
         let _ = (from.set_nodelay(true), to.set_nodelay(true));
         let (from2, to2) = (from.try_clone().unwrap(), to.try_clone().unwrap());
-        {
+        let number = {
             let mut state = self.state();
             state.connections += 1;
             state.open.extend([from.try_clone().unwrap(), to.try_clone().unwrap()]);
-        }
+            state.connections
+        };
         let back = Arc::clone(&self);
-        std::thread::spawn(move || back.copy(to2, from2));
-        self.copy(from, to);
+        std::thread::spawn(move || back.copy(number, to2, from2));
+        self.copy(number, from, to);
     }
 
-    fn copy(&self, mut from: TcpStream, mut to: TcpStream) {
+    fn copy(&self, number: u64, mut from: TcpStream, mut to: TcpStream) {
         let mut bytes = vec![0; 64 << 10];
         while let Ok(count @ 1..) = from.read(&mut bytes) {
-            self.wait_until_heard();
+            self.wait_until_heard(number);
             if to.write_all(&bytes[..count]).is_err() {
                 break;
             }

@@ -279,6 +279,11 @@ impl Membership {
         if join.limits != self.identity.limits {
             return Err(Refusal::new(ErrorCode::LimitsMismatch));
         }
+        if self.roster.iter().any(|member| member.incarnation == join.incarnation) {
+            // Each life joins once: who was given up, or says again what another has said, is no
+            // newcomer, and takes no number.
+            return Err(Refusal::new(ErrorCode::NodeClosed));
+        }
         if join.home_bytes > 1 << GlobalAddress::OFFSET_BITS {
             return Err(Refusal {
                 code: ErrorCode::BadConfiguration,

@@ -180,6 +180,18 @@ fn the_founder_admits_and_tells_the_others() {
     check(&mut machine, asked_to_join(6, join(4)), &["deny 6 ClusterFull"]);
 }
 
+#[test]
+fn a_life_joins_once() {
+    let mut machine = founder();
+    check(&mut machine, asked_to_join(1, join(1)), &["admit 1 as 1 in view 2"]);
+    check(&mut machine, asked_to_join(2, join(1)), &["deny 2 NodeClosed"]);
+    check(&mut machine, asked_for_link(3, peer(1, 1, 2)), &["accept 3 from 1"]);
+    check(&mut machine, link_lost(1), &["dead 1"]);
+    check(&mut machine, asked_to_join(4, join(1)), &["deny 4 NodeClosed"]);
+    check(&mut machine, asked_to_join(5, join(0)), &["deny 5 NodeClosed"]);
+    check(&mut machine, asked_to_join(6, join(2)), &["admit 6 as 2 in view 4"]);
+}
+
 type Change = fn(&mut Join);
 
 #[test]
