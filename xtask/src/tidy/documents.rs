@@ -5,7 +5,7 @@ use super::tree::{Finding, Source, Tree};
 use crate::steps;
 
 /// Documents for readers of the project.
-const DOCUMENTS: &[&str] = &["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"];
+const DOCUMENTS: &[&str] = &["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"];
 /// Where the commands of the `farside` program are declared.
 const ARGUMENTS: &str = "crates/cli/src/arguments.rs";
 /// First parts of paths that are checked when they stand between backticks.
@@ -175,6 +175,29 @@ pub(crate) fn paths(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
+/// Tests that a table's row names behind their file and that are not there.
+pub(crate) fn tests_named(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for document in documents(tree) {
+        for (at, line) in
+            document.text.lines().enumerate().filter(|(_, line)| line.starts_with('|'))
+        {
+            let mut file = None;
+            for span in line.split('`').skip(1).step_by(2) {
+                if span.ends_with(".rs") {
+                    file = tree.file(span);
+                } else if let Some(file) = file
+                    && file.find(&["fn", span], true).is_empty()
+                {
+                    let text = format!("no test `{span}` in {}", file.path);
+                    findings.push(Finding::new(&document.path, at + 1, text));
+                }
+            }
+        }
+    }
+    findings
+}
+
 /// Outside crates that ARCHITECTURE.md does not name.
 pub(crate) fn dependencies_explained(tree: &Tree) -> Vec<Finding> {
     let text = tree.file("ARCHITECTURE.md").map_or("", |file| file.text.as_str());
@@ -243,6 +266,15 @@ mod tests {
         let found = paths(&tree);
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].text, "no file `crates/moon`");
+    }
+
+    #[test]
+    fn tests_that_are_gone_are_found() {
+        let text =
+            "`crates/x/a.rs`: `gone`\n| `word` | `crates/x/a.rs`: `there`, `gone`, `there` |\n";
+        let file = ("crates/x/a.rs", "#[test]\nfn there() {}\n// fn gone\n");
+        let found = tests_named(&Tree::sample(&[("SECURITY.md", text), file]));
+        assert_eq!(found, [Finding::new("SECURITY.md", 2, "no test `gone` in crates/x/a.rs")]);
     }
 
     #[test]

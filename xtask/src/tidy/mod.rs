@@ -99,6 +99,11 @@ const RULES: &[Rule] = &[
         check: documents::paths,
     },
     Rule {
+        name: "tests-named",
+        sentence: "tests that a document's table names exist",
+        check: documents::tests_named,
+    },
+    Rule {
         name: "dependencies",
         sentence: "every outside crate has its sentence of reason in ARCHITECTURE.md",
         check: documents::dependencies_explained,
