@@ -140,16 +140,7 @@ impl fmt::Debug for CountFabric {
 }
 
 impl Fabric for CountFabric {
-    crate::forward!(
-        name,
-        host,
-        lease_ns,
-        time_ns,
-        capabilities,
-        register,
-        deregister,
-        register_memory
-    );
+    crate::forward!(control);
 
     fn open(&self, spec: &PortSpec) -> Result<Box<dyn Port>, FabricError> {
         Ok(Box::new(CountPort {

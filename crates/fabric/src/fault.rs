@@ -49,16 +49,7 @@ impl fmt::Debug for FaultFabric {
 }
 
 impl Fabric for FaultFabric {
-    crate::forward!(
-        name,
-        host,
-        lease_ns,
-        time_ns,
-        capabilities,
-        register,
-        deregister,
-        register_memory
-    );
+    crate::forward!(control);
 
     fn open(&self, spec: &PortSpec) -> Result<Box<dyn Port>, FabricError> {
         let number = self.ports.fetch_add(1, Ordering::Relaxed);

@@ -11,6 +11,18 @@
 #[macro_export]
 macro_rules! forward {
     ($($name:ident),* $(,)?) => { $($crate::forward!(@ $name);)* };
+    (@ control) => {
+        $crate::forward!(
+            name,
+            host,
+            lease_ns,
+            time_ns,
+            capabilities,
+            register,
+            deregister,
+            register_memory
+        );
+    };
     (@ name) => {
         fn name(&self) -> &'static str {
             self.inner.name()

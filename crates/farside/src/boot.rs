@@ -152,10 +152,7 @@ impl Engine {
             }
             Effect::Cut { node } => {
                 self.unlink(node);
-                if let Some(peer) = self.peers.get_mut(node) {
-                    peer.cut = true;
-                }
-                self.contact_gone(node);
+                self.contact_cut(node);
             }
             Effect::Dead { node } => self.member_dead(node),
             Effect::Ready => {
@@ -298,7 +295,7 @@ impl Engine {
         let messenger = Messenger::new(credits);
         let messenger = if self.resumes() { messenger.resumable() } else { messenger };
         let peer =
-            Peer { incarnation, tokens, link: Some(link), ended: false, cut: false, messenger };
+            Peer { incarnation, tokens, link: Some(link), ended: false, messenger };
         if !self.peers.insert(node, peer) {
             return false;
         }
@@ -509,7 +506,6 @@ impl Engine {
         self.unlink(node);
         self.peers.remove(node);
         self.placed_at_dead(node);
-        self.contact_gone(node);
         // Perhaps it was the one that was to judge.
         let accused = self.peers.iter().filter(|node| self.peers.is_accused(*node));
         self.follow_ups.extend(accused.map(FollowUp::Accuse));

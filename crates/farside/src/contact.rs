@@ -31,17 +31,17 @@ pub(crate) struct Keeper {
     fenced: bool,
     /// Operations that wait until it is linked to enough of them, or told that it is out.
     held: VecDeque<OperationId>,
-    /// How long a member may not notice that it was cut off, with a margin.
-    unaware_ns: u64,
-    /// Members that are dead by vote, and may not know it before that time.
-    settling: Vec<(NodeId, u64)>,
 }
 
 impl Keeper {
     /// `silence_ns` is how long a fabric does not notice that a peer is silent.
     pub(crate) fn new(me: NodeId, lease_ns: u64, silence_ns: u64) -> Self {
+        let mut patience = Patience::of_lease(lease_ns, silence_ns);
+        if canary::is(Mutant::SettledAtOnce) {
+            patience.unaware_ns = 0;
+        }
         Self {
-            machine: Contacts::new(me, Patience::of_lease(lease_ns)),
+            machine: Contacts::new(me, patience),
             stepping: false,
             waiting: VecDeque::new(),
             dials: Vec::new(),
@@ -49,15 +49,11 @@ impl Keeper {
             wakes_at_ns: u64::MAX,
             fenced: false,
             held: VecDeque::new(),
-            unaware_ns: silence_ns.saturating_add(silence_ns / 4),
-            settling: Vec::new(),
         }
     }
 
     fn set_wake(&mut self) {
-        let settled = self.settling.iter().map(|(_, at_ns)| *at_ns).min();
-        let machine = self.machine.wakes_at_ns();
-        self.wakes_at_ns = settled.into_iter().chain(machine).min().unwrap_or(u64::MAX);
+        self.wakes_at_ns = self.machine.wakes_at_ns().unwrap_or(u64::MAX);
     }
 
     fn take_dial(&mut self, link: LinkId) -> Option<NodeId> {
@@ -109,7 +105,6 @@ impl Engine {
         }
         let now_ns = self.boot.fabric.time_ns();
         if now_ns >= wakes_at_ns {
-            self.settle(now_ns);
             self.contact(Event::Tick { now_ns });
         }
     }
@@ -119,9 +114,9 @@ impl Engine {
         self.contact(Event::Linked { node });
     }
 
-    /// A member is dead or cut off.
-    pub(crate) fn contact_gone(&mut self, node: NodeId) {
-        self.contact(Event::Gone { node });
+    /// A member is cut off, and may live.
+    pub(crate) fn contact_cut(&mut self, node: NodeId) {
+        self.contact(Event::Cut { node });
     }
 
     /// The link to a member, which was up, is lost.
@@ -132,7 +127,7 @@ impl Engine {
         if let Some(peer) = self.peers.get_mut(node) {
             peer.ended = loss == Loss::Ended;
         }
-        self.contact(Event::Broken { node, now_ns: self.boot.fabric.time_ns() });
+        self.contact_broken(node);
     }
 
     /// One step of the machine and all its effects, before any other step of it.
@@ -203,27 +198,17 @@ impl Engine {
     }
 
     /// A member is dead. One that was cut off may live and not know it yet: what it has cached is its
-    /// own until it must have noticed.
+    /// own until it must have noticed, which the machine knows.
     pub(crate) fn member_dead(&mut self, node: NodeId) {
-        let cut = self.peers.get(node).is_some_and(|peer| peer.cut);
-        let cut = cut && !canary::is(Mutant::SettledAtOnce);
-        match self.keeper.as_mut().filter(|_| cut) {
-            Some(keeper) => {
-                let at_ns = self.boot.fabric.time_ns().saturating_add(keeper.unaware_ns);
-                keeper.settling.push((node, at_ns));
-                keeper.set_wake();
-            }
-            None => self.node_dead(node),
+        if self.resumes() {
+            self.contact(Event::Dead { node, now_ns: self.boot.fabric.time_ns() });
+        } else {
+            self.node_dead(node);
         }
     }
 
-    fn settle(&mut self, now_ns: u64) {
-        while let Some(keeper) = self.keeper.as_mut()
-            && let Some(index) = keeper.settling.iter().position(|(_, at_ns)| *at_ns <= now_ns)
-        {
-            let (node, _) = keeper.settling.swap_remove(index);
-            self.node_dead(node);
-        }
+    fn contact_broken(&mut self, node: NodeId) {
+        self.contact(Event::Broken { node, now_ns: self.boot.fabric.time_ns() });
     }
 
     fn contact_failed(&mut self, node: NodeId, why: Failure) {
@@ -252,6 +237,7 @@ impl Engine {
             Effect::Dead { node } => self.member_own(member::Event::LinkLost { node }),
             Effect::OutOfReach { node } => self.member_own(member::Event::OutOfReach { node }),
             Effect::Expelled { by } => self.member_own(member::Event::Expelled { by }),
+            Effect::Settle { node } => self.node_dead(node),
         }
     }
 
@@ -330,8 +316,7 @@ impl Engine {
         };
         let reply = Resumed { incarnation: self.membership.incarnation(), received }.encode();
         if self.port.accept(link, &reply, self.peers.receives).is_err() {
-            let now_ns = self.boot.fabric.time_ns();
-            return self.contact(Event::Broken { node, now_ns });
+            return self.contact_broken(node);
         }
         self.resume(node, link, received_there);
     }
@@ -347,11 +332,11 @@ impl Engine {
             self.port.close(link);
             self.peers.accuse(node, violation);
             self.follow_ups.push_back(FollowUp::Accuse(node));
-            return self.contact(Event::Broken { node, now_ns: self.boot.fabric.time_ns() });
+            return self.contact_broken(node);
         }
         let Some(linked) = imported else {
             self.port.close(link);
-            return self.contact(Event::Broken { node, now_ns: self.boot.fabric.time_ns() });
+            return self.contact_broken(node);
         };
         self.counters.resumes += 1;
         let follow_ups = &mut self.follow_ups;

@@ -26,8 +26,6 @@ pub(crate) struct Peer {
     pub(crate) link: Option<Link>,
     /// The link ended at the peer: if nobody is there any more, it is dead for certain.
     pub(crate) ended: bool,
-    /// Cut off while it may live on.
-    pub(crate) cut: bool,
     pub(crate) messenger: Messenger,
 }
 

@@ -85,16 +85,7 @@ impl Ghost {
 }
 
 impl Fabric for Ghost {
-    farside_fabric::forward!(
-        name,
-        host,
-        lease_ns,
-        time_ns,
-        capabilities,
-        register,
-        deregister,
-        register_memory
-    );
+    farside_fabric::forward!(control);
 
     fn open(&self, spec: &PortSpec) -> Result<Box<dyn Port>, FabricError> {
         let source = LocalSlice { region: self.source.id, offset: 0, bytes: PIECE_BYTES };

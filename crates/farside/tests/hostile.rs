@@ -31,16 +31,7 @@ struct LiarPort {
 }
 
 impl Fabric for Liar {
-    farside_fabric::forward!(
-        name,
-        host,
-        lease_ns,
-        time_ns,
-        capabilities,
-        register,
-        deregister,
-        register_memory
-    );
+    farside_fabric::forward!(control);
 
     fn open(&self, spec: &PortSpec) -> Result<Box<dyn Port>, FabricError> {
         let lies = Arc::clone(&self.lies);

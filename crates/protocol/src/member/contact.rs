@@ -30,12 +30,16 @@ pub struct Patience {
     pub dial_min_ns: u64,
     /// The longest wait between two dials.
     pub dial_max_ns: u64,
+    /// How long a member may not notice that it was cut off.
+    pub unaware_ns: u64,
 }
 
 impl Patience {
-    /// As fits a lease: the first dials come after hundredths of it, later ones after a tenth.
-    pub const fn of_lease(lease_ns: u64) -> Self {
-        Self { lease_ns, dial_min_ns: lease_ns / 100, dial_max_ns: lease_ns / 10 }
+    /// As fits a lease: the first dials come after hundredths of it, later ones after a tenth. A fabric
+    /// notices silence within `silence_ns`; a quarter more is the margin of those who are cut off.
+    pub const fn of_lease(lease_ns: u64, silence_ns: u64) -> Self {
+        let unaware_ns = silence_ns.saturating_add(silence_ns / 4);
+        Self { lease_ns, dial_min_ns: lease_ns / 100, dial_max_ns: lease_ns / 10, unaware_ns }
     }
 }
 
@@ -75,10 +79,17 @@ pub enum Event {
         /// The time.
         now_ns: u64,
     },
-    /// The membership knows that it is gone.
-    Gone {
+    /// The membership hears nothing of it any more, though it may live.
+    Cut {
         /// The member.
         node: NodeId,
+    },
+    /// The membership knows that it is dead, or as good as.
+    Dead {
+        /// The member.
+        node: NodeId,
+        /// The time.
+        now_ns: u64,
     },
     /// Time has passed.
     Tick {
@@ -150,6 +161,12 @@ pub enum Effect {
         /// The member.
         by: NodeId,
     },
+    /// It is dead, and uses nothing any more of what it had cached: its memory and its locks may be
+    /// settled.
+    Settle {
+        /// The member.
+        node: NodeId,
+    },
 }
 
 /// Collects effects; carry them out before the next step.
@@ -159,8 +176,12 @@ pub type Effects = Vec<Effect>;
 enum State {
     Up,
     Down(Down),
-    /// Out of reach for the lease: nothing of it is heard any more.
+    /// Nothing of it is heard any more.
+    Over,
+    /// The same, and it may live and not know it.
     Cut,
+    /// It is dead by vote, and may not know it before that time.
+    Settling(u64),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -176,7 +197,8 @@ struct Down {
 /// The links of one node to all others.
 ///
 /// *Guarantees.* Of a link that broke, exactly one of these is told within the lease: nothing, since it
-/// is up again; `Dead`; `OutOfReach`. After the latter two nothing of the member is accepted. *Cost*:
+/// is up again; `Dead`; `OutOfReach`. After the latter two nothing of the member is accepted. Of one that
+/// was cut off alive, `Settle` is told when it must have noticed; of another that is dead, at once. *Cost*:
 /// nothing while links hold.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Contacts {
@@ -191,13 +213,21 @@ impl Contacts {
         Self { me, patience, peers: BTreeMap::new() }
     }
 
+    /// This node.
+    pub const fn me(&self) -> NodeId {
+        self.me
+    }
+
     /// When `Tick` has to come at the latest.
     pub fn wakes_at_ns(&self) -> Option<u64> {
-        let downs = self.peers.values().filter_map(|state| match state {
-            State::Down(down) => Some(down),
-            State::Up | State::Cut => None,
+        let times = self.peers.values().filter_map(|state| match state {
+            State::Down(down) => {
+                Some(down.dial_at_ns.map_or(down.until_ns, |at| at.min(down.until_ns)))
+            }
+            State::Settling(at_ns) => Some(*at_ns),
+            State::Up | State::Over | State::Cut => None,
         });
-        downs.map(|down| down.dial_at_ns.map_or(down.until_ns, |at| at.min(down.until_ns))).min()
+        times.min()
     }
 
     /// Whether a member is linked.
@@ -221,12 +251,30 @@ impl Contacts {
             Event::Dialled { node, request } => self.dialled(node, request, effects),
             Event::Answered { node } => self.answered(node, effects),
             Event::Failed { node, why, now_ns } => self.failed(node, why, now_ns, effects),
-            Event::Gone { node } => {
-                if let Some(State::Down(Down { dial_at_ns: None, .. })) = self.peers.remove(&node) {
-                    effects.push(Effect::HangUp { node });
-                }
+            Event::Cut { node } => {
+                self.hang_up(node, effects);
+                self.peers.insert(node, State::Cut);
             }
+            Event::Dead { node, now_ns } => self.dead(node, now_ns, effects),
             Event::Tick { now_ns } => self.tick(now_ns, effects),
+        }
+    }
+
+    fn hang_up(&mut self, node: NodeId, effects: &mut Effects) {
+        if let Some(State::Down(Down { dial_at_ns: None, .. })) = self.peers.get(&node) {
+            effects.push(Effect::HangUp { node });
+        }
+    }
+
+    fn dead(&mut self, node: NodeId, now_ns: u64, effects: &mut Effects) {
+        self.hang_up(node, effects);
+        if self.peers.get(&node) == Some(&State::Cut) {
+            let at_ns = now_ns.saturating_add(self.patience.unaware_ns);
+            self.peers.insert(node, State::Settling(at_ns));
+            self.tick(now_ns, effects);
+        } else {
+            self.peers.remove(&node);
+            effects.push(Effect::Settle { node });
         }
     }
 
@@ -248,7 +296,9 @@ impl Contacts {
     fn dialled(&mut self, node: NodeId, request: RequestId, effects: &mut Effects) {
         let me = self.me;
         match self.peers.get_mut(&node) {
-            None | Some(State::Cut) => effects.push(Effect::Deny { request }),
+            None | Some(State::Over | State::Cut | State::Settling(_)) => {
+                effects.push(Effect::Deny { request });
+            }
             Some(State::Down(Down { dial_at_ns: None, .. })) if me > node => {
                 effects.push(Effect::TurnAway { request });
             }
@@ -287,17 +337,24 @@ impl Contacts {
                 self.tick(now_ns, effects);
             }
             Failure::Nobody => {
-                self.peers.insert(node, State::Cut);
+                self.peers.insert(node, State::Over);
                 effects.push(Effect::Dead { node });
             }
             Failure::Expelled => {
-                self.peers.insert(node, State::Cut);
+                self.peers.insert(node, State::Over);
                 effects.push(Effect::Expelled { by: node });
             }
         }
     }
 
     fn tick(&mut self, now_ns: u64, effects: &mut Effects) {
+        self.peers.retain(|node, state| {
+            let settled = matches!(state, State::Settling(at_ns) if now_ns >= *at_ns);
+            if settled {
+                effects.push(Effect::Settle { node: *node });
+            }
+            !settled
+        });
         for (node, state) in &mut self.peers {
             let (node, State::Down(down)) = (*node, &mut *state) else {
                 continue;
@@ -306,7 +363,7 @@ impl Contacts {
                 if down.dial_at_ns.is_none() {
                     effects.push(Effect::HangUp { node });
                 }
-                *state = State::Cut;
+                *state = State::Over;
                 effects.push(Effect::OutOfReach { node });
             } else if down.dial_at_ns.is_some_and(|at| now_ns >= at) {
                 down.dial_at_ns = None;
@@ -324,9 +381,10 @@ mod tests {
     const A: NodeId = NodeId(1);
     const B: NodeId = NodeId(2);
     const LEASE: u64 = 1_000_000;
+    const SILENCE: u64 = 400_000;
 
     fn linked(me: NodeId, to: NodeId) -> Contacts {
-        let mut contacts = Contacts::new(me, Patience::of_lease(LEASE));
+        let mut contacts = Contacts::new(me, Patience::of_lease(LEASE, SILENCE));
         assert!(step(&mut contacts, Event::Linked { node: to }).is_empty());
         contacts
     }
@@ -430,10 +488,28 @@ mod tests {
     }
 
     #[test]
+    fn whoever_was_cut_off_alive_settles_when_it_must_have_noticed() {
+        let mut high = linked(B, A);
+        step(&mut high, Event::Broken { node: A, now_ns: 0 });
+        assert_eq!(step(&mut high, Event::Cut { node: A }), [Effect::HangUp { node: A }]);
+        assert_eq!(high.wakes_at_ns(), None, "who is judged is waited for");
+        assert!(step(&mut high, Event::Dead { node: A, now_ns: 7 }).is_empty());
+        let at_ns = high.wakes_at_ns().expect("a time");
+        assert_eq!(at_ns, 7 + SILENCE + SILENCE / 4);
+        let request = RequestId(1);
+        let late = step(&mut high, Event::Dialled { node: A, request });
+        assert_eq!(late, [Effect::Deny { request }]);
+        assert!(step(&mut high, Event::Tick { now_ns: at_ns - 1 }).is_empty());
+        assert_eq!(step(&mut high, Event::Tick { now_ns: at_ns }), [Effect::Settle { node: A }]);
+        assert_eq!(high.wakes_at_ns(), None);
+    }
+
+    #[test]
     fn whoever_is_gone_is_not_dialled() {
         let mut high = linked(B, A);
         step(&mut high, Event::Broken { node: A, now_ns: 0 });
-        assert_eq!(step(&mut high, Event::Gone { node: A }), [Effect::HangUp { node: A }]);
+        let settled = [Effect::HangUp { node: A }, Effect::Settle { node: A }];
+        assert_eq!(step(&mut high, Event::Dead { node: A, now_ns: 1 }), settled);
         assert!(step(&mut high, Event::Tick { now_ns: LEASE * 2 }).is_empty());
         let request = RequestId(1);
         let late = step(&mut high, Event::Dialled { node: A, request });

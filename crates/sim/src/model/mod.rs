@@ -3,6 +3,7 @@ pub mod allocate;
 pub mod burial;
 pub mod channel;
 pub mod coherence;
+pub mod contact;
 pub mod data_channel;
 pub mod lock;
 pub mod member;

@@ -42,16 +42,7 @@ impl Watch {
 }
 
 impl Fabric for Watch {
-    farside_fabric::forward!(
-        name,
-        host,
-        lease_ns,
-        time_ns,
-        capabilities,
-        register,
-        deregister,
-        register_memory
-    );
+    farside_fabric::forward!(control);
 
     fn open(&self, spec: &PortSpec) -> Result<Box<dyn Port>, FabricError> {
         let inner = self.inner.open(spec)?;

@@ -1,0 +1,362 @@
+//! The model of contacts: two members whose link breaks at any time, whose dials cross, get lost and are
+//! answered late, and of whom the founder may go on alone. What is fixed of the network is that all about a
+//! link that has ended, requests and answers on their way included, is known at both ends within the time
+//! that a fabric needs to notice silence.
+
+use crate::explorer::{Model, Violation};
+use farside_base::NodeId;
+use farside_protocol::member::RequestId;
+use farside_protocol::member::contact::{Contacts, Effect, Event, Failure, Patience};
+
+/// So long it takes at most to know that a link has ended.
+const SILENCE: u64 = 2;
+
+/// What is on its way.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+enum Mail {
+    Dial { link: u8, from: usize },
+    Answer { link: u8, to: usize, answer: Reply },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+enum Reply {
+    Taken,
+    Busy,
+    Expelled,
+    Nobody,
+}
+
+impl Mail {
+    const fn link(self) -> u8 {
+        match self {
+            Self::Dial { link, .. } | Self::Answer { link, .. } => link,
+        }
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Side {
+    contacts: Contacts,
+    link: Option<u8>,
+    dial: Option<u8>,
+}
+
+/// The founder, another member, and what is between them.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Pair {
+    sides: [Side; 2],
+    /// The other member knows that it is out.
+    out: bool,
+    /// The founder has settled what the other one had cached.
+    settled: bool,
+    now: u64,
+    links: u8,
+    /// Links that have ended and of which something is left, and since when.
+    ended: Vec<(u8, u64)>,
+    mail: Vec<Mail>,
+    breaks: u8,
+    losses: u8,
+    /// Requests still to come whose asker has hung up, before that is seen.
+    stale: u8,
+    broken: Option<&'static str>,
+}
+
+/// What can happen next.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Action {
+    /// The link between them breaks.
+    Break,
+    /// A side notices that its link has ended.
+    Notice(usize),
+    /// The mail at this place arrives.
+    Deliver(usize),
+    /// It is lost, and whoever dialled hears nothing.
+    Lose(usize),
+    /// Time passes.
+    Tick,
+}
+
+impl Pair {
+    /// Linked members, of which the founder has the lower number or the higher one. Their link breaks so
+    /// often, so many requests or answers are lost, and so many requests come after their asker has
+    /// hung up.
+    pub fn new(
+        patience: Patience,
+        founder_is_lower: bool,
+        (breaks, losses, stale): (u8, u8, u8),
+    ) -> Self {
+        let numbers = if founder_is_lower { [0, 1] } else { [1, 0] };
+        let side = |at: usize| {
+            let mut contacts = Contacts::new(NodeId(numbers[at]), patience);
+            contacts.step(Event::Linked { node: NodeId(numbers[1 - at]) }, &mut Vec::new());
+            Side { contacts, link: Some(0), dial: None }
+        };
+        Self {
+            sides: [side(0), side(1)],
+            out: false,
+            settled: false,
+            now: 0,
+            links: 1,
+            ended: Vec::new(),
+            mail: Vec::new(),
+            breaks,
+            losses,
+            stale,
+            broken: None,
+        }
+    }
+
+    fn has_ended(&self, link: u8) -> bool {
+        self.ended.iter().any(|(ended, _)| *ended == link)
+    }
+
+    fn end(&mut self, link: Option<u8>) {
+        if let Some(link) = link.filter(|link| !self.has_ended(*link)) {
+            self.ended.push((link, self.now));
+        }
+    }
+
+    /// Whether something of a link is left.
+    fn is_known(&self, link: u8) -> bool {
+        self.mail.iter().any(|mail| mail.link() == link)
+            || self.sides.iter().any(|side| side.link == Some(link))
+    }
+
+    /// Whether something must have been noticed by now.
+    fn is_overdue(&self) -> bool {
+        self.ended.iter().any(|(link, since)| self.now >= since + SILENCE && self.is_known(*link))
+    }
+
+    fn peer(&self, at: usize) -> NodeId {
+        NodeId(u16::from(self.sides[at].contacts.me() == NodeId(0)))
+    }
+
+    fn step(&mut self, at: usize, event: Event) {
+        let mut effects = Vec::new();
+        self.sides[at].contacts.step(event, &mut effects);
+        for effect in effects {
+            self.route(at, effect);
+        }
+    }
+
+    fn route(&mut self, at: usize, effect: Effect) {
+        let (now_ns, node) = (self.now, self.peer(at));
+        let to = 1 - at;
+        match effect {
+            Effect::Close { .. } => {
+                let link = self.sides[at].link.take();
+                self.end(link);
+            }
+            Effect::Dial { .. } => {
+                let link = self.links;
+                self.links += 1;
+                self.sides[at].dial = Some(link);
+                self.mail.push(Mail::Dial { link, from: at });
+            }
+            Effect::HangUp { .. } => {
+                let link = self.sides[at].dial.take();
+                self.end(link);
+            }
+            Effect::Accept { request, .. } => {
+                let link = request.0 as u8;
+                if self.sides[at].link.replace(link).is_some() {
+                    self.broken = Some("a link was taken beside another");
+                }
+                self.mail.push(Mail::Answer { link, to, answer: Reply::Taken });
+            }
+            Effect::TurnAway { request } => self.refuse(to, request, Reply::Busy),
+            Effect::Deny { request } => self.refuse(to, request, Reply::Expelled),
+            // The founder is the quorum, and judges at once; whoever is not is out.
+            Effect::OutOfReach { .. } | Effect::Expelled { .. } if at == 0 => {
+                self.step(0, Event::Cut { node });
+                self.step(0, Event::Dead { node, now_ns });
+            }
+            Effect::Dead { .. } if at == 0 => self.step(0, Event::Dead { node, now_ns }),
+            Effect::Dead { .. } | Effect::OutOfReach { .. } | Effect::Expelled { .. } => {
+                self.out = true;
+            }
+            Effect::Settle { .. } => self.settled = true,
+        }
+    }
+
+    fn refuse(&mut self, to: usize, request: RequestId, answer: Reply) {
+        self.mail.push(Mail::Answer { link: request.0 as u8, to, answer });
+    }
+
+    fn deliver(&mut self, mail: Mail) {
+        match mail {
+            Mail::Dial { link, from } if from == 0 && self.out => {
+                self.mail.push(Mail::Answer { link, to: from, answer: Reply::Nobody });
+            }
+            Mail::Dial { link, .. } if self.has_ended(link) && self.stale == 0 => {}
+            Mail::Dial { link, from } => {
+                self.stale -= u8::from(self.has_ended(link));
+                let node = self.peer(1 - from);
+                let request = RequestId(u64::from(link));
+                self.step(1 - from, Event::Dialled { node, request });
+            }
+            Mail::Answer { link, to, answer } => self.answered(link, to, answer),
+        }
+    }
+
+    fn answered(&mut self, link: u8, at: usize, answer: Reply) {
+        // Whoever has hung up hears no answer.
+        if self.sides[at].dial != Some(link) {
+            return;
+        }
+        let (node, now_ns) = (self.peer(at), self.now);
+        let why = match answer {
+            Reply::Taken => {
+                self.step(at, Event::Answered { node });
+                let side = &mut self.sides[at];
+                if side.dial.take_if(|dial| *dial == link).is_some()
+                    && side.link.replace(link).is_some()
+                {
+                    self.broken = Some("a link was taken beside another");
+                }
+                return;
+            }
+            Reply::Busy => Failure::Busy,
+            Reply::Expelled => Failure::Expelled,
+            Reply::Nobody => Failure::Nobody,
+        };
+        self.sides[at].dial = None;
+        self.step(at, Event::Failed { node, why, now_ns });
+    }
+
+    fn lose(&mut self, mail: Mail) {
+        self.losses -= 1;
+        let link = mail.link();
+        self.end(Some(link));
+        let at = match mail {
+            Mail::Dial { from, .. } => from,
+            Mail::Answer { to, .. } => to,
+        };
+        if self.sides[at].dial == Some(link) {
+            self.sides[at].dial = None;
+            let (node, now_ns) = (self.peer(at), self.now);
+            self.step(at, Event::Failed { node, why: Failure::NoAnswer, now_ns });
+        }
+    }
+
+    /// The link that both sides have, or had last, if it has not ended.
+    fn shared(&self) -> Option<u8> {
+        let link = self.sides[0].link.filter(|link| self.sides[1].link == Some(*link));
+        link.filter(|link| !self.has_ended(*link))
+    }
+
+    /// Whether the other member takes itself for linked, and so uses what it has cached.
+    fn uses(&self) -> bool {
+        let founder = self.peer(1);
+        !self.out && self.sides[1].contacts.is_up(founder)
+    }
+}
+
+impl Model for Pair {
+    type Action = Action;
+
+    fn enabled(&self) -> Vec<Action> {
+        let mut actions = Vec::new();
+        actions.extend((self.breaks > 0 && self.shared().is_some()).then_some(Action::Break));
+        let notices = |at: &usize| self.sides[*at].link.is_some_and(|link| self.has_ended(link));
+        actions.extend([0, 1].into_iter().filter(notices).map(Action::Notice));
+        for at in 0..self.mail.len() {
+            actions.push(Action::Deliver(at));
+            actions.extend((self.losses > 0).then_some(Action::Lose(at)));
+        }
+        let waits = self.sides.iter().any(|side| side.contacts.wakes_at_ns().is_some());
+        let aged = !self.ended.is_empty();
+        actions.extend(((waits || aged) && !self.is_overdue()).then_some(Action::Tick));
+        actions
+    }
+
+    fn apply(&mut self, action: Action) {
+        match action {
+            Action::Break => {
+                self.breaks -= 1;
+                let link = self.shared();
+                self.end(link);
+            }
+            Action::Notice(at) => {
+                let (node, now_ns) = (self.peer(at), self.now);
+                let is_up = self.sides[at].contacts.is_up(node);
+                self.step(at, Event::Broken { node, now_ns });
+                if !is_up {
+                    self.sides[at].link = None;
+                }
+            }
+            Action::Deliver(at) => {
+                let mail = self.mail.remove(at);
+                self.deliver(mail);
+            }
+            Action::Lose(at) => {
+                let mail = self.mail.remove(at);
+                self.lose(mail);
+            }
+            Action::Tick => {
+                self.now += 1;
+                for at in [0, 1] {
+                    self.step(at, Event::Tick { now_ns: self.now });
+                }
+            }
+        }
+        self.mail.sort_unstable();
+        let known: Vec<_> =
+            self.ended.iter().copied().filter(|(link, _)| self.is_known(*link)).collect();
+        self.ended = known;
+    }
+
+    fn violation(&self) -> Option<Violation> {
+        let live = |at: usize| self.sides[at].link.filter(|link| !self.has_ended(*link));
+        let apart = matches!((live(0), live(1)), (Some(here), Some(there)) if here != there);
+        let text = match () {
+            () if self.broken.is_some() => self.broken,
+            () if apart => Some("two links at once"),
+            () if self.settled && self.uses() => Some("settled while it is used"),
+            () => None,
+        };
+        text.map(Violation::new)
+    }
+
+    fn stuck(&self) -> Option<Violation> {
+        let over = self.settled && self.out;
+        (self.shared().is_none() && !over).then(|| Violation::new("neither linked nor over"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::explorer::Explorer;
+
+    fn patience(lease_ns: u64, unaware_ns: u64) -> Patience {
+        Patience { lease_ns, dial_min_ns: 1, dial_max_ns: 2, unaware_ns }
+    }
+
+    #[test]
+    fn both_go_on_over_one_link_or_one_of_them_is_out() {
+        let cases = [
+            (2, true, (1, 1, 1)),
+            (2, false, (1, 1, 1)),
+            (3, true, (1, 1, 1)),
+            (3, false, (1, 1, 1)),
+            (2, true, (2, 1, 2)),
+        ];
+        let states = cases.map(|(lease_ns, lower, happens)| {
+            let model = Pair::new(patience(lease_ns, SILENCE + 1), lower, happens);
+            match Explorer::new().explore(&model).holds() {
+                Ok(coverage) => coverage.states,
+                Err(text) => panic!("lease {lease_ns}, {lower}, {happens:?}: {text}"),
+            }
+        });
+        assert_eq!(states, [16_228, 15_301, 49_259, 46_006, 340_742], "{cases:?}");
+    }
+
+    /// The model can see what the wait is for.
+    #[test]
+    fn memory_that_settles_at_once_is_still_used() {
+        let model = Pair::new(patience(1, 0), true, (1, 1, 1));
+        let failure = Explorer::new().explore(&model).failure().expect("a failure");
+        assert_eq!(failure.violation.0, "settled while it is used", "{}", failure.transcript);
+    }
+}
