@@ -1,7 +1,8 @@
 //! What the TCP fabric costs between two processes over the loop: latencies as median and 99th
 //! percentile, rates and bandwidths as best and median of some windows.
 //!
-//! `cargo run --release -p farside-fabric-tcp --example bench [handshake|everything]`
+//! `cargo run --release -p farside-fabric-tcp --example bench [handshake|everything]`; with
+//! `PEER_PROCESSOR=1 taskset -c 0` before it, the processes are bound to a processor each.
 #![allow(clippy::print_stdout, reason = "a command that prints a table")]
 
 use farside_base::{
@@ -161,7 +162,15 @@ fn serve(how: &str, mode: &str) {
 /// Another process in this mode, and a link to it.
 fn with(how: &str, mode: &str) -> (Child, End) {
     let this = std::env::current_exe().expect("the path of this executable");
-    let child = Command::new(this).args(["serve", how, mode]).stdout(Stdio::piped()).spawn();
+    let mut command = match std::env::var("PEER_PROCESSOR") {
+        Ok(processor) => {
+            let mut command = Command::new("taskset");
+            command.arg("-c").arg(processor).arg(this);
+            command
+        }
+        Err(_) => Command::new(this),
+    };
+    let child = command.args(["serve", how, mode]).stdout(Stdio::piped()).spawn();
     let mut child = child.expect("a child process");
     let mut address = String::new();
     let output = child.stdout.take().expect("a pipe");
@@ -281,6 +290,12 @@ fn streams(how: &str) {
     let flags = WorkFlags { signalled: true, fence: false, awaited: false };
     let operation = Operation::Write { source: Source::Gather(&slices), to, immediate: None };
     let link = end.link;
+    for bytes in [8, 1024] {
+        let slices = end.slice(bytes);
+        let write = Operation::Write { source: Source::Gather(&slices), to, immediate: None };
+        let name = format!("WRITE {bytes} B, 128 under way, M/s");
+        stream(&name, &mut end, (128, 50_000), 1e-6, |end| end.post(write, true));
+    }
     stream("WRITE 8 B, lists of 32, M/s", &mut end, (4, 2000), 32e-6, |end| {
         let mut list = [Work {
             id: WorkId(1),
@@ -294,14 +309,19 @@ fn streams(how: &str) {
             done += end.port.post(&list[done..]).accepted;
         }
     });
-    let slices = end.slice(65_536);
-    let write = Operation::Write { source: Source::Gather(&slices), to, immediate: None };
-    let read = Operation::Read { into: &slices, from: to };
-    let unit = 65_536e-9;
-    stream("WRITE 64 KiB, GB/s", &mut end, (16, 4000), unit, |end| end.post(write, true));
-    stream("READ 64 KiB, GB/s", &mut end, (16, 4000), unit, |end| end.post(read, true));
-    let send = Operation::Send { source: Source::Gather(&slices), immediate: None };
-    stream("SEND 64 KiB, GB/s", &mut end, (16, 4000), unit, |end| end.post(send, true));
+    for (bytes, name, under_way, count) in
+        [(65_536, "64 KiB", 128, 4000), (1 << 20, "1 MiB", 16, 400)]
+    {
+        let slices = end.slice(bytes);
+        let source = Source::Gather(&slices);
+        let write = Operation::Write { source, to, immediate: None };
+        let read = Operation::Read { into: &slices, from: to };
+        let send = Operation::Send { source, immediate: None };
+        for (what, operation) in [("WRITE", write), ("READ", read), ("SEND", send)] {
+            let (name, unit) = (format!("{what} {name}, GB/s"), f64::from(bytes) * 1e-9);
+            stream(&name, &mut end, (under_way, count), unit, |end| end.post(operation, true));
+        }
+    }
     let _ = child.kill();
     let _ = child.wait();
 }

@@ -128,13 +128,14 @@ impl Connection {
         judge(raw::receive(self.socket(), place, rest))
     }
 
-    /// Sends staged bytes, then bytes of arenas, as far as there is room; how many.
+    /// Sends staged bytes, then bytes of arenas, as far as there is room: how many, and whether there may
+    /// be room for more. A call takes so many pieces at most, so it may have sent all of its own.
     pub(crate) fn send(
         &mut self,
         staged: &[u8],
         body: Body<'_>,
         scratch: &mut [u8],
-    ) -> Result<usize, Failure> {
+    ) -> Result<(usize, bool), Failure> {
         match self {
             Self::Plain { socket, .. } => {
                 let mut pieces = [Piece::EMPTY; PIECES_MAX];
@@ -148,14 +149,19 @@ impl Connection {
                     pieces[count] = piece.map_err(|_| Failure::Violation("local bounds"))?;
                     count += 1;
                 }
-                debug_assert!(pieces[..count].iter().any(|piece| piece.len() > 0));
+                let offered: usize = pieces[..count].iter().map(Piece::len).sum();
+                debug_assert!(offered > 0);
                 match raw::send(socket.as_fd(), &pieces[..count]) {
-                    Ok(sent) => Ok(sent),
-                    Err(reason) if is_no_room(&reason) => Ok(0),
+                    Ok(sent) => Ok((sent, sent == offered)),
+                    Err(reason) if is_no_room(&reason) => Ok((0, false)),
                     Err(reason) => Err(reason.into()),
                 }
             }
-            Self::Stream(stream) => send_protected(stream, staged, body, scratch),
+            Self::Stream(stream) => {
+                let offered = staged.len() as u64 + body.left;
+                let sent = send_protected(stream, staged, body, scratch)?;
+                Ok((sent, sent as u64 == offered))
+            }
         }
     }
 

@@ -21,8 +21,25 @@ use std::time::Instant;
 
 /// Links that one look at the epoll serves.
 const EVENTS_MAX: usize = 16;
-/// The link that something came over last is looked at alone, but for every so many polls.
+/// The link that something came over just now is looked at alone, but for every so many polls.
 const SCAN_EVERY: u32 = 16;
+
+/// What one look at an epoll finds.
+pub(crate) struct Found([epoll::Event; EVENTS_MAX]);
+
+impl Found {
+    pub(crate) fn new() -> Self {
+        let (flags, data) = (epoll::EventFlags::empty(), epoll::EventData::new_u64(0));
+        Self([epoll::Event { flags, data }; EVENTS_MAX])
+    }
+
+    /// Looks, without waiting.
+    pub(crate) fn look(&mut self, epoll: &OwnedFd) -> &[epoll::Event] {
+        let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+        let found = epoll::wait(epoll, &mut self.0[..], Some(&now)).unwrap_or(0);
+        &self.0[..found]
+    }
+}
 
 /// A place of the table of links.
 pub(crate) struct Slot {
@@ -51,7 +68,7 @@ pub(crate) struct Core {
     pub(crate) shared: Weak<PortShared>,
     /// Links that are not closed.
     open: Vec<LinkId>,
-    /// The link that something came over last.
+    /// The link that something came over just now.
     hot: Option<LinkId>,
     /// Turns of threads that poll.
     turns: u32,
@@ -272,24 +289,26 @@ impl Core {
         }
     }
 
-    /// What a thread that polls does: looks at the link that something came over last, and now and then
-    /// at all. With `defer`, what was carried out for a program that has something to do now is told to
-    /// the peer with the program's answer, or at the next turn.
+    /// What a thread that polls does: looks at the link that something came over just now, and at the
+    /// epoll otherwise, which asks no socket for its lock that the kernel needs to bring something. With
+    /// `defer`, what was carried out for a program that has something to do now is told to the peer with
+    /// the program's answer, or at the next turn.
     pub(crate) fn turn(&mut self, claimed: bool) {
-        self.desk.moved = false;
         self.turns = self.turns.wrapping_add(1);
         let all = self.turns.is_multiple_of(SCAN_EVERY);
-        if let Some(hot) = self.hot {
+        if let Some(hot) = self.hot.take() {
+            self.desk.moved = false;
             self.serve(hot, claimed);
-            // However much comes over one link, the others have their turn.
-            if self.desk.moved && !all {
-                return;
+            if self.desk.moved {
+                self.hot = Some(hot);
+                // However much comes over one link, the others have their turn.
+                if !all {
+                    return;
+                }
             }
         }
         self.flush_deferred();
-        if self.hot.is_none() || self.open.len() > 1 || all || self.has_more() {
-            self.scan(claimed);
-        }
+        self.scan(claimed);
     }
 
     /// Whether bytes are here that no socket announces, so that another look must follow.
@@ -302,20 +321,26 @@ impl Core {
         for id in std::mem::take(&mut self.again) {
             self.serve(id, defer);
         }
-        let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
-        let blank =
-            epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
-        let mut events = [blank; EVENTS_MAX];
-        let found = epoll::wait(&*self.epoll, &mut events[..], Some(&now)).unwrap_or(0);
-        for event in &events[..found] {
-            let id = LinkId(event.data.u64() as u32);
+        let epoll = Arc::clone(&self.epoll);
+        self.serve_found(Found::new().look(&epoll), defer);
+        self.has_more()
+    }
+
+    /// Serves the links that a look at the epoll has found.
+    pub(crate) fn serve_found(&mut self, found: &[epoll::Event], defer: bool) {
+        for event in found {
+            let (id, flags) = (LinkId(event.data.u64() as u32), event.flags);
+            if flags != epoll::EventFlags::IN
+                && let Some(link) = self.link_mut(id)
+            {
+                link.has_room();
+            }
             self.desk.moved = false;
             self.serve(id, defer);
             if self.desk.moved {
                 self.hot = Some(id);
             }
         }
-        self.has_more()
     }
 
     /// Begins, or goes on, with a call.
@@ -414,6 +439,7 @@ impl Core {
             State::Open(mut link) => {
                 // What was carried out is told before the farewell, or the peer would take it for lost.
                 if link.is_up() && link.confirmed {
+                    link.has_room();
                     let _ = link.flush(false, &mut self.desk);
                 }
                 link.incoming.end(&mut self.desk);

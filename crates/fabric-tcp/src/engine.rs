@@ -25,10 +25,15 @@ use std::time::{Duration, Instant};
 
 /// Bytes that a guest may send before it is known.
 const HANDSHAKE_BYTES: usize = 64 << 10;
-/// How long the engine sleeps at most while a thread polls in its place.
-const WATCH: Duration = Duration::from_micros(100);
-/// Fewer polls than that between two looks, and the engine takes the port back.
-const POLLS_MIN: u32 = 4;
+/// How long the engine sleeps at most while a thread has just begun to poll in its place, and after it
+/// has done so for long: every look takes the processor from whoever polls.
+const WATCH_MIN: Duration = Duration::from_micros(100);
+const WATCH_MAX: Duration = Duration::from_micros(400);
+/// Fewer calls than that in the shortest of these times, or none that polls, and the engine takes the
+/// port back. Whoever streams posts more often than it polls.
+const CALLS_MIN: u32 = 4;
+/// Spinning, the engine looks at the port that it served last, but for every so many looks.
+const LOOK_AROUND_EVERY: u32 = 16;
 /// How long no connection is accepted after the system had no descriptor left.
 const PAUSE: Duration = Duration::from_millis(50);
 /// How long a guest that was answered may take to hang up.
@@ -161,7 +166,7 @@ impl Inner {
     /// A thread serves this port from now on. Under the core's lock.
     pub(crate) fn claim(&self, shared: &PortShared) {
         if !shared.claimed.swap(true, Ordering::Relaxed) {
-            shared.polls.store(POLLS_MIN, Ordering::Relaxed);
+            shared.polls.store(CALLS_MIN, Ordering::Relaxed);
             let _ = epoll::delete(&self.epoll, &*shared.epoll);
             self.claims.fetch_add(1, Ordering::Relaxed);
             self.wake();
@@ -236,6 +241,11 @@ struct Engine {
     /// Until then the listener is not looked at.
     paused: Option<Instant>,
     ticked: Instant,
+    /// When threads that poll were looked at, and when to do so again.
+    watched: Instant,
+    watch: Duration,
+    /// The port that was served last.
+    last: Option<Arc<PortShared>>,
     /// A peer is silent.
     hurries: bool,
 }
@@ -243,7 +253,19 @@ struct Engine {
 impl Engine {
     fn new(inner: Arc<Inner>) -> Self {
         let (guests, ports, more) = (Vec::new(), Vec::new(), Vec::new());
-        Self { inner, guests, more, ports, paused: None, ticked: Instant::now(), hurries: false }
+        let now = Instant::now();
+        Self {
+            inner,
+            guests,
+            more,
+            ports,
+            paused: None,
+            ticked: now,
+            watched: now,
+            watch: WATCH_MIN,
+            last: None,
+            hurries: false,
+        }
     }
 
     fn run(mut self) {
@@ -251,27 +273,30 @@ impl Engine {
         let mut events = [blank; 64];
         let spin = self.inner.options.spin;
         let mut spins_until: Option<Instant> = None;
+        let mut looks = 0_u32;
         while !self.inner.stop.load(Ordering::Acquire) {
-            let awake = spins_until.is_some() || !self.more.is_empty();
-            let timeout = if awake { Duration::ZERO } else { self.sleep() };
-            let timeout = rustix::time::Timespec::try_from(timeout).unwrap_or_default();
-            let found = epoll::wait(&self.inner.epoll, &mut events[..], Some(&timeout));
-            let found = found.unwrap_or(0);
-            let mut served = false;
+            looks = looks.wrapping_add(1);
+            let mut served = spins_until.is_some() && self.look_at_last();
+            if !served && (spins_until.is_none() || looks.is_multiple_of(LOOK_AROUND_EVERY)) {
+                let awake = spins_until.is_some() || !self.more.is_empty();
+                let timeout = if awake { Duration::ZERO } else { self.sleep() };
+                let timeout = rustix::time::Timespec::try_from(timeout).unwrap_or_default();
+                let found = epoll::wait(&self.inner.epoll, &mut events[..], Some(&timeout));
+                for event in &events[..found.unwrap_or(0)] {
+                    served |= self.serve(event.data.u64());
+                }
+            }
             for port in std::mem::take(&mut self.more) {
                 served |= self.serve(PORT | port);
-            }
-            for event in &events[..found] {
-                served |= self.serve(event.data.u64());
             }
             let now = Instant::now();
             if served {
                 spins_until = Some(now + spin);
             } else if spins_until.is_some_and(|until| now >= until) {
-                spins_until = None;
+                (spins_until, self.last) = (None, None);
             }
-            if self.inner.claims.load(Ordering::Relaxed) > 0 {
-                self.watch_claims();
+            if now.saturating_duration_since(self.watched) >= self.watch {
+                self.watch_claims(now);
             }
             if now.saturating_duration_since(self.ticked) >= self.tick_every() {
                 self.tick(now);
@@ -279,10 +304,23 @@ impl Engine {
         }
     }
 
+    /// Serves the port that was served last, if something has come for it.
+    fn look_at_last(&mut self) -> bool {
+        let free = |port: &&Arc<PortShared>| !port.claimed.load(Ordering::Relaxed);
+        let Some(port) = self.last.as_ref().filter(free) else {
+            return false;
+        };
+        let more = port.serve_found();
+        if more == Some(true) {
+            self.more.push(port.number);
+        }
+        more.is_some()
+    }
+
     /// How long the engine may sleep.
     fn sleep(&self) -> Duration {
         if self.inner.claims.load(Ordering::Relaxed) > 0 {
-            return WATCH;
+            return self.watch;
         }
         let next = self.ticked + self.tick_every();
         next.saturating_duration_since(Instant::now()).max(Duration::from_micros(100))
@@ -301,6 +339,7 @@ impl Engine {
             WAKE => {
                 let mut count = [0; 8];
                 let _ = rustix::io::read(&self.inner.wake, &mut count);
+                (self.watched, self.watch) = (Instant::now(), WATCH_MIN);
                 false
             }
             LISTENER => {
@@ -313,20 +352,32 @@ impl Engine {
             }
             _ => {
                 let port = self.inner.registry().ports.get(&number).cloned();
-                if port.is_some_and(|port| port.with_core(|core| core.scan(false))) {
+                let Some(port) = port else {
+                    return false;
+                };
+                if port.with_core(|core| core.scan(false)) {
                     self.more.push(number);
                 }
+                self.last = Some(port);
                 true
             }
         }
     }
 
     /// Takes ports back from threads that do not poll any more.
-    fn watch_claims(&mut self) {
+    fn watch_claims(&mut self, now: Instant) {
+        let passed = now.saturating_duration_since(self.watched).min(WATCH_MAX);
+        let calls_min = CALLS_MIN * (passed.as_micros() / WATCH_MIN.as_micros()) as u32;
+        (self.watched, self.watch) = (now, (self.watch * 2).min(WATCH_MAX));
+        if self.inner.claims.load(Ordering::Relaxed) == 0 {
+            return;
+        }
         let mut ports = self.ports();
         for port in ports.drain(..) {
+            let polls = port.polls.swap(0, Ordering::Relaxed);
+            let calls = polls.saturating_add(port.posts.swap(0, Ordering::Relaxed));
             let claimed = port.claimed.load(Ordering::Relaxed);
-            if claimed && port.polls.swap(0, Ordering::Relaxed) < POLLS_MIN {
+            if claimed && (polls == 0 || calls < calls_min) {
                 let more = port.with_core(|core| {
                     self.inner.release(&port);
                     core.flush_deferred();

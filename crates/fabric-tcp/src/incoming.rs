@@ -22,6 +22,8 @@ pub(crate) struct Incoming {
     header: [u8; HEADER_MAX],
     have: usize,
     body: Body,
+    /// The last body could go straight to its place, for the most part.
+    long: bool,
 }
 
 /// What the bytes behind the last header are.
@@ -49,7 +51,12 @@ struct Writing {
 
 impl Incoming {
     pub(crate) fn new() -> Self {
-        Self { header: [0; HEADER_MAX], have: 0, body: Body::None }
+        Self { header: [0; HEADER_MAX], have: 0, body: Body::None, long: false }
+    }
+
+    /// Whether the next body is likely to be one that goes straight to its place.
+    pub(crate) fn expects_long(&self) -> bool {
+        self.long
     }
 
     /// A region has ended: nothing more is put there. True when a request was under way.
@@ -208,6 +215,8 @@ impl Link {
                 if left == 0 { Body::None } else { Body::Drop { left } }
             }
         };
+        self.incoming.long =
+            matches!(self.incoming.body, Body::Message { .. }) && left >= 2 * STRAIGHT_MIN;
         if left == 0 {
             self.end_body(desk)?;
         }
@@ -248,7 +257,9 @@ impl Link {
                 let right = short.bytes <= CHUNK_MAX
                     && self.requester.expects_bytes(sequence, short.bytes, last);
                 if right {
-                    self.incoming.body = Body::Bytes { left: short.bytes as usize, last };
+                    let left = short.bytes as usize;
+                    self.incoming.long = left >= 2 * STRAIGHT_MIN;
+                    self.incoming.body = Body::Bytes { left, last };
                     if short.bytes == 0 {
                         self.end_body(desk)?;
                     }

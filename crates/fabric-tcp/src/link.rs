@@ -23,6 +23,9 @@ const COPY_MAX: u32 = 4096;
 /// The longest time between two tries of the kernel to reach a silent peer; also how late the engine may
 /// be before the kernel gives up in its place.
 const STEP_MAX: Duration = Duration::from_millis(500);
+/// Bytes that are received with or before a header where long bodies come one after the other: what is
+/// received beyond a header must be copied, and the rest of such a body goes straight to its place.
+const AHEAD_OF_LONG: usize = 2048;
 /// Rounds of receiving before others have their turn.
 const ROUNDS_MAX: usize = 64;
 
@@ -67,6 +70,9 @@ pub(crate) struct Link {
     body: Option<BodyLeft>,
     /// What follows that payload.
     later: Staged,
+    /// The socket had no room left, so it is not tried again, which would take its lock from the kernel that
+    /// is about to make room; the epoll says when it has.
+    full: bool,
     /// Both sides know that the link is up and in which form bytes go.
     pub(crate) confirmed: bool,
     /// The peer has refused a request.
@@ -115,6 +121,7 @@ impl Link {
             staged: Staged::default(),
             body: None,
             later: Staged::default(),
+            full: false,
             confirmed: false,
             refusal: None,
             host: None,
@@ -157,6 +164,11 @@ impl Link {
             || self.connection.as_ref().is_some_and(Connection::wants_write)
     }
 
+    /// The socket may have room again.
+    pub(crate) fn has_room(&mut self) {
+        self.full = false;
+    }
+
     /// Takes all that is there, or as much as is fair; true when more is here.
     pub(crate) fn receive(&mut self, desk: &mut Desk) -> Result<bool, Failure> {
         let mut buffer = std::mem::take(&mut desk.buffer);
@@ -165,8 +177,12 @@ impl Link {
         more
     }
 
-    fn receive_to(&mut self, buffer: &mut [u8], desk: &mut Desk) -> Result<bool, Failure> {
+    fn receive_to(&mut self, all: &mut [u8], desk: &mut Desk) -> Result<bool, Failure> {
         for _ in 0..ROUNDS_MAX {
+            let short = self.incoming.expects_long()
+                && self.connection.as_ref().is_some_and(Connection::receives_straight);
+            let most = if short { AHEAD_OF_LONG } else { all.len() };
+            let buffer = &mut all[..most];
             if let Some(got) = self.receive_straight(buffer) {
                 let (straight, rest) = got?;
                 if straight + rest == 0 {
@@ -278,7 +294,7 @@ impl Link {
             if self.confirmed && self.is_up() {
                 self.stage(defer)?;
             }
-            let Some(connection) = self.connection.as_mut() else {
+            let Some(connection) = self.connection.as_mut().filter(|_| !self.full) else {
                 return Ok(());
             };
             let staged = self.staged.bytes();
@@ -297,12 +313,14 @@ impl Link {
                 }
                 return Ok(());
             }
-            let sent = connection.send(staged, body, &mut desk.scratch)?;
+            let (sent, room) = connection.send(staged, body, &mut desk.scratch)?;
             if sent > 0 {
                 self.clock.spoken = true;
                 self.gone(sent);
             }
-            if sent == 0 || (sent as u64) < total && connection_is_full(&self.connection) {
+            if !room {
+                // What is protected waits in its stream, which asks for room itself.
+                self.full = connection_is_plain(&self.connection);
                 return Ok(());
             }
         }
@@ -464,8 +482,6 @@ impl Link {
     }
 }
 
-/// Whether what the socket did not take means that it is full. A call has at most so many pieces, so a
-/// plain socket may have taken all that it was offered.
-fn connection_is_full(connection: &Option<Connection>) -> bool {
-    connection.as_ref().is_none_or(|connection| !connection.is_plain())
+fn connection_is_plain(connection: &Option<Connection>) -> bool {
+    connection.as_ref().is_some_and(Connection::is_plain)
 }

@@ -1,7 +1,7 @@
 //! A port: what its program calls. The core behind its lock is shared with the engine.
 
 use crate::call::Call;
-use crate::core::{Core, State};
+use crate::core::{Core, Found, State};
 use crate::engine::Inner;
 use crate::fabric::Handle;
 use crate::link::{Link, Phase};
@@ -19,8 +19,11 @@ use rustix::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// Polls in vain after which a thread takes the port over from the engine.
-const CLAIM_AFTER: u32 = 8;
+/// Polls in vain, in a row, after which a thread takes the port over from the engine.
+const CLAIM_AFTER_VAIN: u32 = 8;
+/// The same for polls of any kind since the thread slept: one that always finds something, because the
+/// engine has brought it, fights with the engine for the lock and, on few cores, for a processor.
+const CLAIM_AFTER: u32 = 32;
 
 /// What a port and the engine share.
 pub(crate) struct PortShared {
@@ -31,8 +34,9 @@ pub(crate) struct PortShared {
     pub(crate) number: u64,
     /// A thread polls so often that the engine need not look. Changes under the core's lock.
     pub(crate) claimed: AtomicBool,
-    /// Polls since the engine looked last.
+    /// Polls since the engine looked last, and lists that were posted.
     pub(crate) polls: AtomicU32,
+    pub(crate) posts: AtomicU32,
 }
 
 impl PortShared {
@@ -55,12 +59,27 @@ impl PortShared {
                 number,
                 claimed: AtomicBool::new(false),
                 polls: AtomicU32::new(0),
+                posts: AtomicU32::new(0),
             }
         }))
     }
 
     fn lock(&self) -> MutexGuard<'_, Core> {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Serves what sockets of the port have, if there is something, which is asked without the lock:
+    /// whoever looks again and again with it in hand keeps the program out. True when another look must
+    /// follow.
+    pub(crate) fn serve_found(&self) -> Option<bool> {
+        let mut events = Found::new();
+        let found = events.look(&self.epoll);
+        (!found.is_empty()).then(|| {
+            self.with_core(|core| {
+                core.serve_found(found, false);
+                core.has_more()
+            })
+        })
     }
 
     /// Does something with the core; whoever sleeps is woken after the lock is free again.
@@ -84,18 +103,20 @@ pub(crate) struct TcpPort {
     name: Option<String>,
     /// Polls in vain, in a row.
     vain: u32,
+    /// Polls since the thread slept or took the port over.
+    polls: u32,
 }
 
 impl TcpPort {
     pub(crate) fn open(fabric: &Arc<Handle>, spec: &PortSpec) -> Result<Self, FabricError> {
         let shared = fabric.inner.open(spec)?;
         let (fabric, name) = (Arc::clone(fabric), spec.listen.clone());
-        Ok(Self { shared, fabric, name, vain: 0 })
+        Ok(Self { shared, fabric, name, vain: 0, polls: 0 })
     }
 
     /// Takes the port over from the engine: every further wake-up of it would be in vain.
     fn claim(&mut self) {
-        self.vain = 0;
+        (self.vain, self.polls) = (0, 0);
         let inner = &self.fabric.inner;
         self.shared.with_core(|_| inner.claim(&self.shared));
     }
@@ -238,6 +259,7 @@ impl Port for TcpPort {
     fn post(&mut self, work: &[Work<'_>]) -> Posted {
         let inner = &self.fabric.inner;
         let claimed = self.shared.claimed.load(Ordering::Relaxed);
+        self.shared.posts.fetch_add(1, Ordering::Relaxed);
         self.shared.with_core(|core| core.post(work, inner, claimed))
     }
 
@@ -262,9 +284,12 @@ impl Port for TcpPort {
             }
             core.desk.take(out)
         });
-        self.vain = if count > 0 { 0 } else { self.vain + 1 };
-        if !claimed && self.vain > CLAIM_AFTER {
-            self.claim();
+        if !claimed {
+            self.vain = if count > 0 { 0 } else { self.vain + 1 };
+            self.polls += 1;
+            if self.vain > CLAIM_AFTER_VAIN || self.polls > CLAIM_AFTER {
+                self.claim();
+            }
         }
         count
     }
@@ -275,7 +300,7 @@ impl Port for TcpPort {
 
     fn arm(&mut self) -> bool {
         let inner = &self.fabric.inner;
-        self.vain = 0;
+        (self.vain, self.polls) = (0, 0);
         self.shared.with_core(|core| {
             core.flush_deferred();
             inner.release(&self.shared);
