@@ -168,12 +168,18 @@ pub(crate) const ALL: &[Step] = &[
     },
     Step {
         name: "rdma",
-        sentence: "verbs on soft-RoCE in a guest: conformance, kills, loss, an NVDIMM, the command",
+        sentence: "verbs in a guest, soft-RoCE and soft-iWARP: conformance, kills, loss, an NVDIMM",
         within: None,
         on_request: Some("a kernel for the guest takes minutes to build where none is kept"),
         run: |shell| guest::rdma(shell, SUITES_OF_VERBS),
     },
 ];
+
+/// Cases that soft-iWARP fails, as the kernel of the guest has it.
+const EXCEPT_ON_SIW: &str = "protection::claims_of_a_token_grant_nothing,\
+                             protection::each_permission_is_needed,\
+                             whole::words_of_a_write_are_never_torn,\
+                             whole::words_of_a_read_are_never_torn";
 
 /// What runs in guests. The tests of the library alone are in the step `readme`.
 const SUITES_OF_VERBS: &[guest::Suite] = &[
@@ -189,6 +195,28 @@ const SUITES_OF_VERBS: &[guest::Suite] = &[
             ("FARSIDE_VERBS_CASE", "order::"),
         ],
         ..guest::Suite::new(&["-p", "farside-fabric-verbs", "--test", "conformance"])
+    },
+    // The same by rdma_cm.
+    guest::Suite {
+        environment: &[("FARSIDE_VERBS_MANAGER", "1")],
+        ..guest::Suite::new(&["-p", "farside-fabric-verbs", "--test", "conformance"])
+    },
+    // Soft-iWARP answers READs of memory that allows none, and cuts words where TCP's segments end.
+    guest::Suite {
+        siw: true,
+        environment: &[("FARSIDE_VERBS_EXCEPT", EXCEPT_ON_SIW)],
+        ..guest::Suite::new(&["-p", "farside-fabric-verbs", "--test", "conformance"])
+    },
+    guest::Suite {
+        siw: true,
+        ..guest::Suite::new(&["-p", "farside-fabric-verbs", "--test", "process"])
+    },
+    // A process in each of three nodes.
+    guest::Suite {
+        siw: true,
+        nodes: 3,
+        only: "three_nodes_write_to_each_other",
+        ..guest::Suite::new(&["-p", "farside-fabric-verbs", "--test", "process"])
     },
     guest::Suite {
         nodes: 2,

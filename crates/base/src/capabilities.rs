@@ -31,6 +31,9 @@ pub enum BackPressure {
     AtPost,
     /// The fabric holds it and tries again; it completes late, or with `ReceiverNotReady`.
     Retried,
+    /// It ends its link: it completes with `ReceiverNotReady`, and what follows is flushed. Whoever
+    /// sends must know that a receive is there.
+    EndsLink,
 }
 
 /// Sizes and guarantees of a fabric.

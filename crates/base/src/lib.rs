@@ -8,6 +8,7 @@
 mod address;
 mod capabilities;
 mod error;
+mod flush;
 mod gid;
 mod id;
 mod limits;
@@ -19,6 +20,7 @@ pub use capabilities::{
     AtomicScope, BackPressure, Capabilities, FlushScope, Missing, Requirements,
 };
 pub use error::{Blame, ErrorCode, ErrorEntry, Retry};
+pub use flush::FlushWay;
 pub use gid::{
     GID_INDEX_MAX, GidChoice, GidEntry, GidKind, GidReach, GidReason, GidRejection, NoGid,
     choose_gid, why_not_gid,

@@ -5,7 +5,7 @@ use crate::fabrics::{self, Found};
 use crate::failure::Failure;
 use crate::output::{Output, bytes};
 use crate::rdma;
-use farside_base::Capabilities;
+use farside_base::{Capabilities, FlushScope};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -65,6 +65,8 @@ fn capabilities(has: &Capabilities) -> Vec<(&'static str, String)> {
         ("extended_atomics", yes(has.extended_atomics)),
         ("atomic_write", yes(has.atomic_write)),
         ("flush", format!("{:?}", has.flush).to_lowercase()),
+        ("visible_by", has.flush_way(FlushScope::Visible).name().to_owned()),
+        ("persistent_by", has.flush_way(FlushScope::Persistent).name().to_owned()),
         ("own_memory", yes(has.own_memory)),
         ("protected", yes(has.protected)),
         ("send", yes(has.send)),
@@ -122,12 +124,22 @@ fn fabric_text(found: &Found) -> String {
             let has = capabilities(&fabric.capabilities());
             let parts: Vec<_> = has.iter().map(|(name, value)| format!("{name} {value}")).collect();
             lines.extend(parts.chunks(4).map(|some| format!("  {}", some.join(", "))));
+            lines.extend(flush_lines(&fabric.capabilities()));
         }
         Err(failure) => lines.push(format!("  not usable: {failure}")),
     }
     let devices = found.devices.iter().flat_map(rdma::device_lines);
     lines.extend(devices.map(|line| format!("  device {line}")));
     lines.join("\n")
+}
+
+/// Who tells how far a WRITE has come.
+fn flush_lines(has: &Capabilities) -> [String; 2] {
+    let way = |scope| has.flush_way(scope);
+    [
+        format!("  when is a WRITE visible to all: {}", way(FlushScope::Visible)),
+        format!("  when does it outlast the loss of power: {}", way(FlushScope::Persistent)),
+    ]
 }
 
 /// The clusters among the abstract sockets of `/proc/net/unix`: a node `n` of cluster `c` listens at
@@ -181,7 +193,12 @@ Num       RefCount Protocol Flags    Type St Inode Path
     #[test]
     fn every_fabric_is_described() {
         for found in fabrics::all() {
-            assert!(fabric_text(&found).contains(found.name));
+            let text = fabric_text(&found);
+            assert!(text.contains(found.name));
+            let says =
+                text.contains("when does it outlast the loss of power: the target's program");
+            let kept = |has: Capabilities| has.flush == FlushScope::Persistent;
+            assert_eq!(says, found.fabric.as_ref().is_ok_and(|one| !kept(one.capabilities())));
             assert_eq!(fabric_value(&found)["name"], found.name);
         }
     }

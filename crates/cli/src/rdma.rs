@@ -114,6 +114,7 @@ pub(crate) fn choice_value(choice: &Choice) -> Value {
         "gid": choice.gid.to_string(),
         "gid_reason": choice.gid_reason,
         "extended_posting": choice.extended_posting,
+        "connecting": choice.connecting,
     })
 }
 

@@ -6,7 +6,7 @@
 //! | [`Fake`] | call the library's `farside_fake_*` functions | as long as the process lives |
 //! | those functions | change the script | under the world's lock |
 
-use crate::world::{Script, world};
+use crate::world::{Refusal, Script, world};
 use std::ffi::{CString, c_void};
 use std::path::{Path, PathBuf};
 
@@ -87,6 +87,27 @@ impl Fake {
         self.call("farside_fake_hang", 0, 0);
     }
 
+    /// From now on nobody is told that a request was refused, but for the side that refused it.
+    pub fn lose_refusals(&self) {
+        self.call("farside_fake_refusals", 1, 0);
+    }
+
+    /// From now on requesters are told that a request was refused by `answer`, unless the queue pair
+    /// that refused it is in its error state then.
+    pub fn hold_refusals(&self) {
+        self.call("farside_fake_refusals", 2, 0);
+    }
+
+    /// Tells what was held back.
+    pub fn answer(&self) {
+        self.call("farside_fake_answer", 0, 0);
+    }
+
+    /// Requests that hang fail, since no answer came.
+    pub fn give_up(&self) {
+        self.call("farside_fake_give_up", 0, 0);
+    }
+
     /// The port's address changes, and contexts are told.
     pub fn move_gid(&self) {
         self.call("farside_fake_move", 0, 0);
@@ -137,6 +158,15 @@ told! {
     }
     farside_fake_hang(_first, _second) {
         world().script.hang = true;
+    }
+    farside_fake_refusals(what, _unused) {
+        world().script.refusal = if what == 1 { Refusal::Lost } else { Refusal::Late };
+    }
+    farside_fake_answer(_first, _second) {
+        world().answer();
+    }
+    farside_fake_give_up(_first, _second) {
+        world().give_up();
     }
     farside_fake_move(_first, _second) {
         world().script.moves += 1;

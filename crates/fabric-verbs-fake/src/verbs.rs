@@ -357,6 +357,7 @@ unsafe extern "C" fn ibv_create_qp(
         object: pair.addr(),
         jobs: VecDeque::new(),
         hangs: false,
+        answer: None,
     };
     world.pairs.insert(number, made);
     pair

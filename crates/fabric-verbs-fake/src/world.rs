@@ -20,6 +20,7 @@ pub(crate) const LOC_PROT_ERR: u32 = 4;
 pub(crate) const WR_FLUSH_ERR: u32 = 5;
 pub(crate) const REM_INV_REQ_ERR: u32 = 9;
 pub(crate) const REM_ACCESS_ERR: u32 = 10;
+const RETRY_EXC_ERR: u32 = 12;
 const EVENT_QP_ACCESS_ERR: u32 = 3;
 
 pub(crate) struct Region {
@@ -65,6 +66,20 @@ pub(crate) struct Pair {
     pub(crate) jobs: VecDeque<Job>,
     /// The first of the jobs never ends.
     pub(crate) hangs: bool,
+    /// How the first of the jobs ends, once its answer is let through.
+    pub(crate) answer: Option<u32>,
+}
+
+/// What becomes of an answer that a request is refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Refusal {
+    /// It is there at once.
+    #[default]
+    Told,
+    /// It is lost. The queue pair that has refused answers no more.
+    Lost,
+    /// It is sent later, if the queue pair that has refused is not in its error state until then.
+    Late,
 }
 
 #[derive(Default)]
@@ -88,6 +103,8 @@ pub(crate) struct Script {
     pub(crate) fail: Option<u32>,
     /// The next request never ends.
     pub(crate) hang: bool,
+    /// What becomes of refusals.
+    pub(crate) refusal: Refusal,
     /// The device is gone.
     pub(crate) removed: bool,
     /// How often the port's address has moved.
@@ -248,21 +265,72 @@ impl World {
             }
         }
         let status = match job.opcode {
-            IBV_WR_SEND | IBV_WR_SEND_WITH_IMM => {
-                return Some(self.send(peer, queue, receives, job));
-            }
+            IBV_WR_SEND | IBV_WR_SEND_WITH_IMM => self.send(peer, queue, receives, job),
             IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM => self.write(job),
             IBV_WR_RDMA_READ => self.read(job),
             _ => self.atomic(job),
         };
-        if status == SUCCESS && job.announces() {
+        let sent = matches!(job.opcode, IBV_WR_SEND | IBV_WR_SEND_WITH_IMM);
+        if status == SUCCESS && job.announces() && !sent {
             self.announce(peer, queue, receives, job);
         }
-        if status != SUCCESS {
+        if status == SUCCESS {
+            return Some(SUCCESS);
+        }
+        if !sent {
+            // Of a message the receive that it met tells.
             self.tell(context, object, EVENT_QP_ACCESS_ERR);
+        }
+        let refusal = self.script.refusal;
+        if refusal != Refusal::Late {
             self.fail(peer);
         }
-        Some(status)
+        if refusal == Refusal::Told {
+            return Some(status);
+        }
+        let found = self.pairs.get_mut(&pair)?;
+        found.hangs = true;
+        found.answer = (refusal == Refusal::Late).then_some(status);
+        None
+    }
+
+    /// Lets answers through that were held back.
+    pub(crate) fn answer(&mut self) {
+        let pairs: Vec<u32> = self.pairs.keys().copied().collect();
+        for pair in pairs {
+            let found = self.pairs.get_mut(&pair);
+            let held = found.and_then(|found| Some((found.peer, found.answer.take()?)));
+            if let Some((peer, status)) = held
+                && self.pairs.get(&peer).is_some_and(|there| there.state != IBV_QPS_ERR)
+            {
+                self.fail(peer);
+                self.end_hanging(pair, status);
+            }
+        }
+    }
+
+    /// Gives up every request that hangs.
+    pub(crate) fn give_up(&mut self) {
+        let pairs: Vec<u32> = self.pairs.keys().copied().collect();
+        for pair in pairs {
+            if self.pairs.get(&pair).is_some_and(|found| found.hangs) {
+                self.end_hanging(pair, RETRY_EXC_ERR);
+            }
+        }
+    }
+
+    fn end_hanging(&mut self, pair: u32, status: u32) {
+        let Some(found) = self.pairs.get_mut(&pair) else {
+            return;
+        };
+        found.hangs = false;
+        let queue = found.queue;
+        if let Some(job) = found.jobs.pop_front() {
+            let mut done = ibv_wc::default();
+            (done.wr_id, done.status, done.qp_num) = (job.id, status, pair);
+            self.complete(queue, done);
+        }
+        self.fail(pair);
     }
 
     /// Puts the bytes of a job, one slice after the other, to a place.
@@ -364,14 +432,12 @@ impl World {
         if job.bytes() > room {
             done.status = LOC_LEN_ERR;
             self.complete(queue, done);
-            self.fail(peer);
             return REM_INV_REQ_ERR;
         }
         if let Some(slice) = into {
             let Some(to) = self.place(slice.lkey, slice.addr, room, IBV_ACCESS_LOCAL_WRITE) else {
                 done.status = LOC_PROT_ERR;
                 self.complete(queue, done);
-                self.fail(peer);
                 return REM_INV_REQ_ERR;
             };
             self.put(job, to);

@@ -189,13 +189,15 @@ fn frame(kind: u8, body: &[u8]) -> Vec<u8> {
 /// A `Connect` for the victim's port, with a queue pair that nobody has.
 fn connect_frame(name: &str) -> Vec<u8> {
     let mut body = Vec::new();
-    body.extend(1_u16.to_le_bytes());
+    body.extend(2_u16.to_le_bytes());
     body.extend(77_u64.to_le_bytes());
     body.extend(0x00ab_cdef_u32.to_le_bytes());
     body.extend(1_u32.to_le_bytes());
     body.extend([0; 16]);
     body.extend(0_u16.to_le_bytes());
     body.extend([3, 2, 1, 1]);
+    body.extend(1000_u32.to_le_bytes());
+    body.extend([0; 13]);
     body.extend(u16::try_from(name.len()).expect("short").to_le_bytes());
     body.extend(name.as_bytes());
     body.extend(0_u16.to_le_bytes());

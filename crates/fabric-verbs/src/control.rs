@@ -6,13 +6,16 @@
 //! What is absent: the data path. Ports post and poll by themselves; this thread only takes a queue
 //! pair to its error state, so that what is outstanding on a dead link ends.
 
+mod meeting;
+mod time;
+
 use crate::conversation::{Conversation, Over, Stage};
 use crate::core::{Call, Command, Core, LEASE_TICKS};
 use crate::device::port_state;
 use crate::ffi::AsyncEvent;
-use crate::inbox::{Inbound, Inbox, Token, lock};
+use crate::inbox::{Inbound, Token, lock};
 use crate::status::{self, numbers};
-use crate::wire::{self, Accepted, Connect, Frame};
+use crate::wire::{self, Accepted, Connect, Frame, Parting};
 use farside_base::{CompletionStatus, RegionToken};
 use farside_bootstrap::{Endpoint, HandshakeLimits};
 use farside_fabric::{FabricError, Loss, NotReached};
@@ -25,9 +28,13 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use meeting::Expected;
+pub(crate) use meeting::Met;
+
 const DOORBELL: u64 = 0;
 const LISTENER: u64 = 1;
 const DEVICE: u64 = 2;
+const MANAGER: u64 = 3;
 /// Most callers that have not asked for anything yet; further ones are dropped.
 const FRESH_MAX: usize = 256;
 /// Most of them from one host.
@@ -71,9 +78,14 @@ struct Thread {
     epoll: OwnedFd,
     listener: Option<TcpListener>,
     conversations: HashMap<u64, Conversation>,
+    /// What rdma_cm is to bring, where it connects queue pairs.
+    expected: Option<Expected>,
     limits: HandshakeLimits,
     tick: Duration,
     next_tick: Instant,
+    /// How often peers and leases are looked at: a tick, or more often for a peer of a shorter lease.
+    beat: Duration,
+    next_beat: Instant,
     stopped: bool,
     /// The listener is not watched for a tick.
     paused: bool,
@@ -90,6 +102,11 @@ impl Thread {
             listener.set_nonblocking(true)?;
             epoll::add(&epoll, listener, data(LISTENER), input)?;
         }
+        let mut expected = None;
+        if let Some(manager) = &core.manager {
+            epoll::add(&epoll, manager.channel.borrowed(), data(MANAGER), input)?;
+            expected = Some(Expected::new()?);
+        }
         let tick = core.options.lease / u32::try_from(LEASE_TICKS).unwrap_or(8);
         let lease = core.options.lease;
         let limits = HandshakeLimits {
@@ -102,9 +119,12 @@ impl Thread {
             epoll,
             listener,
             conversations,
+            expected,
             limits,
             tick,
             next_tick,
+            beat: tick,
+            next_beat: next_tick,
             stopped: false,
             paused: false,
         })
@@ -113,7 +133,7 @@ impl Thread {
     fn run(&mut self) {
         let mut events = Vec::with_capacity(64);
         while !self.stopped {
-            let left = self.next_tick.saturating_duration_since(Instant::now());
+            let left = self.next_beat.saturating_duration_since(Instant::now());
             // An idle fabric sleeps until somebody comes.
             let idle = self.conversations.is_empty() && !self.paused;
             let time = if idle { None } else { Timespec::try_from(left).ok() };
@@ -126,6 +146,7 @@ impl Thread {
                     DOORBELL => self.obey(),
                     LISTENER => self.answer_callers(),
                     DEVICE => self.look_at_device(),
+                    MANAGER => self.look_at_manager(),
                     token => self.go_on(Token(token)),
                 }
             }
@@ -147,24 +168,13 @@ impl Thread {
                 Command::Resolved { token, addresses } => self.call_them(token, addresses),
                 Command::Joined { token, joined } => self.joined(token, joined),
                 Command::Accept { token, handle, end, reply, done } => {
-                    match self.conversations.get_mut(&token.0) {
-                        Some(conversation) if conversation.stage == Stage::Offered => {
-                            conversation.handle = Some(handle);
-                            conversation.done = Some(done);
-                            conversation.own = Some(end);
-                            conversation.stage = Stage::Confirming;
-                            let callers = conversation.peer_incarnation;
-                            let incarnation = self.core.incarnation;
-                            let accepted = Accepted { incarnation, callers, end, reply: &reply };
-                            self.say(token, &Frame::Accepted(accepted));
-                        }
-                        _ => done.give(Err(FabricError::PeerLost)),
-                    }
+                    self.accept(token, handle, end, &reply, done);
                 }
                 Command::Refuse { token, reason } => {
                     self.say(token, &Frame::Refused(&reason));
                     self.close(token);
                 }
+                Command::Refused { token } => self.say_parted(token, Parting::Refused),
                 Command::Import { token, region, answer } => {
                     let conversation = self.conversations.get_mut(&token.0);
                     match conversation.filter(|found| found.stage == Stage::Up) {
@@ -419,7 +429,10 @@ impl Thread {
                     return Err(Over::Violation("it means another life of this fabric".to_owned()));
                 }
                 conversation.stage = Stage::Up;
-                if let Some(done) = conversation.done.take() {
+                // By rdma_cm this side's kernel has to say so too.
+                if (self.core.manager.is_none() || conversation.met.established)
+                    && let Some(done) = conversation.done.take()
+                {
                     done.give(Ok(()));
                 }
                 Ok(())
@@ -432,6 +445,10 @@ impl Thread {
                 if let Some(answer) = conversation.imports.remove(request) {
                     answer.give(Ok(*region));
                 }
+                Ok(())
+            }
+            (Stage::Up, Frame::Parted(why)) => {
+                self.parted_there(token, *why);
                 Ok(())
             }
             (stage, Frame::Alive) if stage.keeps_alive() => Ok(()),
@@ -448,9 +465,8 @@ impl Thread {
             self.close(token);
             return Ok(());
         };
-        let own_layer = lock(&self.core.state).link_layer;
-        if connect.end.link_layer != own_layer {
-            self.say(token, &Frame::Refused(b"one end is InfiniBand, the other Ethernet"));
+        if let Some(words) = self.core.differs(&connect.end) {
+            self.say(token, &Frame::Refused(words.as_bytes()));
             self.close(token);
             return Ok(());
         }
@@ -471,6 +487,10 @@ impl Thread {
         };
         conversation.stage = Stage::Offered;
         conversation.peer = Some(connect.end);
+        self.quicken(&connect.end);
+        let Some(conversation) = self.conversations.get_mut(&token.0) else {
+            return Ok(());
+        };
         conversation.peer_incarnation = connect.incarnation;
         conversation.inbox = Some(Arc::clone(&inbox));
         let (from, hello) = (conversation.from.clone(), connect.hello.to_vec());
@@ -505,6 +525,10 @@ impl Thread {
         conversation.peer_incarnation = accepted.incarnation;
         conversation.reply = accepted.reply.to_vec();
         conversation.call = None;
+        self.quicken(&peer);
+        if core.manager.is_some() || accepted.meeting.is_some() {
+            return self.meet(token, accepted.meeting.as_ref());
+        }
         // By another thread: the kernel may take a second, and other links must be kept alive.
         let thread = std::thread::Builder::new().name("farside-join".to_owned());
         let started = thread.spawn(move || {
@@ -517,8 +541,13 @@ impl Thread {
     /// This side's queue pair is connected: the link is up, and the peer is told.
     fn joined(&mut self, token: Token, joined: std::io::Result<()>) {
         let own = self.core.incarnation;
-        let conversation = self.conversations.get_mut(&token.0);
-        let Some(conversation) = conversation.filter(|found| found.stage == Stage::Joining) else {
+        let joins = |found: &&mut Conversation| match found.stage {
+            Stage::Joining => true,
+            // A called one's, by rdma_cm.
+            Stage::Confirming => joined.is_err(),
+            _ => false,
+        };
+        let Some(conversation) = self.conversations.get_mut(&token.0).filter(joins) else {
             return;
         };
         let (Ok(()), Some(peer)) = (&joined, conversation.peer) else {
@@ -628,45 +657,6 @@ impl Thread {
         }
     }
 
-    /// Time: ticks, keep-alives, leases. `idle` when this thread slept without end.
-    fn tick(&mut self, idle: bool) {
-        let now = Instant::now();
-        if idle {
-            self.next_tick = now + self.tick;
-            return;
-        }
-        let Some(late) = now.checked_duration_since(self.next_tick) else {
-            return;
-        };
-        self.next_tick = now + self.tick;
-        self.listen_again();
-        self.core.ticks.fetch_add(1, Ordering::Release);
-        let lease = self.core.options.lease;
-        for token in self.tokens() {
-            let Some(conversation) = self.conversations.get_mut(&token.0) else {
-                continue;
-            };
-            if late > self.tick {
-                // This thread did not run: what was not heard meanwhile says nothing of peers.
-                conversation.heard += late;
-            }
-            if conversation.stage.keeps_alive() {
-                if now.saturating_duration_since(conversation.heard) > lease {
-                    let words = format!("nothing was heard of the peer's fabric for {lease:?}");
-                    self.over(token, Over::Unreachable(words));
-                } else if now.saturating_duration_since(conversation.said) * 4 >= lease {
-                    self.say(token, &Frame::Alive);
-                }
-            } else if conversation.stage != Stage::Resolving && now > conversation.deadline {
-                self.over(token, Over::Unreachable("no answer in time".to_owned()));
-            }
-        }
-        let ticks = self.core.ticks.load(Ordering::Relaxed);
-        for inbox in lock(&self.core.ports).iter() {
-            remind(inbox, ticks);
-        }
-    }
-
     /// Takes what the device has to say of itself.
     fn look_at_device(&mut self) {
         while let Some(event) = self.core.device.context.next_event() {
@@ -682,11 +672,7 @@ impl Thread {
             | numbers::EVENT_QP_REQ_ERR
             | numbers::EVENT_QP_ACCESS_ERR
             | numbers::EVENT_PATH_MIG_ERR => {
-                for inbox in lock(&self.core.ports).iter() {
-                    let queue_pair = event.element;
-                    let (status, words) = (row.status, row.to_string());
-                    inbox.push(Inbound::Fault { queue_pair, status, words });
-                }
+                self.pair_fails(event.element, &row);
             }
             numbers::EVENT_CQ_ERR | numbers::EVENT_SRQ_ERR | numbers::EVENT_DEVICE_FATAL => {
                 let one = event.number != numbers::EVENT_DEVICE_FATAL;
@@ -772,13 +758,5 @@ fn forget(conversation: &Conversation) {
     }
     for answer in conversation.imports.values() {
         answer.give(Err(FabricError::PeerLost));
-    }
-}
-
-/// Wakes a port that sleeps while requests are under way for so long that it must look at them.
-fn remind(inbox: &Inbox, ticks: u64) {
-    let since = inbox.bell.watched_since.load(Ordering::Acquire);
-    if since != 0 && ticks > since + 1 {
-        inbox.bell.ring();
     }
 }

@@ -1,5 +1,6 @@
 //! One end of a link's control stream: the socket, its handshake, frames in and out.
 
+use crate::control::Met;
 use crate::core::Call;
 use crate::ffi::Handle;
 use crate::inbox::{ImportReply, Inbox, Reply};
@@ -139,6 +140,8 @@ pub(crate) struct Conversation {
     pub(crate) calls: u32,
     /// What the poller was last asked for.
     pub(crate) watches_writes: bool,
+    /// Its connection by rdma_cm, where there is one.
+    pub(crate) met: Met,
 }
 
 impl Conversation {
@@ -169,6 +172,7 @@ impl Conversation {
             unreachable: None,
             calls: 0,
             watches_writes: false,
+            met: Met::default(),
         }
     }
 

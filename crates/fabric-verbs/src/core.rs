@@ -3,9 +3,10 @@
 use crate::device::{Device, PortState};
 use crate::ffi::{Handle, Route};
 use crate::inbox::{ImportReply, Inbox, Reply, Token, lock};
+use crate::manager::Manager;
 use crate::options::{Options, mtu_bytes};
 use crate::region::RegionTable;
-use crate::wire::End;
+use crate::wire::{End, LEASE_MS, Word};
 use farside_base::{Capabilities, RegionToken};
 use farside_bootstrap::Endpoint;
 use farside_fabric::FabricError;
@@ -20,6 +21,8 @@ use std::time::Duration;
 
 /// Ticks of the control thread in a lease.
 pub(crate) const LEASE_TICKS: u64 = 8;
+/// How often an adapter asks again before it gives a peer up.
+pub(crate) const RETRIES: u8 = 6;
 /// The first token of a conversation; lower ones are the control thread's own.
 const TOKENS: u64 = 16;
 
@@ -35,6 +38,8 @@ pub(crate) enum Command {
     Accept { token: Token, handle: Handle, end: End, reply: Vec<u8>, done: Arc<Reply<()>> },
     /// Refuse a request.
     Refuse { token: Token, reason: Vec<u8> },
+    /// Tell the peer that the adapter here has refused a request of its.
+    Refused { token: Token },
     /// Ask the peer for a region.
     Import { token: Token, region: RegionToken, answer: Arc<ImportReply> },
     /// End a link.
@@ -117,6 +122,8 @@ pub(crate) struct Core {
     pub(crate) ports: Mutex<Vec<Arc<Inbox>>>,
     /// Where peers call.
     pub(crate) listening: Option<Listening>,
+    /// Connects queue pairs, where rdma_cm does that.
+    pub(crate) manager: Option<Manager>,
     commands: Mutex<Vec<Command>>,
     pub(crate) doorbell: OwnedFd,
     numbers: AtomicU64,
@@ -143,6 +150,7 @@ impl Core {
         state: PortState,
         capabilities: Capabilities,
         listening: Option<Listening>,
+        manager: Option<Manager>,
     ) -> Result<Self, FabricError> {
         let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         Ok(Self {
@@ -157,6 +165,7 @@ impl Core {
             names: Mutex::default(),
             ports: Mutex::default(),
             listening,
+            manager,
             commands: Mutex::default(),
             doorbell: doorbell.map_err(|reason| FabricError::System("eventfd", reason.into()))?,
             numbers: AtomicU64::new(TOKENS),
@@ -194,6 +203,9 @@ impl Core {
             link_layer: state.link_layer,
             reads_in: self.device.facts.reads_in,
             reads_out: self.device.facts.reads_out,
+            lease_ms: u32::try_from(self.options.lease.as_millis()).unwrap_or(*LEASE_MS.end()),
+            ways: self.ways(),
+            word: self.device.confirmation.as_ref().map_or_else(Word::default, |own| own.word),
         })
     }
 
@@ -203,7 +215,6 @@ impl Core {
     /// and no more: seven are without end on some adapters. A receiver that is not ready is asked
     /// again without end by the adapter, every 0.64 ms, and by this fabric's patience with one.
     pub(crate) fn route(&self, own: &End, peer: &End) -> Route {
-        const RETRIES: u8 = 6;
         const AGAIN_WITHOUT_END: u8 = 7;
         const AFTER_640_US: u8 = 12;
         let state = lock(&self.state);
@@ -248,7 +259,7 @@ impl Core {
         let gid = |end: &End| std::net::Ipv6Addr::from(end.gid);
         format!(
             "{layer} {device} port {port}, GID index {index} {} ({why}) -> {}, queue pair {:#x} -> \
-             {:#x}, MTU {} (ends take {} and {}), control {from} {}",
+             {:#x}, MTU {} (ends take {} and {}), {}, control {from} {}",
             gid(own),
             gid(peer),
             own.queue_pair,
@@ -256,6 +267,7 @@ impl Core {
             mtu_bytes(own.mtu.min(peer.mtu)),
             mtu_bytes(own.mtu),
             mtu_bytes(peer.mtu),
+            self.connecting(),
             self.options.security.describe(),
         )
     }

@@ -2,15 +2,18 @@
 
 use crate::facts::{AtomicFact, DeviceFacts, Transport, Trial};
 use crate::ffi::types::{
-    IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE, IBV_DEVICE_MEM_WINDOW_TYPE_2B,
-    IBV_LINK_LAYER_ETHERNET, IBV_PORT_ACTIVE, IBV_TRANSPORT_IB, IBV_TRANSPORT_IWARP, ibv_port_attr,
+    IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE,
+    IBV_DEVICE_MEM_WINDOW_TYPE_2B, IBV_LINK_LAYER_ETHERNET, IBV_PORT_ACTIVE, IBV_TRANSPORT_IB,
+    IBV_TRANSPORT_IWARP, ibv_port_attr,
 };
 use crate::ffi::{
     Bytes, Channel, CompletionQueue, Context, Library, Listed, MemoryRegion, NoLibrary,
     ProtectionDomain, QueuePair, Request, Route, Shape, SharedReceiveQueue, Slice, Verb,
     WorkCompletion, list,
 };
+use crate::manager;
 use crate::options::{OpenError, Options, mtu_bytes, mtu_of};
+use crate::wire::{WORD_BYTES, Word};
 use farside_base::{GidEntry, GidKind, choose_gid};
 use farside_fabric::Arena;
 use std::fmt;
@@ -24,6 +27,12 @@ use std::time::{Duration, Instant};
 const GIDS_MAX: usize = 1024;
 /// How long a WRITE on trial may take.
 const TRIAL_TIME: Duration = Duration::from_millis(500);
+/// To what a completion queue is made longer on trial.
+const COMPLETIONS_ON_TRIAL: u32 = 64;
+/// Most completions of a queue that cannot be made longer, and so has all its room at once.
+const COMPLETIONS_AT_ONCE: u32 = 1 << 16;
+/// Most bytes of slices that the provider copies when they are posted, on iWARP.
+const COPIED_BYTES_MAX: u32 = 64;
 /// Inline bytes that are tried, best first.
 const INLINE_TRIED: [u32; 6] = [512, 256, 128, 64, 32, 0];
 
@@ -37,6 +46,30 @@ pub(crate) struct Device {
     pub(crate) facts: DeviceFacts,
     /// How queue pairs are made.
     pub(crate) shape: Shape,
+    /// Where adapters do not tell of a request that the peer's has taken it.
+    pub(crate) confirmation: Option<Confirmation>,
+}
+
+/// What a READ reads and where it lands that tells that everything before it is done. Nobody looks at
+/// its bytes.
+pub(crate) struct Confirmation {
+    _memory: MemoryRegion,
+    /// Read by peers.
+    pub(crate) word: Word,
+    /// Where theirs lands here.
+    pub(crate) landing: Slice,
+}
+
+impl Confirmation {
+    fn new(domain: &Arc<ProtectionDomain>) -> io::Result<Self> {
+        let arena = Arena::try_heap(2 * WORD_BYTES as usize)?;
+        let access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ;
+        let memory = MemoryRegion::new(domain, arena, access)?;
+        let word = Word { address: memory.address(), key: memory.remote_key() };
+        let addr = memory.address() + u64::from(WORD_BYTES);
+        let landing = Slice { addr, length: WORD_BYTES, lkey: memory.local_key() };
+        Ok(Self { _memory: memory, word, landing })
+    }
 }
 
 impl Device {
@@ -94,6 +127,8 @@ pub struct Choice {
     pub gid_reason: String,
     /// Whether requests are posted by the extended interface.
     pub extended_posting: bool,
+    /// How queue pairs are connected and why, in words.
+    pub connecting: String,
 }
 
 impl fmt::Display for Choice {
@@ -105,7 +140,8 @@ impl fmt::Display for Choice {
         write!(
             f,
             "{network} {device} port {port}{state} ({device_reason}), MTU {mtu_bytes}, GID index \
-             {index} {gid} ({reason}), posting {posting}"
+             {index} {gid} ({reason}), posting {posting}, {}",
+            self.connecting
         )
     }
 }
@@ -246,7 +282,7 @@ pub(crate) fn open(options: &Options) -> Result<(Device, PortState), OpenError> 
             let name = format!("{} port {port}", one.name);
             match port_state(&context, port, options) {
                 Ok(state) if state.up || options.port.is_some() => {
-                    if is_here(&state) || options.device.is_some() {
+                    if is_here(&context, port, &state, options) || options.device.is_some() {
                         let reason = reason(only, listed.len(), options);
                         return ready(&context, port, reason, options)
                             .map(|device| (device, state));
@@ -280,7 +316,11 @@ fn reason(only: bool, devices: usize, options: &Options) -> String {
 
 /// Whether a port's address is one of this network namespace. Where namespaces share devices, those of
 /// all others are listed too, and their packets would go where this process has no address.
-fn is_here(state: &PortState) -> bool {
+fn is_here(context: &Context, port: u8, state: &PortState, options: &Options) -> bool {
+    if context.listed.transport == IBV_TRANSPORT_IWARP {
+        // Its GID is made of a hardware address.
+        return manager::find(options, &context.listed.name, port, None).is_ok();
+    }
     if !state.is_ethernet() {
         return true;
     }
@@ -304,7 +344,10 @@ fn ready(
     let (facts, shape) = facts(context, &domain, port, options).map_err(system("queue pair"))?;
     let name = context.listed.name.clone();
     facts.capabilities().map_err(|what| OpenError::Lacks { device: name, what })?;
-    Ok(Device { context: Arc::clone(context), domain, port, reason, facts, shape })
+    let confirmation = facts.needs_confirmation().then(|| Confirmation::new(&domain));
+    let confirmation = confirmation.transpose().map_err(system("registration of memory"))?;
+    let context = Arc::clone(context);
+    Ok(Device { context, domain, port, reason, facts, shape, confirmation })
 }
 
 /// What a port is like now.
@@ -444,6 +487,12 @@ fn facts(
         trial: Trial::default(),
     };
     let mut shape = trial(domain, &mut facts, options)?;
+    if facts.needs_confirmation() {
+        shape.copied_bytes = facts.trial.inline_bytes.min(COPIED_BYTES_MAX);
+    }
+    if !facts.trial.resizes {
+        facts.completions = facts.completions.min(COMPLETIONS_AT_ONCE);
+    }
     if shape.extended && shape.slices > 1 {
         facts.trial.gathers = gathers_arrive(domain, context, port, &shape, options);
         shape.gathers_by_list = !facts.trial.gathers;
@@ -459,6 +508,7 @@ fn trial(
 ) -> io::Result<Shape> {
     let channel = Channel::new(&domain.context)?;
     let completions = CompletionQueue::new(&channel, 16)?;
+    let resizes = completions.resize(COMPLETIONS_ON_TRIAL).is_ok();
     let receives = SharedReceiveQueue::new(domain, 16)?;
     let best = Shape {
         requests: facts.outstanding() + 1,
@@ -469,6 +519,7 @@ fn trial(
         atomics: facts.atomics != AtomicFact::None,
         extended: true,
         gathers_by_list: false,
+        copied_bytes: 0,
     };
     let without_flush = Shape { flush: false, ..best };
     let without_atomic_write = Shape { atomic_write: false, ..best };
@@ -489,6 +540,7 @@ fn trial(
                         inline_bytes: pair.inline_bytes.max(inline_bytes),
                         in_order: pair.is_in_order(),
                         gathers: true,
+                        resizes,
                     };
                     return Ok(shape);
                 }

@@ -6,6 +6,7 @@ use crate::device::{self, Choice, DeviceReport, Limits, PortState};
 use crate::facts::DeviceFacts;
 use crate::ffi::{HUGE_PAGE_BYTES, anonymous};
 use crate::inbox::lock;
+use crate::manager::Manager;
 use crate::options::{OpenError, Options, mtu_bytes};
 use crate::port::VerbsPort;
 use crate::region;
@@ -14,7 +15,7 @@ use farside_bootstrap::{Endpoint, Protect};
 use farside_fabric::{Arena, Fabric, FabricError, Port, PortSpec, Region, RegionSpec};
 use std::fmt;
 use std::io;
-use std::net::{Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -45,14 +46,16 @@ impl VerbsFabric {
         let name = device.context.listed.name.clone();
         let capabilities = device.facts.capabilities();
         let capabilities = capabilities.map_err(|what| OpenError::Lacks { device: name, what })?;
-        let listener = listen(&options, &state);
+        let manager = Manager::open(&options, &device, &state)?;
+        let listener = listen(&options, &state, manager.as_ref());
         let listener = listener.map_err(|reason| OpenError::System("listening", reason))?;
         let (listener, listening) = listener.unzip();
         let refused = |error| match error {
             FabricError::System(what, reason) => OpenError::System(what, reason),
             other => OpenError::System("control", io::Error::other(other.to_string())),
         };
-        let core = Core::new(options, device, state, capabilities, listening).map_err(refused)?;
+        let core = Core::new(options, device, state, capabilities, listening, manager);
+        let core = core.map_err(refused)?;
         let control = Control::start(Arc::new(core), listener).map_err(refused)?;
         Ok(Self { control: Arc::new(control) })
     }
@@ -98,6 +101,7 @@ impl VerbsFabric {
             gid: Ipv6Addr::from(state.gid),
             gid_reason: state.gid_reason,
             extended_posting: core.device.shape.extended,
+            connecting: core.connecting(),
         }
     }
 
@@ -109,13 +113,21 @@ impl VerbsFabric {
 }
 
 /// Listens where it is asked to, and tells where that is.
-fn listen(options: &Options, state: &PortState) -> io::Result<Option<(TcpListener, Listening)>> {
+fn listen(
+    options: &Options,
+    state: &PortState,
+    manager: Option<&Manager>,
+) -> io::Result<Option<(TcpListener, Listening)>> {
     let Some(asked) = &options.listen else {
         return Ok(None);
     };
     let addresses = asked.resolve()?;
     let listener = TcpListener::bind(&addresses[..])?;
-    let port = Ipv6Addr::from(state.gid).to_ipv4_mapped();
+    let by_manager = manager.map(|manager| manager.address);
+    let port = Ipv6Addr::from(state.gid).to_ipv4_mapped().or(match by_manager {
+        Some(IpAddr::V4(address)) => Some(address),
+        _ => None,
+    });
     let advertise = options.advertise.as_ref();
     let listening = Listening::new(asked, advertise, listener.local_addr()?, port)?;
     Ok(Some((listener, listening)))
@@ -162,7 +174,8 @@ impl Fabric for VerbsFabric {
             return Err(FabricError::Limit("region_bytes_max"));
         }
         // The adapter pins pages here, which takes long: without the lock.
-        let registered = region::register(&core.device.domain, &memory, access)?;
+        let registered =
+            region::register(&core.device.domain, &memory, access, core.capabilities.flush)?;
         lock(&core.regions).add(registered, memory, access, random()?)
     }
 

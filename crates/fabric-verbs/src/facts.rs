@@ -24,9 +24,10 @@ const CAP_ATOMIC_WRITE: u64 = 1 << 40;
 pub enum Transport {
     /// InfiniBand's packets, on InfiniBand or (RoCE) on Ethernet.
     InfiniBand,
-    /// RDMA over TCP (RFC 5040). Refused: its queue pairs connect by rdma_cm alone, it breaks a
-    /// connection whose receiver is not ready, and a WRITE completes when it is sent, whatever the
-    /// target makes of it.
+    /// RDMA over TCP (RFC 5040). Its queue pairs connect by rdma_cm alone. Two WRITEs may land in
+    /// either order, a message without a receive ends the connection, there are no immediates, and the
+    /// adapter completes a request when it is sent, whatever the target makes of it: a READ behind the
+    /// last one tells that all before it are done.
     Iwarp,
     /// Something without reliable connections.
     Other,
@@ -99,9 +100,16 @@ pub struct Trial {
     /// A WRITE of several slices by the extended interface arrives as it should. Where it does not,
     /// such requests go by lists, each with a doorbell of its own.
     pub gathers: bool,
+    /// A completion queue can be made longer while it is used.
+    pub resizes: bool,
 }
 
 impl DeviceFacts {
+    /// Whether a request's own completion says nothing of its target, so that a READ behind it must.
+    pub(crate) fn needs_confirmation(&self) -> bool {
+        self.transport == Transport::Iwarp
+    }
+
     /// How far a FLUSH reaches.
     fn flush(&self) -> FlushScope {
         let has = |flag| self.trial.flush && self.flags & flag != 0;
@@ -126,9 +134,11 @@ impl DeviceFacts {
 
     /// What the fabric can do and promises on this device.
     ///
-    /// Messages of one link arrive in order, as reliable connections have it. A completed WRITE has
-    /// reached the peer's adapter, not yet its memory (IBTA 9.7.5.1.4, 10.7.3), so that is not
-    /// promised of any device; nor are words of a WRITE that begins within one, of which no query tells.
+    /// On InfiniBand and RoCE messages of one link arrive in order, as reliable connections have it; a
+    /// completed WRITE has reached the peer's adapter, not yet its memory (IBTA 9.7.5.1.4, 10.7.3), so
+    /// that is not promised. On iWARP it is the other way round: nothing is promised of the order in
+    /// which WRITEs land (RFC 5040 5.5), and one completes when a READ of memory behind it has, which
+    /// the target answers after that. Nowhere are words of a WRITE that begins within one, of which no query tells.
     /// Memory at the adapter is reached by calls of the library and not by
     /// loads and stores, so it can be no region here, whatever the device has of it. Masked atomics
     /// are no part of the library's interface.
@@ -136,11 +146,9 @@ impl DeviceFacts {
     /// # Errors
     /// What the device lacks that this fabric cannot do without; its name.
     pub fn capabilities(&self) -> Result<Capabilities, &'static str> {
+        let iwarp = self.transport == Transport::Iwarp;
         let least = [
-            (
-                self.transport == Transport::Iwarp,
-                "refusals of requests by the target (iWARP has none)",
-            ),
+            (iwarp && (self.reads_in == 0 || self.reads_out == 0), "READs"),
             (self.transport == Transport::Other, "reliable connections"),
             (self.shared_receive_queues == 0 || self.shared_receives == 0, "shared receive queues"),
             (self.queue_pairs == 0 || self.outstanding() == 0, "queue pairs"),
@@ -166,15 +174,19 @@ impl DeviceFacts {
             own_memory: true,
             protected: false,
             send: true,
-            immediate: true,
+            // RFC 5040 has none, and what RFC 7306 adds no library speaks of.
+            immediate: !iwarp,
             shared_receive_queue: true,
-            message_order: true,
+            message_order: !iwarp,
             byte_order: self.trial.in_order,
             unaligned_words: false,
-            completion_means_placed: false,
+            completion_means_placed: self.needs_confirmation(),
             one_sided: true,
             sleep: true,
-            receiver_not_ready: BackPressure::Retried,
+            receiver_not_ready: match iwarp {
+                true => BackPressure::EndsLink,
+                false => BackPressure::Retried,
+            },
             inline_bytes_max: self.trial.inline_bytes,
             send_bytes_max: self.message_bytes,
             transfer_bytes_max: u64::from(self.message_bytes),
@@ -217,7 +229,25 @@ mod tests {
             inline_bytes: 512,
             in_order: false,
             gathers: true,
+            resizes: true,
         },
+    };
+
+    /// Soft-iWARP of Linux 7.3 with rdma-core 56.
+    const SIW: DeviceFacts = DeviceFacts {
+        transport: Transport::Iwarp,
+        read_slices: 1,
+        atomics: AtomicFact::None,
+        flags: 0,
+        windows: false,
+        trial: Trial {
+            extended: false,
+            atomic_write: false,
+            flush: false,
+            resizes: false,
+            ..RXE.trial
+        },
+        ..RXE
     };
 
     #[test]
@@ -255,9 +285,8 @@ mod tests {
 
     #[test]
     fn what_cannot_be_done_without_is_named() {
-        let iwarp = "refusals of requests by the target (iWARP has none)";
         let table: [(DeviceFacts, &str); 6] = [
-            (DeviceFacts { transport: Transport::Iwarp, ..RXE }, iwarp),
+            (DeviceFacts { reads_out: 0, ..SIW }, "READs"),
             (DeviceFacts { transport: Transport::Other, ..RXE }, "reliable connections"),
             (DeviceFacts { shared_receive_queues: 0, ..RXE }, "shared receive queues"),
             (DeviceFacts { requests: 1, ..RXE }, "queue pairs"),
@@ -267,6 +296,17 @@ mod tests {
         for (device, lacks) in table {
             assert_eq!(device.capabilities(), Err(lacks));
         }
+    }
+
+    #[test]
+    fn iwarp_promises_what_its_standard_does() {
+        let has = SIW.capabilities().unwrap();
+        assert!(has.write && has.read && has.send && has.shared_receive_queue);
+        assert!(!has.immediate && !has.message_order && !has.atomic_write);
+        assert_eq!((has.atomics, has.flush), (AtomicScope::None, FlushScope::None));
+        assert!(has.completion_means_placed);
+        assert_eq!(has.receiver_not_ready, BackPressure::EndsLink);
+        assert_eq!(has.slices_max, 1);
     }
 
     #[test]

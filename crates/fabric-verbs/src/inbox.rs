@@ -1,7 +1,7 @@
 //! What the control thread has for a port, and how a port that sleeps is woken.
 
 use crate::ffi::Channel;
-use crate::wire::{End, Imported};
+use crate::wire::{End, Imported, Parting};
 use farside_base::CompletionStatus;
 use farside_fabric::{FabricError, Loss, NotReached, Waiter};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -33,8 +33,11 @@ pub(crate) enum Inbound {
     NotReached { token: Token, why: NotReached, words: String },
     /// The link is over: what is known of the peer, how its first request ends, and why in words.
     Lost { token: Token, loss: Loss, status: CompletionStatus, words: String },
-    /// The queue pair of this address is broken, while nothing is known against the peer.
-    Fault { queue_pair: u64, status: CompletionStatus, words: String },
+    /// The adapters' connection of a link has ended, and nobody closed it; what the peer knows.
+    Parted { token: Token, why: Parting },
+    /// The link's queue pair is broken, while nothing is known against the peer; `Flushed` when it has
+    /// refused a request of the peer's.
+    Fault { token: Token, status: CompletionStatus, words: String },
     /// The completion queue or receive queue of this address, or the whole device, is broken.
     Broken { queue: Option<u64>, words: String },
 }

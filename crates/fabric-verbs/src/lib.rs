@@ -6,6 +6,11 @@
 //! device, port and address, `facts` makes promises of what the device says; [`status`] has the words
 //! for what went wrong; below all, `ffi` speaks C.
 //!
+//! Queue pairs are connected by what two ends say over their control stream, or by rdma_cm (`manager`):
+//! always on iWARP, which knows nothing else, elsewhere where [`Options::connection_manager`] asks for
+//! it. On iWARP a READ behind the last request tells that all before it are done (`port::confirm`), and
+//! less is promised ([`DeviceFacts::capabilities`]).
+//!
 //! What is absent: vendors' names, and any capability that the device's own answers do not show;
 //! emulation; retries of requests that failed; protection of data packets, which adapters send in
 //! plain text. Remote keys travel over authenticated control streams alone.
@@ -21,6 +26,7 @@ mod facts;
 #[allow(unsafe_code, reason = "the home of what speaks C")]
 mod ffi;
 mod inbox;
+mod manager;
 mod options;
 mod port;
 mod region;
@@ -30,5 +36,5 @@ mod wire;
 pub use device::{Choice, DeviceReport, Limits};
 pub use fabric::VerbsFabric;
 pub use facts::{AtomicFact, DeviceFacts, Transport, Trial};
-pub use ffi::{LIBRARY, map_device};
+pub use ffi::{CONNECTION_MANAGER, LIBRARY, map_device};
 pub use options::{OpenError, Options};

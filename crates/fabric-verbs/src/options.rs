@@ -1,5 +1,6 @@
 //! What a verbs fabric can be told, and why it may not be there.
 
+use crate::wire::LEASE_MS;
 use farside_bootstrap::{Endpoint, Security};
 use std::fmt;
 use std::time::Duration;
@@ -23,7 +24,8 @@ pub struct Options {
     pub hosts: Vec<Endpoint>,
     /// Who is trusted with remote keys. The adapter's packets are plaintext whatever this says.
     pub security: Security,
-    /// So long nothing is heard of a peer before its links are `Unreachable`; 50 ms to 10 minutes.
+    /// So long nothing is heard of a peer before its links are `Unreachable`; 50 ms to 10 minutes. The
+    /// peer may have another: each end says that it lives often enough for the shorter of both.
     pub lease: Duration,
     /// So long a SEND waits for a peer that lives and posts no receive; at least the lease.
     pub patience: Duration,
@@ -37,8 +39,13 @@ pub struct Options {
     pub traffic_class: u8,
     /// Post by lists even where the extended interface is there. For comparison.
     pub plain_posting: bool,
+    /// Connect queue pairs by rdma_cm where it is not the only way, as for iWARP it is. Peers must be
+    /// told the same.
+    pub connection_manager: bool,
     /// The library: a name that the loader finds, or a path.
     pub library: String,
+    /// The library of rdma_cm, which is opened where it is needed.
+    pub connection_manager_library: String,
 }
 
 impl Options {
@@ -59,13 +66,17 @@ impl Options {
             service_level: 0,
             traffic_class: 0,
             plain_posting: false,
+            connection_manager: false,
             library: crate::ffi::LIBRARY.to_owned(),
+            connection_manager_library: crate::ffi::CONNECTION_MANAGER.to_owned(),
         }
     }
 
     /// The name of the first option that is out of its range.
     pub(crate) fn wrong(&self) -> Option<&'static str> {
-        let lease = Duration::from_millis(50)..=Duration::from_mins(10);
+        let [least, most] = [LEASE_MS.start(), LEASE_MS.end()];
+        let time = |ms: &u32| Duration::from_millis(u64::from(*ms));
+        let lease = time(least)..=time(most);
         let table = [
             (!lease.contains(&self.lease), "lease"),
             (self.patience < self.lease, "patience"),
@@ -127,6 +138,15 @@ pub enum OpenError {
         /// What.
         what: &'static str,
     },
+    /// Queue pairs are to be connected by rdma_cm, which is not to be had.
+    NoManager {
+        /// The device.
+        device: String,
+        /// Why rdma_cm: the device knows no other way, or it is asked for.
+        because: &'static str,
+        /// What is missing.
+        reason: String,
+    },
     /// An option is out of its range; its name.
     Option(&'static str),
     /// `Protect::Everything` is asked for, and the adapter's packets cannot be protected.
@@ -159,6 +179,11 @@ impl fmt::Display for OpenError {
                  an index"
             ),
             Self::Lacks { device, what } => write!(f, "{device} lacks {what}"),
+            Self::NoManager { device, because, reason } => write!(
+                f,
+                "{device} needs rdma_cm ({because}): {reason}; install librdmacm (Debian: librdmacm1), \
+                 load the kernel's module rdma_ucm, and give the device's network device an address"
+            ),
             Self::Option(name) => write!(f, "the option `{name}` is out of its range"),
             Self::CannotProtect => f.write_str(
                 "RDMA adapters send data in plain text: use Protect::Handshake here, or the tcp \

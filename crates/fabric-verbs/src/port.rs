@@ -5,11 +5,13 @@
 //! adapter ends all before it. After the first failure of a link the port flushes the rest itself: it
 //! does not depend on which of its flushes an adapter reports.
 
+mod confirm;
 mod connect;
 mod link;
 mod poll;
 mod post;
 mod receive;
+mod refusal;
 
 use crate::control::Control;
 use crate::core::{Command, Core};
@@ -89,7 +91,9 @@ impl VerbsPort {
         let core = Arc::clone(&control.core);
         let system = |what| move |reason: std::io::Error| FabricError::System(what, reason);
         let channel = Channel::new(&core.device.context).map_err(system("completion channel"))?;
-        let room = COMPLETIONS_FIRST.min(core.device.facts.completions);
+        let facts = &core.device.facts;
+        let first = if facts.trial.resizes { COMPLETIONS_FIRST } else { u32::MAX };
+        let room = first.min(facts.completions);
         let completions =
             CompletionQueue::new(&channel, room).map_err(system("completion queue"))?;
         let bell = Arc::new(Bell::new(channel).map_err(system("eventfd"))?);

@@ -6,9 +6,10 @@ use crate::ffi::types::{
 };
 use crate::ffi::{MemoryRegion, ProtectionDomain};
 use crate::wire::Imported;
-use farside_base::{Access, RegionId, RegionToken, RemoteKey};
+use farside_base::{Access, FlushScope, RegionId, RegionToken, RemoteKey};
 use farside_fabric::{Arena, FabricError, Region};
 use std::collections::VecDeque;
+use std::io;
 use std::sync::Arc;
 
 /// A region's number is its place, and above that how often the place was used before.
@@ -39,15 +40,34 @@ pub(crate) struct Registered {
     token: RegionToken,
 }
 
-/// Registers all of an arena, with no more rights than asked for.
+/// Registers all of an arena, with no more rights than asked for; `flush` is how far the device does.
 pub(crate) fn register(
     domain: &Arc<ProtectionDomain>,
     arena: &Arena,
     access: Access,
+    flush: FlushScope,
 ) -> Result<MemoryRegion, FabricError> {
-    MemoryRegion::new(domain, arena.clone(), flags(access))
-        .map_err(|reason| FabricError::System("registration of memory", reason))
+    let persistent = access.allows(Access::FLUSH_PERSISTENT);
+    if persistent && flush < FlushScope::Persistent {
+        return Err(FabricError::Lacks("persistent flush"));
+    }
+    if access.allows(Access::FLUSH) && flush < FlushScope::Visible {
+        return Err(FabricError::Lacks("flush"));
+    }
+    MemoryRegion::new(domain, arena.clone(), flags(access)).map_err(|reason| {
+        let reason = match reason.kind() {
+            kind @ io::ErrorKind::InvalidInput if persistent => {
+                io::Error::new(kind, NOT_PERSISTENT)
+            }
+            _ => reason,
+        };
+        FabricError::System("registration of memory", reason)
+    })
 }
+
+const NOT_PERSISTENT: &str = "the adapter takes this memory for none that persists: bring that of a DAX \
+                              device (`/dev/dax*` of an NVDIMM, by `map_device`), or ask for no \
+                              `FLUSH_PERSISTENT`";
 
 /// All regions, by place.
 #[derive(Default)]

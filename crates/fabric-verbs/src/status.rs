@@ -190,7 +190,9 @@ pub(crate) mod numbers {
     pub(crate) const LOC_QP_OP_ERR: u32 = 2;
     pub(crate) const LOC_PROT_ERR: u32 = 4;
     pub(crate) const WR_FLUSH_ERR: u32 = 5;
+    pub(crate) const LOC_ACCESS_ERR: u32 = 8;
     pub(crate) const REM_INV_REQ_ERR: u32 = 9;
+    pub(crate) const REM_ACCESS_ERR: u32 = 10;
     pub(crate) const REM_OP_ERR: u32 = 11;
     pub(crate) const RNR_RETRY_EXC_ERR: u32 = 13;
     pub(crate) const EVENT_CQ_ERR: u32 = 0;
@@ -204,6 +206,14 @@ pub(crate) mod numbers {
     pub(crate) const EVENT_LID_CHANGE: u32 = 11;
     pub(crate) const EVENT_SRQ_ERR: u32 = 14;
     pub(crate) const EVENT_GID_CHANGE: u32 = 18;
+    pub(crate) const CM_ADDR_RESOLVED: u32 = 0;
+    pub(crate) const CM_ROUTE_RESOLVED: u32 = 2;
+    pub(crate) const CM_CONNECT_RESPONSE: u32 = 5;
+    pub(crate) const CM_ESTABLISHED: u32 = 9;
+    pub(crate) const CM_DISCONNECTED: u32 = 10;
+    pub(crate) const CM_DEVICE_REMOVAL: u32 = 11;
+    pub(crate) const CM_ADDR_CHANGE: u32 = 14;
+    pub(crate) const CM_TIMEWAIT_EXIT: u32 = 15;
 }
 
 #[cfg(test)]

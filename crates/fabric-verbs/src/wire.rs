@@ -12,20 +12,33 @@
 //! | `Alive` | both | nothing else was said for a while |
 //! | `Import`, `Imported` | both | a region's token; its key and address, or that there is none |
 //! | `Close` | both | the link is over |
+//! | `Parted` | both | the adapters' connection has ended, though nobody closed it, and why |
 //!
-//! Whatever else comes breaks the rules, and the stream is closed. Remote keys travel here alone.
+//! Whatever else comes breaks the rules, and the stream is closed. Remote keys travel here alone, and
+//! so does the secret by which rdma_cm's request is known for the caller's (`Meeting`): once, and for
+//! as long as the conversation lasts.
 
 use farside_base::{Access, RegionToken};
 use farside_fabric::HELLO_BYTES_MAX;
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::ops::RangeInclusive;
 
 /// The version of all this. Others are not understood.
-pub(crate) const VERSION: u16 = 1;
+pub(crate) const VERSION: u16 = 2;
 /// Most bytes of a name.
 pub(crate) const NAME_BYTES_MAX: usize = 200;
 /// Most bytes of a frame behind its length.
 pub(crate) const FRAME_BYTES_MAX: usize = HELLO_BYTES_MAX + 512;
 /// Bytes of a frame's length.
 pub(crate) const LENGTH_BYTES: usize = 4;
+/// What a lease can be.
+pub(crate) const LEASE_MS: RangeInclusive<u32> = 50..=600_000;
+/// Bytes that are read of a `Word`. Not fewer: an answer of less than soft-iWARP's header has room for
+/// may be copied by a thread of the kernel that has no memory of the program's (Linux 7.3).
+pub(crate) const WORD_BYTES: u32 = 64;
+/// Bytes of a secret.
+pub(crate) const SECRET_BYTES: usize = 32;
 
 /// One end of a reliable connection, as its peer must know it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,6 +54,53 @@ pub(crate) struct End {
     pub(crate) link_layer: u8,
     pub(crate) reads_in: u8,
     pub(crate) reads_out: u8,
+    /// So long it hears nothing before it takes its peer for lost.
+    pub(crate) lease_ms: u32,
+    pub(crate) ways: Ways,
+    /// Bytes that the peer may read, to learn that what it posted before is done; zeroes where
+    /// adapters tell that themselves.
+    pub(crate) word: Word,
+}
+
+/// How an end connects its queue pair. Both ends of a link do it alike.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Ways {
+    /// By rdma_cm, at the place of a `Meeting`; else by what an `End` says.
+    pub(crate) manager: bool,
+    /// RDMA over TCP, which others do not understand.
+    pub(crate) iwarp: bool,
+}
+
+/// `WORD_BYTES` that a peer may read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Word {
+    pub(crate) address: u64,
+    pub(crate) key: u32,
+}
+
+/// Where and how rdma_cm's request of a caller is expected.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Meeting {
+    pub(crate) place: SocketAddr,
+    pub(crate) secret: [u8; SECRET_BYTES],
+}
+
+impl fmt::Debug for Meeting {
+    /// Without the secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Meeting({})", self.place)
+    }
+}
+
+/// Why a connection parted, as far as the side that says so knows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Parting {
+    /// Its adapter does not tell.
+    Unknown,
+    /// A request of the other side reached for what it may not.
+    Refused,
+    /// A request of its own failed.
+    Own,
 }
 
 /// What is asked at the start.
@@ -59,6 +119,8 @@ pub(crate) struct Accepted<'a> {
     /// The caller's, so that it knows that it is meant.
     pub(crate) callers: u64,
     pub(crate) end: End,
+    /// Where rdma_cm connects, if it does.
+    pub(crate) meeting: Option<Meeting>,
     pub(crate) reply: &'a [u8],
 }
 
@@ -84,6 +146,7 @@ pub(crate) enum Frame<'a> {
     Import { request: u32, token: RegionToken },
     Imported { request: u32, region: Option<Imported> },
     Close,
+    Parted(Parting),
 }
 
 /// What came is no frame of this protocol; why.
@@ -103,6 +166,7 @@ impl Frame<'_> {
             Self::Import { .. } => 8,
             Self::Imported { .. } => 9,
             Self::Close => 10,
+            Self::Parted(_) => 11,
         }
     }
 
@@ -124,6 +188,10 @@ impl Frame<'_> {
                 out.extend(accepted.incarnation.to_le_bytes());
                 out.extend(accepted.callers.to_le_bytes());
                 accepted.end.encode(out);
+                out.push(u8::from(accepted.meeting.is_some()));
+                if let Some(meeting) = &accepted.meeting {
+                    meeting.encode(out);
+                }
                 put(out, accepted.reply);
             }
             Self::Refused(reason) => put(out, reason),
@@ -145,6 +213,11 @@ impl Frame<'_> {
                     out.push(region.access.to_bits());
                 }
             }
+            Self::Parted(why) => out.push(match why {
+                Parting::Unknown => 0,
+                Parting::Refused => 1,
+                Parting::Own => 2,
+            }),
             Self::Nobody | Self::Full | Self::Alive | Self::Close => {}
         }
         let bytes = u32::try_from(out.len() - start - LENGTH_BYTES).unwrap_or(u32::MAX);
@@ -159,6 +232,10 @@ impl End {
         out.extend(self.gid);
         out.extend(self.lid.to_le_bytes());
         out.extend([self.mtu, self.link_layer, self.reads_in, self.reads_out]);
+        out.extend(self.lease_ms.to_le_bytes());
+        out.push(u8::from(self.ways.manager) | u8::from(self.ways.iwarp) << 1);
+        out.extend(self.word.address.to_le_bytes());
+        out.extend(self.word.key.to_le_bytes());
     }
 
     fn decode(from: &mut Reader<'_>) -> Result<Self, Malformed> {
@@ -171,9 +248,42 @@ impl End {
             link_layer: from.byte()?,
             reads_in: from.byte()?,
             reads_out: from.byte()?,
+            lease_ms: u32::from_le_bytes(from.array()?),
+            ways: match from.byte()? {
+                ways @ 0..4 => Ways { manager: ways & 1 != 0, iwarp: ways & 2 != 0 },
+                _ => return Err(Malformed("an unknown way to connect")),
+            },
+            word: Word { address: from.word()?, key: u32::from_le_bytes(from.array()?) },
         };
         let fits = end.queue_pair < 1 << 24 && end.packet < 1 << 24 && (1..=5).contains(&end.mtu);
-        if fits { Ok(end) } else { Err(Malformed("a queue pair with impossible numbers")) }
+        if !fits {
+            return Err(Malformed("a queue pair with impossible numbers"));
+        }
+        let lease = LEASE_MS.contains(&end.lease_ms);
+        if lease { Ok(end) } else { Err(Malformed("an impossible lease")) }
+    }
+}
+
+impl Meeting {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let six = match self.place.ip() {
+            IpAddr::V4(four) => four.to_ipv6_mapped(),
+            IpAddr::V6(six) => six,
+        };
+        out.extend(six.octets());
+        out.extend(self.place.port().to_le_bytes());
+        out.extend(self.secret);
+    }
+
+    fn decode(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let six = Ipv6Addr::from(from.array::<16>()?);
+        let number = six.to_ipv4_mapped().map_or(IpAddr::V6(six), IpAddr::V4);
+        let port = u16::from_le_bytes(from.array()?);
+        let secret = from.array()?;
+        if port == 0 || number.is_unspecified() || number.is_multicast() {
+            return Err(Malformed("a place where nobody can be met"));
+        }
+        Ok(Self { place: SocketAddr::new(number, port), secret })
     }
 }
 
@@ -263,6 +373,11 @@ fn decode_body<'a>(from: &mut Reader<'a>) -> Result<Frame<'a>, Malformed> {
                 incarnation: from.word()?,
                 callers: from.word()?,
                 end: End::decode(from)?,
+                meeting: match from.byte()? {
+                    0 => None,
+                    1 => Some(Meeting::decode(from)?),
+                    _ => return Err(Malformed("neither a meeting nor none")),
+                },
                 reply: from.bytes(HELLO_BYTES_MAX)?,
             })
         }
@@ -291,6 +406,12 @@ fn decode_body<'a>(from: &mut Reader<'a>) -> Result<Frame<'a>, Malformed> {
             Frame::Imported { request, region }
         }
         10 => Frame::Close,
+        11 => Frame::Parted(match from.byte()? {
+            0 => Parting::Unknown,
+            1 => Parting::Refused,
+            2 => Parting::Own,
+            _ => return Err(Malformed("an unknown reason to part")),
+        }),
         _ => return Err(Malformed("an unknown kind of frame")),
     })
 }
@@ -309,7 +430,14 @@ mod tests {
         link_layer: 2,
         reads_in: 16,
         reads_out: 8,
+        lease_ms: 1000,
+        ways: Ways { manager: true, iwarp: true },
+        word: Word { address: u64::MAX - 7, key: 3 },
     };
+
+    fn meeting(place: &str) -> Meeting {
+        Meeting { place: place.parse().unwrap(), secret: [0xa5; SECRET_BYTES] }
+    }
 
     fn frames() -> Vec<Frame<'static>> {
         let token = RegionToken {
@@ -320,11 +448,16 @@ mod tests {
         };
         let region = Imported { key: 5, address: 1 << 47, bytes: 4096, access: Access::READ };
         let connect = Connect { incarnation: 1, end: END, name: "ring", hello: b"hello" };
-        let accepted = Accepted { incarnation: 2, callers: 1, end: END, reply: &[9; 300] };
+        let accepted =
+            Accepted { incarnation: 2, callers: 1, end: END, meeting: None, reply: &[9; 300] };
+        let (four, six) = (meeting("10.77.0.1:4791"), meeting("[2001:db8::7]:1"));
+        let plain = End { ways: Ways::default(), word: Word::default(), ..END };
         vec![
             Frame::Connect(connect),
             Frame::Connect(Connect { name: "", hello: &[1; HELLO_BYTES_MAX], ..connect }),
             Frame::Accepted(accepted),
+            Frame::Accepted(Accepted { meeting: Some(four), ..accepted }),
+            Frame::Accepted(Accepted { meeting: Some(six), end: plain, ..accepted }),
             Frame::Refused(b"no room"),
             Frame::Nobody,
             Frame::Full,
@@ -334,6 +467,9 @@ mod tests {
             Frame::Imported { request: 77, region: Some(region) },
             Frame::Imported { request: 78, region: None },
             Frame::Close,
+            Frame::Parted(Parting::Unknown),
+            Frame::Parted(Parting::Refused),
+            Frame::Parted(Parting::Own),
         ]
     }
 
@@ -399,12 +535,58 @@ mod tests {
     }
 
     #[test]
+    fn impossible_meetings_ways_and_partings_are_refused() {
+        let accepted = |meeting| {
+            let end = END;
+            let frame = Frame::Accepted(Accepted {
+                incarnation: 2,
+                callers: 1,
+                end,
+                meeting: Some(meeting),
+                reply: b"",
+            });
+            let mut bytes = Vec::new();
+            frame.encode(&mut bytes);
+            bytes
+        };
+        let good = accepted(meeting("10.77.0.1:4791"));
+        assert!(matches!(decode(&good), Ok(Some(_))));
+        for place in ["10.77.0.1:0", "0.0.0.0:9", "[::]:9", "224.0.0.1:9", "[ff02::1]:9"] {
+            assert!(decode(&accepted(meeting(place))).is_err(), "{place}");
+        }
+        // Neither there nor absent: the byte before the place.
+        let at = good.len() - 2 - SECRET_BYTES - 2 - 16 - 1;
+        assert_eq!(good[at], 1);
+        let mut lie = good.clone();
+        lie[at] = 2;
+        assert!(decode(&lie).is_err());
+        // Cut short: what follows is read as something else, and never past the end.
+        lie[at] = 0;
+        assert!(decode(&lie).is_err());
+        // Ways lie before the word, which lies before the meeting.
+        let mut lie = good;
+        lie[at - 13] = 4;
+        assert_eq!(decode(&lie), Err(Malformed("an unknown way to connect")));
+        for bytes in [&[2, 0, 0, 0, 11, 3][..], &[1, 0, 0, 0, 11], &[3, 0, 0, 0, 11, 0, 0]] {
+            assert!(decode(bytes).is_err(), "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn a_meeting_does_not_tell_its_secret() {
+        let words = format!("{:?}", meeting("10.77.0.1:4791"));
+        assert_eq!(words, "Meeting(10.77.0.1:4791)");
+    }
+
+    #[test]
     fn impossible_queue_pairs_are_refused() {
         for end in [
             End { queue_pair: 1 << 24, ..END },
             End { packet: 1 << 24, ..END },
             End { mtu: 0, ..END },
             End { mtu: 6, ..END },
+            End { lease_ms: 49, ..END },
+            End { lease_ms: 600_001, ..END },
         ] {
             let mut bytes = Vec::new();
             Frame::Connect(Connect { incarnation: 1, end, name: "a", hello: b"" })

@@ -1,14 +1,15 @@
 //! FLUSH to persistent memory: on ordinary memory such a region is refused; on a guest's emulated
 //! NVDIMM (`RDMA_PMEM`, say `/dev/dax0.0`) a WRITE, a persistent FLUSH and an ATOMIC WRITE go with one
-//! doorbell, and the next guest on the same NVDIMM finds the bytes. Without a device, or one that has
-//! FLUSH, the test says so and passes.
+//! doorbell, and the next guest on the same NVDIMM finds the bytes (`FARSIDE_NVDIMM_ROUND` says how many
+//! have written there before). Where FLUSH is absent (`plain_posting` has none) a READ behind the WRITE
+//! does for what it can. Without a device, or one that has FLUSH, the tests say so and pass.
 
 use farside_base::{
-    Access, Completion, CompletionKind, CompletionStatus, FlushScope, LocalSlice, Operation,
-    RegionKind, RemoteSlice, Source, Work, WorkFlags, WorkId,
+    Access, Completion, CompletionKind, CompletionStatus, FlushScope, FlushWay, LinkId, LocalSlice,
+    Operation, RegionKind, RemoteSlice, Source, Work, WorkFlags, WorkId,
 };
 use farside_bootstrap::{Endpoint, Security};
-use farside_fabric::{Arena, Fabric, FabricError, LinkEvent, Port, PortSpec, RegionSpec};
+use farside_fabric::{Arena, Fabric, FabricError, LinkEvent, Port, PortSpec, RegionSpec, Stop};
 use farside_fabric_verbs::{Options, VerbsFabric, map_device};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -23,11 +24,28 @@ const MARK: u64 = 8192;
 const MAGIC: u64 = 0xfa51_de00;
 
 fn fabric() -> Option<VerbsFabric> {
+    let fabric = VerbsFabric::open(options()).ok()?;
+    (fabric.capabilities().flush == FlushScope::Persistent).then_some(fabric)
+}
+
+fn options() -> Options {
     let mut options = Options::new(Security::open());
     options.listen = Some("127.0.0.1:0".parse::<Endpoint>().expect("an endpoint"));
     options.lease = Duration::from_secs(5);
-    let fabric = VerbsFabric::open(options).ok()?;
-    (fabric.capabilities().flush == FlushScope::Persistent).then_some(fabric)
+    options
+}
+
+/// Two ports of a fabric with a link between them: the caller's, its link, and the other port.
+fn pair(fabric: &VerbsFabric) -> (Box<dyn Port>, LinkId, Box<dyn Port>) {
+    let mut far = fabric.open(&PortSpec { listen: Some("far".to_owned()) }).expect("a port");
+    let mut near = fabric.open(&PortSpec::default()).expect("a port");
+    let queue = near.create_receive_queue(4).expect("a queue");
+    let far_queue = far.create_receive_queue(4).expect("a queue");
+    let link = near.connect("far", b"", queue).expect("a call");
+    let LinkEvent::Requested { link: there, .. } = event(&mut *far) else { panic!("no request") };
+    far.accept(there, b"", far_queue).expect("to accept");
+    assert!(matches!(event(&mut *near), LinkEvent::Connected { .. }));
+    (near, link, far)
 }
 
 fn event(port: &mut dyn Port) -> LinkEvent {
@@ -62,10 +80,14 @@ fn memory_that_cannot_persist_is_refused() {
     let access = Access::WRITE.with(Access::FLUSH_PERSISTENT);
     let spec = RegionSpec { bytes: 4096, access, kind: RegionKind::Memory };
     let refused = fabric.register(&spec);
-    assert!(matches!(refused, Err(FabricError::Lacks("persistent memory"))), "{refused:?}");
+    let Err(error @ FabricError::Lacks("persistent memory")) = refused else {
+        panic!("{refused:?}");
+    };
+    assert!(error.to_string().contains("DAX"), "{error}");
     // Of memory that is brought, the adapter judges.
     let refused = fabric.register_memory(Arena::heap(4096), access);
-    assert!(matches!(refused, Err(FabricError::System(..))), "{refused:?}");
+    let Err(error @ FabricError::System(..)) = refused else { panic!("{refused:?}") };
+    assert!(error.to_string().contains("/dev/dax"), "{error}");
     let access = Access::WRITE.with(Access::FLUSH);
     fabric.register(&RegionSpec { access, ..spec }).expect("visible to all is had");
 }
@@ -81,6 +103,9 @@ fn bytes_mark_and_flush_go_with_one_doorbell_and_stay() {
     let nvdimm = map_device(&path, NVDIMM_BYTES).expect("the NVDIMM");
     let mark = nvdimm.load(MARK, Ordering::Acquire).expect("a word");
     let round = if mark >> 32 == MAGIC { mark & 0xffff_ffff } else { 0 };
+    if let Ok(before) = std::env::var("FARSIDE_NVDIMM_ROUND") {
+        assert_eq!(before.parse(), Ok(round), "what guests before this one have left");
+    }
     if round > 0 {
         let mut found = vec![0; 4096];
         nvdimm.read(0, &mut found).expect("within the NVDIMM");
@@ -94,14 +119,7 @@ fn bytes_mark_and_flush_go_with_one_doorbell_and_stay() {
     let spec = RegionSpec { bytes: 4096, access: Access::NONE, kind: RegionKind::Memory };
     let local = fabric.register(&spec).expect("a region");
     local.arena.write(0, &vec![round as u8; 4096]).expect("all of it");
-    let mut far = fabric.open(&PortSpec { listen: Some("far".to_owned()) }).expect("a port");
-    let mut near = fabric.open(&PortSpec::default()).expect("a port");
-    let queue = near.create_receive_queue(4).expect("a queue");
-    let far_queue = far.create_receive_queue(4).expect("a queue");
-    let link = near.connect("far", b"", queue).expect("a call");
-    let LinkEvent::Requested { link: there, .. } = event(&mut *far) else { panic!("no request") };
-    far.accept(there, b"", far_queue).expect("to accept");
-    assert!(matches!(event(&mut *near), LinkEvent::Connected { .. }));
+    let (mut near, link, _far) = pair(&fabric);
     let remote = near.import(link, &region.token).expect("a region");
     let at = |offset| RemoteSlice { region: remote, offset };
     let slices = [LocalSlice { region: local.id, offset: 0, bytes: 4096 }];
@@ -123,4 +141,56 @@ fn bytes_mark_and_flush_go_with_one_doorbell_and_stay() {
     assert_eq!(kinds, [write, flush, word, flush].map(|kind| (kind, success)));
     assert_eq!(region.arena.load(MARK, Ordering::Acquire), Ok(MAGIC << 32 | round));
     println!("wrote round {round}");
+}
+
+fn signalled(link: LinkId, operation: Operation<'_>) -> Work<'_> {
+    let flags = WorkFlags { signalled: true, ..WorkFlags::default() };
+    Work { id: WorkId(1), link, flags, operation }
+}
+
+/// What a fabric without FLUSH says and does, on whatever device.
+#[test]
+#[allow(clippy::print_stdout, reason = "says what was skipped")]
+fn without_flush_a_read_behind_a_write_makes_it_visible_and_nothing_makes_it_persistent() {
+    let plain = Options { plain_posting: true, ..options() };
+    let Ok(fabric) = VerbsFabric::open(plain) else {
+        println!("skipped: no RDMA device");
+        return;
+    };
+    let has = fabric.capabilities();
+    assert_eq!((has.flush, has.atomic_write), (FlushScope::None, false));
+    assert_eq!(has.flush_way(FlushScope::Visible), FlushWay::Read);
+    assert_eq!(has.flush_way(FlushScope::Persistent), FlushWay::Target);
+    for (access, name) in [(Access::FLUSH, "flush"), (Access::FLUSH_PERSISTENT, "persistent flush")]
+    {
+        let refused = fabric.register_memory(Arena::heap(4096), Access::WRITE.with(access));
+        let Err(error @ FabricError::Lacks(lacking)) = refused else { panic!("{refused:?}") };
+        assert!(lacking == name && error.to_string().contains("flush_way"), "{error}");
+    }
+    let spec = RegionSpec { bytes: 8192, access: Access::ALL, kind: RegionKind::Memory };
+    let (region, local) = (fabric.register(&spec), fabric.register(&spec));
+    let (region, local) = (region.expect("a region"), local.expect("a region"));
+    let (mut near, link, _far) = pair(&fabric);
+    let remote = near.import(link, &region.token).expect("a region");
+    let at = RemoteSlice { region: remote, offset: 0 };
+    for scope in [FlushScope::Visible, FlushScope::Persistent] {
+        let posted = near.post(&[signalled(link, Operation::Flush { from: at, bytes: 8, scope })]);
+        assert_eq!((posted.accepted, posted.stop), (0, Some(Stop::Invalid("lacks flush"))));
+    }
+    let of = |offset, bytes| [LocalSlice { region: local.id, offset, bytes }];
+    for round in 1..=50_u8 {
+        local.arena.write(0, &[round; 4096]).expect("within it");
+        let (from, into) = (of(0, 4096), of(4096, 1));
+        let write = Operation::Write { source: Source::Gather(&from), to: at, immediate: None };
+        let silent = Work { flags: WorkFlags::default(), ..signalled(link, write) };
+        let read = signalled(link, Operation::Read { into: &into, from: at });
+        let posted = near.post(&[silent, read]);
+        assert_eq!(posted.accepted, 2);
+        let done = completions(&mut *near, 1);
+        let expected = (CompletionKind::Read, CompletionStatus::Success);
+        assert_eq!((done[0].kind, done[0].status), expected);
+        let mut found = [0; 4096];
+        region.arena.read(0, &mut found).expect("within it");
+        assert!(found == [round; 4096], "the READ came before the WRITE, round {round}");
+    }
 }

@@ -1,5 +1,6 @@
 //! Two processes on this machine's RDMA device, of which one is killed: the other learns of it, its
-//! requests end, and it goes on with a third. Without a device the test says so and passes.
+//! requests end, and it goes on with a third. In a guest with three nodes, one process in each. Without a
+//! device the tests say so and pass.
 
 use farside_base::{
     Access, Completion, CompletionStatus, LinkId, LocalSlice, Operation, ReceiveQueueId,
@@ -14,6 +15,10 @@ use std::time::{Duration, Instant};
 
 /// The variable that makes this program serve.
 const SERVES: &str = "FARSIDE_VERBS_SERVES";
+/// The one that makes it call servers, at addresses with commas between.
+const CALLS: &str = "FARSIDE_VERBS_CALLS";
+/// Where it listens, unless on loopback.
+const LISTENS: &str = "FARSIDE_VERBS_LISTENS";
 /// Longer than everything that is waited for, on however slow a machine.
 const WATCHDOG: Duration = Duration::from_secs(60);
 
@@ -26,7 +31,8 @@ struct Node {
 
 fn node(listens: bool) -> Option<Node> {
     let mut options = Options::new(Security::open());
-    let listen = listens.then(|| "127.0.0.1:0".parse::<Endpoint>().expect("an endpoint"));
+    let place = std::env::var(LISTENS).unwrap_or_else(|_| "127.0.0.1:0".to_owned());
+    let listen = listens.then(|| place.parse::<Endpoint>().expect("an endpoint"));
     options.listen = listen;
     let fabric = VerbsFabric::open(options).ok()?;
     let listen = listens.then(|| "served".to_owned());
@@ -95,8 +101,11 @@ fn serves() {
 }
 
 fn server() -> (Child, String) {
-    let program = std::env::current_exe().expect("this program");
-    let mut child = Command::new(program)
+    server_by(Command::new(std::env::current_exe().expect("this program")))
+}
+
+fn server_by(mut program: Command) -> (Child, String) {
+    let mut child = program
         .args(["serves", "--exact", "--nocapture"])
         .env(SERVES, "1")
         .stdout(Stdio::piped())
@@ -107,6 +116,57 @@ fn server() -> (Child, String) {
     let address = lines
         .find_map(|line| line.split_once("address=").map(|(_, address)| address.trim().to_owned()));
     (child, address.expect("the server to listen"))
+}
+
+/// A caller: writes to each of its servers by turns, while it is linked to all.
+#[test]
+#[allow(clippy::print_stdout, reason = "says how it went")]
+fn calls() {
+    let Ok(servers) = std::env::var(CALLS) else {
+        return;
+    };
+    let mut node = node(false).expect("the device of this node");
+    let links: Vec<_> = servers.split(',').map(|server| node.connect(server)).collect();
+    for round in 0..200 {
+        for (link, region) in &links {
+            node.write(round, *link, *region);
+            let done = node.completion();
+            assert_eq!(done.status, CompletionStatus::Success, "{:?}", node.port.trouble(*link));
+        }
+    }
+    println!("200 WRITEs each over {}", node.port.path(links[0].0));
+}
+
+/// Runs this program in a node of the guest.
+fn in_node(number: u8) -> Command {
+    let mut command = Command::new("on");
+    command.arg(number.to_string()).arg(std::env::current_exe().expect("this program"));
+    command.env(LISTENS, "0.0.0.0:0");
+    command
+}
+
+#[test]
+#[allow(clippy::print_stdout, reason = "says what was skipped")]
+fn three_nodes_write_to_each_other() {
+    let nodes = std::env::var("RDMA_NODES").ok().and_then(|nodes| nodes.parse().ok());
+    if nodes.unwrap_or(0) < 3 {
+        println!("no guest with three nodes");
+        return;
+    }
+    for here in 1..=3 {
+        let others = (1..=3).filter(|other| *other != here);
+        let servers: Vec<_> = others.map(|other| server_by(in_node(other))).collect();
+        let addresses: Vec<_> = servers.iter().map(|(_, address)| address.as_str()).collect();
+        let called = in_node(here)
+            .args(["calls", "--exact", "--nocapture"])
+            .env(CALLS, addresses.join(","))
+            .status();
+        assert!(called.expect("a caller").success(), "from node {here}");
+        for (mut child, _) in servers {
+            child.kill().expect("to be killed");
+            child.wait().expect("to have ended");
+        }
+    }
 }
 
 #[test]

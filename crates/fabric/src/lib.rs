@@ -140,10 +140,24 @@ pub enum FabricError {
     System(&'static str, std::io::Error),
 }
 
+/// What to do about a capability that is lacking, where that is not plain.
+fn remedy(name: &str) -> &'static str {
+    match name {
+        "flush" | "persistent flush" => {
+            ": see `Capabilities::flush_way` for what does in its place on this fabric"
+        }
+        "persistent memory" => {
+            ": what it makes itself is gone with the power; map a DAX device or file and bring that to \
+             `register_memory`"
+        }
+        _ => "",
+    }
+}
+
 impl fmt::Display for FabricError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Lacks(name) => write!(f, "the fabric lacks `{name}`"),
+            Self::Lacks(name) => write!(f, "the fabric lacks `{name}`{}", remedy(name)),
             Self::Unknown(what) => write!(f, "unknown {what}"),
             Self::AddressInUse(address) => write!(f, "address {address} is in use"),
             Self::NobodyThere(address) => write!(f, "nobody listens at {address}"),

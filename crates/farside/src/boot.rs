@@ -294,8 +294,7 @@ impl Engine {
         let credits = self.limits.credits_per_class;
         let messenger = Messenger::new(credits);
         let messenger = if self.resumes() { messenger.resumable() } else { messenger };
-        let peer =
-            Peer { incarnation, tokens, link: Some(link), ended: false, messenger };
+        let peer = Peer { incarnation, tokens, link: Some(link), ended: false, messenger };
         if !self.peers.insert(node, peer) {
             return false;
         }

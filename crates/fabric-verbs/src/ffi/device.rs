@@ -38,7 +38,7 @@ pub(super) fn made<T>(object: *mut T) -> io::Result<NonNull<T>> {
     })
 }
 
-fn text(bytes: &[c_char]) -> String {
+pub(super) fn text(bytes: &[c_char]) -> String {
     let bytes: Vec<u8> =
         bytes.iter().map(|byte| byte.cast_unsigned()).take_while(|byte| *byte != 0).collect();
     String::from_utf8_lossy(&bytes).into_owned()
@@ -274,6 +274,10 @@ impl Drop for ProtectionDomain {
 pub(crate) struct MemoryRegion {
     domain: Arc<ProtectionDomain>,
     raw: NonNull<ibv_mr>,
+    /// On iWARP, of memory that peers may not write: the same for this side's requests. What a READ
+    /// brings is a tagged WRITE of the answering adapter there (RFC 5040 4.4), for which most adapters
+    /// want that right. Its key is never told to a peer's program; the requests themselves bear it.
+    local: Option<NonNull<ibv_mr>>,
     /// Keeps the memory while the adapter may use it.
     memory: farside_fabric::Arena,
 }
@@ -301,13 +305,23 @@ impl MemoryRegion {
         let raw = unsafe {
             (library.reg_mr)(domain.raw.as_ptr(), start.cast::<c_void>(), memory.len(), access)
         };
-        Ok(Self { domain: Arc::clone(domain), raw: made(raw)?, memory })
+        let mut region = Self { domain: Arc::clone(domain), raw: made(raw)?, local: None, memory };
+        let iwarp = domain.context.listed.transport == IBV_TRANSPORT_IWARP;
+        if iwarp && access & IBV_ACCESS_REMOTE_WRITE == 0 {
+            let access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+            let (domain, bytes) = (domain.raw.as_ptr(), region.memory.len());
+            // SAFETY: as above.
+            let raw = unsafe { (library.reg_mr)(domain, start.cast::<c_void>(), bytes, access) };
+            region.local = Some(made(raw)?);
+        }
+        Ok(region)
     }
 
     /// The key for local requests.
     pub(crate) fn local_key(&self) -> u32 {
+        let local = self.local.unwrap_or(self.raw);
         // SAFETY: lives as long as self; fixed.
-        unsafe { self.raw.as_ref().lkey }
+        unsafe { local.as_ref().lkey }
     }
 
     /// The key for requests of peers.
@@ -324,7 +338,9 @@ impl MemoryRegion {
 
 impl Drop for MemoryRegion {
     fn drop(&mut self) {
-        // SAFETY: deregistered once, while the memory is still there.
-        unsafe { (self.domain.context.library.dereg_mr)(self.raw.as_ptr()) };
+        for raw in [Some(self.raw), self.local].into_iter().flatten() {
+            // SAFETY: each deregistered once, while the memory is still there.
+            unsafe { (self.domain.context.library.dereg_mr)(raw.as_ptr()) };
+        }
     }
 }

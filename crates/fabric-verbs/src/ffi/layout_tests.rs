@@ -93,10 +93,41 @@ fn places_of_queues() -> Vec<Place> {
 /// Structures that have grown at their ends; an older header has a smaller size, and that is all.
 const GROWN: &[&str] = &["ibv_qp_ex", "ibv_port_attr", "ibv_device_attr_ex", "ibv_gid_entry"];
 
+fn places_of_rdma_cm() -> Vec<Place> {
+    let mut places = of! {
+        rdma_event_channel {}
+        rdma_conn_param {
+            private_data, private_data_len, responder_resources, initiator_depth, flow_control,
+            retry_count, rnr_retry_count, srq, qp_num
+        }
+    };
+    for (field, place) in [
+        ("verbs", offset_of!(rdma_cm_id, verbs)),
+        ("channel", offset_of!(rdma_cm_id, channel)),
+        ("context", offset_of!(rdma_cm_id, context)),
+        ("qp", offset_of!(rdma_cm_id, qp)),
+        ("ps", offset_of!(rdma_cm_id, ps)),
+        ("port_num", offset_of!(rdma_cm_id, port_num)),
+    ] {
+        places.push(("rdma_cm_id", field, place));
+    }
+    for (field, place) in [
+        ("id", offset_of!(rdma_cm_event, id)),
+        ("listen_id", offset_of!(rdma_cm_event, listen_id)),
+        ("event", offset_of!(rdma_cm_event, event)),
+        ("status", offset_of!(rdma_cm_event, status)),
+        ("param.conn", offset_of!(rdma_cm_event, conn)),
+    ] {
+        places.push(("rdma_cm_event", field, place));
+    }
+    places
+}
+
 /// What C thinks of the same, each on a line.
-fn asked(places: &[(&str, &str, usize)]) -> Option<Vec<String>> {
-    let mut source = String::from(
-        "#include <infiniband/verbs.h>\n#include <stdio.h>\n#include <stddef.h>\nint main(void) {\n",
+fn asked(header: &str, places: &[(&str, &str, usize)]) -> Option<Vec<String>> {
+    let mut source = format!(
+        "#include <infiniband/verbs.h>\n#include <{header}>\n#include <stdio.h>\n\
+         #include <stddef.h>\nint main(void) {{\n",
     );
     for (name, field, _) in places {
         let value = match *field {
@@ -111,7 +142,9 @@ fn asked(places: &[(&str, &str, usize)]) -> Option<Vec<String>> {
         source += &format!("printf(\"%zu\\n\", sizeof(struct verbs_context) - {place});\n");
     }
     source += "return 0; }\n";
-    let program = std::env::temp_dir().join(format!("farside-layout-{}", std::process::id()));
+    let name = header.replace(['/', '.'], "-");
+    let name = format!("farside-layout-{}-{name}", std::process::id());
+    let program = std::env::temp_dir().join(name);
     let mut compiler = Command::new("cc")
         .args(["-x", "c", "-w", "-o"])
         .arg(&program)
@@ -133,9 +166,22 @@ fn asked(places: &[(&str, &str, usize)]) -> Option<Vec<String>> {
 
 #[test]
 #[allow(clippy::print_stdout, reason = "a test that compares with nothing says so")]
+fn structures_of_rdma_cm_are_as_in_the_headers() {
+    let places = places_of_rdma_cm();
+    let Some(lines) = asked("rdma/rdma_cma.h", &places) else {
+        println!("skipped: no C compiler, or no <rdma/rdma_cma.h> (librdmacm-dev)");
+        return;
+    };
+    for ((name, field, ours), theirs) in places.iter().zip(&lines) {
+        assert_eq!(ours.to_string(), *theirs, "{name}.{field}");
+    }
+}
+
+#[test]
+#[allow(clippy::print_stdout, reason = "a test that compares with nothing says so")]
 fn structures_are_as_in_the_headers() {
     let places = [places_of_objects(), places_of_queues()].concat();
-    let Some(lines) = asked(&places) else {
+    let Some(lines) = asked("infiniband/verbs.h", &places) else {
         println!("skipped: no C compiler, or no <infiniband/verbs.h> (libibverbs-dev)");
         return;
     };

@@ -39,17 +39,18 @@ impl fmt::Display for NoLibrary {
 /// A type of each function, and where it is.
 macro_rules! functions {
     (
+        $library:ident
         required { $($(#[$doc:meta])* $name:ident: $symbol:literal $kind:ty;)* }
         optional { $($(#[$late_doc:meta])* $late:ident: $late_symbol:literal $late_kind:ty;)* }
     ) => {
         /// The functions of one loaded library.
-        pub(crate) struct Library {
+        pub(crate) struct $library {
             $($(#[$doc])* pub(super) $name: $kind,)*
             $($(#[$late_doc])* pub(super) $late: Option<$late_kind>,)*
         }
 
-        impl Library {
-            fn of(handle: Handle) -> Result<Self, NoLibrary> {
+        impl $library {
+            fn of(handle: Opened) -> Result<Self, NoLibrary> {
                 Ok(Self {
                     $($name: {
                         let found = handle.find(concat!($symbol, "\0"));
@@ -68,7 +69,10 @@ macro_rules! functions {
     };
 }
 
+pub(super) use functions;
+
 functions! {
+    Library
     required {
         get_device_list: "ibv_get_device_list"
             unsafe extern "C" fn(*mut c_int) -> *mut *mut ibv_device;
@@ -126,10 +130,10 @@ functions! {
 }
 
 /// An open library, never closed.
-struct Handle(*mut c_void);
+pub(super) struct Opened(*mut c_void);
 
-impl Handle {
-    fn open(name: &str) -> Result<Self, NoLibrary> {
+impl Opened {
+    pub(super) fn open(name: &str) -> Result<Self, NoLibrary> {
         let absent = |words: &str| NoLibrary::Absent(words.to_owned());
         let path = CString::new(name).map_err(|_| absent("its path has a zero byte"))?;
         // SAFETY: a string that ends; initialisers of the library run, as for any linked one.
@@ -148,7 +152,7 @@ impl Handle {
     }
 
     /// The symbol of a name that ends with a zero byte.
-    fn find(&self, name: &'static str) -> Option<*mut c_void> {
+    pub(super) fn find(&self, name: &'static str) -> Option<*mut c_void> {
         // SAFETY: the handle is open for ever, the name ends with a zero byte.
         let found = unsafe { libc::dlsym(self.0, name.as_ptr().cast::<c_char>()) };
         (!found.is_null()).then_some(found)
@@ -166,7 +170,7 @@ impl Library {
         if let Some((_, known)) = loaded.iter().find(|(known, _)| known == name) {
             return Ok(Arc::clone(known));
         }
-        let library = Arc::new(Self::of(Handle::open(name)?)?);
+        let library = Arc::new(Self::of(Opened::open(name)?)?);
         loaded.push((name.to_owned(), Arc::clone(&library)));
         Ok(library)
     }

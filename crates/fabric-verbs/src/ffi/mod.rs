@@ -2,6 +2,7 @@
 //!
 //! `types` are C's structures, `library` its functions; `device`, `completion` and `queue_pair` own
 //! objects, each of which keeps what it was made from, so that things end in the order that C wants.
+//! `rdma_cm` is librdmacm, which not every device needs.
 //! `pages` is memory for large regions.
 //!
 //! What is absent: a C compiler, headers and generated code in the build; every function that is not
@@ -14,6 +15,7 @@ mod layout_tests;
 mod library;
 mod pages;
 mod queue_pair;
+mod rdma_cm;
 pub(crate) mod types;
 
 pub(crate) use completion::{Channel, CompletionQueue, SharedReceiveQueue, Slice, WorkCompletion};
@@ -22,4 +24,6 @@ pub use library::LIBRARY;
 pub(crate) use library::{Library, NoLibrary};
 pub use pages::map_device;
 pub(crate) use pages::{HUGE_PAGE_BYTES, anonymous};
-pub(crate) use queue_pair::{Bytes, Handle, QueuePair, Request, Route, Shape, Verb};
+pub(crate) use queue_pair::{Bytes, Handle, OwnEnd, QueuePair, Request, Route, Shape, Verb};
+pub use rdma_cm::CONNECTION_MANAGER;
+pub(crate) use rdma_cm::{EventChannel, Id, ManagerEvent, ManagerLibrary, Terms, own_addresses};

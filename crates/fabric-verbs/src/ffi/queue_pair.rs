@@ -17,6 +17,7 @@ use farside_base::FlushScope;
 use std::ffi::{c_int, c_uint};
 use std::io;
 use std::ptr::{NonNull, null, null_mut};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// What a queue pair is to hold.
@@ -36,6 +37,11 @@ pub(crate) struct Shape {
     /// But give requests of several slices to the adapter as lists: the provider's extended
     /// interface gets those wrong (soft-RoCE's up to rdma-core 56 takes the first length for all).
     pub(crate) gathers_by_list: bool,
+    /// In lists: slices of so few bytes altogether are copied by the provider when they are posted,
+    /// unless they wait for READs.
+    /// Soft-iWARP (Linux 7.3) may else have them copied by a thread of the kernel that has no memory
+    /// of the program's, over which User Mode Linux panics.
+    pub(crate) copied_bytes: u32,
 }
 
 /// What a request does at the peer.
@@ -103,6 +109,21 @@ pub(crate) struct Route {
 struct Shared {
     raw: Mutex<Option<NonNull<ibv_qp>>>,
     domain: Arc<ProtectionDomain>,
+    /// Its number, and its address, for comparing.
+    number: u32,
+    address: u64,
+    end: AtomicU8,
+}
+
+/// Why a queue pair is over, as far as this side made it so.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum OwnEnd {
+    /// This side did nothing.
+    None,
+    /// It has failed here.
+    Failed,
+    /// The program, or its port, has closed the link.
+    Closed,
 }
 
 // SAFETY: libibverbs may be called from any thread; the pointer is used under the lock.
@@ -115,7 +136,7 @@ unsafe impl Sync for Shared {}
 pub(crate) struct Handle(Arc<Shared>);
 
 impl Handle {
-    fn modify(&self, attributes: &mut ibv_qp_attr, mask: c_int) -> io::Result<()> {
+    pub(super) fn modify(&self, attributes: &mut ibv_qp_attr, mask: c_int) -> io::Result<()> {
         let raw = self.0.raw.lock().unwrap_or_else(PoisonError::into_inner);
         let raw = raw.ok_or(io::ErrorKind::NotConnected)?;
         let library = &self.0.domain.context.library;
@@ -170,8 +191,33 @@ impl Handle {
         self.modify(&mut attributes, mask | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC)
     }
 
+    pub(crate) fn number(&self) -> u32 {
+        self.0.number
+    }
+
+    /// For comparing with an asynchronous event.
+    pub(crate) fn address(&self) -> u64 {
+        self.0.address
+    }
+
+    /// Whether this side has ended it.
+    pub(crate) fn own_end(&self) -> OwnEnd {
+        match self.0.end.load(Ordering::Acquire) {
+            0 => OwnEnd::None,
+            1 => OwnEnd::Failed,
+            _ => OwnEnd::Closed,
+        }
+    }
+
+    /// As `fail`, because the link is closed.
+    pub(crate) fn close(&self) {
+        self.0.end.fetch_max(OwnEnd::Closed as u8, Ordering::AcqRel);
+        self.fail();
+    }
+
     /// To the error state: nothing more is sent or taken, and everything outstanding is flushed.
     pub(crate) fn fail(&self) {
+        self.0.end.fetch_max(OwnEnd::Failed as u8, Ordering::AcqRel);
         let mut attributes = ibv_qp_attr { qp_state: IBV_QPS_ERR, ..Default::default() };
         // Fails only for a queue pair that is gone, or whose device is.
         let _ = self.modify(&mut attributes, IBV_QP_STATE);
@@ -254,9 +300,17 @@ impl QueuePair {
         let (raw, way, inline_bytes) = if shape.extended {
             make_extended(domain, completions, receives, shape, cap)?
         } else {
-            make_plain(domain, completions, receives, cap)?
+            make_plain(domain, completions, receives, shape, cap)?
         };
-        let shared = Shared { raw: Mutex::new(Some(raw)), domain: Arc::clone(domain) };
+        // SAFETY: a queue pair that was just made; its number is fixed.
+        let number = unsafe { raw.as_ref().qp_num };
+        let shared = Shared {
+            raw: Mutex::new(Some(raw)),
+            domain: Arc::clone(domain),
+            number,
+            address: raw.as_ptr().addr() as u64,
+            end: AtomicU8::new(OwnEnd::None as u8),
+        };
         Ok(Self {
             shared: Arc::new(shared),
             raw,
@@ -274,13 +328,7 @@ impl QueuePair {
     }
 
     pub(crate) fn number(&self) -> u32 {
-        // SAFETY: lives as long as self; fixed.
-        unsafe { self.raw.as_ref().qp_num }
-    }
-
-    /// For comparing with an asynchronous event.
-    pub(crate) fn address(&self) -> u64 {
-        self.raw.as_ptr().addr() as u64
+        self.shared.number
     }
 
     /// Whether the bytes of a WRITE land in the order of their addresses, as the provider says.
@@ -347,6 +395,7 @@ impl QueuePair {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
+        self.shared.end.fetch_max(OwnEnd::Closed as u8, Ordering::AcqRel);
         let mut raw = self.shared.raw.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(raw) = raw.take() {
             // SAFETY: destroyed once, under the lock of whoever changes its state.
@@ -361,6 +410,7 @@ fn make_plain(
     domain: &Arc<ProtectionDomain>,
     completions: &CompletionQueue,
     receives: &SharedReceiveQueue,
+    shape: &Shape,
     cap: ibv_qp_cap,
 ) -> io::Result<Made> {
     let context = &domain.context;
@@ -381,7 +431,7 @@ fn make_plain(
         begun: false,
         gathers_by_list: true,
         error: None,
-        list: List::new(cap.max_send_wr as usize),
+        list: List::new(cap.max_send_wr as usize, shape.copied_bytes),
         post,
     };
     Ok((made(raw)?, way, attributes.cap.max_inline_data))
@@ -438,7 +488,7 @@ fn make_extended(
                 begun: false,
                 gathers_by_list: shape.gathers_by_list,
                 error: None,
-                list: List::new(0),
+                list: List::new(0, 0),
                 post,
             };
             Ok((raw, way, attributes.cap.max_inline_data))
@@ -538,14 +588,19 @@ struct List {
     requests: Vec<ibv_send_wr>,
     slices: Vec<Slice>,
     inline: Vec<u8>,
+    /// Which slices are places in `inline`.
+    inline_slices: Vec<usize>,
+    copied_bytes: u32,
 }
 
 impl List {
-    fn new(requests: usize) -> Self {
+    fn new(requests: usize, copied_bytes: u32) -> Self {
         Self {
             requests: Vec::with_capacity(requests),
             slices: Vec::with_capacity(requests),
             inline: Vec::new(),
+            inline_slices: Vec::new(),
+            copied_bytes,
         }
     }
 
@@ -581,12 +636,22 @@ impl List {
         let more = match request.bytes {
             Bytes::Slices(slices) => {
                 self.slices.extend_from_slice(slices);
-                0
+                let bytes: u64 = slices.iter().map(|slice| u64::from(slice.length)).sum();
+                let goes_out = !matches!(
+                    request.verb,
+                    Verb::Read | Verb::FetchAdd(_) | Verb::CompareSwap { .. }
+                );
+                let copied = goes_out
+                    && !request.fence
+                    && bytes > 0
+                    && bytes <= u64::from(self.copied_bytes);
+                if copied { IBV_SEND_INLINE } else { 0 }
             }
             Bytes::Inline(bytes) => {
                 let at = self.inline.len() as u64;
                 self.inline.extend_from_slice(bytes);
                 if !bytes.is_empty() {
+                    self.inline_slices.push(self.slices.len());
                     self.slices.push(Slice { addr: at, length: bytes.len() as u32, lkey: 0 });
                 }
                 IBV_SEND_INLINE
@@ -615,10 +680,8 @@ impl List {
             return Ok(());
         }
         let inline = self.inline.as_ptr();
-        for request in &self.requests {
-            if request.send_flags & IBV_SEND_INLINE != 0 && request.num_sge > 0 {
-                self.slices[request.sg_list.addr()].addr += inline.expose_provenance() as u64;
-            }
+        for slice in self.inline_slices.drain(..) {
+            self.slices[slice].addr += inline.expose_provenance() as u64;
         }
         let slices = self.slices.as_mut_ptr();
         let mut next: *mut ibv_send_wr = null_mut();

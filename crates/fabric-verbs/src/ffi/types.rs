@@ -425,6 +425,50 @@ pub(crate) struct ibv_async_event {
     pub(crate) event_type: u32,
 }
 
+#[repr(C)]
+pub(crate) struct rdma_event_channel {
+    pub(crate) fd: c_int,
+}
+
+/// Up to `port_num`; it goes on.
+#[repr(C)]
+pub(crate) struct rdma_cm_id {
+    pub(crate) verbs: *mut ibv_context,
+    pub(crate) channel: *mut rdma_event_channel,
+    pub(crate) context: *mut c_void,
+    pub(crate) qp: *mut ibv_qp,
+    _addresses: [libc::sockaddr_storage; 2],
+    _gids: [u64; 5],
+    _path_rec: *mut c_void,
+    /// With what C leaves free behind it.
+    _num_paths: [c_int; 2],
+    pub(crate) ps: c_int,
+    pub(crate) port_num: u8,
+}
+
+#[repr(C)]
+pub(crate) struct rdma_conn_param {
+    pub(crate) private_data: *const c_void,
+    pub(crate) private_data_len: u8,
+    pub(crate) responder_resources: u8,
+    pub(crate) initiator_depth: u8,
+    pub(crate) flow_control: u8,
+    pub(crate) retry_count: u8,
+    pub(crate) rnr_retry_count: u8,
+    pub(crate) srq: u8,
+    pub(crate) qp_num: u32,
+}
+
+/// With the form of `param` that connections have; it goes on.
+#[repr(C)]
+pub(crate) struct rdma_cm_event {
+    pub(crate) id: *mut rdma_cm_id,
+    pub(crate) listen_id: *mut rdma_cm_id,
+    pub(crate) event: u32,
+    pub(crate) status: c_int,
+    pub(crate) conn: rdma_conn_param,
+}
+
 type Setter0 = Option<unsafe extern "C" fn(*mut ibv_qp_ex)>;
 
 #[repr(C)]

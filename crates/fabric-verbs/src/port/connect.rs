@@ -141,7 +141,10 @@ impl VerbsPort {
         let link = self.links.find(id).ok_or(FabricError::Unknown("link"))?;
         link.own = Some(end);
         link.equip(pair, receives, requests);
-        let connected = self.core.join(&handle, &end, &peer);
+        let connected = match &self.core.manager {
+            Some(_) => Ok(()),
+            None => self.core.join(&handle, &end, &peer),
+        };
         if let Err(reason) = connected {
             self.end(id);
             return Err(FabricError::System("queue pair cannot be connected", reason));
@@ -184,7 +187,7 @@ impl VerbsPort {
         };
         let token = link.token;
         if let Some(handle) = &link.handle {
-            handle.fail();
+            handle.close();
         }
         // What was done, or arrived, before counts.
         self.gather();
@@ -283,12 +286,24 @@ impl VerbsPort {
                     self.lose(link, loss, status, words);
                 }
             }
-            Inbound::Fault { queue_pair, status, words } => {
-                let found = self.links.iter().find(|link| link.pair_address == queue_pair);
-                if let Some(link) = found.map(|link| link.id) {
+            Inbound::Parted { token, why } => {
+                if let Some(link) = self.links.by_token(token).map(|link| link.id) {
+                    match self.confirms() {
+                        true => self.part(link, why),
+                        false => self.refused_there(link, why),
+                    }
+                }
+            }
+            Inbound::Fault { token, status, words } => {
+                if let Some(link) = self.links.by_token(token).map(|link| link.id) {
                     // A bad completion of this side tells the cause better.
                     self.gather();
-                    self.fail(link, status, Some(words));
+                    match status {
+                        CompletionStatus::Flushed => self.refused_here(link, words),
+                        // Of why the connection has ended, both sides' fabrics know more.
+                        _ if self.confirms() => self.suspect(link, words),
+                        _ => self.fail(link, status, Some(words)),
+                    }
                 }
             }
             Inbound::Broken { queue, words } => {

@@ -58,9 +58,8 @@ pub(super) struct Link {
     pub(super) state: LinkState,
     pub(super) pair: Option<QueuePair>,
     pub(super) handle: Option<Handle>,
-    /// The number and address of the queue pair.
+    /// The number of the queue pair.
     pub(super) pair_number: u32,
-    pub(super) pair_address: u64,
     pub(super) own: Option<End>,
     pub(super) peer: Option<End>,
     pub(super) from: String,
@@ -74,6 +73,8 @@ pub(super) struct Link {
     pub(super) told: u32,
     /// How many in a row at the end it will not.
     pub(super) untold: u32,
+    /// How many are no requests of the program's.
+    pub(super) asks: u32,
     /// When something was posted to an idle link, or was done, in ticks.
     pub(super) since: u64,
     /// A list was begun that the adapter's doorbell has not announced.
@@ -81,6 +82,18 @@ pub(super) struct Link {
     pub(super) trouble: Option<String>,
     /// `Lost` has been said.
     pub(super) lost: bool,
+    /// The adapter here has refused a request of the peer's, or ends the connection without a reason.
+    pub(super) spoilt: Option<Spoilt>,
+    /// The peer's fabric says that its adapter has refused a request of this side's.
+    pub(super) refused_there: bool,
+}
+
+/// How a connection that the adapter here ends came to that.
+pub(super) struct Spoilt {
+    /// In ticks.
+    pub(super) since: u64,
+    /// Why, where the adapter said so.
+    pub(super) words: Option<String>,
 }
 
 impl Link {
@@ -92,7 +105,6 @@ impl Link {
             pair: None,
             handle: None,
             pair_number: 0,
-            pair_address: 0,
             own: None,
             peer: None,
             from: String::new(),
@@ -102,17 +114,20 @@ impl Link {
             unpolled: 0,
             told: 0,
             untold: 0,
+            asks: 0,
             since: 0,
             begun: false,
             trouble: None,
             lost: false,
+            spoilt: None,
+            refused_there: false,
         }
     }
 
     /// Takes a queue pair, and room for its requests.
     pub(super) fn equip(&mut self, pair: QueuePair, queue: ReceiveQueueId, requests: u32) {
         self.handle = Some(pair.handle());
-        (self.pair_number, self.pair_address) = (pair.number(), pair.address());
+        self.pair_number = pair.number();
         self.pair = Some(pair);
         self.queue = Some(queue);
         self.under_way.reserve(requests as usize + 1);
@@ -121,7 +136,7 @@ impl Link {
     /// Whether another request of the program's has room.
     #[inline]
     pub(super) fn has_room(&self, outstanding_max: u32) -> bool {
-        self.under_way.len() as u32 + self.unpolled < outstanding_max
+        self.under_way.len() as u32 - self.asks + self.unpolled < outstanding_max
     }
 
     /// What `wr_id` the next request has.
@@ -137,6 +152,7 @@ impl Link {
         if self.under_way.is_empty() {
             self.since = ticks;
         }
+        self.asks += u32::from(entry.probe);
         if entry.told {
             self.told += 1;
             self.untold = 0;
@@ -152,6 +168,7 @@ impl Link {
         let entry = self.under_way.pop_front()?;
         self.first = self.first.wrapping_add(1);
         self.told -= u32::from(entry.told);
+        self.asks -= u32::from(entry.probe);
         Some(entry)
     }
 

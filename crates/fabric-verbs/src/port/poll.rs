@@ -50,7 +50,7 @@ impl Staged {
     }
 }
 
-fn ended(entry: &Entry, link: LinkId, status: CompletionStatus) -> Completion {
+pub(super) fn ended(entry: &Entry, link: LinkId, status: CompletionStatus) -> Completion {
     let bytes = if status == CompletionStatus::Success { entry.bytes } else { 0 };
     Completion { id: entry.id, link, bytes, immediate: None, kind: entry.kind, status }
 }
@@ -141,6 +141,11 @@ impl VerbsPort {
             }
             // Its region was ended.
             numbers::LOC_PROT_ERR => CompletionStatus::Broken,
+            numbers::LOC_ACCESS_ERR | numbers::REM_ACCESS_ERR => {
+                // It was taken from the queue for a WRITE with immediate that was refused.
+                self.queues.post_again(slot);
+                return self.refuses(link, status::completion(done.status).to_string());
+            }
             // It was taken from the queue for a request that failed, or by a link that broke.
             _ => return self.queues.post_again(slot),
         };
@@ -163,8 +168,7 @@ impl VerbsPort {
         };
         self.stage(Staged { completion, frees: Frees::Receive(slot) });
         if !success {
-            let words = status::completion(done.status).to_string();
-            self.fail(link, CompletionStatus::Flushed, Some(words));
+            self.refuses(link, status::completion(done.status).to_string());
         }
     }
 
@@ -180,8 +184,11 @@ impl VerbsPort {
             return;
         };
         if done.status == numbers::WR_FLUSH_ERR {
-            // Something else broke the queue pair, of which the inbox tells.
-            return;
+            // Something else broke the queue pair.
+            return self.flushed(id);
+        }
+        if self.core.device.confirmation.is_some() {
+            return self.take_confirmed(id, done, older);
         }
         for _ in 0..older {
             // Those before it are done too, and silent, or they would have come before.
@@ -191,6 +198,9 @@ impl VerbsPort {
             let row = status::completion(done.status);
             let vendor = done.vendor_err;
             let words = format!("{row} (vendor's error {vendor:#x})");
+            if row.status == CompletionStatus::Unreachable {
+                return self.unanswered(id, words);
+            }
             let status = link.under_way.front().map_or(row.status, |entry| meant(entry, &row));
             return self.fail(id, status, Some(words));
         }
@@ -236,7 +246,7 @@ impl VerbsPort {
         }
         entries.clear();
         link.under_way = entries;
-        (link.told, link.untold) = (0, 0);
+        (link.told, link.untold, link.asks) = (0, 0, 0);
         link.state = LinkState::Down { first };
     }
 
@@ -290,6 +300,10 @@ impl VerbsPort {
             if link.state != LinkState::Up || link.under_way.is_empty() {
                 continue;
             }
+            if link.spoilt.as_ref().is_some_and(|spoilt| ticks > spoilt.since + 1) {
+                self.end_spoilt(id);
+                continue;
+            }
             let age = ticks.saturating_sub(link.since);
             if link.told == 0 {
                 if age > 0 {
@@ -309,7 +323,7 @@ impl VerbsPort {
         };
         let bytes: u64 = link.under_way.iter().map(|entry| u64::from(entry.bytes)).sum();
         let moving = Duration::from_micros(bytes / SLOWEST_BYTES_PER_US);
-        let waits = waits_for_a_receive(link);
+        let waits = waits_for_a_receive(link) && !link.refused_there;
         let most = if waits { patience } else { lease } + moving;
         if lease.saturating_mul(u32::try_from(age).unwrap_or(u32::MAX)) <= most * LEASE_TICKS as u32
         {
@@ -321,7 +335,7 @@ impl VerbsPort {
         } else {
             let words = "a request was not done within the lease, though the peer's fabric lives: \
                          look at the path, its MTU and GID, and at both adapters";
-            self.fail(id, CompletionStatus::Unreachable, Some(words.to_owned()));
+            self.unanswered(id, words.to_owned());
         }
     }
 }
@@ -331,7 +345,7 @@ fn waits_for_a_receive(link: &Link) -> bool {
 }
 
 /// How a request ends that an adapter refused, by what it was.
-fn meant(entry: &Entry, row: &status::Row) -> CompletionStatus {
+pub(super) fn meant(entry: &Entry, row: &status::Row) -> CompletionStatus {
     let refused = row.status == CompletionStatus::RemoteAccess;
     match (refused, row.number) {
         (true, _) if entry.misaligned => CompletionStatus::RemoteAlignment,

@@ -1,6 +1,7 @@
 //! Requests on their way to the adapter: checked, noted, given to it with one doorbell a link.
 
 use super::VerbsPort;
+use super::confirm::{self, PROBE};
 use super::link::{Entry, LinkState};
 use super::poll::Staged;
 use crate::ffi::{Bytes, Request, Slice, Verb};
@@ -104,8 +105,16 @@ impl VerbsPort {
                 continue;
             };
             link.begun = false;
+            let confirmation = self.core.device.confirmation.as_ref();
+            if let Some(own) = confirmation {
+                confirm::ask(link, own, self.core.ticks.load(Ordering::Relaxed));
+            }
             let rung = link.pair.as_mut().map_or(Ok(()), |pair| pair.ring());
             if let Err(error) = rung {
+                if confirmation.is_some() {
+                    // The connection has ended: of why, the control thread will tell.
+                    continue;
+                }
                 let words = format!("the adapter takes no requests: {error}");
                 // Some providers look at an atomic's alignment before they post it.
                 let odd = link.under_way.front().is_some_and(|entry| entry.misaligned);
@@ -320,19 +329,31 @@ impl VerbsPort {
     #[inline]
     fn give(&mut self, work: &Work<'_>, plan: &Plan<'_>) -> Result<(), Stop> {
         let bytes = self.collect(plan)?;
-        let target = match &plan.remote {
+        let mut target = match &plan.remote {
             Some(remote) => self.remote(work.link, remote)?,
             None => Target { address: 0, key: 0, odd_word: false },
         };
         let ticks = self.core.ticks.load(Ordering::Relaxed);
+        let confirms = self.confirms();
         let often = self.core.capabilities.outstanding_max / 4;
         let link = self.links.find(work.link).ok_or(Stop::Invalid("link"))?;
+        if let Some(own) = &self.core.device.confirmation
+            && plan.kind == CompletionKind::Read
+            && self.slices.is_empty()
+            && let Some(peer) = &link.peer
+        {
+            // Some adapters get a READ of no bytes wrong: it tells what one of the peer's word does.
+            target = Target { address: peer.word.address, key: peer.word.key, odd_word: false };
+            self.slices.push(own.landing);
+        }
         // Now and then the adapter tells of a silent one too, so that its queue is freed.
-        let told = work.flags.signalled || link.untold >= often;
+        let told = (work.flags.signalled || link.untold >= often)
+            && (!confirms || plan.kind == CompletionKind::Read);
         let request = Request {
             id: link.next_request(),
             signalled: told,
-            fence: work.flags.fence,
+            // READs are answered in order there, and take no fence.
+            fence: work.flags.fence && !(confirms && plan.kind == CompletionKind::Read),
             verb: plan.verb,
             address: target.address,
             key: target.key,
@@ -364,6 +385,9 @@ impl VerbsPort {
 
     /// Asks, by a WRITE of no bytes, whether silent requests are done that nothing else tells of.
     pub(super) fn probe(&mut self, id: LinkId, ticks: u64) {
+        if self.confirms() {
+            return self.confirm(id);
+        }
         let Some(link) = self.links.find(id) else {
             return;
         };
@@ -380,18 +404,8 @@ impl VerbsPort {
             return;
         };
         pair.push(&request);
-        let entry = Entry {
-            id: farside_base::WorkId(0),
-            bytes: 0,
-            kind: CompletionKind::Write,
-            signalled: false,
-            told: true,
-            misaligned: false,
-            takes_receive: false,
-            probe: true,
-        };
         link.since = ticks;
-        link.note(entry, ticks);
+        link.note(PROBE, ticks);
         let rung = pair_ring(link);
         if let Err(words) = rung {
             self.fail(id, CompletionStatus::Broken, Some(words));

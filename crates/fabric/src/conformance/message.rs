@@ -114,6 +114,9 @@ pub(super) fn missing_receive_holds_messages_back_and_loses_none(subject: &dyn S
     let Some((mut scene, wire)) = message_pair(subject) else {
         return;
     };
+    if scene.capabilities.receiver_not_ready == BackPressure::EndsLink {
+        return;
+    }
     let mut sent = 0;
     let mut received = 0;
     let mut posted = 0;

@@ -1,0 +1,99 @@
+//! Time on the control thread: ticks, keep-alives, leases.
+//!
+//! Each end holds its peer to its own lease, and they may differ. So each says that it lives often
+//! enough for the shorter of both, as soon as it knows the peer's: the called one by the first frame,
+//! the caller by the answer to it. Until the link is up an end waits for the longer one.
+
+use super::Thread;
+use crate::conversation::{Conversation, Over, Stage};
+use crate::core::LEASE_TICKS;
+use crate::inbox::{Inbox, lock};
+use crate::wire::{End, Frame};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Looks at peers in a lease.
+const LOOKS: u32 = LEASE_TICKS as u32;
+
+fn lease_of(peer: &End) -> Duration {
+    Duration::from_millis(u64::from(peer.lease_ms))
+}
+
+impl Thread {
+    /// Time: ticks, keep-alives, leases. `idle` when this thread slept without end.
+    pub(super) fn tick(&mut self, idle: bool) {
+        let now = Instant::now();
+        if idle {
+            self.next_tick = now + self.tick;
+            self.next_beat = self.next_tick;
+            return;
+        }
+        let Some(late) = now.checked_duration_since(self.next_beat) else {
+            return;
+        };
+        let leases = self.conversations.values().filter_map(|found| found.peer.as_ref());
+        let shortest = leases.map(lease_of).min().map_or(self.tick, |lease| lease / LOOKS);
+        self.beat = shortest.min(self.tick);
+        self.next_beat = now + self.beat;
+        self.look_at_peers(now, late);
+        if now >= self.next_tick {
+            self.next_tick = now + self.tick;
+            self.listen_again();
+            self.core.ticks.fetch_add(1, Ordering::Release);
+            self.forget_secrets();
+            let ticks = self.core.ticks.load(Ordering::Relaxed);
+            for inbox in lock(&self.core.ports).iter() {
+                remind(inbox, ticks);
+            }
+        }
+    }
+
+    /// A peer has said what its lease is.
+    pub(super) fn quicken(&mut self, peer: &End) {
+        let beat = lease_of(peer) / LOOKS;
+        if beat < self.beat {
+            self.beat = beat;
+            self.next_beat = self.next_beat.min(Instant::now() + beat);
+        }
+    }
+
+    fn look_at_peers(&mut self, now: Instant, late: Duration) {
+        let own = self.core.options.lease;
+        for token in self.tokens() {
+            let Some(conversation) = self.conversations.get_mut(&token.0) else {
+                continue;
+            };
+            if late > self.tick {
+                // This thread did not run: what was not heard meanwhile says nothing of peers.
+                conversation.heard += late;
+            }
+            if conversation.stage.keeps_alive() {
+                let (pace, patience) = pace(conversation, own);
+                if now.saturating_duration_since(conversation.heard) > patience {
+                    let words = format!("nothing was heard of the peer's fabric for {patience:?}");
+                    self.over(token, Over::Unreachable(words));
+                } else if now.saturating_duration_since(conversation.said) * 4 >= pace {
+                    self.say(token, &Frame::Alive);
+                }
+                self.look_at_meeting(token, now);
+            } else if conversation.stage != Stage::Resolving && now > conversation.deadline {
+                self.over(token, Over::Unreachable("no answer in time".to_owned()));
+            }
+        }
+    }
+}
+
+/// For which lease this side says that it lives, and by which it judges its peer.
+fn pace(conversation: &Conversation, own: Duration) -> (Duration, Duration) {
+    let peers = conversation.peer.as_ref().map_or(own, lease_of);
+    let patience = if conversation.stage == Stage::Up { own } else { own.max(peers) };
+    (own.min(peers), patience)
+}
+
+/// Wakes a port that sleeps while requests are under way for so long that it must look at them.
+fn remind(inbox: &Inbox, ticks: u64) {
+    let since = inbox.bell.watched_since.load(Ordering::Acquire);
+    if since != 0 && ticks > since + 1 {
+        inbox.bell.ring();
+    }
+}

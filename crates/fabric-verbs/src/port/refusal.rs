@@ -1,0 +1,109 @@
+//! Requests that an adapter refuses: its peer is told by a negative acknowledgement, and the queue pair
+//! that refused goes to its error state by itself.
+//!
+//! Two things can keep the requester from hearing it, and leave it with an adapter that was not
+//! answered. Soft-RoCE tells this side first, and sends nothing any more if the queue pair is taken to
+//! its error state in between; so here it is left alone. And the acknowledgement may get lost: a queue
+//! pair in its error state answers no repetition. So the fabric that refused says so by the control
+//! stream too (`Parted`), and the requester takes that for the reason why nothing came. Which request
+//! it was is for its adapter to say.
+
+use super::VerbsPort;
+use super::link::{Entry, LinkState, Spoilt};
+use crate::core::Command;
+use crate::ffi::{Handle, OwnEnd};
+use crate::wire::Parting;
+use farside_base::{CompletionKind, CompletionStatus, LinkId};
+use std::sync::atomic::Ordering;
+
+const NO_REASON: &str = "the adapter ended the connection, most likely over a request of the peer's \
+                         that it refused; look at the peer's first failure; connect anew";
+const REFUSED_THERE: &str = "the peer's fabric says that its adapter has refused a request";
+
+impl VerbsPort {
+    /// A receive tells that the adapter here has refused a request of the peer's.
+    pub(super) fn refuses(&mut self, id: LinkId, words: String) {
+        if let Some(link) = self.links.find(id) {
+            let token = link.token;
+            self.core.command(Command::Refused { token });
+        }
+        self.refused_here(id, words);
+    }
+
+    /// The adapter here has refused a request of the peer's, and ends the connection once it has told
+    /// the peer. What is under way of this side is left to it until then.
+    pub(super) fn refused_here(&mut self, id: LinkId, words: String) {
+        let ticks = self.core.ticks.load(Ordering::Relaxed);
+        let Some(link) = self.links.find(id).filter(|link| link.state == LinkState::Up) else {
+            return;
+        };
+        if link.under_way.is_empty() {
+            link.trouble = Some(words);
+            link.state = LinkState::Down { first: None };
+            return;
+        }
+        link.spoilt = Some(Spoilt { since: ticks, words: Some(words) });
+    }
+
+    /// The adapter has flushed a request of a link on which none has failed before.
+    pub(super) fn flushed(&mut self, id: LinkId) {
+        let ticks = self.core.ticks.load(Ordering::Relaxed);
+        let confirms = self.confirms();
+        let Some(link) = self.links.find(id) else {
+            return;
+        };
+        let own_end = link.handle.as_ref().map_or(OwnEnd::Closed, Handle::own_end);
+        if confirms || own_end != OwnEnd::None {
+            // The inbox tells why.
+            return;
+        }
+        match &link.spoilt {
+            Some(Spoilt { words: Some(_), .. }) => self.end_spoilt(id),
+            Some(_) => {}
+            // The adapter may have said why, on its way here.
+            None => link.spoilt = Some(Spoilt { since: ticks, words: None }),
+        }
+    }
+
+    /// Ends a link whose connection the adapter has ended: what is under way is flushed.
+    pub(super) fn end_spoilt(&mut self, id: LinkId) {
+        let spoilt = self.links.find(id).and_then(|link| link.spoilt.take());
+        let words = spoilt.and_then(|spoilt| spoilt.words);
+        let words = words.unwrap_or_else(|| NO_REASON.to_owned());
+        self.fail(id, CompletionStatus::Flushed, Some(words));
+    }
+
+    /// What the peer's fabric says of the connection. If a request was refused, the adapter here will
+    /// say which, or that it was not answered.
+    pub(super) fn refused_there(&mut self, id: LinkId, why: Parting) {
+        if let Some(link) = self.links.find(id).filter(|link| !link.is_down())
+            && why == Parting::Refused
+        {
+            link.refused_there = true;
+            link.trouble = Some(REFUSED_THERE.to_owned());
+        }
+    }
+
+    /// The oldest request of a link was not answered: the peer is out of reach, unless its fabric says
+    /// that its adapter has refused something.
+    pub(super) fn unanswered(&mut self, id: LinkId, words: String) {
+        let Some(link) = self.links.find(id) else {
+            return;
+        };
+        if !link.refused_there {
+            return self.fail(id, CompletionStatus::Unreachable, Some(words));
+        }
+        let status = link.under_way.front().map_or(CompletionStatus::RemoteAccess, refused);
+        let words = format!("{REFUSED_THERE}, and its answer was lost: {words}");
+        self.fail(id, status, Some(words));
+    }
+}
+
+/// How a request ends of which no more is known than that it was refused.
+fn refused(entry: &Entry) -> CompletionStatus {
+    match entry.kind {
+        CompletionKind::Send => CompletionStatus::LengthExceeded,
+        _ if entry.misaligned => CompletionStatus::RemoteAlignment,
+        _ => CompletionStatus::RemoteAccess,
+    }
+}
