@@ -177,9 +177,7 @@ pub(crate) const ALL: &[Step] = &[
 
 /// Cases that soft-iWARP fails, as the kernel of the guest has it.
 const EXCEPT_ON_SIW: &str = "protection::claims_of_a_token_grant_nothing,\
-                             protection::each_permission_is_needed,\
-                             whole::words_of_a_write_are_never_torn,\
-                             whole::words_of_a_read_are_never_torn";
+                             protection::each_permission_is_needed";
 
 /// What runs in guests. The tests of the library alone are in the step `readme`.
 const SUITES_OF_VERBS: &[guest::Suite] = &[
@@ -201,7 +199,7 @@ const SUITES_OF_VERBS: &[guest::Suite] = &[
         environment: &[("FARSIDE_VERBS_MANAGER", "1")],
         ..guest::Suite::new(&["-p", "farside-fabric-verbs", "--test", "conformance"])
     },
-    // Soft-iWARP answers READs of memory that allows none, and cuts words where TCP's segments end.
+    // Soft-iWARP answers READs of memory that allows none.
     guest::Suite {
         siw: true,
         environment: &[("FARSIDE_VERBS_EXCEPT", EXCEPT_ON_SIW)],

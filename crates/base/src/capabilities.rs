@@ -13,6 +13,20 @@ pub enum AtomicScope {
     System,
 }
 
+/// Which words change at once: aligned ones of 8 bytes, all of whose bytes come from one slice.
+///
+/// Regions with `Access::RELAXED_ORDERING` keep none whole.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub enum WordScope {
+    /// None: a word may be seen with some of its bytes old and others new.
+    None,
+    /// Those at the target of a WRITE that begins and ends at multiples of 8, and those at the source
+    /// of a READ that begins and ends at multiples of 8 on both sides.
+    Aligned,
+    /// Those at the target of a WRITE that begins and ends anywhere; of READs as `Aligned`.
+    Any,
+}
+
 /// How far a FLUSH reaches.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub enum FlushScope {
@@ -38,11 +52,7 @@ pub enum BackPressure {
 
 /// Sizes and guarantees of a fabric.
 ///
-/// Every fabric keeps words whole. An aligned 8-byte word at the target of a WRITE that begins there at
-/// a multiple of 8 (at any place, with `unaligned_words`), and whose bytes come from one slice, changes
-/// at once. An aligned 8-byte word at the source of a READ, which begins and
-/// ends at multiples of 8 on both sides, is fetched at once. Words of one request keep no order among
-/// each other but for `byte_order`.
+/// Words of one request keep no order among each other but for `byte_order`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Capabilities {
     /// One-sided WRITE.
@@ -75,10 +85,11 @@ pub struct Capabilities {
     /// it) sees by later loads every byte of it before that word, and what he stores there stays.
     /// Nothing is said of the bytes that a READ or SEND puts down.
     pub byte_order: bool,
-    /// Words of a WRITE that begins at no multiple of 8 are whole too. InfiniBand promises nothing of
-    /// words but by atomics, and no query tells: adapters move whole lines, but soft-RoCE copies by
-    /// words that it counts from the WRITE's first byte.
-    pub unaligned_words: bool,
+    /// Which words of a WRITE or READ are never torn. InfiniBand promises nothing of words but by
+    /// atomics, and no query tells: adapters move whole lines, and soft-RoCE copies by words that it
+    /// counts from the first or last byte, which `Aligned` allows. iWARP's bytes come as segments of a
+    /// stream that end anywhere.
+    pub words: WordScope,
     /// A completed WRITE is visible to every later access at the target.
     pub completion_means_placed: bool,
     /// The target's processor executes nothing for one-sided requests.
@@ -137,8 +148,8 @@ pub struct Requirements {
     pub message_order: bool,
     /// Rising order of bytes within one WRITE.
     pub byte_order: bool,
-    /// Whole words of WRITEs that begin at no multiple of 8.
-    pub unaligned_words: bool,
+    /// Words that are never torn, at least these.
+    pub words: WordScope,
     /// No WRITE lands upon one that was posted after its completion: `message_order`, or
     /// `completion_means_placed`.
     pub ordered_or_placed: bool,
@@ -178,7 +189,7 @@ impl Requirements {
         shared_receive_queue: false,
         message_order: false,
         byte_order: false,
-        unaligned_words: false,
+        words: WordScope::None,
         ordered_or_placed: false,
         sleep: false,
         send_bytes: 0,
@@ -205,7 +216,7 @@ impl Requirements {
             (self.shared_receive_queue && !has.shared_receive_queue, "shared_receive_queue"),
             (self.message_order && !has.message_order, "message_order"),
             (self.byte_order && !has.byte_order, "byte_order"),
-            (self.unaligned_words && !has.unaligned_words, "unaligned_words"),
+            (self.words > has.words, "words"),
             (
                 self.ordered_or_placed && !(has.message_order || has.completion_means_placed),
                 "message_order",

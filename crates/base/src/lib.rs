@@ -17,7 +17,7 @@ mod work;
 
 pub use address::{AddressError, GlobalAddress, LineAddress, LineSize};
 pub use capabilities::{
-    AtomicScope, BackPressure, Capabilities, FlushScope, Missing, Requirements,
+    AtomicScope, BackPressure, Capabilities, FlushScope, Missing, Requirements, WordScope,
 };
 pub use error::{Blame, ErrorCode, ErrorEntry, Retry};
 pub use flush::FlushWay;

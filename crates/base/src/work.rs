@@ -22,8 +22,14 @@ impl Access {
     /// Peers may FLUSH what they wrote to where it survives the loss of power. Of memory that cannot
     /// keep it, such a region is refused.
     pub const FLUSH_PERSISTENT: Self = Self(16);
+    /// Grants nothing; gives up order for speed (`IBV_ACCESS_RELAXED_ORDERING`, PCI Express relaxed
+    /// ordering). Bytes that peers WRITE to the region or READ from it move in any order, words may be
+    /// torn, and such WRITEs keep no order among each other, whatever the fabric declares, until
+    /// something behind them is seen: a completion at the target, what an atomic changed, or a WRITE
+    /// to memory without this. For buffers that are looked at after a message has told of them.
+    pub const RELAXED_ORDERING: Self = Self(32);
     /// Every bit that there is.
-    const EVERY: u8 = 31;
+    const EVERY: u8 = 63;
 
     /// Both together.
     pub const fn with(self, other: Self) -> Self {
@@ -398,7 +404,7 @@ mod tests {
         };
         assert_eq!(RegionToken::decode(&token.encode()), Some(token));
         let mut junk = token.encode();
-        junk[4] = 32;
+        junk[4] = 64;
         assert_eq!(RegionToken::decode(&junk), None);
         junk[4] = 7;
         junk[6] = 1;

@@ -74,7 +74,7 @@ fn capabilities(has: &Capabilities) -> Vec<(&'static str, String)> {
         ("shared_receive_queue", yes(has.shared_receive_queue)),
         ("message_order", yes(has.message_order)),
         ("byte_order", yes(has.byte_order)),
-        ("unaligned_words", yes(has.unaligned_words)),
+        ("words", format!("{:?}", has.words).to_lowercase()),
         ("completion_means_placed", yes(has.completion_means_placed)),
         ("one_sided", yes(has.one_sided)),
         ("sleep", yes(has.sleep)),

@@ -255,7 +255,7 @@ mod tests {
         };
         assert!(Message::decode(&grant(24, 7)).is_some(), "the place of the access");
         for (at, byte, what) in [
-            (24, 32, "access"),
+            (24, 64, "access"),
             (25, 3, "kind"),
             (25, 255, "kind"),
             (26, 1, "what follows the kind"),

@@ -1,6 +1,6 @@
 //! What a shared-memory fabric can be told, and what it can do.
 
-use farside_base::{AtomicScope, BackPressure, Capabilities, FlushScope};
+use farside_base::{AtomicScope, BackPressure, Capabilities, FlushScope, WordScope};
 use farside_fabric::Arena;
 use std::time::Duration;
 
@@ -86,7 +86,7 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     shared_receive_queue: true,
     message_order: true,
     byte_order: Arena::RISING,
-    unaligned_words: true,
+    words: WordScope::Any,
     completion_means_placed: true,
     one_sided: true,
     sleep: true,

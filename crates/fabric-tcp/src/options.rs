@@ -1,7 +1,7 @@
 //! What a TCP fabric can be told, and what it can do.
 
 use crate::wire::{OUTSTANDING_MAX, SEND_MAX, TRANSFER_MAX};
-use farside_base::{AtomicScope, BackPressure, Capabilities, FlushScope};
+use farside_base::{AtomicScope, BackPressure, Capabilities, FlushScope, WordScope};
 use farside_bootstrap::{Endpoint, Protect, Security};
 use farside_fabric::Arena;
 use std::time::Duration;
@@ -131,7 +131,7 @@ pub(crate) fn capabilities(security: &Security) -> Capabilities {
         shared_receive_queue: true,
         message_order: true,
         byte_order: Arena::RISING,
-        unaligned_words: true,
+        words: WordScope::Any,
         completion_means_placed: true,
         one_sided: true,
         sleep: true,

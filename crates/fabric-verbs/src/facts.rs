@@ -1,7 +1,7 @@
 //! From what a device says of itself to what the fabric promises: plain numbers in, plain numbers
 //! out. The name of its vendor is not among them.
 
-use farside_base::{AtomicScope, BackPressure, Capabilities, FlushScope};
+use farside_base::{AtomicScope, BackPressure, Capabilities, FlushScope, WordScope};
 use farside_fabric::Arena;
 
 /// Most requests of a link that are posted and not completed, where the device has more.
@@ -138,7 +138,7 @@ impl DeviceFacts {
     /// completed WRITE has reached the peer's adapter, not yet its memory (IBTA 9.7.5.1.4, 10.7.3), so
     /// that is not promised. On iWARP it is the other way round: nothing is promised of the order in
     /// which WRITEs land (RFC 5040 5.5), and one completes when a READ of memory behind it has, which
-    /// the target answers after that. Nowhere are words of a WRITE that begins within one, of which no query tells.
+    /// the target answers after that. No query tells of words (`Capabilities::words`).
     /// Memory at the adapter is reached by calls of the library and not by
     /// loads and stores, so it can be no region here, whatever the device has of it. Masked atomics
     /// are no part of the library's interface.
@@ -179,7 +179,7 @@ impl DeviceFacts {
             shared_receive_queue: true,
             message_order: !iwarp,
             byte_order: self.trial.in_order,
-            unaligned_words: false,
+            words: if iwarp { WordScope::None } else { WordScope::Aligned },
             completion_means_placed: self.needs_confirmation(),
             one_sided: true,
             sleep: true,

@@ -88,7 +88,7 @@ impl Subject for Verbs {
 
 /// What the device lacks of all that a fabric can have.
 fn lacks(fabric: &VerbsFabric) -> Vec<&'static str> {
-    use farside_base::{AtomicScope, BackPressure, FlushScope};
+    use farside_base::{AtomicScope, BackPressure, FlushScope, WordScope};
     let has = fabric.capabilities();
     let table = [
         (has.atomics < AtomicScope::Adapter, "atomics"),
@@ -105,7 +105,8 @@ fn lacks(fabric: &VerbsFabric) -> Vec<&'static str> {
         (has.receiver_not_ready == BackPressure::EndsLink, "receiver_not_ready without loss"),
         (has.slices_max == 1, "several slices"),
         (!has.byte_order, "byte_order"),
-        (!has.unaligned_words, "unaligned_words"),
+        (has.words < WordScope::Aligned, "words"),
+        (has.words < WordScope::Any, "words of unaligned requests"),
         (!has.completion_means_placed, "completion_means_placed"),
         (has.inline_bytes_max == 0, "inline bytes"),
         (!has.mirrored_regions, "mirrored_regions"),

@@ -33,6 +33,7 @@ mod protection;
 mod random;
 mod refusal;
 mod region;
+mod relaxed;
 mod scene;
 mod sleep;
 mod transfer;
@@ -210,6 +211,10 @@ macro_rules! for_each_conformance_case {
                 memory_at_the_adapter_is_bounded_and_comes_back
                 what_is_reached_is_what_lies_there
                 kinds_that_are_lacking_are_refused_by_name
+            }
+            relaxed {
+                relaxed_memory_is_whole_behind_a_message
+                relaxed_memory_is_read_and_counted_as_any_other
             }
             whole {
                 words_of_a_write_are_never_torn

@@ -19,7 +19,7 @@ use crate::{
 };
 use farside_base::{
     Access, AtomicScope, BackPressure, Capabilities, Completion, FlushScope, LinkId, Receive,
-    ReceiveQueueId, RegionId, RegionKind, RegionToken, RemoteRegionId, Work,
+    ReceiveQueueId, RegionId, RegionKind, RegionToken, RemoteRegionId, WordScope, Work,
 };
 use state::{PortNumber, ProcessNumber, State};
 use std::fmt;
@@ -41,7 +41,7 @@ const CAPABILITIES: Capabilities = Capabilities {
     shared_receive_queue: true,
     message_order: true,
     byte_order: Arena::RISING,
-    unaligned_words: true,
+    words: WordScope::Any,
     completion_means_placed: true,
     one_sided: true,
     sleep: true,
@@ -126,6 +126,7 @@ fn within_own(wanted: Capabilities) -> Capabilities {
         one_sided: true,
         receiver_not_ready: own.receiver_not_ready,
         flush: wanted.flush.min(own.flush),
+        words: wanted.words.min(own.words),
         protected: false,
         inline_bytes_max: wanted.inline_bytes_max.min(own.inline_bytes_max),
         send_bytes_max: wanted.send_bytes_max.min(own.send_bytes_max),

@@ -1,7 +1,7 @@
 //! The in-process fabric with less than it has: the suite holds it to the refusals too, and itself
 //! to working without.
 
-use farside_base::{AtomicScope, Capabilities, FlushScope};
+use farside_base::{AtomicScope, Capabilities, FlushScope, WordScope};
 use farside_fabric::conformance::Subject;
 use farside_fabric::{Fabric, MemFabric};
 use std::sync::Arc;
@@ -73,7 +73,7 @@ mod small {
         has.region_bytes_max = 1 << 20;
         has.device_bytes_max = 1000;
         has.byte_order = false;
-        has.unaligned_words = false;
+        has.words = WordScope::None;
         has.shared_receive_queue = false;
     }));
 }

@@ -295,6 +295,9 @@ fn of_two_hosts_the_founder_goes_on_and_the_other_one_is_told() {
     let lost = here.alloc_on(64, NodeId(1)).unwrap();
     there.write_u64(word, 1).unwrap();
     here.write_u64(lost, 1).unwrap();
+    // A write that is not fenced may still wait for its line, and be lost with its writer.
+    there.fence().unwrap();
+    here.fence().unwrap();
     silence(&hosts, true);
     until(
         "the other one gives up",

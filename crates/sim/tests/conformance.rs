@@ -1,6 +1,6 @@
 //! The simulated fabric under the suite of all fabrics, with several sets of capabilities.
 
-use farside_base::{AtomicScope, BackPressure, Capabilities};
+use farside_base::{AtomicScope, BackPressure, Capabilities, WordScope};
 use farside_fabric::conformance::{Subject, run_case};
 use farside_fabric::{Fabric, conformance_suite};
 use farside_sim::fabric::{
@@ -121,6 +121,11 @@ mod hardware_one_rma {
 mod no_byte_order {
     use super::*;
     conformance_suite!(Sim::new(4, Capabilities { byte_order: false, ..INFINIBAND }));
+}
+
+mod no_whole_words {
+    use super::*;
+    conformance_suite!(Sim::new(14, Capabilities { words: WordScope::None, ..INFINIBAND }));
 }
 
 mod no_atomics_no_immediate {

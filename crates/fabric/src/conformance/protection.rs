@@ -265,8 +265,11 @@ pub(super) fn each_permission_is_needed(subject: &dyn Subject) {
     for missing in all {
         let rest = all.into_iter().filter(|access| *access != missing);
         let access = rest.fold(Access::NONE, Access::with);
-        let region = trespass.region(4096, access);
-        trespass.fails(&region.token, 64, REFUSED, |access| access == missing);
+        // Less order is no more permission.
+        for access in [access, access.with(Access::RELAXED_ORDERING)] {
+            let region = trespass.region(4096, access);
+            trespass.fails(&region.token, 64, REFUSED, |access| access == missing);
+        }
     }
 }
 
@@ -314,8 +317,8 @@ pub(super) fn nothing_reaches_memory_after_its_deregistration(subject: &dyn Subj
     if !scene.capabilities.write {
         return;
     }
-    for _ in 0..20 {
-        let region = register(&*scene.nodes[1].fabric, 4096, Access::ALL);
+    for access in [Access::ALL, Access::ALL.with(Access::RELAXED_ORDERING)].repeat(10) {
+        let region = register(&*scene.nodes[1].fabric, 4096, access);
         let wire = scene.wire(0, 1);
         let imported = scene.nodes[0].port().import(wire.here, &region.token);
         let place = RemoteSlice { region: imported.expect("a valid token"), offset: 0 };

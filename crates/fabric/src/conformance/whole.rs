@@ -4,7 +4,9 @@
 use super::Subject;
 use super::scene::{Scene, Wire, together, work};
 use crate::Arena;
-use farside_base::{Capabilities, CompletionStatus, LocalSlice, Operation, RemoteSlice, Source};
+use farside_base::{
+    Capabilities, CompletionStatus, LocalSlice, Operation, RemoteSlice, Source, WordScope,
+};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// One way to write: where to, and the slices that it comes from.
@@ -64,7 +66,9 @@ impl Shape {
 
     /// Whether the fabric keeps words of it whole.
     fn has_whole_words(&self, has: &Capabilities) -> bool {
-        has.unaligned_words || self.to.is_multiple_of(8)
+        let end = self.to + self.bytes() as u64;
+        let aligned = self.to.is_multiple_of(8) && end.is_multiple_of(8);
+        has.words >= if aligned { WordScope::Aligned } else { WordScope::Any }
     }
 
     /// Looks once, from the end to the beginning. With `words` aligned words of one slice are whole; and
@@ -216,7 +220,7 @@ pub(super) fn bytes_of_a_write_land_once(subject: &dyn Subject) {
 
 pub(super) fn words_of_a_read_are_never_torn(subject: &dyn Subject) {
     let (mut scene, wire) = Scene::pair(subject);
-    if !scene.capabilities.read {
+    if !scene.capabilities.read || scene.capabilities.words < WordScope::Aligned {
         return;
     }
     let most = scene.capabilities.transfer_bytes_max;

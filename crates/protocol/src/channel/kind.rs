@@ -3,7 +3,7 @@
 use super::shape::{Acknowledge, Shape, Signal};
 use core::fmt;
 use core::str::FromStr;
-use farside_base::{AtomicScope, Requirements};
+use farside_base::{AtomicScope, Requirements, WordScope};
 
 /// How the memory of a channel is organised, and which requests carry its messages (001 §4).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -247,6 +247,10 @@ impl Kind {
                 needs.immediate = true;
             }
             Acknowledge::ReadTail => needs.read = true,
+        }
+        // Bells, heads, tails and offers are words that somebody looks at while they change.
+        if needs.write || needs.read {
+            needs.words = WordScope::Aligned;
         }
         needs
     }

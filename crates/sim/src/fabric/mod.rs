@@ -8,7 +8,7 @@
 //! | what | how |
 //! | --- | --- |
 //! | local bytes of a WRITE or SEND | read at any time between posting and arrival |
-//! | WRITE | lands later, in pieces cut between 64-byte lines (without `unaligned_words` anywhere, if it begins at no multiple of 8); with `byte_order` in rising order, else in any |
+//! | WRITE | lands later, in pieces cut between 64-byte lines (anywhere, where `words` permits or memory has `Access::RELAXED_ORDERING`); with `byte_order` in rising order, else in any |
 //! | WRITE with [`SimOptions::write_by_read`] | its bytes are read when the target asks for them, after it has arrived, and are all in memory when it completes |
 //! | completed WRITE | with `completion_means_placed` all of it is in memory; else maybe nothing yet |
 //! | READ | samples piece by piece in any order, and lands in local memory likewise |

@@ -2,7 +2,7 @@
 
 use super::hardware::HardwareProfile;
 use crate::random::Random;
-use farside_base::{AtomicScope, BackPressure, Capabilities, FlushScope};
+use farside_base::{AtomicScope, BackPressure, Capabilities, FlushScope, WordScope};
 use farside_fabric::Arena;
 use std::fmt;
 
@@ -22,7 +22,7 @@ pub const INFINIBAND: Capabilities = Capabilities {
     shared_receive_queue: true,
     message_order: true,
     byte_order: true,
-    unaligned_words: false,
+    words: WordScope::Aligned,
     completion_means_placed: false,
     one_sided: true,
     sleep: true,
@@ -41,7 +41,7 @@ pub const INFINIBAND: Capabilities = Capabilities {
 /// Like processes of one machine with common memory.
 pub const SHARED_MEMORY: Capabilities = Capabilities {
     atomics: AtomicScope::System,
-    unaligned_words: true,
+    words: WordScope::Any,
     completion_means_placed: true,
     receiver_not_ready: BackPressure::AtPost,
     ..INFINIBAND
@@ -189,12 +189,13 @@ impl fmt::Display for SimOptions {
         let has = &self.capabilities;
         write!(
             f,
-            "atomics={:?} extended={} immediate={} order={} bytes={} placed={} one_sided={} rnr={:?} ",
+            "atomics={:?} extended={} immediate={} order={} bytes={} words={:?} placed={} one_sided={} rnr={:?} ",
             has.atomics,
             u8::from(has.extended_atomics),
             u8::from(has.immediate),
             u8::from(has.message_order),
             u8::from(has.byte_order),
+            has.words,
             u8::from(has.completion_means_placed),
             u8::from(has.one_sided),
             has.receiver_not_ready,

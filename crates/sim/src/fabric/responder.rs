@@ -4,8 +4,8 @@ use super::hardware::Then;
 use super::request::{Answer, Inbound, Phase, Piece, Pieces};
 use super::world::{End, Event, LinkState, PortKey, World};
 use farside_base::{
-    AtomicScope, BackPressure, Completion, CompletionKind, CompletionStatus, Receive,
-    ReceiveQueueId, RegionId,
+    Access, AtomicScope, BackPressure, Completion, CompletionKind, CompletionStatus, Receive,
+    ReceiveQueueId, RegionId, WordScope,
 };
 use farside_fabric::{Arena, OutOfBounds, Stop};
 use std::sync::atomic::Ordering;
@@ -115,12 +115,11 @@ impl World {
                 if let Some(inbound) = self.link_mut(end).inbound(number) {
                     inbound.fetched = vec![0; bytes];
                 }
-                self.run_pieces(end, number, offset, false);
+                self.run_pieces(end, number, offset);
             }
             CompletionKind::Write if self.options.write_by_read => self.read_back(end, number),
             CompletionKind::Write => {
-                let in_order = self.options.capabilities.byte_order;
-                self.run_pieces(end, number, offset, in_order);
+                self.run_pieces(end, number, offset);
             }
             _ => self.discard(end, number),
         }
@@ -156,8 +155,7 @@ impl World {
         };
         let offset = inbound.message.at.map_or(0, |(_, offset)| offset);
         self.tell("fetched", end, number, 0);
-        let in_order = self.options.capabilities.byte_order;
-        self.run_pieces(end, number, offset, in_order);
+        self.run_pieces(end, number, offset);
     }
 
     /// Answers a WRITE on arrival, before anything of it is in memory, where that is permitted:
@@ -183,16 +181,39 @@ impl World {
         }
     }
 
+    /// Whether the target's memory gives up order and words.
+    fn is_relaxed(&self, end: End, number: u64) -> bool {
+        let mut all = self.link(end).inbound.iter();
+        let inbound = all.find(|inbound| inbound.message.number == number);
+        let place = inbound.and_then(|inbound| inbound.message.at);
+        let region = place.and_then(|(token, _)| self.node(end).regions.get(&token.region));
+        region.is_some_and(|region| region.access.allows(Access::RELAXED_ORDERING))
+    }
+
+    /// Whether the pieces of a transfer happen one after the other.
+    fn is_in_order(&self, end: End, number: u64) -> bool {
+        let mut all = self.link(end).inbound.iter();
+        let inbound = all.find(|inbound| inbound.message.number == number);
+        self.options.capabilities.byte_order
+            && inbound.is_some_and(|inbound| inbound.message.kind != CompletionKind::Read)
+            && !self.is_relaxed(end, number)
+    }
+
     /// Cuts a transfer and lets its pieces happen: all at random, or one after the other.
-    fn run_pieces(&mut self, end: End, number: u64, offset: u64, in_order: bool) {
+    fn run_pieces(&mut self, end: End, number: u64, offset: u64) {
         let pieces_max = self.pieces_max();
+        let (relaxed, in_order) = (self.is_relaxed(end, number), self.is_in_order(end, number));
         let Some(inbound) = self.ports[end.port.0].links[end.link.0 as usize].inbound(number)
         else {
             return;
         };
         let (kind, bytes) = (inbound.message.kind, inbound.message.bytes);
-        let unaligned = kind == CompletionKind::Write && !offset.is_multiple_of(8);
-        let tears = unaligned && !self.options.capabilities.unaligned_words;
+        let aligned = offset.is_multiple_of(8) && bytes.is_multiple_of(8);
+        let needs = match kind {
+            CompletionKind::Write if !aligned => WordScope::Any,
+            _ => WordScope::Aligned,
+        };
+        let tears = relaxed || self.options.capabilities.words < needs;
         // Lines that begin anywhere go through words.
         let lines_from = if tears { self.random.between(0, 63) } else { offset };
         inbound.pieces = Pieces::cut(lines_from, bytes, pieces_max, &mut self.random);
@@ -232,7 +253,7 @@ impl World {
             return;
         };
         let left = inbound.pieces.left;
-        let in_order = self.options.capabilities.byte_order && kind != CompletionKind::Read;
+        let in_order = self.is_in_order(end, number);
         if left == 0 {
             self.moved(end, number);
         } else if in_order {
@@ -353,8 +374,7 @@ impl World {
         if self.options.hardware.is_some() || self.random.chance(500) {
             self.acknowledge(end, number);
         }
-        let in_order = self.options.capabilities.byte_order;
-        self.run_pieces(end, number, receive.into.offset, in_order);
+        self.run_pieces(end, number, receive.into.offset);
     }
 
     fn wait_for_receive(&mut self, end: End, number: u64) {

@@ -29,8 +29,18 @@ impl Scene {
     }
 
     pub(super) fn with(seed: u64, options: SimOptions, nodes: usize) -> Self {
+        Self::with_access(seed, options, nodes, Access::ALL)
+    }
+
+    /// With regions of that access.
+    pub(super) fn with_access(
+        seed: u64,
+        options: SimOptions,
+        nodes: usize,
+        access: Access,
+    ) -> Self {
         let net = SimNet::new(seed, options);
-        let sides = NAMES[..nodes].iter().map(|name| side(&net, name, nodes)).collect();
+        let sides = NAMES[..nodes].iter().map(|name| side(&net, name, nodes, access)).collect();
         let mut scene = Self { net, sides };
         for from in 0..nodes {
             for to in from + 1..nodes {
@@ -129,11 +139,11 @@ impl Scene {
     }
 }
 
-pub(super) fn side(net: &SimNet, name: &str, nodes: usize) -> Side {
+pub(super) fn side(net: &SimNet, name: &str, nodes: usize, access: Access) -> Side {
     let fabric = net.fabric(name);
     let listen = Some(name.to_owned());
     let mut port = fabric.open(&PortSpec { listen }).unwrap();
     let queue = port.create_receive_queue(64).unwrap();
-    let spec = RegionSpec { bytes: 65_536, access: Access::ALL, kind: RegionKind::Memory };
+    let spec = RegionSpec { bytes: 65_536, access, kind: RegionKind::Memory };
     Side { port, region: fabric.register(&spec).unwrap(), queue, links: vec![None; nodes] }
 }

@@ -3,7 +3,10 @@
 use super::hardware::CONNECTX5_ROCE;
 use super::scene::{Scene, side};
 use super::{ADAPTIVE_ROUTING, INFINIBAND, Marks, SHARED_MEMORY, SimOptions, UNORDERED};
-use farside_base::{Capabilities, Completion, CompletionKind, CompletionStatus, Operation, WorkId};
+use farside_base::{
+    Access, Capabilities, Completion, CompletionKind, CompletionStatus, Operation, WordScope,
+    WorkId,
+};
 use farside_fabric::{Fabric, LinkEvent};
 use std::sync::atomic::Ordering;
 
@@ -127,6 +130,55 @@ fn writes_land_in_pieces_and_in_byte_order_only_if_declared() {
         out_of_order |= free.iter().any(|state| !rising.contains(state));
     }
     assert!(partly && out_of_order);
+}
+
+/// Whether an aligned word was ever seen half changed by a WRITE of so many bytes to an aligned place.
+fn tears_words(words: WordScope, access: Access, bytes: u32) -> bool {
+    let capabilities = Capabilities { words, ..INFINIBAND };
+    (0..100).any(|seed| {
+        let options = SimOptions::draw(seed, capabilities);
+        let mut scene = Scene::with_access(seed, options, 2, access);
+        scene.fill(0, 0, bytes as usize, 1);
+        scene.write(0, 1, 1, 0, bytes);
+        let mut torn = false;
+        while scene.net.step() {
+            let seen = scene.bytes(1, 0, bytes as usize);
+            torn |= seen.chunks_exact(8).any(|word| word.iter().any(|byte| *byte != word[0]));
+        }
+        assert!(scene.bytes(1, 0, bytes as usize).iter().all(|byte| *byte == 1));
+        torn
+    })
+}
+
+#[test]
+fn words_are_torn_only_where_that_is_permitted() {
+    let relaxed = Access::ALL.with(Access::RELAXED_ORDERING);
+    for (words, access, bytes, torn) in [
+        (WordScope::Any, Access::ALL, 205, false),
+        (WordScope::Aligned, Access::ALL, 200, false),
+        (WordScope::Aligned, Access::ALL, 205, true),
+        (WordScope::None, Access::ALL, 200, true),
+        (WordScope::Any, relaxed, 200, true),
+    ] {
+        assert_eq!(tears_words(words, access, bytes), torn, "{words:?} {access:?} {bytes}");
+    }
+}
+
+#[test]
+fn memory_without_order_fills_in_any_order() {
+    let relaxed = Access::ALL.with(Access::RELAXED_ORDERING);
+    let rising = (0..60).all(|seed| {
+        let options = SimOptions::draw(seed, INFINIBAND);
+        let mut scene = Scene::with_access(seed, options, 2, relaxed);
+        scene.fill(0, 0, 256, 1);
+        scene.write(0, 1, 1, 0, 256);
+        let mut rising = true;
+        while scene.net.step() {
+            rising &= scene.bytes(1, 0, 256).is_sorted_by(|before, after| before >= after);
+        }
+        rising
+    });
+    assert!(!rising);
 }
 
 #[test]
@@ -334,7 +386,7 @@ fn a_new_node_of_an_old_name_has_nothing_of_the_old() {
     let old = scene.sides[1].region.token;
     scene.net.kill("b");
     scene.net.run_until_idle();
-    scene.sides[1] = side(&scene.net.clone(), "b", 2);
+    scene.sides[1] = side(&scene.net.clone(), "b", 2, Access::ALL);
     assert!(scene.sides[0].port.import(link, &old).is_err());
     assert_eq!(scene.events(0).len(), 1);
     scene.connect(0, 1);
