@@ -220,6 +220,12 @@ const SUITES_OF_VERBS: &[guest::Suite] = &[
         nodes: 2,
         ..guest::Suite::new(&["-p", "farside-fabric-verbs", "--test", "nodes"])
     },
+    // The command: agents, global memory with hash table and word count, channels, kills and outages.
+    guest::Suite {
+        nodes: 3,
+        memory_mib: 3000,
+        ..guest::Suite::new(&["-p", "farside-cli", "--test", "guest"])
+    },
     guest::Suite {
         on_nvdimm: 2,
         ..guest::Suite::new(&["-p", "farside-fabric-verbs", "--test", "persistent"])

@@ -196,7 +196,7 @@ fn process_wordcount_over_tcp_and_at_agents_prints_what_the_pipeline_prints() {
 fn process_the_demonstration_and_ycsb_run_over_tcp() {
     let size = ["--records", "1500", "--operations", "1500"];
     let shown = output(&[], &[&["demo", "--json", "--fabric", "tcp"][..], &size].concat());
-    check_demo(&report(&shown), 1500);
+    check_demo(&report(&shown), "tcp", 1500);
     let bench = ["bench", "ycsb", "--json", "--fabric", "tcp", "--nodes", "2"];
     let found = report(&output(&[], &[&bench[..], &size].concat()));
     assert_eq!((&found["run"]["errors"], &found["fabric"]), (&0.into(), &"tcp".into()));

@@ -87,7 +87,7 @@ fn process_agents_of_three_hosts_run_the_demonstration_and_count_words() {
     let places = ["--on", &on.join(","), "--key", &key];
     let size = ["--records", "1500", "--operations", "1500"];
     let demo = [&["--json", "demo"][..], &size, &places].concat();
-    check_demo(&report(&output(&network.on(1), &demo)), 1500);
+    check_demo(&report(&output(&network.on(1), &demo)), "tcp", 1500);
     let (file, expected) = folder.text();
     let counted = output(&network.on(2), &[&["wordcount", &file], &places[..]].concat());
     assert!(counted.status.success(), "{}", text(&counted.stderr));

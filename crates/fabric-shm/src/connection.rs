@@ -8,7 +8,7 @@ use crate::message::{DESCRIPTORS_MAX, Grant, Message, Terms};
 use crate::ring::Geometry;
 use crate::socket;
 use farside_base::{LinkId, RegionId};
-use farside_fabric::FabricError;
+use farside_fabric::{FabricError, Waiter};
 use rustix::fd::{AsFd, OwnedFd};
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -77,6 +77,8 @@ pub(crate) struct Inbox {
     attention: AtomicBool,
     /// The port's own sleep word.
     bell: SharedBell,
+    /// Woken by news too.
+    other_waiter: Mutex<Option<Arc<dyn Waiter>>>,
     links_made: AtomicU32,
     links_open: AtomicU32,
 }
@@ -88,6 +90,7 @@ impl Inbox {
             pending: AtomicBool::new(false),
             attention: AtomicBool::new(false),
             bell,
+            other_waiter: Mutex::new(None),
             links_made: AtomicU32::new(0),
             links_open: AtomicU32::new(0),
         }
@@ -106,7 +109,15 @@ impl Inbox {
         }
         self.pending.store(true, Ordering::Release);
         ring(&self.bell);
+        if let Some(other) = &*lock(&self.other_waiter) {
+            other.wake();
+        }
         true
+    }
+
+    /// From now on `waiter` is woken too.
+    pub(crate) fn wake_also(&self, waiter: Arc<dyn Waiter>) {
+        *lock(&self.other_waiter) = Some(waiter);
     }
 
     /// Makes the port look at its links and regions.

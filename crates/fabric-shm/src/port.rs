@@ -394,6 +394,10 @@ impl Port for ShmPort {
         Arc::clone(&self.waiter) as Arc<dyn Waiter>
     }
 
+    fn wake_also(&mut self, waiter: Arc<dyn Waiter>) {
+        self.inbox.wake_also(waiter);
+    }
+
     fn create_receive_queue(&mut self, depth: usize) -> Result<ReceiveQueueId, FabricError> {
         if depth > RECEIVES_MAX {
             return Err(FabricError::Limit("receives"));

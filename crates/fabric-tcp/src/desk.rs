@@ -6,7 +6,7 @@ use farside_base::{
     Completion, CompletionKind, CompletionStatus, LinkId, LocalSlice, Receive, ReceiveQueueId,
     WorkId,
 };
-use farside_fabric::{Arena, FabricError, LinkEvent, Stop, ThreadWaiter};
+use farside_fabric::{Arena, FabricError, LinkEvent, Stop, ThreadWaiter, Waiter};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -29,6 +29,8 @@ pub(crate) struct Desk {
     pub(crate) armed: bool,
     wake: bool,
     pub(crate) waiter: Arc<ThreadWaiter>,
+    /// Woken by link events too.
+    pub(crate) other_waiter: Option<Arc<dyn Waiter>>,
     /// Where links receive to.
     pub(crate) buffer: Vec<u8>,
     /// Where long payloads are copied to be encrypted.
@@ -83,6 +85,7 @@ impl Desk {
             armed: false,
             wake: false,
             waiter: Arc::default(),
+            other_waiter: None,
             buffer: vec![0; BUFFER_BYTES],
             scratch: vec![0; 16 << 10],
             moved: false,
@@ -122,6 +125,9 @@ impl Desk {
 
     pub(crate) fn tell(&mut self, event: LinkEvent) {
         self.events.push_back(event);
+        if let Some(other) = &self.other_waiter {
+            other.wake();
+        }
         self.announce();
     }
 

@@ -319,6 +319,10 @@ impl Port for TcpPort {
         Arc::clone(&self.shared.waiter) as Arc<dyn Waiter>
     }
 
+    fn wake_also(&mut self, waiter: Arc<dyn Waiter>) {
+        self.shared.with_core(|core| core.desk.other_waiter = Some(waiter));
+    }
+
     fn address(&self) -> Option<String> {
         self.fabric.inner.address(self.name.as_deref()?)
     }

@@ -49,6 +49,8 @@ pub(crate) struct Inbox {
     items: Mutex<VecDeque<Inbound>>,
     filled: AtomicBool,
     pub(crate) bell: Arc<Bell>,
+    /// Woken by what happens too.
+    other_waiter: Mutex<Option<Arc<dyn Waiter>>>,
     /// Links and connection requests of the port, for its limit.
     pub(crate) links: AtomicU64,
 }
@@ -56,13 +58,22 @@ pub(crate) struct Inbox {
 impl Inbox {
     pub(crate) fn new(number: u64, bell: Arc<Bell>) -> Self {
         let (items, filled) = (Mutex::default(), AtomicBool::new(false));
-        Self { number, items, filled, bell, links: AtomicU64::new(0) }
+        let (other_waiter, links) = (Mutex::new(None), AtomicU64::new(0));
+        Self { number, items, filled, bell, other_waiter, links }
     }
 
     pub(crate) fn push(&self, item: Inbound) {
         lock(&self.items).push_back(item);
         self.filled.store(true, Ordering::Release);
         self.bell.ring();
+        if let Some(other) = &*lock(&self.other_waiter) {
+            other.wake();
+        }
+    }
+
+    /// From now on `waiter` is woken too.
+    pub(crate) fn wake_also(&self, waiter: Arc<dyn Waiter>) {
+        *lock(&self.other_waiter) = Some(waiter);
     }
 
     /// Whether `take` would give something. One load.

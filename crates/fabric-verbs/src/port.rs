@@ -233,6 +233,10 @@ impl Port for VerbsPort {
         Arc::clone(&self.bell) as Arc<dyn Waiter>
     }
 
+    fn wake_also(&mut self, waiter: Arc<dyn Waiter>) {
+        self.inbox.wake_also(waiter);
+    }
+
     fn address(&self) -> Option<String> {
         let endpoint = self.core.listening.as_ref()?.endpoint.clone();
         Some(Address { endpoint, name: self.name.clone()? }.to_string())

@@ -194,6 +194,7 @@ macro_rules! for_each_conformance_case {
                 arm_tells_of_what_is_here_already
                 time_runs_out_and_wake_ends_a_sleep
                 link_events_wake_a_sleeper
+                link_events_wake_who_sleeps_on_another_port
                 no_wake_up_is_lost
             }
             flush {

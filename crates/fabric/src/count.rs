@@ -249,6 +249,8 @@ impl Port for CountPort {
         self.inner.arm()
     }
 
+    crate::forward!(wake_also);
+
     fn waiter(&self) -> Arc<dyn Waiter> {
         Arc::new(CountWaiter { inner: self.inner.waiter(), counters: Arc::clone(&self.counters) })
     }

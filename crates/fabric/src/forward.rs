@@ -109,6 +109,12 @@ macro_rules! forward {
         fn waiter(&self) -> ::std::sync::Arc<dyn $crate::Waiter> {
             self.inner.waiter()
         }
+        $crate::forward!(@ wake_also);
+    };
+    (@ wake_also) => {
+        fn wake_also(&mut self, waiter: ::std::sync::Arc<dyn $crate::Waiter>) {
+            self.inner.wake_also(waiter);
+        }
     };
     (@ address) => {
         fn address(&self) -> Option<String> {

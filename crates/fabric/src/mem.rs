@@ -225,6 +225,10 @@ impl Port for MemPort {
         Arc::clone(&self.waiter) as Arc<dyn Waiter>
     }
 
+    fn wake_also(&mut self, waiter: Arc<dyn Waiter>) {
+        self.network.lock().wake_also(self.number, waiter);
+    }
+
     fn create_receive_queue(&mut self, depth: usize) -> Result<ReceiveQueueId, FabricError> {
         if depth > RECEIVES_MAX {
             return Err(FabricError::Limit("receives"));

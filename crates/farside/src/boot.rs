@@ -213,6 +213,7 @@ impl Engine {
             return; // taken: the next try may find it free
         };
         if let Ok(queue) = port.create_receive_queue(1) {
+            port.wake_also(self.port.waiter());
             self.peers.rendezvous = Some((port, queue));
         }
     }

@@ -432,6 +432,7 @@ impl Node {
         let queue = rendezvous.create_receive_queue(1).map_err(fabric_error)?;
         let setup = Setup::new(config, fabric, drive)?;
         let mut engine = setup.engine(NodeId(0))?;
+        rendezvous.wake_also(engine.port.waiter());
         engine.peers.rendezvous = Some((rendezvous, queue));
         engine.member_own(member::Event::Found);
         engine.turn();

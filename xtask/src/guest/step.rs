@@ -30,12 +30,22 @@ pub(crate) struct Suite {
     pub(crate) siw: bool,
     /// Guests one after the other, on one NVDIMM; zero for one guest without.
     pub(crate) on_nvdimm: u8,
+    /// Memory of the guest; zero for what it has unasked.
+    pub(crate) memory_mib: u32,
 }
 
 impl Suite {
     /// Tests in one guest with one device.
     pub(crate) const fn new(cargo: &'static [&'static str]) -> Self {
-        Self { cargo, only: "", environment: &[], nodes: 0, siw: false, on_nvdimm: 0 }
+        Self {
+            cargo,
+            only: "",
+            environment: &[],
+            nodes: 0,
+            siw: false,
+            on_nvdimm: 0,
+            memory_mib: 0,
+        }
     }
 }
 
@@ -105,6 +115,9 @@ fn run_suite(
     }
     let mut options = options.clone();
     options.nodes = suite.nodes;
+    if suite.memory_mib > 0 {
+        options.memory_mib = suite.memory_mib;
+    }
     if suite.siw {
         options.devices = Devices::Siw;
     }
@@ -160,6 +173,9 @@ fn shown(suite: &Suite) -> String {
     if suite.siw {
         text.push_str("--siw ");
     }
+    if suite.memory_mib > 0 {
+        text.push_str(&format!("--memory {} ", suite.memory_mib));
+    }
     if suite.on_nvdimm > 0 {
         text.push_str(&format!("--pmem {NVDIMM_MIB} "));
     }
@@ -202,6 +218,7 @@ mod tests {
     fn a_suite_is_shown_as_it_is_run() {
         let suite = Suite { nodes: 2, environment: &[("A", "b")], ..Suite::new(&["-p", "x"]) };
         assert_eq!(shown(&suite), "--nodes 2 --env A=b ");
+        assert_eq!(shown(&Suite { memory_mib: 3000, ..Suite::new(&[]) }), "--memory 3000 ");
         assert_eq!(shown(&Suite { siw: true, ..Suite::new(&[]) }), "--siw ");
         assert_eq!(shown(&Suite { on_nvdimm: 2, ..Suite::new(&[]) }), "--pmem 64 ");
     }

@@ -202,8 +202,8 @@ impl Drop for Running {
 }
 
 /// Checks what `farside demo --json` promises of so many records.
-pub(crate) fn check_demo(shown: &Value, records: u64) {
-    assert_eq!(shown["fabric"], "tcp");
+pub(crate) fn check_demo(shown: &Value, fabric: &str, records: u64) {
+    assert_eq!(shown["fabric"], fabric);
     for workload in ["A", "B", "C", "D", "F"] {
         assert_eq!(shown["workloads"][workload]["errors"], 0, "{workload}");
     }

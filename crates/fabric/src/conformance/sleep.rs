@@ -2,6 +2,7 @@
 
 use super::Subject;
 use super::scene::{Scene, Wire, send, silent, together};
+use crate::PortSpec;
 use farside_base::CompletionKind;
 use std::time::Duration;
 
@@ -109,6 +110,49 @@ pub(super) fn link_events_wake_a_sleeper(subject: &dyn Subject) {
                 let (link, _) = far.requested(0);
                 let accepted = far.nodes[0].port().accept(link, b"", queues[1]);
                 accepted.expect("to be accepted");
+                far.nodes[0].port().close(link);
+            },
+        );
+    }
+}
+
+pub(super) fn link_events_wake_who_sleeps_on_another_port(subject: &dyn Subject) {
+    let mut scene = Scene::new(subject, 2);
+    if !scene.capabilities.sleep {
+        return;
+    }
+    let address = scene.nodes[1].address.clone();
+    let queues = [0, 1].map(|node| scene.nodes[node].queue);
+    let mut other = scene.nodes[1].fabric.open(&PortSpec { listen: None }).expect("a port");
+    let waiter = other.waiter();
+    scene.nodes[1].port().wake_also(other.waiter());
+    for _ in 0..20 {
+        together(
+            &mut scene,
+            |near| {
+                let link = near.nodes[0].port().connect(&address, b"", queues[0]);
+                let link = link.expect("a listener to be found");
+                near.connected(0, link);
+                near.nodes[0].port().close(link);
+            },
+            |far| {
+                // Asleep on the other port, which nothing happens to.
+                let mut sleep_until_event = |far: &mut Scene<'_>| {
+                    far.poll();
+                    while far.nodes[0].events.is_empty() {
+                        if !other.arm() {
+                            assert!(waiter.wait(Some(WATCHDOG)), "a wake-up was lost");
+                        }
+                        other.disarm();
+                        far.poll();
+                    }
+                };
+                sleep_until_event(far);
+                let (link, _) = far.requested(0);
+                let accepted = far.nodes[0].port().accept(link, b"", queues[1]);
+                accepted.expect("to be accepted");
+                sleep_until_event(far);
+                far.lost(0, link);
                 far.nodes[0].port().close(link);
             },
         );

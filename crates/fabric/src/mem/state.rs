@@ -51,6 +51,8 @@ pub(super) struct PortState {
     events: VecDeque<LinkEvent>,
     armed: bool,
     waiter: Arc<ThreadWaiter>,
+    /// Woken by link events too.
+    other_waiter: Option<Arc<dyn Waiter>>,
 }
 
 /// A completion, and the receive queue that gets its place back when it is polled.
@@ -181,6 +183,7 @@ impl State {
             events: VecDeque::new(),
             armed: false,
             waiter,
+            other_waiter: None,
         };
         self.ports.insert(number, port);
         Ok(number)
@@ -457,6 +460,10 @@ impl State {
     pub(super) fn disarm(&mut self, port: PortNumber) {
         self.port_mut(port).armed = false;
     }
+
+    pub(super) fn wake_also(&mut self, port: PortNumber, waiter: Arc<dyn Waiter>) {
+        self.port_mut(port).other_waiter = Some(waiter);
+    }
 }
 
 impl Link {
@@ -517,6 +524,9 @@ impl PortState {
     fn tell(&mut self, event: LinkEvent) {
         self.events.push_back(event);
         self.wake();
+        if let Some(other) = &self.other_waiter {
+            other.wake();
+        }
     }
 
     pub(super) fn finish(&mut self, completion: Completion, queue: Option<ReceiveQueueId>) {

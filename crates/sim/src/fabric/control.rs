@@ -102,6 +102,7 @@ impl World {
             events: VecDeque::new(),
             armed: false,
             waiter,
+            other_waiter: None,
         });
         Ok(port)
     }

@@ -213,6 +213,10 @@ impl Port for SimPort {
         Arc::clone(&self.net.lock().port(self.port).waiter) as Arc<dyn Waiter>
     }
 
+    fn wake_also(&mut self, waiter: Arc<dyn Waiter>) {
+        self.net.lock().port_mut(self.port).other_waiter = Some(waiter);
+    }
+
     fn create_receive_queue(&mut self, depth: usize) -> Result<ReceiveQueueId, FabricError> {
         if depth > RECEIVES_MAX {
             return Err(FabricError::Limit("receives"));

@@ -105,6 +105,8 @@ pub(super) struct PortState {
     pub(super) events: VecDeque<LinkEvent>,
     pub(super) armed: bool,
     pub(super) waiter: Arc<SimWaiter>,
+    /// Woken by link events too.
+    pub(super) other_waiter: Option<Arc<dyn Waiter>>,
 }
 
 /// A completion, and the receive queue that gets its place back when it is polled.
@@ -448,6 +450,9 @@ impl PortState {
     pub(super) fn notify(&mut self, event: LinkEvent) {
         self.events.push_back(event);
         self.wake();
+        if let Some(other) = &self.other_waiter {
+            other.wake();
+        }
     }
 
     fn wake(&mut self) {

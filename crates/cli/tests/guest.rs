@@ -1,0 +1,129 @@
+//! The whole product over verbs: three nodes of a guest with RDMA devices in software, an agent on each.
+//! `cargo xtask rdma-guest --nodes 3 --memory 3000 --tests -p farside-cli --test guest` runs it; elsewhere
+//! the tests say so and pass.
+#![forbid(unsafe_code)]
+
+mod common;
+
+use common::{Folder, Running, WATCHDOG, check_demo, output, report, text};
+use std::process::Command;
+use std::time::Instant;
+
+/// Runs a command in a node of the guest, 1 to 3; what it printed.
+fn on(node: usize, words: &str) -> String {
+    let node = node.to_string();
+    let run = Command::new("on").arg(&node).args(words.split(' ')).output().unwrap();
+    assert!(run.status.success(), "on {node} {words}: {}", text(&run.stderr));
+    text(&run.stdout)
+}
+
+/// An agent on each of three nodes.
+struct Cluster {
+    folder: Folder,
+    key: String,
+    on: String,
+    _agents: Vec<Running>,
+}
+
+impl Cluster {
+    /// `None` outside of such a guest.
+    #[allow(clippy::print_stdout, reason = "a test that cannot run says why")]
+    fn new() -> Option<Self> {
+        let is = |name: &str, value: &str| std::env::var(name).is_ok_and(|has| has == value);
+        if !is("RDMA_NODES", "3") || !is("RDMA_KIND", "rxe") {
+            println!("skipped: no guest with three nodes on soft-RoCE (cargo xtask rdma-guest)");
+            return None;
+        }
+        let folder = Folder::new();
+        let key = folder.key("key");
+        let agents = (1..=3).map(|node| {
+            let (node, at) = (node.to_string(), format!("10.77.0.{node}:7401"));
+            Running::agent(&["on", &node], &["--listen", &at, "--key", &key])
+        });
+        let (agents, addresses): (_, Vec<_>) = agents.unzip();
+        Some(Self { folder, key, on: addresses.join(","), _agents: agents })
+    }
+
+    /// The command's words, and where it runs.
+    fn words<'w>(&'w self, words: &[&'w str]) -> Vec<&'w str> {
+        [words, &["--fabric", "verbs", "--on", &self.on, "--key", &self.key]].concat()
+    }
+
+    /// Counts words, and compares with the usual pipeline.
+    fn count_words(&self) {
+        let (file, expected) = self.folder.text();
+        let counted = output(&[], &self.words(&["wordcount", &file]));
+        assert!(counted.status.success(), "{}", text(&counted.stderr));
+        assert!(text(&counted.stdout) == expected);
+    }
+}
+
+#[test]
+fn guest_the_demonstration_and_a_killed_node() {
+    let Some(cluster) = Cluster::new() else { return };
+    let demo = ["--json", "demo", "--records", "1500", "--operations", "1500"];
+    check_demo(&report(&output(&[], &cluster.words(&demo))), "verbs", 1500);
+}
+
+#[test]
+fn guest_words_are_counted_with_loss_delay_and_reordering() {
+    let Some(cluster) = Cluster::new() else { return };
+    cluster.count_words();
+    for node in 1..=3 {
+        on(node, "tc qdisc add dev eth0 root netem loss 1% delay 1ms 1ms reorder 25%");
+    }
+    cluster.count_words();
+    for node in 1..=3 {
+        let said = on(node, "tc -s qdisc show dev eth0");
+        assert!(!said.contains("dropped 0,"), "nothing was lost: {said}");
+        on(node, "tc qdisc del dev eth0 root");
+    }
+}
+
+#[test]
+fn guest_channels_work_or_are_refused_by_name() {
+    let Some(cluster) = Cluster::new() else { return };
+    let words = "--json bench channels --bytes 64 --pattern 1:1 --windows 8";
+    let words: Vec<_> = words.split(' ').collect();
+    let found = report(&output(&["on", "1"], &cluster.words(&words)));
+    assert_eq!(found["failed"], 0, "{found}");
+    let measured: std::collections::BTreeSet<_> =
+        found["figures"].as_array().unwrap().iter().map(|row| row["channel"].to_string()).collect();
+    // Four look for words at the end of a WRITE, of whose order soft-RoCE says nothing.
+    assert_eq!(measured.len(), 16, "{measured:?}");
+}
+
+/// Bytes that node 3 has sent so far.
+fn sent() -> u64 {
+    on(3, "cat /sys/class/net/eth0/statistics/tx_bytes").trim().parse().unwrap()
+}
+
+/// Waits until node 3 has sent so many bytes more.
+fn wait_for_bytes(bytes: u64) {
+    let (begun, before) = (Instant::now(), sent());
+    while sent() < before + bytes {
+        assert!(begun.elapsed() < WATCHDOG, "node 3 sends nothing");
+    }
+}
+
+#[test]
+fn guest_a_link_that_comes_back_costs_time_alone() {
+    let Some(cluster) = Cluster::new() else { return };
+    let words = "--json bench ycsb --workload a --records 500 --operations 12000";
+    let words: Vec<_> = words.split(' ').collect();
+    let run = Running::start(&[], &cluster.words(&words));
+    wait_for_bytes(2_000_000);
+    for _ in 0..2 {
+        // Away for less than the lease of nodes.
+        let outage = "ip link set eth0 down; sleep 0.8; ip link set eth0 up";
+        let run = Command::new("on").args(["3", "sh", "-c", outage]).status();
+        assert!(run.unwrap().success());
+        wait_for_bytes(200_000);
+    }
+    let mut run = run;
+    let done = common::json(&run.line());
+    assert_eq!(done["run"]["errors"], 0, "{done}");
+    assert_eq!((&done["run"]["absent"], &done["run"]["wrong"]), (&0.into(), &0.into()), "{done}");
+    assert_eq!(done["run"]["operations"], 12_000);
+    assert_eq!(run.end().0, Some(0));
+}
