@@ -183,6 +183,16 @@ const EXCEPT_ON_SIW: &str = "protection::claims_of_a_token_grant_nothing,\
 const SUITES_OF_VERBS: &[guest::Suite] = &[
     guest::Suite::new(&["-p", "farside-fabric-verbs", "--test", "conformance"]),
     guest::Suite::new(&["-p", "farside-fabric-verbs", "--test", "process"]),
+    // A stolen key.
+    guest::Suite {
+        only: "port::theft_tests",
+        ..guest::Suite::new(&["-p", "farside-fabric-verbs", "--lib"])
+    },
+    // Without memory windows, as on devices that have none.
+    guest::Suite {
+        environment: &[("FARSIDE_VERBS_SHARED_KEYS", "1"), ("FARSIDE_VERBS_CASE", "protection::")],
+        ..guest::Suite::new(&["-p", "farside-fabric-verbs", "--test", "conformance"])
+    },
     // Across a network between two devices, posting by lists, with control streams under a key.
     guest::Suite {
         nodes: 2,

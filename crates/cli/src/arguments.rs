@@ -3,7 +3,7 @@
 mod hosts;
 
 use crate::bench::{TRANSFER_BYTES_MAX, Test};
-use crate::rdma::DeviceName;
+use crate::rdma::Rdma;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use farside::channel::{Kind, Need, UnknownKind, Wish};
 use farside_apps::ycsb::CoreWorkload;
@@ -388,18 +388,14 @@ pub(crate) struct FabricArguments {
     /// adapters send data in plain text), nothing without
     #[arg(long)]
     pub(crate) protect: Option<Protection>,
-    /// Over verbs, this device, its port and GID index; what is left out is found out
-    #[arg(long, value_name = "DEVICE[:PORT[:GID]]")]
-    pub(crate) device: Option<DeviceName>,
+    #[command(flatten)]
+    pub(crate) rdma: Rdma,
 }
 
 impl FabricArguments {
     /// Whether anything is chosen.
     fn chooses(&self) -> bool {
-        self.fabric.is_some()
-            || self.key.is_some()
-            || self.protect.is_some()
-            || self.device.is_some()
+        self.fabric.is_some() || self.key.is_some() || self.protect.is_some() || self.rdma.asks()
     }
 }
 

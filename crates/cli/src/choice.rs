@@ -3,7 +3,7 @@
 use crate::arguments::{FabricArguments, FabricKind, HostFabric, Protection};
 use crate::fabrics;
 use crate::failure::Failure;
-use crate::rdma;
+use crate::rdma::{self, Rdma};
 use farside_bootstrap::{Address, ClusterKey, Endpoint, Identity, Protect, Security};
 use farside_fabric::Fabric;
 use farside_fabric_tcp::{TcpFabric, TcpOptions};
@@ -81,21 +81,18 @@ impl Place {
         arguments: &FabricArguments,
         listen: impl FnOnce(Address) -> Option<Endpoint>,
     ) -> Result<(Arc<dyn Fabric>, String), Failure> {
+        arguments.rdma.check(arguments.fabric == Some(FabricKind::Verbs))?;
         match self {
             Self::Machine(_) if arguments.key.is_some() || arguments.protect.is_some() => {
                 let text = "--key and --protect are for fabrics between machines: shm reaches \
                             processes of one machine and user alone";
                 Err(Failure::usage(text))
             }
-            _ if arguments.device.is_some() && arguments.fabric != Some(FabricKind::Verbs) => {
-                Err(Failure::usage("--device is for --fabric verbs"))
-            }
             Self::Machine(_) => Ok((Arc::from(fabrics::shm()?), "one machine and user".to_owned())),
             Self::Host(address) if arguments.fabric == Some(FabricKind::Verbs) => {
                 let security = security(arguments)?;
                 let words = format!("{}; data packets are plain text", security.describe());
-                let device = arguments.device.as_ref();
-                let fabric = rdma::open(security, listen(address), device)?;
+                let fabric = rdma::open(security, listen(address), &arguments.rdma)?;
                 Ok((Arc::new(fabric), words))
             }
             Self::Host(address) => {
@@ -121,7 +118,8 @@ pub(crate) fn host_security(
         HostFabric::Tcp => FabricKind::Tcp,
         HostFabric::Verbs => FabricKind::Verbs,
     });
-    security(&FabricArguments { fabric, key: key.map(Path::to_owned), protect, device: None })
+    let (key, rdma) = (key.map(Path::to_owned), Rdma::default());
+    security(&FabricArguments { fabric, key, protect, rdma })
 }
 
 /// Who is trusted and what is protected. A key without another word protects all that the fabric can.
@@ -151,9 +149,10 @@ fn security(arguments: &FabricArguments) -> Result<Security, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rdma::RdmaOption;
 
     fn arguments(fabric: Option<FabricKind>) -> FabricArguments {
-        FabricArguments { fabric, key: None, protect: None, device: None }
+        FabricArguments { fabric, key: None, protect: None, rdma: Rdma::default() }
     }
 
     #[test]
@@ -185,13 +184,18 @@ mod tests {
     }
 
     #[test]
-    fn a_device_is_for_verbs_alone() {
+    fn a_device_and_its_options_are_for_verbs_alone() {
         for fabric in [None, Some(FabricKind::Tcp)] {
             let device = Some("mlx5_0".parse().unwrap());
-            let arguments = FabricArguments { device, ..arguments(fabric) };
-            let place = Place::read(&arguments, "127.0.0.1:0", "bench").unwrap();
-            let refused = place.fabric(&arguments, |_| None);
-            assert!(matches!(refused, Err(Failure::Usage { .. })));
+            for rdma in [
+                Rdma { device, ..Rdma::default() },
+                Rdma { rdma: vec![RdmaOption::OnDemandPaging], ..Rdma::default() },
+            ] {
+                let arguments = FabricArguments { rdma, ..arguments(fabric) };
+                let place = Place::read(&arguments, "127.0.0.1:0", "bench").unwrap();
+                let refused = place.fabric(&arguments, |_| None);
+                assert!(matches!(refused, Err(Failure::Usage { .. })));
+            }
         }
     }
 

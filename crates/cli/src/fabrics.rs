@@ -1,7 +1,7 @@
 //! The fabrics that this program was built with.
 
 use crate::failure::Failure;
-use crate::rdma;
+use crate::rdma::{self, Rdma};
 use farside_bootstrap::Security;
 use farside_fabric::{Fabric, MemFabric};
 use farside_fabric_shm::ShmFabric;
@@ -51,7 +51,7 @@ pub(crate) fn all() -> Vec<Found> {
 }
 
 fn verbs() -> Found {
-    let opened = rdma::open(Security::open(), None, None);
+    let opened = rdma::open(Security::open(), None, &Rdma::default());
     let choice = opened.as_ref().ok().map(VerbsFabric::choice);
     let fabric = opened.map(|fabric| Box::new(fabric) as _);
     let found = Found::new("verbs", "hosts of an InfiniBand or RoCE network", fabric);

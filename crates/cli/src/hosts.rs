@@ -5,7 +5,7 @@ use crate::arguments::{HostFabric, Places, Protection, WorkerFabric};
 use crate::choice;
 use crate::cluster::{Hear, Process, Started};
 use crate::failure::Failure;
-use crate::rdma::{self, DeviceName};
+use crate::rdma::{self, Rdma};
 use crate::worker::{HostSpec, LEASE};
 use farside_bootstrap::{Endpoint, Protect, Security};
 use farside_fabric::Fabric;
@@ -35,7 +35,7 @@ pub(crate) enum Hosts {
 #[derive(Clone, Debug)]
 pub(crate) struct Between {
     fabric: HostFabric,
-    device: Option<DeviceName>,
+    rdma: Rdma,
     key: Option<PathBuf>,
     protect: Option<Protection>,
     /// Of what nodes say to each other.
@@ -45,10 +45,8 @@ pub(crate) struct Between {
 impl Hosts {
     /// As it was asked for.
     pub(crate) fn of(places: &Places) -> Result<Self, Failure> {
-        let Places { fabric, on, device, key, protect } = places;
-        if device.is_some() && *fabric != Some(WorkerFabric::Verbs) {
-            return Err(Failure::usage("--device is for --fabric verbs"));
-        }
+        let Places { fabric, on, rdma, key, protect } = places;
+        rdma.check(*fabric == Some(WorkerFabric::Verbs))?;
         if *fabric == Some(WorkerFabric::Shm) && !on.is_empty() {
             return Err(Failure::usage(
                 "--on is for --fabric tcp or verbs: shm reaches one machine alone",
@@ -67,8 +65,8 @@ impl Hosts {
             _ => HostFabric::Tcp,
         };
         let security = choice::host_security(kind, key.as_deref(), *protect)?;
-        let (key_file, device) = (key.clone(), device.clone());
-        let between = Between { fabric: kind, device, key: key_file, protect: *protect, security };
+        let (key_file, rdma) = (key.clone(), rdma.clone());
+        let between = Between { fabric: kind, rdma, key: key_file, protect: *protect, security };
         if on.is_empty() {
             return Ok(Self::Loopback(between));
         }
@@ -105,7 +103,7 @@ impl Hosts {
         let listen = Some(Endpoint::from(SocketAddr::new(host, 0)));
         let security = between.security.clone();
         let options = TcpOptions { listen, security, lease: LEASE, ..TcpOptions::default() };
-        open(between.fabric, between.device.as_ref(), options).map(Some)
+        open(between.fabric, &between.rdma, options).map(Some)
     }
 
     /// Whether workers see the files of this machine.
@@ -126,7 +124,7 @@ impl Hosts {
         let between = self.between()?;
         Some(HostSpec {
             fabric: between.fabric,
-            device: between.device.as_ref().map(DeviceName::to_string),
+            rdma: between.rdma.clone(),
             listen: SocketAddr::new(host, 0),
             hosts: hosts.to_vec(),
             protect: between.protect,
@@ -212,7 +210,7 @@ impl InChild {
 /// it has.
 pub(crate) fn open(
     fabric: HostFabric,
-    device: Option<&DeviceName>,
+    rdma: &Rdma,
     options: TcpOptions,
 ) -> Result<Opened, Failure> {
     let place = options.listen.as_ref().map(Endpoint::to_string).unwrap_or_default();
@@ -220,7 +218,7 @@ pub(crate) fn open(
     let failed = |e: &dyn std::fmt::Display| Failure::system(format!("{name} at {place}: {e}"));
     let fabric: Arc<dyn Fabric> = match fabric {
         HostFabric::Tcp => Arc::new(TcpFabric::new(options).map_err(|e| failed(&e))?),
-        HostFabric::Verbs => Arc::new(rdma::open_between(options, device)?),
+        HostFabric::Verbs => Arc::new(rdma::open_between(options, rdma)?),
     };
     match fabric.host() {
         Some(at) => Ok((fabric, at)),
@@ -282,7 +280,10 @@ mod tests {
         assert!(matches!(of(None, &agents), Ok(Hosts::Agents(..))));
         assert!(matches!(of(tcp, &agents), Ok(Hosts::Agents(..))));
         let refused = [
-            Places { device: Some("mlx5_0".parse().unwrap()), ..places(tcp, &[]) },
+            Places {
+                rdma: Rdma { device: Some("mlx5_0".parse().unwrap()), ..Rdma::default() },
+                ..places(tcp, &[])
+            },
             places(Some(WorkerFabric::Shm), &agents),
             places(None, &["127.0.0.1:1", "10.0.0.1:1"]),
             Places { key: Some("key".into()), ..Places::default() },

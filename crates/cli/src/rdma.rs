@@ -1,17 +1,20 @@
 //! RDMA devices: as commands name them, and what there is of them on this machine.
 
 use crate::failure::Failure;
+use clap::{Args, ValueEnum};
 use farside_bootstrap::{Endpoint, Security};
 use farside_fabric_tcp::TcpOptions;
 use farside_fabric_verbs::{
     Choice, DeviceReport, LIBRARY, Limits, OpenError, Options, VerbsFabric,
 };
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::fmt;
 use std::str::FromStr;
 
 /// A device with its port and the index of a GID, as far as they are named: `mlx5_0:1:3`.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub(crate) struct DeviceName {
     device: String,
     port: Option<u8>,
@@ -36,6 +39,20 @@ impl FromStr for DeviceName {
     }
 }
 
+impl TryFrom<String> for DeviceName {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+impl From<DeviceName> for String {
+    fn from(name: DeviceName) -> Self {
+        name.to_string()
+    }
+}
+
 impl fmt::Display for DeviceName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.device)?;
@@ -47,43 +64,85 @@ impl fmt::Display for DeviceName {
     }
 }
 
+/// What can be asked of the verbs fabric besides a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum RdmaOption {
+    /// Connect queue pairs by rdma_cm where that is not the only way; alike at both ends
+    ConnectionManager,
+    /// Do not pin memory: the adapter asks the system for pages that are not there
+    OnDemandPaging,
+    /// Let keys of memory serve on every link, as on devices without memory windows
+    SharedKeys,
+}
+
+/// Which device, and how it is used.
+#[derive(Args, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Rdma {
+    /// Over verbs, this device, its port and GID index; what is left out is found out
+    #[arg(long, value_name = "DEVICE[:PORT[:GID]]")]
+    pub(crate) device: Option<DeviceName>,
+    /// Over verbs, what else is asked of it
+    #[arg(long, value_name = "OPTION", value_delimiter = ',')]
+    pub(crate) rdma: Vec<RdmaOption>,
+}
+
+impl Rdma {
+    /// Whether anything is asked for.
+    pub(crate) fn asks(&self) -> bool {
+        self.device.is_some() || !self.rdma.is_empty()
+    }
+
+    /// Refuses what is asked of verbs where another fabric is used.
+    pub(crate) fn check(&self, over_verbs: bool) -> Result<(), Failure> {
+        match self.asks() && !over_verbs {
+            true => Err(Failure::usage("--device and --rdma are for --fabric verbs")),
+            false => Ok(()),
+        }
+    }
+
+    fn apply(&self, options: &mut Options) {
+        if let Some(name) = &self.device {
+            options.device = Some(name.device.clone());
+            options.port = name.port;
+            options.gid_index = name.gid_index;
+        }
+        for option in &self.rdma {
+            match option {
+                RdmaOption::ConnectionManager => options.connection_manager = true,
+                RdmaOption::OnDemandPaging => options.on_demand_paging = true,
+                RdmaOption::SharedKeys => options.memory_windows = false,
+            }
+        }
+    }
+}
+
 fn failure(error: &OpenError) -> Failure {
     Failure::system(format!("verbs fabric: {error}"))
 }
 
-/// The verbs fabric of a device, by default of the first that can be used.
+/// The verbs fabric as it is asked for, by default of the first device that can be used.
 pub(crate) fn open(
     security: Security,
     listen: Option<Endpoint>,
-    device: Option<&DeviceName>,
+    rdma: &Rdma,
 ) -> Result<VerbsFabric, Failure> {
     let mut options = Options::new(security);
     options.listen = listen;
-    name_device(&mut options, device);
+    rdma.apply(&mut options);
     VerbsFabric::open(options).map_err(|error| failure(&error))
 }
 
 /// The same with all that a node between hosts needs.
-pub(crate) fn open_between(
-    between: TcpOptions,
-    device: Option<&DeviceName>,
-) -> Result<VerbsFabric, Failure> {
+pub(crate) fn open_between(between: TcpOptions, rdma: &Rdma) -> Result<VerbsFabric, Failure> {
     let mut options = Options::new(between.security);
     options.listen = between.listen;
     options.advertise = between.advertise;
     options.hosts = between.hosts;
     options.lease = between.lease;
     options.patience = options.patience.max(between.lease);
-    name_device(&mut options, device);
+    rdma.apply(&mut options);
     VerbsFabric::open(options).map_err(|error| failure(&error))
-}
-
-fn name_device(options: &mut Options, device: Option<&DeviceName>) {
-    if let Some(name) = device {
-        options.device = Some(name.device.clone());
-        options.port = name.port;
-        options.gid_index = name.gid_index;
-    }
 }
 
 /// A device's limits, if there is a library that can ask it.
@@ -115,19 +174,33 @@ pub(crate) fn choice_value(choice: &Choice) -> Value {
         "gid_reason": choice.gid_reason,
         "extended_posting": choice.extended_posting,
         "connecting": choice.connecting,
+        "on_demand_paging": choice.on_demand_paging,
+        "keys": choice.keys,
     })
 }
 
 /// A device for programs.
 pub(crate) fn device_value(report: &DeviceReport) -> Value {
-    json!({ "name": report.name, "ports": report.ports, "lacks": lacks(report) })
+    let facts = report.facts.as_ref().ok();
+    json!({
+        "name": report.name,
+        "ports": report.ports,
+        "lacks": lacks(report),
+        "on_demand_paging": facts.map(|facts| facts.on_demand.to_string()),
+        "memory_windows": facts.map(|facts| facts.windows),
+    })
 }
 
-/// A device for people, a line for each of its ports.
+/// A device for people, a line for each of its ports, and what it does besides.
 pub(crate) fn device_lines(report: &DeviceReport) -> Vec<String> {
     let lacks = lacks(report).map(|what| format!("{}: lacks {what}", report.name));
     let ports = report.ports.iter().map(|port| format!("{} {port}", report.name));
-    ports.chain(lacks).collect()
+    let facts = report.facts.as_ref().ok();
+    let more = facts.map(|facts| {
+        let (name, pages, windows) = (&report.name, facts.on_demand, facts.windows);
+        format!("{name}: on-demand paging of {pages}; {windows} memory windows of type 2B")
+    });
+    ports.chain(more).chain(lacks).collect()
 }
 
 /// What the device lacks that the fabric cannot do without, or why it cannot be asked.

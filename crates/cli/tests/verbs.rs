@@ -121,3 +121,27 @@ fn a_device_can_be_named_and_an_unknown_one_is_refused_with_those_there_are() {
     }
     assert_eq!(serve("fake0:0").output().unwrap().status.code(), Some(2));
 }
+
+#[test]
+fn what_is_asked_of_a_device_that_lacks_it_is_refused_by_name() {
+    let library = Library::fake();
+    let (value, text) = library.info();
+    assert_eq!(value["choice"]["on_demand_paging"], false, "{value}");
+    assert_eq!(value["devices"][0]["on_demand_paging"], "none", "{value}");
+    assert!(text.contains("memory pinned") && text.contains("on-demand paging of none"), "{text}");
+    assert!(text.contains("65536 memory windows") && text.contains("one link each"), "{text}");
+    assert!(value["choice"]["keys"].as_str().unwrap().contains("one link each"), "{value}");
+    let serve = ["bench", "fabric", "--fabric", "verbs", "--listen", "127.0.0.1:0", "--rdma"];
+    for (asked, expected) in [
+        ("on-demand-paging", "fake0 lacks on-demand paging"),
+        ("connection-manager", "fake0 needs rdma_cm (as asked for)"),
+        ("connection-manager,on-demand-paging", "fake0 lacks on-demand paging"),
+    ] {
+        let done = library.output(&[&serve[..], &[asked]].concat());
+        let said = String::from_utf8(done.stderr).unwrap();
+        assert_eq!(done.status.code(), Some(1), "{said}");
+        assert!(said.contains(expected), "{said}");
+    }
+    let done = library.output(&[&serve[..], &["bananas"]].concat());
+    assert_eq!(done.status.code(), Some(2));
+}

@@ -6,7 +6,7 @@
 //! | [`Fake`] | call the library's `farside_fake_*` functions | as long as the process lives |
 //! | those functions | change the script | under the world's lock |
 
-use crate::world::{Refusal, Script, world};
+use crate::world::{Refusal, Region, Script, world};
 use std::ffi::{CString, c_void};
 use std::path::{Path, PathBuf};
 
@@ -28,6 +28,10 @@ pub enum Odd {
     InlineBytes = 6,
     /// Whether bytes are said to land in rising order.
     InOrder = 7,
+    /// `rc_odp_caps`; with none of them on-demand paging is not there at all.
+    OnDemand = 8,
+    /// `max_mw`; with none there are no memory windows of type 2B.
+    Windows = 9,
 }
 
 /// A handle of the fake library.
@@ -123,6 +127,56 @@ impl Fake {
         self.call("farside_fake_port", u64::from(up), 0);
     }
 
+    /// Memory windows are not bound from now on; those that are asked for wait.
+    pub fn hold_binds(&self) {
+        self.call("farside_fake_binds", 1, 0);
+    }
+
+    /// Those that wait are bound, and those to come.
+    pub fn let_binds(&self) {
+        self.call("farside_fake_binds", 0, 0);
+    }
+
+    /// The next memory window cannot be bound, which breaks the queue pair.
+    pub fn fail_bind(&self) {
+        self.call("farside_fake_binds", 0, 1);
+    }
+
+    /// The next request that runs goes by the key that the last one had that succeeded, to its place.
+    pub fn borrow_key(&self) {
+        self.call("farside_fake_borrow", 0, 0);
+    }
+
+    /// Memory windows that there are.
+    pub fn windows(&self) -> u64 {
+        self.count(0)
+    }
+
+    /// Doorbells that were rung, and requests that were posted by them.
+    pub fn posted(&self) -> (u64, u64) {
+        (self.count(1), self.count(2))
+    }
+
+    /// Queue pairs and regions that were ended before the windows bound to them.
+    pub fn violations(&self) -> u64 {
+        self.count(3)
+    }
+
+    fn count(&self, what: u64) -> u64 {
+        let mut count = 0u64;
+        let place = (&raw mut count).expose_provenance() as u64;
+        self.call("farside_fake_count", what, place);
+        count
+    }
+
+    /// How many regions are registered now with all of these `ibv_access_flags`.
+    pub fn registered(&self, flags: u32) -> u64 {
+        let mut count = 0u64;
+        let place = (&raw mut count).expose_provenance() as u64;
+        self.call("farside_fake_registered", flags.into(), place);
+        count
+    }
+
     /// The device says something odd of itself from now on.
     pub fn say(&self, what: Odd, number: u64) {
         self.call("farside_fake_say", what as u64, number);
@@ -180,6 +234,33 @@ told! {
         world().script.down = up == 0;
         tell_all(1, if up == 0 { EVENT_PORT_ERR } else { EVENT_PORT_ACTIVE });
         world().go_on();
+    }
+    farside_fake_binds(hold, fails) {
+        let mut world = world();
+        world.script.fail_bind = fails != 0;
+        world.script.hold_binds = hold != 0;
+        world.go_on();
+    }
+    farside_fake_borrow(_first, _second) {
+        world().script.borrow = true;
+    }
+    farside_fake_count(what, place) {
+        let world = world();
+        let count = match what {
+            0 => world.windows.len() as u64,
+            1 | 2 => world.posted[what as usize - 1],
+            _ => world.violations,
+        };
+        let place: *mut u64 = std::ptr::with_exposed_provenance_mut(place as usize);
+        // SAFETY: the caller's number.
+        unsafe { *place = count };
+    }
+    farside_fake_registered(flags, place) {
+        let has = |region: &&Region| region.access as u64 & flags == flags;
+        let count = world().regions.values().filter(has).count() as u64;
+        let place: *mut u64 = std::ptr::with_exposed_provenance_mut(place as usize);
+        // SAFETY: the caller's number.
+        unsafe { *place = count };
     }
     farside_fake_say(what, number) {
         world().script.odd.insert(what as u32, number);

@@ -10,7 +10,7 @@
 
 use crate::fake::Odd;
 use crate::types::*;
-use crate::world::{Completions, Job, Pair, Receives, Region, World, world};
+use crate::world::{Bind, Completions, Job, Pair, Receives, Region, Window, World, world};
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::ptr::null_mut;
@@ -84,15 +84,24 @@ unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
-    let context = make::<ibv_context>();
+    let around = make::<verbs_context_tail>();
     // SAFETY: just made.
+    let context = unsafe {
+        (*around).sz = size_of::<verbs_context_tail>();
+        (*around).query_device_ex = Some(query_device_ex);
+        &raw mut (*around).context
+    };
+    // SAFETY: as above.
     unsafe {
+        (*context).abi_compat = std::ptr::without_provenance_mut(usize::MAX);
         (*context).device = device;
         (*context).async_fd = counter();
         (*context).ops.poll_cq = Some(poll_cq);
         (*context).ops.req_notify_cq = Some(req_notify_cq);
         (*context).ops.post_srq_recv = Some(post_srq_recv);
         (*context).ops.post_send = Some(post_send);
+        (*context).ops.alloc_mw = Some(alloc_mw);
+        (*context).ops.dealloc_mw = Some(dealloc_mw);
         world().contexts.insert(context.addr(), ((*context).async_fd, VecDeque::new()));
     }
     context
@@ -101,10 +110,11 @@ unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_contex
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
     world().contexts.remove(&context.addr());
-    // SAFETY: the context's own counter.
+    // SAFETY: the context's own counter; it was made with what is around it.
     unsafe {
         libc::close((*context).async_fd);
-        free(context)
+        let back = std::mem::offset_of!(verbs_context_tail, context);
+        free(context.cast::<u8>().sub(back).cast::<verbs_context_tail>())
     }
 }
 
@@ -121,8 +131,29 @@ unsafe extern "C" fn ibv_query_device(_: *mut ibv_context, out: *mut ibv_device_
     (out.max_qp_rd_atom, out.max_qp_init_rd_atom, out.max_res_rd_atom) = (16, 16, 1024);
     out.atomic_cap = odd(&world, Odd::AtomicCap, 2) as c_int;
     out.max_srq = odd(&world, Odd::SharedReceiveQueues, 1024) as c_int;
+    out.max_mw = odd(&world, Odd::Windows, 1 << 16) as c_int;
+    if out.max_mw > 0 {
+        out.device_cap_flags = IBV_DEVICE_MEM_WINDOW_TYPE_2B;
+    }
     (out.max_srq_wr, out.max_srq_sge, out.max_pkeys, out.phys_port_cnt) = (4096, 1, 1, 1);
     0
+}
+
+unsafe extern "C" fn query_device_ex(
+    context: *mut ibv_context,
+    _: *const c_void,
+    out: *mut ibv_device_attr_ex,
+    _: usize,
+) -> c_int {
+    // SAFETY: the caller's structure, of this project's version.
+    let done = unsafe { ibv_query_device(context, &raw mut (*out).orig_attr) };
+    let paging = odd(&world(), Odd::OnDemand, 0);
+    // SAFETY: as above.
+    unsafe {
+        (*out).odp_caps.general_caps = u64::from(paging != 0);
+        (*out).odp_caps.rc_odp_caps = paging as u32;
+    }
+    done
 }
 
 #[unsafe(no_mangle)]
@@ -214,12 +245,55 @@ unsafe extern "C" fn ibv_reg_mr(
 }
 
 #[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_reg_mr_iova2(
+    domain: *mut ibv_pd,
+    start: *mut c_void,
+    bytes: usize,
+    address: u64,
+    access: c_uint,
+) -> *mut ibv_mr {
+    if address != start.addr() as u64 {
+        return fail(libc::EINVAL);
+    }
+    // SAFETY: as promised by the caller.
+    unsafe { ibv_reg_mr(domain, start, bytes, access.cast_signed()) }
+}
+
+#[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_dereg_mr(memory: *mut ibv_mr) -> c_int {
     // SAFETY: made above.
     unsafe {
-        world().regions.remove(&(*memory).rkey);
+        let mut world = world();
+        let key = (*memory).lkey;
+        let bound = world.windows.values().any(|window| window.pair != 0 && window.region == key);
+        world.violations += u64::from(bound);
+        world.regions.remove(&key);
         free(memory)
     }
+}
+
+unsafe extern "C" fn alloc_mw(domain: *mut ibv_pd, kind: c_int) -> *mut ibv_mw {
+    let mut world = world();
+    let most = odd(&world, Odd::Windows, 1 << 16);
+    if kind != IBV_MW_TYPE_2 || world.windows.len() as u64 >= most {
+        return fail(libc::ENOMEM);
+    }
+    let key = world.number().wrapping_mul(0x9e_3779) << 8;
+    let window = make::<ibv_mw>();
+    // SAFETY: just made.
+    unsafe {
+        ((*window).context, (*window).pd) = ((*domain).context, domain);
+        ((*window).rkey, (*window).kind) = (key, kind);
+    }
+    let place = Region { start: 0, bytes: 0, access: 0 };
+    world.windows.insert(window.addr(), Window { key, pair: 0, region: 0, place });
+    window
+}
+
+unsafe extern "C" fn dealloc_mw(window: *mut ibv_mw) -> c_int {
+    world().windows.remove(&window.addr());
+    // SAFETY: made above.
+    unsafe { free(window) }
 }
 
 #[unsafe(no_mangle)]
@@ -398,7 +472,10 @@ unsafe extern "C" fn ibv_query_qp_data_in_order(_: *mut ibv_qp, _: c_int, _: u32
 unsafe extern "C" fn ibv_destroy_qp(pair: *mut ibv_qp) -> c_int {
     // SAFETY: made above.
     unsafe {
-        world().pairs.remove(&(*pair).qp_num);
+        let (mut world, number) = (world(), (*pair).qp_num);
+        let bound = world.windows.values().any(|window| window.pair == number);
+        world.violations += u64::from(bound);
+        world.pairs.remove(&number);
         free(pair)
     }
 }
@@ -494,6 +571,20 @@ unsafe fn job(request: &ibv_send_wr) -> Job {
             }
             inline = Some(bytes);
         }
+        let bind = (request.opcode == IBV_WR_BIND_MW).then(|| {
+            let asked = &request.bind_mw;
+            let info = &asked.bind_info;
+            // The key that the program has noted names the window.
+            let named = (*asked.mw).rkey >> 8 == asked.rkey >> 8;
+            Bind {
+                window: if named { asked.mw.addr() } else { 0 },
+                key: asked.rkey,
+                region: (*info.mr).lkey,
+                start: info.addr,
+                bytes: info.length,
+                access: info.mw_access_flags.cast_signed(),
+            }
+        });
         let atomic = request.opcode >= IBV_WR_ATOMIC_CMP_AND_SWP;
         let (remote, key) = if atomic {
             (request.wr.atomic, request.wr.atomic.rkey)
@@ -510,6 +601,7 @@ unsafe fn job(request: &ibv_send_wr) -> Job {
             operands: [remote.compare_add, remote.swap],
             slices,
             inline,
+            bind,
         }
     }
 }
@@ -522,6 +614,7 @@ unsafe extern "C" fn post_send(
     let mut world = world();
     // SAFETY: made above.
     let number = unsafe { (*pair).qp_num };
+    world.posted[0] += 1;
     while !request.is_null() {
         // SAFETY: the caller's list.
         let job = unsafe { job(&*request) };
@@ -529,6 +622,7 @@ unsafe extern "C" fn post_send(
             return libc::EINVAL;
         };
         found.jobs.push_back(job);
+        world.posted[1] += 1;
         // SAFETY: as above.
         request = unsafe { (*request).next };
     }

@@ -18,12 +18,35 @@ pub(crate) const SUCCESS: u32 = 0;
 pub(crate) const LOC_LEN_ERR: u32 = 1;
 pub(crate) const LOC_PROT_ERR: u32 = 4;
 pub(crate) const WR_FLUSH_ERR: u32 = 5;
+const MW_BIND_ERR: u32 = 6;
 pub(crate) const REM_INV_REQ_ERR: u32 = 9;
 pub(crate) const REM_ACCESS_ERR: u32 = 10;
 const RETRY_EXC_ERR: u32 = 12;
 const EVENT_QP_ACCESS_ERR: u32 = 3;
 
 pub(crate) struct Region {
+    pub(crate) start: u64,
+    pub(crate) bytes: u64,
+    pub(crate) access: i32,
+}
+
+/// A memory window of type 2B.
+pub(crate) struct Window {
+    pub(crate) key: u32,
+    /// The queue pair that it is bound to; zero before.
+    pub(crate) pair: u32,
+    /// The key of its region.
+    pub(crate) region: u32,
+    pub(crate) place: Region,
+}
+
+/// What a posted request binds, and by which key.
+#[derive(Clone, Copy)]
+pub(crate) struct Bind {
+    /// The C object.
+    pub(crate) window: usize,
+    pub(crate) key: u32,
+    pub(crate) region: u32,
     pub(crate) start: u64,
     pub(crate) bytes: u64,
     pub(crate) access: i32,
@@ -40,6 +63,7 @@ pub(crate) struct Job {
     pub(crate) operands: [u64; 2],
     pub(crate) slices: Vec<ibv_sge>,
     pub(crate) inline: Option<Vec<u8>>,
+    pub(crate) bind: Option<Bind>,
 }
 
 impl Job {
@@ -111,6 +135,12 @@ pub(crate) struct Script {
     pub(crate) moves: u8,
     /// The port is down.
     pub(crate) down: bool,
+    /// Windows are not bound until this is taken back.
+    pub(crate) hold_binds: bool,
+    /// The next one cannot be bound.
+    pub(crate) fail_bind: bool,
+    /// The next request goes to where the last one went that succeeded, by the same key.
+    pub(crate) borrow: bool,
     /// What the device says of itself, where that is not the usual.
     pub(crate) odd: BTreeMap<u32, u64>,
 }
@@ -119,6 +149,14 @@ pub(crate) struct Script {
 pub(crate) struct World {
     pub(crate) numbers: u32,
     pub(crate) regions: BTreeMap<u32, Region>,
+    /// By the addresses of their C objects.
+    pub(crate) windows: BTreeMap<usize, Window>,
+    /// Where the last request went that succeeded, and its key.
+    pub(crate) last: (u64, u32),
+    /// Calls of `ibv_post_send`, and the requests in their lists.
+    pub(crate) posted: [u64; 2],
+    /// Queue pairs and regions that were ended before the windows bound to them.
+    pub(crate) violations: u64,
     pub(crate) pairs: BTreeMap<u32, Pair>,
     pub(crate) completions: BTreeMap<usize, Completions>,
     pub(crate) receives: BTreeMap<usize, Receives>,
@@ -153,6 +191,37 @@ impl World {
         let fits = offset <= region.bytes && bytes <= region.bytes - offset;
         let may = region.access & access == access;
         (fits && may).then(|| std::ptr::with_exposed_provenance_mut(at as usize))
+    }
+
+    /// The same for a peer's request to a queue pair: by a window of that one, or the region's own key.
+    fn reach(&self, pair: u32, key: u32, at: u64, bytes: u64, access: i32) -> Option<*mut u8> {
+        let Some(window) = self.windows.values().find(|window| window.key == key) else {
+            return self.place(key, at, bytes, access);
+        };
+        let bound = window.pair == pair && pair != 0 && self.regions.contains_key(&window.region);
+        let offset = at.checked_sub(window.place.start)?;
+        let fits = offset <= window.place.bytes && bytes <= window.place.bytes - offset;
+        let may = bound && fits && window.place.access & access == access;
+        may.then(|| std::ptr::with_exposed_provenance_mut(at as usize))
+    }
+
+    /// Binds a window to a queue pair; the request's status.
+    fn bind(&mut self, pair: u32, bind: &Bind) -> u32 {
+        let region = self.regions.get(&bind.region);
+        let fits = region.is_some_and(|region| {
+            let offset = bind.start.checked_sub(region.start);
+            let within = offset.is_some_and(|offset| offset + bind.bytes <= region.bytes);
+            within && bind.bytes > 0 && region.access & IBV_ACCESS_MW_BIND != 0
+        });
+        match self.windows.get_mut(&bind.window) {
+            Some(window) if fits && window.pair == 0 && window.key >> 8 == bind.key >> 8 => {
+                let Bind { start, bytes, access, .. } = *bind;
+                let place = Region { start, bytes, access };
+                *window = Window { key: bind.key, pair, region: bind.region, place };
+                SUCCESS
+            }
+            _ => MW_BIND_ERR,
+        }
     }
 
     fn complete(&mut self, queue: usize, done: ibv_wc) {
@@ -211,10 +280,13 @@ impl World {
             if found.state != IBV_QPS_RTS || hangs || self.script.down {
                 return;
             }
-            let Some(job) = self.pairs.get_mut(&pair).and_then(|found| found.jobs.pop_front())
+            let Some(mut job) = self.pairs.get_mut(&pair).and_then(|found| found.jobs.pop_front())
             else {
                 return;
             };
+            if job.bind.is_none() && std::mem::take(&mut self.script.borrow) {
+                (job.address, job.key) = self.last;
+            }
             let status = match self.execute(pair, peer, &job) {
                 Some(status) => status,
                 None => {
@@ -224,6 +296,9 @@ impl World {
                     return;
                 }
             };
+            if status == SUCCESS && job.key != 0 {
+                self.last = (job.address, job.key);
+            }
             if status != SUCCESS || job.signalled {
                 let mut done = ibv_wc::default();
                 (done.wr_id, done.status, done.qp_num) = (job.id, status, pair);
@@ -238,6 +313,13 @@ impl World {
 
     /// Does one job; its status, or nothing while it must wait for the peer.
     fn execute(&mut self, pair: u32, peer: u32, job: &Job) -> Option<u32> {
+        if let Some(bind) = &job.bind {
+            // Nothing of the peer's.
+            if std::mem::take(&mut self.script.fail_bind) {
+                return Some(MW_BIND_ERR);
+            }
+            return (!self.script.hold_binds).then(|| self.bind(pair, bind));
+        }
         let there = self.pairs.get(&peer)?;
         let ready =
             there.peer == pair && (there.state == IBV_QPS_RTR || there.state == IBV_QPS_RTS);
@@ -266,9 +348,9 @@ impl World {
         }
         let status = match job.opcode {
             IBV_WR_SEND | IBV_WR_SEND_WITH_IMM => self.send(peer, queue, receives, job),
-            IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM => self.write(job),
-            IBV_WR_RDMA_READ => self.read(job),
-            _ => self.atomic(job),
+            IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM => self.write(peer, job),
+            IBV_WR_RDMA_READ => self.read(peer, job),
+            _ => self.atomic(peer, job),
         };
         let sent = matches!(job.opcode, IBV_WR_SEND | IBV_WR_SEND_WITH_IMM);
         if status == SUCCESS && job.announces() && !sent {
@@ -349,9 +431,9 @@ impl World {
         }
     }
 
-    fn write(&self, job: &Job) -> u32 {
+    fn write(&self, peer: u32, job: &Job) -> u32 {
         let bytes = job.bytes();
-        match self.place(job.key, job.address, bytes, IBV_ACCESS_REMOTE_WRITE) {
+        match self.reach(peer, job.key, job.address, bytes, IBV_ACCESS_REMOTE_WRITE) {
             // Nothing is checked of a WRITE of no bytes (IBTA 9.4.3).
             _ if bytes == 0 => SUCCESS,
             Some(to) => {
@@ -362,12 +444,13 @@ impl World {
         }
     }
 
-    fn read(&self, job: &Job) -> u32 {
+    fn read(&self, peer: u32, job: &Job) -> u32 {
         let bytes = job.bytes();
         if bytes == 0 {
             return SUCCESS;
         }
-        let Some(from) = self.place(job.key, job.address, bytes, IBV_ACCESS_REMOTE_READ) else {
+        let from = self.reach(peer, job.key, job.address, bytes, IBV_ACCESS_REMOTE_READ);
+        let Some(from) = from else {
             return REM_ACCESS_ERR;
         };
         let mut from = from.cast_const();
@@ -382,8 +465,9 @@ impl World {
         SUCCESS
     }
 
-    fn atomic(&self, job: &Job) -> u32 {
-        let Some(word) = self.place(job.key, job.address, 8, IBV_ACCESS_REMOTE_ATOMIC) else {
+    fn atomic(&self, peer: u32, job: &Job) -> u32 {
+        let word = self.reach(peer, job.key, job.address, 8, IBV_ACCESS_REMOTE_ATOMIC);
+        let Some(word) = word else {
             return REM_ACCESS_ERR;
         };
         if !job.address.is_multiple_of(8) {

@@ -6,6 +6,7 @@
 //! What is absent: the data path. Ports post and poll by themselves; this thread only takes a queue
 //! pair to its error state, so that what is outstanding on a dead link ends.
 
+mod import;
 mod meeting;
 mod time;
 
@@ -16,7 +17,7 @@ use crate::ffi::AsyncEvent;
 use crate::inbox::{Inbound, Token, lock};
 use crate::status::{self, numbers};
 use crate::wire::{self, Accepted, Connect, Frame, Parting};
-use farside_base::{CompletionStatus, RegionToken};
+use farside_base::CompletionStatus;
 use farside_bootstrap::{Endpoint, HandshakeLimits};
 use farside_fabric::{FabricError, Loss, NotReached};
 use rustix::event::{Timespec, epoll};
@@ -28,6 +29,7 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+pub(crate) use import::Asked;
 use meeting::Expected;
 pub(crate) use meeting::Met;
 
@@ -78,6 +80,8 @@ struct Thread {
     epoll: OwnedFd,
     listener: Option<TcpListener>,
     conversations: HashMap<u64, Conversation>,
+    /// Those for whose peers a window is being bound.
+    binding: Vec<Token>,
     /// What rdma_cm is to bring, where it connects queue pairs.
     expected: Option<Expected>,
     limits: HandshakeLimits,
@@ -119,6 +123,7 @@ impl Thread {
             epoll,
             listener,
             conversations,
+            binding: Vec::new(),
             expected,
             limits,
             tick,
@@ -136,6 +141,7 @@ impl Thread {
             let left = self.next_beat.saturating_duration_since(Instant::now());
             // An idle fabric sleeps until somebody comes.
             let idle = self.conversations.is_empty() && !self.paused;
+            let left = if self.binding.is_empty() { left } else { left.min(import::LOOK_AGAIN) };
             let time = if idle { None } else { Timespec::try_from(left).ok() };
             events.clear();
             let buffer = rustix::buffer::spare_capacity(&mut events);
@@ -150,6 +156,7 @@ impl Thread {
                     token => self.go_on(Token(token)),
                 }
             }
+            self.look_for_binds();
             self.tick(idle);
         }
         for token in self.tokens() {
@@ -187,6 +194,7 @@ impl Thread {
                         None => answer.give(Err(FabricError::PeerLost)),
                     }
                 }
+                Command::Bound { token, status } => self.bound(token, status),
                 Command::Close { token } => self.close(token),
                 Command::ClosePort { number } => {
                     for token in self.tokens() {
@@ -438,8 +446,7 @@ impl Thread {
                 Ok(())
             }
             (Stage::Up, Frame::Import { request, token: region }) => {
-                self.import(token, *request, region);
-                Ok(())
+                self.import(token, *request, region)
             }
             (Stage::Up, Frame::Imported { request, region }) => {
                 if let Some(answer) = conversation.imports.remove(request) {
@@ -574,11 +581,6 @@ impl Thread {
         }
     }
 
-    fn import(&mut self, token: Token, request: u32, region: &RegionToken) {
-        let region = lock(&self.core.regions).import(region);
-        self.say(token, &Frame::Imported { request, region });
-    }
-
     /// Ends a link from this side; its port is not told.
     fn close(&mut self, token: Token) {
         if let Some(mut conversation) = self.conversations.remove(&token.0) {
@@ -587,6 +589,7 @@ impl Thread {
                 let _ = conversation.say(&Frame::Close);
             }
             conversation.hang_up();
+            self.core.windows.end_link(token);
             forget(&conversation);
         }
     }
@@ -647,6 +650,7 @@ impl Thread {
         if let Some(handle) = &conversation.handle {
             handle.fail();
         }
+        self.core.windows.end_link(token);
         forget(&conversation);
         if conversation.stage.keeps_alive() && loss == Loss::Unreachable {
             conversation.hang_up();

@@ -1,6 +1,6 @@
 //! One end of a link's control stream: the socket, its handshake, frames in and out.
 
-use crate::control::Met;
+use crate::control::{Asked, Met};
 use crate::core::Call;
 use crate::ffi::Handle;
 use crate::inbox::{ImportReply, Inbox, Reply};
@@ -129,6 +129,8 @@ pub(crate) struct Conversation {
     /// Who waits for a region.
     pub(crate) imports: HashMap<u32, Arc<ImportReply>>,
     pub(crate) imports_made: u32,
+    /// Regions that the peer has asked for.
+    pub(crate) asked: Asked,
     /// Who waits for the caller to be ready.
     pub(crate) done: Option<Arc<Reply<()>>>,
     /// Whom to call, and who of them have not been called yet.
@@ -166,6 +168,7 @@ impl Conversation {
             said: now,
             imports: HashMap::new(),
             imports_made: 0,
+            asked: Asked::default(),
             done: None,
             call: None,
             targets: VecDeque::new(),

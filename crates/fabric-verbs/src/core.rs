@@ -5,7 +5,8 @@ use crate::ffi::{Handle, Route};
 use crate::inbox::{ImportReply, Inbox, Reply, Token, lock};
 use crate::manager::Manager;
 use crate::options::{Options, mtu_bytes};
-use crate::region::RegionTable;
+use crate::region::{Manner, RegionTable};
+use crate::window::Windows;
 use crate::wire::{End, LEASE_MS, Word};
 use farside_base::{Capabilities, RegionToken};
 use farside_bootstrap::Endpoint;
@@ -42,6 +43,8 @@ pub(crate) enum Command {
     Refused { token: Token },
     /// Ask the peer for a region.
     Import { token: Token, region: RegionToken, answer: Arc<ImportReply> },
+    /// A window was bound for the peer of a link, or was not: an `ibv_wc_status`.
+    Bound { token: Token, status: u32 },
     /// End a link.
     Close { token: Token },
     /// End all links of a port.
@@ -109,6 +112,8 @@ pub(crate) struct Core {
     pub(crate) device: Device,
     pub(crate) capabilities: Capabilities,
     pub(crate) state: Mutex<PortState>,
+    /// Before regions, so that they end first.
+    pub(crate) windows: Windows,
     pub(crate) regions: Mutex<RegionTable>,
     /// Grows whenever a region ends.
     pub(crate) region_changes: AtomicU64,
@@ -159,6 +164,7 @@ impl Core {
             capabilities,
             state: Mutex::new(state),
             regions: Mutex::default(),
+            windows: Windows::default(),
             region_changes: AtomicU64::new(0),
             incarnation: random()?,
             ticks: AtomicU64::new(1),
@@ -188,6 +194,28 @@ impl Core {
         // Fails when nobody has rung.
         let _ = rustix::io::read(&self.doorbell, &mut [0; 8]);
         std::mem::take(&mut *lock(&self.commands))
+    }
+
+    /// How memory is registered.
+    pub(crate) fn manner(&self) -> Manner {
+        let trial = &self.device.facts.trial;
+        Manner {
+            flush: self.capabilities.flush,
+            on_demand: self.options.on_demand_paging,
+            windows: trial.windows,
+            windows_flush: trial.windows_flush,
+        }
+    }
+
+    /// Where keys of memory serve and why, for people.
+    pub(crate) fn keys(&self) -> &'static str {
+        let facts = &self.device.facts;
+        match (facts.trial.windows, facts.windows, self.options.memory_windows) {
+            (true, ..) => "keys of memory serve on one link each (memory windows)",
+            (_, 0, _) => "keys of memory serve on every link (the device has no memory windows)",
+            (_, _, false) => "keys of memory serve on every link (as asked for)",
+            _ => "keys of memory serve on every link (memory windows did not work on trial)",
+        }
     }
 
     /// This end of a connection, by a queue pair's number.

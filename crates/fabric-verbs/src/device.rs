@@ -1,20 +1,21 @@
 //! Which device, port and address a fabric uses, and what they can do.
 
-use crate::facts::{AtomicFact, DeviceFacts, Transport, Trial};
+use crate::facts::{AtomicFact, DeviceFacts, OnDemand, Transport, Trial};
 use crate::ffi::types::{
-    IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE,
+    IBV_ACCESS_FLUSH_GLOBAL, IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_MW_BIND, IBV_ACCESS_ON_DEMAND,
+    IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE,
     IBV_DEVICE_MEM_WINDOW_TYPE_2B, IBV_LINK_LAYER_ETHERNET, IBV_PORT_ACTIVE, IBV_TRANSPORT_IB,
     IBV_TRANSPORT_IWARP, ibv_port_attr,
 };
 use crate::ffi::{
     Bytes, Channel, CompletionQueue, Context, Library, Listed, MemoryRegion, NoLibrary,
-    ProtectionDomain, QueuePair, Request, Route, Shape, SharedReceiveQueue, Slice, Verb,
-    WorkCompletion, list,
+    ProtectionDomain, QueuePair, Request, Route, Shape, SharedReceiveQueue, Slice, Verb, Window,
+    WorkCompletion, anonymous, list,
 };
 use crate::manager;
 use crate::options::{OpenError, Options, mtu_bytes, mtu_of};
 use crate::wire::{WORD_BYTES, Word};
-use farside_base::{GidEntry, GidKind, choose_gid};
+use farside_base::{FlushScope, GidEntry, GidKind, choose_gid};
 use farside_fabric::Arena;
 use std::fmt;
 use std::fs;
@@ -35,6 +36,10 @@ const COMPLETIONS_AT_ONCE: u32 = 1 << 16;
 const COPIED_BYTES_MAX: u32 = 64;
 /// Inline bytes that are tried, best first.
 const INLINE_TRIED: [u32; 6] = [512, 256, 128, 64, 32, 0];
+/// Memory that is not pinned, on trial: of its own, lest anything else is there where a device errs.
+const PAGED_BYTES: usize = 1 << 16;
+/// Bytes that are moved in it, from within one page into the next.
+const PAGED_TRIED: u32 = 5000;
 
 /// An open device, its port and the address that connections name.
 pub(crate) struct Device {
@@ -129,6 +134,10 @@ pub struct Choice {
     pub extended_posting: bool,
     /// How queue pairs are connected and why, in words.
     pub connecting: String,
+    /// Whether memory is registered without being pinned.
+    pub on_demand_paging: bool,
+    /// Where keys of memory serve and why, in words.
+    pub keys: &'static str,
 }
 
 impl fmt::Display for Choice {
@@ -136,12 +145,13 @@ impl fmt::Display for Choice {
         let Self { device, port, device_reason, network, mtu_bytes, .. } = self;
         let state = if self.up { "" } else { ", down" };
         let (index, gid, reason) = (self.gid_index, address(self.gid), &self.gid_reason);
+        let memory = if self.on_demand_paging { "paged on demand" } else { "pinned" };
         let posting = if self.extended_posting { "extended" } else { "by lists" };
         write!(
             f,
             "{network} {device} port {port}{state} ({device_reason}), MTU {mtu_bytes}, GID index \
-             {index} {gid} ({reason}), posting {posting}, {}",
-            self.connecting
+             {index} {gid} ({reason}), posting {posting}, {}, memory {memory}, {}",
+            self.connecting, self.keys
         )
     }
 }
@@ -343,7 +353,15 @@ fn ready(
     let domain = ProtectionDomain::new(context).map_err(system("protection domain"))?;
     let (facts, shape) = facts(context, &domain, port, options).map_err(system("queue pair"))?;
     let name = context.listed.name.clone();
-    facts.capabilities().map_err(|what| OpenError::Lacks { device: name, what })?;
+    let lacks = |what| OpenError::Lacks { device: name.clone(), what };
+    let has = facts.capabilities().map_err(lacks)?;
+    if options.on_demand_paging {
+        let moves = "on-demand paging that works: on trial bytes of a WRITE did not arrive";
+        let lacking = facts.on_demand.lacks(&has).or((!facts.trial.on_demand).then_some(moves));
+        if let Some(what) = lacking {
+            return Err(lacks(what));
+        }
+    }
     let confirmation = facts.needs_confirmation().then(|| Confirmation::new(&domain));
     let confirmation = confirmation.transpose().map_err(system("registration of memory"))?;
     let context = Arc::clone(context);
@@ -483,7 +501,13 @@ fn facts(
         reads_out: byte(device.max_qp_init_rd_atom),
         message_bytes: context.query_port(port)?.max_msg_sz,
         device_memory_bytes: extended.map_or(0, |extended| extended.max_dm_size),
-        windows: device.device_cap_flags & IBV_DEVICE_MEM_WINDOW_TYPE_2B != 0,
+        on_demand: extended.map_or_else(OnDemand::default, |extended| {
+            OnDemand::of(extended.odp_caps.general_caps, extended.odp_caps.rc_odp_caps)
+        }),
+        windows: match device.device_cap_flags & IBV_DEVICE_MEM_WINDOW_TYPE_2B {
+            0 => 0,
+            _ => count(device.max_mw),
+        },
         trial: Trial::default(),
     };
     let mut shape = trial(domain, &mut facts, options)?;
@@ -493,11 +517,45 @@ fn facts(
     if !facts.trial.resizes {
         facts.completions = facts.completions.min(COMPLETIONS_AT_ONCE);
     }
+    try_out(domain, port, options, &mut facts, &mut shape);
+    Ok((facts, shape))
+}
+
+/// Tries what devices or their providers say of themselves and get wrong, between two queue pairs of the
+/// port.
+fn try_out(
+    domain: &Arc<ProtectionDomain>,
+    port: u8,
+    options: &Options,
+    facts: &mut DeviceFacts,
+    shape: &mut Shape,
+) {
+    // Where it cannot be tried (the port is down), nothing works.
+    let state = port_state(&domain.context, port, options).ok().filter(|state| state.up);
+    let pairs = |shape: &Shape, access, arena: io::Result<Arena>| {
+        let state = state.as_ref().ok_or(io::ErrorKind::NetworkDown)?;
+        Pairs::new(domain, port, shape, state, access, arena?)
+    };
     if shape.extended && shape.slices > 1 {
-        facts.trial.gathers = gathers_arrive(domain, context, port, &shape, options);
+        let tried = pairs(shape, IBV_ACCESS_REMOTE_WRITE, Arena::try_heap(64));
+        facts.trial.gathers = tried.and_then(gather_on_trial).unwrap_or(false);
         shape.gathers_by_list = !facts.trial.gathers;
     }
-    Ok((facts, shape))
+    if options.on_demand_paging && facts.on_demand.is_had() {
+        let access = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_ON_DEMAND;
+        let tried = pairs(shape, access, anonymous(PAGED_BYTES));
+        facts.trial.on_demand = tried.and_then(paging_on_trial).unwrap_or(false);
+    }
+    if options.memory_windows && facts.windows > 0 && facts.transport == Transport::InfiniBand {
+        let atomics = facts.atomics != AtomicFact::None;
+        let works = |flush| {
+            let tried = pairs(shape, IBV_ACCESS_MW_BIND, Arena::try_heap(64));
+            let tried = tried.and_then(|pairs| window_on_trial(domain, pairs, atomics, flush));
+            tried.unwrap_or(false)
+        };
+        facts.trial.windows_flush = facts.trial.flush && works(true);
+        facts.trial.windows = facts.trial.windows_flush || works(false);
+    }
 }
 
 /// Makes queue pairs of ever plainer shapes until the device agrees.
@@ -511,7 +569,7 @@ fn trial(
     let resizes = completions.resize(COMPLETIONS_ON_TRIAL).is_ok();
     let receives = SharedReceiveQueue::new(domain, 16)?;
     let best = Shape {
-        requests: facts.outstanding() + 1,
+        requests: facts.queue_requests(),
         slices: facts.slices(),
         inline_bytes: 0,
         atomic_write: true,
@@ -541,6 +599,9 @@ fn trial(
                         in_order: pair.is_in_order(),
                         gathers: true,
                         resizes,
+                        windows: false,
+                        windows_flush: false,
+                        on_demand: false,
                     };
                     return Ok(shape);
                 }
@@ -551,71 +612,134 @@ fn trial(
     Err(last)
 }
 
-/// Whether a WRITE of two slices by the extended interface arrives as it should, from one queue pair
-/// to another of the same port. Where it cannot be tried (the port is down), no.
-fn gathers_arrive(
-    domain: &Arc<ProtectionDomain>,
-    context: &Arc<Context>,
-    port: u8,
-    shape: &Shape,
-    options: &Options,
-) -> bool {
-    let Ok(state) = port_state(context, port, options) else {
-        return false;
-    };
-    if !state.up {
-        return false;
-    }
-    gather_on_trial(domain, port, shape, &state).unwrap_or(false)
+/// Two queue pairs of a port, connected to each other, with some memory.
+struct Pairs {
+    near: QueuePair,
+    far: QueuePair,
+    completions: Arc<CompletionQueue>,
+    memory: MemoryRegion,
+    arena: Arena,
 }
 
-fn gather_on_trial(
-    domain: &Arc<ProtectionDomain>,
-    port: u8,
-    shape: &Shape,
-    state: &PortState,
-) -> io::Result<bool> {
-    let channel = Channel::new(&domain.context)?;
-    let completions = CompletionQueue::new(&channel, 16)?;
-    let receives = SharedReceiveQueue::new(domain, 16)?;
-    let make = || QueuePair::new(domain, &completions, &receives, shape);
-    let (mut near, far) = (make()?, make()?);
-    let arena = Arena::try_heap(64)?;
-    let access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
-    let memory = MemoryRegion::new(domain, arena.clone(), access)?;
-    for (pair, peer) in [(&near, &far), (&far, &near)] {
-        pair.handle().initialise(port, access)?;
-        pair.handle().connect(&route_to_self(peer.number(), port, state))?;
-    }
-    let data = *b"farside gathers";
-    arena.write(0, &data).map_err(|_| io::ErrorKind::InvalidInput)?;
-    let slice = |at: u64, length: u32| Slice {
-        addr: memory.address() + at,
-        length,
-        lkey: memory.local_key(),
-    };
-    let slices = [slice(0, 3), slice(3, 12)];
-    near.push(&Request {
-        id: 1,
-        signalled: true,
-        fence: false,
-        verb: Verb::Write,
-        address: memory.address() + 32,
-        key: memory.remote_key(),
-        bytes: Bytes::Slices(&slices),
-    });
-    near.ring()?;
-    let mut done = [WorkCompletion::default()];
-    let end = Instant::now() + TRIAL_TIME;
-    while completions.poll(&mut done)? == 0 {
-        if Instant::now() > end {
-            return Ok(false);
+impl Pairs {
+    fn new(
+        domain: &Arc<ProtectionDomain>,
+        port: u8,
+        shape: &Shape,
+        state: &PortState,
+        access: i32,
+        arena: Arena,
+    ) -> io::Result<Self> {
+        let channel = Channel::new(&domain.context)?;
+        let completions = CompletionQueue::new(&channel, 16)?;
+        let receives = SharedReceiveQueue::new(domain, 16)?;
+        let make = || QueuePair::new(domain, &completions, &receives, shape);
+        let (near, far) = (make()?, make()?);
+        let peers = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+        let more = flag(shape.atomics, IBV_ACCESS_REMOTE_ATOMIC)
+            | flag(shape.flush, IBV_ACCESS_FLUSH_GLOBAL);
+        let memory = MemoryRegion::new(domain, arena.clone(), IBV_ACCESS_LOCAL_WRITE | access)?;
+        for (pair, peer) in [(&near, &far), (&far, &near)] {
+            pair.handle().initialise(port, peers | more)?;
+            pair.handle().connect(&route_to_self(peer.number(), port, state))?;
         }
-        std::thread::yield_now();
+        Ok(Self { near, far, completions, memory, arena })
+    }
+
+    /// Bytes of the memory.
+    fn slice(&self, at: u64, length: u32) -> Slice {
+        Slice { addr: self.memory.address() + at, length, lkey: self.memory.local_key() }
+    }
+
+    /// Whether a request of the near one to the second half of the memory succeeds.
+    fn does(&mut self, verb: Verb, key: u32, slices: &[Slice]) -> io::Result<bool> {
+        self.near.push(&Request {
+            id: 1,
+            signalled: true,
+            fence: false,
+            verb,
+            address: self.memory.address() + 32,
+            key,
+            bytes: Bytes::Slices(slices),
+        });
+        self.near.ring()?;
+        self.is_done()
+    }
+
+    /// Waits for the next completion.
+    fn is_done(&self) -> io::Result<bool> {
+        let mut done = [WorkCompletion::default()];
+        let end = Instant::now() + TRIAL_TIME;
+        while self.completions.poll(&mut done)? == 0 {
+            if Instant::now() > end {
+                return Ok(false);
+            }
+            std::thread::yield_now();
+        }
+        Ok(done[0].status == 0)
+    }
+}
+
+fn flag(wanted: bool, flag: i32) -> i32 {
+    if wanted { flag } else { 0 }
+}
+
+/// Whether a WRITE of two slices by the extended interface arrives as it should.
+fn gather_on_trial(mut pairs: Pairs) -> io::Result<bool> {
+    let data = *b"farside gathers";
+    pairs.arena.write(0, &data).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let slices = [pairs.slice(0, 3), pairs.slice(3, 12)];
+    let key = pairs.memory.remote_key();
+    if !pairs.does(Verb::Write, key, &slices)? {
+        return Ok(false);
     }
     let mut arrived = [0; 15];
-    arena.read(32, &mut arrived).map_err(|_| io::ErrorKind::InvalidInput)?;
-    Ok(done[0].status == 0 && arrived == data)
+    pairs.arena.read(32, &mut arrived).map_err(|_| io::ErrorKind::InvalidInput)?;
+    Ok(arrived == data)
+}
+
+/// Whether bytes of memory that is not pinned arrive where they belong, and all of them. Soft-RoCE (Linux
+/// 7.3) forgets where in its page each piece begins.
+fn paging_on_trial(mut pairs: Pairs) -> io::Result<bool> {
+    let wrong = |_| io::Error::from(io::ErrorKind::InvalidInput);
+    let data: Vec<u8> = (0..PAGED_TRIED).map(|at| (at % 251) as u8 + 1).collect();
+    let from = PAGED_BYTES as u64 / 2 + 40;
+    pairs.arena.write(from, &data).map_err(wrong)?;
+    let slices = [pairs.slice(from, PAGED_TRIED)];
+    let key = pairs.memory.remote_key();
+    if !pairs.does(Verb::Write, key, &slices)? {
+        return Ok(false);
+    }
+    let mut arrived = vec![0; data.len()];
+    pairs.arena.read(32, &mut arrived).map_err(wrong)?;
+    Ok(arrived == data)
+}
+
+/// Whether a memory window can be bound, and what its peer may then do by its key.
+fn window_on_trial(
+    domain: &Arc<ProtectionDomain>,
+    mut pairs: Pairs,
+    atomics: bool,
+    flush: bool,
+) -> io::Result<bool> {
+    let access = IBV_ACCESS_REMOTE_READ
+        | IBV_ACCESS_REMOTE_WRITE
+        | flag(atomics, IBV_ACCESS_REMOTE_ATOMIC)
+        | flag(flush, IBV_ACCESS_FLUSH_GLOBAL);
+    // Behind the pairs, so that it ends before them.
+    let mut window = Window::new(domain)?;
+    let key = window.bind(&pairs.far.handle(), &pairs.memory, access, 0x5a, 2)?;
+    let data = *b"windowed";
+    pairs.arena.write(0, &data).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let slice = pairs.slice(0, 8);
+    let scope = FlushScope::Visible;
+    let done = pairs.is_done()?
+        && pairs.does(Verb::Write, key, &[slice])?
+        && (!atomics || pairs.does(Verb::FetchAdd(0), key, &[pairs.slice(8, 8)])?)
+        && (!flush || pairs.does(Verb::Flush { bytes: 8, scope }, key, &[])?);
+    let mut arrived = [0; 8];
+    pairs.arena.read(32, &mut arrived).map_err(|_| io::ErrorKind::InvalidInput)?;
+    Ok(done && arrived == data)
 }
 
 fn route_to_self(peer_queue_pair: u32, port: u8, state: &PortState) -> Route {

@@ -21,13 +21,17 @@ use std::sync::atomic::Ordering;
 
 /// The fabric of one RDMA port: InfiniBand, RoCE or iWARP, by libibverbs.
 ///
-/// Guarantees: see [`capabilities`](Fabric::capabilities), which come from what the device says. One
-/// protection domain: whoever was given a region's token by this fabric, and every other link of it,
-/// is of one circle of trust. Data travels in plain text, whatever protects the control streams. A
-/// clone is the same fabric. Cost: one thread, which sleeps unless links come and go or are idle.
+/// Guarantees: see [`capabilities`](Fabric::capabilities), which come from what the device says. Each
+/// link is given keys of its own for the regions that its peer imports, by memory windows bound to its
+/// queue pair, where the device has them ([`Options::memory_windows`], [`Choice::keys`]); other regions
+/// than those of at most 2 GiB, and those with FLUSH where windows permit none, keep one key, which
+/// serves on every link of the fabric, as all do without windows. Binding is a request of the region's
+/// owner on that link: an import waits behind what the owner has under way there. Data travels in plain
+/// text, whatever protects the control streams. A clone is the same fabric. Cost: one thread, which
+/// sleeps unless links come and go or are idle.
 #[derive(Clone)]
 pub struct VerbsFabric {
-    control: Arc<Control>,
+    pub(crate) control: Arc<Control>,
 }
 
 impl VerbsFabric {
@@ -102,6 +106,8 @@ impl VerbsFabric {
             gid_reason: state.gid_reason,
             extended_posting: core.device.shape.extended,
             connecting: core.connecting(),
+            on_demand_paging: core.options.on_demand_paging,
+            keys: core.keys(),
         }
     }
 
@@ -174,15 +180,17 @@ impl Fabric for VerbsFabric {
             return Err(FabricError::Limit("region_bytes_max"));
         }
         // The adapter pins pages here, which takes long: without the lock.
-        let registered =
-            region::register(&core.device.domain, &memory, access, core.capabilities.flush)?;
-        lock(&core.regions).add(registered, memory, access, random()?)
+        let manner = core.manner();
+        let registered = region::register(&core.device.domain, &memory, access, manner)?;
+        let windowed = manner.windowed(access, memory.len() as u64);
+        lock(&core.regions).add(registered, memory, access, windowed, random()?)
     }
 
     fn deregister(&self, region: RegionId) -> Result<(), FabricError> {
         let core = &self.control.core;
         let removed = lock(&core.regions).remove(region)?;
         core.region_changes.fetch_add(1, Ordering::AcqRel);
+        core.windows.end_region(region, core.options.lease);
         drop(removed);
         Ok(())
     }

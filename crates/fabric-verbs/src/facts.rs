@@ -3,6 +3,7 @@
 
 use farside_base::{AtomicScope, BackPressure, Capabilities, FlushScope, WordScope};
 use farside_fabric::Arena;
+use std::fmt;
 
 /// Most requests of a link that are posted and not completed, where the device has more.
 const OUTSTANDING_MAX: u32 = 256;
@@ -78,10 +79,74 @@ pub struct DeviceFacts {
     pub message_bytes: u32,
     /// `max_dm_size`.
     pub device_memory_bytes: u64,
-    /// Memory windows of type 2B (`IBV_DEVICE_MEM_WINDOW_TYPE_2B`).
-    pub windows: bool,
+    /// `max_mw`, where there are memory windows of type 2B (`IBV_DEVICE_MEM_WINDOW_TYPE_2B`).
+    pub windows: u32,
+    /// What it does in memory that is not pinned.
+    pub on_demand: OnDemand,
     /// What making queue pairs on trial has shown.
     pub trial: Trial,
+}
+
+/// Requests of reliable connections that a device does in memory that is not pinned: `rc_odp_caps`,
+/// where `general_caps` says that it can at all.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct OnDemand(u32);
+
+impl OnDemand {
+    const SEND: u32 = 1;
+    const WRITE: u32 = 1 << 2;
+    const READ: u32 = 1 << 3;
+    const ATOMIC: u32 = 1 << 4;
+    const SHARED_RECEIVE: u32 = 1 << 5;
+    const FLUSH: u32 = 1 << 6;
+    const ATOMIC_WRITE: u32 = 1 << 7;
+
+    /// From the two numbers of `ibv_odp_caps`.
+    pub(crate) fn of(general: u64, connections: u32) -> Self {
+        const SUPPORT: u64 = 1;
+        Self(if general & SUPPORT != 0 { connections } else { 0 })
+    }
+
+    /// Whether the device has it for anything.
+    pub const fn is_had(self) -> bool {
+        self.0 != 0
+    }
+
+    /// What it lacks of all that a fabric with these capabilities does in its regions.
+    pub(crate) fn lacks(self, has: &Capabilities) -> Option<&'static str> {
+        let table = [
+            (true, Self::SEND, "on-demand paging of sends"),
+            (true, Self::SHARED_RECEIVE, "on-demand paging of shared receive queues"),
+            (true, Self::WRITE, "on-demand paging of WRITEs"),
+            (true, Self::READ, "on-demand paging of READs"),
+            (has.atomics > AtomicScope::None, Self::ATOMIC, "on-demand paging of atomics"),
+            (has.flush > FlushScope::None, Self::FLUSH, "on-demand paging of FLUSH"),
+            (has.atomic_write, Self::ATOMIC_WRITE, "on-demand paging of ATOMIC WRITE"),
+        ];
+        if !self.is_had() {
+            return Some("on-demand paging");
+        }
+        let lacking = table.into_iter().find(|(wanted, bit, _)| *wanted && self.0 & bit == 0);
+        lacking.map(|(.., name)| name)
+    }
+}
+
+impl fmt::Display for OnDemand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let table = [
+            (Self::SEND, "sends"),
+            (Self::SHARED_RECEIVE, "shared receives"),
+            (Self::WRITE, "WRITEs"),
+            (Self::READ, "READs"),
+            (Self::ATOMIC, "atomics"),
+            (Self::FLUSH, "FLUSH"),
+            (Self::ATOMIC_WRITE, "ATOMIC WRITE"),
+        ];
+        let names = table.iter().filter(|(bit, _)| self.0 & bit != 0).map(|(_, name)| *name);
+        let names: Vec<_> = names.collect();
+        f.write_str(if names.is_empty() { "none" } else { "" })?;
+        f.write_str(&names.join(", "))
+    }
 }
 
 /// What queue pairs of a device can be made with.
@@ -102,6 +167,12 @@ pub struct Trial {
     pub gathers: bool,
     /// A completion queue can be made longer while it is used.
     pub resizes: bool,
+    /// A memory window of type 2 can be bound, and its key serves for what the device does.
+    pub windows: bool,
+    /// Its key serves for FLUSH too.
+    pub windows_flush: bool,
+    /// Bytes of memory that is not pinned arrive where they belong. Tried where that is asked for.
+    pub on_demand: bool,
 }
 
 impl DeviceFacts {
@@ -126,10 +197,20 @@ impl DeviceFacts {
         self.slices.min(reads).min(SLICES_MAX)
     }
 
-    /// Requests that a queue pair holds.
+    /// Requests that a queue pair holds beside the program's: one asks whether those before it are
+    /// done, one binds a memory window.
+    fn own_requests(&self) -> u32 {
+        1 + u32::from(self.windows > 0)
+    }
+
+    /// Requests of the program's that a queue pair holds.
     pub(crate) fn outstanding(&self) -> u32 {
-        // One is kept for asking whether those before it are done.
-        self.requests.saturating_sub(1).min(OUTSTANDING_MAX)
+        self.requests.saturating_sub(self.own_requests()).min(OUTSTANDING_MAX)
+    }
+
+    /// Requests that a queue pair holds.
+    pub(crate) fn queue_requests(&self) -> u32 {
+        self.outstanding() + self.own_requests()
     }
 
     /// What the fabric can do and promises on this device.
@@ -139,9 +220,15 @@ impl DeviceFacts {
     /// that is not promised. On iWARP it is the other way round: nothing is promised of the order in
     /// which WRITEs land (RFC 5040 5.5), and one completes when a READ of memory behind it has, which
     /// the target answers after that. No query tells of words (`Capabilities::words`).
-    /// Memory at the adapter is reached by calls of the library and not by
-    /// loads and stores, so it can be no region here, whatever the device has of it. Masked atomics
-    /// are no part of the library's interface.
+    ///
+    /// Memory at the adapter can be no region here, whatever the device has of it (`max_dm_size`): the
+    /// owner reaches a region by loads, stores and atomics, and the library has no address for that.
+    /// `ibv_alloc_dm` gives a handle to copy to and from (`ibv_memcpy_to_dm`), of whose accesses nothing
+    /// is promised but that they happen, and registered it is addressed from zero. Of the two providers
+    /// that have it (rdma-core 65), mlx5's maps it into the process and keeps the mapping for itself,
+    /// through which it copies words of four bytes (what its own interface maps are single operations:
+    /// `mlx5dv_dm_map_op_addr`), and mana's has not even the copies.
+    /// Masked atomics are no part of the library's interface.
     ///
     /// # Errors
     /// What the device lacks that this fabric cannot do without; its name.
@@ -159,7 +246,7 @@ impl DeviceFacts {
             return Err(name);
         }
         // An eighth of the completion queue is for receives.
-        let links = (self.completions - self.completions / 8) / (self.outstanding() + 1);
+        let links = (self.completions - self.completions / 8) / self.queue_requests();
         Ok(Capabilities {
             write: true,
             read: true,
@@ -221,7 +308,8 @@ mod tests {
         reads_out: 128,
         message_bytes: 8_388_608,
         device_memory_bytes: 0,
-        windows: true,
+        windows: 1 << 20,
+        on_demand: OnDemand(0),
         trial: Trial {
             extended: true,
             atomic_write: true,
@@ -230,6 +318,9 @@ mod tests {
             in_order: false,
             gathers: true,
             resizes: true,
+            windows: true,
+            windows_flush: true,
+            on_demand: false,
         },
     };
 
@@ -239,12 +330,14 @@ mod tests {
         read_slices: 1,
         atomics: AtomicFact::None,
         flags: 0,
-        windows: false,
+        windows: 0,
         trial: Trial {
             extended: false,
             atomic_write: false,
             flush: false,
             resizes: false,
+            windows: false,
+            windows_flush: false,
             ..RXE.trial
         },
         ..RXE
@@ -296,6 +389,23 @@ mod tests {
         for (device, lacks) in table {
             assert_eq!(device.capabilities(), Err(lacks));
         }
+    }
+
+    #[test]
+    fn on_demand_paging_is_had_for_all_that_is_done_or_refused_by_name() {
+        let has = RXE.capabilities().unwrap();
+        let all = OnDemand::of(1, 0xff);
+        assert_eq!((all.lacks(&has), OnDemand::of(2, 0xff).is_had()), (None, false));
+        assert_eq!(OnDemand::default().lacks(&has), Some("on-demand paging"));
+        for (bit, name) in [(0, "sends"), (2, "WRITEs"), (3, "READs"), (4, "atomics"), (6, "FLUSH")]
+        {
+            let lacking = OnDemand::of(1, 0xff & !(1 << bit));
+            assert_eq!(lacking.lacks(&has), Some(format!("on-demand paging of {name}")).as_deref());
+            assert!(!lacking.to_string().contains(name) && all.to_string().contains(name));
+        }
+        // Nobody needs what the device does not do at all.
+        let has = DeviceFacts { atomics: AtomicFact::None, ..RXE }.capabilities().unwrap();
+        assert_eq!(OnDemand::of(1, 0xff & !OnDemand::ATOMIC).lacks(&has), None);
     }
 
     #[test]

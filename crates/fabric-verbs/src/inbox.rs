@@ -1,7 +1,8 @@
 //! What the control thread has for a port, and how a port that sleeps is woken.
 
 use crate::ffi::Channel;
-use crate::wire::{End, Imported, Parting};
+use crate::intake::Intake;
+use crate::wire::{End, Imported, NotImported, Parting};
 use farside_base::CompletionStatus;
 use farside_fabric::{FabricError, Loss, NotReached, Waiter};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -17,7 +18,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Names a conversation over a control stream, and the link that it is for. Never used twice.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct Token(pub(crate) u64);
 
 /// What happened, for a port.
@@ -51,15 +52,16 @@ pub(crate) struct Inbox {
     pub(crate) bell: Arc<Bell>,
     /// Woken by what happens too.
     other_waiter: Mutex<Option<Arc<dyn Waiter>>>,
+    pub(crate) intake: Intake,
     /// Links and connection requests of the port, for its limit.
     pub(crate) links: AtomicU64,
 }
 
 impl Inbox {
-    pub(crate) fn new(number: u64, bell: Arc<Bell>) -> Self {
+    pub(crate) fn new(number: u64, bell: Arc<Bell>, intake: Intake) -> Self {
         let (items, filled) = (Mutex::default(), AtomicBool::new(false));
         let (other_waiter, links) = (Mutex::new(None), AtomicU64::new(0));
-        Self { number, items, filled, bell, other_waiter, links }
+        Self { number, items, filled, bell, other_waiter, intake, links }
     }
 
     pub(crate) fn push(&self, item: Inbound) {
@@ -189,5 +191,5 @@ impl<T> Reply<T> {
     }
 }
 
-/// A remote region, once the peer has answered; `None` where it has none such.
-pub(crate) type ImportReply = Reply<Option<Imported>>;
+/// A remote region, once the peer has answered.
+pub(crate) type ImportReply = Reply<Result<Imported, NotImported>>;

@@ -1,7 +1,8 @@
 //! Farside's fabric over libibverbs: InfiniBand, RoCE, iWARP, and the kernel's software devices. The
 //! library is found at run time; a machine without it is told what to install.
 //!
-//! From the data path outwards: `port` (requests, completions, links), `region`; then `fabric`,
+//! From the data path outwards: `port` (requests, completions, links), `intake` (its completions, of
+//! which some are the control thread's), `region` and `window` (which peer reaches it); then `fabric`,
 //! `control` (the one thread) with its `conversation`s and what they say (`wire`); `device` chooses
 //! device, port and address, `facts` makes promises of what the device says; [`status`] has the words
 //! for what went wrong; below all, `ffi` speaks C.
@@ -26,15 +27,17 @@ mod facts;
 #[allow(unsafe_code, reason = "the home of what speaks C")]
 mod ffi;
 mod inbox;
+mod intake;
 mod manager;
 mod options;
 mod port;
 mod region;
 pub mod status;
+mod window;
 mod wire;
 
 pub use device::{Choice, DeviceReport, Limits};
 pub use fabric::VerbsFabric;
-pub use facts::{AtomicFact, DeviceFacts, Transport, Trial};
+pub use facts::{AtomicFact, DeviceFacts, OnDemand, Transport, Trial};
 pub use ffi::{CONNECTION_MANAGER, LIBRARY, map_device};
 pub use options::{OpenError, Options};

@@ -42,6 +42,15 @@ pub struct Options {
     /// Connect queue pairs by rdma_cm where it is not the only way, as for iWARP it is. Peers must be
     /// told the same.
     pub connection_manager: bool,
+    /// Register memory without pinning it (`IBV_ACCESS_ON_DEMAND`): the adapter asks the system for a
+    /// page when it meets one that is not there, which takes as long as it takes. Else, as by default,
+    /// memory is pinned. Refused where the device lacks it for something that the fabric does, or says that
+    /// it has it and loses bytes on trial (soft-RoCE).
+    pub on_demand_paging: bool,
+    /// Give each peer keys of memory that serve on its own link alone, by memory windows of type 2B,
+    /// where the device has them. Without, and where it has none, a key serves on every link of this
+    /// fabric, whoever got it.
+    pub memory_windows: bool,
     /// The library: a name that the loader finds, or a path.
     pub library: String,
     /// The library of rdma_cm, which is opened where it is needed.
@@ -67,6 +76,8 @@ impl Options {
             traffic_class: 0,
             plain_posting: false,
             connection_manager: false,
+            on_demand_paging: false,
+            memory_windows: true,
             library: crate::ffi::LIBRARY.to_owned(),
             connection_manager_library: crate::ffi::CONNECTION_MANAGER.to_owned(),
         }

@@ -12,12 +12,16 @@ mod poll;
 mod post;
 mod receive;
 mod refusal;
+#[cfg(test)]
+mod theft_tests;
 
 use crate::control::Control;
 use crate::core::{Command, Core};
 use crate::ffi::{Channel, CompletionQueue, Slice, WorkCompletion};
 use crate::inbox::{Bell, Inbox, Reply, lock};
+use crate::intake::Intake;
 use crate::region::RegionCache;
+use crate::wire::NotImported;
 use farside_base::{
     Completion, LinkId, Receive, ReceiveQueueId, RegionToken, RemoteRegionId, Work,
 };
@@ -97,7 +101,8 @@ impl VerbsPort {
         let completions =
             CompletionQueue::new(&channel, room).map_err(system("completion queue"))?;
         let bell = Arc::new(Bell::new(channel).map_err(system("eventfd"))?);
-        let inbox = Arc::new(Inbox::new(core.number(), Arc::clone(&bell)));
+        let intake = Intake::new(&completions, core.manner().windows);
+        let inbox = Arc::new(Inbox::new(core.number(), Arc::clone(&bell), intake));
         if let Some(name) = &spec.listen {
             listen(&core, name, &inbox)?;
         }
@@ -171,7 +176,9 @@ impl Drop for VerbsPort {
         lock(&self.core.ports).retain(|inbox| inbox.number != self.inbox.number);
         // Queue pairs first, so that peers reach nothing any more when they hear of it.
         for id in self.links.ids() {
-            self.links.remove(id);
+            if let Some(link) = self.links.remove(id) {
+                self.end_windows(&link);
+            }
         }
         self.core.command(Command::ClosePort { number: self.inbox.number });
         // Connections asked for meanwhile are for nobody, and their callers hear of it.
@@ -288,7 +295,10 @@ impl Port for VerbsPort {
         // The control thread gives an answer within the lease, or loses the link.
         let given = answer.wait(self.core.options.lease * 2);
         let imported = given.unwrap_or(Err(FabricError::PeerLost))?;
-        let imported = imported.ok_or(FabricError::Unknown("token"))?;
+        let imported = imported.map_err(|why| match why {
+            NotImported::Unknown => FabricError::Unknown("token"),
+            NotImported::NoWindow => FabricError::Limit("memory windows of the region's owner"),
+        })?;
         let remote =
             Remote { link, address: imported.address, bytes: imported.bytes, key: imported.key };
         let at = match self.remotes_free.pop_front() {

@@ -2,6 +2,7 @@
 
 use crate::ffi::types::{
     IBV_ACCESS_FLUSH_GLOBAL, IBV_ACCESS_FLUSH_PERSISTENT, IBV_ACCESS_LOCAL_WRITE,
+    IBV_ACCESS_MW_BIND, IBV_ACCESS_ON_DEMAND, IBV_ACCESS_RELAXED_ORDERING,
     IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE,
 };
 use crate::ffi::{MemoryRegion, ProtectionDomain};
@@ -20,8 +21,11 @@ fn place_of(region: RegionId) -> usize {
     (region.0 as usize) & (PLACES_MAX - 1)
 }
 
-/// `ibv_access_flags` of what peers may do. Whoever owns memory may always change it.
-fn flags(access: Access) -> i32 {
+/// Longer regions are no windows: some adapters have room for 31 bits.
+const WINDOW_BYTES_MAX: u64 = 1 << 31;
+
+/// `ibv_access_flags` of what peers may do.
+pub(crate) fn rights(access: Access) -> i32 {
     let table = [
         (Access::WRITE, IBV_ACCESS_REMOTE_WRITE),
         (Access::READ, IBV_ACCESS_REMOTE_READ),
@@ -30,7 +34,7 @@ fn flags(access: Access) -> i32 {
         (Access::FLUSH_PERSISTENT, IBV_ACCESS_FLUSH_PERSISTENT),
     ];
     let given = table.iter().filter(|(right, _)| access.allows(*right));
-    given.fold(IBV_ACCESS_LOCAL_WRITE, |flags, (_, flag)| flags | flag)
+    given.fold(0, |flags, (_, flag)| flags | flag)
 }
 
 /// A region of the table; dropping it ends its registration.
@@ -38,23 +42,62 @@ pub(crate) struct Registered {
     id: RegionId,
     memory: MemoryRegion,
     token: RegionToken,
+    /// Peers reach it through windows alone.
+    windowed: bool,
 }
 
-/// Registers all of an arena, with no more rights than asked for; `flush` is how far the device does.
+/// How a fabric registers memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Manner {
+    /// How far the device flushes.
+    pub(crate) flush: FlushScope,
+    /// Pages are not pinned.
+    pub(crate) on_demand: bool,
+    /// Peers reach regions through windows, where these do.
+    pub(crate) windows: bool,
+    /// Windows permit FLUSH.
+    pub(crate) windows_flush: bool,
+}
+
+impl Manner {
+    /// Whether peers reach such a region through windows. Else it has a key of its own.
+    pub(crate) fn windowed(&self, access: Access, bytes: u64) -> bool {
+        let flushes = access.allows(Access::FLUSH) || access.allows(Access::FLUSH_PERSISTENT);
+        let permits = self.windows_flush || !flushes;
+        self.windows && permits && rights(access) != 0 && (1..=WINDOW_BYTES_MAX).contains(&bytes)
+    }
+
+    /// `ibv_access_flags` of a region. Whoever owns memory may always change it.
+    fn flags(&self, access: Access, bytes: u64) -> i32 {
+        let persists = rights(access) & (IBV_ACCESS_FLUSH_GLOBAL | IBV_ACCESS_FLUSH_PERSISTENT);
+        let peers = match self.windowed(access, bytes) {
+            // The kernel looks here whether the memory is such as can be flushed.
+            true => IBV_ACCESS_MW_BIND | persists,
+            false => rights(access),
+        };
+        let flag = |wanted, flag| if wanted { flag } else { 0 };
+        let paging = flag(self.on_demand, IBV_ACCESS_ON_DEMAND);
+        let relaxed = access.allows(Access::RELAXED_ORDERING);
+        IBV_ACCESS_LOCAL_WRITE | peers | paging | flag(relaxed, IBV_ACCESS_RELAXED_ORDERING)
+    }
+}
+
+/// Registers all of an arena, with no more rights than asked for.
 pub(crate) fn register(
     domain: &Arc<ProtectionDomain>,
     arena: &Arena,
     access: Access,
-    flush: FlushScope,
+    manner: Manner,
 ) -> Result<MemoryRegion, FabricError> {
     let persistent = access.allows(Access::FLUSH_PERSISTENT);
-    if persistent && flush < FlushScope::Persistent {
+    if persistent && manner.flush < FlushScope::Persistent {
         return Err(FabricError::Lacks("persistent flush"));
     }
-    if access.allows(Access::FLUSH) && flush < FlushScope::Visible {
+    if access.allows(Access::FLUSH) && manner.flush < FlushScope::Visible {
         return Err(FabricError::Lacks("flush"));
     }
-    MemoryRegion::new(domain, arena.clone(), flags(access)).map_err(|reason| {
+    let flags = manner.flags(access, arena.len() as u64);
+    MemoryRegion::new(domain, arena.clone(), flags).map_err(|reason| {
         let reason = match reason.kind() {
             kind @ io::ErrorKind::InvalidInput if persistent => {
                 io::Error::new(kind, NOT_PERSISTENT)
@@ -96,12 +139,13 @@ impl RegionTable {
         memory: MemoryRegion,
         arena: Arena,
         access: Access,
+        windowed: bool,
         key: u64,
     ) -> Result<Region, FabricError> {
         let id = self.next()?;
         let bytes = arena.len() as u64;
         let token = RegionToken { region: id, key: RemoteKey(key), bytes, access };
-        self.places[place_of(id)] = Some(Registered { id, memory, token });
+        self.places[place_of(id)] = Some(Registered { id, memory, token, windowed });
         Ok(Region { id, arena, token })
     }
 
@@ -117,17 +161,24 @@ impl RegionTable {
         Ok(removed)
     }
 
-    /// What a peer that shows this token may use.
-    pub(crate) fn import(&self, token: &RegionToken) -> Option<Imported> {
+    /// The memory of a region.
+    pub(crate) fn memory(&self, id: RegionId) -> Option<&MemoryRegion> {
+        self.find(id).map(|found| &found.memory)
+    }
+
+    /// What a peer that shows this token may use, with the region's own key, and whether it needs a
+    /// window's instead.
+    pub(crate) fn import(&self, token: &RegionToken) -> Option<(Imported, bool)> {
         let found = self.find(token.region)?;
         // Keys are compared whole, so that how long it takes says nothing.
         let right = (found.token.key.0 ^ token.key.0) == 0;
-        right.then(|| Imported {
+        let imported = Imported {
             key: found.memory.remote_key(),
             address: found.memory.address(),
             bytes: found.token.bytes,
             access: found.token.access,
-        })
+        };
+        right.then_some((imported, found.windowed))
     }
 }
 
@@ -180,12 +231,45 @@ impl RegionCache {
 mod tests {
     use super::*;
 
+    const PLAIN: Manner = Manner {
+        flush: FlushScope::Visible,
+        on_demand: false,
+        windows: false,
+        windows_flush: false,
+    };
+    const WINDOWS: Manner = Manner { windows: true, ..PLAIN };
+
     #[test]
     fn rights_are_no_more_than_asked_for() {
+        let flags = |access| PLAIN.flags(access, 4096);
         assert_eq!(flags(Access::NONE), IBV_ACCESS_LOCAL_WRITE);
         assert_eq!(flags(Access::READ), IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ);
         let both = Access::WRITE.with(Access::FLUSH);
         let expected = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_FLUSH_GLOBAL;
         assert_eq!(flags(both), expected);
+        let relaxed = Access::READ.with(Access::RELAXED_ORDERING);
+        assert_eq!(flags(relaxed), flags(Access::READ) | IBV_ACCESS_RELAXED_ORDERING);
+        assert_eq!(rights(relaxed), rights(Access::READ), "it grants nothing");
+    }
+
+    #[test]
+    fn what_peers_reach_through_windows_has_no_rights_of_its_own() {
+        let bind = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND;
+        assert_eq!(WINDOWS.flags(Access::ALL, 4096), bind);
+        assert_eq!(WINDOWS.flags(Access::NONE, 4096), IBV_ACCESS_LOCAL_WRITE);
+        // What a window does not do.
+        for (access, bytes) in [
+            (Access::ALL, WINDOW_BYTES_MAX + 1),
+            (Access::ALL, 0),
+            (Access::WRITE.with(Access::FLUSH), 4096),
+        ] {
+            assert_eq!(WINDOWS.flags(access, bytes), PLAIN.flags(access, bytes));
+            assert!(!WINDOWS.windowed(access, bytes));
+        }
+        let flushes = Manner { windows_flush: true, ..WINDOWS };
+        let both = Access::WRITE.with(Access::FLUSH);
+        assert_eq!(flushes.flags(both, 4096), bind | IBV_ACCESS_FLUSH_GLOBAL);
+        let paged = Manner { on_demand: true, ..WINDOWS };
+        assert_eq!(paged.flags(Access::READ, 4096), bind | IBV_ACCESS_ON_DEMAND);
     }
 }

@@ -10,7 +10,7 @@
 //! | `Full` | called | the port has no room for another link |
 //! | `Ready` | caller | its queue pair takes packets; both incarnations |
 //! | `Alive` | both | nothing else was said for a while |
-//! | `Import`, `Imported` | both | a region's token; its key and address, or that there is none |
+//! | `Import`, `Imported` | both | a region's token; its key and address, or why there is none |
 //! | `Close` | both | the link is over |
 //! | `Parted` | both | the adapters' connection has ended, though nobody closed it, and why |
 //!
@@ -133,6 +133,15 @@ pub(crate) struct Imported {
     pub(crate) access: Access,
 }
 
+/// Why a region cannot be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum NotImported {
+    /// There is none such.
+    Unknown,
+    /// Its owner has no memory window left for this link.
+    NoWindow,
+}
+
 /// One frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Frame<'a> {
@@ -144,7 +153,7 @@ pub(crate) enum Frame<'a> {
     Ready { incarnation: u64, callers: u64 },
     Alive,
     Import { request: u32, token: RegionToken },
-    Imported { request: u32, region: Option<Imported> },
+    Imported { request: u32, region: Result<Imported, NotImported> },
     Close,
     Parted(Parting),
 }
@@ -205,8 +214,12 @@ impl Frame<'_> {
             }
             Self::Imported { request, region } => {
                 out.extend(request.to_le_bytes());
-                out.push(u8::from(region.is_some()));
-                if let Some(region) = region {
+                out.push(match region {
+                    Err(NotImported::Unknown) => 0,
+                    Ok(_) => 1,
+                    Err(NotImported::NoWindow) => 2,
+                });
+                if let Ok(region) = region {
                     out.extend(region.key.to_le_bytes());
                     out.extend(region.address.to_le_bytes());
                     out.extend(region.bytes.to_le_bytes());
@@ -394,8 +407,9 @@ fn decode_body<'a>(from: &mut Reader<'a>) -> Result<Frame<'a>, Malformed> {
         9 => {
             let request = u32::from_le_bytes(from.array()?);
             let region = match from.byte()? {
-                0 => None,
-                1 => Some(Imported {
+                0 => Err(NotImported::Unknown),
+                2 => Err(NotImported::NoWindow),
+                1 => Ok(Imported {
                     key: u32::from_le_bytes(from.array()?),
                     address: from.word()?,
                     bytes: from.word()?,
@@ -464,8 +478,9 @@ mod tests {
             Frame::Ready { incarnation: 2, callers: 1 },
             Frame::Alive,
             Frame::Import { request: 77, token },
-            Frame::Imported { request: 77, region: Some(region) },
-            Frame::Imported { request: 78, region: None },
+            Frame::Imported { request: 77, region: Ok(region) },
+            Frame::Imported { request: 78, region: Err(NotImported::Unknown) },
+            Frame::Imported { request: 79, region: Err(NotImported::NoWindow) },
             Frame::Close,
             Frame::Parted(Parting::Unknown),
             Frame::Parted(Parting::Refused),

@@ -1,7 +1,7 @@
 //! Arguments of commands that reach other hosts.
 
 use super::{Protection, bytes, seconds};
-use crate::rdma::DeviceName;
+use crate::rdma::{DeviceName, Rdma, RdmaOption};
 use clap::{Args, ValueEnum};
 use farside_bootstrap::Endpoint;
 use serde::de::{Error, Unexpected, Visitor};
@@ -30,7 +30,10 @@ isolated, ended.
 Whoever can reach an address without a key can read and write all memory. With a key TCP travels under
 TLS 1.3: `--protect everything`, which is the default, covers the data too; `--protect handshake` only
 who is who and the keys of memory. Data packets of RDMA fabrics are plain text, whatever the handshake:
-keep those on a network of their own.")]
+keep those on a network of their own.
+
+Over verbs --rdma takes several of its words with commas between; in a file: rdma = [\"connection-manager\"].
+All nodes must connect alike.")]
 pub(crate) struct Node {
     #[command(flatten)]
     pub(crate) settings: NodeSettings,
@@ -82,6 +85,9 @@ pub(crate) struct NodeSettings {
     #[arg(long, value_name = "DEVICE[:PORT[:GID]]")]
     #[serde(deserialize_with = "parsed")]
     pub(crate) device: Option<DeviceName>,
+    /// Over verbs, what else is asked of it
+    #[arg(long, value_name = "OPTION", value_delimiter = ',')]
+    pub(crate) rdma: Vec<RdmaOption>,
     /// After so many seconds of silence a member is out of reach; equal on all nodes [default: 2]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     #[serde(deserialize_with = "some_seconds")]
@@ -112,6 +118,7 @@ impl NodeSettings {
             protect: self.protect.or(other.protect),
             fabric: self.fabric.or(other.fabric),
             device: self.device.or(other.device),
+            rdma: if self.rdma.is_empty() { other.rdma } else { self.rdma },
             lease: self.lease.or(other.lease),
             rejoin: self.rejoin.or(other.rejoin),
             found: self.found.or(other.found),
@@ -175,9 +182,9 @@ pub(crate) struct Places {
     /// Run the processes at these agents in turn (see farside agent)
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
     pub(crate) on: Vec<Endpoint>,
-    /// Over verbs, this device of each host, its port and GID index; what is left out is found out
-    #[arg(long, value_name = "DEVICE[:PORT[:GID]]")]
-    pub(crate) device: Option<DeviceName>,
+    /// The same at each host.
+    #[command(flatten)]
+    pub(crate) rdma: Rdma,
     /// The file with the cluster's key, between hosts (see farside key new)
     #[arg(long, value_name = "FILE")]
     pub(crate) key: Option<PathBuf>,

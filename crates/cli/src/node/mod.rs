@@ -170,7 +170,7 @@ impl Life {
     /// Joins, or founds if `founds` and nobody has.
     fn begin(plan: &Plan, founds: bool) -> Result<Self, Failure> {
         let options = plan.options.clone();
-        let (fabric, address) = hosts::open(plan.fabric, plan.device.as_ref(), options)?;
+        let (fabric, address) = hosts::open(plan.fabric, &plan.rdma, options)?;
         let node = match (founds, plan.options.hosts.is_empty()) {
             (true, true) => Node::create_on(&plan.config, fabric),
             (false, _) => Node::join_on(&plan.config, fabric),

@@ -4,7 +4,7 @@ use crate::agent::is_loopback;
 use crate::arguments::{HostFabric, Node, NodeSettings, Protection};
 use crate::choice;
 use crate::failure::Failure;
-use crate::rdma::DeviceName;
+use crate::rdma::Rdma;
 use farside::{Config, ErrorCode, LineSize};
 use farside_bootstrap::{Endpoint, Host};
 use farside_fabric_tcp::TcpOptions;
@@ -16,7 +16,7 @@ use std::time::Duration;
 pub(super) struct Plan {
     pub(super) config: Config,
     pub(super) fabric: HostFabric,
-    pub(super) device: Option<DeviceName>,
+    pub(super) rdma: Rdma,
     /// Of either fabric what it has.
     pub(super) options: TcpOptions,
     /// Whether it founds the cluster at its start, should there be none.
@@ -46,9 +46,8 @@ impl Plan {
             )));
         }
         let fabric = settings.fabric.unwrap_or(HostFabric::Tcp);
-        if settings.device.is_some() && fabric != HostFabric::Verbs {
-            return Err(Failure::usage("--device is for --fabric verbs"));
-        }
+        let rdma = Rdma { device: settings.device.clone(), rdma: settings.rdma.clone() };
+        rdma.check(fabric == HostFabric::Verbs)?;
         let usual = TcpOptions::default();
         // Half of it to notice the silence, half to try for a new link.
         let lease =
@@ -69,9 +68,8 @@ impl Plan {
         let rejoins = settings.rejoin.unwrap_or(true);
         let lease_ns = u64::try_from(lease.as_nanos()).unwrap_or(u64::MAX);
         let config = Config { lease_ns, ..config(&settings)? };
-        let device = settings.device;
         config.check()?;
-        Ok(Self { config, fabric, device, options, founds, rejoins })
+        Ok(Self { config, fabric, rdma, options, founds, rejoins })
     }
 }
 
@@ -143,7 +141,9 @@ cache_bytes = 1048576
 line_bytes = 1024
 key = \"cluster.key\"
 protect = \"handshake\"
-fabric = \"tcp\"
+fabric = \"verbs\"
+device = \"mlx5_0:1\"
+rdma = [\"connection-manager\", \"on-demand-paging\"]
 lease = 2
 rejoin = false
 found = true
@@ -163,8 +163,8 @@ insecure = false
         let flags = flags(
             "--listen 10.0.0.2:7400 --advertise node2.example:7400 --join \
              10.0.0.1:7400,[fd00::3]:7400 --cluster lab --memory-bytes 4G --cache-bytes 1M \
-             --line-bytes 1024 --key cluster.key --protect handshake --fabric tcp --lease 2 \
-             --rejoin=false --found --insecure=false",
+             --line-bytes 1024 --key cluster.key --protect handshake --fabric verbs --lease 2 \
+             --device mlx5_0:1 --rdma connection-manager,on-demand-paging --rejoin=false --found --insecure=false",
         );
         assert_eq!(parse(ALL), Ok(flags));
         assert_eq!(parse(""), Ok(NodeSettings::default()));
@@ -182,10 +182,10 @@ insecure = false
     #[test]
     fn mistakes_are_named_with_their_line() {
         for (line, says) in [
-            ("colour = 1", &["line 15", "unknown field `colour`", "`memory_bytes`"][..]),
-            ("lease = 0", &["line 15", "0.01 to 3600"]),
-            ("join = \"10.0.0.1:7400\"", &["line 15", "join"]),
-            ("listen = ", &["line 15"]),
+            ("colour = 1", &["line 17", "unknown field `colour`", "`memory_bytes`"][..]),
+            ("lease = 0", &["line 17", "0.01 to 3600"]),
+            ("join = \"10.0.0.1:7400\"", &["line 17", "join"]),
+            ("listen = ", &["line 17"]),
         ] {
             let text = if line.starts_with("colour") || line.ends_with(' ') {
                 format!("{ALL}{line}\n")

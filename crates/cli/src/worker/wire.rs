@@ -6,6 +6,7 @@ use crate::bench::{Mode, Task};
 use crate::choice;
 use crate::failure::Failure;
 use crate::hosts;
+use crate::rdma::Rdma;
 use farside::{Config, LineSize, Stats};
 use farside_bootstrap::Endpoint;
 use farside_fabric::Fabric;
@@ -47,8 +48,8 @@ pub(crate) struct NodeSpec {
 pub(crate) struct HostSpec {
     /// Which.
     pub(crate) fabric: HostFabric,
-    /// Over verbs, the device that was asked for.
-    pub(crate) device: Option<String>,
+    /// Over verbs, the device that was asked for, and how it is used.
+    pub(crate) rdma: Rdma,
     /// Where it listens; port 0 is any that is free.
     pub(crate) listen: SocketAddr,
     /// Where nodes of the cluster are reached.
@@ -73,9 +74,7 @@ impl HostSpec {
             spin: spin_ns.map_or(usual.spin, Duration::from_nanos).min(usual.spin),
             ..usual
         };
-        let device = self.device.as_deref().map(str::parse).transpose();
-        let device = device.map_err(Failure::usage)?;
-        hosts::open(self.fabric, device.as_ref(), options)
+        hosts::open(self.fabric, &self.rdma, options)
     }
 }
 

@@ -273,7 +273,7 @@ impl Drop for ProtectionDomain {
 /// A region of memory at the adapter's disposal.
 pub(crate) struct MemoryRegion {
     domain: Arc<ProtectionDomain>,
-    raw: NonNull<ibv_mr>,
+    pub(super) raw: NonNull<ibv_mr>,
     /// On iWARP, of memory that peers may not write: the same for this side's requests. What a READ
     /// brings is a tagged WRITE of the answering adapter there (RFC 5040 4.4), for which most adapters
     /// want that right. Its key is never told to a peer's program; the requests themselves bear it.
@@ -288,7 +288,8 @@ unsafe impl Send for MemoryRegion {}
 unsafe impl Sync for MemoryRegion {}
 
 impl MemoryRegion {
-    /// Registers all of an arena with `ibv_access_flags`.
+    /// Registers all of an arena with `ibv_access_flags`, of which the optional ones are taken where
+    /// library and kernel know them.
     ///
     /// # Errors
     /// What the system says: `ENOMEM` for too much locked memory, `EINVAL` for access that this
@@ -300,10 +301,22 @@ impl MemoryRegion {
     ) -> io::Result<Self> {
         let start = memory.at(0, memory.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
         let library = &domain.context.library;
-        // SAFETY: the arena's memory is readable and writable while `memory` is held, and races with
-        // the adapter are what an arena is for.
-        let raw = unsafe {
-            (library.reg_mr)(domain.raw.as_ptr(), start.cast::<c_void>(), memory.len(), access)
+        let (place, bytes) = (start.cast::<c_void>(), memory.len());
+        let optional = access & IBV_ACCESS_OPTIONAL_RANGE != 0;
+        let raw = match library.reg_mr_iova2.filter(|_| optional) {
+            Some(register) => {
+                let address = start.addr() as u64;
+                // SAFETY: the arena's memory is readable and writable while `memory` is held, and races
+                // with the adapter are what an arena is for.
+                unsafe {
+                    register(domain.raw.as_ptr(), place, bytes, address, access.cast_unsigned())
+                }
+            }
+            None => {
+                let access = access & !IBV_ACCESS_OPTIONAL_RANGE;
+                // SAFETY: as above.
+                unsafe { (library.reg_mr)(domain.raw.as_ptr(), place, bytes, access) }
+            }
         };
         let mut region = Self { domain: Arc::clone(domain), raw: made(raw)?, local: None, memory };
         let iwarp = domain.context.listed.transport == IBV_TRANSPORT_IWARP;
@@ -328,6 +341,11 @@ impl MemoryRegion {
     pub(crate) fn remote_key(&self) -> u32 {
         // SAFETY: as above.
         unsafe { self.raw.as_ref().rkey }
+    }
+
+    /// How many bytes it has.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.memory.len() as u64
     }
 
     /// Where it begins.

@@ -30,7 +30,7 @@ fn places_of_objects() -> Vec<Place> {
             phys_port_cnt
         }
         ibv_device_attr_ex {
-            orig_attr, comp_mask, completion_timestamp_mask, device_cap_flags_ex, max_dm_size,
+            orig_attr, comp_mask, odp_caps, completion_timestamp_mask, device_cap_flags_ex, max_dm_size,
             pci_atomic_caps, phys_port_cnt_ex
         }
         ibv_port_attr {
@@ -40,6 +40,7 @@ fn places_of_objects() -> Vec<Place> {
         ibv_gid_entry { gid, gid_index, port_num, gid_type, ndev_ifindex }
         ibv_pd { context, handle }
         ibv_mr { context, pd, addr, length, handle, lkey, rkey }
+        ibv_mw_bind_info { mr, addr, length, mw_access_flags }
         ibv_comp_channel { context, fd, refcnt }
         ibv_cq { context, channel, cq_context, handle, cqe }
         ibv_srq { context, srq_context, pd, handle }
@@ -73,12 +74,31 @@ fn places_of_queues() -> Vec<Place> {
             wr_set_sge_list, wr_start, wr_complete, wr_abort, wr_atomic_write
         }
     };
+    places.push(("ibv_odp_caps", "", size_of::<ibv_odp_caps>()));
+    let of_connections = offset_of!(ibv_odp_caps, rc_odp_caps);
+    places.push(("ibv_odp_caps", "per_transport_caps.rc_odp_caps", of_connections));
     let context = offset_of!(ibv_srq_init_attr, max_wr);
     places.push(("ibv_srq_init_attr", "attr.max_wr", context));
     places.push(("ibv_ah_attr", "grh.flow_label", offset_of!(ibv_ah_attr, flow_label)));
     places.push(("ibv_ah_attr", "grh.sgid_index", offset_of!(ibv_ah_attr, sgid_index)));
     places.push(("ibv_ah_attr", "grh.hop_limit", offset_of!(ibv_ah_attr, hop_limit)));
     places.push(("ibv_ah_attr", "grh.traffic_class", offset_of!(ibv_ah_attr, traffic_class)));
+    for (field, place) in [
+        ("", size_of::<ibv_mw>()),
+        ("rkey", offset_of!(ibv_mw, rkey)),
+        ("handle", offset_of!(ibv_mw, handle)),
+        ("type", offset_of!(ibv_mw, kind)),
+    ] {
+        places.push(("ibv_mw", field, place));
+    }
+    let bind = offset_of!(ibv_send_wr, bind_mw);
+    for (field, place) in [
+        ("bind_mw.mw", offset_of!(ibv_send_wr_bind, mw)),
+        ("bind_mw.rkey", offset_of!(ibv_send_wr_bind, rkey)),
+        ("bind_mw.bind_info", offset_of!(ibv_send_wr_bind, bind_info)),
+    ] {
+        places.push(("ibv_send_wr", field, bind + place));
+    }
     let wr = offset_of!(ibv_send_wr, wr);
     let atomic = |field| wr + field;
     let key = offset_of!(ibv_send_wr_rdma, rkey);

@@ -119,6 +119,10 @@ functions! {
         ack_async_event: "ibv_ack_async_event" unsafe extern "C" fn(*mut ibv_async_event);
     }
     optional {
+        /// Drops optional flags that the kernel does not know, which `ibv_reg_mr` as a function does not
+        /// in every version (rdma-core 28 to 31 hand them on, and older ones know of none).
+        reg_mr_iova2: "ibv_reg_mr_iova2"
+            unsafe extern "C" fn(*mut ibv_pd, *mut c_void, usize, u64, c_uint) -> *mut ibv_mr;
         query_gid_table: "_ibv_query_gid_table"
             unsafe extern "C" fn(
                 *mut ibv_context, *mut ibv_gid_entry, usize, u32, usize,

@@ -1,7 +1,8 @@
 //! The one place that speaks C: libibverbs, found at run time, behind types that own what they name.
 //!
-//! `types` are C's structures, `library` its functions; `device`, `completion` and `queue_pair` own
-//! objects, each of which keeps what it was made from, so that things end in the order that C wants.
+//! `types` are C's structures, `library` its functions; `device`, `completion`, `queue_pair` and
+//! `window` own objects, each of which keeps what it was made from, so that things end in the order
+//! that C wants.
 //! `rdma_cm` is librdmacm, which not every device needs.
 //! `pages` is memory for large regions.
 //!
@@ -17,6 +18,7 @@ mod pages;
 mod queue_pair;
 mod rdma_cm;
 pub(crate) mod types;
+mod window;
 
 pub(crate) use completion::{Channel, CompletionQueue, SharedReceiveQueue, Slice, WorkCompletion};
 pub(crate) use device::{AsyncEvent, Context, Listed, MemoryRegion, ProtectionDomain, list};
@@ -27,3 +29,4 @@ pub(crate) use pages::{HUGE_PAGE_BYTES, anonymous};
 pub(crate) use queue_pair::{Bytes, Handle, OwnEnd, QueuePair, Request, Route, Shape, Verb};
 pub use rdma_cm::CONNECTION_MANAGER;
 pub(crate) use rdma_cm::{EventChannel, Id, ManagerEvent, ManagerLibrary, Terms, own_addresses};
+pub(crate) use window::Window;

@@ -3,7 +3,7 @@
 //! | who | may do | when |
 //! | --- | --- | --- |
 //! | the port that owns a [`QueuePair`] | post; destroy it by dropping it | while it has it |
-//! | holders of its [`Handle`], any thread | change its state | until it is destroyed, which waits for them |
+//! | holders of its [`Handle`], any thread | change its state, bind a window | until it is destroyed, which waits for them |
 //! | the adapter | read and write slices by their keys | until the request's completion |
 //!
 //! Requests are given to the adapter by the extended interface (`ibv_wr_*`: fields straight into its
@@ -131,7 +131,7 @@ unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
 
-/// Changes the state of a queue pair from any thread.
+/// Changes the state of a queue pair from any thread, and binds windows to it.
 #[derive(Clone)]
 pub(crate) struct Handle(Arc<Shared>);
 
@@ -142,6 +142,18 @@ impl Handle {
         let library = &self.0.domain.context.library;
         // SAFETY: it lives, since the lock is held; the attributes are read during the call.
         check(unsafe { (library.modify_qp)(raw.as_ptr(), &raw mut *attributes, mask) })
+    }
+
+    /// Gives a request to the adapter from any thread: by a list of its own, for which the provider
+    /// takes its lock of the queue, as it does for each of the port's lists.
+    pub(super) fn post(&self, request: &mut ibv_send_wr) -> io::Result<()> {
+        let raw = self.0.raw.lock().unwrap_or_else(PoisonError::into_inner);
+        let raw = raw.ok_or(io::ErrorKind::NotConnected)?;
+        let operations = self.0.domain.context.operations();
+        let post = operations.post_send.ok_or(io::ErrorKind::Unsupported)?;
+        let mut bad = null_mut();
+        // SAFETY: it lives, since the lock is held; the request is read during the call.
+        check(unsafe { post(raw.as_ptr(), &raw mut *request, &raw mut bad) })
     }
 
     /// From its making to the state in which receives may be posted.
@@ -667,7 +679,7 @@ impl List {
             imm_data: immediate.to_be(),
             wr,
             remote_srqn: 0,
-            _bind_or_tso: [0; 6],
+            bind_mw: ibv_send_wr_bind::NONE,
         });
     }
 

@@ -35,9 +35,9 @@ pub(crate) type Unused = Option<unsafe extern "C" fn()>;
 #[repr(C)]
 pub(crate) struct ibv_context_ops {
     _before_mw: [Unused; 7],
-    pub(crate) alloc_mw: Unused,
-    pub(crate) bind_mw: Unused,
-    pub(crate) dealloc_mw: Unused,
+    pub(crate) alloc_mw: Option<unsafe extern "C" fn(*mut ibv_pd, c_int) -> *mut ibv_mw>,
+    _bind_mw: Unused,
+    pub(crate) dealloc_mw: Option<unsafe extern "C" fn(*mut ibv_mw) -> c_int>,
     _create_cq: Unused,
     pub(crate) poll_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int>,
     pub(crate) req_notify_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int>,
@@ -124,10 +124,18 @@ pub(crate) struct ibv_device_attr {
 
 #[repr(C)]
 #[derive(Clone, Copy)]
+pub(crate) struct ibv_odp_caps {
+    pub(crate) general_caps: u64,
+    pub(crate) rc_odp_caps: u32,
+    _uc_and_ud: [u32; 2],
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
 pub(crate) struct ibv_device_attr_ex {
     pub(crate) orig_attr: ibv_device_attr,
     pub(crate) comp_mask: u32,
-    _odp_caps: [u64; 3],
+    pub(crate) odp_caps: ibv_odp_caps,
     pub(crate) completion_timestamp_mask: u64,
     pub(crate) hca_core_clock: u64,
     pub(crate) device_cap_flags_ex: u64,
@@ -192,6 +200,25 @@ pub(crate) struct ibv_mr {
     pub(crate) handle: u32,
     pub(crate) lkey: u32,
     pub(crate) rkey: u32,
+}
+
+#[repr(C)]
+pub(crate) struct ibv_mw {
+    pub(crate) context: *mut ibv_context,
+    pub(crate) pd: *mut ibv_pd,
+    pub(crate) rkey: u32,
+    pub(crate) handle: u32,
+    /// `type`
+    pub(crate) kind: c_int,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct ibv_mw_bind_info {
+    pub(crate) mr: *mut ibv_mr,
+    pub(crate) addr: u64,
+    pub(crate) length: u64,
+    pub(crate) mw_access_flags: c_uint,
 }
 
 #[repr(C)]
@@ -274,6 +301,29 @@ pub(crate) struct ibv_send_wr_atomic {
     pub(crate) rkey: u32,
 }
 
+/// What `ibv_send_wr` says of binding a window; its longest form of what comes last.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct ibv_send_wr_bind {
+    pub(crate) mw: *mut ibv_mw,
+    pub(crate) rkey: u32,
+    pub(crate) bind_info: ibv_mw_bind_info,
+}
+
+impl ibv_send_wr_bind {
+    /// Of a request that binds nothing.
+    pub(crate) const NONE: Self = Self {
+        mw: std::ptr::null_mut(),
+        rkey: 0,
+        bind_info: ibv_mw_bind_info {
+            mr: std::ptr::null_mut(),
+            addr: 0,
+            length: 0,
+            mw_access_flags: 0,
+        },
+    };
+}
+
 #[repr(C)]
 pub(crate) struct ibv_send_wr {
     pub(crate) wr_id: u64,
@@ -285,7 +335,7 @@ pub(crate) struct ibv_send_wr {
     pub(crate) imm_data: u32,
     pub(crate) wr: ibv_send_wr_remote,
     pub(crate) remote_srqn: u32,
-    pub(crate) _bind_or_tso: [u64; 6],
+    pub(crate) bind_mw: ibv_send_wr_bind,
 }
 
 #[repr(C)]
@@ -514,8 +564,13 @@ pub(crate) const IBV_ACCESS_LOCAL_WRITE: c_int = 1;
 pub(crate) const IBV_ACCESS_REMOTE_WRITE: c_int = 1 << 1;
 pub(crate) const IBV_ACCESS_REMOTE_READ: c_int = 1 << 2;
 pub(crate) const IBV_ACCESS_REMOTE_ATOMIC: c_int = 1 << 3;
+pub(crate) const IBV_ACCESS_MW_BIND: c_int = 1 << 4;
+pub(crate) const IBV_ACCESS_ON_DEMAND: c_int = 1 << 6;
 pub(crate) const IBV_ACCESS_FLUSH_GLOBAL: c_int = 1 << 8;
 pub(crate) const IBV_ACCESS_FLUSH_PERSISTENT: c_int = 1 << 9;
+pub(crate) const IBV_ACCESS_RELAXED_ORDERING: c_int = 1 << 20;
+/// Flags that are dropped where they are not known: bits 20 to 29.
+pub(crate) const IBV_ACCESS_OPTIONAL_RANGE: c_int = 0x3ff0_0000;
 
 pub(crate) const IBV_QP_INIT_ATTR_PD: u32 = 1;
 pub(crate) const IBV_QP_INIT_ATTR_SEND_OPS_FLAGS: u32 = 1 << 6;
@@ -537,6 +592,7 @@ pub(crate) const IBV_WR_SEND_WITH_IMM: c_int = 3;
 pub(crate) const IBV_WR_RDMA_READ: c_int = 4;
 pub(crate) const IBV_WR_ATOMIC_CMP_AND_SWP: c_int = 5;
 pub(crate) const IBV_WR_ATOMIC_FETCH_AND_ADD: c_int = 6;
+pub(crate) const IBV_WR_BIND_MW: c_int = 8;
 
 pub(crate) const IBV_SEND_FENCE: c_uint = 1;
 pub(crate) const IBV_SEND_SIGNALED: c_uint = 2;
@@ -572,4 +628,5 @@ pub(crate) const IBV_WC_RECV: u32 = 1 << 7;
 pub(crate) const IBV_WC_RECV_RDMA_WITH_IMM: u32 = IBV_WC_RECV + 1;
 pub(crate) const IBV_WC_WITH_IMM: u32 = 1 << 1;
 
+pub(crate) const IBV_MW_TYPE_2: c_int = 2;
 pub(crate) const IBV_DEVICE_MEM_WINDOW_TYPE_2B: c_uint = 1 << 24;

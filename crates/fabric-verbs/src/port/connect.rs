@@ -208,11 +208,20 @@ impl VerbsPort {
         self.core.command(Command::Close { token });
     }
 
+    /// Ends the windows of a link, before its queue pair goes.
+    pub(super) fn end_windows(&self, link: &Link) {
+        if let Some(handle) = link.handle.as_ref().filter(|_| self.core.manner().windows) {
+            handle.close();
+            self.core.windows.end_link(link.token);
+        }
+    }
+
     /// Takes a link out of every table; its queue pair is gone when this returns.
     fn take_out(&mut self, id: LinkId) -> Option<Box<Link>> {
         let mut link = self.links.remove(id)?;
         self.begun.retain(|begun| *begun != id);
         if let Some(pair) = link.pair.take() {
+            self.end_windows(&link);
             drop(pair);
             // Messages that arrived up to that moment are this link's yet.
             self.gather();

@@ -6,6 +6,7 @@ use super::{POLL_BATCH, VerbsPort};
 use crate::core::{Command, LEASE_TICKS};
 use crate::ffi::WorkCompletion;
 use crate::ffi::types::{IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_WITH_IMM};
+use crate::intake;
 use crate::status::{self, numbers};
 use farside_base::{Completion, CompletionKind, CompletionStatus, LinkId};
 use farside_fabric::{LinkEvent, Loss};
@@ -105,7 +106,7 @@ impl VerbsPort {
     /// Takes all that the adapter has.
     pub(super) fn gather(&mut self) {
         loop {
-            let count = match self.completions.poll(&mut self.batch) {
+            let count = match self.inbox.intake.take(&mut self.batch) {
                 Ok(count) => count,
                 Err(error) => {
                     return self.break_down(&format!("the completion queue is broken: {error}"));
@@ -128,6 +129,9 @@ impl VerbsPort {
     /// A message or immediate that has met a receive.
     #[inline]
     fn take_receive(&mut self, done: &WorkCompletion) {
+        if let Some(token) = intake::binds(done.wr_id) {
+            return self.core.command(Command::Bound { token, status: done.status });
+        }
         let slot = Slot::of(done.wr_id);
         let Some(link) = self.pairs.get(&done.qp_num).copied() else {
             // Of a link that was closed before: the receive is as good as new.

@@ -1,0 +1,128 @@
+//! Regions that peers ask for, and the windows that are bound for them, one at a time on each link.
+
+use super::Thread;
+use crate::conversation::Over;
+use crate::ffi::{Handle, OwnEnd};
+use crate::inbox::{Inbound, Token};
+use crate::status::{self, numbers};
+use crate::window::Grant;
+use crate::wire::Frame;
+use farside_base::{CompletionStatus, RegionToken};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Most regions that a peer has asked for and was not answered.
+const WAITING_MAX: usize = 64;
+/// How long the end of a bind is looked for at a time.
+const LOOK: Duration = Duration::from_micros(20);
+/// After so long it is looked for again.
+pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+/// What the peer of a link has asked for.
+#[derive(Default)]
+pub(crate) struct Asked {
+    /// A window is being bound for this request.
+    binding: Option<(u32, RegionToken)>,
+    /// Behind that one, oldest first.
+    waiting: VecDeque<(u32, RegionToken)>,
+}
+
+impl Thread {
+    /// A peer asks for a region.
+    pub(super) fn import(
+        &mut self,
+        token: Token,
+        request: u32,
+        region: &RegionToken,
+    ) -> Result<(), Over> {
+        if let Some(conversation) = self.conversations.get_mut(&token.0) {
+            let waiting = &mut conversation.asked.waiting;
+            if waiting.len() >= WAITING_MAX {
+                let words = "it asks for regions and does not wait for the answers";
+                return Err(Over::Violation(words.to_owned()));
+            }
+            waiting.push_back((request, *region));
+        }
+        self.grant_next(token);
+        Ok(())
+    }
+
+    /// Answers what a peer has asked for, up to the first that needs a window.
+    fn grant_next(&mut self, token: Token) {
+        let core = Arc::clone(&self.core);
+        while let Some(conversation) = self.conversations.get_mut(&token.0)
+            && conversation.asked.binding.is_none()
+            && let Some((request, region)) = conversation.asked.waiting.pop_front()
+        {
+            let Some(pair) = &conversation.handle else {
+                return;
+            };
+            let link = (token, pair);
+            match core.windows.grant(&core.device.domain, &core.regions, link, &region) {
+                Grant::Now(region) => self.say(token, &Frame::Imported { request, region }),
+                Grant::Later => {
+                    conversation.asked.binding = Some((request, region));
+                    self.binding.push(token);
+                }
+            }
+        }
+    }
+
+    /// The end of a bind.
+    pub(super) fn bound(&mut self, token: Token, status: u32) {
+        let core = Arc::clone(&self.core);
+        let Some(conversation) = self.conversations.get_mut(&token.0) else {
+            return;
+        };
+        let Some((request, region)) = conversation.asked.binding.take() else {
+            return;
+        };
+        let success = status == numbers::SUCCESS;
+        let region = core.windows.bound(&core.regions, token, &region, success);
+        self.say(token, &Frame::Imported { request, region });
+        if success {
+            return self.grant_next(token);
+        }
+        let Some(conversation) = self.conversations.get_mut(&token.0) else {
+            return;
+        };
+        // Of a queue pair that an earlier request has broken, or one of the peer's, the port knows more.
+        let end = conversation.handle.as_ref().map_or(OwnEnd::Closed, Handle::own_end);
+        if (status != numbers::WR_FLUSH_ERR || end == OwnEnd::Failed)
+            && let Some(inbox) = &conversation.inbox
+        {
+            let row = status::completion(status);
+            let words = format!("a memory window was not bound for the peer: {row}");
+            inbox.push(Inbound::Fault { token, status: CompletionStatus::Broken, words });
+        }
+    }
+
+    /// Looks for ends of binds, where the ports' own threads may not.
+    pub(super) fn look_for_binds(&mut self) {
+        let until = Instant::now() + LOOK;
+        let mut ends = Vec::new();
+        while !self.binding.is_empty() {
+            for token in &self.binding {
+                let conversation = self.conversations.get(&token.0);
+                if let Some(inbox) = conversation.and_then(|found| found.inbox.as_ref())
+                    && inbox.intake.take_binds(&mut ends)
+                {
+                    inbox.bell.ring();
+                }
+            }
+            for (token, status) in ends.drain(..) {
+                self.bound(token, status);
+            }
+            let conversations = &self.conversations;
+            self.binding.retain(|token| {
+                let found = conversations.get(&token.0);
+                found.is_some_and(|found| found.asked.binding.is_some())
+            });
+            if Instant::now() > until {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Memory windows of type 2B: a second key of a region, which serves on one queue pair alone.
+//!
+//! | who | may do | when |
+//! | --- | --- | --- |
+//! | the one that has a [`Window`] | bind it; end it by dropping it | before its queue pair and its region end |
+//! | the adapter | reach the region's bytes by the window's key, on that queue pair | once it is bound, until it ends |
+//!
+//! A window that is bound keeps its queue pair and its region from ending properly, on some adapters for
+//! long: whoever has it ends it first.
+
+use super::device::{MemoryRegion, ProtectionDomain, made};
+use super::queue_pair::Handle;
+use super::types::*;
+use std::ffi::c_int;
+use std::io;
+use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
+
+/// A window, bound or not yet.
+pub(crate) struct Window {
+    domain: Arc<ProtectionDomain>,
+    raw: NonNull<ibv_mw>,
+}
+
+// SAFETY: libibverbs may be called from any thread; binding takes `&mut self`.
+unsafe impl Send for Window {}
+
+impl Window {
+    /// # Errors
+    /// What the system says: `ENOMEM` when there are no more, `Unsupported` where there are none.
+    pub(crate) fn new(domain: &Arc<ProtectionDomain>) -> io::Result<Self> {
+        let operations = domain.context.operations();
+        let alloc = operations.alloc_mw.ok_or(io::ErrorKind::Unsupported)?;
+        operations.dealloc_mw.ok_or(io::ErrorKind::Unsupported)?;
+        // SAFETY: a domain that lives.
+        let raw = made(unsafe { alloc(domain.raw.as_ptr(), IBV_MW_TYPE_2) })?;
+        Ok(Self { domain: Arc::clone(domain), raw })
+    }
+
+    /// Asks the adapter to bind all of a region, for peers of one queue pair to do what `access` says.
+    /// A completion of `id` tells when that is done. The key's low byte is `tag`; gives the key.
+    ///
+    /// # Errors
+    /// When the queue pair is gone or the adapter takes no such request; nothing has happened.
+    pub(crate) fn bind(
+        &mut self,
+        pair: &Handle,
+        memory: &MemoryRegion,
+        access: c_int,
+        tag: u8,
+        id: u64,
+    ) -> io::Result<u32> {
+        // SAFETY: lives as long as self; its key changes here alone.
+        let key = unsafe { self.raw.as_ref().rkey } & !0xff | u32::from(tag);
+        let mut request = ibv_send_wr {
+            wr_id: id,
+            next: null_mut(),
+            sg_list: null_mut(),
+            num_sge: 0,
+            opcode: IBV_WR_BIND_MW,
+            send_flags: IBV_SEND_SIGNALED,
+            imm_data: 0,
+            wr: ibv_send_wr_remote {
+                atomic: ibv_send_wr_atomic { remote_addr: 0, compare_add: 0, swap: 0, rkey: 0 },
+            },
+            remote_srqn: 0,
+            bind_mw: ibv_send_wr_bind {
+                mw: self.raw.as_ptr(),
+                rkey: key,
+                bind_info: ibv_mw_bind_info {
+                    mr: memory.raw.as_ptr(),
+                    addr: memory.address(),
+                    length: memory.bytes(),
+                    mw_access_flags: access.cast_unsigned(),
+                },
+            },
+        };
+        pair.post(&mut request)?;
+        // SAFETY: as above. Providers want the program to note the key of a window of type 2.
+        unsafe { self.raw.as_mut().rkey = key };
+        Ok(key)
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        if let Some(dealloc) = self.domain.context.operations().dealloc_mw {
+            // SAFETY: ended once.
+            unsafe { dealloc(self.raw.as_ptr()) };
+        }
+    }
+}
