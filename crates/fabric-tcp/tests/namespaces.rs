@@ -12,7 +12,7 @@ use farside_fabric_tcp::TcpOptions;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-const LEASE: Duration = Duration::from_secs(1);
+const LEASE: Duration = Duration::from_secs(2);
 
 fn options() -> TcpOptions {
     let (lease, connect_timeout) = (LEASE, Duration::from_millis(500));
@@ -170,7 +170,7 @@ fn echo(node: &mut Node, link: LinkId, word: u64) {
 #[allow(clippy::print_stdout, reason = "a figure for people")]
 fn a_short_outage_is_survived() {
     let Some((cable, _helper, mut node, link, region)) = linked(0) else { return };
-    let outages = [100, 200, 300].into_iter();
+    let outages = [200, 400, 600].into_iter();
     let outages = outages.flat_map(|ms| [(Outage::LinkDown, ms), (Outage::Vanish, ms)]);
     for (round, (how, outage_ms)) in outages.enumerate() {
         cable.pull(how);
@@ -195,7 +195,7 @@ fn a_short_outage_under_load_is_survived() {
     let slices = [node.slice(0, 60_000)];
     let to = RemoteSlice { region, offset: 256 << 10 };
     let write = Operation::Write { source: Source::Gather(&slices), to, immediate: None };
-    let outages = [100, 200, 300].into_iter();
+    let outages = [200, 400, 600].into_iter();
     for (how, outage_ms) in outages.flat_map(|ms| [(Outage::LinkDown, ms), (Outage::Vanish, ms)]) {
         let mut flying = 0;
         let mut load = |node: &mut Node, time: Duration| {
