@@ -73,8 +73,13 @@ fn huge_pages() -> Check {
             Err(reason.unwrap_or_else(|| "none were made".to_owned()))
         }
     };
-    let remedy =
-        "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled  # and Linux 6.1 or later";
+    // A kernel without them has no such file to write to.
+    let remedy = match std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
+        true => {
+            "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled  # and Linux 6.1 or later"
+        }
+        false => "run a kernel with CONFIG_TRANSPARENT_HUGEPAGE, Linux 6.1 or later",
+    };
     check("huge pages", false, outcome, remedy)
 }
 

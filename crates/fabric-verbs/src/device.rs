@@ -149,8 +149,9 @@ impl fmt::Display for Choice {
         let posting = if self.extended_posting { "extended" } else { "by lists" };
         write!(
             f,
-            "{network} {device} port {port}{state} ({device_reason}), MTU {mtu_bytes}, GID index \
-             {index} {gid} ({reason}), posting {posting}, {}, memory {memory}, {}",
+            "{network} {device} port {port}{state} ({device_reason}), MTU {mtu_bytes} (the port's; a \
+             connection takes the smaller of both ends'), GID index {index} {gid} ({reason}), posting \
+             {posting}, {}, memory {memory}, {}",
             self.connecting, self.keys
         )
     }
@@ -252,7 +253,7 @@ fn report(library: &Arc<Library>, listed: &Listed, options: &Options) -> DeviceR
 fn describe(port: u8, state: &PortState) -> String {
     let up = if state.up { "up" } else { "down" };
     let layer = if state.is_ethernet() { "Ethernet" } else { "InfiniBand" };
-    let (mtu, gid) = (mtu_bytes(state.mtu), Ipv6Addr::from(state.gid));
+    let (mtu, gid) = (mtu_bytes(state.mtu), address(Ipv6Addr::from(state.gid)));
     let (index, reason) = (state.gid_index, &state.gid_reason);
     format!("port {port}: {up}, {layer}, MTU {mtu}, GID index {index} ({gid}): {reason}")
 }
@@ -293,7 +294,7 @@ pub(crate) fn open(options: &Options) -> Result<(Device, PortState), OpenError> 
             match port_state(&context, port, options) {
                 Ok(state) if state.up || options.port.is_some() => {
                     if is_here(&context, port, &state, options) || options.device.is_some() {
-                        let reason = reason(only, listed.len(), options);
+                        let reason = reason(only, listed.len(), true, options);
                         return ready(&context, port, reason, options)
                             .map(|device| (device, state));
                     }
@@ -306,21 +307,24 @@ pub(crate) fn open(options: &Options) -> Result<(Device, PortState), OpenError> 
         }
     }
     if let Some((context, port, state)) = elsewhere {
-        let reason = reason(only, listed.len(), options);
+        let reason = reason(only, listed.len(), false, options);
         let reason = format!("{reason}; its address is none of this network namespace");
         return ready(&context, port, reason, options).map(|device| (device, state));
     }
     Err(without_gid.unwrap_or(OpenError::NoPort { looked_at }))
 }
 
-/// Why a device and port were taken.
-fn reason(only: bool, devices: usize, options: &Options) -> String {
+/// Why a device and port were taken. `here` is whether their address is one of this network namespace.
+fn reason(only: bool, devices: usize, here: bool, options: &Options) -> String {
     match (&options.device, options.port) {
         (Some(_), Some(_)) => "as asked for".to_owned(),
         (Some(_), None) => "as asked for, its first port that is up".to_owned(),
         (None, Some(_)) => "the first device with that port".to_owned(),
         (None, None) if only => "the only one".to_owned(),
-        (None, None) => format!("the first of {devices} devices with a port that is up here"),
+        (None, None) => {
+            let ours = if here { " and belongs to this network namespace" } else { "" };
+            format!("of {devices} devices the first with a port that is up{ours}")
+        }
     }
 }
 

@@ -219,6 +219,7 @@ pub(crate) mod numbers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
     use std::path::Path;
 
     #[test]
@@ -253,7 +254,6 @@ mod tests {
 
     /// The tables hold every number of the installed headers, by the same name.
     #[test]
-    #[allow(clippy::print_stdout, reason = "a test that compares with nothing says so")]
     fn tables_hold_what_the_headers_have() {
         let lists = [
             ("/usr/include/infiniband/verbs.h", "ibv_wc_status", COMPLETIONS),
@@ -262,7 +262,8 @@ mod tests {
         ];
         for (path, list, table) in lists {
             let Ok(header) = std::fs::read_to_string(Path::new(path)) else {
-                println!("skipped: no {path} to compare with");
+                // Past the test harness, which shows nothing of tests that pass.
+                let _ = writeln!(std::io::stdout(), "skipped: no {path} to compare with");
                 continue;
             };
             let names = names(&header, list);

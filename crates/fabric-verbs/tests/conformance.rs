@@ -12,6 +12,9 @@
 //! `FARSIDE_VERBS_DEVICES=rxe1,rxe2` gives fabrics these devices in turn, so that packets cross the
 //! network between them (and what it does to them).
 
+mod common;
+
+use common::skipped;
 use farside_bootstrap::{ClusterKey, Endpoint, Identity, Protect, Security};
 use farside_fabric::Fabric;
 use farside_fabric::conformance::{CASES, Subject, run_case};
@@ -125,7 +128,7 @@ fn conformance() {
     let fabric = match Verbs::new().open() {
         Ok(fabric) => fabric,
         Err(error) => {
-            println!("skipped: {error}");
+            skipped(&error.to_string());
             return;
         }
     };

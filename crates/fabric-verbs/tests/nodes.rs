@@ -2,6 +2,9 @@
 //! the lease, and for longer. Wants a guest with `--nodes 2`; without one it says so and passes. The
 //! control streams go over loopback, so that it is the adapters alone that learn of the loss.
 
+mod common;
+
+use common::skipped;
 use farside_base::{
     Access, Completion, CompletionStatus, LinkId, LocalSlice, Operation, ReceiveQueueId,
     RegionKind, RemoteRegionId, RemoteSlice, Source, Work, WorkFlags, WorkId,
@@ -107,7 +110,7 @@ fn set_way(open: bool) -> bool {
 fn a_way_that_breaks_ends_links_after_the_lease_and_not_before() {
     let nodes = std::env::var("RDMA_NODES").or_else(|_| std::env::var("RXE_NODES"));
     if !nodes.is_ok_and(|nodes| nodes.parse().unwrap_or(0) >= 2) {
-        println!("skipped: no guest with nodes");
+        skipped("no guest with nodes");
         return;
     }
     let (mut near, mut far) = (Node::new("rxe1"), Node::new("rxe2"));
@@ -115,7 +118,7 @@ fn a_way_that_breaks_ends_links_after_the_lease_and_not_before() {
     println!("{}", near.port.path(link));
     let before = near.rate(link, region, LEASE);
     if !set_way(false) {
-        println!("skipped: `tc` fails");
+        skipped("`tc` fails");
         return;
     }
     // A third of the lease: the request under way is done a little after the way is back.

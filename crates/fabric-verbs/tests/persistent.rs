@@ -4,6 +4,9 @@
 //! have written there before). Where FLUSH is absent (`plain_posting` has none) a READ behind the WRITE
 //! does for what it can. Without a device, or one that has FLUSH, the tests say so and pass.
 
+mod common;
+
+use common::skipped;
 use farside_base::{
     Access, Completion, CompletionKind, CompletionStatus, FlushScope, FlushWay, LinkId, LocalSlice,
     Operation, RegionKind, RemoteSlice, Source, Work, WorkFlags, WorkId,
@@ -71,10 +74,9 @@ fn completions(port: &mut dyn Port, count: usize) -> Vec<Completion> {
 }
 
 #[test]
-#[allow(clippy::print_stdout, reason = "says what was skipped")]
 fn memory_that_cannot_persist_is_refused() {
     let Some(fabric) = fabric() else {
-        println!("skipped: no RDMA device with persistent FLUSH");
+        skipped("no RDMA device with persistent FLUSH");
         return;
     };
     let access = Access::WRITE.with(Access::FLUSH_PERSISTENT);
@@ -97,7 +99,7 @@ fn memory_that_cannot_persist_is_refused() {
 fn bytes_mark_and_flush_go_with_one_doorbell_and_stay() {
     let path = std::env::var_os("RDMA_PMEM").or_else(|| std::env::var_os("RXE_PMEM"));
     let (Some(path), Some(fabric)) = (path.map(PathBuf::from), fabric()) else {
-        println!("skipped: no RDMA_PMEM, or no RDMA device with persistent FLUSH");
+        skipped("no RDMA_PMEM, or no RDMA device with persistent FLUSH");
         return;
     };
     let nvdimm = map_device(&path, NVDIMM_BYTES).expect("the NVDIMM");
@@ -150,11 +152,10 @@ fn signalled(link: LinkId, operation: Operation<'_>) -> Work<'_> {
 
 /// What a fabric without FLUSH says and does, on whatever device.
 #[test]
-#[allow(clippy::print_stdout, reason = "says what was skipped")]
 fn without_flush_a_read_behind_a_write_makes_it_visible_and_nothing_makes_it_persistent() {
     let plain = Options { plain_posting: true, ..options() };
     let Ok(fabric) = VerbsFabric::open(plain) else {
-        println!("skipped: no RDMA device");
+        skipped("no RDMA device");
         return;
     };
     let has = fabric.capabilities();

@@ -2,7 +2,8 @@
 //! test of it. The guest shows ratios, never absolute figures: its devices are programs, and under User
 //! Mode Linux reading the clock or yielding takes some 8 us, a part of a round trip. The kernel's
 //! workers need the processors that both ends poll on; now and then either program starves them for
-//! some rounds (perftest says milliseconds or `inf` then), so look at medians, on a quiet machine.
+//! some rounds. So both programs are held to the same processors, each run of one has one of the other
+//! beside it, and what counts is the median of these pairs' ratios, on a quiet machine.
 
 use super::boot::End;
 use super::image::Images;
@@ -12,7 +13,7 @@ use std::collections::BTreeMap;
 
 const SCRIPT: &str = include_str!("../../guest/bench.sh");
 /// Rounds of which medians are taken.
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 7;
 /// So much more than perftest's time, or less than its bandwidth, is too slow.
 const RATIO_MAX: f64 = 1.25;
 /// Of a table's two groups of columns.
@@ -71,8 +72,8 @@ pub(super) fn compare(images: &Images, options: &Options) -> Result<bool, String
     }
     let slow = lines.iter().filter(|line| line.is_slow()).count();
     println!(
-        "medians of {ROUNDS}: typical and least latency in us, average and peak bandwidth in MiB/s; a \
-         ratio above 1 is slower; {slow} of {} above {RATIO_MAX}",
+        "medians of {ROUNDS}: typical and least latency in us, average and peak bandwidth in MiB/s, and \
+         the ratios of neighbouring runs: above 1 is slower; {slow} of {} above {RATIO_MAX}",
         lines.len()
     );
     Ok(slow == 0 && !lines.is_empty())
@@ -89,11 +90,26 @@ fn with_command(options: &Options, script: &str) -> Result<Options, String> {
     Ok(options)
 }
 
-/// Both programs' medians of one figure.
+/// Both programs' medians of one figure, and that of the ratios of runs that were neighbours.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Pair {
     perftest: f64,
     farside: f64,
+    /// Above 1 where perftest is better.
+    ratio: f64,
+}
+
+impl Pair {
+    /// Of what each program has printed, round by round.
+    fn of(test: &str, [perftest, farside]: &[Vec<f64>; 2]) -> Option<Self> {
+        let ratio = |(perftest, farside): (&f64, &f64)| match test.ends_with("_bw") {
+            true => perftest / farside,
+            false => farside / perftest,
+        };
+        let ratios = perftest.iter().zip(farside).map(ratio).collect();
+        let (perftest, farside) = (median(perftest.clone())?, median(farside.clone())?);
+        Some(Self { perftest, farside, ratio: median(ratios)? })
+    }
 }
 
 /// The medians of one test.
@@ -108,23 +124,14 @@ struct Line {
 }
 
 impl Line {
-    /// Above 1 where perftest is better.
-    fn ratio(&self, pair: Pair) -> f64 {
-        match self.test.ends_with("_bw") {
-            true => pair.perftest / pair.farside,
-            false => pair.farside / pair.perftest,
-        }
-    }
-
-    /// By both figures, of which either may be an accident.
     fn is_slow(&self) -> bool {
-        self.ratio(self.usual) > RATIO_MAX
+        self.usual.ratio > RATIO_MAX
     }
 
     fn text(&self) -> String {
         let shown = |pair: Pair| {
-            let Pair { perftest, farside } = pair;
-            format!("{perftest:>10.2} {farside:>10.2} {:>6.2}", self.ratio(pair))
+            let Pair { perftest, farside, ratio } = pair;
+            format!("{perftest:>10.2} {farside:>10.2} {ratio:>6.2}")
         };
         let mark = if self.is_slow() { " *" } else { "" };
         let (usual, best) = (shown(self.usual), shown(self.best));
@@ -154,16 +161,14 @@ fn lines(stdout: &str) -> Vec<Line> {
             _ => {}
         }
     }
-    let pair = |[mut perftest, mut farside]: [Vec<f64>; 2]| {
-        Some(Pair { perftest: median(&mut perftest)?, farside: median(&mut farside)? })
-    };
-    let line = |((test, bytes), [usual, best]): (_, [[Vec<f64>; 2]; 2])| {
-        Some(Line { test, bytes, usual: pair(usual)?, best: pair(best)? })
+    let line = |((test, bytes), [usual, best]): ((String, u64), [[Vec<f64>; 2]; 2])| {
+        let (usual, best) = (Pair::of(&test, &usual)?, Pair::of(&test, &best)?);
+        Some(Line { test, bytes, usual, best })
     };
     found.into_iter().filter_map(line).collect()
 }
 
-fn median(figures: &mut [f64]) -> Option<f64> {
+fn median(mut figures: Vec<f64>) -> Option<f64> {
     figures.sort_by(f64::total_cmp);
     figures.get(figures.len() / 2).copied()
 }
@@ -180,11 +185,11 @@ perftest write_lat 8
 farside write_lat 8
        8        1000        20.00       900.00            30.00        31.00 1.0 2.0 3.0
 perftest write_lat 8
- 8       1000          20.00          900.00       27.00     \t       30.00   1.0 2.0 3.0
+ 8       1000          20.00          900.00       40.00     \t       30.00   1.0 2.0 3.0
 farside write_lat 8
        8        1000        20.00       900.00            50.00        31.00 1.0 2.0 3.0
 perftest write_lat 8
- 8       1000          20.00          900.00       26.00     \t       30.00   1.0 2.0 3.0
+ 8       1000          20.00          900.00       10.00     \t       30.00   1.0 2.0 3.0
 farside write_lat 8
        8        1000        20.00       900.00            40.00        31.00 1.0 2.0 3.0
 perftest write_bw 65536
@@ -193,16 +198,17 @@ farside write_bw 65536
    65536        1200            300.00               250.00       0.004
 ";
         let found = lines(text);
-        let pair = |perftest, farside| Pair { perftest, farside };
+        let pair = |perftest, farside, ratio| Pair { perftest, farside, ratio };
         let line =
             |test: &str, bytes, usual, best| Line { test: test.to_owned(), bytes, usual, best };
         let expected = [
-            line("write_bw", 65536, pair(200.0, 250.0), pair(220.0, 300.0)),
-            line("write_lat", 8, pair(26.0, 40.0), pair(20.0, 20.0)),
+            line("write_bw", 65536, pair(200.0, 250.0, 0.8), pair(220.0, 300.0, 220.0 / 300.0)),
+            // The ratios are 30 / 25, 50 / 40 and 40 / 10.
+            line("write_lat", 8, pair(25.0, 40.0, 1.25), pair(20.0, 20.0, 1.0)),
         ];
         assert_eq!(found, expected);
-        assert!(found[0].ratio(found[0].usual) < 1.0 && found[1].ratio(found[1].usual) > RATIO_MAX);
-        assert!(!found[0].is_slow() && !found[0].text().ends_with('*'), "{}", found[0].text());
-        assert!(found[1].is_slow() && found[1].text().ends_with("1.00 *"), "{}", found[1].text());
+        assert!(found.iter().all(|line| !line.is_slow() && !line.text().ends_with('*')));
+        let slow = line("read_lat", 8, pair(20.0, 26.0, 1.3), pair(20.0, 20.0, 1.0));
+        assert!(slow.is_slow() && slow.text().ends_with("1.00 *"), "{}", slow.text());
     }
 }

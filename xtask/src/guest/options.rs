@@ -58,7 +58,7 @@ Example: two ends of a benchmark, each in a node
 Other
   --check              the guest's self-test: devices, verbs, nodes, exit codes, time limits, pmem
   --bench              `farside bench fabric --fabric verbs` and perftest by turns between two nodes:
-                       medians of five and their ratios; fails where farside is 25% slower
+                       medians of seven and of neighbours' ratios; fails where farside is 25% slower
   --prepare            fetch and build what the engine needs, run nothing; auto stands for both
   --chosen             print what the guest consists of: package, version
   --rebuild            forget what was fetched and built before for --engine uml or qemu

@@ -274,9 +274,11 @@ fn port(
     let of_gid = gids.iter().find_map(|gid| gid.netdev.clone());
     let netdev = of_gid.or_else(|| netdev(host, device, &number));
     let needs_netdev = matches!(transport, Transport::Roce | Transport::Iwarp);
+    // One of that name: another network namespace may have its own.
     let is_there = |netdev: &String| host.exists(&format!("/sys/class/net/{netdev}"));
     Port {
-        here: !needs_netdev || netdev.as_ref().is_some_and(is_there),
+        here: !needs_netdev
+            || netdev.as_ref().is_some_and(is_there) && !has_foreign_address(host, &gids),
         name: format!("{device}/{number}"),
         device: device.to_owned(),
         transport,
@@ -288,6 +290,24 @@ fn port(
         number,
         path,
     }
+}
+
+/// Whether IPv4 addresses are among these GIDs and none of them is this network namespace's. `false`
+/// where that cannot be told.
+fn has_foreign_address(host: &dyn Host, gids: &[Gid]) -> bool {
+    let addresses = gids.iter().filter_map(|gid| Ipv6Addr::from(gid.gid).to_ipv4_mapped());
+    let lines: Vec<_> = addresses.map(|address| format!("|-- {address}")).collect();
+    let Some(text) = host.text("/proc/net/fib_trie").filter(|_| !lines.is_empty()) else {
+        return false;
+    };
+    // An address, then what it is in each table: `/32 host LOCAL`.
+    let mut of_ours = false;
+    !text.lines().map(str::trim).any(|line| {
+        if line.starts_with("|--") {
+            of_ours = lines.iter().any(|own| own == line);
+        }
+        of_ours && line.ends_with("host LOCAL")
+    })
 }
 
 /// `4: ACTIVE`

@@ -276,6 +276,21 @@ fn devices_of_other_network_namespaces_disturb_nobody() {
     finds(&checks, "port_netdev (rxe2/1)", Verdict::Note, &["e2 is in another"]);
     finds(&checks, "peer_route", Verdict::Ok, &["by rxe1/1: RoCE MTU 4096"]);
 
+    // All namespaces may call theirs by the same name.
+    let mut alike = host.clone();
+    for index in [0, 1] {
+        let netdev =
+            format!("/sys/devices/virtual/infiniband/rxe2/ports/1/gid_attrs/ndevs/{index}");
+        alike.nodes.insert(netdev, Node::File(b"e1\n".to_vec()));
+    }
+    let addresses =
+        b"Local:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 10.77.0.1\n        /32 host LOCAL\n     \
+                      |-- 10.77.0.2\n        /32 link UNICAST\n";
+    alike.nodes.insert("/proc/net/fib_trie".to_owned(), Node::File(addresses.to_vec()));
+    let checks = checked(&alike, plan.clone());
+    finds(&checks, "port_netdev (rxe1/1)", Verdict::Ok, &["e1 is up"]);
+    finds(&checks, "port_netdev (rxe2/1)", Verdict::Note, &["e1 is in another"]);
+
     // Without the own port, the other one is of no use here.
     let mut alone = host;
     let state = "/sys/devices/virtual/infiniband/rxe1/ports/1/state".to_owned();
