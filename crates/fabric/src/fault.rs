@@ -5,7 +5,7 @@
 //! late completions and events in their order, a lost link.
 
 use crate::random::Random;
-use crate::{Fabric, FabricError, LinkEvent, Loss, Port, PortSpec, Posted, Stop};
+use crate::{Fabric, FabricError, LinkEvent, Loss, Port, PortSpec, Posted, Stop, Waiter};
 use farside_base::{Completion, CompletionKind, CompletionStatus, LinkId, Work};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -63,6 +63,7 @@ impl Fabric for FaultFabric {
             completions: VecDeque::with_capacity(HELD_MAX),
             last_due: HashMap::new(),
             events: VecDeque::new(),
+            other_waiter: None,
         }))
     }
 }
@@ -85,6 +86,8 @@ struct FaultPort {
     /// When the latest completion of each link is due, so that none overtakes it.
     last_due: HashMap<LinkId, u64>,
     events: VecDeque<(u64, LinkEvent)>,
+    /// Woken by link events too.
+    other_waiter: Option<Arc<dyn Waiter>>,
 }
 
 /// What happens before a request.
@@ -116,6 +119,9 @@ impl FaultPort {
         let due = self.polls + self.random.below(u64::from(self.plan.event_delay_polls_max) + 1);
         self.events.push_back((due, LinkEvent::Lost { link, loss: Loss::Ended }));
         self.lost = Some(link);
+        if let Some(other) = &self.other_waiter {
+            other.wake();
+        }
     }
 
     /// Takes what is below, and draws when it is due.
@@ -171,7 +177,6 @@ impl Port for FaultPort {
     crate::forward!(
         post_receives,
         disarm,
-        waiter,
         create_receive_queue,
         connect,
         accept,
@@ -183,6 +188,15 @@ impl Port for FaultPort {
         destroy_receive_queue,
         trouble
     );
+
+    fn waiter(&self) -> Arc<dyn Waiter> {
+        self.inner.waiter()
+    }
+
+    fn wake_also(&mut self, waiter: Arc<dyn Waiter>) {
+        self.inner.wake_also(Arc::clone(&waiter));
+        self.other_waiter = Some(waiter);
+    }
 
     fn post(&mut self, work: &[Work<'_>]) -> Posted {
         let mut accepted = 0;
@@ -229,6 +243,10 @@ impl Port for FaultPort {
         while let Some((due, event)) = self.events.front() {
             let loss = matches!(event, LinkEvent::Lost { .. });
             if *due > self.polls || (loss && self.has_message_of(event.link())) {
+                // Who sleeps on another port must look again.
+                if let Some(other) = &self.other_waiter {
+                    other.wake();
+                }
                 return;
             }
             out.extend(self.events.pop_front().map(|(_, event)| event));
