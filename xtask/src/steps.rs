@@ -188,9 +188,9 @@ const SUITES_OF_VERBS: &[guest::Suite] = &[
         only: "port::theft_tests",
         ..guest::Suite::new(&["-p", "farside-fabric-verbs", "--lib"])
     },
-    // Without memory windows, as on devices that have none.
+    // With keys that serve on one link each.
     guest::Suite {
-        environment: &[("FARSIDE_VERBS_SHARED_KEYS", "1"), ("FARSIDE_VERBS_CASE", "protection::")],
+        environment: &[("FARSIDE_VERBS_WINDOWS", "1"), ("FARSIDE_VERBS_CASE", "protection::")],
         ..guest::Suite::new(&["-p", "farside-fabric-verbs", "--test", "conformance"])
     },
     // Across a network between two devices, posting by lists, with control streams under a key.

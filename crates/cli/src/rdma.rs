@@ -72,8 +72,8 @@ pub(crate) enum RdmaOption {
     ConnectionManager,
     /// Do not pin memory: the adapter asks the system for pages that are not there
     OnDemandPaging,
-    /// Let keys of memory serve on every link, as on devices without memory windows
-    SharedKeys,
+    /// Give each link keys of memory of its own, by memory windows, where the device has them
+    MemoryWindows,
 }
 
 /// Which device, and how it is used.
@@ -111,7 +111,7 @@ impl Rdma {
             match option {
                 RdmaOption::ConnectionManager => options.connection_manager = true,
                 RdmaOption::OnDemandPaging => options.on_demand_paging = true,
-                RdmaOption::SharedKeys => options.memory_windows = false,
+                RdmaOption::MemoryWindows => options.memory_windows = true,
             }
         }
     }

@@ -213,7 +213,9 @@ impl Core {
         match (facts.trial.windows, facts.windows, self.options.memory_windows) {
             (true, ..) => "keys of memory serve on one link each (memory windows)",
             (_, 0, _) => "keys of memory serve on every link (the device has no memory windows)",
-            (_, _, false) => "keys of memory serve on every link (as asked for)",
+            (_, _, false) => {
+                "keys of memory serve on every link (memory windows were not asked for)"
+            }
             _ => "keys of memory serve on every link (memory windows did not work on trial)",
         }
     }

@@ -21,11 +21,11 @@ use std::sync::atomic::Ordering;
 
 /// The fabric of one RDMA port: InfiniBand, RoCE or iWARP, by libibverbs.
 ///
-/// Guarantees: see [`capabilities`](Fabric::capabilities), which come from what the device says. Each
-/// link is given keys of its own for the regions that its peer imports, by memory windows bound to its
-/// queue pair, where the device has them ([`Options::memory_windows`], [`Choice::keys`]); other regions
-/// than those of at most 2 GiB, and those with FLUSH where windows permit none, keep one key, which
-/// serves on every link of the fabric, as all do without windows. Binding is a request of the region's
+/// Guarantees: see [`capabilities`](Fabric::capabilities), which come from what the device says. Keys of
+/// regions serve on every link of the fabric. Where that is asked for and the device has memory windows
+/// ([`Options::memory_windows`], [`Choice::keys`]), each link is given keys of its own for the regions
+/// that its peer imports, bound to its queue pair; regions of more than 2 GiB, and those with FLUSH where
+/// windows permit none, keep one key. Binding is a request of the region's
 /// owner on that link: an import waits behind what the owner has under way there. Data travels in plain
 /// text, whatever protects the control streams. A clone is the same fabric. Cost: one thread, which
 /// sleeps unless links come and go or are idle.

@@ -6,7 +6,7 @@
 //! those that have one of its words, separated by commas, for what a device does wrong (soft-iWARP
 //! answers READs of memory that allows none); `FARSIDE_VERBS_PLAIN=1` posts by lists;
 //! `FARSIDE_VERBS_MANAGER=1` connects by rdma_cm where that is a choice;
-//! `FARSIDE_VERBS_SHARED_KEYS=1` does without memory windows;
+//! `FARSIDE_VERBS_WINDOWS=1` gives out keys of memory windows;
 //! `FARSIDE_VERBS_ON_DEMAND=1` does not pin memory;
 //! `FARSIDE_VERBS_SECURITY=key` protects the control streams by a cluster key;
 //! `FARSIDE_VERBS_DEVICES=rxe1,rxe2` gives fabrics these devices in turn, so that packets cross the
@@ -59,7 +59,7 @@ impl Verbs {
         options.hosts = hosts.collect();
         options.plain_posting = flag("FARSIDE_VERBS_PLAIN");
         options.connection_manager = flag("FARSIDE_VERBS_MANAGER");
-        options.memory_windows = !flag("FARSIDE_VERBS_SHARED_KEYS");
+        options.memory_windows = flag("FARSIDE_VERBS_WINDOWS");
         options.on_demand_paging = flag("FARSIDE_VERBS_ON_DEMAND");
         // Guests share few processors, and no case is about leases.
         options.lease = Duration::from_secs(3);

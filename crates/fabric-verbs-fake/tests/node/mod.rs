@@ -32,6 +32,7 @@ pub(crate) fn options() -> Options {
     options.listen = Some("127.0.0.1:0".parse::<Endpoint>().expect("an endpoint"));
     options.lease = LEASE;
     options.patience = LEASE * 2;
+    options.memory_windows = true;
     options
 }
 
