@@ -221,7 +221,6 @@ impl Connection {
 
 /// Rest of a large payload: segments, first byte and bytes of each.
 pub(crate) struct Body<'a> {
-    first: Option<&'a Segment>,
     segments: vec_deque::Iter<'a, Segment>,
     skip: u64,
     left: u64,
@@ -230,17 +229,12 @@ pub(crate) struct Body<'a> {
 impl<'a> Body<'a> {
     /// `left` bytes of these segments, after `skip`.
     pub(crate) fn new(segments: vec_deque::Iter<'a, Segment>, skip: u64, left: u64) -> Self {
-        Self { first: None, segments, skip, left }
-    }
-
-    /// `left` bytes of this segment, after `skip`.
-    pub(crate) fn one(segment: Option<&'a Segment>, skip: u64, left: u64) -> Self {
-        Self { first: segment, segments: vec_deque::Iter::default(), skip, left }
+        Self { segments, skip, left }
     }
 
     /// Nothing.
     pub(crate) fn none() -> Self {
-        Self::one(None, 0, 0)
+        Self { segments: vec_deque::Iter::default(), skip: 0, left: 0 }
     }
 }
 
@@ -249,7 +243,7 @@ impl<'a> Iterator for Body<'a> {
 
     fn next(&mut self) -> Option<Self::Item> {
         while self.left > 0 {
-            let segment = self.first.take().or_else(|| self.segments.next())?;
+            let segment = self.segments.next()?;
             let bytes = u64::from(segment.bytes);
             if self.skip >= bytes {
                 self.skip -= bytes;
