@@ -111,7 +111,7 @@ fn guest_a_link_that_comes_back_costs_time_alone() {
     let Some(cluster) = Cluster::new() else { return };
     let words = "--json bench ycsb --workload a --records 500 --operations 12000";
     let words: Vec<_> = words.split(' ').collect();
-    let run = Running::start(&[], &cluster.words(&words));
+    let mut run = Running::start(&[], &cluster.words(&words));
     wait_for_bytes(2_000_000);
     for _ in 0..2 {
         // Away for less than the lease of nodes.
@@ -120,7 +120,6 @@ fn guest_a_link_that_comes_back_costs_time_alone() {
         assert!(run.unwrap().success());
         wait_for_bytes(200_000);
     }
-    let mut run = run;
     let done = common::json(&run.line());
     assert_eq!(done["run"]["errors"], 0, "{done}");
     assert_eq!((&done["run"]["absent"], &done["run"]["wrong"]), (&0.into(), &0.into()), "{done}");

@@ -10,7 +10,7 @@ mod import;
 mod meeting;
 mod time;
 
-use crate::conversation::{self, Conversation, Over, Stage};
+use crate::conversation::{Conversation, Over, Stage};
 use crate::core::{Call, Command, Core, LEASE_TICKS};
 use crate::device::port_state;
 use crate::ffi::AsyncEvent;
@@ -293,8 +293,7 @@ impl Thread {
         if fresh().count() >= FRESH_MAX || fresh().filter(of_host).count() >= FRESH_OF_HOST_MAX {
             return;
         }
-        let ready = socket.set_nonblocking(true);
-        conversation::set_options(&socket);
+        let ready = socket.set_nonblocking(true).and_then(|()| socket.set_nodelay(true));
         let token = Token(self.core.number());
         let security = &self.core.options.security;
         if ready.is_ok()

@@ -6,7 +6,6 @@ use crate::ffi::Handle;
 use crate::inbox::{ImportReply, Inbox, Reply};
 use crate::wire::{self, End, Frame, Malformed};
 use farside_bootstrap::{BootstrapError, Endpoint, HandshakeLimits, Security, Stream, Transfer};
-use rustix::fd::AsFd;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -346,17 +345,9 @@ fn start(address: SocketAddr) -> io::Result<TcpStream> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
-    set_options(&socket);
+    sockopt::set_tcp_nodelay(&socket, true)?;
     match rustix::net::connect(&socket, &address) {
         Ok(()) | Err(rustix::io::Errno::INPROGRESS) => Ok(TcpStream::from(socket)),
         Err(error) => Err(error.into()),
     }
-}
-
-/// What the socket of every control stream is told. None of it is needed for anything to be right.
-pub(crate) fn set_options(socket: impl AsFd) {
-    let _ = sockopt::set_tcp_nodelay(&socket, true);
-    // The kernel's tries come in even steps and not in ever longer ones: after a way that was closed for
-    // a good part of the lease, the next sign of life is not late by as much again.
-    let _ = sockopt::set_tcp_thin_linear_timeouts(&socket, true);
 }

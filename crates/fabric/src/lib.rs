@@ -386,8 +386,9 @@ pub trait Port: Send {
     /// What to sleep on.
     fn waiter(&self) -> Arc<dyn Waiter>;
 
-    /// From now on every link event of this port wakes `waiter` too, armed or not. For a thread that has
-    /// several ports and sleeps on one of them.
+    /// From now on every link event of this port wakes `waiter` too, armed or not; of several the last
+    /// counts, and completions wake none. For a thread that has several ports and sleeps on one of them.
+    /// Never blocks.
     fn wake_also(&mut self, waiter: Arc<dyn Waiter>);
 
     /// What peers call to reach this port: the name that it listens at, with host and port where the
