@@ -273,6 +273,7 @@ Examples:
   farside bench fabric 10.0.0.1:7471 --test write,read --measure bandwidth -s 64K -D 5
   farside bench fabric --listen lab --once          the same between two processes over shm
   farside bench fabric lab --test all --measure all --json | jq .latency
+  farside bench fabric 10.0.0.1:7471 --strict-ordering --test write --measure bandwidth
 
 Between two ends the tables are perftest's: WRITE and SEND latency is half of a round trip with both
 programs awake, READ and atomic latency a whole one whose target sleeps; t_typical is the median, a MiB
@@ -290,6 +291,11 @@ pub(crate) struct BenchFabric {
     /// Serve one client only
     #[arg(long, requires = "listen")]
     pub(crate) once: bool,
+    /// Register the measured memory so that its words stay whole and WRITEs to it keep their order,
+    /// which takes long ones a copy more over tcp; for both ends. By default it gives up both, as
+    /// perftest's (there: --disable_pcie_relaxed)
+    #[arg(long)]
+    pub(crate) strict_ordering: bool,
     #[command(flatten)]
     pub(crate) choice: FabricArguments,
     #[command(flatten)]
@@ -350,7 +356,7 @@ const CLIENT_ONLY: [&str; 12] = [
 impl BenchFabric {
     /// Whether this is to be one of two ends.
     pub(crate) fn is_of_two_ends(&self) -> bool {
-        self.to.is_some() || self.listen.is_some() || self.choice.chooses()
+        self.to.is_some() || self.listen.is_some() || self.strict_ordering || self.choice.chooses()
     }
 
     /// Whether every operation is wanted that the fabric has.

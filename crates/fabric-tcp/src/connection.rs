@@ -221,6 +221,7 @@ impl Connection {
 
 /// Rest of a large payload: segments, first byte and bytes of each.
 pub(crate) struct Body<'a> {
+    first: Option<&'a Segment>,
     segments: vec_deque::Iter<'a, Segment>,
     skip: u64,
     left: u64,
@@ -229,12 +230,17 @@ pub(crate) struct Body<'a> {
 impl<'a> Body<'a> {
     /// `left` bytes of these segments, after `skip`.
     pub(crate) fn new(segments: vec_deque::Iter<'a, Segment>, skip: u64, left: u64) -> Self {
-        Self { segments, skip, left }
+        Self { first: None, segments, skip, left }
+    }
+
+    /// `left` bytes of this segment, after `skip`.
+    pub(crate) fn one(segment: Option<&'a Segment>, skip: u64, left: u64) -> Self {
+        Self { first: segment, segments: vec_deque::Iter::default(), skip, left }
     }
 
     /// Nothing.
     pub(crate) fn none() -> Self {
-        Self { segments: vec_deque::Iter::default(), skip: 0, left: 0 }
+        Self::one(None, 0, 0)
     }
 }
 
@@ -243,7 +249,7 @@ impl<'a> Iterator for Body<'a> {
 
     fn next(&mut self) -> Option<Self::Item> {
         while self.left > 0 {
-            let segment = self.segments.next()?;
+            let segment = self.first.take().or_else(|| self.segments.next())?;
             let bytes = u64::from(segment.bytes);
             if self.skip >= bytes {
                 self.skip -= bytes;

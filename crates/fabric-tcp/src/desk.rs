@@ -37,6 +37,8 @@ pub(crate) struct Desk {
     pub(crate) scratch: Vec<u8>,
     /// Something was received.
     pub(crate) moved: bool,
+    /// Bytes that were sent or received since a thread of the program called last.
+    pub(crate) bytes_moved: u64,
     /// Links that wait for receives which have come.
     pub(crate) hints: Vec<LinkId>,
 }
@@ -89,6 +91,7 @@ impl Desk {
             buffer: vec![0; BUFFER_BYTES],
             scratch: vec![0; 16 << 10],
             moved: false,
+            bytes_moved: 0,
             hints: Vec::new(),
         }
     }

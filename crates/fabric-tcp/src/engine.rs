@@ -377,7 +377,8 @@ impl Engine {
             let polls = port.polls.swap(0, Ordering::Relaxed);
             let calls = polls.saturating_add(port.posts.swap(0, Ordering::Relaxed));
             let claimed = port.claimed.load(Ordering::Relaxed);
-            if claimed && (polls == 0 || calls < calls_min) {
+            // Who is at it just now, may be at it for longer than this time.
+            if claimed && (polls == 0 || calls < calls_min) && !port.is_busy() {
                 let more = port.with_core(|core| {
                     self.inner.release(&port);
                     core.flush_deferred();

@@ -3,8 +3,8 @@
 //!
 //! *Words and order of a WRITE*: bytes are put down in rising order by `Arena::write`, and the stream's
 //! cuts never tear an aligned word: the up to seven bytes of a word that is not whole yet are carried
-//! over. Bytes of READs and messages, of whose order nothing is said, may also go straight from the
-//! socket to where they belong.
+//! over. Bytes of READs and messages, and of WRITEs to regions that give up order, may also go straight
+//! from the socket to where they belong, since nothing is said of their order.
 
 use crate::connection::Failure;
 use crate::desk::{Desk, Posted, received};
@@ -41,6 +41,8 @@ struct Writing {
     request: Request,
     region: RegionId,
     arena: Arena,
+    /// The region gives up order and whole words.
+    relaxed: bool,
     receive: Option<Posted>,
     /// Where the next byte goes, carried ones included.
     at: u64,
@@ -91,6 +93,10 @@ impl Writing {
     /// Puts down as many of `bytes` as make whole words, and carries the rest.
     fn land(&mut self, bytes: &[u8]) {
         self.left -= bytes.len();
+        if self.relaxed {
+            self.put(bytes);
+            return;
+        }
         let mut bytes = bytes;
         while self.carried > 0 && !bytes.is_empty() {
             self.carry[self.carried] = bytes[0];
@@ -191,18 +197,31 @@ impl Link {
         };
         self.take_acknowledged(request.acknowledged, desk)?;
         let left = request.body() as usize;
-        if request.changes() && self.responder.snapshot() {
-            self.stage_answers();
+        if request.changes() {
+            self.copy_shown(None);
+            if self.responder.snapshot() {
+                self.stage_answers();
+            }
         }
         self.incoming.body = match self.responder.begin(&request, (self.id, queue), desk) {
             Course::Done => Body::None,
             Course::Drop if left == 0 => Body::None,
             Course::Drop => Body::Drop { left },
             Course::Violation(what) => return Err(Failure::Violation(what)),
-            Course::Write { region, arena, receive } => {
+            Course::Write { region, arena, relaxed, receive } => {
                 let at = request.offset;
                 let (carry, carried) = ([0; 8], 0);
-                Body::Write(Writing { request, region, arena, receive, at, left, carry, carried })
+                Body::Write(Writing {
+                    request,
+                    region,
+                    arena,
+                    relaxed,
+                    receive,
+                    at,
+                    left,
+                    carry,
+                    carried,
+                })
             }
             Course::Message { posted } => {
                 let at = posted.receive.into.offset;
@@ -215,8 +234,12 @@ impl Link {
                 if left == 0 { Body::None } else { Body::Drop { left } }
             }
         };
-        self.incoming.long =
-            matches!(self.incoming.body, Body::Message { .. }) && left >= 2 * STRAIGHT_MIN;
+        let free = match &self.incoming.body {
+            Body::Message { .. } => true,
+            Body::Write(writing) => writing.relaxed,
+            _ => false,
+        };
+        self.incoming.long = free && left >= 2 * STRAIGHT_MIN;
         if left == 0 {
             self.end_body(desk)?;
         }
@@ -396,6 +419,9 @@ impl Link {
             Body::Message { posted, at, left, .. } if *left >= STRAIGHT_MIN => {
                 (&posted.arena, *at, *left)
             }
+            Body::Write(writing) if writing.relaxed && writing.left >= STRAIGHT_MIN => {
+                (&writing.arena, writing.at, writing.left)
+            }
             Body::Bytes { left, .. } if *left >= STRAIGHT_MIN => {
                 self.requester.landing(*left).filter(|(.., bytes)| *bytes >= STRAIGHT_MIN)?
             }
@@ -403,7 +429,7 @@ impl Link {
         };
         // What follows a body goes through the buffer; where a body goes on elsewhere, nothing does.
         let whole = match &self.incoming.body {
-            Body::Message { .. } => true,
+            Body::Message { .. } | Body::Write(_) => true,
             Body::Bytes { left, .. } => *left == place.2,
             _ => false,
         };
@@ -419,6 +445,10 @@ impl Link {
                 *at += straight as u64;
                 *left -= straight;
             }
+            Body::Write(writing) => {
+                writing.at += straight as u64;
+                writing.left -= straight;
+            }
             Body::Bytes { left, .. } => {
                 *left -= straight;
                 self.requester.land(straight);
@@ -432,6 +462,7 @@ impl Link {
     pub(crate) fn finish_straight(&mut self, desk: &mut Desk) -> Result<(), Failure> {
         let over = match &self.incoming.body {
             Body::Message { left, .. } | Body::Bytes { left, .. } => *left == 0,
+            Body::Write(writing) => writing.left == 0,
             _ => false,
         };
         if over { self.end_body(desk) } else { Ok(()) }
@@ -467,6 +498,7 @@ mod tests {
                         request,
                         region: RegionId(0),
                         arena: arena.clone(),
+                        relaxed: false,
                         receive: None,
                         at: start,
                         left: length,

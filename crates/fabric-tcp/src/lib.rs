@@ -20,24 +20,35 @@
 //! port after a few polls in vain or some more of any kind, for a thread whose polls always find what the
 //! engine brought fights with it for lock and processor. The engine then looks around every 100 us, after a
 //! while every 400 us; a thread that has polled and posted fewer than four times per 100 us since, or has
-//! not polled at all, or that arms its waiter, loses the port to it at once. Of a thread that polls, requests
-//! behind sixteen that are under way already may wait for its next poll, so that many go by one call.
+//! not polled at all, or that arms its waiter, loses the port to it at once. Who moves long payloads calls
+//! rarely: every 16 KiB count as a call, and nobody loses the port in the middle of one. Of a thread that
+//! polls, requests behind sixteen that are under way already may wait for its next poll, so that many go by
+//! one call.
 //!
-//! Whoever waits asks the epoll and not the socket, whose lock the kernel needs to bring something, and a
-//! full socket is left alone until the epoll finds room. Where long messages follow each other little is
+//! Whoever waits asks the epoll, or `poll` where nothing has come but over one link for a while, and does
+//! not try to receive, which takes the socket's lock that the kernel needs to bring something. A
+//! full socket is left alone until the epoll finds room. Where long payloads follow each other little is
 //! received with a header, so that the rest goes straight to its place.
 //!
-//! Beside libfabric 1.17's tcp provider (`bench/compare/fabrics`, `examples/bench.rs`; two virtual
-//! processors, each process bound to one, others at work too, so only medians tell): half a round trip of
-//! a message of 8 bytes 6.9 to 7.3 us beside 6.8 to 7.4, of 64 KiB 30 to 33 us beside 28 to 30. A READ of 8
-//! bytes takes 15 us of a sleeping target and 13 to 15 of one that polls; libfabric's, whose target must
-//! poll, 11 to 14. Behind it are large WRITEs and READs, which are copied once more here: into rising order,
-//! and out by whole words.
+//! Beside libfabric 1.17's tcp provider (`bench/compare/fabrics`; two virtual processors, each process
+//! bound to one; medians of rounds, ours beside its `msg` endpoint, whose completions say less): half a
+//! round trip of a message of 8 bytes 6.6 us beside 7.3, of 64 KiB 27 beside 29, of 1 MiB 237 beside 234; a
+//! READ of 8 bytes 12.4 beside 13.9, of 1 MiB 230 beside 224. Streams of 8 bytes are 7 to 10 times as fast.
+//! Thousands a second at 64 KiB: messages 57 beside 56, WRITEs 51 beside 55, READs 50 beside 51; at 1 MiB
+//! 4.5 beside 5.1, 4.5 beside 4.8, 4.0 beside 4.4. Differences below a tenth are those of two runs of the
+//! same. WRITEs and READs of memory that keeps order take another copy: into rising order, or out by whole
+//! words.
 //!
 //! One engine for all ports of a fabric, and not one for each: with as many threads as ports, few cores
 //! would pay for each wake-up with another one's time slice. io_uring is absent: the data path does one
 //! `sendmsg` and one `recvmsg` for each burst, which is all that could be batched here, and a ping-pong of
 //! bare sockets took no less time by it (`bench/compare`).
+//!
+//! # Memory that gives up order
+//! Of a region with `Access::RELAXED_ORDERING` long payloads take a copy less: WRITEs go straight from the
+//! socket to their place, as messages always do, and READs straight from there to the socket, in one
+//! frame for 256 KiB. What changes memory behind a READ, or ends its region, first has the rest of the
+//! frame that is under way copied.
 //!
 //! # What travels
 //! ```text
@@ -56,12 +67,14 @@
 //!
 //! # Why the guarantees hold
 //! * *Order*: a link's requests are carried out by the order of its stream. A READ is queued with its
-//!   place; should a later request change memory before the answer was copied, the answer is copied first,
-//!   or that request is put off like a message without a receive.
+//!   place; should a later request change memory before the answer was copied or sent, the answer is copied
+//!   first, or that request is put off like a message without a receive.
 //! * *Bytes of a WRITE* are put down by `Arena::write` in rising order, and the cuts of the stream never
 //!   tear a word (`incoming`). READs and messages may go straight from the socket to their place, since
 //!   nothing is said of their order; what a WRITE or SEND reads here goes straight to the socket, since its
-//!   owner keeps it unchanged. A READ's source is copied by whole words before it is sent.
+//!   owner keeps it unchanged. A READ's source is copied by whole words before it is sent. Regions that
+//!   give up order are not bound to this, and whatever comes behind still finds them whole: one thread at
+//!   a time serves a link, and fences before what a later request does.
 //! * *Atomics* are the processor's own, so they meet those of the target's program.
 //! * *A completion* means that the target has carried the request out and said so; what acknowledges costs
 //!   nothing when anything goes back anyway, and is put off for a program that is about to answer.

@@ -5,11 +5,11 @@ use crate::connection::{Body, Connection, Failure, Got};
 use crate::desk::Desk;
 use crate::incoming::Incoming;
 use crate::options::{LEASE_MIN, TcpOptions};
-use crate::requester::Requester;
-use crate::responder::Responder;
+use crate::requester::{Requester, Segment};
+use crate::responder::{Responder, Staging};
 use crate::staged::Staged;
 use crate::wire::{self, Kind, Short};
-use farside_base::{CompletionStatus, LinkId, ReceiveQueueId};
+use farside_base::{CompletionStatus, LinkId, ReceiveQueueId, RegionId};
 use farside_bootstrap::Protect;
 use farside_fabric::LinkEvent;
 use std::net::IpAddr;
@@ -68,6 +68,8 @@ pub(crate) struct Link {
     staged: Staged,
     /// A long payload that follows what is staged.
     body: Option<BodyLeft>,
+    /// Where bytes of an answer are that go without a copy.
+    shown: Option<Segment>,
     /// What follows that payload.
     later: Staged,
     /// The socket had no room left, so it is not tried again, which would take its lock from the kernel that
@@ -89,10 +91,17 @@ pub(crate) struct Link {
 
 /// A payload that is being sent.
 struct BodyLeft {
-    /// First segment, counted over the life of the link.
-    segments: u64,
+    of: BodyOf,
     skip: u64,
     left: u64,
+}
+
+/// Whose payload that is.
+enum BodyOf {
+    /// A request's: its first segment, counted over the life of the link.
+    Request(u64),
+    /// An answer's, which is in `shown`: bytes of this region.
+    Answer(RegionId),
 }
 
 /// When the peer was heard, and when it was spoken to. Marks are set on the way, and turned into times
@@ -120,6 +129,7 @@ impl Link {
             incoming: Incoming::new(),
             staged: Staged::default(),
             body: None,
+            shown: None,
             later: Staged::default(),
             full: false,
             confirmed: false,
@@ -154,7 +164,7 @@ impl Link {
 
     /// Whether a request's payload has still to go.
     pub(crate) fn body_is_unsent(&self) -> bool {
-        self.body.is_some()
+        matches!(&self.body, Some(BodyLeft { of: BodyOf::Request(_), .. }))
     }
 
     /// Whether something waits for room in the socket.
@@ -190,6 +200,7 @@ impl Link {
                 }
                 self.clock.heard = true;
                 desk.moved = true;
+                desk.bytes_moved += (straight + rest) as u64;
                 self.finish_straight(desk)?;
                 self.feed(&buffer[..rest], desk)?;
                 continue;
@@ -203,6 +214,7 @@ impl Link {
             let drained = connection.receives_straight() && count < buffer.len();
             self.clock.heard = true;
             desk.moved = true;
+            desk.bytes_moved += count as u64;
             self.feed(&buffer[..count], desk)?;
             if drained || self.is_over() {
                 return Ok(false);
@@ -249,15 +261,46 @@ impl Link {
     /// Copies answers now, so that what follows may change what they show.
     pub(crate) fn stage_answers(&mut self) {
         let out = if self.body.is_some() { &mut self.later } else { &mut self.staged };
-        while self.responder.has_answers() && self.responder.stage(out) {}
+        while self.responder.has_answers()
+            && !matches!(self.responder.stage(out, false), Staging::Nothing)
+        {}
+    }
+
+    /// Copies what is being sent straight from a region (only from `region`, if one is named), so that
+    /// it may change or end.
+    pub(crate) fn copy_shown(&mut self, region: Option<RegionId>) {
+        let Some(BodyLeft { of: BodyOf::Answer(of), skip, left }) = self.body else {
+            return;
+        };
+        if region.is_some_and(|region| region != of) {
+            return;
+        }
+        if let Some(shown) = self.shown.take() {
+            let room = self.staged.room(left as usize);
+            let read = shown.arena.read(shown.offset + skip, room);
+            debug_assert!(read.is_ok(), "bounds were checked");
+        }
+        self.body = None;
+        self.staged.extend(self.later.bytes());
+        self.later.gone(self.later.len());
     }
 
     /// Stages answers and requests, as many as go at once. With `defer`, nobody is told that requests
     /// were carried out, unless something else is said anyway.
     fn stage(&mut self, defer: bool) -> Result<(), Failure> {
         while self.body.is_none() && self.staged.len() < STAGE_BYTES {
-            if self.responder.has_answers() && self.responder.stage(&mut self.staged) {
-                continue;
+            if self.responder.has_answers() {
+                let straight = connection_is_plain(&self.connection);
+                match self.responder.stage(&mut self.staged, straight) {
+                    Staging::Copied => continue,
+                    Staging::Shown(region, segment) => {
+                        let (of, left) = (BodyOf::Answer(region), u64::from(segment.bytes));
+                        self.body = Some(BodyLeft { of, skip: 0, left });
+                        self.shown = Some(segment);
+                        continue;
+                    }
+                    Staging::Nothing => {}
+                }
             }
             let Some(mut outgoing) = self.requester.next() else {
                 break;
@@ -270,8 +313,8 @@ impl Link {
                     return Err(Failure::Violation("local bounds"));
                 }
             } else {
-                let (segments, left) = (outgoing.segments, u64::from(outgoing.bytes));
-                self.body = Some(BodyLeft { segments, skip: 0, left });
+                let of = BodyOf::Request(outgoing.segments);
+                self.body = Some(BodyLeft { of, skip: 0, left: u64::from(outgoing.bytes) });
             }
         }
         if self.body.is_none()
@@ -299,9 +342,12 @@ impl Link {
             };
             let staged = self.staged.bytes();
             let body = match &self.body {
-                Some(body) => {
-                    let segments = self.requester.segments_from(body.segments);
-                    Body::new(segments, body.skip, body.left)
+                Some(BodyLeft { of: BodyOf::Request(segments), skip, left }) => {
+                    let segments = self.requester.segments_from(*segments);
+                    Body::new(segments, *skip, *left)
+                }
+                Some(BodyLeft { of: BodyOf::Answer(_), skip, left }) => {
+                    Body::one(self.shown.as_ref(), *skip, *left)
                 }
                 None => Body::none(),
             };
@@ -316,6 +362,7 @@ impl Link {
             let (sent, room) = connection.send(staged, body, &mut desk.scratch)?;
             if sent > 0 {
                 self.clock.spoken = true;
+                desk.bytes_moved += sent as u64;
                 self.gone(sent);
             }
             if !room {
@@ -334,9 +381,11 @@ impl Link {
             let of_body = (sent - of_staged) as u64;
             body.skip += of_body;
             body.left -= of_body.min(body.left);
-            self.requester.progress = true;
+            if matches!(body.of, BodyOf::Request(_)) {
+                self.requester.progress = true;
+            }
             if body.left == 0 {
-                self.body = None;
+                (self.body, self.shown) = (None, None);
                 debug_assert!(self.staged.is_empty());
                 std::mem::swap(&mut self.staged, &mut self.later);
             }

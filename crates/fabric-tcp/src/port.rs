@@ -17,13 +17,20 @@ use farside_fabric::{
 };
 use rustix::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
 /// Polls in vain, in a row, after which a thread takes the port over from the engine.
 const CLAIM_AFTER_VAIN: u32 = 8;
 /// The same for polls of any kind since the thread slept: one that always finds something, because the
 /// engine has brought it, fights with the engine for the lock and, on few cores, for a processor.
 const CLAIM_AFTER: u32 = 32;
+/// So many bytes take about as long as a call without any, and count as one.
+const BYTES_OF_A_CALL: u64 = 16 << 10;
+
+/// How many calls bytes that were moved count as.
+fn calls_of(bytes_moved: u64) -> u32 {
+    u32::try_from(bytes_moved / BYTES_OF_A_CALL).unwrap_or(u32::MAX)
+}
 
 /// What a port and the engine share.
 pub(crate) struct PortShared {
@@ -80,6 +87,11 @@ impl PortShared {
                 core.has_more()
             })
         })
+    }
+
+    /// Whether somebody is at it just now.
+    pub(crate) fn is_busy(&self) -> bool {
+        matches!(self.core.try_lock(), Err(TryLockError::WouldBlock))
     }
 
     /// Does something with the core; whoever sleeps is woken after the lock is free again.
@@ -260,7 +272,15 @@ impl Port for TcpPort {
         let inner = &self.fabric.inner;
         let claimed = self.shared.claimed.load(Ordering::Relaxed);
         self.shared.posts.fetch_add(1, Ordering::Relaxed);
-        self.shared.with_core(|core| core.post(work, inner, claimed))
+        self.shared.with_core(|core| {
+            core.desk.bytes_moved = 0;
+            let posted = core.post(work, inner, claimed);
+            let calls = calls_of(core.desk.bytes_moved);
+            if calls > 0 {
+                self.shared.posts.fetch_add(calls, Ordering::Relaxed);
+            }
+            posted
+        })
     }
 
     fn post_receives(&mut self, receives: &[Receive]) -> Posted {
@@ -278,9 +298,14 @@ impl Port for TcpPort {
         let claimed = self.shared.claimed.load(Ordering::Relaxed);
         self.shared.polls.fetch_add(1, Ordering::Relaxed);
         let count = self.shared.with_core(|core| {
+            core.desk.bytes_moved = 0;
             core.uncork();
             if !core.desk.has_completions() {
                 core.turn(claimed);
+            }
+            let calls = calls_of(core.desk.bytes_moved);
+            if calls > 0 {
+                self.shared.polls.fetch_add(calls, Ordering::Relaxed);
             }
             core.desk.take(out)
         });

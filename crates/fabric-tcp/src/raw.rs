@@ -7,8 +7,9 @@
 //! | everybody else with the arena | read and write the same bytes | always |
 //!
 //! No slice is made of arena memory: its address goes from the arena to the kernel, whose copy is no
-//! access of this program. Bytes may be torn as by any race; only what may be torn goes this way
-//! (bytes that their owner keeps unchanged, and bytes whose order nothing is said of).
+//! access of this program. Bytes may be torn as by any race; only what may be torn goes this way: bytes
+//! that their owner keeps unchanged, and bytes whose order nothing is said of, such as those of regions
+//! with `Access::RELAXED_ORDERING`.
 
 use farside_fabric::{Arena, OutOfBounds};
 use rustix::fd::{AsRawFd, BorrowedFd};

@@ -7,6 +7,7 @@
 
 use crate::desk::{Desk, Posted};
 use crate::region::Registered;
+use crate::requester::Segment;
 use crate::staged::Staged;
 use crate::wire::{self, Kind, LAST, OUTSTANDING_MAX, Request, SEND_MAX, Short, TRANSFER_MAX};
 use farside_base::{Access, CompletionStatus, LinkId, ReceiveQueueId, RegionId};
@@ -25,14 +26,34 @@ const SNAPSHOT_MAX: u64 = 1 << 20;
 /// Bytes of an answer that are copied, and sent, at once: few enough for a cache.
 const CHUNK_BYTES: u32 = 64 << 10;
 const _: () = assert!(CHUNK_BYTES <= wire::CHUNK_MAX);
+/// Fewer bytes than that are copied, so that many answers go by one call.
+const STRAIGHT_MIN: u32 = 16 << 10;
 
 /// Something to be said, in this order.
 enum Answer {
-    Bytes { sequence: u32, region: RegionId, arena: Arena, offset: u64, left: u32 },
-    Word { sequence: u32, value: u64 },
-    Refused { sequence: u32, status: CompletionStatus },
-    NotReady { sequence: u32 },
-    Ready { sequence: u32 },
+    Bytes {
+        sequence: u32,
+        region: RegionId,
+        arena: Arena,
+        /// The region gives up order and whole words.
+        relaxed: bool,
+        offset: u64,
+        left: u32,
+    },
+    Word {
+        sequence: u32,
+        value: u64,
+    },
+    Refused {
+        sequence: u32,
+        status: CompletionStatus,
+    },
+    NotReady {
+        sequence: u32,
+    },
+    Ready {
+        sequence: u32,
+    },
 }
 
 impl Answer {
@@ -62,6 +83,16 @@ pub(crate) struct Responder {
     answers: VecDeque<Answer>,
 }
 
+/// What became of the next answer.
+pub(crate) enum Staging {
+    /// There is none.
+    Nothing,
+    /// It is staged, or a part of it.
+    Copied,
+    /// Its header is staged, and these bytes follow from where they are.
+    Shown(RegionId, Segment),
+}
+
 /// What becomes of the bytes behind a request's header.
 pub(crate) enum Course {
     /// It is carried out, and had none.
@@ -69,7 +100,7 @@ pub(crate) enum Course {
     /// They are dropped.
     Drop,
     /// They are a WRITE's.
-    Write { region: RegionId, arena: Arena, receive: Option<Posted> },
+    Write { region: RegionId, arena: Arena, relaxed: bool, receive: Option<Posted> },
     /// They are a message's.
     Message { posted: Posted },
     /// The message has a receive, which is too short or lost its memory.
@@ -127,7 +158,8 @@ impl Responder {
         (link, queue): (LinkId, ReceiveQueueId),
         desk: &mut Desk,
     ) -> Course {
-        let Registered { id, arena, .. } = region;
+        let Registered { id, arena, access, .. } = region;
+        let relaxed = access.allows(Access::RELAXED_ORDERING);
         match request.kind {
             Kind::Write => {
                 let mut receive = None;
@@ -138,11 +170,19 @@ impl Responder {
                         return self.put_off(Answer::NotReady { sequence }, false);
                     }
                 }
-                Course::Write { region: id, arena, receive }
+                Course::Write { region: id, arena, relaxed, receive }
             }
             Kind::Read => {
                 let (sequence, offset, left) = (request.sequence, request.offset, request.bytes);
-                self.answers.push_back(Answer::Bytes { sequence, region: id, arena, offset, left });
+                let region = id;
+                self.answers.push_back(Answer::Bytes {
+                    sequence,
+                    region,
+                    arena,
+                    relaxed,
+                    offset,
+                    left,
+                });
                 self.expected = self.expected.wrapping_add(1);
                 Course::Done
             }
@@ -316,8 +356,9 @@ impl Responder {
         self.expected = sequence;
     }
 
-    /// Appends the next answer; false when there is none.
-    pub(crate) fn stage(&mut self, out: &mut Staged) -> bool {
+    /// Appends the next answer, or a part of it. With `straight`, long bytes of regions that give up
+    /// order are not copied.
+    pub(crate) fn stage(&mut self, out: &mut Staged, straight: bool) -> Staging {
         let short = |kind, code, bytes, sequence, value| Short {
             kind,
             code,
@@ -329,12 +370,24 @@ impl Responder {
         let Some(answer) = self.answers.front_mut() else {
             if std::mem::take(&mut self.busy) && !self.refused {
                 self.answers.push_back(Answer::Ready { sequence: self.expected });
-                return self.stage(out);
+                return self.stage(out, straight);
             }
-            return false;
+            return Staging::Nothing;
         };
         let mut rest = None;
+        let mut shown = None;
         let frame = match answer {
+            Answer::Bytes { sequence, region, arena, relaxed: true, offset, left }
+                if straight && *left >= STRAIGHT_MIN =>
+            {
+                let count = (*left).min(wire::CHUNK_MAX);
+                let last = count == *left;
+                let segment = Segment { arena: arena.clone(), offset: *offset, bytes: count };
+                shown = Some((*region, segment));
+                *offset += u64::from(count);
+                *left -= count;
+                short(Kind::Bytes, if last { LAST } else { 0 }, count, *sequence, 0)
+            }
             Answer::Bytes { sequence, arena, offset, left, .. } => {
                 // Cut where a word of the source ends, so that none is fetched in two pieces.
                 let most = CHUNK_BYTES - (*offset % 8) as u32;
@@ -362,7 +415,10 @@ impl Responder {
         if finished {
             self.answers.pop_front();
         }
-        true
+        match shown {
+            Some((region, segment)) => Staging::Shown(region, segment),
+            None => Staging::Copied,
+        }
     }
 }
 

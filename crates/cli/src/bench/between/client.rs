@@ -23,8 +23,12 @@ impl Client {
         fabric: Arc<dyn Fabric>,
         to: &str,
         bytes_max: u32,
+        strict_ordering: bool,
     ) -> Result<Self, Failure> {
         let mut end = End::open(fabric, None, QUIET_MAX)?;
+        if strict_ordering {
+            end.keep_order();
+        }
         let queue = end.prepare_control()?;
         let (control, reply) = reach(&mut end, to, &Hello::Control { bytes_max }, queue)?;
         end.control_link = Some(control);

@@ -75,6 +75,8 @@ pub(super) struct End {
     heard_at: Instant,
     /// For how long nothing may come while this end waits for something.
     quiet_max: Duration,
+    /// How peers may reach the measured region.
+    access: Access,
 }
 
 pub(super) fn failed(what: &str) -> impl Fn(FabricError) -> Failure {
@@ -120,7 +122,15 @@ impl End {
             heard_before: 0,
             heard_at: Instant::now(),
             quiet_max,
+            access: Access::ALL.with(Access::RELAXED_ORDERING),
         })
+    }
+
+    /// From the next session on, the measured region keeps words whole and WRITEs in order. By default
+    /// it does not, as perftest's: the tests look at their memory once it is known to be whole, or at
+    /// its last byte alone.
+    pub(super) fn keep_order(&mut self) {
+        self.access = Access::ALL;
     }
 
     /// The receive queue of the control link of a new session.
@@ -144,7 +154,7 @@ impl End {
         self.half_bytes = u64::from(bytes_max.max(1)).next_multiple_of(PAGE_BYTES);
         let spec = RegionSpec {
             bytes: 2 * self.half_bytes,
-            access: Access::ALL,
+            access: self.access,
             kind: RegionKind::Memory,
         };
         let region = self.fabric.register(&spec).map_err(failed("region"))?;

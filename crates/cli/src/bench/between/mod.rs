@@ -50,7 +50,7 @@ fn serve(arguments: &BenchFabric, at: &str, output: Output) -> Result<(), Failur
     let Chosen { fabric, address, security } = choice::listener(&arguments.choice, at, NAME)?;
     let name = fabric.name();
     let stop = Arc::new(AtomicBool::new(false));
-    let mut server = Server::listen(fabric, address, Arc::clone(&stop))?;
+    let mut server = Server::listen(fabric, address, arguments.strict_ordering, Arc::clone(&stop))?;
     let waiter = server.end().port.waiter();
     let mut signals =
         Signals::new([SIGINT, SIGTERM]).map_err(|e| Failure::system(format!("signals: {e}")))?;
@@ -155,7 +155,7 @@ fn measure(arguments: &BenchFabric, to: &str, output: Output) -> Result<(), Fail
     let inline_max = inline_max(arguments, &has)?;
     let flows = Flows::of(arguments, &has)?;
     let bytes_max = runs.iter().map(|run| run.bytes).max().unwrap_or(1).max(WORD);
-    let mut client = Client::connect(fabric, &address, bytes_max)?;
+    let mut client = Client::connect(fabric, &address, bytes_max, arguments.strict_ordering)?;
     let path = client.path();
     output.line(format!("fabric {name} ({security}) to {address}"));
     output.line(format!("path   {path}"));
@@ -179,6 +179,7 @@ fn measure(arguments: &BenchFabric, to: &str, output: Output) -> Result<(), Fail
         "to": address,
         "path": path,
         "window": flows.bandwidth.window,
+        "strict_ordering": arguments.strict_ordering,
         "latency": figures.latency,
         "bandwidth": figures.bandwidth,
         "rate": figures.rate,

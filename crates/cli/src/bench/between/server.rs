@@ -39,9 +39,14 @@ impl Server {
     pub(super) fn listen(
         fabric: Arc<dyn Fabric>,
         name: String,
+        strict_ordering: bool,
         stop: Arc<AtomicBool>,
     ) -> Result<Self, Failure> {
-        Ok(Self { end: End::open(fabric, Some(name), QUIET_MAX)?, stop })
+        let mut end = End::open(fabric, Some(name), QUIET_MAX)?;
+        if strict_ordering {
+            end.keep_order();
+        }
+        Ok(Self { end, stop })
     }
 
     pub(super) fn end(&self) -> &End {

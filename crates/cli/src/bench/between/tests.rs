@@ -23,7 +23,7 @@ impl Serving {
         let fabric = MemFabric::new();
         let other: Arc<dyn Fabric> = Arc::new(fabric.another());
         let stop = Arc::new(AtomicBool::new(false));
-        let mut server = Server::listen(other, NAME.to_owned(), Arc::clone(&stop)).unwrap();
+        let mut server = Server::listen(other, NAME.to_owned(), false, Arc::clone(&stop)).unwrap();
         let waiter = server.end().port.waiter();
         let thread = std::thread::spawn(move || {
             let mut all = Vec::new();
@@ -40,7 +40,7 @@ impl Serving {
     }
 
     fn client(&self) -> Result<Client, Failure> {
-        Client::connect(self.fabric(), NAME, 4096)
+        Client::connect(self.fabric(), NAME, 4096, false)
     }
 
     /// A client, as soon as the one before is forgotten.
@@ -193,7 +193,8 @@ fn a_server_that_goes_is_a_failure_in_words() {
     serving.end();
     let failed = latency(&mut client, Test::Read, 8, 0, Extent::Iterations(9)).unwrap_err();
     assert!(failed.to_string().contains("gone"), "{failed}");
-    let nobody = Client::connect(Arc::new(MemFabric::new()), "nobody", 8).map(|_| ()).unwrap_err();
+    let nobody =
+        Client::connect(Arc::new(MemFabric::new()), "nobody", 8, true).map(|_| ()).unwrap_err();
     assert!(nobody.to_string().contains("nobody listens at nobody"), "{nobody}");
 }
 
@@ -224,8 +225,13 @@ fn each_end_has_its_own_arguments() {
     ] {
         assert!(refused(wrong), "{wrong:?}");
     }
-    let alone = run(&arguments(&["--key", "x"]), Output::new(false, true));
-    assert!(matches!(alone, Err(Failure::Usage { .. })), "a key for no end");
+    for line in [&["--key", "x"][..], &["--strict-ordering"]] {
+        let alone = run(&arguments(line), Output::new(false, true));
+        assert!(matches!(alone, Err(Failure::Usage { .. })), "{line:?} for no end");
+    }
+    for end in [&["--listen", "lab", "--strict-ordering"][..], &["lab", "--strict-ordering"]] {
+        assert!(!refused(end), "{end:?}");
+    }
 }
 
 #[test]
