@@ -129,11 +129,13 @@ impl Connection {
     }
 
     /// Sends staged bytes, then bytes of arenas, as far as there is room: how many, and whether there may
-    /// be room for more. A call takes so many pieces at most, so it may have sent all of its own.
+    /// be room for more. A call takes so many pieces at most, so it may have sent all of its own. With
+    /// `more`, another call follows at once.
     pub(crate) fn send(
         &mut self,
         staged: &[u8],
         body: Body<'_>,
+        more: bool,
         scratch: &mut [u8],
     ) -> Result<(usize, bool), Failure> {
         match self {
@@ -151,7 +153,7 @@ impl Connection {
                 }
                 let offered: usize = pieces[..count].iter().map(Piece::len).sum();
                 debug_assert!(offered > 0);
-                match raw::send(socket.as_fd(), &pieces[..count]) {
+                match raw::send(socket.as_fd(), &pieces[..count], more) {
                     Ok(sent) => Ok((sent, sent == offered)),
                     Err(reason) if is_no_room(&reason) => Ok((0, false)),
                     Err(reason) => Err(reason.into()),

@@ -334,7 +334,8 @@ impl Link {
     /// Sends all that may go, as far as the socket has room.
     pub(crate) fn flush(&mut self, defer: bool, desk: &mut Desk) -> Result<(), Failure> {
         loop {
-            if self.confirmed && self.is_up() {
+            let goes = self.confirmed && self.is_up();
+            if goes {
                 self.stage(defer)?;
             }
             let Some(connection) = self.connection.as_mut().filter(|_| !self.full) else {
@@ -359,7 +360,9 @@ impl Link {
                 }
                 return Ok(());
             }
-            let (sent, room) = connection.send(staged, body, &mut desk.scratch)?;
+            let follows = self.responder.has_answers() || self.requester.has_next();
+            let more = !self.later.is_empty() || (follows && goes);
+            let (sent, room) = connection.send(staged, body, more, &mut desk.scratch)?;
             if sent > 0 {
                 self.clock.spoken = true;
                 desk.bytes_moved += sent as u64;

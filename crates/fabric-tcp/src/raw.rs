@@ -46,14 +46,16 @@ impl<'a> Piece<'a> {
     }
 }
 
-/// Sends as much of the pieces, one after the other, as the socket takes.
-pub(crate) fn send(socket: BorrowedFd<'_>, pieces: &[Piece<'_>]) -> io::Result<usize> {
+/// Sends as much of the pieces, one after the other, as the socket takes. With `more`, which follows at
+/// once, the end of them may wait for it, so that no segment goes half empty.
+pub(crate) fn send(socket: BorrowedFd<'_>, pieces: &[Piece<'_>], more: bool) -> io::Result<usize> {
     // SAFETY: a message header of zeros is valid: no name, no pieces, no control data.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     // A piece is an `iovec` and nothing else; the kernel does not change them.
     message.msg_iov = pieces.as_ptr().cast_mut().cast();
     message.msg_iovlen = pieces.len().min(PIECES_MAX) as _;
-    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+    let more = if more { libc::MSG_MORE } else { 0 };
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | more;
     // SAFETY: the header points at `msg_iovlen` pieces, each of which names memory that the lifetime
     // in it keeps mapped and readable; the kernel writes nothing.
     let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &message, flags) };

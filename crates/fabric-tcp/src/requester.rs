@@ -122,15 +122,20 @@ impl Requester {
         Ok(())
     }
 
+    /// The request that goes next, if it may go now.
+    fn waiting(&self) -> Option<&Pending> {
+        let next = self.requests.get(self.staged).filter(|_| !self.waits)?;
+        (!next.fence || self.reads_staged == 0).then_some(next)
+    }
+
+    /// Whether a request may go now.
+    pub(crate) fn has_next(&self) -> bool {
+        self.waiting().is_some()
+    }
+
     /// The next request, if it may go now.
     pub(crate) fn next(&mut self) -> Option<Outgoing> {
-        if self.waits {
-            return None;
-        }
-        let next = self.requests.get(self.staged)?;
-        if next.fence && self.reads_staged > 0 {
-            return None;
-        }
+        let next = self.waiting()?;
         let sequence = self.first.wrapping_add(self.staged as u32);
         let header = Request { sequence, ..next.header };
         let body = header.body();
