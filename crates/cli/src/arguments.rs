@@ -7,7 +7,9 @@ use crate::rdma::Rdma;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use farside::channel::{Kind, Need, UnknownKind, Wish};
 use farside_apps::ycsb::CoreWorkload;
-pub(crate) use hosts::{Agent, HostFabric, Node, NodeSettings, Places, WorkerFabric};
+pub(crate) use hosts::{
+    Agent, CongestionName, HostFabric, Node, NodeSettings, Places, WorkerFabric,
+};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -396,12 +398,19 @@ pub(crate) struct FabricArguments {
     pub(crate) protect: Option<Protection>,
     #[command(flatten)]
     pub(crate) rdma: Rdma,
+    /// Over tcp, which congestion control of the kernel [default: unpaced]
+    #[arg(long, value_name = "CONTROL")]
+    pub(crate) congestion: Option<CongestionName>,
 }
 
 impl FabricArguments {
     /// Whether anything is chosen.
     fn chooses(&self) -> bool {
-        self.fabric.is_some() || self.key.is_some() || self.protect.is_some() || self.rdma.asks()
+        self.fabric.is_some()
+            || self.key.is_some()
+            || self.protect.is_some()
+            || self.rdma.asks()
+            || self.congestion.is_some()
     }
 }
 

@@ -1,6 +1,6 @@
 //! The fabric that a command goes over, as it was asked for: the one place to add another.
 
-use crate::arguments::{FabricArguments, FabricKind, HostFabric, Protection};
+use crate::arguments::{CongestionName, FabricArguments, FabricKind, HostFabric, Protection};
 use crate::fabrics;
 use crate::failure::Failure;
 use crate::rdma::{self, Rdma};
@@ -82,6 +82,8 @@ impl Place {
         listen: impl FnOnce(Address) -> Option<Endpoint>,
     ) -> Result<(Arc<dyn Fabric>, String), Failure> {
         arguments.rdma.check(arguments.fabric == Some(FabricKind::Verbs))?;
+        let over_tcp = matches!(self, Self::Host(_)) && arguments.fabric != Some(FabricKind::Verbs);
+        let congestion = CongestionName::of(arguments.congestion, over_tcp)?;
         match self {
             Self::Machine(_) if arguments.key.is_some() || arguments.protect.is_some() => {
                 let text = "--key and --protect are for fabrics between machines: shm reaches \
@@ -98,8 +100,12 @@ impl Place {
             Self::Host(address) => {
                 let security = security(arguments)?;
                 let words = security.describe();
-                let options =
-                    TcpOptions { listen: listen(address), security, ..Default::default() };
+                let options = TcpOptions {
+                    listen: listen(address),
+                    security,
+                    congestion,
+                    ..Default::default()
+                };
                 let fabric = TcpFabric::new(options)
                     .map_err(|e| Failure::system(format!("TCP fabric: {e}")))?;
                 Ok((Arc::new(fabric), words))
@@ -119,7 +125,7 @@ pub(crate) fn host_security(
         HostFabric::Verbs => FabricKind::Verbs,
     });
     let (key, rdma) = (key.map(Path::to_owned), Rdma::default());
-    security(&FabricArguments { fabric, key, protect, rdma })
+    security(&FabricArguments { fabric, key, protect, rdma, congestion: None })
 }
 
 /// Who is trusted and what is protected. A key without another word protects all that the fabric can.
@@ -152,7 +158,8 @@ mod tests {
     use crate::rdma::RdmaOption;
 
     fn arguments(fabric: Option<FabricKind>) -> FabricArguments {
-        FabricArguments { fabric, key: None, protect: None, rdma: Rdma::default() }
+        let (key, protect, rdma) = (None, None, Rdma::default());
+        FabricArguments { fabric, key, protect, rdma, congestion: None }
     }
 
     #[test]
@@ -196,6 +203,23 @@ mod tests {
                 let refused = place.fabric(&arguments, |_| None);
                 assert!(matches!(refused, Err(Failure::Usage { .. })));
             }
+        }
+    }
+
+    #[test]
+    fn congestion_is_controlled_over_tcp_alone() {
+        let asked = Some(CongestionName::System);
+        for (fabric, place, taken) in [
+            (None, "127.0.0.1:0", true),
+            (Some(FabricKind::Tcp), "127.0.0.1:0", true),
+            (Some(FabricKind::Verbs), "127.0.0.1:0", false),
+            (None, "lab", false),
+        ] {
+            let arguments = FabricArguments { congestion: asked, ..arguments(fabric) };
+            let place = Place::read(&arguments, place, "bench").unwrap();
+            let opened = place.fabric(&arguments, |_| None);
+            assert_eq!(opened.is_ok(), taken, "{fabric:?} {place:?}");
+            assert!(taken || matches!(opened, Err(Failure::Usage { .. })));
         }
     }
 

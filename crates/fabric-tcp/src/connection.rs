@@ -203,6 +203,11 @@ impl Connection {
         }
     }
 
+    /// The congestion control, for people.
+    pub(crate) fn congestion(&self) -> Option<String> {
+        crate::call::congestion(self.socket())
+    }
+
     /// Both ends, for people.
     pub(crate) fn ends(&self) -> (Option<SocketAddr>, Option<SocketAddr>) {
         let socket = match self {

@@ -116,7 +116,8 @@ impl Guest {
         let sequence = if kind == Kind::Greeting { self.lease_ms } else { 0 };
         let short = Short { kind, code, bytes: length, sequence, acknowledged: 0, value };
         let out = [&short.encode()[..], bytes].concat();
-        let (sent, _) = self.connection.send(&out, crate::connection::Body::none(), false, &mut [])?;
+        let (sent, _) =
+            self.connection.send(&out, crate::connection::Body::none(), false, &mut [])?;
         if sent < out.len() {
             return Err(Failure::Violation("room for an answer"));
         }

@@ -120,4 +120,4 @@ mod trouble;
 mod wire;
 
 pub use fabric::TcpFabric;
-pub use options::{TcpLimits, TcpOptions};
+pub use options::{Congestion, TcpLimits, TcpOptions};

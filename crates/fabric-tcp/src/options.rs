@@ -29,8 +29,22 @@ pub struct TcpOptions {
     pub connect_timeout: Duration,
     /// How long a request that the peer has received may go without any progress.
     pub request_timeout: Duration,
+    /// Which of the kernel's congestion controls its connections use.
+    pub congestion: Congestion,
     /// What peers may take of this host.
     pub limits: TcpLimits,
+}
+
+/// Which of the kernel's congestion controls a connection uses. `Port::path` says what became of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Congestion {
+    /// The system's, unless that paces by timers (BBR) and another one is permitted: then `cubic`, or
+    /// else `reno`. A timer for every segment may cost more than all else does between hosts that are
+    /// near each other, above all in virtual machines.
+    #[default]
+    Unpaced,
+    /// The system's: for long ways that lose packets, for which BBR was made.
+    System,
 }
 
 /// What peers may take of a host.
@@ -73,6 +87,7 @@ impl Default for TcpOptions {
             spin: Duration::from_micros(20),
             connect_timeout: Duration::from_secs(3),
             request_timeout: Duration::from_secs(5),
+            congestion: Congestion::default(),
             limits: TcpLimits::DEFAULT,
         }
     }

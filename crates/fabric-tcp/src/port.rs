@@ -1,6 +1,7 @@
 //! A port: what its program calls. The core behind its lock is shared with the engine.
 
 use crate::call::Call;
+use crate::connection::Connection;
 use crate::core::{Core, Found, State};
 use crate::engine::Inner;
 use crate::fabric::Handle;
@@ -427,12 +428,14 @@ impl Port for TcpPort {
         self.shared.with_core(|core| {
             match core.slots.get(link.0 as usize).map(|slot| &slot.state) {
                 Some(State::Open(open)) => {
-                    let ends = open.connection.as_ref().map(|connection| connection.ends());
+                    let ends = open.connection.as_ref().map(Connection::ends);
                     let Some((Some(here), Some(there))) = ends else {
                         return "tcp: connecting".to_owned();
                     };
+                    let by = open.connection.as_ref().and_then(Connection::congestion);
                     format!(
-                        "tcp {here} -> {there}, {}, one-sided by engine thread or whoever polls",
+                        "tcp ({}) {here} -> {there}, {}, one-sided by engine thread or whoever polls",
+                        by.as_deref().unwrap_or("unknown congestion control"),
                         security.describe()
                     )
                 }

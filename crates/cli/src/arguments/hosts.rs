@@ -1,9 +1,11 @@
 //! Arguments of commands that reach other hosts.
 
 use super::{Protection, bytes, seconds};
+use crate::failure::Failure;
 use crate::rdma::{DeviceName, Rdma, RdmaOption};
 use clap::{Args, ValueEnum};
 use farside_bootstrap::Endpoint;
+use farside_fabric_tcp::Congestion;
 use serde::de::{Error, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
@@ -88,6 +90,9 @@ pub(crate) struct NodeSettings {
     /// Over verbs, what else is asked of it
     #[arg(long, value_name = "OPTION", value_delimiter = ',')]
     pub(crate) rdma: Vec<RdmaOption>,
+    /// Over tcp, which congestion control of the kernel [default: unpaced]
+    #[arg(long, value_name = "CONTROL")]
+    pub(crate) congestion: Option<CongestionName>,
     /// After so many seconds of silence a member is out of reach; equal on all nodes [default: 2]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     #[serde(deserialize_with = "some_seconds")]
@@ -119,10 +124,33 @@ impl NodeSettings {
             fabric: self.fabric.or(other.fabric),
             device: self.device.or(other.device),
             rdma: if self.rdma.is_empty() { other.rdma } else { self.rdma },
+            congestion: self.congestion.or(other.congestion),
             lease: self.lease.or(other.lease),
             rejoin: self.rejoin.or(other.rejoin),
             found: self.found.or(other.found),
             insecure: self.insecure.or(other.insecure),
+        }
+    }
+}
+
+/// Which of the kernel's congestion controls TCP connections use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum CongestionName {
+    /// The system's, but cubic or reno in place of BBR, which arms a timer for every segment
+    #[default]
+    Unpaced,
+    /// The system's, for long ways that lose packets
+    System,
+}
+
+impl CongestionName {
+    /// What is asked for over TCP; refuses to ask another fabric.
+    pub(crate) fn of(asked: Option<Self>, over_tcp: bool) -> Result<Congestion, Failure> {
+        match asked {
+            Some(_) if !over_tcp => Err(Failure::usage("--congestion is for --fabric tcp")),
+            None | Some(Self::Unpaced) => Ok(Congestion::Unpaced),
+            Some(Self::System) => Ok(Congestion::System),
         }
     }
 }

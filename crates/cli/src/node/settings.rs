@@ -1,7 +1,7 @@
 //! What a node is told, checked and put together from flags and a file.
 
 use crate::agent::is_loopback;
-use crate::arguments::{HostFabric, Node, NodeSettings, Protection};
+use crate::arguments::{CongestionName, HostFabric, Node, NodeSettings, Protection};
 use crate::choice;
 use crate::failure::Failure;
 use crate::rdma::Rdma;
@@ -48,6 +48,8 @@ impl Plan {
         let fabric = settings.fabric.unwrap_or(HostFabric::Tcp);
         let rdma = Rdma { device: settings.device.clone(), rdma: settings.rdma.clone() };
         rdma.check(fabric == HostFabric::Verbs)?;
+        let over_tcp = fabric == HostFabric::Tcp;
+        let congestion = CongestionName::of(settings.congestion, over_tcp)?;
         let usual = TcpOptions::default();
         // Half of it to notice the silence, half to try for a new link.
         let lease =
@@ -59,6 +61,7 @@ impl Plan {
             security: choice::host_security(fabric, settings.key.as_deref(), settings.protect)?,
             lease,
             request_timeout: usual.request_timeout.max(lease),
+            congestion,
             ..usual
         };
         let founds = settings.found.unwrap_or(settings.join.is_empty());
@@ -144,6 +147,7 @@ protect = \"handshake\"
 fabric = \"verbs\"
 device = \"mlx5_0:1\"
 rdma = [\"connection-manager\", \"on-demand-paging\"]
+congestion = \"system\"
 lease = 2
 rejoin = false
 found = true
@@ -164,7 +168,8 @@ insecure = false
             "--listen 10.0.0.2:7400 --advertise node2.example:7400 --join \
              10.0.0.1:7400,[fd00::3]:7400 --cluster lab --memory-bytes 4G --cache-bytes 1M \
              --line-bytes 1024 --key cluster.key --protect handshake --fabric verbs --lease 2 \
-             --device mlx5_0:1 --rdma connection-manager,on-demand-paging --rejoin=false --found --insecure=false",
+             --device mlx5_0:1 --rdma connection-manager,on-demand-paging --congestion system \
+             --rejoin=false --found --insecure=false",
         );
         assert_eq!(parse(ALL), Ok(flags));
         assert_eq!(parse(""), Ok(NodeSettings::default()));
@@ -182,10 +187,10 @@ insecure = false
     #[test]
     fn mistakes_are_named_with_their_line() {
         for (line, says) in [
-            ("colour = 1", &["line 17", "unknown field `colour`", "`memory_bytes`"][..]),
-            ("lease = 0", &["line 17", "0.01 to 3600"]),
-            ("join = \"10.0.0.1:7400\"", &["line 17", "join"]),
-            ("listen = ", &["line 17"]),
+            ("colour = 1", &["line 18", "unknown field `colour`", "`memory_bytes`"][..]),
+            ("lease = 0", &["line 18", "0.01 to 3600"]),
+            ("join = \"10.0.0.1:7400\"", &["line 18", "join"]),
+            ("listen = ", &["line 18"]),
         ] {
             let text = if line.starts_with("colour") || line.ends_with(' ') {
                 format!("{ALL}{line}\n")
