@@ -26,9 +26,12 @@ use std::time::{Duration, Instant};
 /// Bytes that a guest may send before it is known.
 const HANDSHAKE_BYTES: usize = 64 << 10;
 /// How long the engine sleeps at most while a thread has just begun to poll in its place, and after it
-/// has done so for long: every look takes the processor from whoever polls.
+/// has done so for long: every look takes the processor from whoever polls, and in a virtual machine the
+/// timer alone may take tens of microseconds.
 const WATCH_MIN: Duration = Duration::from_micros(100);
-const WATCH_MAX: Duration = Duration::from_micros(400);
+const WATCH_MAX: Duration = Duration::from_micros(1600);
+/// So many looks find a thread that polls before the next ones come half as often.
+const LOOKS: u32 = 4;
 /// Fewer calls than that in the shortest of these times, or none that polls, and the engine takes the
 /// port back. Whoever streams posts more often than it polls.
 const CALLS_MIN: u32 = 4;
@@ -244,6 +247,8 @@ struct Engine {
     /// When threads that poll were looked at, and when to do so again.
     watched: Instant,
     watch: Duration,
+    /// Looks since the time between them changed.
+    looks: u32,
     /// The port that was served last.
     last: Option<Arc<PortShared>>,
     /// A peer is silent.
@@ -263,6 +268,7 @@ impl Engine {
             ticked: now,
             watched: now,
             watch: WATCH_MIN,
+            looks: 0,
             last: None,
             hurries: false,
         }
@@ -339,7 +345,7 @@ impl Engine {
             WAKE => {
                 let mut count = [0; 8];
                 let _ = rustix::io::read(&self.inner.wake, &mut count);
-                (self.watched, self.watch) = (Instant::now(), WATCH_MIN);
+                (self.watched, self.watch, self.looks) = (Instant::now(), WATCH_MIN, 0);
                 false
             }
             LISTENER => {
@@ -368,7 +374,10 @@ impl Engine {
     fn watch_claims(&mut self, now: Instant) {
         let passed = now.saturating_duration_since(self.watched).min(WATCH_MAX);
         let calls_min = CALLS_MIN * (passed.as_micros() / WATCH_MIN.as_micros()) as u32;
-        (self.watched, self.watch) = (now, (self.watch * 2).min(WATCH_MAX));
+        (self.watched, self.looks) = (now, self.looks + 1);
+        if self.looks == LOOKS {
+            (self.watch, self.looks) = ((self.watch * 2).min(WATCH_MAX), 0);
+        }
         if self.inner.claims.load(Ordering::Relaxed) == 0 {
             return;
         }

@@ -19,25 +19,26 @@
 //! would be in vain, and on few cores a hop from one thread to another is most of a round trip. It gets the
 //! port after a few polls in vain or some more of any kind, for a thread whose polls always find what the
 //! engine brought fights with it for lock and processor. The engine then looks around every 100 us, after a
-//! while every 400 us; a thread that has polled and posted fewer than four times per 100 us since, or has
+//! while every 1.6 ms, for each timer costs, in a virtual machine tens of microseconds; a thread that has polled and posted fewer than four times per 100 us since, or has
 //! not polled at all, or that arms its waiter, loses the port to it at once. Who moves long payloads calls
 //! rarely: every 16 KiB count as a call, and nobody loses the port in the middle of one. Of a thread that
 //! polls, requests behind sixteen that are under way already may wait for its next poll, so that many go by
 //! one call.
 //!
-//! Whoever waits asks the epoll, or `poll` where nothing has come but over one link for a while, and does
-//! not try to receive, which takes the socket's lock that the kernel needs to bring something. A
-//! full socket is left alone until the epoll finds room. Where long payloads follow each other little is
-//! received with a header, so that the rest goes straight to its place.
+//! Whoever waits asks the epoll, or tries to receive where nothing has come but over one link for a while.
+//! A full socket is left alone until the epoll finds room. Where long payloads follow each other little is
+//! received with a header, so that the rest goes straight to its place; what another send follows at once
+//! is sent with `MSG_MORE`, or each payload would end in a segment of a few bytes.
 //!
-//! Beside libfabric 1.17's tcp provider (`bench/compare/fabrics`; two virtual processors, each process
-//! bound to one; medians of rounds, ours beside its `msg` endpoint, whose completions say less): half a
-//! round trip of a message of 8 bytes 6.6 us beside 7.3, of 64 KiB 27 beside 29, of 1 MiB 237 beside 234; a
-//! READ of 8 bytes 12.4 beside 13.9, of 1 MiB 230 beside 224. Streams of 8 bytes are 7 to 10 times as fast.
-//! Thousands a second at 64 KiB: messages 57 beside 56, WRITEs 51 beside 55, READs 50 beside 51; at 1 MiB
-//! 4.5 beside 5.1, 4.5 beside 4.8, 4.0 beside 4.4. Differences below a tenth are those of two runs of the
-//! same. WRITEs and READs of memory that keeps order take another copy: into rising order, or out by whole
-//! words.
+//! The system's congestion control is used, unless that is BBR (`Congestion`): its pacing arms a timer for
+//! each segment, and a virtual machine took more time for that than for all else. Streams of 64 KiB were
+//! three to five times as fast without.
+//!
+//! Beside libfabric 1.17's tcp provider (`bench/compare/README.md` has the table): streams of 8 bytes are 11
+//! to 14 times as fast, of 64 KiB and 1 MiB 1.5 to 4 times where the system paces and as fast where it does
+//! not; messages take as long there and back, or less; WRITEs of some bytes take a tenth longer, and so do
+//! READs, of targets that sleep here and poll there. WRITEs and READs of memory that keeps order take
+//! another copy: into rising order, or out by whole words.
 //!
 //! One engine for all ports of a fabric, and not one for each: with as many threads as ports, few cores
 //! would pay for each wake-up with another one's time slice. io_uring is absent: the data path does one
@@ -92,7 +93,7 @@
 //! soon: outages of up to a third of a lease are survived and over within some 0.4 s of their end.
 //!
 //! # What is absent
-//! Connections that are taken up again: a link that broke is connected anew. Congestion control of its own.
+//! Connections that are taken up again: a link that broke is connected anew. A congestion control of its own.
 //! Persistent FLUSH. Memory at an adapter (it is modelled). Zero-copy sends of the kernel, whose
 //! notifications cost more than the copies of the sizes here. Allocation on the hot path, but for what
 //! TLS itself does.

@@ -304,7 +304,7 @@ impl Responder {
 
     /// Whether something is to be said now.
     pub(crate) fn has_answers(&self) -> bool {
-        !self.answers.is_empty() || self.busy
+        !self.answers.is_empty() || (self.busy && !self.refused)
     }
 
     /// Whether an acknowledgement must not be put off any more.
