@@ -26,6 +26,16 @@ pub(crate) struct Incoming {
     long: bool,
 }
 
+/// What became of an attempt to receive straight to where bytes belong.
+pub(crate) struct Straight {
+    /// Bytes that are there.
+    pub(crate) placed: usize,
+    /// Bytes behind them, which are elsewhere.
+    pub(crate) rest: usize,
+    /// The socket had no more.
+    pub(crate) drained: bool,
+}
+
 /// What the bytes behind the last header are.
 enum Body {
     None,
@@ -405,12 +415,11 @@ impl Link {
         }
     }
 
-    /// Receives straight to where a long body belongs, as far as that may be: bytes that went there,
-    /// and bytes that are in `rest`. `None` when it may not be.
+    /// Receives straight to where a long body belongs, as far as that may be; `None` when it may not be.
     pub(crate) fn receive_straight(
         &mut self,
         rest: &mut [u8],
-    ) -> Option<Result<(usize, usize), Failure>> {
+    ) -> Option<Result<Straight, Failure>> {
         let connection = self.connection.as_mut()?;
         if !connection.receives_straight() {
             return None;
@@ -434,6 +443,7 @@ impl Link {
             _ => false,
         };
         let rest = if whole { rest } else { &mut [] };
+        let room = place.2 + rest.len();
         let got = match connection.receive_straight(place, rest) {
             Ok(crate::connection::Got::Bytes(count)) => count,
             Ok(crate::connection::Got::Nothing) => 0,
@@ -455,7 +465,7 @@ impl Link {
             }
             _ => {}
         }
-        Some(Ok((straight, got - straight)))
+        Some(Ok(Straight { placed: straight, rest: got - straight, drained: got < room }))
     }
 
     /// Ends a body of which the last byte went straight.

@@ -3,7 +3,7 @@
 use crate::call::{Call, set_patience};
 use crate::connection::{Body, Connection, Failure, Got};
 use crate::desk::Desk;
-use crate::incoming::Incoming;
+use crate::incoming::{Incoming, Straight};
 use crate::options::{LEASE_MIN, TcpOptions};
 use crate::requester::{Requester, Segment};
 use crate::responder::{Responder, Staging};
@@ -194,15 +194,18 @@ impl Link {
             let most = if short { AHEAD_OF_LONG } else { all.len() };
             let buffer = &mut all[..most];
             if let Some(got) = self.receive_straight(buffer) {
-                let (straight, rest) = got?;
-                if straight + rest == 0 {
+                let Straight { placed, rest, drained } = got?;
+                if placed + rest == 0 {
                     return Ok(false);
                 }
                 self.clock.heard = true;
                 desk.moved = true;
-                desk.bytes_moved += (straight + rest) as u64;
+                desk.bytes_moved += (placed + rest) as u64;
                 self.finish_straight(desk)?;
                 self.feed(&buffer[..rest], desk)?;
+                if drained {
+                    return Ok(false);
+                }
                 continue;
             }
             let Some(connection) = self.connection.as_mut() else {
