@@ -216,9 +216,9 @@ mod tests {
             (None, "lab", false),
         ] {
             let arguments = FabricArguments { congestion: asked, ..arguments(fabric) };
-            let place = Place::read(&arguments, place, "bench").unwrap();
-            let opened = place.fabric(&arguments, |_| None);
-            assert_eq!(opened.is_ok(), taken, "{fabric:?} {place:?}");
+            let opened = Place::read(&arguments, place, "bench").unwrap();
+            let opened = opened.fabric(&arguments, |_| None);
+            assert_eq!(opened.is_ok(), taken, "{fabric:?} {place}");
             assert!(taken || matches!(opened, Err(Failure::Usage { .. })));
         }
     }
