@@ -236,6 +236,8 @@ const SUITES_OF_VERBS: &[guest::Suite] = &[
         memory_mib: 3000,
         ..guest::Suite::new(&["-p", "farside-cli", "--test", "guest"])
     },
+    // How soon a cluster goes on when a link comes back.
+    guest::Suite { nodes: 3, ..guest::Suite::new(&["-p", "farside-cli", "--test", "outages"]) },
     guest::Suite {
         on_nvdimm: 2,
         ..guest::Suite::new(&["-p", "farside-fabric-verbs", "--test", "persistent"])

@@ -240,3 +240,36 @@ fn a_fabric_says_where_it_is_reached_and_how_long_silence_lasts() {
     let silent = VerbsFabric::open(Options { listen: None, ..options() }).expect("a device");
     assert_eq!(silent.host(), None);
 }
+
+#[test]
+fn a_connection_that_the_adapter_ends_with_its_port_is_lost_at_once() {
+    const FLUSHED: u32 = 5;
+    let (_one, fake) = alone();
+    for heard_before in [false, true] {
+        let (mut near, mut far) = (Node::new("near"), Node::new("far"));
+        let (link, _, region) = connect(&mut near, &mut far);
+        if heard_before {
+            fake.set_port(false);
+            fake.set_port(true);
+        }
+        // No reason is given.
+        fake.fail_next(FLUSHED);
+        near.write(1, link, region);
+        near.write(2, link, region);
+        if !heard_before {
+            fake.set_port(false);
+        }
+        let done = completion([&mut near, &mut far]);
+        assert_eq!((done.id, done.status), (WorkId(1), CompletionStatus::Unreachable));
+        let done = completion([&mut near, &mut far]);
+        assert_eq!((done.id, done.status), (WorkId(2), CompletionStatus::Flushed));
+        let words = near.port.trouble(link).expect("words");
+        assert!(words.contains("its port was down"), "{words}");
+        let lost = LinkEvent::Lost { link, loss: Loss::Unreachable };
+        until("the loss", [&mut near, &mut far], |near, _| {
+            near.events.contains(&lost).then_some(())
+        });
+        until("the loss there", [&mut near, &mut far], |_, far| far.events.pop());
+        fake.set_port(true);
+    }
+}

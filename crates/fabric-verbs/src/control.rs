@@ -10,11 +10,12 @@ mod import;
 mod meeting;
 mod time;
 
-use crate::conversation::{Conversation, Over, Stage};
+use crate::conversation::{CALL_AGAIN, Conversation, Over, Stage};
 use crate::core::{Call, Command, Core, LEASE_TICKS};
 use crate::device::port_state;
 use crate::ffi::AsyncEvent;
 use crate::inbox::{Inbound, Token, lock};
+use crate::neighbour;
 use crate::status::{self, numbers};
 use crate::wire::{self, Accepted, Connect, Frame, Parting};
 use farside_base::CompletionStatus;
@@ -41,6 +42,10 @@ const MANAGER: u64 = 3;
 const FRESH_MAX: usize = 256;
 /// Most of them from one host.
 const FRESH_OF_HOST_MAX: usize = 64;
+/// How often peers are looked for when the port has come up, and after how long again: longer than any
+/// neighbour takes to answer.
+const SEEKS: u32 = 8;
+const SEEK_AGAIN: Duration = Duration::from_millis(150);
 /// What a host is told that has as many links as one may have.
 const SHARE_IS_TAKEN: &[u8] = b"your host has as many links here as one may: links_per_host_max";
 
@@ -80,6 +85,11 @@ struct Thread {
     epoll: OwnedFd,
     listener: Option<TcpListener>,
     conversations: HashMap<u64, Conversation>,
+    /// How often peers' addresses are still to be looked for, since the port came up, and when next.
+    seeks: u32,
+    seek_at: Instant,
+    /// Those whose call nobody has answered yet.
+    calling: Vec<Token>,
     /// Those for whose peers a window is being bound.
     binding: Vec<Token>,
     /// What rdma_cm is to bring, where it connects queue pairs.
@@ -123,6 +133,9 @@ impl Thread {
             epoll,
             listener,
             conversations,
+            seeks: 0,
+            seek_at: next_tick,
+            calling: Vec::new(),
             binding: Vec::new(),
             expected,
             limits,
@@ -140,8 +153,10 @@ impl Thread {
         while !self.stopped {
             let left = self.next_beat.saturating_duration_since(Instant::now());
             // An idle fabric sleeps until somebody comes.
-            let idle = self.conversations.is_empty() && !self.paused;
+            let idle = self.conversations.is_empty() && !self.paused && self.seeks == 0;
             let left = if self.binding.is_empty() { left } else { left.min(import::LOOK_AGAIN) };
+            let left = if self.calling.is_empty() { left } else { left.min(CALL_AGAIN) };
+            let left = if self.seeks > 0 { left.min(SEEK_AGAIN) } else { left };
             let time = if idle { None } else { Timespec::try_from(left).ok() };
             events.clear();
             let buffer = rustix::buffer::spare_capacity(&mut events);
@@ -157,6 +172,8 @@ impl Thread {
                 }
             }
             self.look_for_binds();
+            self.call_again();
+            self.find_peers();
             self.tick(idle);
         }
         for token in self.tokens() {
@@ -253,6 +270,7 @@ impl Thread {
             return;
         };
         if conversation.call_next(self.limits) {
+            self.calling.push(token);
             return self.watch(token);
         }
         let why = match conversation.unreachable.is_some() {
@@ -262,6 +280,26 @@ impl Thread {
         let words = conversation.unreachable.take();
         let words = words.unwrap_or_else(|| "nobody listens at that name".to_owned());
         self.not_reached(token, why, words);
+    }
+
+    /// Calls those again that have not answered for a while.
+    fn call_again(&mut self) {
+        if self.calling.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        let mut calling = std::mem::take(&mut self.calling);
+        calling.retain(|token| {
+            let Some(found) = self.conversations.get_mut(&token.0) else {
+                return false;
+            };
+            let calls = found.stage == Stage::Calling;
+            if calls && now >= found.again_at && found.call_again(now) {
+                self.watch(*token);
+            }
+            calls
+        });
+        self.calling.append(&mut calling);
     }
 
     fn not_reached(&mut self, token: Token, why: NotReached, words: String) {
@@ -689,13 +727,32 @@ impl Thread {
                 self.resolve_anew(row);
             }
             numbers::EVENT_PORT_ACTIVE | numbers::EVENT_PORT_ERR if own_port => {
-                lock(&self.core.state).up = event.number == numbers::EVENT_PORT_ACTIVE;
-                if event.number == numbers::EVENT_PORT_ACTIVE {
+                let up = event.number == numbers::EVENT_PORT_ACTIVE;
+                lock(&self.core.state).up = up;
+                if up {
                     self.resolve_anew(row);
+                    (self.seeks, self.seek_at) = (SEEKS, Instant::now());
+                } else {
+                    lock(&self.core.ports).iter().for_each(|inbox| inbox.push(Inbound::PortDown));
                 }
             }
             _ => {}
         }
+    }
+
+    /// The port is up again: the kernel shall look for the peers at once, and again if the network was not
+    /// ready yet. Who may not tell it so is no worse off than without.
+    fn find_peers(&mut self) {
+        let now = Instant::now();
+        if self.seeks == 0 || now < self.seek_at {
+            return;
+        }
+        (self.seeks, self.seek_at) = (self.seeks - 1, now + SEEK_AGAIN);
+        let controls = self.conversations.values().map(|found| found.from.parse::<SocketAddr>());
+        let controls = controls.filter_map(|from| from.ok().map(|from| from.ip()));
+        let ends = self.conversations.values().filter_map(|found| found.peer.as_ref());
+        let ends = ends.map(|peer| std::net::Ipv6Addr::from(peer.gid).to_canonical());
+        let _ = neighbour::forget_questions(&controls.chain(ends).collect());
     }
 
     /// Looks what the port's address is now. Links by another address are lost, so that their users

@@ -11,10 +11,17 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Most bytes that wait to be sent; a peer that asks for more without reading is cut off.
 const OUTPUT_BYTES_MAX: usize = 1 << 20;
+
+/// After so long without an answer an address is called again. The kernel repeats a call that got lost
+/// after a second, which is long for a way that was closed and is open again; no network that adapters
+/// are on takes as long as this.
+pub(crate) const CALL_AGAIN: Duration = Duration::from_millis(250);
+/// After so many of those each is left that much more time, for hosts that are slow after all.
+const CALLS_AT_A_PACE: u32 = 8;
 
 /// How far a conversation has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -140,6 +147,9 @@ pub(crate) struct Conversation {
     pub(crate) unreachable: Option<String>,
     /// How many of them have been called.
     pub(crate) calls: u32,
+    /// When the one that is being called is called again, and how often it was.
+    pub(crate) again_at: Instant,
+    repeats: u32,
     /// What the poller was last asked for.
     pub(crate) watches_writes: bool,
     /// Its connection by rdma_cm, where there is one.
@@ -174,6 +184,8 @@ impl Conversation {
             targets: VecDeque::new(),
             unreachable: None,
             calls: 0,
+            again_at: now,
+            repeats: 0,
             watches_writes: false,
             met: Met::default(),
         }
@@ -213,7 +225,9 @@ impl Conversation {
                 Ok(socket) => {
                     self.io = Io::Connecting(socket, endpoint);
                     self.stage = Stage::Calling;
-                    self.deadline = Instant::now() + limits.time;
+                    let now = Instant::now();
+                    self.deadline = now + limits.time;
+                    (self.again_at, self.repeats) = (now + CALL_AGAIN, 0);
                     self.watches_writes = true;
                     return true;
                 }
@@ -221,6 +235,19 @@ impl Conversation {
             }
         }
         false
+    }
+
+    /// Calls the same address once more, by a socket that takes the place of the first; false when it
+    /// cannot.
+    pub(crate) fn call_again(&mut self, now: Instant) -> bool {
+        self.repeats += 1;
+        self.again_at = now + CALL_AGAIN * (1 + self.repeats / CALLS_AT_A_PACE);
+        let Io::Connecting(socket, _) = &mut self.io else {
+            return false;
+        };
+        // Why there is none, the first socket tells.
+        let again = self.from.parse().ok().and_then(|address| start(address).ok());
+        again.map(|again| *socket = again).is_some()
     }
 
     /// What the poller watches.

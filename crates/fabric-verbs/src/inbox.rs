@@ -39,6 +39,8 @@ pub(crate) enum Inbound {
     /// The link's queue pair is broken, while nothing is known against the peer; `Flushed` when it has
     /// refused a request of the peer's.
     Fault { token: Token, status: CompletionStatus, words: String },
+    /// The device's port here is down.
+    PortDown,
     /// The completion queue or receive queue of this address, or the whole device, is broken.
     Broken { queue: Option<u64>, words: String },
 }

@@ -5,7 +5,7 @@
 //! which some are the control thread's), `region` and `window` (which peer reaches it); then `fabric`,
 //! `control` (the one thread) with its `conversation`s and what they say (`wire`); `device` chooses
 //! device, port and address, `facts` makes promises of what the device says; [`status`] has the words
-//! for what went wrong; below all, `ffi` speaks C.
+//! for what went wrong; `neighbour` shortens the kernel's search for peers; below all, `ffi` speaks C.
 //!
 //! Queue pairs are connected by what two ends say over their control stream, or by rdma_cm (`manager`):
 //! always on iWARP, which knows nothing else, elsewhere where [`Options::connection_manager`] asks for
@@ -29,6 +29,7 @@ mod ffi;
 mod inbox;
 mod intake;
 mod manager;
+mod neighbour;
 mod options;
 mod port;
 mod region;

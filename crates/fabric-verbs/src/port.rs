@@ -82,6 +82,8 @@ pub(crate) struct VerbsPort {
     slices: Vec<Slice>,
     /// When deadlines were last looked at, in ticks.
     looked: u64,
+    /// When the device's port was last heard to be down, in ticks.
+    port_down: Option<u64>,
     /// Set once the completion queue or the device is broken; why.
     broken: Option<String>,
     /// Why links never came about; the last ones.
@@ -130,6 +132,7 @@ impl VerbsPort {
             begun: Vec::with_capacity(64),
             slices: Vec::with_capacity(core.capabilities.slices_max as usize),
             looked: 0,
+            port_down: None,
             broken: None,
             in_vain: VecDeque::new(),
             core,

@@ -315,6 +315,7 @@ impl VerbsPort {
                     }
                 }
             }
+            Inbound::PortDown => self.port_is_down(),
             Inbound::Broken { queue, words } => {
                 let own = |queue| queue == self.completions.address() || self.queues.has(queue);
                 if queue.is_none_or(own) {

@@ -7,10 +7,13 @@
 //! pair in its error state answers no repetition. So the fabric that refused says so by the control
 //! stream too (`Parted`), and the requester takes that for the reason why nothing came. Which request
 //! it was is for its adapter to say.
+//!
+//! Some adapters (soft-RoCE) also end a connection on which they cannot send because their port is down,
+//! and say no more than that. Such a link is lost at once, and not only when the peer has noticed.
 
 use super::VerbsPort;
 use super::link::{Entry, LinkState, Spoilt};
-use crate::core::Command;
+use crate::core::{Command, LEASE_TICKS};
 use crate::ffi::{Handle, OwnEnd};
 use crate::wire::Parting;
 use farside_base::{CompletionKind, CompletionStatus, LinkId};
@@ -18,6 +21,8 @@ use std::sync::atomic::Ordering;
 
 const NO_REASON: &str = "the adapter ended the connection, most likely over a request of the peer's \
                          that it refused; look at the peer's first failure; connect anew";
+const PORT_DOWN: &str = "the adapter ended the connection, since its port was down; look at the cable, the \
+                         switch's port and the network device";
 const REFUSED_THERE: &str = "the peer's fabric says that its adapter has refused a request";
 
 impl VerbsPort {
@@ -62,6 +67,32 @@ impl VerbsPort {
             Some(_) => {}
             // The adapter may have said why, on its way here.
             None => link.spoilt = Some(Spoilt { since: ticks, words: None }),
+        }
+        if self.port_was_down() {
+            self.end_without_port(id);
+        }
+    }
+
+    /// The device's port is down: connections that the adapter has ended meanwhile, it ended for that.
+    pub(super) fn port_is_down(&mut self) {
+        self.port_down = Some(self.core.ticks.load(Ordering::Relaxed));
+        self.gather();
+        for id in self.links.ids() {
+            self.end_without_port(id);
+        }
+    }
+
+    /// Whether that is no longer ago than a request may wait for its end.
+    fn port_was_down(&self) -> bool {
+        let ticks = self.core.ticks.load(Ordering::Relaxed);
+        self.port_down.is_some_and(|since| ticks <= since + LEASE_TICKS)
+    }
+
+    /// Loses a link that the adapter has ended without a reason.
+    fn end_without_port(&mut self, id: LinkId) {
+        let spoilt = self.links.find(id).and_then(|link| link.spoilt.as_ref());
+        if spoilt.is_some_and(|spoilt| spoilt.words.is_none()) {
+            self.fail(id, CompletionStatus::Unreachable, Some(PORT_DOWN.to_owned()));
         }
     }
 

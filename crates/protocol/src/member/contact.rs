@@ -21,6 +21,9 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use farside_base::NodeId;
 
+/// The longest wait between two dials, however long the lease.
+const DIAL_MAX_NS: u64 = 100_000_000;
+
 /// How long what is waited for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Patience {
@@ -35,11 +38,12 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// As fits a lease: the first dials come after hundredths of it, later ones after a tenth. A fabric
-    /// notices silence within `silence_ns`; a quarter more is the margin of those who are cut off.
+    /// As fits a lease: the first dials come after hundredths of it, later ones after a tenth; but never
+    /// so late that a link that is back waits long for the next one. A fabric notices silence within `silence_ns`; a quarter more is the margin of those who are cut off.
     pub const fn of_lease(lease_ns: u64, silence_ns: u64) -> Self {
         let unaware_ns = silence_ns.saturating_add(silence_ns / 4);
-        Self { lease_ns, dial_min_ns: lease_ns / 100, dial_max_ns: lease_ns / 10, unaware_ns }
+        let dial_max_ns = if lease_ns / 10 < DIAL_MAX_NS { lease_ns / 10 } else { DIAL_MAX_NS };
+        Self { lease_ns, dial_min_ns: dial_max_ns / 10, dial_max_ns, unaware_ns }
     }
 }
 
@@ -462,6 +466,14 @@ mod tests {
         let request = RequestId(1);
         let late = step(&mut high, Event::Dialled { node: A, request });
         assert_eq!(late, [Effect::Deny { request }]);
+    }
+
+    #[test]
+    fn dials_come_often_however_long_the_lease() {
+        for lease_ns in [1_000_000_000, 600_000_000_000] {
+            let patience = Patience::of_lease(lease_ns, SILENCE);
+            assert_eq!((patience.dial_min_ns, patience.dial_max_ns), (10_000_000, 100_000_000));
+        }
     }
 
     #[test]
