@@ -32,6 +32,8 @@ pub enum Odd {
     OnDemand = 8,
     /// `max_mw`; with none there are no memory windows of type 2B.
     Windows = 9,
+    /// Whether binds behind requests that are repeated are repeated too, which is an error.
+    RepeatsBinds = 10,
 }
 
 /// A handle of the fake library.

@@ -595,6 +595,7 @@ unsafe fn job(request: &ibv_send_wr) -> Job {
             id: request.wr_id,
             opcode: request.opcode,
             signalled: request.send_flags & IBV_SEND_SIGNALED != 0,
+            fence: request.send_flags & IBV_SEND_FENCE != 0,
             immediate: request.imm_data,
             address: remote.remote_addr,
             key,

@@ -23,6 +23,8 @@ pub(crate) const REM_INV_REQ_ERR: u32 = 9;
 pub(crate) const REM_ACCESS_ERR: u32 = 10;
 const RETRY_EXC_ERR: u32 = 12;
 const EVENT_QP_ACCESS_ERR: u32 = 3;
+/// `Odd::RepeatsBinds`.
+const REPEATS_BINDS: u32 = 10;
 
 pub(crate) struct Region {
     pub(crate) start: u64,
@@ -57,6 +59,8 @@ pub(crate) struct Job {
     pub(crate) id: u64,
     pub(crate) opcode: i32,
     pub(crate) signalled: bool,
+    /// It waits for READs and atomics before it.
+    pub(crate) fence: bool,
     pub(crate) immediate: u32,
     pub(crate) address: u64,
     pub(crate) key: u32,
@@ -277,7 +281,10 @@ impl World {
                 return self.fail(pair);
             }
             let (peer, queue, hangs) = (found.peer, found.queue, found.hangs);
-            if found.state != IBV_QPS_RTS || hangs || self.script.down {
+            if found.state == IBV_QPS_RTS && self.script.down {
+                return self.bind_early(pair);
+            }
+            if found.state != IBV_QPS_RTS || hangs {
                 return;
             }
             let Some(mut job) = self.pairs.get_mut(&pair).and_then(|found| found.jobs.pop_front())
@@ -308,6 +315,24 @@ impl World {
             if status != SUCCESS {
                 self.fail(pair);
             }
+        }
+    }
+
+    /// Where the adapter repeats binds: while packets are lost it does those that nothing keeps back, and
+    /// when it repeats the requests before them it does them again, as soft-RoCE does.
+    fn bind_early(&mut self, pair: u32) {
+        let repeats = self.script.odd.get(&REPEATS_BINDS).is_some_and(|repeats| *repeats != 0);
+        let Some(found) = self.pairs.get(&pair).filter(|_| repeats) else {
+            return;
+        };
+        let mut reads = false;
+        let mut free = Vec::new();
+        for job in &found.jobs {
+            free.extend(job.bind.filter(|_| !(job.fence && reads)));
+            reads |= job.opcode == IBV_WR_RDMA_READ || job.opcode >= IBV_WR_ATOMIC_CMP_AND_SWP;
+        }
+        for bind in free {
+            self.bind(pair, &bind);
         }
     }
 

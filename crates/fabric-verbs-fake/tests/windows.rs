@@ -8,7 +8,7 @@ use farside_base::{
 };
 use farside_fabric::{Fabric, FabricError, LinkEvent};
 use farside_fabric_verbs_fake::{Fake, Odd};
-use node::{LEASE, Node, alone, completion, connect, options, until, works};
+use node::{LEASE, Node, WATCHDOG, alone, completion, connect, options, until, works};
 use std::time::{Duration, Instant};
 
 const REMOTE: u32 = 1 << 1;
@@ -262,6 +262,37 @@ fn a_region_that_ends_while_a_window_is_bound_is_reached_by_nobody() {
     assert!(words.contains("memory window"), "{words}");
     third.write(9, sound, region);
     assert_eq!(completion([&mut third, &mut far]).status, CompletionStatus::RemoteAccess);
+}
+
+#[test]
+fn a_window_is_bound_once_though_requests_before_it_are_repeated() {
+    let (_one, fake) = alone();
+    fake.say(Odd::RepeatsBinds, 1);
+    let (mut near, mut far) = (Node::new("near"), Node::new("far"));
+    let (link, there) = link_up(&mut near, &mut far);
+    let back = far.port.import(there, &near.region.token).expect("a region");
+    // Packets get lost: what is posted now will be repeated.
+    fake.set_port(false);
+    far.write(1, there, back);
+    let (_, posted) = fake.posted();
+    let token = far.region.token;
+    let (mut near, region) = std::thread::scope(|scope| {
+        let importing = scope.spawn(|| {
+            let imported = near.port.import(link, &token);
+            (near, imported)
+        });
+        let start = Instant::now();
+        while fake.posted().1 == posted {
+            assert!(start.elapsed() < WATCHDOG, "no bind is posted");
+            std::thread::yield_now();
+        }
+        fake.set_port(true);
+        let (near, imported) = importing.join().expect("no panic");
+        (near, imported.expect("a region"))
+    });
+    assert_eq!(completion([&mut far, &mut near]).status, CompletionStatus::Success);
+    works(&mut near, &mut far, link, region);
+    assert_eq!(fake.windows(), 2);
 }
 
 #[test]

@@ -522,6 +522,8 @@ fn facts(
         facts.completions = facts.completions.min(COMPLETIONS_AT_ONCE);
     }
     try_out(domain, port, options, &mut facts, &mut shape);
+    // With windows there are more of this fabric's own.
+    shape.requests = facts.queue_requests();
     Ok((facts, shape))
 }
 

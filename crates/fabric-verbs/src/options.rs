@@ -49,8 +49,10 @@ pub struct Options {
     pub on_demand_paging: bool,
     /// Give each peer keys of memory that serve on its own link alone, by memory windows of type 2B,
     /// where the device has them. Else, as by default, and where it has none, a key serves on every link
-    /// of this fabric, whoever got it. Not the default yet: on soft-RoCE, of nodes that measured channel
-    /// after channel, some imports found no window and some links stood still.
+    /// of this fabric, whoever got it. Not the default: a window is bound by a request behind those under
+    /// way, so where a SEND waits for a receive of the peer, whose program waits for its import meanwhile,
+    /// neither goes on before the import fails, after two leases. Channels whose notifications take
+    /// receives come to that now and then. Import before the peer may send.
     pub memory_windows: bool,
     /// The library: a name that the loader finds, or a path.
     pub library: String,

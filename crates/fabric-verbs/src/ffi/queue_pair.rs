@@ -144,7 +144,7 @@ impl Handle {
         check(unsafe { (library.modify_qp)(raw.as_ptr(), &raw mut *attributes, mask) })
     }
 
-    /// Gives a request to the adapter from any thread: by a list of its own, for which the provider
+    /// Gives requests to the adapter from any thread: by a list of its own, for which the provider
     /// takes its lock of the queue, as it does for each of the port's lists.
     pub(super) fn post(&self, request: &mut ibv_send_wr) -> io::Result<()> {
         let raw = self.0.raw.lock().unwrap_or_else(PoisonError::into_inner);
@@ -152,7 +152,7 @@ impl Handle {
         let operations = self.0.domain.context.operations();
         let post = operations.post_send.ok_or(io::ErrorKind::Unsupported)?;
         let mut bad = null_mut();
-        // SAFETY: it lives, since the lock is held; the request is read during the call.
+        // SAFETY: it lives, since the lock is held; the caller's list is read during the call.
         check(unsafe { post(raw.as_ptr(), &raw mut *request, &raw mut bad) })
     }
 

@@ -40,6 +40,12 @@ impl Window {
     /// Asks the adapter to bind all of a region, for peers of one queue pair to do what `access` says.
     /// A completion of `id` tells when that is done. The key's low byte is `tag`; gives the key.
     ///
+    /// The bind waits, by its fence, for a READ of no bytes before it, which is done when all before that
+    /// is. Soft-RoCE (Linux 7.3) binds a second time when it repeats an earlier request that was lost or
+    /// met no receive (`req_retry` leaves a request that is done as it is, and the requester takes all
+    /// from there on anew); of a window that is bound that is an error, which ends the queue pair. With
+    /// nothing before it that may be repeated it is not.
+    ///
     /// # Errors
     /// When the queue pair is gone or the adapter takes no such request; nothing has happened.
     pub(crate) fn bind(
@@ -52,17 +58,18 @@ impl Window {
     ) -> io::Result<u32> {
         // SAFETY: lives as long as self; its key changes here alone.
         let key = unsafe { self.raw.as_ref().rkey } & !0xff | u32::from(tag);
-        let mut request = ibv_send_wr {
+        let nowhere = || ibv_send_wr_remote {
+            atomic: ibv_send_wr_atomic { remote_addr: 0, compare_add: 0, swap: 0, rkey: 0 },
+        };
+        let mut bind = ibv_send_wr {
             wr_id: id,
             next: null_mut(),
             sg_list: null_mut(),
             num_sge: 0,
             opcode: IBV_WR_BIND_MW,
-            send_flags: IBV_SEND_SIGNALED,
+            send_flags: IBV_SEND_SIGNALED | IBV_SEND_FENCE,
             imm_data: 0,
-            wr: ibv_send_wr_remote {
-                atomic: ibv_send_wr_atomic { remote_addr: 0, compare_add: 0, swap: 0, rkey: 0 },
-            },
+            wr: nowhere(),
             remote_srqn: 0,
             bind_mw: ibv_send_wr_bind {
                 mw: self.raw.as_ptr(),
@@ -75,7 +82,19 @@ impl Window {
                 },
             },
         };
-        pair.post(&mut request)?;
+        let mut read = ibv_send_wr {
+            wr_id: id,
+            next: &raw mut bind,
+            sg_list: null_mut(),
+            num_sge: 0,
+            opcode: IBV_WR_RDMA_READ,
+            send_flags: 0,
+            imm_data: 0,
+            wr: nowhere(),
+            remote_srqn: 0,
+            bind_mw: ibv_send_wr_bind::NONE,
+        };
+        pair.post(&mut read)?;
         // SAFETY: as above. Providers want the program to note the key of a window of type 2.
         unsafe { self.raw.as_mut().rkey = key };
         Ok(key)
