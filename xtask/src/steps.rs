@@ -316,7 +316,8 @@ fn sanitizer(shell: &mut Shell) -> Result<(), String> {
     shell.set("RUSTFLAGS", "-Zsanitizer=address");
     // A test asks for more memory than there is, and wants to be told so.
     shell.set("ASAN_OPTIONS", "allocator_may_return_null=1");
-    for package in ["farside-fabric", "farside-fabric-shm", "farside"] {
+    let homes = ["farside-fabric", "farside-fabric-shm", "farside-fabric-tcp", "farside-fabric-verbs-fake"];
+    for package in homes.into_iter().chain(["farside"]) {
         shell.cargo_test(&["-p", package, "--lib", "--tests", "--target", &target])?;
     }
     Ok(())
