@@ -4,6 +4,7 @@ use super::Subject;
 use super::scene::{Scene, Wire, send, silent, together};
 use crate::PortSpec;
 use farside_base::CompletionKind;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 /// After so long a sleeper that should have been woken is taken for lost.
@@ -126,13 +127,17 @@ pub(super) fn link_events_wake_who_sleeps_on_another_port(subject: &dyn Subject)
     let mut other = scene.nodes[1].fabric.open(&PortSpec { listen: None }).expect("a port");
     let waiter = other.waiter();
     scene.nodes[1].port().wake_also(other.waiter());
-    for _ in 0..20 {
+    // Who accepts may find that the peer has gone, and is told so: here it shall not have.
+    let accepts = AtomicU32::new(0);
+    for round in 1..=20 {
         together(
             &mut scene,
             |near| {
                 let link = near.nodes[0].port().connect(&address, b"", queues[0]);
                 let link = link.expect("a listener to be found");
                 near.connected(0, link);
+                let accepted = || (accepts.load(Ordering::Acquire) == round).then_some(());
+                near.until("the link to be accepted", |_| accepted());
                 near.nodes[0].port().close(link);
             },
             |far| {
@@ -151,6 +156,7 @@ pub(super) fn link_events_wake_who_sleeps_on_another_port(subject: &dyn Subject)
                 let (link, _) = far.requested(0);
                 let accepted = far.nodes[0].port().accept(link, b"", queues[1]);
                 accepted.expect("to be accepted");
+                accepts.store(round, Ordering::Release);
                 sleep_until_event(far);
                 far.lost(0, link);
                 far.nodes[0].port().close(link);
