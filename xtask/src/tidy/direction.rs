@@ -39,6 +39,7 @@ const SIGHTS: &[Sight] = &[
         outside: true,
     },
     Sight { folder: "protocol", sees: &["base"], tests_see: &[], outside: false },
+    Sight { folder: "rmc", sees: &[], tests_see: &[], outside: true },
     Sight {
         folder: "farside",
         sees: &["base", "fabric", "fabric-shm", "protocol"],

@@ -1,0 +1,73 @@
+//! Every bound of remote memory calls, with its reason.
+
+/// Bytes of stack that a frame has: what clang reserves at most for eBPF.
+pub const FRAME_BYTES: u32 = 512;
+/// Most frames of a call, its own counted: what eBPF has everywhere.
+pub const FRAMES_MAX: usize = 8;
+
+/// Bounds on what is loaded and verified. An executor may lower them for a tenant.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Most bytes of an ELF file: an attacker's file is not read further.
+    pub file_bytes_max: usize,
+    /// Most sections or symbols of an ELF file.
+    pub entries_max: usize,
+    /// Most programs of one file.
+    pub programs_max: usize,
+    /// Most slots of one program with all functions that it calls.
+    pub slots_max: usize,
+    /// Most bytes of constant data of one program.
+    pub constants_bytes_max: usize,
+    /// Most bytes of variables of one program, each of own and shared ones.
+    pub variables_bytes_max: usize,
+    /// Most states that a program declares.
+    pub states_max: usize,
+    /// Most bytes that one declared state may take when it is full.
+    pub state_bytes_max: u64,
+    /// Most bytes of parameters of a call.
+    pub context_bytes_max: usize,
+    /// Most bytes of result that a call may emit.
+    pub output_bytes_max: usize,
+    /// Most instructions that the verifier walks while it looks for the end of every path.
+    pub walked_max: u32,
+    /// Most instructions that it walks besides while it looks for a fixpoint.
+    pub widened_max: u32,
+    /// What a call may execute at most, proven or metered.
+    pub budget: Budget,
+}
+
+/// What one call may use up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
+pub struct Budget {
+    /// Instructions.
+    pub instructions: u64,
+    /// Calls of helpers.
+    pub helper_calls: u64,
+    /// Bytes that helpers move or hash.
+    pub bytes: u64,
+}
+
+impl Limits {
+    /// What everybody gets who says nothing.
+    pub const DEFAULT: Self = Self {
+        file_bytes_max: 1 << 20,
+        entries_max: 4_096,
+        programs_max: 64,
+        slots_max: 8_192,
+        constants_bytes_max: 64 * 1024,
+        variables_bytes_max: 64 * 1024,
+        states_max: 32,
+        state_bytes_max: 64 << 20,
+        context_bytes_max: 4_096,
+        output_bytes_max: 64 * 1024,
+        walked_max: 100_000,
+        widened_max: 400_000,
+        budget: Budget { instructions: 1 << 20, helper_calls: 1 << 16, bytes: 64 << 20 },
+    };
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}

@@ -1,0 +1,265 @@
+//! Calls of helpers, as both interpreters and compiled code carry them out.
+
+use alloc::vec::Vec;
+
+use super::machine::{Machine, Meter, Registers};
+use super::memory::{Lent, View};
+use super::{Area, Buffers, FaultKind, Near, Reply, Request, Resource, Span};
+use crate::helpers::{
+    Argument, Call, Effect, Extent, HELPERS, Helper, PIECE_BYTES, compress, crc32c, status,
+    xxhash64,
+};
+use crate::isa::Instruction;
+use crate::program::{Program, StateDeclaration};
+use crate::verify::Verified;
+
+/// What became of a call.
+pub(super) enum Called {
+    /// It has a result.
+    Done(u64),
+    /// The machine suspends with this request.
+    Later,
+    /// The word may not be accessed.
+    Refused,
+    /// The executor's answer is out of range.
+    BadReply,
+    /// The budget is used up.
+    Over(Resource),
+}
+
+/// The request that registers make of a call, with every argument checked against its row.
+pub(super) fn request(
+    helper: &Helper,
+    registers: &Registers,
+    states: &[StateDeclaration],
+) -> Result<Request, FaultKind> {
+    let mut arguments = [0; 5];
+    arguments.copy_from_slice(&registers[1..6]);
+    let mut request =
+        Request { call: helper.call, arguments, inputs: [Span::default(); 2], output: None };
+    let mut inputs = 0;
+    for (at, argument) in helper.arguments.iter().enumerate() {
+        let value = arguments[at];
+        let bad = FaultKind::BadArgument { argument: at as u8 + 1 };
+        match argument {
+            Argument::Number | Argument::Region => {}
+            Argument::Length(most) => {
+                if value > u64::from(*most) {
+                    return Err(bad);
+                }
+            }
+            Argument::State(kind) => {
+                let state = usize::try_from(value).ok().and_then(|at| states.get(at));
+                state.filter(|state| state.kind == *kind).ok_or(bad)?;
+            }
+            Argument::Readable(extent) => {
+                let length = length(*extent, &arguments, states).ok_or(bad)?;
+                request.inputs[inputs] = Span { address: value, length };
+                inputs += 1;
+            }
+            Argument::Writable(extent) => {
+                let length = length(*extent, &arguments, states).ok_or(bad)?;
+                request.output = Some(Span { address: value, length });
+            }
+        }
+    }
+    Ok(request)
+}
+
+fn length(extent: Extent, arguments: &[u64; 5], states: &[StateDeclaration]) -> Option<u32> {
+    let state = || states.get(usize::try_from(arguments[0]).ok()?);
+    match extent {
+        Extent::Argument { index, each, most } => {
+            let count = arguments[usize::from(index)];
+            (count <= u64::from(most)).then_some(count as u32 * each)
+        }
+        Extent::Key => Some(state()?.key_bytes),
+        Extent::Value => Some(state()?.value_bytes),
+    }
+}
+
+/// Bytes that a request moves or hashes.
+fn bytes_moved(helper: &Helper, request: &Request) -> u64 {
+    let spans: u64 =
+        request.inputs.iter().chain(&request.output).map(|s| u64::from(s.length)).sum();
+    let lengths = helper.arguments.iter().zip(request.arguments);
+    let counted = lengths.filter(|(argument, _)| matches!(argument, Argument::Length(_)));
+    spans + counted.map(|(_, value)| value).sum::<u64>()
+}
+
+/// Whether calls of it are counted. Those of single words are not: instructions bound them already.
+pub(crate) fn is_counted(call: Call) -> bool {
+    !matches!(call, Call::LoadU64 | Call::LoadU32 | Call::StoreU64 | Call::StoreU32)
+}
+
+fn charge(meter: &mut Meter, helper: &Helper, request: &Request) -> Result<(), Resource> {
+    if !is_counted(helper.call) {
+        return Ok(());
+    }
+    meter.helper_calls -= 1;
+    meter.bytes = meter.bytes.saturating_sub_unsigned(bytes_moved(helper, request));
+    if meter.helper_calls < 0 {
+        Err(Resource::HelperCalls)
+    } else if meter.bytes < 0 {
+        Err(Resource::Bytes)
+    } else {
+        Ok(())
+    }
+}
+
+/// What a call may change besides registers and memory.
+pub(super) struct Rest<'a> {
+    pub(super) meter: &'a mut Meter,
+    pub(super) output: &'a mut Vec<u8>,
+    pub(super) output_max: usize,
+    pub(super) scratch: &'a mut Vec<u8>,
+}
+
+/// Carries a request out, in place where that is possible.
+pub(super) fn perform(
+    helper: &Helper,
+    request: &Request,
+    view: &mut View<'_>,
+    rest: &mut Rest<'_>,
+    near: &mut impl Near,
+) -> Result<Called, FaultKind> {
+    if let Err(resource) = charge(rest.meter, helper, request) {
+        return Ok(Called::Over(resource));
+    }
+    let scratch = &mut *rest.scratch;
+    scratch.clear();
+    let mut ranges = [(0, 0); 2];
+    // Inputs may lie where the output goes, so they are copied where there is one.
+    if request.output.is_some() {
+        for (span, range) in request.inputs.iter().zip(&mut ranges) {
+            *range = (scratch.len(), scratch.len() + span.length as usize);
+            scratch.extend_from_slice(input(view, *span)?);
+        }
+    }
+    let mut nothing = [];
+    let (inputs, output): ([&[u8]; 2], &mut [u8]) = match request.output {
+        None => ([input(view, request.inputs[0])?, input(view, request.inputs[1])?], &mut nothing),
+        Some(span) => {
+            let of = |at: usize| &scratch[ranges[at].0..ranges[at].1];
+            let output = output(view, span)?;
+            output.fill(0);
+            ([of(0), of(1)], output)
+        }
+    };
+    Ok(match helper.effect {
+        Effect::Pure => Called::Done(pure(request, inputs[0], output)),
+        Effect::Output => Called::Done(emit(rest.output, rest.output_max, inputs[0]) as u64),
+        Effect::Suspends | Effect::Word => {
+            if !pieces_fit(request, inputs[0]) {
+                return Ok(Called::Done(status::OUT_OF_RANGE as u64));
+            }
+            let buffers = Buffers { inputs, output };
+            match near.perform(request, buffers) {
+                Reply::Later => Called::Later,
+                Reply::Refused if helper.effect == Effect::Word => Called::Refused,
+                Reply::Now(result) if helper.returns(result) => {
+                    if (result as i64) < 0 && helper.effect == Effect::Suspends {
+                        clear(view, request);
+                    }
+                    Called::Done(result)
+                }
+                Reply::Refused | Reply::Now(_) => Called::BadReply,
+            }
+        }
+    })
+}
+
+fn clear(view: &mut View<'_>, request: &Request) {
+    if let Some(span) = request.output
+        && let Some(bytes) = view.get_mut(span.address, span.length as usize)
+    {
+        bytes.fill(0);
+    }
+}
+
+fn out_of_bounds(span: Span) -> FaultKind {
+    FaultKind::OutOfBounds { address: span.address, length: span.length }
+}
+
+fn input<'v>(view: &'v View<'_>, span: Span) -> Result<&'v [u8], FaultKind> {
+    if span.length == 0 {
+        return Ok(&[]);
+    }
+    view.get(span.address, span.length as usize).ok_or(out_of_bounds(span))
+}
+
+fn output<'v>(view: &'v mut View<'_>, span: Span) -> Result<&'v mut [u8], FaultKind> {
+    if span.length == 0 {
+        return Ok(&mut []);
+    }
+    view.get_mut(span.address, span.length as usize).ok_or(out_of_bounds(span))
+}
+
+fn pure(request: &Request, bytes: &[u8], output: &mut [u8]) -> u64 {
+    match request.call {
+        Call::Crc32c => u64::from(crc32c(bytes, request.arguments[2] as u32)),
+        Call::Xxhash64 => xxhash64(bytes, request.arguments[2]),
+        _ => compress(bytes, output).map_or(status::FULL as u64, |length| length as u64),
+    }
+}
+
+fn emit(output: &mut Vec<u8>, most: usize, bytes: &[u8]) -> i64 {
+    if output.len() + bytes.len() > most {
+        return status::FULL;
+    }
+    output.extend_from_slice(bytes);
+    status::OK
+}
+
+/// Whether the pieces of a vectored access make exactly the buffer.
+fn pieces_fit(request: &Request, pieces: &[u8]) -> bool {
+    let room = match request.call {
+        Call::ReadVector => request.output.map_or(0, |span| span.length),
+        Call::WriteVector => request.inputs[1].length,
+        _ => return true,
+    };
+    let mut sum = 0u64;
+    for piece in pieces.chunks_exact(PIECE_BYTES as usize) {
+        let length = u32::from_le_bytes([piece[8], piece[9], piece[10], piece[11]]);
+        let zero = piece[12..] == [0; 4];
+        if !zero {
+            return false;
+        }
+        sum += u64::from(length);
+    }
+    sum == u64::from(room)
+}
+
+/// The request of a machine that has been restored at a call.
+pub(super) fn request_again(machine: &Machine, verified: &Verified) -> Option<Request> {
+    let program = verified.program();
+    let Some(Instruction::CallHelper { number }) = program.code.get(machine.at) else {
+        return None;
+    };
+    let helper = Helper::with_number(*number)?;
+    let suspends = matches!(helper.effect, Effect::Suspends | Effect::Word);
+    let request = request(helper, &machine.registers, &program.states).ok()?;
+    // What stands in variables cannot be looked at here; the answer looks again.
+    let held = |span: &Span, writes: bool| match Area::of(span.address) {
+        _ if span.length == 0 => true,
+        Some(Area::Own | Area::Shared) => true,
+        Some(Area::Context | Area::Constants) if writes => false,
+        _ => machine.bytes(program, &Lent::default(), *span).is_some(),
+    };
+    let holds = request.inputs.iter().all(|span| held(span, false))
+        && request.output.iter().all(|span| held(span, true));
+    (suspends && holds).then_some(request)
+}
+
+/// The row of a helper's number.
+pub(super) fn helper(number: i32) -> Result<&'static Helper, FaultKind> {
+    let number = number as u32;
+    Helper::with_number(number).ok_or(FaultKind::UnknownHelper(number))
+}
+
+/// States of a program, by handle.
+pub(super) fn states(program: &Program) -> &[StateDeclaration] {
+    &program.states
+}
+
+const _: () = assert!(HELPERS.len() < 255, "a byte names a row");

@@ -1,0 +1,329 @@
+//! The interpreter of verified programs.
+//!
+//! It keeps the bounds checks that safe code has anyway, and none besides. The loop is one match; the
+//! table of its arms stands in a macro, so that the function around it can be read.
+
+use super::call::{self, Called, Rest};
+use super::machine::Machine;
+use super::memory::{Lent, View};
+use super::ops::{Code, Op};
+use super::{Fault, FaultKind, Near, Outcome, Reply, Resource, Stop};
+use crate::helpers::Call;
+use crate::isa::{AtomicOp, Instruction, Width, alu, byte_swap};
+use crate::program::Program;
+use crate::verify::Verified;
+
+/// Why the loop ends; the machine's place is the instruction that ends it.
+enum End {
+    Returned,
+    Suspended,
+    Stopped(Stop),
+    Fault(FaultKind),
+}
+
+/// Assigns the destination and goes on.
+macro_rules! set {
+    ($op:ident, ($registers:ident, $at:ident, $left:ident, $view:ident), $value:expr) => {{
+        $registers[usize::from($op.dst & 15)] = $value;
+        $at += 1 + usize::from($op.code == Code::LoadWide);
+    }};
+}
+
+/// Jumps when the condition holds, and pays for it.
+macro_rules! jump {
+    ($op:ident, ($registers:ident, $at:ident, $left:ident, $view:ident), $holds:expr) => {{
+        if $holds {
+            $left -= i64::from($op.extra);
+            if $left < 0 {
+                break over($at);
+            }
+            $at = $op.offset as usize;
+        } else {
+            $at += 1;
+        }
+    }};
+}
+
+/// Loads a number and widens it.
+macro_rules! load {
+    ($op:ident, $b:ident, ($registers:ident, $at:ident, $left:ident, $view:ident),
+     $number:ty, |$value:ident| $widen:expr) => {{
+        let address = $b.wrapping_add($op.offset as i64 as u64);
+        let Some(bytes) = $view.load(address) else {
+            break out_of_bounds(address, size_of::<$number>());
+        };
+        let $value = <$number>::from_le_bytes(bytes);
+        $registers[usize::from($op.dst & 15)] = $widen;
+        $at += 1;
+    }};
+}
+
+/// Stores a number.
+macro_rules! store {
+    ($op:ident, $a:ident, $b:ident, ($registers:ident, $at:ident, $left:ident, $view:ident),
+     $number:ty) => {{
+        let address = $a.wrapping_add($op.offset as i64 as u64);
+        if $view.store(address, ($b as $number).to_le_bytes()).is_none() {
+            break out_of_bounds(address, size_of::<$number>());
+        }
+        $at += 1;
+    }};
+}
+
+/// Every arm that belongs into the loop; `$m` are its variables.
+macro_rules! dispatch {
+    ($op:ident, $a:ident, $b:ident, $m:tt; $($rest:tt)*) => {
+        match $op.code {
+            Code::Add => set!($op, $m, $a.wrapping_add($b)),
+            Code::Sub => set!($op, $m, $a.wrapping_sub($b)),
+            Code::Mul => set!($op, $m, $a.wrapping_mul($b)),
+            Code::Or => set!($op, $m, $a | $b),
+            Code::And => set!($op, $m, $a & $b),
+            Code::Xor => set!($op, $m, $a ^ $b),
+            Code::ShiftLeft => set!($op, $m, $a.wrapping_shl($b as u32)),
+            Code::ShiftRight => set!($op, $m, $a.wrapping_shr($b as u32)),
+            Code::ShiftRightSigned => set!($op, $m, ($a as i64).wrapping_shr($b as u32) as u64),
+            Code::Move => set!($op, $m, $b),
+            Code::Add32 => set!($op, $m, u64::from(($a as u32).wrapping_add($b as u32))),
+            Code::Sub32 => set!($op, $m, u64::from(($a as u32).wrapping_sub($b as u32))),
+            Code::Mul32 => set!($op, $m, u64::from(($a as u32).wrapping_mul($b as u32))),
+            Code::Or32 => set!($op, $m, u64::from($a as u32 | $b as u32)),
+            Code::And32 => set!($op, $m, u64::from($a as u32 & $b as u32)),
+            Code::Xor32 => set!($op, $m, u64::from($a as u32 ^ $b as u32)),
+            Code::ShiftLeft32 => set!($op, $m, u64::from(($a as u32).wrapping_shl($b as u32))),
+            Code::ShiftRight32 => set!($op, $m, u64::from(($a as u32).wrapping_shr($b as u32))),
+            Code::ShiftRightSigned32 => {
+                set!($op, $m, u64::from(($a as i32).wrapping_shr($b as u32) as u32))
+            }
+            Code::Move32 => set!($op, $m, u64::from($b as u32)),
+            Code::LoadWide => {
+                set!($op, $m, u64::from($op.extra) << 32 | u64::from($op.immediate as u32))
+            }
+            Code::Load8 => load!($op, $b, $m, u8, |value| u64::from(value)),
+            Code::Load16 => load!($op, $b, $m, u16, |value| u64::from(value)),
+            Code::Load32 => load!($op, $b, $m, u32, |value| u64::from(value)),
+            Code::Load64 => load!($op, $b, $m, u64, |value| value),
+            Code::LoadSigned8 => load!($op, $b, $m, i8, |value| i64::from(value) as u64),
+            Code::LoadSigned16 => load!($op, $b, $m, i16, |value| i64::from(value) as u64),
+            Code::LoadSigned32 => load!($op, $b, $m, i32, |value| i64::from(value) as u64),
+            Code::Store8 => store!($op, $a, $b, $m, u8),
+            Code::Store16 => store!($op, $a, $b, $m, u16),
+            Code::Store32 => store!($op, $a, $b, $m, u32),
+            Code::Store64 => store!($op, $a, $b, $m, u64),
+            Code::Jump => jump!($op, $m, true),
+            Code::Equal => jump!($op, $m, $a == $b),
+            Code::Greater => jump!($op, $m, $a > $b),
+            Code::GreaterEqual => jump!($op, $m, $a >= $b),
+            Code::Set => jump!($op, $m, $a & $b != 0),
+            Code::NotEqual => jump!($op, $m, $a != $b),
+            Code::SignedGreater => jump!($op, $m, $a as i64 > $b as i64),
+            Code::SignedGreaterEqual => jump!($op, $m, $a as i64 >= $b as i64),
+            Code::Less => jump!($op, $m, $a < $b),
+            Code::LessEqual => jump!($op, $m, $a <= $b),
+            Code::SignedLess => jump!($op, $m, ($a as i64) < $b as i64),
+            Code::SignedLessEqual => jump!($op, $m, $a as i64 <= $b as i64),
+            Code::Equal32 => jump!($op, $m, $a as u32 == $b as u32),
+            Code::Greater32 => jump!($op, $m, $a as u32 > $b as u32),
+            Code::GreaterEqual32 => jump!($op, $m, $a as u32 >= $b as u32),
+            Code::Set32 => jump!($op, $m, $a as u32 & $b as u32 != 0),
+            Code::NotEqual32 => jump!($op, $m, $a as u32 != $b as u32),
+            Code::SignedGreater32 => jump!($op, $m, $a as i32 > $b as i32),
+            Code::SignedGreaterEqual32 => jump!($op, $m, $a as i32 >= $b as i32),
+            Code::Less32 => jump!($op, $m, ($a as u32) < $b as u32),
+            Code::LessEqual32 => jump!($op, $m, $a as u32 <= $b as u32),
+            Code::SignedLess32 => jump!($op, $m, ($a as i32) < $b as i32),
+            Code::SignedLessEqual32 => jump!($op, $m, $a as i32 <= $b as i32),
+            $($rest)*
+        }
+    };
+}
+
+pub(super) fn run(
+    machine: &mut Machine,
+    verified: &Verified,
+    lent: Lent<'_>,
+    near: &mut impl Near,
+) -> Outcome {
+    let end = interpret(machine, verified, lent, near);
+    let slot = machine.at;
+    match end {
+        End::Returned => Outcome::Returned(machine.registers[0]),
+        End::Suspended => match machine.pending {
+            Some(request) => Outcome::Suspended(request),
+            None => Outcome::Stopped(Stop::NotRunning),
+        },
+        End::Stopped(stop) => Outcome::Stopped(stop),
+        End::Fault(kind) => Outcome::Stopped(Stop::Fault(Fault { slot, kind })),
+    }
+}
+
+fn interpret(
+    machine: &mut Machine,
+    verified: &Verified,
+    lent: Lent<'_>,
+    near: &mut impl Near,
+) -> End {
+    let ops = verified.ops();
+    let program = verified.program();
+    let mut registers = machine.registers;
+    let mut at = machine.at;
+    let mut left = machine.meter.instructions;
+    let (mut view, mut rest, mut frames) = machine.parts(program, lent);
+    let end = loop {
+        let Some(op) = ops.get(at) else {
+            break End::Fault(FaultKind::LostControl);
+        };
+        let a = registers[usize::from(op.dst & 15)];
+        let b = registers[usize::from(op.src & 15)].wrapping_add(op.immediate as i64 as u64);
+        dispatch! { op, a, b, (registers, at, left, view);
+            Code::Rare => set!(op, (registers, at, left, view), rare(program.code[at], a, b)),
+            Code::Atomic => match atomic(program.code[at], &mut registers, &mut view) {
+                Ok(()) => at += 1,
+                Err(kind) => break End::Fault(kind),
+            },
+            Code::HelperLoad => match near.load_u64(registers[1], registers[2]) {
+                Reply::Now(value) => {
+                    registers[0] = value;
+                    at += 1;
+                }
+                reply => break word_later(reply, at, &registers, frames.pending),
+            },
+            Code::Helper => match helper(program, op, &registers, &mut view, &mut rest, near) {
+                Ok((Called::Done(result), _)) => {
+                    registers[0] = result;
+                    at += 1;
+                }
+                Ok((called, request)) => break ended(called, at, request, frames.pending),
+                Err(kind) => break End::Fault(kind),
+            },
+            Code::Call => {
+                left -= i64::from(op.extra);
+                if left < 0 {
+                    break over(at);
+                }
+                if !frames.enter(at + 1, &mut registers) {
+                    break End::Fault(FaultKind::TooDeep);
+                }
+                at = op.offset as usize;
+            }
+            Code::Exit => match frames.leave(&mut registers) {
+                Some(back) => at = back,
+                None => break End::Returned,
+            },
+            Code::Trap => break End::Fault(FaultKind::Unreachable),
+        }
+    };
+    machine.registers = registers;
+    machine.at = at;
+    machine.meter.instructions = left;
+    end
+}
+
+fn over(slot: usize) -> End {
+    End::Stopped(Stop::Budget { slot, resource: Resource::Instructions })
+}
+
+fn out_of_bounds(address: u64, length: usize) -> End {
+    End::Fault(FaultKind::OutOfBounds { address, length: length as u32 })
+}
+
+/// Arithmetic that is rare enough to be looked up.
+fn rare(instruction: Instruction, a: u64, b: u64) -> u64 {
+    match instruction {
+        Instruction::Alu { width, op, .. } => alu(width, op, a, b),
+        Instruction::Bytes { order, size, .. } => byte_swap(order, size, a),
+        _ => a,
+    }
+}
+
+fn word_later(
+    reply: Reply,
+    slot: usize,
+    registers: &super::machine::Registers,
+    pending: &mut Option<super::Request>,
+) -> End {
+    let call = Call::LoadU64;
+    if reply == Reply::Refused {
+        return End::Stopped(Stop::Refused { slot, call });
+    }
+    match call::helper(call as i32).and_then(|helper| call::request(helper, registers, &[])) {
+        Ok(request) => {
+            *pending = Some(request);
+            End::Suspended
+        }
+        Err(kind) => End::Fault(kind),
+    }
+}
+
+fn helper(
+    program: &Program,
+    op: &Op,
+    registers: &super::machine::Registers,
+    view: &mut View<'_>,
+    rest: &mut Rest<'_>,
+    near: &mut impl Near,
+) -> Result<(Called, super::Request), FaultKind> {
+    let helper = call::helper(op.immediate)?;
+    let request = call::request(helper, registers, call::states(program))?;
+    Ok((call::perform(helper, &request, view, rest, near)?, request))
+}
+
+fn ended(
+    called: Called,
+    slot: usize,
+    request: super::Request,
+    pending: &mut Option<super::Request>,
+) -> End {
+    let call = request.call;
+    match called {
+        Called::Done(_) => End::Fault(FaultKind::LostControl),
+        Called::Later => {
+            *pending = Some(request);
+            End::Suspended
+        }
+        Called::Refused => End::Stopped(Stop::Refused { slot, call }),
+        Called::BadReply => End::Stopped(Stop::BadReply { slot, call }),
+        Called::Over(resource) => End::Stopped(Stop::Budget { slot, resource }),
+    }
+}
+
+/// An atomic change of memory. Whoever runs the machine has the variables for itself while it does, so
+/// plain loads and stores are atomic enough.
+pub(super) fn atomic(
+    instruction: Instruction,
+    registers: &mut super::machine::Registers,
+    view: &mut View<'_>,
+) -> Result<(), FaultKind> {
+    let Instruction::Atomic { width, op, fetch, base, offset, src } = instruction else {
+        return Err(FaultKind::LostControl);
+    };
+    let length = if width == Width::Word { 4 } else { 8 };
+    let address = registers[base.index()].wrapping_add(offset as i64 as u64);
+    if !address.is_multiple_of(length as u64) {
+        return Err(FaultKind::Misaligned);
+    }
+    let fault = FaultKind::OutOfBounds { address, length: length as u32 };
+    let place = view.get_mut(address, length).ok_or(fault)?;
+    let mut word = [0; 8];
+    word[..length].copy_from_slice(place);
+    let old = u64::from_le_bytes(word);
+    let operand = registers[src.index()];
+    let new = match op {
+        AtomicOp::Add => old.wrapping_add(operand),
+        AtomicOp::Or => old | operand,
+        AtomicOp::And => old & operand,
+        AtomicOp::Xor => old ^ operand,
+        AtomicOp::Exchange => operand,
+        AtomicOp::CompareExchange => {
+            let expected = registers[0];
+            let expected = if length == 4 { expected & 0xffff_ffff } else { expected };
+            if old == expected { operand } else { old }
+        }
+    };
+    place.copy_from_slice(&new.to_le_bytes()[..length]);
+    if fetch {
+        let to = if op == AtomicOp::CompareExchange { 0 } else { src.index() };
+        registers[to] = old;
+    }
+    Ok(())
+}

@@ -1,0 +1,490 @@
+//! One call in progress.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::fmt;
+
+use super::call::Rest;
+use super::memory::{Lent, View};
+use super::shadow::Shadow;
+use super::{Area, Near, Outcome, Request, Stop, call, checked, fast};
+use crate::helpers::Helper;
+use crate::limits::{Budget, FRAME_BYTES, FRAMES_MAX};
+use crate::program::Program;
+use crate::verify::{Cost, Verified};
+
+/// What a frame keeps for its caller.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Frame {
+    /// The slot behind the call.
+    pub(super) back: u32,
+    /// R6 to R9.
+    pub(super) kept: [u64; 4],
+}
+
+/// What is left of a budget; negative when a charge has passed it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Meter {
+    pub(super) instructions: i64,
+    pub(super) helper_calls: i64,
+    pub(super) bytes: i64,
+}
+
+/// Registers of the machine: eleven, one that is always zero, and room so that four bits name one.
+pub(super) type Registers = [u64; 16];
+
+/// One call in progress. See the module.
+#[derive(Clone, Debug, Default)]
+pub struct Machine {
+    pub(super) registers: Registers,
+    pub(super) at: usize,
+    pub(super) depth: usize,
+    pub(super) frames: [Frame; FRAMES_MAX],
+    pub(super) stack: Vec<u8>,
+    pub(super) context: Vec<u8>,
+    pub(super) output: Vec<u8>,
+    pub(super) output_max: usize,
+    pub(super) scratch: Vec<u8>,
+    pub(super) meter: Meter,
+    pub(super) metered: bool,
+    pub(super) pending: Option<Request>,
+    pub(super) running: bool,
+    pub(super) executed: u64,
+    pub(super) shadow: Option<Box<Shadow>>,
+}
+
+/// Why a call cannot start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The parameters are shorter than what the program reads of them.
+    ContextTooShort {
+        /// Bytes that it needs.
+        needed: usize,
+    },
+    /// The parameters are longer than the limit.
+    ContextTooLong {
+        /// The limit.
+        most: usize,
+    },
+    /// The program's proven worst case is over the budget.
+    OverBudget {
+        /// The worst case.
+        worst: Cost,
+    },
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ContextTooShort { needed } => {
+                write!(out, "the program reads {needed} B of parameters: pass as many")
+            }
+            Self::ContextTooLong { most } => {
+                write!(out, "parameters have at most {most} B: put the rest into memory")
+            }
+            Self::OverBudget { worst } => write!(
+                out,
+                "the program may take {} instructions, {} helper calls and {} B, \
+                 which is over the budget",
+                worst.instructions, worst.helper_calls, worst.bytes
+            ),
+        }
+    }
+}
+
+impl core::error::Error for StartError {}
+
+/// Why an answer was not taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum AnswerError {
+    /// The machine waits for none.
+    NothingAsked,
+    /// The result is not in the helper's range.
+    OutOfRange,
+    /// There are more bytes than were asked for.
+    TooLong,
+    /// The lent variables are shorter than those the call was started with.
+    WrongVariables,
+}
+
+impl fmt::Display for AnswerError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::NothingAsked => "the call waits for no answer",
+            Self::OutOfRange => "the result is not in the helper's range",
+            Self::TooLong => "there are more bytes than were asked for",
+            Self::WrongVariables => "these are not the variables of the call's program",
+        })
+    }
+}
+
+impl core::error::Error for AnswerError {}
+
+/// Why bytes are no call of this program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RestoreError;
+
+impl fmt::Display for RestoreError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("the bytes are no suspended call of this program")
+    }
+}
+
+impl core::error::Error for RestoreError {}
+
+impl Machine {
+    /// A machine that has not started. Its memory is used again by every start.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Starts a call of a verified program with these parameters.
+    pub fn start(
+        &mut self,
+        verified: &Verified,
+        context: &[u8],
+        budget: Budget,
+    ) -> Result<(), StartError> {
+        let needed = verified.context_bytes() as usize;
+        if context.len() < needed {
+            return Err(StartError::ContextTooShort { needed });
+        }
+        let most = verified.limits().context_bytes_max;
+        if context.len() > most {
+            return Err(StartError::ContextTooLong { most });
+        }
+        let worst = verified.worst();
+        let over = worst.instructions > budget.instructions
+            || worst.helper_calls > budget.helper_calls
+            || worst.bytes > budget.bytes;
+        if over && !verified.metered() {
+            return Err(StartError::OverBudget { worst });
+        }
+        self.output_max = verified.limits().output_bytes_max;
+        self.begin(verified.program(), context, budget, verified.frames(), verified.metered());
+        Ok(())
+    }
+
+    /// Starts a call of a program that nobody has verified, for [`Machine::run_checked`] alone.
+    pub fn start_unverified(&mut self, program: &Program, context: &[u8], budget: Budget) {
+        self.output_max = crate::Limits::DEFAULT.output_bytes_max;
+        self.begin(program, context, budget, FRAMES_MAX, true);
+    }
+
+    fn begin(
+        &mut self,
+        program: &Program,
+        context: &[u8],
+        budget: Budget,
+        frames: usize,
+        metered: bool,
+    ) {
+        let first = program.functions.first().map_or(0, |function| function.end);
+        let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+        self.meter = Meter {
+            instructions: signed(budget.instructions).saturating_sub_unsigned(first as u64),
+            helper_calls: signed(budget.helper_calls),
+            bytes: signed(budget.bytes),
+        };
+        self.metered = metered;
+        self.stack.resize(frames * FRAME_BYTES as usize, 0);
+        self.context.clear();
+        self.context.extend_from_slice(context);
+        self.output.clear();
+        self.registers = [0; 16];
+        self.registers[1] = Area::Context.base();
+        self.registers[2] = context.len() as u64;
+        self.registers[10] = frame_pointer(0);
+        self.at = 0;
+        self.depth = 0;
+        self.pending = None;
+        self.running = true;
+        self.executed = 0;
+        self.shadow = None;
+    }
+
+    /// Goes on until the program returns, is stopped or has to wait. `verified` and `lent` are those of
+    /// the start, though they may be another copy of them elsewhere.
+    pub fn run(&mut self, verified: &Verified, lent: Lent<'_>, near: &mut impl Near) -> Outcome {
+        match self.ready() {
+            Ok(()) => self.close(|machine| fast::run(machine, verified, lent, near)),
+            Err(outcome) => outcome,
+        }
+    }
+
+    /// As [`Machine::run`], but checks everything and needs no verification. Many times slower.
+    pub fn run_checked(
+        &mut self,
+        program: &Program,
+        lent: Lent<'_>,
+        near: &mut impl Near,
+    ) -> Outcome {
+        match self.ready() {
+            Ok(()) => self.close(|machine| checked::run(machine, program, lent, near)),
+            Err(outcome) => outcome,
+        }
+    }
+
+    fn ready(&self) -> Result<(), Outcome> {
+        if !self.running {
+            return Err(Outcome::Stopped(Stop::NotRunning));
+        }
+        self.pending.map_or(Ok(()), |request| Err(Outcome::Suspended(request)))
+    }
+
+    fn close(&mut self, run: impl FnOnce(&mut Self) -> Outcome) -> Outcome {
+        let outcome = run(self);
+        if !matches!(outcome, Outcome::Suspended(_)) {
+            self.running = false;
+        }
+        outcome
+    }
+
+    /// What the call waits for.
+    pub fn pending(&self) -> Option<&Request> {
+        self.pending.as_ref()
+    }
+
+    /// What the program has emitted so far.
+    pub fn output(&self) -> &[u8] {
+        &self.output
+    }
+
+    /// Instructions that the checked interpreter has executed; the fast one counts none.
+    pub fn executed(&self) -> u64 {
+        self.executed
+    }
+
+    /// Memory of the call that a request names.
+    pub fn bytes<'a>(
+        &'a self,
+        program: &'a Program,
+        lent: &'a Lent<'_>,
+        span: super::Span,
+    ) -> Option<&'a [u8]> {
+        let offset = span.address as u32 as usize;
+        let bytes: &[u8] = match Area::of(span.address)? {
+            Area::Constants => &program.constants,
+            Area::Own => lent.own,
+            Area::Shared => lent.shared,
+            Area::Context => &self.context,
+            Area::Stack => &self.stack,
+        };
+        bytes.get(offset..offset.checked_add(span.length as usize)?)
+    }
+
+    /// Takes the answer to [`Machine::pending`]. `bytes` come where the request says; what they leave
+    /// is cleared, and all of it when the result is negative.
+    pub fn answer(
+        &mut self,
+        program: &Program,
+        lent: Lent<'_>,
+        result: u64,
+        bytes: &[u8],
+    ) -> Result<(), AnswerError> {
+        let request = self.pending.ok_or(AnswerError::NothingAsked)?;
+        let helper = Helper::with_number(request.call as u32).ok_or(AnswerError::NothingAsked)?;
+        if !helper.returns(result) {
+            return Err(AnswerError::OutOfRange);
+        }
+        let (mut view, registers) = self.view(program, lent);
+        let room = request.output.map_or(0, |span| span.length as usize);
+        if bytes.len() > room {
+            return Err(AnswerError::TooLong);
+        }
+        if let Some(span) = request.output {
+            let place = view.get_mut(span.address, room).ok_or(AnswerError::WrongVariables)?;
+            let length = if (result as i64) < 0 { 0 } else { bytes.len() };
+            place[..length].copy_from_slice(&bytes[..length]);
+            place[length..].fill(0);
+        }
+        registers[0] = result;
+        self.at += 1;
+        self.pending = None;
+        if let Some(shadow) = &mut self.shadow {
+            shadow.called(&request);
+        }
+        Ok(())
+    }
+
+    /// Says that the word that the call waits for may not be accessed, which ends it.
+    pub fn refuse(&mut self) -> Result<Stop, AnswerError> {
+        let request = self.pending.take().ok_or(AnswerError::NothingAsked)?;
+        self.running = false;
+        Ok(Stop::Refused { slot: self.at, call: request.call })
+    }
+
+    /// Ends the call.
+    pub fn cancel(&mut self) -> Stop {
+        self.running = false;
+        self.pending = None;
+        Stop::Cancelled
+    }
+
+    pub(super) fn view<'a>(
+        &'a mut self,
+        program: &'a Program,
+        lent: Lent<'a>,
+    ) -> (View<'a>, &'a mut Registers) {
+        let view = View {
+            constants: &program.constants,
+            context: &self.context,
+            stack: &mut self.stack,
+            own: lent.own,
+            shared: lent.shared,
+        };
+        (view, &mut self.registers)
+    }
+
+    /// Everything that a loop over instructions needs apart.
+    pub(super) fn parts<'a>(
+        &'a mut self,
+        program: &'a Program,
+        lent: Lent<'a>,
+    ) -> (View<'a>, Rest<'a>, Frames<'a>) {
+        let view = View {
+            constants: &program.constants,
+            context: &self.context,
+            stack: &mut self.stack,
+            own: lent.own,
+            shared: lent.shared,
+        };
+        let rest = Rest {
+            meter: &mut self.meter,
+            output: &mut self.output,
+            output_max: self.output_max,
+            scratch: &mut self.scratch,
+        };
+        let frames =
+            Frames { depth: &mut self.depth, frames: &mut self.frames, pending: &mut self.pending };
+        (view, rest, frames)
+    }
+
+    /// The call as bytes, to be restored on another thread or at another place.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        let mut number = |value: u64| out.extend_from_slice(&value.to_le_bytes());
+        self.registers[..11].iter().for_each(|register| number(*register));
+        number(self.at as u64);
+        number(self.depth as u64);
+        for frame in &self.frames[1..=self.depth] {
+            number(u64::from(frame.back));
+            frame.kept.iter().for_each(|register| number(*register));
+        }
+        number(self.meter.instructions as u64);
+        number(self.meter.helper_calls as u64);
+        number(self.meter.bytes as u64);
+        number(u64::from(self.pending.is_some()));
+        number(self.context.len() as u64);
+        number(self.output.len() as u64);
+        let frames = (self.depth + 1) * FRAME_BYTES as usize;
+        out.extend_from_slice(&self.context);
+        out.extend_from_slice(&self.output);
+        out.extend_from_slice(&self.stack[..frames.min(self.stack.len())]);
+        out
+    }
+
+    /// A call of this program from the bytes that [`Machine::to_bytes`] made of one that was suspended
+    /// or had not run yet. The bytes are believed as to what registers hold: take them from executors
+    /// only. Nonsense is refused or ends in a [`super::Fault`].
+    pub fn from_bytes(verified: &Verified, bytes: &[u8]) -> Result<Self, RestoreError> {
+        let mut reader = Reader { bytes };
+        let mut machine = Self { running: true, metered: verified.metered(), ..Self::default() };
+        for register in 0..11 {
+            machine.registers[register] = reader.number()?;
+        }
+        let code = verified.program().code.len();
+        machine.at = reader.below(code)?;
+        machine.depth = reader.below(verified.frames())?;
+        for at in 1..=machine.depth {
+            machine.frames[at].back = reader.below(code)? as u32;
+            for kept in 0..4 {
+                machine.frames[at].kept[kept] = reader.number()?;
+            }
+        }
+        let mut signed = || reader.number().map(|value| value as i64);
+        machine.meter =
+            Meter { instructions: signed()?, helper_calls: signed()?, bytes: signed()? };
+        let pending = reader.below(2)? == 1;
+        let limits = verified.limits();
+        machine.output_max = limits.output_bytes_max;
+        let context = reader.below(limits.context_bytes_max + 1)?;
+        let output = reader.below(limits.output_bytes_max + 1)?;
+        if context < verified.context_bytes() as usize {
+            return Err(RestoreError);
+        }
+        machine.context = reader.take(context)?.to_vec();
+        machine.output = reader.take(output)?.to_vec();
+        machine.stack = reader.take((machine.depth + 1) * FRAME_BYTES as usize)?.to_vec();
+        machine.stack.resize(verified.frames() * FRAME_BYTES as usize, 0);
+        if !reader.bytes.is_empty() || machine.registers[10] != frame_pointer(machine.depth) {
+            return Err(RestoreError);
+        }
+        if pending {
+            machine.pending = Some(call::request_again(&machine, verified).ok_or(RestoreError)?);
+        }
+        Ok(machine)
+    }
+}
+
+/// The frames of a machine.
+pub(super) struct Frames<'a> {
+    depth: &'a mut usize,
+    frames: &'a mut [Frame; FRAMES_MAX],
+    pub(super) pending: &'a mut Option<Request>,
+}
+
+impl Frames<'_> {
+    /// Makes a frame that returns to `back`; false when there is none left.
+    #[inline]
+    pub(super) fn enter(&mut self, back: usize, registers: &mut Registers) -> bool {
+        let Some(frame) = self.frames.get_mut(*self.depth + 1) else {
+            return false;
+        };
+        frame.back = back as u32;
+        frame.kept.copy_from_slice(&registers[6..10]);
+        *self.depth += 1;
+        registers[10] = frame_pointer(*self.depth);
+        true
+    }
+
+    /// Leaves a frame; where it returns to, or `None` from the last one.
+    #[inline]
+    pub(super) fn leave(&mut self, registers: &mut Registers) -> Option<usize> {
+        let below = self.depth.checked_sub(1)?;
+        let frame = self.frames[*self.depth];
+        *self.depth = below;
+        registers[6..10].copy_from_slice(&frame.kept);
+        registers[10] = frame_pointer(below);
+        Some(frame.back as usize)
+    }
+}
+
+/// R10 of the frame at this depth.
+pub(super) fn frame_pointer(depth: usize) -> u64 {
+    Area::Stack.base() + (depth as u64 + 1) * u64::from(FRAME_BYTES)
+}
+
+struct Reader<'a> {
+    bytes: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, length: usize) -> Result<&'a [u8], RestoreError> {
+        let (front, rest) = self.bytes.split_at_checked(length).ok_or(RestoreError)?;
+        self.bytes = rest;
+        Ok(front)
+    }
+
+    fn number(&mut self) -> Result<u64, RestoreError> {
+        let bytes = self.take(8)?.try_into().map_err(|_| RestoreError)?;
+        Ok(u64::from_le_bytes(bytes))
+    }
+
+    fn below(&mut self, bound: usize) -> Result<usize, RestoreError> {
+        let number = usize::try_from(self.number()?).map_err(|_| RestoreError)?;
+        if number < bound { Ok(number) } else { Err(RestoreError) }
+    }
+}

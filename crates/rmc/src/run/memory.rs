@@ -1,0 +1,97 @@
+//! What addresses of a program mean.
+
+/// Memory that a program can name. Its number is the upper half of an address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[repr(u8)]
+pub enum Area {
+    /// Constant data: read-only.
+    Constants = 1,
+    /// Variables of the queue pair.
+    Own = 2,
+    /// Variables that queue pairs share.
+    Shared = 3,
+    /// Parameters of the call: read-only, so that the same bytes can be sent again.
+    Context = 4,
+    /// The stack.
+    Stack = 5,
+}
+
+impl Area {
+    /// The address of its first byte.
+    pub const fn base(self) -> u64 {
+        (self as u64) << 32
+    }
+
+    /// The area of an address.
+    pub const fn of(address: u64) -> Option<Self> {
+        match address >> 32 {
+            1 => Some(Self::Constants),
+            2 => Some(Self::Own),
+            3 => Some(Self::Shared),
+            4 => Some(Self::Context),
+            5 => Some(Self::Stack),
+            _ => None,
+        }
+    }
+}
+
+/// Variables that the executor lends for the duration of a run. Their sizes are those of the program's
+/// declaration.
+#[derive(Debug, Default)]
+pub struct Lent<'a> {
+    /// Of the queue pair.
+    pub own: &'a mut [u8],
+    /// Shared between queue pairs.
+    pub shared: &'a mut [u8],
+}
+
+/// All memory that a run can reach.
+pub(crate) struct View<'a> {
+    pub(crate) constants: &'a [u8],
+    pub(crate) context: &'a [u8],
+    pub(crate) stack: &'a mut [u8],
+    pub(crate) own: &'a mut [u8],
+    pub(crate) shared: &'a mut [u8],
+}
+
+impl View<'_> {
+    /// `length` bytes at `address`.
+    #[inline(always)]
+    pub(crate) fn get(&self, address: u64, length: usize) -> Option<&[u8]> {
+        let offset = address as u32 as usize;
+        let bytes: &[u8] = match address >> 32 {
+            5 => self.stack,
+            4 => self.context,
+            1 => self.constants,
+            2 => self.own,
+            3 => self.shared,
+            _ => return None,
+        };
+        bytes.get(offset..offset.checked_add(length)?)
+    }
+
+    /// `length` bytes at `address`, to be written.
+    #[inline(always)]
+    pub(crate) fn get_mut(&mut self, address: u64, length: usize) -> Option<&mut [u8]> {
+        let offset = address as u32 as usize;
+        let bytes: &mut [u8] = match address >> 32 {
+            5 => self.stack,
+            2 => self.own,
+            3 => self.shared,
+            _ => return None,
+        };
+        bytes.get_mut(offset..offset.checked_add(length)?)
+    }
+
+    #[inline(always)]
+    pub(crate) fn load<const N: usize>(&self, address: u64) -> Option<[u8; N]> {
+        self.get(address, N)?.try_into().ok()
+    }
+
+    #[inline(always)]
+    pub(crate) fn store<const N: usize>(&mut self, address: u64, bytes: [u8; N]) -> Option<()> {
+        let place: &mut [u8; N] = self.get_mut(address, N)?.try_into().ok()?;
+        *place = bytes;
+        Some(())
+    }
+}

@@ -1,0 +1,224 @@
+//! Runs of programs.
+//!
+//! A [`Machine`] is one call in progress: registers, stack, frames, meter and output, plain data that can
+//! be cloned, written to bytes and read again elsewhere. [`Machine::run`] goes on until the program
+//! returns, is stopped, or needs memory outside of the call, for which it hands out a [`Request`];
+//! [`Machine::answer`] takes what came of it. No call ever blocks, and nobody is called back but the
+//! [`Near`] that the executor lends for the duration of `run`, so that an executor beside the memory need
+//! not leave the machine for each word.
+//!
+//! Two interpreters do the same. `run` works on pre-decoded instructions of a verified program and checks
+//! only what costs it nothing; [`Machine::run_checked`] trusts nobody, takes unverified programs too, and
+//! finds every read of something uninitialised and every address that is used as a number. Whatever the
+//! verifier accepts must run there without a [`Fault`].
+//!
+//! Addresses in registers are numbers of this module's own (area in the upper 32 bits, offset in the
+//! lower ones), the same wherever the call runs.
+
+mod call;
+mod checked;
+mod fast;
+mod machine;
+mod memory;
+mod ops;
+mod shadow;
+
+pub(crate) use call::is_counted as counted;
+pub use machine::{AnswerError, Machine, RestoreError, StartError};
+pub use memory::{Area, Lent};
+pub(crate) use ops::{Op, predecode};
+
+use core::fmt;
+
+use crate::helpers::Call;
+
+/// A stretch of memory of the call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Span {
+    /// Its first byte, as the program names it.
+    pub address: u64,
+    /// Bytes.
+    pub length: u32,
+}
+
+/// What a suspended call wants.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Request {
+    /// Which helper.
+    pub call: Call,
+    /// R1 to R5; numbers and handles among them are what the helper's row says.
+    pub arguments: [u64; 5],
+    /// Bytes that go out: [`Machine::bytes`] shows them.
+    pub inputs: [Span; 2],
+    /// Where bytes come in.
+    pub output: Option<Span>,
+}
+
+/// What the executor says at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reply {
+    /// It is done, with this result.
+    Now(u64),
+    /// It takes longer: the call suspends.
+    Later,
+    /// The word may not be accessed, which ends the call.
+    Refused,
+}
+
+/// Buffers of a request that is carried out in place.
+#[derive(Debug)]
+pub struct Buffers<'a> {
+    /// What goes out.
+    pub inputs: [&'a [u8]; 2],
+    /// What comes in. All of it is cleared beforehand.
+    pub output: &'a mut [u8],
+}
+
+/// An executor beside the memory. Whatever it does not answer suspends the call.
+///
+/// It must not block and should not take long. Results outside of the range that the helper's row
+/// states are faults of the executor: [`Stop::BadReply`].
+pub trait Near {
+    /// The helper `load_u64`, apart because it is the most frequent by far.
+    fn load_u64(&mut self, region: u64, offset: u64) -> Reply {
+        let _ = (region, offset);
+        Reply::Later
+    }
+
+    /// Any other helper that suspends.
+    fn perform(&mut self, request: &Request, buffers: Buffers<'_>) -> Reply {
+        let _ = (request, buffers);
+        Reply::Later
+    }
+}
+
+/// An executor far from the memory: every access suspends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Far;
+
+impl Near for Far {}
+
+/// How a run ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// The program returned R0. Its output is [`Machine::output`].
+    Returned(u64),
+    /// It waits for an answer.
+    Suspended(Request),
+    /// It was stopped and goes on no more.
+    Stopped(Stop),
+}
+
+/// Which part of a budget was used up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Resource {
+    /// Instructions.
+    Instructions,
+    /// Calls of helpers.
+    HelperCalls,
+    /// Bytes that helpers move.
+    Bytes,
+}
+
+/// Why a call was stopped, and at which slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Stop {
+    /// The budget is used up.
+    Budget {
+        /// The jump or call that would have passed it.
+        slot: usize,
+        /// What ran out.
+        resource: Resource,
+    },
+    /// A word was asked for that the caller may not access.
+    Refused {
+        /// The call of the helper.
+        slot: usize,
+        /// The helper.
+        call: Call,
+    },
+    /// The executor's answer was not in the helper's range.
+    BadReply {
+        /// The call of the helper.
+        slot: usize,
+        /// The helper.
+        call: Call,
+    },
+    /// The program did what no verified program does.
+    Fault(Fault),
+    /// The executor ended the call.
+    Cancelled,
+    /// The machine was not started, or has ended already.
+    NotRunning,
+}
+
+/// What a program did that it must not, and at which slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fault {
+    /// The instruction.
+    pub slot: usize,
+    /// What it did.
+    pub kind: FaultKind,
+}
+
+/// What a program did that it must not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum FaultKind {
+    /// It read a register or byte that nobody had written.
+    Uninitialised,
+    /// It touched memory that is not its own, or wrote what is read-only.
+    OutOfBounds {
+        /// The first byte.
+        address: u64,
+        /// Bytes.
+        length: u32,
+    },
+    /// It used an address as a number, or let one out.
+    AddressAsNumber,
+    /// It used a number as an address, or as a handle.
+    NumberAsAddress,
+    /// An atomic that is not aligned to its size.
+    Misaligned,
+    /// It left its function otherwise than by exit, or went into the middle of an instruction.
+    LostControl,
+    /// It called deeper than there are frames.
+    TooDeep,
+    /// It called a helper that does not exist.
+    UnknownHelper(u32),
+    /// A helper's argument is out of its range.
+    BadArgument {
+        /// Counted from one.
+        argument: u8,
+    },
+    /// It reached an instruction of which the verifier had proven that it would not.
+    Unreachable,
+    /// It wrote R10.
+    FramePointer,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "slot {}: {:?}", self.slot, self.kind)
+    }
+}
+
+impl fmt::Display for Stop {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Budget { slot, resource } => {
+                write!(out, "slot {slot}: the budget of {resource:?} is used up")
+            }
+            Self::Refused { slot, call } => {
+                write!(out, "slot {slot}: {call:?} of memory that the caller may not access")
+            }
+            Self::BadReply { slot, call } => {
+                write!(out, "slot {slot}: the executor's answer to {call:?} is out of range")
+            }
+            Self::Fault(fault) => fault.fmt(out),
+            Self::Cancelled => write!(out, "cancelled"),
+            Self::NotRunning => write!(out, "the machine does not run"),
+        }
+    }
+}

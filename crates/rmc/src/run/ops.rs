@@ -1,0 +1,266 @@
+//! Instructions as the interpreter likes them: sixteen bytes, operands ready, jumps absolute, and back
+//! edges with what they cost.
+//!
+//! The second operand is always `register + immediate`: immediate forms take the register that is always
+//! zero. That costs an addition and halves the number of cases.
+
+use alloc::vec::Vec;
+
+use crate::helpers::{Call, Helper};
+use crate::isa::{AluOp, Condition, Instruction, Operand, Order, Register, Size, Wide, Width};
+use crate::program::Program;
+
+use super::memory::Area;
+
+/// The register that is always zero.
+pub(super) const ZERO: u8 = 11;
+
+/// What an [`Op`] does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(crate) enum Code {
+    Add,
+    Sub,
+    Mul,
+    Or,
+    And,
+    Xor,
+    ShiftLeft,
+    ShiftRight,
+    ShiftRightSigned,
+    Move,
+    Add32,
+    Sub32,
+    Mul32,
+    Or32,
+    And32,
+    Xor32,
+    ShiftLeft32,
+    ShiftRight32,
+    ShiftRightSigned32,
+    Move32,
+    /// Any other arithmetic: the original instruction says which.
+    Rare,
+    LoadWide,
+    Load8,
+    Load16,
+    Load32,
+    Load64,
+    LoadSigned8,
+    LoadSigned16,
+    LoadSigned32,
+    Store8,
+    Store16,
+    Store32,
+    Store64,
+    Atomic,
+    Jump,
+    Equal,
+    Greater,
+    GreaterEqual,
+    Set,
+    NotEqual,
+    SignedGreater,
+    SignedGreaterEqual,
+    Less,
+    LessEqual,
+    SignedLess,
+    SignedLessEqual,
+    Equal32,
+    Greater32,
+    GreaterEqual32,
+    Set32,
+    NotEqual32,
+    SignedGreater32,
+    SignedGreaterEqual32,
+    Less32,
+    LessEqual32,
+    SignedLess32,
+    SignedLessEqual32,
+    HelperLoad,
+    Helper,
+    Call,
+    Exit,
+    /// The verifier never came here.
+    Trap,
+}
+
+/// One pre-decoded instruction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Op {
+    pub(crate) code: Code,
+    /// First operand and result; the base of a store.
+    pub(crate) dst: u8,
+    /// Second operand; the base of a load.
+    pub(crate) src: u8,
+    /// Offset of memory accesses; absolute target of jumps and calls.
+    pub(crate) offset: i32,
+    /// Added to the second operand; low half of a wide value; number of a helper.
+    pub(crate) immediate: i32,
+    /// High half of a wide value; what a back edge or call costs.
+    pub(crate) extra: u32,
+}
+
+const TRAP: Op = Op { code: Code::Trap, dst: 0, src: 0, offset: 0, immediate: 0, extra: 0 };
+
+/// The instructions of a program, one entry a slot. Those that `reached` says nothing ever reaches become
+/// traps. Back edges and calls cost something only where the program is metered.
+pub(crate) fn predecode(program: &Program, reached: &[bool], metered: bool) -> Vec<Op> {
+    let one = |(at, instruction): (usize, &Instruction)| {
+        if !reached.get(at).copied().unwrap_or(false) {
+            return TRAP;
+        }
+        translate(program, at, *instruction, metered).unwrap_or(TRAP)
+    };
+    program.code.iter().enumerate().map(one).collect()
+}
+
+fn translate(program: &Program, at: usize, instruction: Instruction, metered: bool) -> Option<Op> {
+    let op = match instruction {
+        Instruction::Alu { width, op, dst, src } => {
+            let (src, immediate) = operand(src);
+            Op { code: arithmetic(width, op), dst: dst.number(), src, immediate, ..TRAP }
+        }
+        Instruction::Bytes { order, size, dst } => bytes(order, size, dst),
+        Instruction::LoadWide { dst, value } => {
+            let value = wide_value(value);
+            let (immediate, extra) = (value as i32, (value >> 32) as u32);
+            Op { code: Code::LoadWide, dst: dst.number(), immediate, extra, ..TRAP }
+        }
+        Instruction::Load { size, signed, dst, base, offset } => {
+            let (dst, src, offset) = (dst.number(), base.number(), i32::from(offset));
+            Op { code: load(size, signed), dst, src, offset, ..TRAP }
+        }
+        Instruction::Store { size, base, offset, src } => {
+            let code = match size {
+                Size::Byte => Code::Store8,
+                Size::Half => Code::Store16,
+                Size::Word => Code::Store32,
+                Size::Double => Code::Store64,
+            };
+            let (src, immediate) = operand(src);
+            Op { code, dst: base.number(), src, offset: i32::from(offset), immediate, extra: 0 }
+        }
+        Instruction::Atomic { .. } => Op { code: Code::Atomic, ..TRAP },
+        Instruction::Jump { .. } => Op { code: Code::Jump, ..jump(at, instruction, metered)? },
+        Instruction::JumpIf { width, condition, dst, src, .. } => {
+            let (src, immediate) = operand(src);
+            let code = comparison(width, condition);
+            let jump = jump(at, instruction, metered)?;
+            Op { code, dst: dst.number(), src, immediate, ..jump }
+        }
+        Instruction::CallHelper { number } => {
+            let helper = Helper::with_number(number)?;
+            let load = helper.call == Call::LoadU64;
+            let code = if load { Code::HelperLoad } else { Code::Helper };
+            Op { code, immediate: number as i32, ..TRAP }
+        }
+        Instruction::CallFunction { offset } => {
+            let target = usize::try_from(at as i64 + 1 + i64::from(offset)).ok()?;
+            let function = &program.functions[program.function_at(target)?];
+            let extra = if metered { (function.end - function.start) as u32 } else { 0 };
+            Op { code: Code::Call, offset: i32::try_from(target).ok()?, extra, ..TRAP }
+        }
+        Instruction::Exit => Op { code: Code::Exit, ..TRAP },
+        Instruction::SecondHalf => TRAP,
+    };
+    Some(op)
+}
+
+/// What a wide load puts into its register.
+pub(crate) fn wide_value(value: Wide) -> u64 {
+    match value {
+        Wide::Value(value) => value,
+        Wide::Constant(offset) => Area::Constants.base() + u64::from(offset),
+        Wide::StateHandle(number) => u64::from(number),
+        Wide::Variable { shared: false, offset } => Area::Own.base() + u64::from(offset),
+        Wide::Variable { shared: true, offset } => Area::Shared.base() + u64::from(offset),
+    }
+}
+
+/// What a jump from `at` to `target` costs: the most instructions since that target was last passed, so
+/// that the sum over a run bounds what it executes.
+pub(crate) fn back_edge_cost(at: usize, target: usize) -> u32 {
+    if target <= at { (at - target + 1) as u32 } else { 0 }
+}
+
+fn jump(at: usize, instruction: Instruction, metered: bool) -> Option<Op> {
+    let target = usize::try_from(instruction.jump_target(at)?).ok()?;
+    let extra = if metered { back_edge_cost(at, target) } else { 0 };
+    Some(Op { offset: i32::try_from(target).ok()?, extra, ..TRAP })
+}
+
+fn operand(operand: Operand) -> (u8, i32) {
+    match operand {
+        Operand::Register(register) => (register.number(), 0),
+        Operand::Immediate(value) => (ZERO, value),
+    }
+}
+
+fn bytes(order: Order, size: Size, dst: Register) -> Op {
+    let dst = dst.number();
+    match (order, size) {
+        (Order::Little, Size::Half) => {
+            Op { code: Code::And, dst, src: ZERO, immediate: 0xffff, ..TRAP }
+        }
+        (Order::Little, Size::Word) => Op { code: Code::Move32, dst, src: dst, ..TRAP },
+        (Order::Little, _) => Op { code: Code::Move, dst, src: dst, ..TRAP },
+        _ => Op { code: Code::Rare, dst, ..TRAP },
+    }
+}
+
+fn arithmetic(width: Width, op: AluOp) -> Code {
+    match (width, op) {
+        (Width::Double, AluOp::Add) => Code::Add,
+        (Width::Double, AluOp::Sub) => Code::Sub,
+        (Width::Double, AluOp::Mul) => Code::Mul,
+        (Width::Double, AluOp::Or) => Code::Or,
+        (Width::Double, AluOp::And) => Code::And,
+        (Width::Double, AluOp::Xor) => Code::Xor,
+        (Width::Double, AluOp::ShiftLeft) => Code::ShiftLeft,
+        (Width::Double, AluOp::ShiftRight) => Code::ShiftRight,
+        (Width::Double, AluOp::ShiftRightSigned) => Code::ShiftRightSigned,
+        (Width::Double, AluOp::Move) => Code::Move,
+        (Width::Word, AluOp::Add) => Code::Add32,
+        (Width::Word, AluOp::Sub) => Code::Sub32,
+        (Width::Word, AluOp::Mul) => Code::Mul32,
+        (Width::Word, AluOp::Or) => Code::Or32,
+        (Width::Word, AluOp::And) => Code::And32,
+        (Width::Word, AluOp::Xor) => Code::Xor32,
+        (Width::Word, AluOp::ShiftLeft) => Code::ShiftLeft32,
+        (Width::Word, AluOp::ShiftRight) => Code::ShiftRight32,
+        (Width::Word, AluOp::ShiftRightSigned) => Code::ShiftRightSigned32,
+        (Width::Word, AluOp::Move) => Code::Move32,
+        _ => Code::Rare,
+    }
+}
+
+fn load(size: Size, signed: bool) -> Code {
+    match (size, signed) {
+        (Size::Byte, false) => Code::Load8,
+        (Size::Half, false) => Code::Load16,
+        (Size::Word, false) => Code::Load32,
+        (Size::Double, _) => Code::Load64,
+        (Size::Byte, true) => Code::LoadSigned8,
+        (Size::Half, true) => Code::LoadSigned16,
+        (Size::Word, true) => Code::LoadSigned32,
+    }
+}
+
+fn comparison(width: Width, condition: Condition) -> Code {
+    let double = width == Width::Double;
+    let pick = |wide, narrow| if double { wide } else { narrow };
+    match condition {
+        Condition::Equal => pick(Code::Equal, Code::Equal32),
+        Condition::Greater => pick(Code::Greater, Code::Greater32),
+        Condition::GreaterEqual => pick(Code::GreaterEqual, Code::GreaterEqual32),
+        Condition::Set => pick(Code::Set, Code::Set32),
+        Condition::NotEqual => pick(Code::NotEqual, Code::NotEqual32),
+        Condition::SignedGreater => pick(Code::SignedGreater, Code::SignedGreater32),
+        Condition::SignedGreaterEqual => pick(Code::SignedGreaterEqual, Code::SignedGreaterEqual32),
+        Condition::Less => pick(Code::Less, Code::Less32),
+        Condition::LessEqual => pick(Code::LessEqual, Code::LessEqual32),
+        Condition::SignedLess => pick(Code::SignedLess, Code::SignedLess32),
+        Condition::SignedLessEqual => pick(Code::SignedLessEqual, Code::SignedLessEqual32),
+    }
+}

@@ -1,0 +1,216 @@
+//! What the checked interpreter knows of every register and every byte of the stack: whether it was
+//! written, and whether it is a number, an address or the handle of a state.
+
+use alloc::vec::Vec;
+
+use super::memory::Area;
+use super::{FaultKind, Request};
+use crate::isa::Register;
+use crate::limits::{FRAME_BYTES, FRAMES_MAX};
+
+/// What a register holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Held {
+    Nothing,
+    Number,
+    Address(Area),
+    Handle,
+}
+
+/// What a byte of the stack holds: nothing, part of a number, or that byte of an address or handle.
+const NOTHING: u8 = 0;
+const NUMBER: u8 = 1;
+const ADDRESS: u8 = 16;
+const HANDLE: u8 = 32;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Shadow {
+    pub(super) registers: [Held; Register::COUNT],
+    kept: [[Held; 4]; FRAMES_MAX],
+    stack: Vec<u8>,
+}
+
+impl Shadow {
+    /// At the start of a call.
+    pub(super) fn new() -> Self {
+        let mut registers = [Held::Nothing; Register::COUNT];
+        registers[1] = Held::Address(Area::Context);
+        registers[2] = Held::Number;
+        registers[10] = Held::Address(Area::Stack);
+        let stack = alloc::vec![NOTHING; FRAMES_MAX * FRAME_BYTES as usize];
+        Self { registers, kept: [[Held::Nothing; 4]; FRAMES_MAX], stack }
+    }
+
+    /// What a register holds, which must be something.
+    pub(super) fn held(&self, register: Register) -> Result<Held, FaultKind> {
+        match self.registers[register.index()] {
+            Held::Nothing => Err(FaultKind::Uninitialised),
+            held => Ok(held),
+        }
+    }
+
+    /// Checks that a register holds a number.
+    pub(super) fn number(&self, register: Register) -> Result<(), FaultKind> {
+        match self.held(register)? {
+            Held::Number => Ok(()),
+            _ => Err(FaultKind::AddressAsNumber),
+        }
+    }
+
+    /// Checks that a register holds an address, and that `address`, made from it, is still of its area.
+    pub(super) fn address(&self, register: Register, address: u64) -> Result<Area, FaultKind> {
+        match self.held(register)? {
+            Held::Address(area) if Area::of(address) == Some(area) => Ok(area),
+            Held::Address(_) => Err(FaultKind::OutOfBounds { address, length: 0 }),
+            _ => Err(FaultKind::NumberAsAddress),
+        }
+    }
+
+    /// Checks that bytes of the stack lie in living frames.
+    fn living(address: u64, length: usize, depth: usize) -> Result<(usize, usize), FaultKind> {
+        let from = address as u32 as usize;
+        let end = (depth + 1) * FRAME_BYTES as usize;
+        if from + length > end {
+            return Err(FaultKind::OutOfBounds { address, length: length as u32 });
+        }
+        Ok((from, from + length))
+    }
+
+    /// What a load finds in memory. Only the stack can hold anything but numbers.
+    pub(super) fn loaded(
+        &self,
+        area: Area,
+        address: u64,
+        length: usize,
+        depth: usize,
+    ) -> Result<Held, FaultKind> {
+        if area != Area::Stack {
+            return Ok(Held::Number);
+        }
+        let (from, to) = Self::living(address, length, depth)?;
+        let bytes = &self.stack[from..to];
+        if bytes.contains(&NOTHING) {
+            return Err(FaultKind::Uninitialised);
+        }
+        if bytes.iter().all(|byte| *byte == NUMBER) {
+            return Ok(Held::Number);
+        }
+        let whole = |first: u8| {
+            length == 8 && bytes.iter().zip(first..).all(|(byte, expected)| *byte == expected)
+        };
+        if whole(HANDLE) {
+            return Ok(Held::Handle);
+        }
+        // Which area it names is seen when the value is there.
+        if whole(ADDRESS) {
+            Ok(Held::Address(Area::Stack))
+        } else {
+            Err(FaultKind::AddressAsNumber)
+        }
+    }
+
+    /// Notes a store, or says why it must not be.
+    pub(super) fn stored(
+        &mut self,
+        area: Area,
+        address: u64,
+        length: usize,
+        held: Held,
+        depth: usize,
+    ) -> Result<(), FaultKind> {
+        let out = FaultKind::OutOfBounds { address, length: length as u32 };
+        match (area, held) {
+            (_, Held::Nothing) => return Err(FaultKind::Uninitialised),
+            (Area::Constants | Area::Context, _) => return Err(out),
+            (Area::Own | Area::Shared, Held::Number) => return Ok(()),
+            (Area::Own | Area::Shared, _) => return Err(FaultKind::AddressAsNumber),
+            (Area::Stack, _) => {}
+        }
+        let (from, to) = Self::living(address, length, depth)?;
+        let first = match held {
+            Held::Number => {
+                self.stack[from..to].fill(NUMBER);
+                return Ok(());
+            }
+            Held::Address(_) => ADDRESS,
+            Held::Handle | Held::Nothing => HANDLE,
+        };
+        if length != 8 {
+            return Err(FaultKind::AddressAsNumber);
+        }
+        for (byte, mark) in self.stack[from..to].iter_mut().zip(first..) {
+            *byte = mark;
+        }
+        Ok(())
+    }
+
+    /// Checks a span that a helper reads.
+    pub(super) fn readable(
+        &self,
+        register: Register,
+        address: u64,
+        length: usize,
+        depth: usize,
+    ) -> Result<(), FaultKind> {
+        let area = self.address(register, address)?;
+        match self.loaded(area, address, length, depth) {
+            Ok(Held::Number) => Ok(()),
+            Ok(_) => Err(FaultKind::AddressAsNumber),
+            Err(kind) => Err(kind),
+        }
+    }
+
+    /// Checks a span that a helper writes.
+    pub(super) fn writable(
+        &self,
+        register: Register,
+        address: u64,
+        length: usize,
+        depth: usize,
+    ) -> Result<(), FaultKind> {
+        match self.address(register, address)? {
+            Area::Stack => Self::living(address, length, depth).map(|_| ()),
+            Area::Own | Area::Shared => Ok(()),
+            Area::Constants | Area::Context => {
+                Err(FaultKind::OutOfBounds { address, length: length as u32 })
+            }
+        }
+    }
+
+    /// A helper has returned.
+    pub(super) fn called(&mut self, request: &Request) {
+        if let Some(span) = request.output
+            && Area::of(span.address) == Some(Area::Stack)
+        {
+            let from = span.address as u32 as usize;
+            let to = (from + span.length as usize).min(self.stack.len());
+            if let Some(bytes) = self.stack.get_mut(from..to) {
+                bytes.fill(NUMBER);
+            }
+        }
+        self.clobber();
+    }
+
+    /// Calls destroy R1 to R5 and give R0.
+    pub(super) fn clobber(&mut self) {
+        self.registers[0] = Held::Number;
+        self.registers[1..6].fill(Held::Nothing);
+    }
+
+    /// A function is entered at this depth.
+    pub(super) fn enter(&mut self, depth: usize) {
+        self.kept[depth].copy_from_slice(&self.registers[6..10]);
+        self.registers[0] = Held::Nothing;
+        self.registers[6..10].fill(Held::Nothing);
+        let from = depth * FRAME_BYTES as usize;
+        self.stack[from..from + FRAME_BYTES as usize].fill(NOTHING);
+    }
+
+    /// The function at this depth is left.
+    pub(super) fn leave(&mut self, depth: usize) {
+        self.registers[1..6].fill(Held::Nothing);
+        self.registers[6..10].copy_from_slice(&self.kept[depth]);
+        let from = depth * FRAME_BYTES as usize;
+        self.stack[from..from + FRAME_BYTES as usize].fill(NOTHING);
+    }
+}

@@ -1,0 +1,102 @@
+//! Calls of helpers against their rows.
+
+use super::memory::{Reach, filled, readable};
+use super::problem::{Problem, bad_argument};
+use super::scalar::Scalar;
+use super::state::{State, Value};
+use super::step::{Stepper, describe};
+use crate::helpers::{Argument, Extent, Helper};
+use crate::isa::Register;
+use crate::run::counted;
+
+/// Bytes that an argument points to, at least and at most.
+type Bytes = (u64, u64);
+
+impl Stepper<'_> {
+    pub(super) fn call_helper(&mut self, state: &mut State, number: u32) -> Result<(), Problem> {
+        let helper = Helper::with_number(number).ok_or(Problem::UnknownHelper { number })?;
+        let mut written: Option<(Reach, u64)> = None;
+        let mut bytes = 0;
+        for (at, argument) in helper.arguments.iter().enumerate() {
+            let register = argument_register(at)?;
+            let value = state.value(register);
+            let bad = || bad_argument(helper, at, describe(&value));
+            match (argument, &value) {
+                (Argument::Number | Argument::Region, Value::Number(_)) => {}
+                (Argument::Length(most), Value::Number(length)) => {
+                    if length.most > u64::from(*most) {
+                        return Err(bad());
+                    }
+                    bytes += length.most;
+                }
+                (Argument::State(kind), Value::Handle(handle)) => {
+                    let state = self.program.states.get(*handle as usize);
+                    state.filter(|state| state.kind == *kind).ok_or_else(bad)?;
+                }
+                (Argument::Readable(extent), Value::Address(place, offset)) => {
+                    let (_, most) = self.extent(state, helper, *extent)?;
+                    let reach = self.reach((*place, *offset), most, false)?;
+                    readable(state, reach)?;
+                    bytes += most;
+                }
+                (Argument::Writable(extent), Value::Address(place, offset)) => {
+                    let (least, most) = self.extent(state, helper, *extent)?;
+                    written = Some((self.reach((*place, *offset), most, true)?, least));
+                    bytes += most;
+                }
+                _ => return Err(bad()),
+            }
+        }
+        if let Some((reach, least)) = written {
+            filled(state, reach, least)?;
+        }
+        if counted(helper.call) {
+            self.cost.helper_calls = 1;
+            self.cost.bytes = bytes;
+        } else {
+            self.cost.words = 1;
+        }
+        let result = Scalar::signed_range(helper.result_min, helper.result_max);
+        let registers = &mut state.frame_mut().registers;
+        registers[0] = Value::Number(result);
+        registers[1..6].fill(Value::Nothing);
+        Ok(())
+    }
+
+    /// How many bytes an argument points to.
+    fn extent(&self, state: &State, helper: &Helper, extent: Extent) -> Result<Bytes, Problem> {
+        let declared = |of: fn(&crate::program::StateDeclaration) -> u32| {
+            let Value::Handle(handle) = state.value(Register::R1) else {
+                return Err(bad_argument(helper, 0, describe(&state.value(Register::R1))));
+            };
+            let declared = self.program.states.get(handle as usize);
+            let bytes = declared.map_or(0, |declared| u64::from(of(declared)));
+            Ok((bytes, bytes))
+        };
+        match extent {
+            Extent::Argument { index, each, most } => {
+                let at = usize::from(index);
+                let value = state.value(argument_register(at)?);
+                match value {
+                    Value::Number(count) if count.most <= u64::from(most) => {
+                        let each = u64::from(each);
+                        Ok((count.least * each, count.most * each))
+                    }
+                    // The number itself is what is wrong, so the message names its bound.
+                    _ => Err(Problem::BadArgument {
+                        helper: helper.name,
+                        argument: index + 1,
+                        expected: super::problem::Expected(Argument::Length(most)),
+                        found: describe(&value),
+                    }),
+                }
+            }
+            Extent::Key => declared(|state| state.key_bytes),
+            Extent::Value => declared(|state| state.value_bytes),
+        }
+    }
+}
+
+fn argument_register(at: usize) -> Result<Register, Problem> {
+    Register::new(at as u8 + 1).ok_or(Problem::NoSuchForm)
+}

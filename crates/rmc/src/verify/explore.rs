@@ -1,0 +1,182 @@
+//! Every path to its end: the exact proof, for programs whose loops end by themselves.
+//!
+//! Paths are walked depth first. Where paths may meet, what was known there is remembered; a path that
+//! comes with no more than what was known before needs no second walk, and costs what the first one did.
+//! If the first one has not ended yet, the path has come round a loop without progress: there is no
+//! bound, and the program needs a meter.
+
+use alloc::vec::Vec;
+
+use super::problem::Problem;
+use super::state::{State, Value};
+use super::step::{Cost, Next, Stepper};
+use crate::isa::Register;
+
+/// Memories of one place: more of them are rarely of use, and each is compared with every path.
+const REMEMBERED: usize = 24;
+
+/// How an exploration ended, if no path is wrong.
+pub(super) enum Explored {
+    /// All paths end, at most so far away.
+    Bounded(Cost),
+    /// Some path may not end, or there are too many.
+    Unbounded,
+}
+
+/// What was known when a path passed, and how far its end was.
+struct Memory {
+    state: State,
+    /// `None` while the path has not ended.
+    cost: Option<Cost>,
+    /// The stretch that remembers it.
+    stretch: usize,
+}
+
+/// A piece of a path, from one meeting point or branch to the next.
+struct Stretch {
+    /// What it costs itself.
+    own: Cost,
+    /// The greatest cost of what followed so far.
+    behind: Cost,
+    /// Where else it goes on, and with what.
+    other: Option<(usize, State)>,
+    /// The place where it is remembered.
+    remembered: Option<usize>,
+}
+
+pub(super) struct Explorer<'a, 'p> {
+    pub(super) stepper: &'a mut Stepper<'p>,
+    pub(super) points: &'a [bool],
+    pub(super) live: &'a [u16],
+    memories: Vec<Vec<Memory>>,
+    path: Vec<Stretch>,
+    walked: u32,
+}
+
+/// Where the walk stands.
+enum Walk {
+    Going(usize, State),
+    /// The present stretch ended, with what follows costing so much.
+    Ended(Cost),
+    Unbounded,
+}
+
+impl<'a, 'p> Explorer<'a, 'p> {
+    pub(super) fn new(stepper: &'a mut Stepper<'p>, points: &'a [bool], live: &'a [u16]) -> Self {
+        let memories = points.iter().map(|_| Vec::new()).collect();
+        Self { stepper, points, live, memories, path: Vec::new(), walked: 0 }
+    }
+
+    /// Walks from the start; a problem comes with its slot.
+    pub(super) fn explore(&mut self, start: State) -> Result<Explored, (usize, Problem)> {
+        self.open(None, None);
+        let mut walk = Walk::Going(0, start);
+        loop {
+            walk = match walk {
+                Walk::Going(at, state) => self.advance(at, state)?,
+                Walk::Ended(behind) => match self.close(behind) {
+                    Ok(next) => next,
+                    Err(cost) => return Ok(Explored::Bounded(cost)),
+                },
+                Walk::Unbounded => return Ok(Explored::Unbounded),
+            };
+        }
+    }
+
+    fn open(&mut self, other: Option<(usize, State)>, remembered: Option<usize>) {
+        let (own, behind) = (Cost::default(), Cost::default());
+        self.path.push(Stretch { own, behind, other, remembered });
+    }
+
+    /// Ends stretches until one has another way to go. The whole cost when there is none.
+    fn close(&mut self, mut behind: Cost) -> Result<Walk, Cost> {
+        loop {
+            let at = self.path.len();
+            let Some(stretch) = self.path.last_mut() else {
+                return Err(behind);
+            };
+            stretch.behind = stretch.behind.or(behind);
+            if let Some((slot, state)) = stretch.other.take() {
+                // The other way is a stretch of its own, so that its cost is apart.
+                self.open(None, None);
+                return Ok(Walk::Going(slot, state));
+            }
+            behind = stretch.own.plus(stretch.behind);
+            if let Some(slot) = stretch.remembered {
+                let memories = self.memories[slot].iter_mut();
+                for memory in memories.filter(|memory| memory.stretch == at - 1) {
+                    if memory.cost.is_none() {
+                        memory.cost = Some(behind);
+                    }
+                }
+            }
+            self.path.pop();
+        }
+    }
+
+    fn advance(&mut self, mut at: usize, mut state: State) -> Result<Walk, (usize, Problem)> {
+        loop {
+            if self.points[at] {
+                forget_dead(&mut state, self.live[at]);
+                if let Some(walk) = self.recall(at, &state) {
+                    return Ok(walk);
+                }
+                self.remember(at, &state);
+            }
+            self.walked += 1;
+            if self.walked > self.stepper.limits.walked_max {
+                return Ok(Walk::Unbounded);
+            }
+            let next = self.stepper.step(&mut state, at).map_err(|problem| (at, problem))?;
+            let cost = self.stepper.cost;
+            if let Some(stretch) = self.path.last_mut() {
+                stretch.own = stretch.own.plus(cost);
+            }
+            match next {
+                Next::Through => at += self.stepper.program.code[at].slots(),
+                Next::At(target) => at = target,
+                Next::Either(target, jumped) => {
+                    if let Some(stretch) = self.path.last_mut() {
+                        stretch.other = Some((target, jumped));
+                    }
+                    self.open(None, None);
+                    at += 1;
+                }
+                Next::End => return Ok(Walk::Ended(Cost::default())),
+            }
+        }
+    }
+
+    /// Whether this was walked already.
+    fn recall(&self, at: usize, state: &State) -> Option<Walk> {
+        let mut unbounded = None;
+        for known in self.memories[at].iter().rev().filter(|known| known.state.contains(state)) {
+            match known.cost {
+                Some(cost) => return Some(Walk::Ended(cost)),
+                None => unbounded = Some(Walk::Unbounded),
+            }
+        }
+        unbounded
+    }
+
+    fn remember(&mut self, at: usize, state: &State) {
+        self.open(None, Some(at));
+        let memory = Memory { state: state.clone(), cost: None, stretch: self.path.len() - 1 };
+        let memories = &mut self.memories[at];
+        if memories.len() >= REMEMBERED {
+            // The oldest of an ended path is of least use.
+            let ended = memories.iter().position(|memory| memory.cost.is_some());
+            memories.remove(ended.unwrap_or(0));
+        }
+        memories.push(memory);
+    }
+}
+
+/// Forgets registers of the running frame that are not read any more.
+pub(super) fn forget_dead(state: &mut State, live: u16) {
+    for (at, value) in state.frame_mut().registers.iter_mut().enumerate() {
+        if at != Register::R10.index() && live >> at & 1 == 0 {
+            *value = Value::Nothing;
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! Accesses to memory of the call: bounds, what has been written, and what must not be lost.
+
+use super::problem::Problem;
+use super::scalar::Scalar;
+use super::state::{Place, Slot, State, Value};
+use super::step::{Stepper, address, memory};
+use crate::isa::{Register, Size};
+use crate::limits::FRAME_BYTES;
+
+/// Which bytes an access may touch: it starts from `least` to `most` and has `length`.
+#[derive(Clone, Copy)]
+pub(super) struct Reach {
+    pub(super) place: Place,
+    pub(super) least: i64,
+    pub(super) most: i64,
+    pub(super) length: u64,
+}
+
+impl Reach {
+    /// The byte behind the last one.
+    fn end(self) -> i64 {
+        self.most.saturating_add_unsigned(self.length)
+    }
+}
+
+impl Stepper<'_> {
+    fn bound(&self, place: Place) -> u64 {
+        match place {
+            Place::Constants => self.program.constants.len() as u64,
+            Place::Own => self.program.variables.own.len() as u64,
+            Place::Shared => self.program.variables.shared.len() as u64,
+            Place::Context => self.limits.context_bytes_max as u64,
+            Place::Stack(_) => u64::from(FRAME_BYTES),
+        }
+    }
+
+    /// Checks that an access stays inside, and notes what it touches.
+    pub(super) fn reach(
+        &mut self,
+        (place, at): (Place, Scalar),
+        length: u64,
+        writes: bool,
+    ) -> Result<Reach, Problem> {
+        let reach = Reach { place, least: at.signed_least, most: at.signed_most, length };
+        let bound = self.bound(place);
+        let inside = reach.least >= 0 && i128::from(reach.end()) <= i128::from(bound);
+        if !inside {
+            let (memory, least, most) = (memory(place), reach.least, reach.most);
+            return Err(Problem::OutOfBounds { memory, least, most, length, bound });
+        }
+        if writes && matches!(place, Place::Constants | Place::Context) {
+            return Err(Problem::ReadOnly { memory: memory(place) });
+        }
+        if place == Place::Context {
+            self.facts.context_bytes = self.facts.context_bytes.max(reach.end() as u64);
+        }
+        let bit = match place {
+            Place::Constants => 1,
+            Place::Own => 2,
+            Place::Shared => 4,
+            Place::Context => 8,
+            Place::Stack(_) => 16,
+        };
+        self.facts.places[self.at] |= bit;
+        Ok(reach)
+    }
+
+    pub(super) fn load(
+        &mut self,
+        state: &State,
+        size: Size,
+        signed: bool,
+        (base, offset): (Register, i16),
+    ) -> Result<Value, Problem> {
+        let length = size.bytes() as u64;
+        let reach = self.reach(address(state, base, offset)?, length, false)?;
+        let unknown = Value::Number(Scalar::loaded(size, signed));
+        let Place::Stack(depth) = reach.place else {
+            return Ok(unknown);
+        };
+        let aligned = reach.least == reach.most && reach.least % 8 == 0;
+        if aligned && size == Size::Double {
+            let slot = state.frames[usize::from(depth)].slot(reach.least as usize);
+            if let Slot::Held(value) = slot
+                && value != Value::Nothing
+            {
+                return Ok(value);
+            }
+        }
+        readable(state, reach)?;
+        Ok(unknown)
+    }
+
+    pub(super) fn store(
+        &mut self,
+        state: &mut State,
+        size: Size,
+        (base, offset): (Register, i16),
+        value: Value,
+    ) -> Result<(), Problem> {
+        let length = size.bytes() as u64;
+        let reach = self.reach(address(state, base, offset)?, length, true)?;
+        let is_number = matches!(value, Value::Number(_));
+        let Place::Stack(depth) = reach.place else {
+            return if is_number {
+                Ok(())
+            } else {
+                Err(Problem::AddressEscapes { memory: memory(reach.place) })
+            };
+        };
+        let known = reach.least == reach.most;
+        if known && reach.least % 8 == 0 && size == Size::Double {
+            let frame = &mut state.frames[usize::from(depth)];
+            frame.set_slot(reach.least as usize, Slot::Held(value));
+            return Ok(());
+        }
+        if !is_number {
+            return Err(Problem::AddressInPieces);
+        }
+        if known {
+            overwrite(state, reach, length);
+            return Ok(());
+        }
+        maybe_overwrite(state, reach)
+    }
+}
+
+/// Checks that all bytes that may be read are numbers.
+pub(super) fn readable(state: &State, reach: Reach) -> Result<(), Problem> {
+    let Place::Stack(depth) = reach.place else {
+        return Ok(());
+    };
+    let frame = &state.frames[usize::from(depth)];
+    for at in reach.least..reach.end() {
+        let mask = frame.slot(at as usize).readable();
+        if mask >> (at % 8) & 1 == 0 {
+            return Err(Problem::UninitialisedStack { offset: at - i64::from(FRAME_BYTES) });
+        }
+    }
+    Ok(())
+}
+
+/// Numbers are written to the first `length` bytes, at a known offset. What is left of an address there
+/// is lost.
+pub(super) fn overwrite(state: &mut State, reach: Reach, length: u64) {
+    let Place::Stack(depth) = reach.place else {
+        return;
+    };
+    let frame = &mut state.frames[usize::from(depth)];
+    let end = reach.least.saturating_add_unsigned(length);
+    for at in reach.least..end {
+        let mask = frame.slot(at as usize).readable() | 1 << (at % 8);
+        frame.set_slot(at as usize, Slot::Bytes(mask));
+    }
+}
+
+/// Numbers may be written somewhere in reach: nothing gets written for sure, and what was known of the
+/// numbers there is forgotten.
+fn maybe_overwrite(state: &mut State, reach: Reach) -> Result<(), Problem> {
+    let Place::Stack(depth) = reach.place else {
+        return Ok(());
+    };
+    let frame = &mut state.frames[usize::from(depth)];
+    let mut at = reach.least / 8 * 8;
+    while at < reach.end() {
+        match frame.slot(at as usize) {
+            Slot::Held(Value::Address(..) | Value::Handle(_)) => {
+                return Err(Problem::MayOverwriteAddress);
+            }
+            Slot::Held(Value::Number(_)) => frame.set_slot(at as usize, Slot::Bytes(0xff)),
+            Slot::Held(Value::Nothing) | Slot::Bytes(_) => {}
+        }
+        at += 8;
+    }
+    Ok(())
+}
+
+/// A helper writes from `least_length` to `reach.length` bytes.
+pub(super) fn filled(state: &mut State, reach: Reach, least_length: u64) -> Result<(), Problem> {
+    if reach.length > 0 {
+        maybe_overwrite(state, reach)?;
+    }
+    if reach.least == reach.most {
+        overwrite(state, reach, least_length);
+    }
+    Ok(())
+}

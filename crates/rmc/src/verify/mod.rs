@@ -1,0 +1,191 @@
+//! The verifier: what may run beside the memory, and what it may cost.
+//!
+//! Programs are run on sets of values instead of values. A number is known by its bits and by its
+//! unsigned and signed ranges, of 64 and of 32 bits; an address by the memory that it leads to and the
+//! range of its offset; bytes of the stack by whether they were written. What follows from the condition
+//! of a jump is known behind it.
+//!
+//! Two proofs, the cheaper-to-run first:
+//!
+//! 1. *Every path to its end* ([`explore`]). Loops are walked as often as they turn. It ends with the
+//!    worst case over all paths, of instructions, helper calls and bytes, and nothing is metered.
+//! 2. *A fixpoint* ([`fixpoint`]), for loops that turn too often or for ever. Then whatever a loop does is
+//!    proven for any number of turns, and every jump backwards charges a meter at run time. A program
+//!    whose proven worst case is over the budget is metered too.
+//!
+//! A program that has no path to its end is refused; one that may miss its end is metered. Instructions
+//! that no path reaches are tolerated, since compilers leave some behind conditions that they could not
+//! see through: they become traps, so that no mistake of the verifier could run what it did not see.
+//!
+//! What an address is never becomes known to a program: addresses are no numbers, do not leave the stack,
+//! and are no results.
+
+mod call;
+mod explore;
+mod fixpoint;
+mod live;
+mod memory;
+mod problem;
+mod refine;
+mod scalar;
+mod state;
+mod step;
+mod structure;
+#[cfg(test)]
+mod tests;
+mod tnum;
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use crate::assembler::disassemble;
+use crate::limits::{Budget, Limits};
+use crate::program::Program;
+use crate::run::{Op, predecode};
+use explore::{Explored, Explorer};
+use state::State;
+use step::{Facts, Stepper};
+
+pub use problem::{Expected, Found, Memory, Problem, Refusal};
+pub use step::Cost;
+
+/// A program that was accepted, ready to run.
+#[derive(Clone, Debug)]
+pub struct Verified {
+    program: Program,
+    ops: Vec<Op>,
+    limits: Limits,
+    worst: Cost,
+    metered: bool,
+    frames: usize,
+    context_bytes: u32,
+    unreached: usize,
+}
+
+impl Verified {
+    /// The program.
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// The limits that it was verified against.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// What a call costs at most: proven, or the budget of [`Limits`] where it is metered.
+    pub fn worst(&self) -> Cost {
+        self.worst
+    }
+
+    /// Whether a meter stops it. Otherwise it ends by itself within [`Verified::worst`].
+    pub fn metered(&self) -> bool {
+        self.metered
+    }
+
+    /// Frames that it needs.
+    pub fn frames(&self) -> usize {
+        self.frames
+    }
+
+    /// Bytes of parameters that it reads, so that a call needs at least as many.
+    pub fn context_bytes(&self) -> u32 {
+        self.context_bytes
+    }
+
+    /// Instructions that no path reaches.
+    pub fn unreached(&self) -> usize {
+        self.unreached
+    }
+
+    pub(crate) fn ops(&self) -> &[Op] {
+        &self.ops
+    }
+}
+
+/// Verifies a program against limits.
+pub fn verify(program: Program, limits: &Limits) -> Result<Verified, Box<Refusal>> {
+    match prove(&program, limits) {
+        Ok((facts, worst, metered)) => Ok(accept(program, limits, &facts, worst, metered)),
+        Err((slot, problem)) => Err(Box::new(refusal(&program, slot, problem))),
+    }
+}
+
+type Proof = (Facts, Cost, bool);
+
+fn prove(program: &Program, limits: &Limits) -> Result<Proof, (Option<usize>, Problem)> {
+    structure::check(program, limits)?;
+    let points = structure::meeting_points(program);
+    let live = live::live(program);
+    let start = State::new(limits.context_bytes_max);
+    let facts = Facts::new(program.code.len());
+    let mut stepper = Stepper { program, limits, facts, cost: Cost::default(), at: 0 };
+    let at = |(slot, problem)| (Some(slot), problem);
+    let explored = Explorer::new(&mut stepper, &points, &live).explore(start.clone());
+    let budget = limits.budget;
+    if let Explored::Bounded(worst) = explored.map_err(at)? {
+        return Ok(if within(worst, budget) {
+            (stepper.facts, worst, false)
+        } else {
+            let worst = metered_worst(worst, budget);
+            (stepper.facts, worst, true)
+        });
+    }
+    fixpoint::fixpoint(&mut stepper, &points, &live, start).map_err(at)?;
+    if !stepper.facts.ends {
+        return Err((None, Problem::NeverEnds));
+    }
+    let endless =
+        Cost { instructions: u64::MAX, helper_calls: u64::MAX, bytes: u64::MAX, words: u64::MAX };
+    Ok((stepper.facts, metered_worst(endless, budget), true))
+}
+
+fn within(worst: Cost, budget: Budget) -> bool {
+    worst.instructions <= budget.instructions
+        && worst.helper_calls <= budget.helper_calls
+        && worst.bytes <= budget.bytes
+}
+
+/// What a meter leaves of a worst case.
+fn metered_worst(worst: Cost, budget: Budget) -> Cost {
+    Cost {
+        instructions: worst.instructions.min(budget.instructions),
+        helper_calls: worst.helper_calls.min(budget.helper_calls),
+        bytes: worst.bytes.min(budget.bytes),
+        words: worst.words.min(budget.instructions),
+    }
+}
+
+fn accept(
+    program: Program,
+    limits: &Limits,
+    facts: &Facts,
+    worst: Cost,
+    metered: bool,
+) -> Verified {
+    let ops = predecode(&program, &facts.reached, metered);
+    let second = crate::isa::Instruction::SecondHalf;
+    let seen = |(code, reached): &(&crate::isa::Instruction, &bool)| !**reached && **code != second;
+    let unreached = program.code.iter().zip(&facts.reached).filter(seen).count();
+    Verified {
+        ops,
+        limits: *limits,
+        worst,
+        metered,
+        frames: facts.frames,
+        context_bytes: u32::try_from(facts.context_bytes).unwrap_or(u32::MAX),
+        unreached,
+        program,
+    }
+}
+
+fn refusal(program: &Program, slot: Option<usize>, problem: Problem) -> Refusal {
+    let at = |slot: usize| program.code.get(slot).map(|code| disassemble(*code));
+    Refusal {
+        program: program.name.clone(),
+        slot,
+        instruction: slot.and_then(at).unwrap_or_default(),
+        line: slot.and_then(|slot| program.line_at(slot)).cloned(),
+        problem,
+    }
+}

@@ -1,0 +1,388 @@
+//! What one instruction does to what is known.
+
+use alloc::vec::Vec;
+
+use super::problem::{Found, Memory, Problem};
+use super::refine::refine;
+use super::scalar::Scalar;
+use super::state::{Frame, Place, State, Value};
+use crate::isa::{AluOp, AtomicOp, Condition, Instruction, Operand, Register, Size, Wide, Width};
+use crate::limits::{FRAMES_MAX, Limits};
+use crate::program::Program;
+
+/// Addresses must stay so near to the start of their memory, which keeps all arithmetic on them far from
+/// the ends of the numbers.
+const FAR: i64 = 1 << 29;
+
+/// What a path costs at most.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Cost {
+    /// Instructions.
+    pub instructions: u64,
+    /// Calls of helpers, those of single words not counted.
+    pub helper_calls: u64,
+    /// Bytes that those helpers move or hash.
+    pub bytes: u64,
+    /// Calls of helpers that load or store a single word.
+    pub words: u64,
+}
+
+impl Cost {
+    pub(super) fn plus(self, other: Self) -> Self {
+        Self {
+            instructions: self.instructions.saturating_add(other.instructions),
+            helper_calls: self.helper_calls.saturating_add(other.helper_calls),
+            bytes: self.bytes.saturating_add(other.bytes),
+            words: self.words.saturating_add(other.words),
+        }
+    }
+
+    /// The greater of each part: a bound on whichever path is taken.
+    pub(super) fn or(self, other: Self) -> Self {
+        Self {
+            instructions: self.instructions.max(other.instructions),
+            helper_calls: self.helper_calls.max(other.helper_calls),
+            bytes: self.bytes.max(other.bytes),
+            words: self.words.max(other.words),
+        }
+    }
+}
+
+/// Where a path goes on.
+pub(super) enum Next {
+    /// With the next instruction.
+    Through,
+    /// At this slot.
+    At(usize),
+    /// At the slot, or with the next instruction in the other state.
+    Either(usize, State),
+    /// The program has ended.
+    End,
+}
+
+/// What is noticed on the way, of all paths together.
+pub(super) struct Facts {
+    /// Parameters that are read, at most.
+    pub(super) context_bytes: u64,
+    /// Frames in use, at most.
+    pub(super) frames: usize,
+    /// Slots that some path comes to.
+    pub(super) reached: Vec<bool>,
+    /// For each slot that accesses memory, bits of the places.
+    pub(super) places: Vec<u8>,
+    /// Whether some path ends.
+    pub(super) ends: bool,
+}
+
+impl Facts {
+    pub(super) fn new(slots: usize) -> Self {
+        Self {
+            context_bytes: 0,
+            frames: 1,
+            reached: alloc::vec![false; slots],
+            places: alloc::vec![0; slots],
+            ends: false,
+        }
+    }
+}
+
+/// The transfer function.
+pub(super) struct Stepper<'a> {
+    pub(super) program: &'a Program,
+    pub(super) limits: &'a Limits,
+    pub(super) facts: Facts,
+    /// What the last instruction cost.
+    pub(super) cost: Cost,
+    pub(super) at: usize,
+}
+
+impl Stepper<'_> {
+    /// Changes `state` by the instruction at `at`.
+    pub(super) fn step(&mut self, state: &mut State, at: usize) -> Result<Next, Problem> {
+        self.at = at;
+        self.facts.reached[at] = true;
+        self.cost = Cost { instructions: 1, ..Cost::default() };
+        match self.program.code[at] {
+            Instruction::Alu { width, op, dst, src } => {
+                self.arithmetic(state, width, op, dst, src)?;
+            }
+            Instruction::Bytes { order, size, dst } => {
+                let number = number(state, dst)?;
+                state.set(dst, Value::Number(Scalar::bytes(order, size, &number)));
+            }
+            Instruction::LoadWide { dst, value } => state.set(dst, wide(value)),
+            Instruction::Load { size, signed, dst, base, offset } => {
+                let value = self.load(state, size, signed, (base, offset))?;
+                state.set(dst, value);
+            }
+            Instruction::Store { size, base, offset, src } => {
+                let value = operand(state, src)?;
+                self.store(state, size, (base, offset), value)?;
+            }
+            Instruction::Atomic { width, op, fetch, base, offset, src } => {
+                let size = if width == Width::Word { Size::Word } else { Size::Double };
+                self.atomic(state, (op, fetch, size), (base, offset), src)?;
+            }
+            Instruction::Jump { .. } => return self.target().map(Next::At),
+            Instruction::JumpIf { width, condition, dst, src, .. } => {
+                return self.branch(state, width, condition, dst, src);
+            }
+            Instruction::CallHelper { number } => self.call_helper(state, number)?,
+            Instruction::CallFunction { offset } => return self.call(state, offset),
+            Instruction::Exit => return self.exit(state),
+            Instruction::SecondHalf => return Err(Problem::NoSuchForm),
+        }
+        Ok(Next::Through)
+    }
+
+    fn target(&self) -> Result<usize, Problem> {
+        let target = self.program.code[self.at].jump_target(self.at).unwrap_or(-1);
+        usize::try_from(target).map_err(|_| Problem::JumpOutside { target })
+    }
+
+    fn arithmetic(
+        &mut self,
+        state: &mut State,
+        width: Width,
+        op: AluOp,
+        dst: Register,
+        src: Operand,
+    ) -> Result<(), Problem> {
+        let b = operand(state, src)?;
+        let a = if op.is_move() { Value::UNKNOWN } else { value(state, dst)? };
+        let double = width == Width::Double;
+        let result = match (op, a, b) {
+            (_, Value::Number(a), Value::Number(b)) => {
+                Value::Number(Scalar::alu(width, op, &a, &b))
+            }
+            (AluOp::Move, _, b) if double => b,
+            (AluOp::Add | AluOp::Sub, Value::Address(place, a), Value::Number(b)) if double => {
+                moved(place, Scalar::alu(width, op, &a, &b))?
+            }
+            (AluOp::Add, Value::Number(a), Value::Address(place, b)) if double => {
+                moved(place, Scalar::alu(width, op, &a, &b))?
+            }
+            (AluOp::Sub, Value::Address(at, a), Value::Address(place, b))
+                if double && at == place =>
+            {
+                Value::Number(Scalar::alu(width, op, &a, &b))
+            }
+            _ => return Err(Problem::AddressArithmetic),
+        };
+        state.set(dst, result);
+        Ok(())
+    }
+
+    fn branch(
+        &mut self,
+        state: &mut State,
+        width: Width,
+        condition: Condition,
+        dst: Register,
+        src: Operand,
+    ) -> Result<Next, Problem> {
+        let target = self.target()?;
+        let (a, b) = (value(state, dst)?, operand(state, src)?);
+        let double = width == Width::Double;
+        let ways = match (a, b) {
+            (Value::Number(a), Value::Number(b)) => [true, false].map(|holds| {
+                let (a, b) = refine(width, condition, holds, &a, &b)?;
+                Some((Value::Number(a), Value::Number(b)))
+            }),
+            (Value::Address(at, x), Value::Address(place, y)) if double && at == place => {
+                let condition = of_offsets(condition)?;
+                [true, false].map(|holds| {
+                    let (x, y) = refine(width, condition, holds, &x, &y)?;
+                    Some((Value::Address(at, x), Value::Address(place, y)))
+                })
+            }
+            // No address is zero.
+            (Value::Address(..), Value::Number(_)) if double && src == Operand::Immediate(0) => {
+                match condition {
+                    Condition::Equal => [None, Some((a, b))],
+                    Condition::NotEqual => [Some((a, b)), None],
+                    _ => return Err(Problem::AddressArithmetic),
+                }
+            }
+            _ => return Err(Problem::AddressArithmetic),
+        };
+        let learn = |state: &mut State, (a, b): (Value, Value)| {
+            state.set(dst, a);
+            if let Operand::Register(src) = src {
+                state.set(src, b);
+            }
+        };
+        match ways {
+            [Some(taken), Some(not)] => {
+                let mut jumped = state.clone();
+                learn(&mut jumped, taken);
+                learn(state, not);
+                Ok(Next::Either(target, jumped))
+            }
+            [Some(taken), None] => {
+                learn(state, taken);
+                Ok(Next::At(target))
+            }
+            [None, Some(not)] => {
+                learn(state, not);
+                Ok(Next::Through)
+            }
+            // Only what cannot be comes here; either way is as good.
+            [None, None] => Ok(Next::Through),
+        }
+    }
+
+    fn call(&mut self, state: &mut State, offset: i32) -> Result<Next, Problem> {
+        let target = self.at as i64 + 1 + i64::from(offset);
+        let to = usize::try_from(target).map_err(|_| Problem::NoFunction { target })?;
+        if state.frames.len() >= FRAMES_MAX {
+            return Err(Problem::TooDeep { most: FRAMES_MAX });
+        }
+        let mut frame = Frame::new(state.depth() + 1, self.at + 1);
+        frame.registers[1..6].copy_from_slice(&state.frame().registers[1..6]);
+        state.frame_mut().registers[0..6].fill(Value::Nothing);
+        state.frames.push(frame);
+        self.facts.frames = self.facts.frames.max(state.frames.len());
+        Ok(Next::At(to))
+    }
+
+    fn exit(&mut self, state: &mut State) -> Result<Next, Problem> {
+        let result = state.value(Register::R0);
+        if state.frames.len() == 1 {
+            self.facts.ends = true;
+            return match result {
+                Value::Number(_) => Ok(Next::End),
+                Value::Nothing => Err(Problem::Uninitialised { register: Register::R0 }),
+                found => Err(Problem::ResultIsNoNumber { found: describe(&found) }),
+            };
+        }
+        if matches!(result, Value::Address(Place::Stack(depth), _) if depth == state.depth()) {
+            return Err(Problem::Dangling);
+        }
+        let Some(left) = state.leave() else {
+            return Err(Problem::BadFunctions);
+        };
+        state.set(Register::R0, result);
+        Ok(Next::At(left.back))
+    }
+
+    fn atomic(
+        &mut self,
+        state: &mut State,
+        (op, fetch, size): (AtomicOp, bool, Size),
+        (base, offset): (Register, i16),
+        src: Register,
+    ) -> Result<(), Problem> {
+        number(state, src)?;
+        if op == AtomicOp::CompareExchange {
+            number(state, Register::R0)?;
+        }
+        let (place, at) = address(state, base, offset)?;
+        let mask = size.bytes() as u64 - 1;
+        if (at.bits.value | at.bits.mask) & mask != 0 {
+            return Err(Problem::Misaligned);
+        }
+        let old = match self.load(state, size, false, (base, offset))? {
+            Value::Number(old) => old,
+            found => return Err(Problem::NotANumber { register: base, found: describe(&found) }),
+        };
+        let _ = place;
+        self.store(state, size, (base, offset), Value::UNKNOWN)?;
+        if fetch {
+            let to = if op == AtomicOp::CompareExchange { Register::R0 } else { src };
+            state.set(to, Value::Number(old));
+        }
+        Ok(())
+    }
+}
+
+/// Unsigned comparisons of addresses of one memory are signed ones of their offsets, since addresses are
+/// never near the ends of the numbers.
+fn of_offsets(condition: Condition) -> Result<Condition, Problem> {
+    Ok(match condition {
+        Condition::Equal | Condition::NotEqual => condition,
+        Condition::Less | Condition::SignedLess => Condition::SignedLess,
+        Condition::LessEqual | Condition::SignedLessEqual => Condition::SignedLessEqual,
+        Condition::Greater | Condition::SignedGreater => Condition::SignedGreater,
+        Condition::GreaterEqual | Condition::SignedGreaterEqual => Condition::SignedGreaterEqual,
+        Condition::Set => return Err(Problem::AddressArithmetic),
+    })
+}
+
+/// An address after arithmetic.
+fn moved(place: Place, offset: Scalar) -> Result<Value, Problem> {
+    let (least, most) = (offset.signed_least, offset.signed_most);
+    if least < -FAR || most > FAR {
+        return Err(Problem::AddressTooFar { least, most });
+    }
+    Ok(Value::Address(place, offset))
+}
+
+fn wide(value: Wide) -> Value {
+    let offset = |at: u32| Scalar::constant(u64::from(at));
+    match value {
+        Wide::Value(value) => Value::Number(Scalar::constant(value)),
+        Wide::Constant(at) => Value::Address(Place::Constants, offset(at)),
+        Wide::StateHandle(number) => Value::Handle(number),
+        Wide::Variable { shared: false, offset: at } => Value::Address(Place::Own, offset(at)),
+        Wide::Variable { shared: true, offset: at } => Value::Address(Place::Shared, offset(at)),
+    }
+}
+
+/// What a register holds, which must be something.
+pub(super) fn value(state: &State, register: Register) -> Result<Value, Problem> {
+    match state.value(register) {
+        Value::Nothing => Err(Problem::Uninitialised { register }),
+        value => Ok(value),
+    }
+}
+
+fn operand(state: &State, operand: Operand) -> Result<Value, Problem> {
+    match operand {
+        Operand::Register(register) => value(state, register),
+        Operand::Immediate(value) => Ok(Value::Number(Scalar::constant(value as i64 as u64))),
+    }
+}
+
+fn number(state: &State, register: Register) -> Result<Scalar, Problem> {
+    match value(state, register)? {
+        Value::Number(number) => Ok(number),
+        found => Err(Problem::NotANumber { register, found: describe(&found) }),
+    }
+}
+
+/// The place and offset that a register and an offset lead to.
+pub(super) fn address(
+    state: &State,
+    base: Register,
+    offset: i16,
+) -> Result<(Place, Scalar), Problem> {
+    match value(state, base)? {
+        Value::Address(place, at) => {
+            let by = Scalar::constant(i64::from(offset) as u64);
+            Ok((place, Scalar::alu(Width::Double, AluOp::Add, &at, &by)))
+        }
+        found => Err(Problem::NotAnAddress { register: base, found: describe(&found) }),
+    }
+}
+
+/// A value in words.
+pub(super) fn describe(value: &Value) -> Found {
+    match value {
+        Value::Nothing => Found::Nothing,
+        Value::Number(scalar) => Found::Number(scalar.signed_least, scalar.signed_most),
+        Value::Address(place, _) => Found::Address(memory(*place)),
+        Value::Handle(_) => Found::Handle,
+    }
+}
+
+/// A place in words.
+pub(super) fn memory(place: Place) -> Memory {
+    match place {
+        Place::Constants => Memory::Constants,
+        Place::Own => Memory::Own,
+        Place::Shared => Memory::Shared,
+        Place::Context => Memory::Context,
+        Place::Stack(_) => Memory::Stack,
+    }
+}

@@ -1,0 +1,144 @@
+//! What can be seen without running anything: sizes, jumps, calls, names of data.
+
+use alloc::vec::Vec;
+
+use super::problem::Problem;
+use crate::helpers::Helper;
+use crate::isa::{Instruction, Register, Wide, encode};
+use crate::limits::Limits;
+use crate::program::Program;
+
+/// The first thing that is wrong, and at which slot.
+pub(super) fn check(program: &Program, limits: &Limits) -> Result<(), (Option<usize>, Problem)> {
+    whole(program, limits).map_err(|problem| (None, problem))?;
+    for (slot, instruction) in program.code.iter().enumerate() {
+        one(program, slot, *instruction).map_err(|problem| (Some(slot), problem))?;
+    }
+    Ok(())
+}
+
+fn whole(program: &Program, limits: &Limits) -> Result<(), Problem> {
+    if program.code.is_empty() {
+        return Err(Problem::NoCode);
+    }
+    let variables = &program.variables;
+    for (what, found, most) in [
+        ("instructions", program.code.len(), limits.slots_max),
+        ("bytes of constant data", program.constants.len(), limits.constants_bytes_max),
+        ("bytes of variables", variables.own.len(), limits.variables_bytes_max),
+        ("bytes of shared variables", variables.shared.len(), limits.variables_bytes_max),
+        ("declared states", program.states.len(), limits.states_max),
+    ] {
+        if found > most {
+            return Err(Problem::TooLarge { what, found: found as u64, most: most as u64 });
+        }
+    }
+    let mut end = 0;
+    for function in &program.functions {
+        if function.start != end || function.end <= function.start {
+            return Err(Problem::BadFunctions);
+        }
+        end = function.end;
+    }
+    if end != program.code.len() {
+        return Err(Problem::BadFunctions);
+    }
+    for state in &program.states {
+        if let Some(why) = state.problem(limits.state_bytes_max) {
+            return Err(Problem::BadState { name: state.name.clone(), why });
+        }
+    }
+    Ok(())
+}
+
+fn one(program: &Program, slot: usize, instruction: Instruction) -> Result<(), Problem> {
+    let second = slot.checked_sub(1).map(|before| program.code[before]);
+    let belongs = matches!(second, Some(Instruction::LoadWide { .. }));
+    if belongs != (instruction == Instruction::SecondHalf) {
+        return Err(Problem::NoSuchForm);
+    }
+    if belongs {
+        return Ok(());
+    }
+    encode(instruction).map_err(|_| Problem::NoSuchForm)?;
+    if written(instruction).contains(&Some(Register::R10)) {
+        return Err(Problem::FramePointer);
+    }
+    let own = program.function_at(slot).ok_or(Problem::BadFunctions)?;
+    let function = &program.functions[own];
+    if let Some(target) = instruction.jump_target(slot) {
+        let to = usize::try_from(target).ok().filter(|to| program.function_at(*to) == Some(own));
+        let to = to.ok_or(Problem::JumpOutside { target })?;
+        if program.code[to] == Instruction::SecondHalf {
+            return Err(Problem::IntoTheMiddle { target });
+        }
+    }
+    if slot + instruction.slots() >= function.end && instruction.falls_through() {
+        return Err(Problem::FallsOff);
+    }
+    match instruction {
+        Instruction::CallHelper { number } => {
+            Helper::with_number(number).ok_or(Problem::UnknownHelper { number })?;
+        }
+        Instruction::CallFunction { offset } => {
+            let target = slot as i64 + 1 + i64::from(offset);
+            let starts = program.functions.iter().any(|function| function.start as i64 == target);
+            if !starts {
+                return Err(Problem::NoFunction { target });
+            }
+        }
+        Instruction::LoadWide { value, .. } => data(program, value)?,
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Wide loads of addresses may also name the end of the data, as C does.
+fn data(program: &Program, value: Wide) -> Result<(), Problem> {
+    let (what, at, count, end) = match value {
+        Wide::Value(_) => return Ok(()),
+        Wide::Constant(at) => ("byte of constant data", at, program.constants.len(), 1),
+        Wide::StateHandle(at) => ("state", at, program.states.len(), 0),
+        Wide::Variable { shared: false, offset } => {
+            ("byte of variables", offset, program.variables.own.len(), 1)
+        }
+        Wide::Variable { shared: true, offset } => {
+            ("byte of shared variables", offset, program.variables.shared.len(), 1)
+        }
+    };
+    let (at, count) = (u64::from(at), count as u64);
+    if at < count + end { Ok(()) } else { Err(Problem::NoSuchData { what, at, count }) }
+}
+
+/// Registers that an instruction writes, but for calls.
+pub(super) fn written(instruction: Instruction) -> [Option<Register>; 1] {
+    [match instruction {
+        Instruction::Alu { dst, .. }
+        | Instruction::Bytes { dst, .. }
+        | Instruction::LoadWide { dst, .. }
+        | Instruction::Load { dst, .. } => Some(dst),
+        Instruction::Atomic { op, fetch: true, src, .. } => match op {
+            crate::isa::AtomicOp::CompareExchange => Some(Register::R0),
+            _ => Some(src),
+        },
+        _ => None,
+    }]
+}
+
+/// Slots that several paths may come to: targets of jumps, starts of functions, and what follows a
+/// call of a function.
+pub(super) fn meeting_points(program: &Program) -> Vec<bool> {
+    let mut points = alloc::vec![false; program.code.len()];
+    for (slot, instruction) in program.code.iter().enumerate() {
+        let target = instruction.jump_target(slot).and_then(|target| usize::try_from(target).ok());
+        if let Some(point) = target.and_then(|target| points.get_mut(target)) {
+            *point = true;
+        }
+    }
+    for function in &program.functions {
+        if let Some(point) = points.get_mut(function.start) {
+            *point = true;
+        }
+    }
+    points
+}
