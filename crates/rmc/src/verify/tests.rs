@@ -1,1 +1,180 @@
+//! The arithmetic of sets against that of numbers: whatever an operation makes of members of sets is a
+//! member of what it makes of the sets.
 
+use super::refine::refine;
+use super::scalar::Scalar;
+use super::tnum::Bits;
+use crate::isa::{AluOp, Condition, Order, Size, Width, alu, byte_swap, compare};
+
+/// Numbers by chance, of which many are near where something overflows.
+struct Chance(u64);
+
+impl Chance {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    fn number(&mut self) -> u64 {
+        const EDGES: [u64; 8] =
+            [0, 1, 1 << 31, 1 << 32, 1 << 63, u64::MAX, u32::MAX as u64, i64::MAX as u64];
+        match self.below(4) {
+            0 => EDGES[self.below(8) as usize].wrapping_add(self.below(9)).wrapping_sub(4),
+            1 => self.below(70),
+            2 => self.next() >> self.below(64),
+            _ => (self.next() as i64 >> self.below(64)) as u64,
+        }
+    }
+
+    /// A set and some of its members.
+    fn set(&mut self) -> (Scalar, [u64; 4]) {
+        let (a, b) = (self.number(), self.number());
+        let (scalar, mut members) = match self.below(6) {
+            0 => (Scalar::constant(a), [a; 4]),
+            1 => {
+                let (least, most) = (a.min(b), a.max(b));
+                let within = |seed: u64| least + seed % (most - least).max(1);
+                (Scalar::range(least, most), [least, most, within(self.next()), within(self.next())])
+            }
+            2 => {
+                let (least, most) = ((a as i64).min(b as i64), (a as i64).max(b as i64));
+                (Scalar::signed_range(least, most), [least, most, least, most].map(|x| x as u64))
+            }
+            3 => {
+                let bits = Bits { value: a & !b, mask: b };
+                let scalar = Scalar { bits, ..Scalar::UNKNOWN };
+                let of = |seed: u64| a & !b | seed & b;
+                let members = [of(0), of(u64::MAX), of(self.next()), of(self.next())];
+                (scalar.tighten().expect("bits alone agree"), members)
+            }
+            4 => {
+                let half = Scalar::range(u64::from(a as u32), u64::from(a as u32));
+                let scalar = Scalar {
+                    least32: half.least32,
+                    most32: half.most32,
+                    signed_least32: half.signed_least32,
+                    signed_most32: half.signed_most32,
+                    ..Scalar::UNKNOWN
+                };
+                let of = |seed: u64| seed << 32 | u64::from(a as u32);
+                let members = [of(0), of(u64::MAX), of(self.next()), of(self.next())];
+                (scalar.tighten().expect("one half alone agrees"), members)
+            }
+            _ => (Scalar::constant(a).join(&Scalar::constant(b)), [a, b, a, b]),
+        };
+        members.sort_unstable();
+        (scalar, members)
+    }
+}
+
+fn has(scalar: &Scalar, value: u64) -> bool {
+    scalar.contains(&Scalar::constant(value))
+}
+
+#[test]
+fn sets_have_their_members() {
+    let mut chance = Chance(11);
+    for _ in 0..20_000 {
+        let (scalar, members) = chance.set();
+        for value in members {
+            assert!(has(&scalar, value), "{scalar:?} {value:#x}");
+            let tight = scalar.tighten().expect("it has members");
+            assert!(has(&tight, value), "{scalar:?} {tight:?} {value:#x}");
+            assert!(has(&scalar.zero_extended(), u64::from(value as u32)), "{scalar:?} {value:#x}");
+            assert!(has(&scalar.sign_extended(), i64::from(value as i32) as u64), "{value:#x}");
+        }
+    }
+}
+
+#[test]
+fn arithmetic_on_sets_is_sound() {
+    let mut chance = Chance(12);
+    for _ in 0..60_000 {
+        let ((a, of_a), (b, of_b)) = (chance.set(), chance.set());
+        for width in [Width::Word, Width::Double] {
+            for op in AluOp::ALL {
+                let set = Scalar::alu(width, op, &a, &b);
+                for x in of_a {
+                    for y in of_b {
+                        let value = alu(width, op, x, y);
+                        assert!(
+                            has(&set, value),
+                            "{width:?} {op:?} {x:#x} {y:#x} = {value:#x}\n{a:?}\n{b:?}\n{set:?}"
+                        );
+                    }
+                }
+            }
+        }
+        for order in [Order::Little, Order::Big, Order::Swapped] {
+            for size in [Size::Half, Size::Word, Size::Double] {
+                let set = Scalar::bytes(order, size, &a);
+                assert!(of_a.iter().all(|x| has(&set, byte_swap(order, size, *x))), "{a:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_jumps_teach_is_sound() {
+    let mut chance = Chance(13);
+    let mut impossible = 0;
+    for _ in 0..60_000 {
+        let ((a, of_a), (b, of_b)) = (chance.set(), chance.set());
+        for width in [Width::Word, Width::Double] {
+            for condition in Condition::ALL {
+                let ways = [false, true].map(|holds| refine(width, condition, holds, &a, &b));
+                impossible += ways.iter().filter(|way| way.is_none()).count();
+                for x in of_a {
+                    for y in of_b {
+                        let holds = compare(width, condition, x, y);
+                        let way = ways[usize::from(holds)];
+                        let kept = way.is_some_and(|(a, b)| has(&a, x) && has(&b, y));
+                        assert!(kept, "{width:?} {condition:?} {x:#x} {y:#x}\n{a:?}\n{b:?}\n{way:?}");
+                    }
+                }
+            }
+        }
+    }
+    assert!(impossible > 100_000, "jumps that go one way only are known: {impossible}");
+}
+
+#[test]
+fn joins_and_widenings_contain_both() {
+    let mut chance = Chance(14);
+    let thresholds = [-1, 0, 1, 63, 64, 65, 4_096];
+    for _ in 0..60_000 {
+        let ((a, of_a), (b, of_b)) = (chance.set(), chance.set());
+        let (join, wide) = (a.join(&b), a.widen(&b, &thresholds));
+        assert!(wide.contains(&join), "{a:?} {b:?} {wide:?}");
+        let meet = a.meet(&b);
+        for x in of_a.into_iter().chain(of_b) {
+            assert!(has(&join, x) && has(&wide, x), "{a:?} {b:?} {x:#x}");
+            let in_both = has(&a, x) && has(&b, x);
+            assert!(!in_both || meet.is_some_and(|meet| has(&meet, x)), "{a:?} {b:?} {x:#x}");
+        }
+    }
+}
+
+#[test]
+fn widening_ends() {
+    let mut chance = Chance(15);
+    let thresholds = [-1, 0, 1, 63, 64, 65, 4_096];
+    for _ in 0..500 {
+        let (mut set, _) = chance.set();
+        let mut steps = 0;
+        for _ in 0..2_000 {
+            let (new, _) = chance.set();
+            if !set.contains(&new) {
+                set = set.widen(&new, &thresholds);
+                steps += 1;
+            }
+        }
+        assert!(steps < 200, "{steps}");
+    }
+}
