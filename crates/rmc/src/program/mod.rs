@@ -1,8 +1,8 @@
 //! A program before anybody trusts it: linked code, constant data, declared state, and where its
 //! instructions came from. Made by the ELF loader or by the assembler; the verifier takes it over.
 
-//mod btf;
-//mod elf;
+mod btf;
+mod elf;
 
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -12,7 +12,7 @@ use core::fmt;
 use crate::helpers::StateKind;
 use crate::isa::Instruction;
 
-//pub use elf::{LoadError, LoadProblem, load};
+pub use elf::{LoadError, LoadProblem, load};
 
 /// Which calls share a state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]

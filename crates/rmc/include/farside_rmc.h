@@ -1,0 +1,127 @@
+/* Remote memory calls in C.
+ *
+ *     clang -target bpf -O2 -g -c search.c -o search.o
+ *
+ * A program is a function that FARSIDE_PROGRAM makes one. It gets its parameters, which are read-only,
+ * and their size; what it returns, and what it emits, goes to the caller. It may have local variables
+ * (512 bytes in each function, eight functions deep), constants, global variables, which outlive calls,
+ * and loops. It may call functions of its own file and those declared here, and nothing else.
+ *
+ * Memory of the host is reached by regions and offsets. A call of a word (farside_load_u64 and others)
+ * that may not be accessed ends the program, and its caller hears why; calls with buffers return one of
+ * the negative numbers below.
+ */
+#ifndef FARSIDE_RMC_H
+#define FARSIDE_RMC_H
+
+typedef unsigned char farside_u8;
+typedef unsigned short farside_u16;
+typedef unsigned int farside_u32;
+typedef unsigned long long farside_u64;
+typedef signed int farside_i32;
+typedef signed long long farside_i64;
+
+/* Defines a program:  FARSIDE_PROGRAM(search)(const struct parameters *p, farside_u64 size) { ... } */
+#define FARSIDE_PROGRAM(name) __attribute__((section("rmc/" #name), used)) farside_u64 name
+
+/* A function that is called rather than copied into its callers. */
+#define FARSIDE_FUNCTION static __attribute__((noinline))
+
+/* A global variable that all queue pairs share which registered the program; without it, each has its
+ * own. FARSIDE_SHARED farside_u64 calls; */
+#define FARSIDE_SHARED __attribute__((section(".data.shared")))
+
+/* What calls with buffers return. */
+#define FARSIDE_OK 0
+#define FARSIDE_NOT_PERMITTED (-1)
+#define FARSIDE_NOT_FOUND (-2)
+#define FARSIDE_OUT_OF_RANGE (-3)
+#define FARSIDE_FULL (-4)
+#define FARSIDE_TIMED_OUT (-5)
+#define FARSIDE_BUSY (-6)
+#define FARSIDE_PEER_LOST (-7)
+
+/* State that the executor keeps near the memory, declared at the top of the file:
+ *     FARSIDE_MAP(index, farside_u64, struct entry, 1024, FARSIDE_PER_QUEUE_PAIR);
+ * and named by its address: farside_map_get(&index, &key, &entry). */
+struct farside_state {
+    farside_u32 kind, key_bytes, value_bytes, entries, scope;
+};
+
+#define FARSIDE_PER_QUEUE_PAIR 0
+#define FARSIDE_BETWEEN_QUEUE_PAIRS 1
+
+#define FARSIDE_STATE(name, kind, key_bytes, value_bytes, entries, scope)                              \
+    __attribute__((section(".farside.state"), used)) const struct farside_state name = {               \
+        kind, key_bytes, value_bytes, entries, scope}
+#define FARSIDE_ARRAY(name, value_type, entries, scope)                                                \
+    FARSIDE_STATE(name, 1, 0, sizeof(value_type), entries, scope)
+#define FARSIDE_COUNTERS(name, entries, scope) FARSIDE_STATE(name, 2, 0, 8, entries, scope)
+#define FARSIDE_MAP(name, key_type, value_type, entries, scope)                                        \
+    FARSIDE_STATE(name, 3, sizeof(key_type), sizeof(value_type), entries, scope)
+#define FARSIDE_LOCKS(name, entries, scope) FARSIDE_STATE(name, 4, 0, 0, entries, scope)
+
+/* A piece of a vectored access. */
+struct farside_piece {
+    farside_u64 offset;
+    farside_u32 length;
+    farside_u32 zero;
+};
+
+/* Words of host memory. */
+static farside_u64 (*const farside_load_u64)(farside_u64 region, farside_u64 offset) = (void *)1;
+static farside_i64 (*const farside_store_u64)(farside_u64 region, farside_u64 offset, farside_u64 value) = (void *)2;
+static farside_u64 (*const farside_load_u32)(farside_u64 region, farside_u64 offset) = (void *)3;
+static farside_i64 (*const farside_store_u32)(farside_u64 region, farside_u64 offset, farside_u64 value) = (void *)4;
+
+/* Buffers of host memory, at most 64 KiB. */
+static farside_i64 (*const farside_read)(farside_u64 region, farside_u64 offset, void *out, farside_u64 length) = (void *)5;
+static farside_i64 (*const farside_write)(farside_u64 region, farside_u64 offset, const void *bytes, farside_u64 length) = (void *)6;
+
+/* At most 64 pieces of a region, which together are exactly as long as the buffer. */
+static farside_i64 (*const farside_read_vector)(farside_u64 region, const struct farside_piece *pieces, farside_u64 count, void *out, farside_u64 length) = (void *)7;
+static farside_i64 (*const farside_write_vector)(farside_u64 region, const struct farside_piece *pieces, farside_u64 count, const void *bytes, farside_u64 length) = (void *)8;
+
+/* Atomics on host memory; both return what stood there. */
+static farside_u64 (*const farside_compare_swap)(farside_u64 region, farside_u64 offset, farside_u64 expected, farside_u64 desired) = (void *)9;
+static farside_u64 (*const farside_fetch_add)(farside_u64 region, farside_u64 offset, farside_u64 addend) = (void *)10;
+
+/* Hashes of host memory, at most 1 MiB, computed where it is. */
+static farside_u64 (*const farside_crc32c_of)(farside_u64 region, farside_u64 offset, farside_u64 length, farside_u64 previous) = (void *)11;
+static farside_u64 (*const farside_xxhash64_of)(farside_u64 region, farside_u64 offset, farside_u64 length, farside_u64 seed) = (void *)12;
+
+/* The global memory, coherently. */
+static farside_u64 (*const farside_global_load_u64)(farside_u64 address) = (void *)16;
+static farside_i64 (*const farside_global_store_u64)(farside_u64 address, farside_u64 value) = (void *)17;
+static farside_i64 (*const farside_global_read)(farside_u64 address, void *out, farside_u64 length) = (void *)18;
+static farside_i64 (*const farside_global_write)(farside_u64 address, const void *bytes, farside_u64 length) = (void *)19;
+static farside_u64 (*const farside_global_compare_swap)(farside_u64 address, farside_u64 expected, farside_u64 desired) = (void *)20;
+static farside_u64 (*const farside_global_fetch_add)(farside_u64 address, farside_u64 addend) = (void *)21;
+
+/* Declared state. Locks are given back at the end of the call. */
+static farside_i64 (*const farside_array_read)(const struct farside_state *array, farside_u64 index, void *value) = (void *)32;
+static farside_i64 (*const farside_array_write)(const struct farside_state *array, farside_u64 index, const void *value) = (void *)33;
+static farside_u64 (*const farside_counter_add)(const struct farside_state *counters, farside_u64 index, farside_u64 addend) = (void *)34;
+static farside_i64 (*const farside_map_get)(const struct farside_state *map, const void *key, void *value) = (void *)35;
+static farside_i64 (*const farside_map_put)(const struct farside_state *map, const void *key, const void *value) = (void *)36;
+static farside_i64 (*const farside_map_remove)(const struct farside_state *map, const void *key) = (void *)37;
+static farside_i64 (*const farside_lock)(const struct farside_state *locks, farside_u64 index) = (void *)38;
+static farside_i64 (*const farside_try_lock)(const struct farside_state *locks, farside_u64 index) = (void *)39;
+static farside_i64 (*const farside_unlock)(const struct farside_state *locks, farside_u64 index) = (void *)40;
+
+/* Waits until the 8 bytes at (region, offset) are not `old` any more, at most so many nanoseconds. */
+static farside_i64 (*const farside_wait_word)(farside_u64 region, farside_u64 offset, farside_u64 old, farside_u64 timeout_ns) = (void *)48;
+/* Sends bytes to those who subscribed to a topic. */
+static farside_i64 (*const farside_notify)(farside_u64 topic, const void *bytes, farside_u64 length) = (void *)49;
+/* Nanoseconds since the executor started. */
+static farside_u64 (*const farside_time_ns)(void) = (void *)50;
+/* Appends to what the caller gets besides the returned number. */
+static farside_i64 (*const farside_emit)(const void *bytes, farside_u64 length) = (void *)51;
+
+/* Functions of bytes of one's own, at most 64 KiB. */
+static farside_u64 (*const farside_crc32c)(const void *bytes, farside_u64 length, farside_u64 previous) = (void *)64;
+static farside_u64 (*const farside_xxhash64)(const void *bytes, farside_u64 length, farside_u64 seed) = (void *)65;
+/* An LZ4 block; returns its length, or FARSIDE_FULL where it does not fit. */
+static farside_i64 (*const farside_compress)(const void *bytes, farside_u64 length, void *out, farside_u64 room) = (void *)66;
+
+#endif

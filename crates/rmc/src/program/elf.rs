@@ -1,0 +1,600 @@
+//! Relocatable ELF objects as stock clang makes them with `-target bpf`.
+//!
+//! Each global function outside of `.text` is a program (the header's `FARSIDE_PROGRAM` puts each into a
+//! section of its own); where there is none, each global function in `.text` is. A program is linked with
+//! the functions that it calls, and with all data of its file: `.rodata*` is constant, `.data*` and
+//! `.bss*` are variables of each queue pair, and shared ones where the name ends in `.shared`, and
+//! `.farside.state` holds declarations. All programs of a file see the same layout of data, so that an
+//! executor can let them share it.
+//!
+//! Files are hostile: sizes are bounded before anything is made of them, offsets are checked, and what is
+//! not understood is refused.
+
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::fmt;
+
+use object::elf::{EM_BPF, R_BPF_64_32, R_BPF_64_64};
+use object::read::elf::{ElfFile64, FileHeader};
+use object::{
+    LittleEndian, Object, ObjectKind, ObjectSection, ObjectSymbol, RelocationFlags,
+    RelocationTarget, SectionIndex, SectionKind, SymbolIndex, SymbolKind,
+};
+
+use super::btf::{self, SourceLine};
+use super::{Function, Line, Program, Scope, StateDeclaration, Variables};
+use crate::helpers::StateKind;
+use crate::isa::{DecodeError, Instruction, Wide, decode_all};
+use crate::limits::Limits;
+
+/// Where declarations of state stand.
+const STATES: &str = ".farside.state";
+/// Bytes of a declaration: kind, bytes of key and value, entries, scope.
+const STATE_BYTES: usize = 20;
+/// Data of each section starts at a multiple of this.
+const ALIGN: usize = 16;
+
+/// Why a file is not loaded.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LoadError {
+    /// The section, where it is one's.
+    pub section: String,
+    /// What is wrong.
+    pub problem: LoadProblem,
+}
+
+/// What is wrong with a file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum LoadProblem {
+    /// It is no relocatable ELF object for eBPF.
+    NotAnObject(String),
+    /// Something is over its limit.
+    TooLarge {
+        /// What.
+        what: &'static str,
+        /// How much there is.
+        found: u64,
+        /// The limit.
+        most: u64,
+    },
+    /// It has no global function.
+    NoProgram,
+    /// Code is not whole slots.
+    NotSlots,
+    /// A slot is no instruction.
+    Decode {
+        /// The slot in its section.
+        slot: usize,
+        /// Why.
+        error: DecodeError,
+    },
+    /// A relocation that is not supported here.
+    Relocation {
+        /// Where it applies, in bytes.
+        offset: u64,
+        /// Why not.
+        why: &'static str,
+    },
+    /// A symbol that is declared, but not defined in this file.
+    Undefined {
+        /// Its name.
+        name: String,
+    },
+    /// A call goes where no function starts.
+    NoFunction {
+        /// The slot in its section that calls.
+        slot: usize,
+    },
+    /// A jump leaves its function.
+    JumpOutside {
+        /// The slot in its section that jumps.
+        slot: usize,
+    },
+    /// Functions overlap, or reach over the end of their section.
+    BadFunction {
+        /// Its name.
+        name: String,
+    },
+    /// Data holds addresses, which nobody can relocate before the run.
+    DataHasAddresses,
+    /// A declaration of state is cut off or has an unknown kind or scope.
+    BadState {
+        /// Which, counted from zero.
+        index: usize,
+    },
+}
+
+impl fmt::Display for LoadProblem {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotAnObject(why) => write!(
+                out,
+                "no relocatable ELF object for eBPF ({why}): compile with clang -target bpf -c"
+            ),
+            Self::TooLarge { what, found, most } => {
+                write!(out, "{what}: {found}, which is over the limit of {most}")
+            }
+            Self::NoProgram => out.write_str("no global function: use FARSIDE_PROGRAM"),
+            Self::NotSlots => out.write_str("the code is not a whole number of slots"),
+            Self::Decode { slot, error } => write!(out, "slot {slot}: {error}"),
+            Self::Relocation { offset, why } => {
+                write!(out, "the relocation at byte {offset}: {why}")
+            }
+            Self::Undefined { name } => write!(
+                out,
+                "`{name}` is not defined in this file: a program is one file, and helpers are those \
+                 of farside_rmc.h"
+            ),
+            Self::NoFunction { slot } => write!(out, "slot {slot} calls where no function starts"),
+            Self::JumpOutside { slot } => write!(out, "slot {slot} jumps out of its function"),
+            Self::BadFunction { name } => {
+                write!(out, "function `{name}` does not lie within its section")
+            }
+            Self::DataHasAddresses => out.write_str(
+                "initialised data holds addresses, which only the run has: set them in code",
+            ),
+            Self::BadState { index } => {
+                write!(out, "declaration {index} of state is none: use the macros of farside_rmc.h")
+            }
+        }
+    }
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.section.is_empty() {
+            write!(out, "section {}: ", self.section)?;
+        }
+        self.problem.fmt(out)
+    }
+}
+
+impl core::error::Error for LoadError {}
+
+type Result<T> = core::result::Result<T, Box<LoadError>>;
+
+fn error(section: &str, problem: LoadProblem) -> Box<LoadError> {
+    Box::new(LoadError { section: section.to_string(), problem })
+}
+
+fn not_an_object(why: &dyn fmt::Display) -> Box<LoadError> {
+    error("", LoadProblem::NotAnObject(why.to_string()))
+}
+
+fn bounded(what: &'static str, found: usize, most: usize) -> Result<()> {
+    if found <= most {
+        return Ok(());
+    }
+    Err(error("", LoadProblem::TooLarge { what, found: found as u64, most: most as u64 }))
+}
+
+/// All programs of a file.
+pub fn load(bytes: &[u8], limits: &Limits) -> Result<Vec<Program>> {
+    bounded("bytes of the file", bytes.len(), limits.file_bytes_max)?;
+    let file = parse(bytes)?;
+    bounded("sections", file.sections().count(), limits.entries_max)?;
+    bounded("symbols", file.symbols().count(), limits.entries_max)?;
+    let data = Data::gather(&file, limits)?;
+    let mut code = Code::gather(&file, limits)?;
+    code.relocate(&file, &data)?;
+    let entries = code.entries();
+    if entries.is_empty() {
+        return Err(error("", LoadProblem::NoProgram));
+    }
+    bounded("programs", entries.len(), limits.programs_max)?;
+    entries.into_iter().map(|entry| code.link(entry, &data, limits)).collect()
+}
+
+type File<'a> = ElfFile64<'a, LittleEndian>;
+
+fn parse(bytes: &[u8]) -> Result<File<'_>> {
+    let file = File::parse(bytes).map_err(|why| not_an_object(&why))?;
+    if file.elf_header().e_machine(LittleEndian) != EM_BPF {
+        return Err(not_an_object(&"it is for another machine"));
+    }
+    if file.kind() != ObjectKind::Relocatable {
+        return Err(not_an_object(&"it is linked"));
+    }
+    Ok(file)
+}
+
+/// Where a section's bytes came to lie.
+#[derive(Clone, Copy)]
+enum Home {
+    Constants(u32),
+    Variables { shared: bool, from: u32 },
+    States,
+}
+
+/// Data of a file.
+struct Data {
+    constants: Vec<u8>,
+    variables: Variables,
+    states: Vec<StateDeclaration>,
+    homes: BTreeMap<usize, Home>,
+}
+
+impl Data {
+    fn gather(file: &File<'_>, limits: &Limits) -> Result<Self> {
+        let mut data = Self {
+            constants: Vec::new(),
+            variables: Variables::default(),
+            states: Vec::new(),
+            homes: BTreeMap::new(),
+        };
+        for section in file.sections() {
+            let name = section.name().map_err(|why| not_an_object(&why))?;
+            let constant = name == ".rodata" || name.starts_with(".rodata.");
+            let variable = [".data", ".bss"].iter().any(|kind| {
+                name.strip_prefix(kind).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+            });
+            if name != STATES && !constant && !variable {
+                continue;
+            }
+            let shared = name.ends_with(".shared");
+            if section.relocations().next().is_some() {
+                return Err(error(name, LoadProblem::DataHasAddresses));
+            }
+            let zero = section.kind() == SectionKind::UninitializedData;
+            let size = usize::try_from(section.size()).unwrap_or(usize::MAX);
+            let most = if constant {
+                limits.constants_bytes_max
+            } else {
+                limits.variables_bytes_max
+            };
+            bounded("bytes of one data section", size, most)?;
+            let bytes = if zero {
+                alloc::vec![0; size]
+            } else {
+                section.data().map_err(|why| not_an_object(&why))?.to_vec()
+            };
+            let home = if name == STATES {
+                data.states = declarations(file, section.index(), &bytes, limits)?;
+                Home::States
+            } else if constant {
+                Home::Constants(append(&mut data.constants, &bytes, limits.constants_bytes_max)?)
+            } else {
+                let variables = &mut data.variables;
+                let place = if shared { &mut variables.shared } else { &mut variables.own };
+                let from = append(place, &bytes, limits.variables_bytes_max)?;
+                Home::Variables { shared, from }
+            };
+            data.homes.insert(section.index().0, home);
+        }
+        Ok(data)
+    }
+
+    /// What the address of a byte of a section becomes.
+    fn wide(&self, section: SectionIndex, offset: u64) -> Option<Wide> {
+        let offset = u32::try_from(offset).ok()?;
+        Some(match *self.homes.get(&section.0)? {
+            Home::Constants(from) => Wide::Constant(from.checked_add(offset)?),
+            Home::Variables { shared, from } => {
+                Wide::Variable { shared, offset: from.checked_add(offset)? }
+            }
+            Home::States => {
+                let bytes = STATE_BYTES as u32;
+                (offset % bytes == 0).then_some(Wide::StateHandle(offset / bytes))?
+            }
+        })
+    }
+}
+
+fn append(place: &mut Vec<u8>, bytes: &[u8], most: usize) -> Result<u32> {
+    let from = place.len().next_multiple_of(ALIGN);
+    bounded("bytes of data", from + bytes.len(), most)?;
+    place.resize(from, 0);
+    place.extend_from_slice(bytes);
+    Ok(from as u32)
+}
+
+fn declarations(
+    file: &File<'_>,
+    section: SectionIndex,
+    bytes: &[u8],
+    limits: &Limits,
+) -> Result<Vec<StateDeclaration>> {
+    bounded("declared states", bytes.len() / STATE_BYTES, limits.states_max)?;
+    let mut names = BTreeMap::new();
+    for symbol in file.symbols().filter(|symbol| symbol.section_index() == Some(section)) {
+        if symbol.kind() == SymbolKind::Data {
+            names.insert(symbol.address(), symbol.name().unwrap_or_default());
+        }
+    }
+    let mut states = Vec::new();
+    for (index, row) in bytes.chunks(STATE_BYTES).enumerate() {
+        let bad = || error(STATES, LoadProblem::BadState { index });
+        if row.len() < STATE_BYTES {
+            return Err(bad());
+        }
+        let mut numbers = row.chunks_exact(4).map(|number| {
+            number.iter().rev().fold(0u32, |value, byte| value << 8 | u32::from(*byte))
+        });
+        let mut number = || numbers.next().unwrap_or(0);
+        let kind = match number() {
+            1 => StateKind::Array,
+            2 => StateKind::Counters,
+            3 => StateKind::Map,
+            4 => StateKind::Locks,
+            _ => return Err(bad()),
+        };
+        let (key_bytes, value_bytes, entries) = (number(), number(), number());
+        let scope = match number() {
+            0 => Scope::QueuePair,
+            1 => Scope::Shared,
+            _ => return Err(bad()),
+        };
+        let at = (index * STATE_BYTES) as u64;
+        let name = names.get(&at).map_or_else(|| format!("state {index}"), |n| (*n).to_string());
+        states.push(StateDeclaration { name, kind, key_bytes, value_bytes, entries, scope });
+    }
+    Ok(states)
+}
+
+/// A function of the file: where it stands, in slots of its section.
+struct Piece {
+    name: String,
+    section: usize,
+    start: usize,
+    end: usize,
+    entry: bool,
+}
+
+/// A section with code.
+struct Text {
+    name: String,
+    index: SectionIndex,
+    slots: Vec<u64>,
+    code: Vec<Instruction>,
+}
+
+/// Code of a file.
+struct Code {
+    texts: Vec<Text>,
+    pieces: Vec<Piece>,
+    /// Which piece a call goes to, by section and slot.
+    calls: BTreeMap<(usize, usize), usize>,
+    /// Pieces by section and start.
+    starts: BTreeMap<(usize, usize), usize>,
+    /// Lines by section and slot.
+    lines: BTreeMap<(usize, usize), SourceLine>,
+}
+
+impl Code {
+    fn gather(file: &File<'_>, limits: &Limits) -> Result<Self> {
+        let mut texts = Vec::new();
+        let mut slots_total = 0;
+        for section in file.sections().filter(|section| section.kind() == SectionKind::Text) {
+            let name = section.name().map_err(|why| not_an_object(&why))?.to_string();
+            let bytes = section.data().map_err(|why| not_an_object(&why))?;
+            if bytes.len() % 8 != 0 {
+                return Err(error(&name, LoadProblem::NotSlots));
+            }
+            slots_total += bytes.len() / 8;
+            bounded("slots of code", slots_total, limits.slots_max * 4)?;
+            let slots = bytes.chunks_exact(8).map(|slot| {
+                slot.iter().rev().fold(0u64, |value, byte| value << 8 | u64::from(*byte))
+            });
+            let slots = slots.collect();
+            texts.push(Text { name, index: section.index(), slots, code: Vec::new() });
+        }
+        let pieces = pieces(file, &texts)?;
+        let section = |name| file.section_by_name(name).and_then(|section| section.data().ok());
+        let found = match (section(".BTF"), section(".BTF.ext")) {
+            (Some(btf), Some(ext)) => btf::lines(btf, ext, limits.slots_max * 4),
+            _ => Vec::new(),
+        };
+        let numbers: BTreeMap<_, _> =
+            texts.iter().enumerate().map(|(at, text)| (text.name.clone(), at)).collect();
+        let placed = found.into_iter().filter_map(|line| {
+            let text = *numbers.get(&line.section)?;
+            Some(((text, line.slot), line))
+        });
+        let lines = placed.collect();
+        let starts = pieces.iter().enumerate();
+        let starts = starts.map(|(at, piece)| ((piece.section, piece.start), at)).collect();
+        Ok(Self { texts, pieces, calls: BTreeMap::new(), starts, lines })
+    }
+
+    /// Puts data into wide loads, finds where calls go, and decodes.
+    fn relocate(&mut self, file: &File<'_>, data: &Data) -> Result<()> {
+        for at in 0..self.texts.len() {
+            let (name, index) = (self.texts[at].name.clone(), self.texts[at].index);
+            let section = file.section_by_index(index).map_err(|why| not_an_object(&why))?;
+            let mut wides = Vec::new();
+            for (offset, relocation) in section.relocations() {
+                let problem = |why| error(&name, LoadProblem::Relocation { offset, why });
+                let RelocationTarget::Symbol(symbol) = relocation.target() else {
+                    return Err(problem("it names no symbol"));
+                };
+                let RelocationFlags::Elf { r_type } = relocation.flags() else {
+                    return Err(problem("its kind is unknown"));
+                };
+                let slot = usize::try_from(offset / 8).unwrap_or(usize::MAX);
+                let whole = offset % 8 == 0 && slot < self.texts[at].slots.len();
+                if !whole {
+                    return Err(problem("it applies to no instruction"));
+                }
+                let target = self.target(file, symbol, &name)?;
+                if r_type == R_BPF_64_64 {
+                    let word = self.texts[at].slots[slot];
+                    let is_wide = word as u8 == 0x18;
+                    let (section, value) = target;
+                    let value = value.wrapping_add(word >> 32);
+                    let wide = data.wide(section, value).filter(|_| is_wide);
+                    let wide = wide.ok_or_else(|| problem("only data has addresses"))?;
+                    wides.push((slot, wide));
+                } else if r_type == R_BPF_64_32 {
+                    let word = self.texts[at].slots[slot];
+                    let is_call = word as u8 == 0x85;
+                    let by = i64::from((word >> 32) as i32) + 1;
+                    let to = i64::try_from(target.1 / 8).ok().and_then(|at| at.checked_add(by));
+                    let to = to.and_then(|to| usize::try_from(to).ok()).filter(|_| is_call);
+                    let piece = to.and_then(|to| self.piece(target.0, to));
+                    let missing = || error(&name, LoadProblem::NoFunction { slot });
+                    self.calls.insert((at, slot), piece.ok_or_else(missing)?);
+                } else {
+                    return Err(problem("its kind is not supported"));
+                }
+            }
+            self.decode(at, &wides)?;
+        }
+        Ok(())
+    }
+
+    /// The section and offset of a symbol.
+    fn target(
+        &self,
+        file: &File<'_>,
+        symbol: SymbolIndex,
+        section: &str,
+    ) -> Result<(SectionIndex, u64)> {
+        let symbol = file.symbol_by_index(symbol).map_err(|why| not_an_object(&why))?;
+        let undefined = || {
+            let name = symbol.name().unwrap_or_default().to_string();
+            error(section, LoadProblem::Undefined { name })
+        };
+        Ok((symbol.section_index().ok_or_else(undefined)?, symbol.address()))
+    }
+
+    /// The function that starts at a slot of a section.
+    fn piece(&self, section: SectionIndex, slot: usize) -> Option<usize> {
+        let text = self.texts.iter().position(|text| text.index == section)?;
+        self.starts.get(&(text, slot)).copied()
+    }
+
+    fn decode(&mut self, at: usize, wides: &[(usize, Wide)]) -> Result<()> {
+        let text = &mut self.texts[at];
+        text.code = decode_all(&text.slots).map_err(|(slot, error_at)| {
+            error(&text.name, LoadProblem::Decode { slot, error: error_at })
+        })?;
+        for (slot, wide) in wides {
+            if let Instruction::LoadWide { value, .. } = &mut text.code[*slot] {
+                *value = *wide;
+            }
+        }
+        // Calls within a section are resolved by the assembler.
+        let (index, code) = (text.index, text.code.clone());
+        let name = text.name.clone();
+        for (slot, instruction) in code.into_iter().enumerate() {
+            if let Instruction::CallFunction { offset } = instruction
+                && !self.calls.contains_key(&(at, slot))
+            {
+                let to = usize::try_from(slot as i64 + 1 + i64::from(offset)).ok();
+                let piece = to.and_then(|to| self.piece(index, to));
+                let missing = || error(&name, LoadProblem::NoFunction { slot });
+                self.calls.insert((at, slot), piece.ok_or_else(missing)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// The functions that are programs.
+    fn entries(&self) -> Vec<usize> {
+        let all = || self.pieces.iter().enumerate().filter(|(_, piece)| piece.entry);
+        let apart = all().filter(|(_, piece)| self.texts[piece.section].name != ".text");
+        let apart: Vec<_> = apart.map(|(at, _)| at).collect();
+        if apart.is_empty() { all().map(|(at, _)| at).collect() } else { apart }
+    }
+
+    /// The program that starts with a function.
+    fn link(&self, entry: usize, data: &Data, limits: &Limits) -> Result<Program> {
+        let mut order = alloc::vec![entry];
+        let mut seen = BTreeSet::from([entry]);
+        let mut starts = BTreeMap::from([(entry, 0)]);
+        let mut length = 0;
+        let mut next = 0;
+        while let Some(piece) = order.get(next).map(|at| &self.pieces[*at]) {
+            length += piece.end - piece.start;
+            bounded("slots of a program", length, limits.slots_max)?;
+            let calls = self.calls.range((piece.section, piece.start)..(piece.section, piece.end));
+            for callee in calls.map(|(_, callee)| *callee) {
+                if seen.insert(callee) {
+                    order.push(callee);
+                }
+            }
+            next += 1;
+            if let Some(following) = order.get(next) {
+                starts.insert(*following, length);
+            }
+        }
+        let mut program = Program {
+            name: self.pieces[entry].name.clone(),
+            constants: data.constants.clone(),
+            variables: data.variables.clone(),
+            states: data.states.clone(),
+            ..Program::default()
+        };
+        for at in &order {
+            self.place(&self.pieces[*at], &starts, &mut program)?;
+        }
+        Ok(program)
+    }
+
+    /// Appends a function to a program.
+    fn place(
+        &self,
+        piece: &Piece,
+        starts: &BTreeMap<usize, usize>,
+        program: &mut Program,
+    ) -> Result<()> {
+        let text = &self.texts[piece.section];
+        let start = program.code.len();
+        for slot in piece.start..piece.end {
+            let mut instruction = text.code[slot];
+            if let Some(target) = instruction.jump_target(slot) {
+                let inside = target >= piece.start as i64 && target < piece.end as i64;
+                if !inside {
+                    return Err(error(&text.name, LoadProblem::JumpOutside { slot }));
+                }
+            }
+            if let Instruction::CallFunction { offset } = &mut instruction {
+                let to = self.calls.get(&(piece.section, slot)).and_then(|to| starts.get(to));
+                let missing = || error(&text.name, LoadProblem::NoFunction { slot });
+                let to = *to.ok_or_else(missing)? as i64;
+                let from = program.code.len() as i64 + 1;
+                *offset = i32::try_from(to - from).map_err(|_| missing())?;
+            }
+            program.code.push(instruction);
+        }
+        let end = program.code.len();
+        program.functions.push(Function { name: piece.name.clone(), start, end });
+        let lines = self.lines.range((piece.section, piece.start)..(piece.section, piece.end));
+        for ((_, slot), line) in lines {
+            let slot = start + slot - piece.start;
+            program.lines.push(Line { slot, file: line.file.clone(), line: line.line });
+        }
+        Ok(())
+    }
+}
+
+/// The functions of a file, in the order of their places.
+fn pieces(file: &File<'_>, texts: &[Text]) -> Result<Vec<Piece>> {
+    let mut pieces: Vec<Piece> = Vec::new();
+    for symbol in file.symbols().filter(|symbol| symbol.kind() == SymbolKind::Text) {
+        let text = texts.iter().position(|text| Some(text.index) == symbol.section_index());
+        let Some(section) = text else {
+            continue;
+        };
+        let name = symbol.name().unwrap_or_default().to_string();
+        let (start, size) = (symbol.address(), symbol.size());
+        let end = start.checked_add(size).filter(|_| start % 8 == 0 && size % 8 == 0 && size > 0);
+        let within = end.filter(|end| *end / 8 <= texts[section].slots.len() as u64);
+        let bad = || error(&texts[section].name, LoadProblem::BadFunction { name: name.clone() });
+        let end = usize::try_from(within.ok_or_else(bad)? / 8).map_err(|_| bad())?;
+        let start = usize::try_from(start / 8).map_err(|_| bad())?;
+        pieces.push(Piece { name, section, start, end, entry: symbol.is_global() });
+    }
+    pieces.sort_by_key(|piece| (piece.section, piece.start));
+    for pair in pieces.windows(2) {
+        if pair[0].section == pair[1].section && pair[1].start < pair[0].end {
+            let name = pair[1].name.clone();
+            return Err(error(&texts[pair[1].section].name, LoadProblem::BadFunction { name }));
+        }
+    }
+    Ok(pieces)
+}

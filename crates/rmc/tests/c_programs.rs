@@ -1,0 +1,204 @@
+//! Programs in C, from source to result, wherever clang is installed (or named by `FARSIDE_CLANG`).
+
+mod common;
+mod host;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use common::{BUDGET, Variables};
+use farside_rmc::helpers::{HELPERS, crc32c};
+use farside_rmc::program::load;
+use farside_rmc::run::{Lent, Machine, Outcome};
+use farside_rmc::{HEADER, Limits, Program, Verified, verify};
+use host::Host;
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).to_path_buf()
+}
+
+/// The object that clang makes of a file, or `None` where there is no clang that knows eBPF.
+fn compiled(file: &str) -> Option<Vec<u8>> {
+    let clang = std::env::var("FARSIDE_CLANG").unwrap_or_else(|_| "clang".to_owned());
+    let out = std::env::temp_dir().join(format!("farside-rmc-{}-{file}.o", std::process::id()));
+    let mut command = Command::new(&clang);
+    command.args(["-target", "bpf", "-O2", "-g", "-c", "-Wall", "-Werror", "-I"]);
+    command.arg(folder().join("include")).arg(folder().join("tests/c").join(file));
+    let done = match command.arg("-o").arg(&out).output() {
+        Ok(done) => done,
+        Err(_) => {
+            skipped(&format!("{clang} is not installed"));
+            return None;
+        }
+    };
+    let text = String::from_utf8_lossy(&done.stderr).into_owned();
+    if text.contains("unable to create target") || text.contains("unknown target") {
+        skipped(&format!("{clang} does not know eBPF"));
+        return None;
+    }
+    assert!(done.status.success(), "{text}");
+    let bytes = std::fs::read(&out).expect("clang has written it");
+    let _ = std::fs::remove_file(out);
+    Some(bytes)
+}
+
+#[expect(clippy::print_stderr, reason = "what is skipped is said")]
+fn skipped(why: &str) {
+    eprintln!("SKIPPED: {why}");
+}
+
+fn programs(file: &str) -> Option<Vec<Program>> {
+    let bytes = compiled(file)?;
+    Some(load(&bytes, &Limits::DEFAULT).unwrap_or_else(|error| panic!("{file}: {error}")))
+}
+
+fn named(programs: &[Program], name: &str) -> Verified {
+    let program = programs.iter().find(|program| program.name == name);
+    let program = program.unwrap_or_else(|| panic!("no {name}")).clone();
+    verify(program, &Limits::DEFAULT).unwrap_or_else(|refusal| panic!("{refusal}"))
+}
+
+fn words(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+#[test]
+fn the_list_search_finds_what_native_code_finds() {
+    let Some(programs) = programs("search.c") else {
+        return;
+    };
+    let (search, by_words) = (named(&programs, "search"), named(&programs, "search_words"));
+    assert!(!search.metered() && by_words.metered());
+    assert_eq!((search.worst().helper_calls, search.worst().bytes), (64, 64 * 24));
+    for length in [1, 8, 64] {
+        // Node k stands at a place that depends on k as on a hash.
+        let place = |k: u64| 24 * (1 + k * 37 % 101);
+        let mut memory = vec![0; 24 * 128];
+        for k in 0..length {
+            let next = if k + 1 < length { place(k + 1) } else { 0 };
+            let node = words(&[k * 11 + 3, k * k, next]);
+            let at = place(k) as usize;
+            memory[at..at + 24].copy_from_slice(&node);
+        }
+        for (key, expected) in (0..length).map(|k| (k * 11 + 3, k * k)).chain([(9_999, u64::MAX)]) {
+            let context = words(&[0, place(0), key]);
+            for verified in [&search, &by_words] {
+                let near = || Host::new(vec![memory.clone()]);
+                let (outcome, _, _) = common::run_both_near(verified, &context, near);
+                assert_eq!(outcome, Outcome::Returned(expected), "{length} {key}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_hash_of_a_buffer_is_its_crc32c() {
+    let Some(programs) = programs("hash.c") else {
+        return;
+    };
+    let (hash, there) = (named(&programs, "hash"), named(&programs, "hash_there"));
+    assert_eq!((there.worst().helper_calls, there.worst().bytes), (1, 65_536));
+    let memory: Vec<u8> = (0..70_000u32).map(|at| (at * at >> 7) as u8).collect();
+    for length in [0, 1, 255, 256, 257, 4_096, 65_536] {
+        let context = words(&[0, 100, length]);
+        let expected = crc32c(&memory[100..100 + length as usize], 0);
+        for verified in [&hash, &there] {
+            let near = || Host::new(vec![memory.clone()]);
+            let (outcome, _, _) = common::run_both_near(verified, &context, near);
+            assert_eq!(outcome, Outcome::Returned(u64::from(expected)), "{length}");
+        }
+    }
+}
+
+#[test]
+fn functions_data_and_state_are_linked() {
+    let Some(programs) = programs("kitchen.c") else {
+        return;
+    };
+    let squared = named(&programs, "squared");
+    assert_eq!(squared.program().functions.len(), 3);
+    for n in 0..8u64 {
+        let (outcome, output, _) = common::run_both_near(&squared, &words(&[n]), || Host::new(vec![]));
+        let expected = (0..n).map(|k| k * k).sum::<u64>() + n * n;
+        assert_eq!((outcome, &output[..]), (Outcome::Returned(expected), &b"hello"[..]));
+    }
+    let count = named(&programs, "count");
+    let mut variables = Variables::of(count.program());
+    let mut machine = Machine::new();
+    for turn in 1..4 {
+        machine.start(&count, &words(&[5]), BUDGET).unwrap();
+        let outcome = machine.run(&count, variables.lend(), &mut host::Host::new(vec![]));
+        let expected = (100 + turn) * 1_000_000 + 5 * turn * 1_000 + 7 + 5 * turn;
+        assert_eq!(outcome, Outcome::Returned(expected));
+    }
+    let remember = named(&programs, "remember");
+    assert_eq!(remember.program().states.len(), 2);
+    let mut host = Host::for_program(vec![], remember.program());
+    for (key, expected) in [(1, 1), (1, 3), (2, 4), (1, 7)] {
+        machine.start(&remember, &words(&[key, 9]), BUDGET).unwrap();
+        let outcome = machine.run(&remember, variables.lend(), &mut host);
+        assert_eq!(outcome, Outcome::Returned(expected), "{key}");
+    }
+}
+
+#[test]
+fn a_refusal_names_the_line_of_the_source() {
+    let Some(programs) = programs("wrong.c") else {
+        return;
+    };
+    let refusal = verify(programs[0].clone(), &Limits::DEFAULT).unwrap_err();
+    let line = refusal.line.as_ref().expect("it was compiled with -g");
+    assert!(line.file.ends_with("wrong.c"), "{refusal}");
+    assert_eq!(line.line, 12, "{refusal}");
+}
+
+#[test]
+fn damaged_objects_are_errors() {
+    let Some(bytes) = compiled("kitchen.c") else {
+        return;
+    };
+    let mut seed = 5u64;
+    let mut loaded = 0;
+    for turn in 0..20_000 {
+        let mut damaged = bytes.clone();
+        for _ in 0..1 + turn % 4 {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let at = (seed >> 20) as usize % damaged.len();
+            damaged[at] = (seed >> 56) as u8;
+        }
+        if turn % 7 == 0 {
+            damaged.truncate(seed as usize % damaged.len());
+        }
+        let Ok(programs) = load(&damaged, &Limits::DEFAULT) else {
+            continue;
+        };
+        for program in programs {
+            loaded += 1;
+            let Ok(verified) = verify(program, &Limits::DEFAULT) else {
+                continue;
+            };
+            let mut variables = Variables::of(verified.program());
+            let mut machine = Machine::new();
+            machine.start(&verified, &[0; 4_096], BUDGET).unwrap();
+            let outcome =
+                machine.run_checked(verified.program(), variables.lend(), &mut host::Zero);
+            assert!(!host::is_fault(&outcome), "turn {turn}: {outcome:?}");
+        }
+    }
+    assert!(loaded > 1_000, "{loaded}");
+}
+
+#[test]
+fn the_header_has_every_helper() {
+    for helper in HELPERS {
+        let name = format!("(*const farside_{})(", helper.name);
+        let line = HEADER.lines().find(|line| line.contains(&name));
+        let line = line.unwrap_or_else(|| panic!("no {}", helper.name));
+        assert!(line.ends_with(&format!("(void *){};", helper.number)), "{line}");
+        let arguments = line.split_once(&name).unwrap().1.split_once(')').unwrap().0;
+        let count = if arguments == "void" { 0 } else { arguments.split(',').count() };
+        assert_eq!(count, helper.arguments.len(), "{line}");
+    }
+    assert_eq!(HEADER.matches("(*const farside_").count(), HELPERS.len());
+    let _ = Lent::default();
+}
