@@ -98,7 +98,7 @@ fn the_hash_of_a_buffer_is_its_crc32c() {
     };
     let (hash, there) = (named(&programs, "hash"), named(&programs, "hash_there"));
     assert_eq!((there.worst().helper_calls, there.worst().bytes), (1, 65_536));
-    let memory: Vec<u8> = (0..70_000u32).map(|at| (at * at >> 7) as u8).collect();
+    let memory: Vec<u8> = (0..70_000u32).map(|at| ((at * at) >> 7) as u8).collect();
     for length in [0, 1, 255, 256, 257, 4_096, 65_536] {
         let context = words(&[0, 100, length]);
         let expected = crc32c(&memory[100..100 + length as usize], 0);
@@ -118,7 +118,8 @@ fn functions_data_and_state_are_linked() {
     let squared = named(&programs, "squared");
     assert_eq!(squared.program().functions.len(), 3);
     for n in 0..8u64 {
-        let (outcome, output, _) = common::run_both_near(&squared, &words(&[n]), || Host::new(vec![]));
+        let (outcome, output, _) =
+            common::run_both_near(&squared, &words(&[n]), || Host::new(vec![]));
         let expected = (0..n).map(|k| k * k).sum::<u64>() + n * n;
         assert_eq!((outcome, &output[..]), (Outcome::Returned(expected), &b"hello"[..]));
     }

@@ -25,8 +25,11 @@ const HOSTILE: &[(&str, u32, &str)] = &[
     ("if r2 > 5 goto +1\nr3 = 1\nr0 = r3\nexit", 3, "r3 is read"),
     ("r0 = *(u64 *)(r10 - 8)\nexit", 1, "r10 -8 is read, which nobody has written"),
     ("*(u32 *)(r10 - 8) = 1\nr0 = *(u64 *)(r10 - 8)\nexit", 2, "r10 -4 is read"),
-    ("call f\nr0 = *(u64 *)(r10 - 8)\nexit\n.function f\n*(u64 *)(r10 - 8) = 1\nr0 = 0\nexit", 2,
-     "r10 -8 is read"),
+    (
+        "call f\nr0 = *(u64 *)(r10 - 8)\nexit\n.function f\n*(u64 *)(r10 - 8) = 1\nr0 = 0\nexit",
+        2,
+        "r10 -8 is read",
+    ),
     // Bounds.
     ("r0 = *(u8 *)(r10 + 0)\nexit", 1, "1 B at offset 512 to 512 of the frame's stack"),
     ("*(u64 *)(r10 - 516) = 1\nr0 = 0\nexit", 1, "offset -4 to -4 of the frame's stack"),
@@ -34,20 +37,35 @@ const HOSTILE: &[(&str, u32, &str)] = &[
     ("r0 = *(u8 *)(r1 + 4096)\nexit", 1, "offset 4096 to 4096 of the context"),
     ("r3 = r10\nr3 += r2\nr0 = *(u8 *)(r3 + 0)\nexit", 3, "offset 512 to 4608"),
     ("r2 &= 63\nr1 += r2\nr1 -= 1\nr0 = *(u8 *)(r1 + 0)\nexit", 4, "offset -1 to 62"),
-    (".constants 01 02\nr1 = constant 1\nr0 = *(u16 *)(r1 + 0)\nexit", 3,
-     "2 B at offset 1 to 1 of constant data, which has 2 B"),
+    (
+        ".constants 01 02\nr1 = constant 1\nr0 = *(u16 *)(r1 + 0)\nexit",
+        3,
+        "2 B at offset 1 to 1 of constant data, which has 2 B",
+    ),
     (".own 8\nr1 = own 4\n*(u64 *)(r1 + 0) = 0\nr0 = 0\nexit", 3, "the queue pair's variables"),
     (".shared 8\nr1 = shared 8\nr0 = *(u8 *)(r1 + 0)\nexit", 3, "shared variables, which has 8 B"),
     ("*(u64 *)(r1 + 0) = 0\nr0 = 0\nexit", 1, "the context is read-only"),
-    (".constants 01\nr1 = constant 0\n*(u8 *)(r1 + 0) = 0\nr0 = 0\nexit", 3,
-     "constant data is read-only"),
+    (
+        ".constants 01\nr1 = constant 0\n*(u8 *)(r1 + 0) = 0\nr0 = 0\nexit",
+        3,
+        "constant data is read-only",
+    ),
     // Signed and unsigned, 32 and 64 bits.
-    ("r3 = *(u64 *)(r1 + 0)\nif r3 s> 7 goto +3\nr1 += r3\nr0 = *(u8 *)(r1 + 0)\nexit\nr0 = 0\nexit", 3,
-     "the address may lie"),
-    ("r3 = *(u64 *)(r1 + 0)\nif w3 > 7 goto +3\nr1 += r3\nr0 = *(u8 *)(r1 + 0)\nexit\nr0 = 0\nexit", 3,
-     "the address may lie"),
-    ("r3 = *(u64 *)(r1 + 0)\nr3 <<= 32\nr3 >>= 32\nr1 += r3\nr0 = *(u8 *)(r1 + 0)\nexit", 4,
-     "the address may lie"),
+    (
+        "r3 = *(u64 *)(r1 + 0)\nif r3 s> 7 goto +3\nr1 += r3\nr0 = *(u8 *)(r1 + 0)\nexit\nr0 = 0\nexit",
+        3,
+        "the address may lie",
+    ),
+    (
+        "r3 = *(u64 *)(r1 + 0)\nif w3 > 7 goto +3\nr1 += r3\nr0 = *(u8 *)(r1 + 0)\nexit\nr0 = 0\nexit",
+        3,
+        "the address may lie",
+    ),
+    (
+        "r3 = *(u64 *)(r1 + 0)\nr3 <<= 32\nr3 >>= 32\nr1 += r3\nr0 = *(u8 *)(r1 + 0)\nexit",
+        4,
+        "the address may lie",
+    ),
     // Addresses are no numbers.
     ("r0 = r10\nexit", 2, "r0 must be a number at the end, but is an address in the frame's stack"),
     ("r1 *= 2\nr0 = 0\nexit", 1, "arithmetic on an address"),
@@ -66,16 +84,30 @@ const HOSTILE: &[(&str, u32, &str)] = &[
     ("*(u64 *)(r10 - 12) = r10\nr0 = 0\nexit", 1, "stored whole, at a multiple of eight"),
     ("*(u32 *)(r10 - 8) = r10\nr0 = 0\nexit", 1, "stored whole"),
     ("*(u64 *)(r10 - 8) = r10\nr0 = *(u32 *)(r10 - 8)\nexit", 2, "part of an address"),
-    ("*(u64 *)(r10 - 8) = r10\n*(u8 *)(r10 - 8) = 0\nr0 = *(u64 *)(r10 - 8)\nexit", 3,
-     "part of an address"),
-    ("*(u64 *)(r10 - 8) = r10\nr2 &= 7\nr3 = r10\nr3 += r2\n*(u8 *)(r3 - 8) = 1\nr0 = 0\nexit", 5,
-     "may hit an address"),
-    ("*(u64 *)(r10 - 8) = r10\nr1 = r10\nr1 += -8\nr2 = 8\ncall emit\nexit", 5, "part of an address"),
+    (
+        "*(u64 *)(r10 - 8) = r10\n*(u8 *)(r10 - 8) = 0\nr0 = *(u64 *)(r10 - 8)\nexit",
+        3,
+        "part of an address",
+    ),
+    (
+        "*(u64 *)(r10 - 8) = r10\nr2 &= 7\nr3 = r10\nr3 += r2\n*(u8 *)(r3 - 8) = 1\nr0 = 0\nexit",
+        5,
+        "may hit an address",
+    ),
+    (
+        "*(u64 *)(r10 - 8) = r10\nr1 = r10\nr1 += -8\nr2 = 8\ncall emit\nexit",
+        5,
+        "part of an address",
+    ),
     ("r0 = 5\nr0 = *(u8 *)(r0 + 0)\nexit", 2, "r0 is used as an address, but is the number 5"),
     ("r0 = *(u64 *)(r1 + 0)\nr0 = *(u64 *)(r0 + 0)\nexit", 2, "but is any number"),
     ("call f\nr0 = *(u8 *)(r0 - 8)\nexit\n.function f\nr0 = r10\nexit", 6, "of its own frame"),
-    ("r1 = r10\nr1 += -8\ncall f\nr1 = *(u64 *)(r10 - 8)\nr0 = *(u8 *)(r1 - 8)\nexit\n.function f\n\
-      *(u64 *)(r1 + 0) = r10\nr0 = 0\nexit", 4, "r10 -8 is read, which nobody has written"),
+    (
+        "r1 = r10\nr1 += -8\ncall f\nr1 = *(u64 *)(r10 - 8)\nr0 = *(u8 *)(r1 - 8)\nexit\n.function f\n\
+      *(u64 *)(r1 + 0) = r10\nr0 = 0\nexit",
+        4,
+        "r10 -8 is read, which nobody has written",
+    ),
     ("r10 = 5\nr0 = 0\nexit", 1, "r10 is written"),
     ("*(u64 *)(r10 - 12) = 0\nr2 = 1\nlock *(u64 *)(r10 - 12) += r2\nr0 = 0\nexit", 3, "aligned"),
     // Control.
@@ -89,21 +121,44 @@ const HOSTILE: &[(&str, u32, &str)] = &[
     ("call f\nexit\n.function f\ncall f\nexit", 4, "nested deeper than 8 frames"),
     // Helpers.
     ("call 13\nexit", 1, "no helper has the number 13"),
-    ("call load_u64\nexit", 1, "argument 1 of load_u64 must be the number of a region, but is an addr"),
+    (
+        "call load_u64\nexit",
+        1,
+        "argument 1 of load_u64 must be the number of a region, but is an addr",
+    ),
     ("r1 = 1\ncall load_u64\nr2 = r1\nexit", 3, "r1 is read"),
-    ("r1 = 1\nr2 = 8\ncall emit\nexit", 3, "argument 1 of emit must be the address of as many bytes"),
-    ("r3 = r2\nr2 = *(u64 *)(r1 + 0)\ncall emit\nexit", 3, "argument 2 of emit must be a number of bytes"),
+    (
+        "r1 = 1\nr2 = 8\ncall emit\nexit",
+        3,
+        "argument 1 of emit must be the address of as many bytes",
+    ),
+    (
+        "r3 = r2\nr2 = *(u64 *)(r1 + 0)\ncall emit\nexit",
+        3,
+        "argument 2 of emit must be a number of bytes",
+    ),
     ("r2 = 5000\ncall emit\nexit", 2, "5000 B at offset 0 to 0 of the context"),
     ("r1 = r10\nr1 += -8\nr2 = 8\ncall emit\nexit", 4, "r10 -8 is read"),
     ("r6 = r1\nr1 = 0\nr2 = 0\nr3 = r6\nr4 = 8\ncall read\nexit", 6, "the context is read-only"),
     ("r1 = 0\nr2 = 0\nr3 = r10\nr3 += -8\nr4 = 9\ncall read\nexit", 6, "9 B at offset 504"),
-    ("r4 = *(u64 *)(r1 + 0)\nr1 = 0\nr2 = 0\nr4 &= 7\nr3 = r10\nr3 += -8\ncall read\n\
-      r0 = *(u64 *)(r10 - 8)\nexit", 8, "r10 -8 is read"),
-    (".state m map 8 8 4 own\nr1 = state m\nr2 = 0\nr3 = r10\nr3 += -8\ncall array_read\nexit", 6,
-     "argument 1 of array_read must be the handle of a state of kind Array"),
+    (
+        "r4 = *(u64 *)(r1 + 0)\nr1 = 0\nr2 = 0\nr4 &= 7\nr3 = r10\nr3 += -8\ncall read\n\
+      r0 = *(u64 *)(r10 - 8)\nexit",
+        8,
+        "r10 -8 is read",
+    ),
+    (
+        ".state m map 8 8 4 own\nr1 = state m\nr2 = 0\nr3 = r10\nr3 += -8\ncall array_read\nexit",
+        6,
+        "argument 1 of array_read must be the handle of a state of kind Array",
+    ),
     ("r1 = 0\nr2 = 0\nr3 = r10\ncall array_read\nexit", 4, "but is the number 0"),
-    (".state m map 8 16 4 own\nr1 = state m\n*(u64 *)(r10 - 8) = 1\nr2 = r10\nr2 += -8\nr3 = r2\n\
-      call map_put\nexit", 7, "16 B at offset 504"),
+    (
+        ".state m map 8 16 4 own\nr1 = state m\n*(u64 *)(r10 - 8) = 1\nr2 = r10\nr2 += -8\nr3 = r2\n\
+      call map_put\nexit",
+        7,
+        "16 B at offset 504",
+    ),
     (".state c counters 0 8 4 own\nr0 = state c\nexit", 3, "but is the handle of a state"),
     (".state c counters 0 8 4 own\nr0 = state c\nr0 += 1\nexit", 3, "arithmetic on an address"),
     // Ends.
@@ -147,16 +202,29 @@ fn what_only_bytes_can_say_is_refused() {
     }
     let src = Operand::Immediate(0);
     let long: Vec<_> = (0..9_000)
-        .map(|_| Instruction::Store { size: farside_rmc::isa::Size::Byte, base: Register::R10, offset: -1, src })
+        .map(|_| Instruction::Store {
+            size: farside_rmc::isa::Size::Byte,
+            base: Register::R10,
+            offset: -1,
+            src,
+        })
         .collect();
     check(&long, "instructions: 9000, which is over the limit of 8192");
     let mut holes = Program::from_code("p", exit.to_vec());
     holes.functions[0].start = 1;
     let refusal = verify(holes, &Limits::DEFAULT).unwrap_err().to_string();
     assert!(refusal.contains("do not divide the code"), "{refusal}");
-    for state in ["array 8 8 1", "counters 0 4 1", "map 0 8 1", "locks 0 8 1", "array 0 8 0",
-        "map 600 8 1", "array 0 65537 1", "array 0 65536 4000", "locks 0 0 99999999"]
-    {
+    for state in [
+        "array 8 8 1",
+        "counters 0 4 1",
+        "map 0 8 1",
+        "locks 0 8 1",
+        "array 0 8 0",
+        "map 600 8 1",
+        "array 0 65537 1",
+        "array 0 65536 4000",
+        "locks 0 0 99999999",
+    ] {
         let text = format!(".state s {state} own\nr0 = 0\nexit");
         assert!(refused(&text).contains("state `s`"), "{state}");
     }
@@ -172,19 +240,28 @@ fn the_worst_case_is_that_of_the_longest_path() {
         (
             "r1 = 0\nr2 = 0\nr3 = r10\nr3 += -24\nr4 = 24\ncall read\nr1 = 0\nr2 = 0\n\
              call load_u64\nexit",
-            10, 1, 24, 1,
+            10,
+            1,
+            24,
+            1,
         ),
         // Two loops within each other.
         (
             "r6 = 0\nr0 = 0\nouter:\nr7 = 0\ninner:\nr0 += 1\nr7 += 1\nif r7 < 3 goto inner\n\
              r6 += 1\nif r6 < 4 goto outer\nexit",
-            2 + 4 * (1 + 9 + 2) + 1, 0, 0, 0,
+            2 + 4 * (1 + 9 + 2) + 1,
+            0,
+            0,
+            0,
         ),
         // A loop that a parameter bounds.
         (
             "r3 = *(u64 *)(r1 + 0)\nif r3 > 8 goto end\nr0 = 0\nagain:\nif r0 >= r3 goto end\n\
              r0 += 1\ngoto again\nend:\nr0 = 0\nexit",
-            3 + 8 * 3 + 1 + 2, 0, 0, 0,
+            3 + 8 * 3 + 1 + 2,
+            0,
+            0,
+            0,
         ),
     ] {
         let verified = verified(text);

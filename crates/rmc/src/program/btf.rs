@@ -98,7 +98,12 @@ fn read(btf: &[u8], ext: &[u8], most: usize, lines: &mut Vec<SourceLine>) -> Opt
             // Line 0 belongs to no line.
             if line > 0 {
                 let slot = usize::try_from(at / 8).ok()?;
-                lines.push(SourceLine { section: section.into(), slot, file: file.1.clone(), line });
+                lines.push(SourceLine {
+                    section: section.into(),
+                    slot,
+                    file: file.1.clone(),
+                    line,
+                });
             }
         }
     }

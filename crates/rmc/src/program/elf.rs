@@ -241,11 +241,8 @@ impl Data {
             }
             let zero = section.kind() == SectionKind::UninitializedData;
             let size = usize::try_from(section.size()).unwrap_or(usize::MAX);
-            let most = if constant {
-                limits.constants_bytes_max
-            } else {
-                limits.variables_bytes_max
-            };
+            let most =
+                if constant { limits.constants_bytes_max } else { limits.variables_bytes_max };
             bounded("bytes of one data section", size, most)?;
             let bytes = if zero {
                 alloc::vec![0; size]

@@ -119,7 +119,7 @@ fn prove(program: &Program, limits: &Limits) -> Result<Proof, (Option<usize>, Pr
     let live = live::live(program);
     let start = State::new(limits.context_bytes_max);
     let facts = Facts::new(program.code.len());
-    let mut stepper = Stepper { program, limits, facts, cost: Cost::default(), at: 0 };
+    let mut stepper = Stepper { program, limits, facts, cost: Cost::default(), at: 0, links: 0 };
     let at = |(slot, problem)| (Some(slot), problem);
     let explored = Explorer::new(&mut stepper, &points, &live).explore(start.clone());
     let budget = limits.budget;

@@ -61,7 +61,7 @@ fn double(relation: Relation, mut a: Scalar, mut b: Scalar) -> Option<(Scalar, S
     match relation {
         Relation::Equal => {
             let same = a.meet(&b)?;
-            return Some((same, same));
+            return Some((same, Scalar { link: b.link, ..same }));
         }
         Relation::NotEqual => {
             if let Some(not) = b.as_constant() {

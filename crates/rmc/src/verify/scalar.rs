@@ -18,6 +18,9 @@ pub(super) struct Scalar {
     pub(super) most32: u32,
     pub(super) signed_least32: i32,
     pub(super) signed_most32: i32,
+    /// Numbers of one state with the same link, which is not zero, are equal: copies of each other. What
+    /// is learnt of one is learnt of all.
+    pub(super) link: u32,
 }
 
 impl Scalar {
@@ -31,6 +34,7 @@ impl Scalar {
         most32: u32::MAX,
         signed_least32: i32::MIN,
         signed_most32: i32::MAX,
+        link: 0,
     };
 
     pub(super) const fn constant(value: u64) -> Self {
@@ -44,6 +48,7 @@ impl Scalar {
             most32: value as u32,
             signed_least32: value as i32,
             signed_most32: value as i32,
+            link: 0,
         }
     }
 
@@ -147,6 +152,7 @@ impl Scalar {
             most: u64::from(self.most32),
             signed_least: 0,
             signed_most: i64::from(u32::MAX),
+            link: 0,
             ..*self
         }
         .settled()
@@ -160,6 +166,7 @@ impl Scalar {
             most: u64::MAX,
             signed_least: i64::from(self.signed_least32),
             signed_most: i64::from(self.signed_most32),
+            link: 0,
             ..*self
         }
         .settled()
@@ -201,6 +208,7 @@ impl Scalar {
             most32: self.most32.max(other.most32),
             signed_least32: self.signed_least32.min(other.signed_least32),
             signed_most32: self.signed_most32.max(other.signed_most32),
+            link: if self.link == other.link { self.link } else { 0 },
         }
     }
 
@@ -215,6 +223,7 @@ impl Scalar {
             most32: self.most32.min(other.most32),
             signed_least32: self.signed_least32.max(other.signed_least32),
             signed_most32: self.signed_most32.min(other.signed_most32),
+            link: self.link,
         }
         .tighten()
     }

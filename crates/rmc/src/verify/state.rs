@@ -17,6 +17,25 @@ pub(super) enum Place {
     Stack(u8),
 }
 
+/// Which links of one state were found to be which of another: copies there must be copies here.
+#[derive(Default)]
+struct Links(Vec<(u32, u32)>);
+
+impl Links {
+    fn holds(&mut self, old: u32, new: u32) -> bool {
+        if old == 0 {
+            return true;
+        }
+        match self.0.iter().find(|(known, _)| *known == old) {
+            Some((_, known)) => *known == new && new != 0,
+            None => {
+                self.0.push((old, new));
+                true
+            }
+        }
+    }
+}
+
 /// What a register or a slot of the stack holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Value {
@@ -32,10 +51,10 @@ pub(super) enum Value {
 impl Value {
     pub(super) const UNKNOWN: Self = Self::Number(Scalar::UNKNOWN);
 
-    fn contains(&self, other: &Self) -> bool {
+    fn contains(&self, other: &Self, links: &mut Links) -> bool {
         match (self, other) {
             (Self::Nothing, _) => true,
-            (Self::Number(a), Self::Number(b)) => a.contains(b),
+            (Self::Number(a), Self::Number(b)) => a.contains(b) && links.holds(a.link, b.link),
             (Self::Address(at, a), Self::Address(place, b)) => at == place && a.contains(b),
             (Self::Handle(a), Self::Handle(b)) => a == b,
             _ => false,
@@ -80,12 +99,12 @@ impl Slot {
         }
     }
 
-    fn contains(&self, other: &Self) -> bool {
+    fn contains(&self, other: &Self, links: &mut Links) -> bool {
         match (self, other) {
             (Self::Bytes(mask), other) => mask & !other.readable() == 0,
-            (Self::Held(a), Self::Held(b)) => a.contains(b),
+            (Self::Held(a), Self::Held(b)) => a.contains(b, links),
             (Self::Held(Value::Number(scalar)), Self::Bytes(0xff)) => {
-                scalar.contains(&Scalar::UNKNOWN)
+                scalar.contains(&Scalar::UNKNOWN) && links.holds(scalar.link, 0)
             }
             (Self::Held(_), Self::Bytes(_)) => false,
         }
@@ -136,14 +155,14 @@ impl Frame {
         self.slots[at] = slot;
     }
 
-    fn contains(&self, other: &Self) -> bool {
+    fn contains(&self, other: &Self, links: &mut Links) -> bool {
         let pairs = self.registers.iter().zip(&other.registers);
         let long = self.slots.len().max(other.slots.len());
         self.back == other.back
-            && pairs.into_iter().all(|(a, b)| a.contains(b))
+            && pairs.into_iter().all(|(a, b)| a.contains(b, links))
             && (0..long).all(|at| {
                 let of = |frame: &Self| frame.slots.get(at).copied().unwrap_or(Slot::EMPTY);
-                of(self).contains(&of(other))
+                of(self).contains(&of(other), links)
             })
     }
 
@@ -199,14 +218,37 @@ impl State {
 
     /// Whether it is true of whatever the other is true of.
     pub(super) fn contains(&self, other: &Self) -> bool {
+        let mut links = Links::default();
         self.frames.len() == other.frames.len()
-            && self.frames.iter().zip(&other.frames).all(|(a, b)| a.contains(b))
+            && self.frames.iter().zip(&other.frames).all(|(a, b)| a.contains(b, &mut links))
     }
 
     /// What holds in either.
     pub(super) fn merge(&self, other: &Self, join: &impl Fn(&Scalar, &Scalar) -> Scalar) -> Self {
         let pairs = self.frames.iter().zip(&other.frames);
         Self { frames: pairs.map(|(a, b)| a.merge(b, join)).collect() }
+    }
+
+    /// Gives every number with this link what has been learnt of one of them.
+    pub(super) fn learn(&mut self, learnt: Scalar) {
+        if learnt.link == 0 {
+            return;
+        }
+        let tell = |value: &mut Value| {
+            if let Value::Number(scalar) = value
+                && scalar.link == learnt.link
+            {
+                *scalar = learnt;
+            }
+        };
+        for frame in &mut self.frames {
+            frame.registers.iter_mut().for_each(tell);
+            for slot in &mut frame.slots {
+                if let Slot::Held(value) = slot {
+                    tell(value);
+                }
+            }
+        }
     }
 
     /// Removes the running frame, and every address of it that is left.

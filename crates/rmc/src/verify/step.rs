@@ -94,6 +94,8 @@ pub(super) struct Stepper<'a> {
     /// What the last instruction cost.
     pub(super) cost: Cost,
     pub(super) at: usize,
+    /// The last link that was given.
+    pub(super) links: u32,
 }
 
 impl Stepper<'_> {
@@ -148,10 +150,18 @@ impl Stepper<'_> {
         dst: Register,
         src: Operand,
     ) -> Result<(), Problem> {
+        if op == AluOp::Move
+            && let Operand::Register(src) = src
+        {
+            self.link(state, width, src);
+        }
         let b = operand(state, src)?;
         let a = if op.is_move() { Value::UNKNOWN } else { value(state, dst)? };
         let double = width == Width::Double;
         let result = match (op, a, b) {
+            (AluOp::Move, _, Value::Number(b)) if double || b.most <= u64::from(u32::MAX) => {
+                Value::Number(b)
+            }
             (_, Value::Number(a), Value::Number(b)) => {
                 Value::Number(Scalar::alu(width, op, &a, &b))
             }
@@ -171,6 +181,19 @@ impl Stepper<'_> {
         };
         state.set(dst, result);
         Ok(())
+    }
+
+    /// Makes the next copy of a register known as one.
+    fn link(&mut self, state: &mut State, width: Width, src: Register) {
+        let Value::Number(mut number) = state.value(src) else {
+            return;
+        };
+        let whole = width == Width::Double || number.most <= u64::from(u32::MAX);
+        if whole && number.link == 0 && number.as_constant().is_none() {
+            self.links += 1;
+            number.link = self.links;
+            state.set(src, Value::Number(number));
+        }
     }
 
     fn branch(
@@ -210,6 +233,11 @@ impl Stepper<'_> {
             state.set(dst, a);
             if let Operand::Register(src) = src {
                 state.set(src, b);
+            }
+            for value in [a, b] {
+                if let Value::Number(learnt) = value {
+                    state.learn(learnt);
+                }
             }
         };
         match ways {

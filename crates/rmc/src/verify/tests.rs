@@ -40,7 +40,10 @@ impl Chance {
             1 => {
                 let (least, most) = (a.min(b), a.max(b));
                 let within = |seed: u64| least + seed % (most - least).max(1);
-                (Scalar::range(least, most), [least, most, within(self.next()), within(self.next())])
+                (
+                    Scalar::range(least, most),
+                    [least, most, within(self.next()), within(self.next())],
+                )
             }
             2 => {
                 let (least, most) = ((a as i64).min(b as i64), (a as i64).max(b as i64));
@@ -135,7 +138,10 @@ fn what_jumps_teach_is_sound() {
                         let holds = compare(width, condition, x, y);
                         let way = ways[usize::from(holds)];
                         let kept = way.is_some_and(|(a, b)| has(&a, x) && has(&b, y));
-                        assert!(kept, "{width:?} {condition:?} {x:#x} {y:#x}\n{a:?}\n{b:?}\n{way:?}");
+                        assert!(
+                            kept,
+                            "{width:?} {condition:?} {x:#x} {y:#x}\n{a:?}\n{b:?}\n{way:?}"
+                        );
                     }
                 }
             }

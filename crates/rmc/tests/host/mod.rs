@@ -32,7 +32,9 @@ impl Host {
         let states = program.states.iter().map(|state| {
             let entries = state.entries as usize;
             match state.kind {
-                StateKind::Array => State::Array(vec![vec![0; state.value_bytes as usize]; entries]),
+                StateKind::Array => {
+                    State::Array(vec![vec![0; state.value_bytes as usize]; entries])
+                }
                 StateKind::Counters => State::Counters(vec![0; entries]),
                 StateKind::Map => State::Map(HashMap::new(), entries),
                 StateKind::Locks => State::Locks(vec![false; entries]),
