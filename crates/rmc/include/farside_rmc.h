@@ -7,6 +7,9 @@
  * (512 bytes in each function, eight functions deep), constants, global variables, which outlive calls,
  * and loops. It may call functions of its own file and those declared here, and nothing else.
  *
+ * What is read must have been written before: a buffer that is filled up to a length that only the run
+ * knows has to start with zeros.
+ *
  * Memory of the host is reached by regions and offsets. A call of a word (farside_load_u64 and others)
  * that may not be accessed ends the program, and its caller hears why; calls with buffers return one of
  * the negative numbers below.

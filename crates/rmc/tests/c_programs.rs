@@ -98,7 +98,7 @@ fn the_hash_of_a_buffer_is_its_crc32c() {
     };
     let (hash, there) = (named(&programs, "hash"), named(&programs, "hash_there"));
     assert_eq!((there.worst().helper_calls, there.worst().bytes), (1, 65_536));
-    let memory: Vec<u8> = (0..70_000u32).map(|at| ((at * at) >> 7) as u8).collect();
+    let memory: Vec<u8> = (0..70_000u32).map(|at| ((at.wrapping_mul(at)) >> 7) as u8).collect();
     for length in [0, 1, 255, 256, 257, 4_096, 65_536] {
         let context = words(&[0, 100, length]);
         let expected = crc32c(&memory[100..100 + length as usize], 0);

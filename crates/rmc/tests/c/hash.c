@@ -8,7 +8,8 @@ struct parameters {
 #define PIECE 256
 
 FARSIDE_PROGRAM(hash)(const struct parameters *p, farside_u64 size) {
-    farside_u8 piece[PIECE];
+    /* Whose length is only known when it runs starts with zeros: what is read must have been written. */
+    farside_u8 piece[PIECE] = {0};
     farside_u64 crc = 0, at = p->offset, left = p->length;
     if (left > 65536)
         return -1;

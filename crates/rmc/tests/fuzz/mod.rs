@@ -1,0 +1,749 @@
+//! Programs by chance, most of which nearly or just pass the verifier, and their judge: whatever was
+//! accepted runs in the checked interpreter without a fault and within its worst case, and does the same
+//! in the fast one, also when it is suspended at every request and moved as bytes.
+#![allow(dead_code, reason = "each user takes what it needs")]
+
+use farside_rmc::assembler::Builder;
+use farside_rmc::helpers::{Call, Effect, HELPERS, Helper, StateKind};
+use farside_rmc::isa::{
+    AluOp, AtomicOp, Condition, Instruction, Operand, Order, Register, Size, Wide, Width, decode,
+    encode,
+};
+use farside_rmc::program::{Scope, StateDeclaration};
+use farside_rmc::run::{Buffers, Far, Lent, Machine, Near, Outcome, Reply, Request, Stop};
+use farside_rmc::{Budget, Limits, Program, Verified, verify};
+
+const R: [Register; 11] = [
+    Register::R0,
+    Register::R1,
+    Register::R2,
+    Register::R3,
+    Register::R4,
+    Register::R5,
+    Register::R6,
+    Register::R7,
+    Register::R8,
+    Register::R9,
+    Register::R10,
+];
+
+/// Numbers by chance.
+#[derive(Clone)]
+pub(crate) struct Chance(u64);
+
+impl Chance {
+    pub(crate) fn new(seed: u64) -> Self {
+        let mut mixed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        Self((mixed ^ (mixed >> 31)) | 1)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        (self.next() >> 32) % bound
+    }
+
+    fn one_in(&mut self, many: u64) -> bool {
+        self.below(many) == 0
+    }
+
+    fn of<T: Copy>(&mut self, list: &[T]) -> T {
+        list[self.below(list.len() as u64) as usize]
+    }
+
+    /// Often near where something overflows.
+    pub(crate) fn number(&mut self) -> u64 {
+        const EDGES: [u64; 8] =
+            [0, 1, 1 << 31, 1 << 32, 1 << 63, u64::MAX, u32::MAX as u64, i64::MAX as u64];
+        match self.below(4) {
+            0 => self.of(&EDGES).wrapping_add(self.below(9)).wrapping_sub(4),
+            1 => self.below(80),
+            2 => self.next() >> self.below(64),
+            _ => ((self.next() as i64) >> self.below(64)) as u64,
+        }
+    }
+
+    fn immediate(&mut self) -> i32 {
+        match self.below(4) {
+            0 => self.number() as i32,
+            1 => (1 << self.below(31)) - self.below(3) as i32,
+            _ => self.below(100) as i32 - 20,
+        }
+    }
+}
+
+/// Builds one program. R6 is the context, R7 a small number; R0, R8 and R9 are numbers; R1 to R5 are for
+/// the moment.
+struct Maker<'a> {
+    chance: &'a mut Chance,
+    builder: Builder,
+    depth: u32,
+}
+
+/// A program that nearly or just passes.
+pub(crate) fn program(chance: &mut Chance) -> Program {
+    let mut maker = Maker { chance, builder: Builder::new("chance"), depth: 0 };
+    maker.data();
+    maker.start();
+    let count = 2 + maker.chance.below(9);
+    (0..count).for_each(|_| maker.piece());
+    maker.builder.exit();
+    let mut program = maker.builder.build().unwrap_or_default();
+    if chance.one_in(3) {
+        mutate(chance, &mut program);
+    }
+    program
+}
+
+/// Changes a field of an instruction or two.
+fn mutate(chance: &mut Chance, program: &mut Program) {
+    for _ in 0..1 + chance.below(2) {
+        let at = chance.below(program.code.len().max(1) as u64) as usize;
+        let Some(instruction) = program.code.get(at).copied() else {
+            return;
+        };
+        let Ok((first, None)) = encode(instruction) else {
+            continue;
+        };
+        let changed = match chance.below(6) {
+            0 => first ^ (1 << (8 + chance.below(4))),
+            1 => first ^ (1 << (12 + chance.below(4))),
+            2 => first ^ (1 << (16 + chance.below(9))),
+            3 => first ^ (1 << (32 + chance.below(32))),
+            4 => first ^ (1 << (4 + chance.below(4))),
+            _ => first ^ (1 << chance.below(64)),
+        };
+        if let Ok(instruction) = decode(&[changed])
+            && instruction.slots() == 1
+        {
+            program.code[at] = instruction;
+        }
+    }
+}
+
+impl Maker<'_> {
+    fn data(&mut self) {
+        self.builder.constants(&[7; 40]);
+        self.builder.variables(false, &[1; 24]);
+        self.builder.variables(true, &[0; 16]);
+        let kinds = [
+            (StateKind::Array, 0, 16),
+            (StateKind::Counters, 0, 8),
+            (StateKind::Map, 8, 24),
+            (StateKind::Locks, 0, 0),
+        ];
+        for (at, (kind, key_bytes, value_bytes)) in kinds.into_iter().enumerate() {
+            let (name, scope) = (format!("state{at}"), Scope::Shared);
+            let entries = 4;
+            self.builder.state(StateDeclaration {
+                name,
+                kind,
+                key_bytes,
+                value_bytes,
+                entries,
+                scope,
+            });
+        }
+    }
+
+    fn start(&mut self) {
+        self.builder.copy(R[6], R[1]).copy(R[7], R[2]);
+        self.builder.alu(AluOp::And, R[7], Operand::Immediate(63));
+        for register in [0, 8, 9] {
+            if self.chance.one_in(2) {
+                let offset = self.chance.below(8) as i16 * 8;
+                self.builder.load(Size::Double, R[register], R[6], offset);
+            } else {
+                let value = self.chance.number() as i64;
+                self.builder.set(R[register], value);
+            }
+        }
+        for slot in 1..9 {
+            if !self.chance.one_in(8) {
+                let src = self.number();
+                self.builder.store(Size::Double, R[10], slot * -8, Operand::Register(src));
+            }
+        }
+    }
+
+    /// A register that holds a number.
+    fn number(&mut self) -> Register {
+        R[self.chance.of(&[0, 7, 8, 9, 8, 9])]
+    }
+
+    fn operand(&mut self) -> Operand {
+        if self.chance.one_in(2) {
+            Operand::Register(self.number())
+        } else {
+            Operand::Immediate(self.chance.immediate())
+        }
+    }
+
+    fn width(&mut self) -> Width {
+        self.chance.of(&[Width::Word, Width::Double, Width::Double])
+    }
+
+    fn piece(&mut self) {
+        match self.chance.below(16) {
+            0 | 1 => self.arithmetic(),
+            2 => self.stack(),
+            3 | 4 => self.masked(),
+            5 | 6 => self.compared(),
+            7 if self.depth < 3 => self.counted_loop(),
+            8 if self.depth < 2 => self.endless_loop(),
+            9 | 10 => self.helper(),
+            11 => self.spill(),
+            12 if self.depth == 0 => self.function(),
+            13 => self.walk(),
+            14 => self.atomic(),
+            _ => self.branch(),
+        }
+    }
+
+    fn arithmetic(&mut self) {
+        for _ in 0..1 + self.chance.below(4) {
+            let (width, dst, src) = (self.width(), self.number(), self.operand());
+            if self.chance.one_in(8) {
+                let order = self.chance.of(&[Order::Little, Order::Big, Order::Swapped]);
+                let size = self.chance.of(&[Size::Half, Size::Word, Size::Double]);
+                self.builder.push(Instruction::Bytes { order, size, dst });
+                continue;
+            }
+            let op = self.chance.of(&AluOp::ALL);
+            let src = match op {
+                AluOp::Neg => Operand::Immediate(0),
+                op if op.needs_register() => Operand::Register(self.number()),
+                _ => src,
+            };
+            let instruction = Instruction::Alu { width, op, dst, src };
+            if encode(instruction).is_ok() {
+                self.builder.push(instruction);
+            }
+        }
+    }
+
+    fn stack(&mut self) {
+        let size = self.chance.of(&Size::ALL);
+        let offset = -(self.chance.below(72) as i16) - 1;
+        let offset = if self.chance.one_in(2) { offset & !7 } else { offset };
+        let dst = self.number();
+        if self.chance.one_in(2) {
+            let src = self.operand();
+            self.builder.store(size, R[10], offset, src);
+        } else {
+            let signed = self.chance.one_in(3) && size != Size::Double;
+            self.builder.push(Instruction::Load { size, signed, dst, base: R[10], offset });
+        }
+    }
+
+    /// Puts the start of some memory into a register; how long it is.
+    fn base(&mut self, dst: Register) -> i32 {
+        match self.chance.below(5) {
+            0 => {
+                self.builder.copy(dst, R[10]).alu(AluOp::Add, dst, Operand::Immediate(-64));
+                64
+            }
+            1 => {
+                self.builder.load_wide(dst, Wide::Constant(0));
+                40
+            }
+            2 => {
+                self.builder.load_wide(dst, Wide::Variable { shared: false, offset: 0 });
+                24
+            }
+            3 => {
+                self.builder.load_wide(dst, Wide::Variable { shared: true, offset: 0 });
+                16
+            }
+            _ => {
+                self.builder.copy(dst, R[6]);
+                64
+            }
+        }
+    }
+
+    /// Loads or stores near an address that has just been made.
+    fn touch(&mut self, base: Register) {
+        let size = self.chance.of(&Size::ALL);
+        let offset = if self.chance.one_in(3) { self.chance.below(10) as i16 - 2 } else { 0 };
+        if self.chance.one_in(3) {
+            let src = self.operand();
+            self.builder.store(size, base, offset, src);
+        } else {
+            let dst = self.number();
+            self.builder.load(size, dst, base, offset);
+        }
+    }
+
+    /// An index that a mask, shift or remainder bounds.
+    fn masked(&mut self) {
+        let index = self.number();
+        self.builder.copy(R[2], index);
+        let bound = self.base(R[3]);
+        let op = self.chance.of(&[AluOp::And, AluOp::Mod, AluOp::ShiftRight, AluOp::And]);
+        let by = match op {
+            AluOp::And => (bound - 1) & !(self.chance.below(9) as i32),
+            AluOp::Mod => bound - self.chance.below(9) as i32,
+            _ => 58 + self.chance.below(4) as i32,
+        };
+        let width = self.width();
+        self.builder.push(Instruction::Alu { width, op, dst: R[2], src: Operand::Immediate(by) });
+        if self.chance.one_in(4) {
+            self.builder.alu(AluOp::Mul, R[2], Operand::Immediate(2));
+        }
+        self.builder.alu(AluOp::Add, R[3], Operand::Register(R[2]));
+        self.touch(R[3]);
+    }
+
+    /// An index that comparisons bound.
+    fn compared(&mut self) {
+        let index = self.number();
+        let end = self.builder.label();
+        let copy = self.chance.one_in(2);
+        if copy {
+            self.builder.copy(R[2], index);
+        }
+        let bound = self.base(R[3]);
+        for _ in 0..1 + self.chance.below(3) {
+            let (condition, width) = (self.chance.of(&Condition::ALL), self.width());
+            let value = match self.chance.below(4) {
+                0 => 0,
+                1 => self.chance.immediate(),
+                _ => bound - self.chance.below(10) as i32,
+            };
+            let src = Operand::Immediate(value);
+            let jump = Instruction::JumpIf { width, condition, dst: index, src, offset: 0 };
+            self.builder.push_to(jump, end);
+        }
+        let of = if copy { R[2] } else { index };
+        let op = self.chance.of(&[AluOp::Add, AluOp::Add, AluOp::Sub]);
+        self.builder.alu(op, R[3], Operand::Register(of));
+        self.touch(R[3]);
+        self.builder.place(end);
+    }
+
+    fn branch(&mut self) {
+        let end = self.builder.label();
+        let (width, condition) = (self.width(), self.chance.of(&Condition::ALL));
+        let (dst, src) = (self.number(), self.operand());
+        let jump = Instruction::JumpIf { width, condition, dst, src, offset: 0 };
+        self.builder.push_to(jump, end);
+        self.depth += 1;
+        for _ in 0..1 + self.chance.below(2) {
+            self.piece();
+        }
+        self.depth -= 1;
+        self.builder.place(end);
+    }
+
+    fn counted_loop(&mut self) {
+        let slot = self.chance.of(&[-72i16, -80, -88]);
+        let turns = 1 + self.chance.below(12) as i32;
+        self.builder.store(Size::Double, R[10], slot, Operand::Immediate(0));
+        let again = self.builder.label();
+        self.builder.place(again);
+        self.depth += 1;
+        self.piece();
+        self.depth -= 1;
+        self.builder.load(Size::Double, R[1], R[10], slot);
+        self.builder.alu(AluOp::Add, R[1], Operand::Immediate(1));
+        self.builder.store(Size::Double, R[10], slot, Operand::Register(R[1]));
+        self.builder.jump_if(Condition::Less, R[1], Operand::Immediate(turns), again);
+    }
+
+    fn endless_loop(&mut self) {
+        let again = self.builder.label();
+        self.builder.place(again);
+        self.depth += 1;
+        self.piece();
+        self.depth -= 1;
+        self.builder.copy(R[1], R[7]).copy(R[2], R[8]).call(Call::LoadU64);
+        let condition = self.chance.of(&Condition::ALL);
+        let value = self.chance.immediate();
+        self.builder.jump_if(condition, R[0], Operand::Immediate(value), again);
+    }
+
+    fn helper(&mut self) {
+        let helper = self.chance.of(HELPERS);
+        for (at, argument) in helper.arguments.iter().enumerate() {
+            use farside_rmc::helpers::Argument;
+            let register = R[at + 1];
+            match argument {
+                Argument::Number | Argument::Region | Argument::Length(_) => {
+                    if self.chance.one_in(3) {
+                        self.builder.copy(register, R[7]);
+                    } else {
+                        let value = self.chance.of(&[0, 1, 2, 8, 16, 24, 64]);
+                        self.builder.set(register, value);
+                    }
+                }
+                Argument::State(kind) => {
+                    let handle = match kind {
+                        StateKind::Array => 0,
+                        StateKind::Counters => 1,
+                        StateKind::Map => 2,
+                        StateKind::Locks => 3,
+                    };
+                    self.builder.load_wide(register, Wide::StateHandle(handle));
+                }
+                Argument::Readable(_) | Argument::Writable(_) => {
+                    self.base(register);
+                }
+            }
+        }
+        self.builder.call(helper.call);
+    }
+
+    /// Addresses and numbers through the stack.
+    fn spill(&mut self) {
+        self.base(R[3]);
+        let slot = self.chance.of(&[-96i16, -104, -8]);
+        self.builder.store(Size::Double, R[10], slot, Operand::Register(R[3]));
+        if self.chance.one_in(3) {
+            self.piece();
+        }
+        self.builder.load(Size::Double, R[4], R[10], slot);
+        self.touch(R[4]);
+    }
+
+    /// Calls a function that lies in between.
+    fn function(&mut self) {
+        let (entry, after) = (self.builder.label(), self.builder.label());
+        let _ = after;
+        self.builder.copy(R[1], R[10]).alu(AluOp::Add, R[1], Operand::Immediate(-64));
+        let number = self.number();
+        self.builder.copy(R[2], number);
+        self.builder.call_function(entry);
+        // What stands behind the exit belongs to the function, so the rest of the program is its end.
+        let result = self.chance.of(&[0usize, 8, 9]);
+        self.builder.copy(R[result], R[0]);
+        let number = self.number();
+        self.builder.copy(R[0], number).exit();
+        self.builder.function("callee", entry);
+        self.builder.copy(R[6], R[1]).copy(R[8], R[2]);
+        self.builder.set(R[0], 1).set(R[7], 5).set(R[9], 9);
+        self.depth += 1;
+    }
+
+    /// An address that walks to another.
+    fn walk(&mut self) {
+        let bound = self.base(R[3]);
+        self.builder.copy(R[4], R[3]);
+        let steps = bound / 8 + self.chance.below(3) as i32 - 1;
+        self.builder.alu(AluOp::Add, R[4], Operand::Immediate(steps * 8));
+        let again = self.builder.label();
+        self.builder.place(again);
+        self.touch(R[3]);
+        self.builder.alu(AluOp::Add, R[3], Operand::Immediate(8));
+        let condition =
+            self.chance.of(&[Condition::NotEqual, Condition::Less, Condition::SignedLess]);
+        self.builder.jump_if(condition, R[3], Operand::Register(R[4]), again);
+    }
+
+    fn atomic(&mut self) {
+        self.base(R[3]);
+        let (op, width) = (self.chance.of(&AtomicOp::ALL), self.width());
+        let (src, fetch) = (self.number(), self.chance.one_in(2));
+        let offset = self.chance.below(5) as i16 * 4;
+        let instruction = Instruction::Atomic { width, op, fetch, base: R[3], offset, src };
+        if encode(instruction).is_ok() {
+            self.builder.push(instruction);
+        }
+    }
+}
+
+/// An executor whose answers are chance, the same for the same seed.
+#[derive(Clone)]
+pub(crate) struct AnyHost(Chance);
+
+impl AnyHost {
+    fn result(&mut self, helper: &Helper) -> Reply {
+        if helper.effect == Effect::Word && self.0.one_in(64) {
+            return Reply::Refused;
+        }
+        let number = self.0.number();
+        if helper.returns(number) {
+            return Reply::Now(number);
+        }
+        let span = helper.result_max.abs_diff(helper.result_min).saturating_add(1).max(1);
+        let near = if self.0.one_in(2) { 0 } else { number % span };
+        Reply::Now(helper.result_max.wrapping_sub_unsigned(near) as u64)
+    }
+}
+
+impl Near for AnyHost {
+    fn load_u64(&mut self, _: u64, _: u64) -> Reply {
+        let row = Helper::with_number(Call::LoadU64 as u32);
+        row.map_or(Reply::Later, |row| self.result(row))
+    }
+
+    fn perform(&mut self, request: &Request, buffers: Buffers<'_>) -> Reply {
+        for byte in buffers.output {
+            *byte = self.0.next() as u8;
+        }
+        let row = Helper::with_number(request.call as u32);
+        row.map_or(Reply::Later, |row| self.result(row))
+    }
+}
+
+/// What became of a program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Verdict {
+    Refused,
+    Accepted { metered: bool },
+}
+
+/// What a run left behind.
+type End = (Outcome, Vec<u8>, Vec<u8>, Vec<u8>);
+
+/// Verifies a program and runs what is accepted. An error is a defect of this crate.
+pub(crate) fn judge(program: Program, chance: &mut Chance) -> Result<Verdict, String> {
+    let budget = if chance.one_in(4) {
+        Budget { instructions: 300, helper_calls: 8, bytes: 300 }
+    } else {
+        Budget { instructions: 5_000, helper_calls: 100, bytes: 10_000 }
+    };
+    let limits = Limits {
+        budget,
+        walked_max: 3_000,
+        widened_max: 6_000,
+        context_bytes_max: 64,
+        ..Limits::DEFAULT
+    };
+    let Ok(verified) = verify(program, &limits) else {
+        return Ok(Verdict::Refused);
+    };
+    for _ in 0..2 {
+        let mut context = [0; 64];
+        for word in context.chunks_exact_mut(8) {
+            word.copy_from_slice(&chance.number().to_le_bytes());
+        }
+        let host = AnyHost(Chance::new(chance.next()));
+        let text = |why: &str| format!("{why}\n{:#?}\n{context:x?}", verified.program().code);
+        let (checked, executed) = run_checked(&verified, &context, host.clone(), budget);
+        if let Outcome::Stopped(Stop::Fault(_) | Stop::BadReply { .. }) = checked.0 {
+            return Err(text(&format!("accepted, but {:?}", checked.0)));
+        }
+        if executed > verified.worst().instructions {
+            return Err(text(&format!("{executed} executed, over {:?}", verified.worst())));
+        }
+        let fast = run_fast(&verified, &context, host.clone(), budget);
+        if fast != checked {
+            return Err(text(&format!("checked {:?}, fast {:?}", checked.0, fast.0)));
+        }
+        let moved = run_moved(&verified, &context, host, budget).map_err(|why| text(&why))?;
+        if moved != checked {
+            return Err(text(&format!("checked {:?}, moved {:?}", checked.0, moved.0)));
+        }
+    }
+    Ok(Verdict::Accepted { metered: verified.metered() })
+}
+
+fn variables(verified: &Verified) -> (Vec<u8>, Vec<u8>) {
+    let variables = &verified.program().variables;
+    (variables.own.clone(), variables.shared.clone())
+}
+
+fn run_checked(
+    verified: &Verified,
+    context: &[u8],
+    mut host: AnyHost,
+    budget: Budget,
+) -> (End, u64) {
+    let mut machine = Machine::new();
+    let (mut own, mut shared) = variables(verified);
+    if machine.start(verified, context, budget).is_err() {
+        return ((Outcome::Stopped(Stop::NotRunning), own, shared, Vec::new()), 0);
+    }
+    let lent = Lent { own: &mut own, shared: &mut shared };
+    let outcome = machine.run_checked(verified.program(), lent, &mut host);
+    ((outcome, machine.output().to_vec(), own, shared), machine.executed())
+}
+
+fn run_fast(verified: &Verified, context: &[u8], mut host: AnyHost, budget: Budget) -> End {
+    let mut machine = Machine::new();
+    let (mut own, mut shared) = variables(verified);
+    if machine.start(verified, context, budget).is_err() {
+        return (Outcome::Stopped(Stop::NotRunning), own, shared, Vec::new());
+    }
+    let lent = Lent { own: &mut own, shared: &mut shared };
+    let outcome = machine.run(verified, lent, &mut host);
+    (outcome, machine.output().to_vec(), own, shared)
+}
+
+/// Suspends at every request, and goes on in another machine.
+fn run_moved(
+    verified: &Verified,
+    context: &[u8],
+    mut host: AnyHost,
+    budget: Budget,
+) -> Result<End, String> {
+    let mut machine = Machine::new();
+    let (mut own, mut shared) = variables(verified);
+    if machine.start(verified, context, budget).is_err() {
+        return Ok((Outcome::Stopped(Stop::NotRunning), own, shared, Vec::new()));
+    }
+    loop {
+        let lent = Lent { own: &mut own, shared: &mut shared };
+        let outcome = machine.run(verified, lent, &mut Far);
+        let Outcome::Suspended(request) = outcome else {
+            return Ok((outcome, machine.output().to_vec(), own, shared));
+        };
+        let moved = Machine::from_bytes(verified, &machine.to_bytes());
+        machine = moved.map_err(|error| format!("{request:?}: {error}"))?;
+        let mut output = vec![0; request.output.map_or(0, |span| span.length as usize)];
+        let reply = if request.call == Call::LoadU64 {
+            host.load_u64(0, 0)
+        } else {
+            host.perform(&request, Buffers { inputs: [&[], &[]], output: &mut output })
+        };
+        let lent = Lent { own: &mut own, shared: &mut shared };
+        match reply {
+            Reply::Now(result) => machine
+                .answer(verified.program(), lent, result, &output)
+                .map_err(|error| format!("{request:?}: {error}"))?,
+            _ => {
+                let stop = machine.refuse().map_err(|error| error.to_string())?;
+                return Ok((Outcome::Stopped(stop), machine.output().to_vec(), own, shared));
+            }
+        }
+    }
+}
+
+/// A program of arithmetic, jumps forward and memory that other engines understand in the same way: no
+/// division by zero, no number with a sign where they disagree.
+pub(crate) fn plain(chance: &mut Chance) -> Vec<Instruction> {
+    let mut groups: Vec<Vec<Instruction>> = Vec::new();
+    let numbers = [0, 2, 3, 4, 5, 7, 8, 9];
+    let word = |dst, op, src| Instruction::Alu { width: Width::Word, op, dst, src };
+    let double = |dst, op, src| Instruction::Alu { width: Width::Double, op, dst, src };
+    groups.push(vec![double(R[6], AluOp::Move, Operand::Register(R[1]))]);
+    for (at, register) in numbers.into_iter().enumerate() {
+        let (dst, base) = (R[register], R[6]);
+        let load = Instruction::Load {
+            size: Size::Double,
+            signed: false,
+            dst,
+            base,
+            offset: at as i16 * 8,
+        };
+        let (base, offset) = (R[10], -8 - at as i16 * 8);
+        let src = Operand::Register(dst);
+        groups.push(vec![load, Instruction::Store { size: Size::Double, base, offset, src }]);
+    }
+    for _ in 0..chance.below(40) {
+        let (dst, src) = (R[chance.of(&numbers)], R[chance.of(&numbers)]);
+        groups.push(plain_group(chance, dst, src, word, double));
+    }
+    let mut code = Vec::new();
+    let lengths: Vec<usize> =
+        groups.iter().map(|group| group.iter().map(|one| one.slots()).sum()).collect();
+    for (at, group) in groups.into_iter().enumerate() {
+        for mut instruction in group {
+            if let Instruction::JumpIf { offset, .. } = &mut instruction {
+                let skipped = *offset as usize;
+                let over = lengths.iter().skip(at + 1).take(skipped);
+                *offset = over.sum::<usize>() as i16;
+            }
+            code.push(instruction);
+            if instruction.slots() == 2 {
+                code.push(Instruction::SecondHalf);
+            }
+        }
+    }
+    for register in [2, 3, 4, 5, 7, 8, 9] {
+        code.push(double(R[0], AluOp::Mul, Operand::Immediate(31)));
+        code.push(double(R[0], AluOp::Xor, Operand::Register(R[register])));
+    }
+    for slot in 1..9 {
+        let (size, base, offset) = (Size::Double, R[10], slot * -8);
+        code.push(Instruction::Load { size, signed: false, dst: R[1], base, offset });
+        code.push(double(R[0], AluOp::Add, Operand::Register(R[1])));
+    }
+    code.push(Instruction::Exit);
+    code
+}
+
+fn plain_group(
+    chance: &mut Chance,
+    dst: Register,
+    src: Register,
+    word: impl Fn(Register, AluOp, Operand) -> Instruction,
+    double: impl Fn(Register, AluOp, Operand) -> Instruction,
+) -> Vec<Instruction> {
+    let from = Operand::Register(src);
+    match chance.below(12) {
+        0..=3 => {
+            let ops = [AluOp::Or, AluOp::And, AluOp::Xor, AluOp::Move, AluOp::Add, AluOp::Sub];
+            let ops = [&ops[..], &[AluOp::Mul]].concat();
+            let op = chance.of(&ops);
+            let operand =
+                if chance.one_in(2) { from } else { Operand::Immediate(chance.immediate()) };
+            if chance.one_in(2) {
+                vec![double(dst, op, operand)]
+            } else {
+                // One engine sign-extends sums of 32 bits; moving them makes them equal again.
+                let clear = word(dst, AluOp::Move, Operand::Register(dst));
+                vec![word(dst, op, operand), clear]
+            }
+        }
+        4 => {
+            let op =
+                chance.of(&[AluOp::ShiftLeft, AluOp::ShiftRight, AluOp::ShiftRightSigned]);
+            let by = Operand::Immediate(chance.below(32) as i32);
+            let by = if chance.one_in(2) { from } else { by };
+            vec![if chance.one_in(2) { word(dst, op, by) } else { double(dst, op, by) }]
+        }
+        5 => {
+            let op = chance.of(&[AluOp::Div, AluOp::Mod]);
+            let not_zero = double(src, AluOp::Or, Operand::Immediate(1));
+            let by = Operand::Immediate(1 + chance.below(1 << 20) as i32);
+            let by = if chance.one_in(2) { from } else { by };
+            vec![not_zero, if chance.one_in(2) { word(dst, op, by) } else { double(dst, op, by) }]
+        }
+        6 => {
+            let smaller = double(dst, AluOp::ShiftRight, Operand::Immediate(1));
+            let negated = double(dst, AluOp::Neg, Operand::Immediate(0));
+            vec![smaller, negated]
+        }
+        7 => {
+            let order = chance.of(&[Order::Little, Order::Big]);
+            let size = chance.of(&[Size::Half, Size::Word, Size::Double]);
+            vec![Instruction::Bytes { order, size, dst }]
+        }
+        8 => {
+            let (size, offset) = (chance.of(&Size::ALL), -(chance.below(7) as i16 * 8) - 8);
+            if chance.one_in(2) {
+                vec![Instruction::Load { size, signed: false, dst, base: R[10], offset }]
+            } else {
+                vec![Instruction::Store { size, base: R[10], offset, src: from }]
+            }
+        }
+        9 => vec![Instruction::LoadWide { dst, value: Wide::Value(chance.number()) }],
+        _ => {
+            let width = chance.of(&[Width::Word, Width::Double]);
+            let condition = chance.of(&Condition::ALL);
+            let immediate = Operand::Immediate(chance.below(1 << 31) as i32);
+            let src = if chance.one_in(2) { from } else { immediate };
+            let offset = 1 + chance.below(4) as i16;
+            vec![Instruction::JumpIf { width, condition, dst, src, offset }]
+        }
+    }
+}
+
+/// The slots of code as bytes.
+pub(crate) fn bytes_of(code: &[Instruction]) -> Vec<u8> {
+    let slots = code.iter().filter_map(|instruction| encode(*instruction).ok());
+    slots
+        .flat_map(|(first, second)| [Some(first), second])
+        .flatten()
+        .flat_map(u64::to_le_bytes)
+        .collect()
+}
