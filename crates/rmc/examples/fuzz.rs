@@ -36,6 +36,8 @@ fn main() -> ExitCode {
             println!("{done} programs, {accepted} accepted, {metered} of them metered");
         }
     }
-    println!("{count} programs from seed {first}: {accepted} accepted, {metered} metered, no defect");
+    println!(
+        "{count} programs from seed {first}: {accepted} accepted, {metered} metered, no defect"
+    );
     ExitCode::SUCCESS
 }

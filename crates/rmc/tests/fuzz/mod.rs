@@ -130,9 +130,9 @@ fn mutate(chance: &mut Chance, program: &mut Program) {
 
 impl Maker<'_> {
     fn data(&mut self) {
-        self.builder.constants(&[7; 40]);
-        self.builder.variables(false, &[1; 24]);
-        self.builder.variables(true, &[0; 16]);
+        self.builder.constants(&[7; 72]);
+        self.builder.variables(false, &[1; 72]);
+        self.builder.variables(true, &[0; 72]);
         let kinds = [
             (StateKind::Array, 0, 16),
             (StateKind::Counters, 0, 8),
@@ -165,8 +165,8 @@ impl Maker<'_> {
                 self.builder.set(R[register], value);
             }
         }
-        for slot in 1..9 {
-            if !self.chance.one_in(8) {
+        for slot in 1..10 {
+            if !self.chance.one_in(64) {
                 let src = self.number();
                 self.builder.store(Size::Double, R[10], slot * -8, Operand::Register(src));
             }
@@ -231,7 +231,7 @@ impl Maker<'_> {
 
     fn stack(&mut self) {
         let size = self.chance.of(&Size::ALL);
-        let offset = -(self.chance.below(72) as i16) - 1;
+        let offset = -(self.chance.below(64) as i16) - 8;
         let offset = if self.chance.one_in(2) { offset & !7 } else { offset };
         let dst = self.number();
         if self.chance.one_in(2) {
@@ -243,37 +243,41 @@ impl Maker<'_> {
         }
     }
 
-    /// Puts the start of some memory into a register; how long it is.
-    fn base(&mut self, dst: Register) -> i32 {
-        match self.chance.below(5) {
+    /// Puts the start of some memory into a register; how much may be touched from there, mostly with
+    /// eight bytes to spare. Read-only memory where nothing will be written, mostly.
+    fn base(&mut self, dst: Register, writes: bool) -> i32 {
+        let read_only = !writes || self.chance.one_in(40);
+        let count = if read_only { 5 } else { 3 };
+        let (length, context) = match self.chance.below(count) {
             0 => {
-                self.builder.copy(dst, R[10]).alu(AluOp::Add, dst, Operand::Immediate(-64));
-                64
+                self.builder.copy(dst, R[10]).alu(AluOp::Add, dst, Operand::Immediate(-72));
+                (72, false)
             }
             1 => {
-                self.builder.load_wide(dst, Wide::Constant(0));
-                40
+                self.builder.load_wide(dst, Wide::Variable { shared: false, offset: 0 });
+                (72, false)
             }
             2 => {
-                self.builder.load_wide(dst, Wide::Variable { shared: false, offset: 0 });
-                24
+                self.builder.load_wide(dst, Wide::Variable { shared: true, offset: 0 });
+                (72, false)
             }
             3 => {
-                self.builder.load_wide(dst, Wide::Variable { shared: true, offset: 0 });
-                16
+                self.builder.load_wide(dst, Wide::Constant(0));
+                (72, false)
             }
             _ => {
                 self.builder.copy(dst, R[6]);
-                64
+                (64, true)
             }
-        }
+        };
+        if self.chance.one_in(6) || context { length } else { length - 8 }
     }
 
     /// Loads or stores near an address that has just been made.
-    fn touch(&mut self, base: Register) {
+    fn touch(&mut self, base: Register, writes: bool) {
         let size = self.chance.of(&Size::ALL);
-        let offset = if self.chance.one_in(3) { self.chance.below(10) as i16 - 2 } else { 0 };
-        if self.chance.one_in(3) {
+        let offset = if self.chance.one_in(12) { self.chance.below(10) as i16 - 2 } else { 0 };
+        if writes {
             let src = self.operand();
             self.builder.store(size, base, offset, src);
         } else {
@@ -284,22 +288,22 @@ impl Maker<'_> {
 
     /// An index that a mask, shift or remainder bounds.
     fn masked(&mut self) {
-        let index = self.number();
+        let (index, writes) = (self.number(), self.chance.one_in(3));
         self.builder.copy(R[2], index);
-        let bound = self.base(R[3]);
+        let bound = self.base(R[3], writes);
         let op = self.chance.of(&[AluOp::And, AluOp::Mod, AluOp::ShiftRight, AluOp::And]);
         let by = match op {
-            AluOp::And => (bound - 1) & !(self.chance.below(9) as i32),
+            AluOp::And => 63 & !(self.chance.below(9) as i32),
             AluOp::Mod => bound - self.chance.below(9) as i32,
             _ => 58 + self.chance.below(4) as i32,
         };
         let width = self.width();
         self.builder.push(Instruction::Alu { width, op, dst: R[2], src: Operand::Immediate(by) });
-        if self.chance.one_in(4) {
+        if self.chance.one_in(16) {
             self.builder.alu(AluOp::Mul, R[2], Operand::Immediate(2));
         }
         self.builder.alu(AluOp::Add, R[3], Operand::Register(R[2]));
-        self.touch(R[3]);
+        self.touch(R[3], writes);
     }
 
     /// An index that comparisons bound.
@@ -310,8 +314,15 @@ impl Maker<'_> {
         if copy {
             self.builder.copy(R[2], index);
         }
-        let bound = self.base(R[3]);
-        for _ in 0..1 + self.chance.below(3) {
+        let writes = self.chance.one_in(3);
+        let bound = self.base(R[3], writes);
+        // Mostly what bounds it is among the comparisons.
+        if !self.chance.one_in(4) {
+            let src = Operand::Immediate(bound - self.chance.of(&[0, 1, 7, 8, 8, 8]));
+            let condition = self.chance.of(&[Condition::Greater, Condition::GreaterEqual]);
+            self.builder.jump_if(condition, index, src, end);
+        }
+        for _ in 0..self.chance.below(3) {
             let (condition, width) = (self.chance.of(&Condition::ALL), self.width());
             let value = match self.chance.below(4) {
                 0 => 0,
@@ -323,9 +334,9 @@ impl Maker<'_> {
             self.builder.push_to(jump, end);
         }
         let of = if copy { R[2] } else { index };
-        let op = self.chance.of(&[AluOp::Add, AluOp::Add, AluOp::Sub]);
+        let op = if self.chance.one_in(16) { AluOp::Sub } else { AluOp::Add };
         self.builder.alu(op, R[3], Operand::Register(of));
-        self.touch(R[3]);
+        self.touch(R[3], writes);
         self.builder.place(end);
     }
 
@@ -394,7 +405,7 @@ impl Maker<'_> {
                     self.builder.load_wide(register, Wide::StateHandle(handle));
                 }
                 Argument::Readable(_) | Argument::Writable(_) => {
-                    self.base(register);
+                    self.base(register, matches!(argument, Argument::Writable(_)));
                 }
             }
         }
@@ -403,14 +414,15 @@ impl Maker<'_> {
 
     /// Addresses and numbers through the stack.
     fn spill(&mut self) {
-        self.base(R[3]);
-        let slot = self.chance.of(&[-96i16, -104, -8]);
+        let writes = self.chance.one_in(2);
+        self.base(R[3], writes);
+        let slot = self.chance.of(&[-96i16, -104, -96, -104, -96, -104, -8]);
         self.builder.store(Size::Double, R[10], slot, Operand::Register(R[3]));
         if self.chance.one_in(3) {
             self.piece();
         }
         self.builder.load(Size::Double, R[4], R[10], slot);
-        self.touch(R[4]);
+        self.touch(R[4], writes);
     }
 
     /// Calls a function that lies in between.
@@ -434,13 +446,14 @@ impl Maker<'_> {
 
     /// An address that walks to another.
     fn walk(&mut self) {
-        let bound = self.base(R[3]);
+        let writes = self.chance.one_in(2);
+        let bound = self.base(R[3], writes);
         self.builder.copy(R[4], R[3]);
-        let steps = bound / 8 + self.chance.below(3) as i32 - 1;
+        let steps = bound / 8 - self.chance.below(3) as i32;
         self.builder.alu(AluOp::Add, R[4], Operand::Immediate(steps * 8));
         let again = self.builder.label();
         self.builder.place(again);
-        self.touch(R[3]);
+        self.touch(R[3], writes);
         self.builder.alu(AluOp::Add, R[3], Operand::Immediate(8));
         let condition =
             self.chance.of(&[Condition::NotEqual, Condition::Less, Condition::SignedLess]);
@@ -448,10 +461,10 @@ impl Maker<'_> {
     }
 
     fn atomic(&mut self) {
-        self.base(R[3]);
+        self.base(R[3], true);
         let (op, width) = (self.chance.of(&AtomicOp::ALL), self.width());
         let (src, fetch) = (self.number(), self.chance.one_in(2));
-        let offset = self.chance.below(5) as i16 * 4;
+        let offset = self.chance.below(5) as i16 * self.chance.of(&[8, 8, 8, 8, 4]);
         let instruction = Instruction::Atomic { width, op, fetch, base: R[3], offset, src };
         if encode(instruction).is_ok() {
             self.builder.push(instruction);
@@ -695,8 +708,7 @@ fn plain_group(
             }
         }
         4 => {
-            let op =
-                chance.of(&[AluOp::ShiftLeft, AluOp::ShiftRight, AluOp::ShiftRightSigned]);
+            let op = chance.of(&[AluOp::ShiftLeft, AluOp::ShiftRight, AluOp::ShiftRightSigned]);
             let by = Operand::Immediate(chance.below(32) as i32);
             let by = if chance.one_in(2) { from } else { by };
             vec![if chance.one_in(2) { word(dst, op, by) } else { double(dst, op, by) }]
