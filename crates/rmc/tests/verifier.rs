@@ -161,6 +161,14 @@ const HOSTILE: &[(&str, u32, &str)] = &[
     ),
     (".state c counters 0 8 4 own\nr0 = state c\nexit", 3, "but is the handle of a state"),
     (".state c counters 0 8 4 own\nr0 = state c\nr0 += 1\nexit", 3, "arithmetic on an address"),
+    // Copies that are copies on one path alone.
+    (
+        "r6 = r1\nr5 = 0\nr3 = *(u64 *)(r1 + 0)\nr4 = *(u64 *)(r1 + 8)\nif r2 > 5 goto other\nr4 = r3\n\
+      goto meet\nother:\nr0 = 0\nmeet:\nif r3 > 7 goto end\nr1 = r6\nr1 += r4\nr0 = *(u8 *)(r1 + 0)\n\
+      end:\nr5 += 1\nif r5 < 2 goto meet\nr0 = 0\nexit",
+        13,
+        "the address may lie",
+    ),
     // Ends.
     ("goto -1\nr0 = 0\nexit", 0, "no path leads to the end"),
     ("r0 = 0\nagain:\nr0 += 1\ngoto again\nexit", 0, "no path leads to the end"),

@@ -115,13 +115,15 @@ pub(super) struct Rest<'a> {
     pub(super) scratch: &'a mut Vec<u8>,
 }
 
-/// Carries a request out, in place where that is possible.
+/// Carries a request out, in place where that is possible. The executor may have `said` already what it
+/// thinks of it.
 pub(super) fn perform(
     helper: &Helper,
     request: &Request,
     view: &mut View<'_>,
     rest: &mut Rest<'_>,
     near: &mut impl Near,
+    said: Option<Reply>,
 ) -> Result<Called, FaultKind> {
     if let Err(resource) = charge(rest.meter, helper, request) {
         return Ok(Called::Over(resource));
@@ -153,8 +155,14 @@ pub(super) fn perform(
             if !pieces_fit(request, inputs[0]) {
                 return Ok(Called::Done(status::OUT_OF_RANGE as u64));
             }
-            let buffers = Buffers { inputs, output };
-            match near.perform(request, buffers) {
+            let [region, offset, ..] = request.arguments;
+            let reply = match request.call {
+                _ if said.is_some() => said.unwrap_or(Reply::Later),
+                Call::Read => near.read(region, offset, output),
+                Call::LoadU64 => near.load_u64(region, offset),
+                _ => near.perform(request, Buffers { inputs, output }),
+            };
+            match reply {
                 Reply::Later => Called::Later,
                 Reply::Refused if helper.effect == Effect::Word => Called::Refused,
                 Reply::Now(result) if helper.returns(result) => {

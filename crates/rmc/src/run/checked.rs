@@ -326,7 +326,7 @@ impl Run<'_> {
         self.arguments(helper, &request)?;
         let slot = self.machine.at;
         let (mut view, mut rest, _) = self.machine.parts(self.program, lent);
-        let called = call::perform(helper, &request, &mut view, &mut rest, near)?;
+        let called = call::perform(helper, &request, &mut view, &mut rest, near, None)?;
         let call = request.call;
         Ok(match called {
             Called::Done(result) => {

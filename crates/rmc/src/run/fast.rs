@@ -4,11 +4,11 @@
 //! table of its arms stands in a macro, so that the function around it can be read.
 
 use super::call::{self, Called, Rest};
-use super::machine::Machine;
+use super::machine::{Machine, Meter, Registers};
 use super::memory::{Lent, View};
 use super::ops::{Code, Op};
-use super::{Fault, FaultKind, Near, Outcome, Reply, Resource, Stop};
-use crate::helpers::Call;
+use super::{Fault, FaultKind, Near, Outcome, Reply, Request, Resource, Stop};
+use crate::helpers::{BUFFER_BYTES_MAX, Call};
 use crate::isa::{AtomicOp, Instruction, Width, alu, byte_swap};
 use crate::program::Program;
 use crate::verify::Verified;
@@ -188,14 +188,21 @@ fn interpret(
                 }
                 reply => break word_later(reply, at, &registers, frames.pending),
             },
-            Code::Helper => match helper(program, op, &registers, &mut view, &mut rest, near) {
-                Ok((Called::Done(result), _)) => {
-                    registers[0] = result;
-                    at += 1;
+            Code::HelperRead | Code::Helper => {
+                let quick = op.code == Code::HelperRead;
+                let said = match read(quick, &mut registers, &mut view, rest.meter, near) {
+                    Ok(()) => {
+                        at += 1;
+                        continue;
+                    }
+                    Err(said) => said,
+                };
+                match helper((program, op), &registers, &mut view, &mut rest, near, said) {
+                    Ok((Called::Done(result), _)) => registers[0] = result,
+                    called => break ended(called, at, frames.pending),
                 }
-                Ok((called, request)) => break ended(called, at, request, frames.pending),
-                Err(kind) => break End::Fault(kind),
-            },
+                at += 1;
+            }
             Code::Call => {
                 left -= i64::from(op.extra);
                 if left < 0 {
@@ -227,6 +234,32 @@ fn out_of_bounds(address: u64, length: usize) -> End {
     End::Fault(FaultKind::OutOfBounds { address, length: length as u32 })
 }
 
+/// The helper `read`, if it is that one and nothing stands in its way. Otherwise nothing has happened, and
+/// the general form goes on with what the executor has said, if it was asked.
+#[inline]
+fn read(
+    quick: bool,
+    registers: &mut Registers,
+    view: &mut View<'_>,
+    meter: &mut Meter,
+    near: &mut impl Near,
+) -> Result<(), Option<Reply>> {
+    let [region, offset, address, length] =
+        [registers[1], registers[2], registers[3], registers[4]];
+    let paid = meter.helper_calls > 0 && meter.bytes >= 0 && length <= meter.bytes as u64;
+    if !quick || !paid || length == 0 || length > u64::from(BUFFER_BYTES_MAX) {
+        return Err(None);
+    }
+    let out = view.get_mut(address, length as usize).ok_or(None)?;
+    match near.read(region, offset, out) {
+        Reply::Now(0) => registers[0] = 0,
+        reply => return Err(Some(reply)),
+    }
+    meter.helper_calls -= 1;
+    meter.bytes -= length as i64;
+    Ok(())
+}
+
 /// Arithmetic that is rare enough to be looked up.
 fn rare(instruction: Instruction, a: u64, b: u64) -> u64 {
     match instruction {
@@ -239,8 +272,8 @@ fn rare(instruction: Instruction, a: u64, b: u64) -> u64 {
 fn word_later(
     reply: Reply,
     slot: usize,
-    registers: &super::machine::Registers,
-    pending: &mut Option<super::Request>,
+    registers: &Registers,
+    pending: &mut Option<Request>,
 ) -> End {
     let call = Call::LoadU64;
     if reply == Reply::Refused {
@@ -255,25 +288,29 @@ fn word_later(
     }
 }
 
+/// A call and its request.
+type Answer = Result<(Called, Request), FaultKind>;
+
+#[inline(never)]
 fn helper(
-    program: &Program,
-    op: &Op,
-    registers: &super::machine::Registers,
+    (program, op): (&Program, &Op),
+    registers: &Registers,
     view: &mut View<'_>,
     rest: &mut Rest<'_>,
     near: &mut impl Near,
-) -> Result<(Called, super::Request), FaultKind> {
+    said: Option<Reply>,
+) -> Answer {
     let helper = call::helper(op.immediate)?;
     let request = call::request(helper, registers, call::states(program))?;
-    Ok((call::perform(helper, &request, view, rest, near)?, request))
+    Ok((call::perform(helper, &request, view, rest, near, said)?, request))
 }
 
-fn ended(
-    called: Called,
-    slot: usize,
-    request: super::Request,
-    pending: &mut Option<super::Request>,
-) -> End {
+#[cold]
+fn ended(answer: Answer, slot: usize, pending: &mut Option<Request>) -> End {
+    let (called, request) = match answer {
+        Ok(called) => called,
+        Err(kind) => return End::Fault(kind),
+    };
     let call = request.call;
     match called {
         Called::Done(_) => End::Fault(FaultKind::LostControl),
@@ -291,7 +328,7 @@ fn ended(
 /// plain loads and stores are atomic enough.
 pub(super) fn atomic(
     instruction: Instruction,
-    registers: &mut super::machine::Registers,
+    registers: &mut Registers,
     view: &mut View<'_>,
 ) -> Result<(), FaultKind> {
     let Instruction::Atomic { width, op, fetch, base, offset, src } = instruction else {

@@ -85,6 +85,13 @@ pub trait Near {
         Reply::Later
     }
 
+    /// The helper `read`, apart because it is the most frequent of those with buffers. `out` is cleared,
+    /// or still holds what the program last wrote there; with the result 0 all of it must be written.
+    fn read(&mut self, region: u64, offset: u64, out: &mut [u8]) -> Reply {
+        let _ = (region, offset, out);
+        Reply::Later
+    }
+
     /// Any other helper that suspends.
     fn perform(&mut self, request: &Request, buffers: Buffers<'_>) -> Reply {
         let _ = (request, buffers);

@@ -78,6 +78,7 @@ pub(crate) enum Code {
     SignedLess32,
     SignedLessEqual32,
     HelperLoad,
+    HelperRead,
     Helper,
     Call,
     Exit,
@@ -151,8 +152,11 @@ fn translate(program: &Program, at: usize, instruction: Instruction, metered: bo
         }
         Instruction::CallHelper { number } => {
             let helper = Helper::with_number(number)?;
-            let load = helper.call == Call::LoadU64;
-            let code = if load { Code::HelperLoad } else { Code::Helper };
+            let code = match helper.call {
+                Call::LoadU64 => Code::HelperLoad,
+                Call::Read => Code::HelperRead,
+                _ => Code::Helper,
+            };
             Op { code, immediate: number as i32, ..TRAP }
         }
         Instruction::CallFunction { offset } => {

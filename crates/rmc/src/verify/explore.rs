@@ -15,6 +15,9 @@ use crate::isa::Register;
 /// Memories of one place: more of them are rarely of use, and each is compared with every path.
 const REMEMBERED: usize = 24;
 
+/// Meeting points that are passed between memories, where no loop starts.
+const FORGETFUL: u32 = 4;
+
 /// How an exploration ended, if no path is wrong.
 pub(super) enum Explored {
     /// All paths end, at most so far away.
@@ -48,6 +51,8 @@ pub(super) struct Explorer<'a, 'p> {
     pub(super) stepper: &'a mut Stepper<'p>,
     pub(super) points: &'a [bool],
     pub(super) live: &'a [u16],
+    /// Slots that some jump goes back to.
+    heads: Vec<bool>,
     memories: Vec<Vec<Memory>>,
     path: Vec<Stretch>,
     walked: u32,
@@ -64,7 +69,8 @@ enum Walk {
 impl<'a, 'p> Explorer<'a, 'p> {
     pub(super) fn new(stepper: &'a mut Stepper<'p>, points: &'a [bool], live: &'a [u16]) -> Self {
         let memories = points.iter().map(|_| Vec::new()).collect();
-        Self { stepper, points, live, memories, path: Vec::new(), walked: 0 }
+        let heads = super::structure::loop_heads(stepper.program);
+        Self { stepper, points, live, heads, memories, path: Vec::new(), walked: 0 }
     }
 
     /// Walks from the start; a problem comes with its slot.
@@ -115,13 +121,19 @@ impl<'a, 'p> Explorer<'a, 'p> {
     }
 
     fn advance(&mut self, mut at: usize, mut state: State) -> Result<Walk, (usize, Problem)> {
+        let mut since = 0;
         loop {
             if self.points[at] {
                 forget_dead(&mut state, self.live[at]);
                 if let Some(walk) = self.recall(at, &state) {
                     return Ok(walk);
                 }
-                self.remember(at, &state);
+                // Every memory costs a copy: loops need theirs, others only now and then.
+                since += 1;
+                if self.heads[at] || since >= FORGETFUL {
+                    self.remember(at, &state);
+                    since = 0;
+                }
             }
             self.walked += 1;
             if self.walked > self.stepper.limits.walked_max {

@@ -142,3 +142,18 @@ pub(super) fn meeting_points(program: &Program) -> Vec<bool> {
     }
     points
 }
+
+/// Slots that some jump goes back to, and starts of functions.
+pub(super) fn loop_heads(program: &Program) -> Vec<bool> {
+    let mut heads = alloc::vec![false; program.code.len()];
+    for (slot, instruction) in program.code.iter().enumerate() {
+        let target = instruction.jump_target(slot).and_then(|target| usize::try_from(target).ok());
+        if let Some(target) = target.filter(|target| *target <= slot) {
+            heads[target] = true;
+        }
+    }
+    for function in &program.functions {
+        heads[function.start] = true;
+    }
+    heads
+}

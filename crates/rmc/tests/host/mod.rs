@@ -153,10 +153,6 @@ impl Host {
         let [a, b, ..] = request.arguments;
         let refused = status::NOT_PERMITTED;
         Some(match request.call {
-            Call::Read => match self.bytes(a, b, output.len() as u64) {
-                Some(bytes) => copied(bytes, output),
-                None => refused,
-            },
             Call::Write => match self.bytes(a, b, inputs[0].len() as u64) {
                 Some(bytes) => copied(inputs[0], bytes),
                 None => refused,
@@ -199,6 +195,14 @@ impl Near for Host {
         self.word(region, offset).map_or(Reply::Refused, Reply::Now)
     }
 
+    fn read(&mut self, region: u64, offset: u64, out: &mut [u8]) -> Reply {
+        let status = match self.bytes(region, offset, out.len() as u64) {
+            Some(bytes) => copied(bytes, out),
+            None => status::NOT_PERMITTED,
+        };
+        Reply::Now(status as u64)
+    }
+
     fn perform(&mut self, request: &Request, buffers: Buffers<'_>) -> Reply {
         if let Some(word) = self.words(request) {
             return Reply::Now(word);
@@ -216,6 +220,11 @@ pub(crate) struct Zero;
 
 impl Near for Zero {
     fn load_u64(&mut self, _: u64, _: u64) -> Reply {
+        Reply::Now(0)
+    }
+
+    fn read(&mut self, _: u64, _: u64, out: &mut [u8]) -> Reply {
+        out.fill(0);
         Reply::Now(0)
     }
 
