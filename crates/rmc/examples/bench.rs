@@ -6,6 +6,8 @@ use std::time::Instant;
 
 use farside_rmc::assembler::assemble;
 use farside_rmc::helpers::status;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+use farside_rmc::run::native::{Compiled, Region};
 use farside_rmc::run::{Far, Lent, Machine, Near, Outcome, Reply};
 use farside_rmc::{Limits, Verified, verify};
 
@@ -120,6 +122,32 @@ fn load(text: &str) -> Result<Verified, Box<dyn std::error::Error>> {
     Ok(verify(assemble(text)?, &Limits::DEFAULT)?)
 }
 
+/// The search by words as machine code, metered, with every access to the region checked.
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+fn compiled(n: u64) -> Result<(), Box<dyn std::error::Error>> {
+    let (memory, context) = list(n);
+    let verified = load(WORDS)?;
+    let ns = time_ns(500, || {
+        let _ = black_box(Compiled::new(black_box(verified.clone())));
+    });
+    println!("compile: {:.1} us", ns / 1e3);
+    let code = Compiled::new(verified)?;
+    let mut machine = Machine::new();
+    let regions = [Region::of(&memory)];
+    let ns = time_ns(20_000, || {
+        let _ = machine.start(code.verified(), black_box(&context), Limits::DEFAULT.budget);
+        let outcome = code.run(&mut machine, Lent::default(), &regions, &mut Far);
+        assert_eq!(outcome, Outcome::Returned((n - 1) * 7));
+    });
+    println!("search of {n} nodes by words, compiled: {ns:.1} ns");
+    Ok(())
+}
+
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+fn compiled(_: u64) -> Result<(), Box<dyn std::error::Error>> {
+    Ok(())
+}
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let budget = Limits::DEFAULT.budget;
     let (words, reads) = (load(WORDS)?, load(READS)?);
@@ -142,6 +170,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             });
             println!("search of {n} nodes {name}: {ns:.1} ns");
         }
+        compiled(n)?;
     }
     let (memory, context) = list(64);
     let ns = time_ns(500, || {

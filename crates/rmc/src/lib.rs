@@ -53,9 +53,10 @@
 //! - *Parameters are read-only*, so that a call that has to be sent again is the same call.
 //! - *What a helper leaves of a buffer is cleared*, so that no bytes of another call are ever seen.
 //!
-//! What is absent: input and output, clocks, threads, randomness, unsafe code, the standard library.
+//! What is absent: input and output, clocks, threads, randomness, the standard library, and unsafe code
+//! but where machine code is mapped and entered.
 #![no_std]
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 extern crate alloc;
 

@@ -161,6 +161,13 @@ const HOSTILE: &[(&str, u32, &str)] = &[
     ),
     (".state c counters 0 8 4 own\nr0 = state c\nexit", 3, "but is the handle of a state"),
     (".state c counters 0 8 4 own\nr0 = state c\nr0 += 1\nexit", 3, "arithmetic on an address"),
+    // A store somewhere changes what was known everywhere.
+    (
+        "r2 &= 7\n*(u64 *)(r10 - 8) = 0\nr3 = r10\nr3 += r2\n*(u8 *)(r3 - 8) = 200\n\
+      r4 = *(u64 *)(r10 - 8)\nr1 += r4\nr0 = *(u8 *)(r1 + 0)\nexit",
+        7,
+        "the address may lie",
+    ),
     // Copies that are copies on one path alone.
     (
         "r6 = r1\nr5 = 0\nr3 = *(u64 *)(r1 + 0)\nr4 = *(u64 *)(r1 + 8)\nif r2 > 5 goto other\nr4 = r3\n\

@@ -14,7 +14,9 @@ use crate::program::Program;
 use crate::verify::Verified;
 
 /// Why the loop ends; the machine's place is the instruction that ends it.
-enum End {
+pub(super) enum End {
+    /// One instruction was carried out, as was asked for.
+    Stepped,
     Returned,
     Suspended,
     Stopped(Stop),
@@ -144,7 +146,11 @@ pub(super) fn run(
     lent: Lent<'_>,
     near: &mut impl Near,
 ) -> Outcome {
-    let end = interpret(machine, verified, lent, near);
+    let end = interpret::<false>(machine, verified, lent, near);
+    outcome(machine, end)
+}
+
+pub(super) fn outcome(machine: &Machine, end: End) -> Outcome {
     let slot = machine.at;
     match end {
         End::Returned => Outcome::Returned(machine.registers[0]),
@@ -154,10 +160,12 @@ pub(super) fn run(
         },
         End::Stopped(stop) => Outcome::Stopped(stop),
         End::Fault(kind) => Outcome::Stopped(Stop::Fault(Fault { slot, kind })),
+        End::Stepped => Outcome::Stopped(Stop::NotRunning),
     }
 }
 
-fn interpret(
+/// Goes on, for one instruction where that is all that is wanted.
+pub(super) fn interpret<const ONCE: bool>(
     machine: &mut Machine,
     verified: &Verified,
     lent: Lent<'_>,
@@ -169,7 +177,11 @@ fn interpret(
     let mut at = machine.at;
     let mut left = machine.meter.instructions;
     let (mut view, mut rest, mut frames) = machine.parts(program, lent);
+    let mut first = true;
     let end = loop {
+        if ONCE && !core::mem::take(&mut first) {
+            break End::Stepped;
+        }
         let Some(op) = ops.get(at) else {
             break End::Fault(FaultKind::LostControl);
         };

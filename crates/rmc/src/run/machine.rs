@@ -51,6 +51,8 @@ pub struct Machine {
     pub(super) running: bool,
     pub(super) executed: u64,
     pub(super) shadow: Option<Box<Shadow>>,
+    /// The verified program that has made every value in here, if that is certain.
+    pub(super) proven: Option<u64>,
 }
 
 /// Why a call cannot start.
@@ -164,6 +166,7 @@ impl Machine {
         }
         self.output_max = verified.limits().output_bytes_max;
         self.begin(verified.program(), context, budget, verified.frames(), verified.metered());
+        self.proven = Some(verified.identity());
         Ok(())
     }
 
@@ -203,11 +206,15 @@ impl Machine {
         self.running = true;
         self.executed = 0;
         self.shadow = None;
+        self.proven = None;
     }
 
     /// Goes on until the program returns, is stopped or has to wait. `verified` and `lent` are those of
     /// the start, though they may be another copy of them elsewhere.
     pub fn run(&mut self, verified: &Verified, lent: Lent<'_>, near: &mut impl Near) -> Outcome {
+        if self.proven != Some(verified.identity()) {
+            self.proven = None;
+        }
         match self.ready() {
             Ok(()) => self.close(|machine| fast::run(machine, verified, lent, near)),
             Err(outcome) => outcome,
@@ -221,20 +228,22 @@ impl Machine {
         lent: Lent<'_>,
         near: &mut impl Near,
     ) -> Outcome {
+        // Which program it is cannot be told here.
+        self.proven = None;
         match self.ready() {
             Ok(()) => self.close(|machine| checked::run(machine, program, lent, near)),
             Err(outcome) => outcome,
         }
     }
 
-    fn ready(&self) -> Result<(), Outcome> {
+    pub(super) fn ready(&self) -> Result<(), Outcome> {
         if !self.running {
             return Err(Outcome::Stopped(Stop::NotRunning));
         }
         self.pending.map_or(Ok(()), |request| Err(Outcome::Suspended(request)))
     }
 
-    fn close(&mut self, run: impl FnOnce(&mut Self) -> Outcome) -> Outcome {
+    pub(super) fn close(&mut self, run: impl FnOnce(&mut Self) -> Outcome) -> Outcome {
         let outcome = run(self);
         if !matches!(outcome, Outcome::Suspended(_)) {
             self.running = false;

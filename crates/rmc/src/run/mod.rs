@@ -20,6 +20,8 @@ mod checked;
 mod fast;
 mod machine;
 mod memory;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+pub mod native;
 mod ops;
 mod shadow;
 

@@ -37,6 +37,7 @@ mod tnum;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::assembler::disassemble;
 use crate::limits::{Budget, Limits};
@@ -49,6 +50,9 @@ use step::{Facts, Stepper};
 pub use problem::{Expected, Found, Memory, Problem, Refusal};
 pub use step::Cost;
 
+/// How many programs this process has verified.
+static VERIFIED: AtomicU64 = AtomicU64::new(0);
+
 /// A program that was accepted, ready to run.
 #[derive(Clone, Debug)]
 pub struct Verified {
@@ -60,6 +64,9 @@ pub struct Verified {
     frames: usize,
     context_bytes: u32,
     unreached: usize,
+    /// Bits of the places that each slot may touch.
+    places: Vec<u8>,
+    identity: u64,
 }
 
 impl Verified {
@@ -96,6 +103,16 @@ impl Verified {
     /// Instructions that no path reaches.
     pub fn unreached(&self) -> usize {
         self.unreached
+    }
+
+    /// Bits of the places that a slot may touch.
+    pub(crate) fn places(&self, slot: usize) -> u8 {
+        self.places.get(slot).copied().unwrap_or(0)
+    }
+
+    /// Another one for each program that was verified.
+    pub(crate) fn identity(&self) -> u64 {
+        self.identity
     }
 
     pub(crate) fn ops(&self) -> &[Op] {
@@ -175,6 +192,8 @@ fn accept(
         frames: facts.frames,
         context_bytes: u32::try_from(facts.context_bytes).unwrap_or(u32::MAX),
         unreached,
+        places: facts.places.clone(),
+        identity: VERIFIED.fetch_add(1, Ordering::Relaxed),
         program,
     }
 }

@@ -251,16 +251,12 @@ impl State {
         }
     }
 
-    /// Removes the running frame, and every address of it that is left.
+    /// Removes the running frame, and every address of it on stacks; registers of callers hold none, since
+    /// what they had in R0 to R5 went with the call.
     pub(super) fn leave(&mut self) -> Option<Frame> {
         let left = self.frames.pop()?;
         let depth = self.frames.len() as u8;
         for frame in &mut self.frames {
-            for value in &mut frame.registers {
-                if value.leads_to_frame(depth) {
-                    *value = Value::Nothing;
-                }
-            }
             for slot in &mut frame.slots {
                 if matches!(slot, Slot::Held(value) if value.leads_to_frame(depth)) {
                     *slot = Slot::EMPTY;

@@ -10,6 +10,8 @@ use farside_rmc::isa::{
     encode,
 };
 use farside_rmc::program::{Scope, StateDeclaration};
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+use farside_rmc::run::native::Compiled;
 use farside_rmc::run::{Buffers, Far, Lent, Machine, Near, Outcome, Reply, Request, Stop};
 use farside_rmc::{Budget, Limits, Program, Verified, verify};
 
@@ -558,6 +560,13 @@ pub(crate) fn judge(program: Program, chance: &mut Chance) -> Result<Verdict, St
         if fast != checked {
             return Err(text(&format!("checked {:?}, fast {:?}", checked.0, fast.0)));
         }
+        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        {
+            let native = run_native(&verified, &context, host.clone(), budget);
+            if native != checked {
+                return Err(text(&format!("checked {:?}, compiled {:?}", checked.0, native.0)));
+            }
+        }
         let moved = run_moved(&verified, &context, host, budget).map_err(|why| text(&why))?;
         if moved != checked {
             return Err(text(&format!("checked {:?}, moved {:?}", checked.0, moved.0)));
@@ -595,6 +604,19 @@ fn run_fast(verified: &Verified, context: &[u8], mut host: AnyHost, budget: Budg
     }
     let lent = Lent { own: &mut own, shared: &mut shared };
     let outcome = machine.run(verified, lent, &mut host);
+    (outcome, machine.output().to_vec(), own, shared)
+}
+
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+fn run_native(verified: &Verified, context: &[u8], mut host: AnyHost, budget: Budget) -> End {
+    let mut machine = Machine::new();
+    let (mut own, mut shared) = variables(verified);
+    let compiled = Compiled::new(verified.clone()).expect("small programs are compiled");
+    if machine.start(verified, context, budget).is_err() {
+        return (Outcome::Stopped(Stop::NotRunning), own, shared, Vec::new());
+    }
+    let lent = Lent { own: &mut own, shared: &mut shared };
+    let outcome = compiled.run(&mut machine, lent, &[], &mut host);
     (outcome, machine.output().to_vec(), own, shared)
 }
 
