@@ -177,11 +177,7 @@ pub(super) fn interpret<const ONCE: bool>(
     let mut at = machine.at;
     let mut left = machine.meter.instructions;
     let (mut view, mut rest, mut frames) = machine.parts(program, lent);
-    let mut first = true;
     let end = loop {
-        if ONCE && !core::mem::take(&mut first) {
-            break End::Stepped;
-        }
         let Some(op) = ops.get(at) else {
             break End::Fault(FaultKind::LostControl);
         };
@@ -202,16 +198,11 @@ pub(super) fn interpret<const ONCE: bool>(
             },
             Code::HelperRead | Code::Helper => {
                 let quick = op.code == Code::HelperRead;
-                let said = match read(quick, &mut registers, &mut view, rest.meter, near) {
-                    Ok(()) => {
-                        at += 1;
-                        continue;
+                if let Err(said) = read(quick, &mut registers, &mut view, rest.meter, near) {
+                    match helper((program, op), &registers, &mut view, &mut rest, near, said) {
+                        Ok((Called::Done(result), _)) => registers[0] = result,
+                        called => break ended(called, at, frames.pending),
                     }
-                    Err(said) => said,
-                };
-                match helper((program, op), &registers, &mut view, &mut rest, near, said) {
-                    Ok((Called::Done(result), _)) => registers[0] = result,
-                    called => break ended(called, at, frames.pending),
                 }
                 at += 1;
             }
@@ -230,6 +221,9 @@ pub(super) fn interpret<const ONCE: bool>(
                 None => break End::Returned,
             },
             Code::Trap => break End::Fault(FaultKind::Unreachable),
+        }
+        if ONCE {
+            break End::Stepped;
         }
     };
     machine.registers = registers;
