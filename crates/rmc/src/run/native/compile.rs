@@ -11,7 +11,7 @@ use super::emit::{
     Emitter, Hole, Place, R8, R9, R10, R11, R12, R13, R14, R15, RAX, RBP, RBX, RCX, RDI, RDX, RSI,
     Reg, When,
 };
-use super::entry::{AREAS, METER, REGION_COUNT, REGION_SHIFT, REGIONS, SLOT};
+use super::entry::{AREAS, METER, REGION_COUNT, REGION_SHIFT, REGIONS, REGISTERS, SLOT};
 use crate::verify::Verified;
 
 /// Where R0 to R10 live.
@@ -64,14 +64,16 @@ impl Compiler<'_> {
         KEPT.iter().for_each(|reg| out.push(*reg));
         out.copy(true, RBP, RDI);
         out.copy(true, R11, RSI);
+        out.load(R10, Place::at(RBP, REGISTERS));
         for (at, home) in HOMES.iter().enumerate() {
-            out.load(*home, Place::at(RBP, at as i32 * 8));
+            out.load(*home, Place::at(R10, at as i32 * 8));
         }
         // jmp r11
         out.pair(false, &[0xff], 4, R11);
         self.leave = out.code.len();
+        out.load(R10, Place::at(RBP, REGISTERS));
         for (at, home) in HOMES.iter().enumerate() {
-            out.store(Place::at(RBP, at as i32 * 8), *home);
+            out.store(Place::at(R10, at as i32 * 8), *home);
         }
         KEPT.iter().rev().for_each(|reg| out.pop(*reg));
         out.byte(0xc3);

@@ -3,7 +3,7 @@
 //! | who | may touch | when |
 //! | --- | --- | --- |
 //! | [`Mapping::new`] | the mapping's bytes | until they become executable, after which nobody writes them |
-//! | machine code | [`Frame`], and the memory of the call that its areas name | during [`enter`] |
+//! | machine code | [`Frame`], the machine's registers, and the memory of the call that its areas name | during [`enter`] |
 //! | machine code | memory of lent [`Region`]s, reading | during [`enter`] |
 //! | everybody else | none of these | during [`enter`]: the driver holds them by `&mut` |
 //!
@@ -19,6 +19,7 @@ use core::ptr::NonNull;
 
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 
+use super::super::machine::Registers;
 use super::Area;
 
 /// Host memory that machine code may load words from.
@@ -53,44 +54,64 @@ impl<'a> Region<'a> {
 
 /// What machine code works on. Its offsets are part of the code.
 #[repr(C)]
-pub(super) struct Frame {
-    pub(super) registers: [u64; 11],
+pub(super) struct Frame<'a> {
+    /// R0 and so on, in the machine.
+    registers: *mut u64,
     pub(super) meter: i64,
     /// What turns an address of an area into one of the processor, by the area's number.
     areas: [u64; 8],
-    regions: *const c_void,
+    regions: *const Region<'a>,
     region_count: u64,
     /// Where the code has left.
     pub(super) slot: u64,
+    lifetime: PhantomData<&'a mut [u64]>,
 }
 
-pub(super) const METER: i32 = offset_of!(Frame, meter) as i32;
-pub(super) const AREAS: i32 = offset_of!(Frame, areas) as i32;
-pub(super) const REGIONS: i32 = offset_of!(Frame, regions) as i32;
-pub(super) const REGION_COUNT: i32 = offset_of!(Frame, region_count) as i32;
-pub(super) const SLOT: i32 = offset_of!(Frame, slot) as i32;
+pub(super) const REGISTERS: i32 = offset_of!(Frame<'static>, registers) as i32;
+pub(super) const METER: i32 = offset_of!(Frame<'static>, meter) as i32;
+pub(super) const AREAS: i32 = offset_of!(Frame<'static>, areas) as i32;
+pub(super) const REGIONS: i32 = offset_of!(Frame<'static>, regions) as i32;
+pub(super) const REGION_COUNT: i32 = offset_of!(Frame<'static>, region_count) as i32;
+pub(super) const SLOT: i32 = offset_of!(Frame<'static>, slot) as i32;
 /// Bytes of a region's row, as a shift.
 pub(super) const REGION_SHIFT: u8 = 4;
 
 const _: () = assert!(size_of::<Region<'static>>() == 1 << REGION_SHIFT);
 const _: () = assert!(offset_of!(Region<'static>, base) == 0);
 const _: () = assert!(offset_of!(Region<'static>, words) == 8);
-const _: () = assert!(offset_of!(Frame, registers) == 0);
 
-impl Frame {
-    pub(super) fn new(regions: &[Region<'_>]) -> Self {
+/// Where the areas of a call start.
+pub(super) struct Starts {
+    pub(super) constants: *const u8,
+    pub(super) own: *mut u8,
+    pub(super) shared: *mut u8,
+    pub(super) context: *const u8,
+    pub(super) stack: *mut u8,
+}
+
+impl<'a> Frame<'a> {
+    pub(super) fn new(
+        registers: &'a mut Registers,
+        meter: i64,
+        starts: &Starts,
+        regions: &'a [Region<'a>],
+    ) -> Self {
+        let by = |area: Area, start: *const u8| (start as u64).wrapping_sub(area.base());
+        let mut areas = [0; 8];
+        areas[Area::Constants as usize] = by(Area::Constants, starts.constants);
+        areas[Area::Own as usize] = by(Area::Own, starts.own);
+        areas[Area::Shared as usize] = by(Area::Shared, starts.shared);
+        areas[Area::Context as usize] = by(Area::Context, starts.context);
+        areas[Area::Stack as usize] = by(Area::Stack, starts.stack);
         Self {
-            registers: [0; 11],
-            meter: 0,
-            areas: [0; 8],
-            regions: regions.as_ptr().cast(),
+            registers: registers.as_mut_ptr(),
+            meter,
+            areas,
+            regions: regions.as_ptr(),
             region_count: regions.len() as u64,
             slot: 0,
+            lifetime: PhantomData,
         }
-    }
-
-    pub(super) fn set_area(&mut self, area: Area, start: *const u8) {
-        self.areas[area as usize] = (start as u64).wrapping_sub(area.base());
     }
 }
 
@@ -144,12 +165,13 @@ impl Drop for Mapping {
 /// Runs code of a mapping from `place` on until it leaves. The driver sees to it that the mapping was made
 /// of the program that the frame's registers belong to, and that all areas are as long as it was verified
 /// for.
-pub(super) fn enter(mapping: &Mapping, frame: &mut Frame, place: u32) {
+#[inline]
+pub(super) fn enter(mapping: &Mapping, frame: &mut Frame<'_>, place: u32) {
     let target = mapping.start.as_ptr().wrapping_byte_add(place as usize);
     // SAFETY: the mapping starts with the code that `compile` puts first, which has this signature, keeps
     // what the convention wants kept, and touches what the table above says.
     unsafe {
-        let code: extern "sysv64" fn(*mut Frame, *const c_void) =
+        let code: extern "sysv64" fn(*mut Frame<'_>, *const c_void) =
             core::mem::transmute(mapping.start.as_ptr());
         code(frame, target);
     }

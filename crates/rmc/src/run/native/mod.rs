@@ -23,7 +23,7 @@ use super::machine::Machine;
 use super::ops::Code;
 use super::{Area, Lent, Near, Outcome, Stop};
 use crate::verify::Verified;
-use entry::{Frame, Mapping};
+use entry::{Frame, Mapping, Starts};
 
 pub use entry::Region;
 
@@ -132,16 +132,16 @@ impl Compiled {
         shared: &mut [u8],
         regions: &[Region<'_>],
     ) {
-        let mut frame = Frame::new(regions);
-        frame.registers.copy_from_slice(&machine.registers[..11]);
-        frame.meter = machine.meter.instructions;
-        frame.set_area(Area::Constants, self.verified.program().constants.as_ptr());
-        frame.set_area(Area::Own, own.as_mut_ptr());
-        frame.set_area(Area::Shared, shared.as_mut_ptr());
-        frame.set_area(Area::Context, machine.context.as_ptr());
-        frame.set_area(Area::Stack, machine.stack.as_mut_ptr());
+        let starts = Starts {
+            constants: self.verified.program().constants.as_ptr(),
+            own: own.as_mut_ptr(),
+            shared: shared.as_mut_ptr(),
+            context: machine.context.as_ptr(),
+            stack: machine.stack.as_mut_ptr(),
+        };
+        let meter = machine.meter.instructions;
+        let mut frame = Frame::new(&mut machine.registers, meter, &starts, regions);
         entry::enter(&self.mapping, &mut frame, place);
-        machine.registers[..11].copy_from_slice(&frame.registers);
         machine.meter.instructions = frame.meter;
         machine.at = frame.slot as usize;
     }
