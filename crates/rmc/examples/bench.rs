@@ -122,6 +122,22 @@ fn load(text: &str) -> Result<Verified, Box<dyn std::error::Error>> {
     Ok(verify(assemble(text)?, &Limits::DEFAULT)?)
 }
 
+/// The same search in Rust, with every access checked.
+#[inline(never)]
+fn native(memory: &[u8], mut at: u64, key: u64) -> Option<u64> {
+    let word = |at: u64| {
+        let bytes = memory.get(at as usize..(at as usize).checked_add(8)?)?;
+        Some(u64::from_le_bytes(bytes.try_into().ok()?))
+    };
+    while at != 0 {
+        if word(at)? == key {
+            return word(at + 8);
+        }
+        at = word(at + 16)?;
+    }
+    None
+}
+
 /// The search by words as machine code, metered, with every access to the region checked.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 fn compiled(n: u64) -> Result<(), Box<dyn std::error::Error>> {
@@ -161,6 +177,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut machine = Machine::new();
     for n in [1, 8, 64] {
         let (memory, context) = list(n);
+        let head = 24;
+        let ns = time_ns(20_000, || {
+            let found = native(black_box(&memory), head, n - 1 + 1_000);
+            assert_eq!(found, Some((n - 1) * 7));
+        });
+        println!("search of {n} nodes in Rust: {ns:.1} ns");
         let mut host = Host(memory);
         for (name, verified) in [("by words", &words), ("by reads", &reads)] {
             let ns = time_ns(2_000, || {

@@ -1,7 +1,7 @@
 //! Templates: what each instruction becomes.
 //!
-//! R0 to R10 live in registers of the processor throughout. RBP is the frame, R10, R11 and RCX are for the
-//! moment. Code of a slot can be entered at its start, with all registers in the frame.
+//! R0 to R10 live in registers of the processor throughout, and so does the meter. RBP is the frame, R10 and
+//! RCX are for the moment. Code of a slot can be entered at its start, with all registers in the frame.
 
 use alloc::vec::Vec;
 
@@ -16,6 +16,8 @@ use crate::verify::Verified;
 
 /// Where R0 to R10 live.
 const HOMES: [Reg; 11] = [RAX, RDI, RSI, RDX, R9, R8, RBX, R13, R14, R15, R12];
+/// Where the instructions that are left live.
+const METER_HOME: Reg = R11;
 /// What the convention wants kept.
 const KEPT: [Reg; 6] = [RBX, RBP, R12, R13, R14, R15];
 
@@ -63,14 +65,16 @@ impl Compiler<'_> {
         let out = &mut self.out;
         KEPT.iter().for_each(|reg| out.push(*reg));
         out.copy(true, RBP, RDI);
-        out.copy(true, R11, RSI);
+        out.copy(true, RCX, RSI);
+        out.load(METER_HOME, Place::at(RBP, METER));
         out.load(R10, Place::at(RBP, REGISTERS));
         for (at, home) in HOMES.iter().enumerate() {
             out.load(*home, Place::at(R10, at as i32 * 8));
         }
-        // jmp r11
-        out.pair(false, &[0xff], 4, R11);
+        // jmp rcx
+        out.pair(false, &[0xff], 4, RCX);
         self.leave = out.code.len();
+        out.store(Place::at(RBP, METER), METER_HOME);
         out.load(R10, Place::at(RBP, REGISTERS));
         for (at, home) in HOMES.iter().enumerate() {
             out.store(Place::at(R10, at as i32 * 8), *home);
@@ -91,8 +95,7 @@ impl Compiler<'_> {
         for (hole, slot, cost) in core::mem::take(&mut self.leaves) {
             self.out.here(hole);
             if cost > 0 {
-                self.out.memory(true, &[0x81], 0, Place::at(RBP, METER));
-                self.out.word(cost as i32);
+                self.out.with_number(true, 0, METER_HOME, cost as i32);
             }
             self.leave_at(slot);
         }
@@ -245,8 +248,8 @@ impl Compiler<'_> {
         self.area(slot, base);
         let place = Place::sum(R10, base, op.offset);
         let from = if op.src == ZERO {
-            self.out.set(R11, op.immediate as i64 as u64);
-            R11
+            self.out.set(RCX, op.immediate as i64 as u64);
+            RCX
         } else {
             home(op.src)
         };
@@ -294,8 +297,7 @@ impl Compiler<'_> {
     /// Takes a jump and pays for it; where the meter is empty, leaves before it.
     fn take(&mut self, op: Op, slot: usize) {
         if op.extra > 0 {
-            self.out.memory(true, &[0x81], 5, Place::at(RBP, METER));
-            self.out.word(op.extra as i32);
+            self.out.with_number(true, 5, METER_HOME, op.extra as i32);
             let empty = self.out.jump_if(When::SIGN);
             self.leaves.push((empty, slot, op.extra));
         }
