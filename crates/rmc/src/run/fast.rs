@@ -150,8 +150,12 @@ pub(super) fn run(
     outcome(machine, end)
 }
 
-pub(super) fn outcome(machine: &Machine, end: End) -> Outcome {
+/// What a run ends with. Outcomes are made where they are returned: copying them costs more than a short
+/// call.
+#[inline]
+pub(super) fn outcome(machine: &mut Machine, end: End) -> Outcome {
     let slot = machine.at;
+    machine.running = matches!(end, End::Suspended);
     match end {
         End::Returned => Outcome::Returned(machine.registers[0]),
         End::Suspended => match machine.pending {

@@ -192,9 +192,15 @@ impl Machine {
             bytes: signed(budget.bytes),
         };
         self.metered = metered;
-        self.stack.resize(frames * FRAME_BYTES as usize, 0);
-        self.context.clear();
-        self.context.extend_from_slice(context);
+        let stack = frames * FRAME_BYTES as usize;
+        if self.stack.len() != stack {
+            self.stack.resize(stack, 0);
+        }
+        if self.context.len() == context.len() {
+            self.context.copy_from_slice(context);
+        } else {
+            self.context = context.to_vec();
+        }
         self.output.clear();
         self.registers = [0; 16];
         self.registers[1] = Area::Context.base();
@@ -215,10 +221,10 @@ impl Machine {
         if self.proven != Some(verified.identity()) {
             self.proven = None;
         }
-        match self.ready() {
-            Ok(()) => self.close(|machine| fast::run(machine, verified, lent, near)),
-            Err(outcome) => outcome,
+        if !self.ready() {
+            return self.why_not();
         }
+        fast::run(self, verified, lent, near)
     }
 
     /// As [`Machine::run`], but checks everything and needs no verification. Many times slower.
@@ -230,25 +236,26 @@ impl Machine {
     ) -> Outcome {
         // Which program it is cannot be told here.
         self.proven = None;
-        match self.ready() {
-            Ok(()) => self.close(|machine| checked::run(machine, program, lent, near)),
-            Err(outcome) => outcome,
+        if !self.ready() {
+            return self.why_not();
         }
-    }
-
-    pub(super) fn ready(&self) -> Result<(), Outcome> {
-        if !self.running {
-            return Err(Outcome::Stopped(Stop::NotRunning));
-        }
-        self.pending.map_or(Ok(()), |request| Err(Outcome::Suspended(request)))
-    }
-
-    pub(super) fn close(&mut self, run: impl FnOnce(&mut Self) -> Outcome) -> Outcome {
-        let outcome = run(self);
-        if !matches!(outcome, Outcome::Suspended(_)) {
-            self.running = false;
-        }
+        let outcome = checked::run(self, program, lent, near);
+        self.running = matches!(outcome, Outcome::Suspended(_));
         outcome
+    }
+
+    #[inline]
+    pub(super) fn ready(&self) -> bool {
+        self.running && self.pending.is_none()
+    }
+
+    /// The outcome of a run of a machine that is not ready.
+    #[cold]
+    pub(super) fn why_not(&self) -> Outcome {
+        match self.pending {
+            Some(request) if self.running => Outcome::Suspended(request),
+            _ => Outcome::Stopped(Stop::NotRunning),
+        }
     }
 
     /// What the call waits for.

@@ -91,19 +91,9 @@ impl Compiled {
         if !fits {
             return machine.run(&self.verified, lent, near);
         }
-        match machine.ready() {
-            Ok(()) => machine.close(|machine| self.go_on(machine, lent, regions, near)),
-            Err(outcome) => outcome,
+        if !machine.ready() {
+            return machine.why_not();
         }
-    }
-
-    fn go_on(
-        &self,
-        machine: &mut Machine,
-        lent: Lent<'_>,
-        regions: &[Region<'_>],
-        near: &mut impl Near,
-    ) -> Outcome {
         let Lent { own, shared } = lent;
         loop {
             match self.places.get(machine.at) {
@@ -113,6 +103,7 @@ impl Compiled {
             // The most frequent reason to leave needs nobody else.
             let ends = self.verified.ops().get(machine.at).is_some_and(|op| op.code == Code::Exit);
             if ends && machine.depth == 0 {
+                machine.running = false;
                 return Outcome::Returned(machine.registers[0]);
             }
             let lent = Lent { own: &mut *own, shared: &mut *shared };
@@ -124,6 +115,7 @@ impl Compiled {
     }
 
     /// Runs machine code from a place of it until it leaves.
+    #[inline]
     fn enter(
         &self,
         machine: &mut Machine,
