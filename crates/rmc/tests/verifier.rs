@@ -368,6 +368,20 @@ fn what_cannot_be_proven_in_time_is_refused() {
 }
 
 #[test]
+fn paths_that_multiply_are_not_walked_for_ever() {
+    // Each bit of a parameter makes another number in R7, so that no two paths are alike.
+    let mut text = String::from("r6 = *(u64 *)(r1 + 0)\nr7 = 0\n");
+    (1..65).for_each(|slot| text.push_str(&format!("*(u64 *)(r10 - {}) = 0\n", slot * 8)));
+    for bit in 0..40 {
+        text.push_str(&format!("if r6 & {} goto b{bit}\nr7 += {bit}\n", 1u32 << (bit % 31)));
+        text.push_str(&format!("r7 <<= 1\nb{bit}:\nr7 += 1\nr6 >>= 1\n"));
+    }
+    text.push_str("r0 = r7\nexit");
+    // The fixpoint gives up on telling them apart.
+    assert!(verified(&text).metered());
+}
+
+#[test]
 fn a_refusal_names_program_line_slot_and_instruction() {
     let refusal = refused("r0 = 1\n\nr1 *= r1\nexit");
     assert_eq!(

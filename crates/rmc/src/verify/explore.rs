@@ -8,7 +8,7 @@
 use alloc::vec::Vec;
 
 use super::problem::Problem;
-use super::state::{State, Value};
+use super::state::{CELLS_MAX, State, Value};
 use super::step::{Cost, Next, Stepper};
 use crate::isa::Register;
 
@@ -56,6 +56,8 @@ pub(super) struct Explorer<'a, 'p> {
     memories: Vec<Vec<Memory>>,
     path: Vec<Stretch>,
     walked: u32,
+    /// Values in memories and on other ways.
+    cells: usize,
 }
 
 /// Where the walk stands.
@@ -70,7 +72,7 @@ impl<'a, 'p> Explorer<'a, 'p> {
     pub(super) fn new(stepper: &'a mut Stepper<'p>, points: &'a [bool], live: &'a [u16]) -> Self {
         let memories = points.iter().map(|_| Vec::new()).collect();
         let heads = super::structure::loop_heads(stepper.program);
-        Self { stepper, points, live, heads, memories, path: Vec::new(), walked: 0 }
+        Self { stepper, points, live, heads, memories, path: Vec::new(), walked: 0, cells: 0 }
     }
 
     /// Walks from the start; a problem comes with its slot.
@@ -103,6 +105,7 @@ impl<'a, 'p> Explorer<'a, 'p> {
             };
             stretch.behind = stretch.behind.or(behind);
             if let Some((slot, state)) = stretch.other.take() {
+                self.cells -= state.cells();
                 // The other way is a stretch of its own, so that its cost is apart.
                 self.open(None, None);
                 return Ok(Walk::Going(slot, state));
@@ -136,7 +139,7 @@ impl<'a, 'p> Explorer<'a, 'p> {
                 }
             }
             self.walked += 1;
-            if self.walked > self.stepper.limits.walked_max {
+            if self.walked > self.stepper.limits.walked_max || self.cells > CELLS_MAX {
                 return Ok(Walk::Unbounded);
             }
             let next = self.stepper.step(&mut state, at).map_err(|problem| (at, problem))?;
@@ -148,6 +151,7 @@ impl<'a, 'p> Explorer<'a, 'p> {
                 Next::Through => at += self.stepper.program.code[at].slots(),
                 Next::At(target) => at = target,
                 Next::Either(target, jumped) => {
+                    self.cells += jumped.cells();
                     if let Some(stretch) = self.path.last_mut() {
                         stretch.other = Some((target, jumped));
                     }
@@ -178,8 +182,10 @@ impl<'a, 'p> Explorer<'a, 'p> {
         if memories.len() >= REMEMBERED {
             // The oldest of an ended path is of least use.
             let ended = memories.iter().position(|memory| memory.cost.is_some());
-            memories.remove(ended.unwrap_or(0));
+            let forgotten = memories.remove(ended.unwrap_or(0));
+            self.cells -= forgotten.state.cells();
         }
+        self.cells += state.cells();
         memories.push(memory);
     }
 }

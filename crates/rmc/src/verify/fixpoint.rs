@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use super::explore::forget_dead;
 use super::problem::Problem;
 use super::scalar::Scalar;
-use super::state::State;
+use super::state::{CELLS_MAX, State};
 use super::step::{Next, Stepper};
 use crate::isa::{Instruction, Operand};
 use crate::program::Program;
@@ -45,6 +45,11 @@ pub(super) fn fixpoint(
             continue;
         };
         let at = key[key.len() - 1];
+        // States of a place only lose values, so the first size is the greatest.
+        let cells = known.len().saturating_mul(state.cells());
+        if cells > CELLS_MAX {
+            return Err((at, Problem::TooComplex { walked }));
+        }
         let mut paths = alloc::vec![(at, state, true)];
         while let Some((mut at, mut state, mut first)) = paths.pop() {
             loop {

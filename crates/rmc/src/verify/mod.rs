@@ -7,9 +7,9 @@
 //!
 //! Two proofs, the cheaper-to-run first:
 //!
-//! 1. *Every path to its end* ([`explore`]). Loops are walked as often as they turn. It ends with the
+//! 1. *Every path to its end* (`explore.rs`). Loops are walked as often as they turn. It ends with the
 //!    worst case over all paths, of instructions, helper calls and bytes, and nothing is metered.
-//! 2. *A fixpoint* ([`fixpoint`]), for loops that turn too often or for ever. Then whatever a loop does is
+//! 2. *A fixpoint* (`fixpoint.rs`), for loops that turn too often or for ever. Then whatever a loop does is
 //!    proven for any number of turns, and every jump backwards charges a meter at run time. A program
 //!    whose proven worst case is over the budget is metered too.
 //!

@@ -17,6 +17,9 @@ pub(super) enum Place {
     Stack(u8),
 }
 
+/// Most values that a proof keeps at a time: some 25 MB, whatever a hostile program does.
+pub(super) const CELLS_MAX: usize = 1 << 18;
+
 /// Which links of one state were found to be which of another: copies there must be copies here.
 #[derive(Default)]
 struct Links(Vec<(u32, u32)>);
@@ -214,6 +217,11 @@ impl State {
 
     pub(super) fn set(&mut self, register: Register, value: Value) {
         self.frame_mut().registers[register.index()] = value;
+    }
+
+    /// How many values it keeps, as a measure of its memory: some hundred bytes each.
+    pub(super) fn cells(&self) -> usize {
+        self.frames.iter().map(|frame| Register::COUNT + frame.slots.len()).sum()
     }
 
     /// Whether it is true of whatever the other is true of.
