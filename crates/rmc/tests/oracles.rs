@@ -1,8 +1,10 @@
-//! The instruction set against two independent engines: rbpf and solana-sbpf.
+//! The instruction set, interpreted and compiled, against two independent engines: rbpf and solana-sbpf.
 
 mod fuzz;
 mod sbpf;
 
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+use farside_rmc::run::native::Compiled;
 use farside_rmc::run::{Far, Lent, Machine, Outcome};
 use farside_rmc::{Limits, Program, verify};
 use fuzz::Chance;
@@ -31,6 +33,13 @@ fn all_engines_agree() {
         let mut machine = Machine::new();
         machine.start(&verified, &input, Limits::DEFAULT.budget).unwrap();
         let ours = machine.run(&verified, Lent::default(), &mut Far);
+        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        {
+            let compiled = Compiled::new(verified.clone()).unwrap();
+            machine.start(&verified, &input, Limits::DEFAULT.budget).unwrap();
+            let outcome = compiled.run(&mut machine, Lent::default(), &[], &mut Far);
+            assert_eq!(ours, outcome, "compiled, seed {seed}");
+        }
         let theirs = rbpf(&bytes, &mut input).unwrap();
         let code = &verified.program().code;
         assert_eq!(ours, Outcome::Returned(theirs), "rbpf, seed {seed}\n{code:#?}\n{input:x?}");
