@@ -292,6 +292,27 @@ mod native {
     }
 
     #[test]
+    fn a_program_that_calls_itself_returns_to_itself() {
+        // The second frame's exit is the same instruction as the last one.
+        let text = "
+                if r2 == 8 goto inner
+                r6 = 5
+                r2 = 8
+                call -4
+                r0 += r6
+                exit
+            inner:
+                r0 = 37
+                exit
+        ";
+        let compiled = Compiled::new(verified(text)).unwrap();
+        let mut machine = Machine::new();
+        machine.start(compiled.verified(), &[], BUDGET).unwrap();
+        let outcome = compiled.run(&mut machine, Lent::default(), &[], &mut Far);
+        assert_eq!(outcome, Outcome::Returned(42));
+    }
+
+    #[test]
     fn machines_of_other_programs_are_interpreted() {
         let compiled = Compiled::new(verified(SUM)).unwrap();
         let other = verified("r0 = 5\nexit");

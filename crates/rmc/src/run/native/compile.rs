@@ -91,6 +91,18 @@ impl Compiler<'_> {
         self.out.fill(hole, self.leave);
     }
 
+    /// Leaves at an exit: behind it R0 alone is read, and what the caller has kept.
+    fn exit(&mut self, slot: usize) {
+        let out = &mut self.out;
+        out.memory(true, &[0xc7], 0, Place::at(RBP, SLOT));
+        out.word(slot as i32);
+        out.store(Place::at(RBP, METER), METER_HOME);
+        out.load(R10, Place::at(RBP, REGISTERS));
+        out.store(Place::at(R10, 0), RAX);
+        KEPT.iter().rev().for_each(|reg| out.pop(*reg));
+        out.byte(0xc3);
+    }
+
     fn finish(&mut self) -> Result<(), CompileError> {
         for (hole, slot, cost) in core::mem::take(&mut self.leaves) {
             self.out.here(hole);
@@ -119,6 +131,7 @@ impl Compiler<'_> {
                 self.out.set(home(op.dst), value);
             }
             Code::HelperLoad => self.load_word(slot),
+            Code::Exit => self.exit(slot),
             _ => self.leave_at(slot),
         }
     }
