@@ -1,15 +1,17 @@
-//! How soon a cluster over verbs is as fast as before when a link comes back: three nodes of a guest with
+//! How soon a cluster between hosts is as fast as before when a link comes back: three nodes of a guest with
 //! RDMA devices in software, a process in each. The first writes to lines that the third is home of, more
 //! than it can cache, while the third one's link is away for less than a lease and for longer.
 //! `cargo xtask rdma-guest --nodes 3 --tests -p farside-cli --test outages -- --nocapture` shows the
 //! figures; elsewhere the test says so and passes.
 //!
 //! `FARSIDE_OUTAGES_MS=300,1000` names other times, `FARSIDE_LEASES_MS=3000,1000` other leases: the
-//! fabric's and the nodes'.
+//! fabric's and the nodes'. `FARSIDE_OUTAGES_OVER=tcp` measures the TCP fabric in their place.
 #![forbid(unsafe_code)]
 
 use farside::{Config, GlobalAddress, Node, NodeId};
 use farside_bootstrap::{Endpoint, Security};
+use farside_fabric::Fabric;
+use farside_fabric_tcp::{TcpFabric, TcpOptions};
 use farside_fabric_verbs::{Options, VerbsFabric};
 use std::io::{BufRead, BufReader, Lines, Read};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -56,14 +58,23 @@ fn config() -> Config {
 }
 
 /// The fabric of the node of the guest in which this process is.
-fn fabric(hosts: Vec<Endpoint>) -> VerbsFabric {
+fn fabric(hosts: Vec<Endpoint>) -> Arc<dyn Fabric> {
     let own = |name: &str| std::env::var(name).expect("a node of the guest");
+    let listen = Some(format!("{}:0", own("RDMA_ADDRESS")).parse().expect("an endpoint"));
+    let lease = Duration::from_millis(list("FARSIDE_LEASES_MS", "1000,4000")[0]);
+    if is("FARSIDE_OUTAGES_OVER", "tcp") {
+        let options = TcpOptions { listen, hosts, lease, ..TcpOptions::default() };
+        return Arc::new(TcpFabric::new(options).expect("a fabric"));
+    }
     let mut options = Options::new(Security::open());
     options.device = Some(own("RDMA_DEVICE"));
-    options.listen = Some(format!("{}:0", own("RDMA_ADDRESS")).parse().expect("an endpoint"));
-    options.lease = Duration::from_millis(list("FARSIDE_LEASES_MS", "1000,4000")[0]);
-    options.hosts = hosts;
-    VerbsFabric::open(options).expect("the device")
+    (options.listen, options.hosts, options.lease) = (listen, hosts, lease);
+    Arc::new(VerbsFabric::open(options).expect("the device"))
+}
+
+/// Whether a variable has this value.
+fn is(name: &str, value: &str) -> bool {
+    std::env::var(name).is_ok_and(|has| has == value)
 }
 
 /// This program again, in a node of the guest.
@@ -79,7 +90,7 @@ fn in_node(number: u64, role: &str) -> Command {
 #[allow(clippy::print_stdout, reason = "says which member it is")]
 fn lend(founder: &str) {
     let fabric = fabric(vec![founder.parse().expect("an endpoint")]);
-    let node = Node::join_on(&config(), Arc::new(fabric)).expect("to join");
+    let node = Node::join_on(&config(), fabric).expect("to join");
     println!("node={}", node.id().0);
     let _ = std::io::stdin().read(&mut [0]);
 }
@@ -193,6 +204,16 @@ enum Way {
 }
 
 impl Way {
+    /// Whether packets can be lost here: kernels without netem lose none.
+    fn is_possible(self) -> bool {
+        let tried = "tc -n node3 qdisc add dev eth0 root netem loss 0%";
+        match self {
+            Self::Loss if runs(tried) => runs("tc -n node3 qdisc del dev eth0 root"),
+            Self::Loss => false,
+            Self::Nothing | Self::Device | Self::Bridge => true,
+        }
+    }
+
     fn set(self, up: bool) {
         let state = if up { "up" } else { "down" };
         let words = match (self, up) {
@@ -202,10 +223,15 @@ impl Way {
             (Self::Loss, true) => "tc -n node3 qdisc del dev eth0 root".to_owned(),
             (Self::Loss, false) => "tc -n node3 qdisc add dev eth0 root netem loss 100%".to_owned(),
         };
-        let words: Vec<_> = words.split(' ').collect();
-        let done = Command::new(words[0]).args(&words[1..]).status();
-        assert!(done.expect("a command of the guest").success(), "{words:?}");
+        assert!(runs(&words), "{words}");
     }
+}
+
+/// Runs a command of the guest; whether it could do what it was asked for.
+fn runs(words: &str) -> bool {
+    let mut words = words.split(' ');
+    let mut command = Command::new(words.next().expect("a command"));
+    command.args(words).status().expect("a command of the guest").success()
 }
 
 /// The name under which the bridge's network namespace is known to all nodes.
@@ -241,18 +267,20 @@ fn outage(record: &Record, way: Way, lasts: Duration) -> (u32, Duration, Option<
 /// The founder, which writes and is cut off from those that lend.
 #[allow(clippy::print_stdout, reason = "shows the figures")]
 fn write_through_outages() {
-    let fabric = Arc::new(fabric(Vec::new()));
-    let here: Endpoint = farside_fabric::Fabric::host(&*fabric).expect("a host").into();
+    let fabric = fabric(Vec::new());
+    let here: Endpoint = fabric.host().expect("a host").into();
     let node = Node::create_on(&config(), fabric).expect("a founder");
     let (second, third) = (lender(2, &here), lender(3, &here));
     node.wait_for_members(3, WATCHDOG).expect("all members");
     let mut session = node.session().expect("a session");
     let lines = session.alloc_on(WRITERS * LINES * LINE_BYTES, third.node).expect("memory");
     let record = Record::new();
-    let outages = list("FARSIDE_OUTAGES_MS", "300,1000,2000").into_iter().flat_map(|ms| {
-        [Way::Nothing, Way::Device, Way::Bridge, Way::Loss]
-            .map(|way| (way, Duration::from_millis(ms)))
-    });
+    let ways = [Way::Nothing, Way::Device, Way::Bridge, Way::Loss];
+    let (ways, impossible): (Vec<_>, Vec<_>) = ways.into_iter().partition(|way| way.is_possible());
+    impossible.iter().for_each(|way| println!("skipped: {way:?}, for want of netem"));
+    let outages = list("FARSIDE_OUTAGES_MS", "300,1000,2000").into_iter();
+    let outages =
+        outages.flat_map(|ms| ways.iter().map(move |way| (*way, Duration::from_millis(ms))));
     let outages = outages.collect::<Vec<_>>();
     std::thread::scope(|scope| {
         let (node, record) = (&node, &record);
@@ -293,7 +321,6 @@ fn plays_its_role() {
 #[test]
 #[allow(clippy::print_stdout, reason = "a test that cannot run says why")]
 fn throughput_is_back_after_a_links_return() {
-    let is = |name: &str, value: &str| std::env::var(name).is_ok_and(|has| has == value);
     if !is("RDMA_NODES", "3") || !is("RDMA_KIND", "rxe") {
         println!("skipped: no guest with three nodes on soft-RoCE (cargo xtask rdma-guest)");
         return;
