@@ -1,7 +1,7 @@
 //! How a link is called into being: which hosts are tried, one after the other, and how each answers.
 
 use crate::connection::{Connection, Failure};
-use crate::options::{Congestion, TcpOptions};
+use crate::options::TcpOptions;
 use crate::wire::{self, Short};
 use farside_bootstrap::{Address, BootstrapError, Endpoint, HandshakeLimits, Host, Stream};
 use farside_fabric::{FabricError, NotReached};
@@ -169,8 +169,10 @@ impl Call {
 /// What every socket of a link is told. None of it is needed for anything to be right.
 pub(crate) fn set_options(socket: &TcpStream, options: &TcpOptions) {
     let _ = rustix::net::sockopt::set_tcp_nodelay(socket, true);
-    if options.congestion == Congestion::Unpaced {
-        unpace(socket);
+    if congestion(socket).is_some_and(|name| !options.congestion.keeps(&name)) {
+        // Where neither is permitted, the system's stays.
+        let taken = |name: &&&str| rustix::net::sockopt::set_tcp_congestion(socket, name).is_ok();
+        let _ = UNPACED.iter().find(taken);
     }
     set_patience(socket, options.lease_ms().saturating_mul(2));
     // While little is under way, tries come in even steps and not in ever longer ones, so that a link
@@ -178,18 +180,9 @@ pub(crate) fn set_options(socket: &TcpStream, options: &TcpOptions) {
     let _ = rustix::net::sockopt::set_tcp_thin_linear_timeouts(socket, true);
 }
 
-/// What the names of congestion controls begin with that pace by timers.
-const PACED: &str = "bbr";
-/// What is taken instead, the first that the system permits.
+/// Congestion controls that arm no timer for each segment; the first that the system permits is taken
+/// in place of one that does.
 const UNPACED: [&str; 2] = ["cubic", "reno"];
-
-/// Takes a congestion control that arms no timer for each segment, where the system's does.
-fn unpace(socket: &TcpStream) {
-    if congestion(socket).is_some_and(|name| name.starts_with(PACED)) {
-        let taken = |name: &&&str| rustix::net::sockopt::set_tcp_congestion(socket, name).is_ok();
-        let _ = UNPACED.iter().find(taken);
-    }
-}
 
 /// The congestion control of a connection.
 pub(crate) fn congestion(socket: impl rustix::fd::AsFd) -> Option<String> {

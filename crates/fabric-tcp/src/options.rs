@@ -47,6 +47,20 @@ pub enum Congestion {
     System,
 }
 
+impl Congestion {
+    /// Whether a connection keeps the system's control of this name, as far as another is permitted.
+    ///
+    /// ```
+    /// use farside_fabric_tcp::Congestion;
+    ///
+    /// assert!(Congestion::Unpaced.keeps("cubic") && !Congestion::Unpaced.keeps("bbr"));
+    /// assert!(Congestion::System.keeps("bbr"));
+    /// ```
+    pub fn keeps(self, name: &str) -> bool {
+        self == Self::System || !name.starts_with("bbr")
+    }
+}
+
 /// What peers may take of a host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TcpLimits {

@@ -270,7 +270,10 @@ impl Thread {
             return;
         };
         if conversation.call_next(self.limits) {
-            self.calling.push(token);
+            // It may be there already, for the address before.
+            if !self.calling.contains(&token) {
+                self.calling.push(token);
+            }
             return self.watch(token);
         }
         let why = match conversation.unreachable.is_some() {

@@ -134,11 +134,10 @@ impl NodeSettings {
 }
 
 /// Which of the kernel's congestion controls TCP connections use.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum CongestionName {
     /// The system's, but cubic or reno in place of BBR, which arms a timer for every segment
-    #[default]
     Unpaced,
     /// The system's, for long ways that lose packets
     System,

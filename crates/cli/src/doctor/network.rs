@@ -6,6 +6,7 @@ use super::ports::roce_mtu_of;
 use super::rdma::{Port, Transport, is_up};
 use super::subject::Subject;
 use crate::output::bytes;
+use farside_fabric_tcp::Congestion;
 use std::net::{IpAddr, Ipv6Addr};
 
 pub(crate) const RULES: &[Rule] = &[
@@ -167,7 +168,7 @@ fn tcp_buffers(subject: &Subject<'_>) -> Vec<Finding> {
 
 fn tcp_congestion_control(subject: &Subject<'_>) -> Vec<Finding> {
     match subject.host.value("/proc/sys/net/ipv4/tcp_congestion_control") {
-        Some(name) if name.starts_with("bbr") => {
+        Some(name) if !Congestion::default().keeps(&name) => {
             let text = format!(
                 "{name}; the TCP fabric takes cubic or reno instead, unless told otherwise"
             );

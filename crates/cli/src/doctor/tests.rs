@@ -377,6 +377,7 @@ fn a_laptop_runs_nodes_of_its_own() {
     finds(&checks, "open_files", Verdict::Failing, &["64 of at most 524288", "ulimit -n 88"]);
     finds(&checks, "locked_memory", Verdict::Ok, &["shared memory needs none"]);
     finds(&checks, "network_devices", Verdict::Ok, &["up, MTU 1500"]);
+    finds(&checks, "tcp_congestion_control", Verdict::Ok, &["bbr", "takes cubic or reno instead"]);
     finds(&checks, "gid_table", Verdict::Skipped, &["no RDMA device"]);
     let outlooks: Vec<_> = fabrics(&checks, &[]).iter().map(|fabric| fabric.outlook).collect();
     assert_eq!(outlooks, ["fails", "absent", "fails"]);

@@ -39,7 +39,8 @@ pub struct Patience {
 
 impl Patience {
     /// As fits a lease: the first dials come after hundredths of it, later ones after a tenth; but never
-    /// so late that a link that is back waits long for the next one. A fabric notices silence within `silence_ns`; a quarter more is the margin of those who are cut off.
+    /// so late that a link that is back waits long for the next one. A fabric notices silence within
+    /// `silence_ns`; a quarter more is the margin of those who are cut off.
     pub const fn of_lease(lease_ns: u64, silence_ns: u64) -> Self {
         let unaware_ns = silence_ns.saturating_add(silence_ns / 4);
         let dial_max_ns = if lease_ns / 10 < DIAL_MAX_NS { lease_ns / 10 } else { DIAL_MAX_NS };
