@@ -34,7 +34,7 @@ impl Options {
     /// A full run does each thing once: steps within others are for running alone.
     fn wants(&self, step: &Step) -> bool {
         if self.only.is_empty() {
-            return step.within.is_none() && step.on_request.is_none();
+            return step.within.is_none();
         }
         self.only.iter().any(|name| name == step.name)
     }
@@ -49,6 +49,7 @@ pub(crate) fn ci(options: &Options) -> Result<(), String> {
         println!("==== {}: {}", step.name, step.sentence);
         let begun = Instant::now();
         let mut shell = Shell::new();
+        shell.by_name = !options.only.is_empty();
         let done = (step.run)(&mut shell);
         let line = row(step.name, &done, &shell, begun.elapsed());
         if let Err(text) = done {
@@ -74,9 +75,9 @@ pub(crate) fn ci(options: &Options) -> Result<(), String> {
 /// Prints the steps.
 pub(crate) fn list() {
     for step in ALL {
-        let within = match (step.within, step.on_request) {
+        let within = match (step.within, step.more_by_name) {
             (Some(name), _) => format!(" (part of {name})"),
-            (None, Some(why)) => format!(" (on request: {why})"),
+            (None, Some(more)) => format!(" (with --only also: {more})"),
             (None, None) => String::new(),
         };
         println!("{:<12} {}{within}", step.name, step.sentence);

@@ -11,13 +11,22 @@ pub(crate) struct Shell {
     pub(crate) ignored: usize,
     /// What was left out, with the reason.
     pub(crate) skipped: Vec<String>,
+    /// The step was asked for by name, and does all that it can rather than what a full run has time for.
+    pub(crate) by_name: bool,
     variables: Vec<(String, String)>,
     nightly: bool,
 }
 
 impl Shell {
     pub(crate) fn new() -> Self {
-        Self { tests: 0, ignored: 0, skipped: Vec::new(), variables: Vec::new(), nightly: false }
+        Self {
+            tests: 0,
+            ignored: 0,
+            skipped: Vec::new(),
+            by_name: false,
+            variables: Vec::new(),
+            nightly: false,
+        }
     }
 
     /// Sets an environment variable for the commands that follow.

@@ -13,8 +13,8 @@ pub(crate) struct Step {
     pub(crate) sentence: &'static str,
     /// The step that does the same among other things: a full run leaves it to that one.
     pub(crate) within: Option<&'static str>,
-    /// Why a full run leaves it out.
-    pub(crate) on_request: Option<&'static str>,
+    /// What it does besides when it is asked for by name.
+    pub(crate) more_by_name: Option<&'static str>,
     /// Does it.
     pub(crate) run: fn(&mut Shell) -> Result<(), String>,
 }
@@ -28,21 +28,21 @@ pub(crate) const ALL: &[Step] = &[
         name: "fmt",
         sentence: "the code is formatted",
         within: None,
-        on_request: None,
+        more_by_name: None,
         run: |shell| shell.cargo(&["fmt", "--all", "--check"]),
     },
     Step {
         name: "tidy",
         sentence: "directions, unsafe homes, sizes, leftovers",
         within: None,
-        on_request: None,
+        more_by_name: None,
         run: |_| tidy::run().map(|text| println!("{text}")),
     },
     Step {
         name: "clippy",
         sentence: "no warning",
         within: None,
-        on_request: None,
+        more_by_name: None,
         run: |shell| {
             let words =
                 ["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"];
@@ -53,7 +53,7 @@ pub(crate) const ALL: &[Step] = &[
         name: "docs",
         sentence: "the documentation builds without a warning",
         within: None,
-        on_request: None,
+        more_by_name: None,
         run: |shell| {
             shell.set("RUSTDOCFLAGS", "-D warnings");
             shell.cargo(&["doc", "--workspace", "--no-deps", "--quiet"])
@@ -63,14 +63,14 @@ pub(crate) const ALL: &[Step] = &[
         name: "readme",
         sentence: "the README's own test command",
         within: None,
-        on_request: None,
+        more_by_name: None,
         run: readme,
     },
     Step {
         name: "conformance",
         sentence: "one suite over the fabrics mem, shm and sim",
         within: Some("readme"),
-        on_request: None,
+        more_by_name: None,
         run: |shell| {
             shell.cargo_test(&["-p", "farside-fabric", "--tests"])?;
             shell.cargo_test(&["-p", "farside-fabric-shm", "--test", "conformance"])?;
@@ -81,42 +81,42 @@ pub(crate) const ALL: &[Step] = &[
         name: "explorer",
         sentence: "every reachable state of the machines' models, the large ones too",
         within: None,
-        on_request: None,
+        more_by_name: None,
         run: explorer,
     },
     Step {
         name: "litmus",
         sentence: "no forbidden outcome at machine, node and wire height",
         within: None,
-        on_request: None,
+        more_by_name: None,
         run: litmus,
     },
     Step {
         name: "simulation",
         sentence: "seeded simulations: 5,000 each with delays, with deaths, and between hosts",
         within: None,
-        on_request: None,
+        more_by_name: None,
         run: simulation,
     },
     Step {
         name: "loom",
         sentence: "every interleaving of the hit path's words and of the shared-memory rings",
         within: None,
-        on_request: None,
+        more_by_name: None,
         run: |shell| interleavings(shell, "loom"),
     },
     Step {
         name: "shuttle",
         sentence: "random interleavings of the same, in larger programs",
         within: None,
-        on_request: None,
+        more_by_name: None,
         run: |shell| interleavings(shell, "shuttle"),
     },
     Step {
         name: "canary",
         sentence: "every planted defect is caught by its test",
         within: None,
-        on_request: None,
+        more_by_name: None,
         run: |shell| {
             optimize(shell);
             shell.own_target("canary");
@@ -129,14 +129,14 @@ pub(crate) const ALL: &[Step] = &[
         name: "sanitizer",
         sentence: "AddressSanitizer over the homes of unsafe code",
         within: None,
-        on_request: None,
+        more_by_name: None,
         run: sanitizer,
     },
     Step {
         name: "process",
         sentence: "processes that are killed in the middle of their work",
         within: Some("readme"),
-        on_request: None,
+        more_by_name: None,
         run: |shell| {
             shell.cargo_test(&["-p", "farside-fabric-shm", "--test", "process"])?;
             let tests = ["--test", "processes", "--test", "channel_processes", "--test", "hosts"];
@@ -150,7 +150,7 @@ pub(crate) const ALL: &[Step] = &[
         name: "demo",
         sentence: "the demonstration, in small",
         within: None,
-        on_request: None,
+        more_by_name: None,
         run: |shell| {
             let words = [
                 "run",
@@ -168,9 +168,11 @@ pub(crate) const ALL: &[Step] = &[
     },
     Step {
         name: "rdma",
-        sentence: "verbs in a guest, soft-RoCE and soft-iWARP: conformance, kills, loss, an NVDIMM",
+        sentence: "verbs in a guest with soft-RoCE: conformance, the whole product in three nodes, kills, loss",
         within: None,
-        on_request: Some("a kernel for the guest takes minutes to build where none is kept"),
+        more_by_name: Some(
+            "rdma_cm, memory windows, soft-iWARP, outages, an NVDIMM, the guest itself",
+        ),
         run: |shell| guest::rdma(shell, SUITES_OF_VERBS),
     },
 ];
@@ -181,8 +183,14 @@ const EXCEPT_ON_SIW: &str = "protection::claims_of_a_token_grant_nothing,\
 
 /// What runs in guests. The tests of the library alone are in the step `readme`.
 const SUITES_OF_VERBS: &[guest::Suite] = &[
-    guest::Suite::new(&["-p", "farside-fabric-verbs", "--test", "conformance"]),
-    guest::Suite::new(&["-p", "farside-fabric-verbs", "--test", "process"]),
+    guest::Suite {
+        in_full_run: true,
+        ..guest::Suite::new(&["-p", "farside-fabric-verbs", "--test", "conformance"])
+    },
+    guest::Suite {
+        in_full_run: true,
+        ..guest::Suite::new(&["-p", "farside-fabric-verbs", "--test", "process"])
+    },
     // A stolen key.
     guest::Suite {
         only: "port::theft_tests",
@@ -232,6 +240,7 @@ const SUITES_OF_VERBS: &[guest::Suite] = &[
     },
     // The command: agents, global memory with hash table and word count, channels, kills and outages.
     guest::Suite {
+        in_full_run: true,
         nodes: 3,
         memory_mib: 3000,
         ..guest::Suite::new(&["-p", "farside-cli", "--test", "guest"])

@@ -9,7 +9,7 @@ use super::{Engine, kernel, say, uml, userland};
 use crate::debian::{Need, ensure};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// In every part: what it consists of, one `package version` a line.
 const CHOSEN: &str = "chosen";
@@ -42,11 +42,13 @@ const NEEDS_OF_UML_BUILD: &[Need] = &[
 #[derive(Debug)]
 pub(crate) struct Images {
     pub(crate) cache: Cache,
+    /// How long a kernel may be built.
+    pub(crate) kernel_limit: Option<Duration>,
 }
 
 impl Images {
     pub(crate) fn new(cache: Cache) -> Self {
-        Self { cache }
+        Self { cache, kernel_limit: None }
     }
 
     /// The engine for these options.
@@ -95,7 +97,9 @@ impl Images {
             say(&format!("making the kernel of the engine {}", engine.name()));
             workshop.make(folder, |apt, work| {
                 let (name, version) = match engine {
-                    Engine::Uml => ("linux-source", uml::build(apt, work, folder)?),
+                    Engine::Uml => {
+                        ("linux-source", uml::build(apt, work, folder, self.kernel_limit)?)
+                    }
                     Engine::Qemu => ("linux-image", kernel::build(apt, work, folder)?),
                 };
                 Ok(vec![Chosen { name: name.to_owned(), version }])

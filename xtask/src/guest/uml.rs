@@ -25,8 +25,14 @@ pub(crate) fn identity() -> String {
     fingerprint(&[SOURCE, VERSION, CONFIG, SCRIPT])
 }
 
-/// Fills `folder` with `linux`, `config` and `build.log`; the version that was taken.
-pub(crate) fn build(apt: &Apt, work: &Path, folder: &Path) -> Result<String, String> {
+/// Fills `folder` with `linux`, `config` and `build.log`; the version that was taken. A build that takes
+/// longer than `limit` is ended.
+pub(crate) fn build(
+    apt: &Apt,
+    work: &Path,
+    folder: &Path,
+    limit: Option<Duration>,
+) -> Result<String, String> {
     let (name, version) = choose(apt)?;
     say(&format!("fetching {name} {version} (about 160 MB)"));
     let archives = work.join("source-archive");
@@ -41,7 +47,15 @@ pub(crate) fn build(apt: &Apt, work: &Path, folder: &Path) -> Result<String, Str
     say(&format!(
         "building the kernel of User Mode Linux with {jobs} processes; this is done once"
     ));
-    let mut command = Command::new("bash");
+    let mut command = match limit {
+        // Ends all that the build has started.
+        Some(limit) => {
+            let mut command = Command::new("timeout");
+            command.arg(limit.as_secs().to_string()).arg("bash");
+            command
+        }
+        None => Command::new("bash"),
+    };
     command.args(["-c", r#"exec bash "$@" 2>&1"#, "-"]);
     command.arg(&script).arg(&package).arg(&config).arg(jobs.to_string()).current_dir(work);
     // Settings for the project's own builds are not the kernel's.
@@ -91,6 +105,13 @@ fn follow(mut command: Command, log: &Path) -> Result<(), String> {
     if status.success() {
         say(&format!("the kernel is built, in {} s", begun.elapsed().as_secs()));
         return Ok(());
+    }
+    // As `timeout` says it.
+    if status.code() == Some(124) {
+        let (percent, seconds) = ((steps * 100 / STEPS).min(99), begun.elapsed().as_secs());
+        return Err(format!(
+            "its kernel was built to {percent} % in {seconds} s, which is the limit"
+        ));
     }
     let complaints = |line: &&str| line.contains("rror") || line.contains("not found");
     let lines: Vec<_> = text.lines().collect();
