@@ -8,6 +8,7 @@
 extern crate alloc;
 
 pub mod allocate;
+pub mod call;
 pub mod channel;
 pub mod coherence;
 pub mod lock;

@@ -76,7 +76,7 @@ const COMMAND_ONLY: &[&str] = &["clap", "indicatif", "ratatui", "fuser", "signal
 /// Crates that nothing below the facade may know.
 const FACADE_UP: &[&str] = &["tokio", "futures", "async-std", "smol", "tracing", "log"];
 /// The machines of `protocol`: folders or files of its source.
-const MACHINES: &[&str] = &["allocate", "channel", "coherence", "lock", "member"];
+const MACHINES: &[&str] = &["allocate", "call", "channel", "coherence", "lock", "member"];
 /// Files of the facade that may see the machines and the fabric both, with the reason.
 const BOTH_SIDES: &[(&str, &str)] = &[
     ("crates/farside/src/turn.rs", "the one loop"),

@@ -1,6 +1,7 @@
 //! One model per machine.
 pub mod allocate;
 pub mod burial;
+pub mod call;
 pub mod channel;
 pub mod coherence;
 pub mod contact;

@@ -1,0 +1,153 @@
+//! The caller's half of a session.
+
+use super::canary::{Canary, Mutant};
+use super::message::{Header, Verb, encode_target};
+use crate::wire::Violation;
+use alloc::vec::Vec;
+
+/// A slot of the caller.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Slot {
+    /// Of the request in it, or of the last one.
+    sequence: u16,
+    /// The request, while its reply has not come.
+    waits: Option<Verb>,
+}
+
+/// What a reply answers.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Answered {
+    /// The slot, which is free again.
+    pub slot: u8,
+    /// What was asked.
+    pub verb: Verb,
+}
+
+/// Requests of one session that wait for their replies.
+///
+/// *Guarantees.* At most as many are under way as there are slots, and each ends once: by a reply, or
+/// with the session.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Window {
+    slots: Vec<Slot>,
+    /// Slots that nothing waits in, the next to be used last.
+    free: Vec<u8>,
+    canary: Canary,
+}
+
+impl Window {
+    /// A window of a fresh session with so many slots, 1 to [`super::SLOTS_MAX`].
+    pub fn new(slots: usize) -> Self {
+        let slots = slots.clamp(1, super::SLOTS_MAX);
+        let numbers = (0..=u8::MAX).take(slots);
+        Self {
+            slots: alloc::vec![Slot { sequence: 0, waits: None }; slots],
+            free: numbers.rev().collect(),
+            canary: Canary::default(),
+        }
+    }
+
+    /// Puts a defect in.
+    #[cfg(canary)]
+    pub fn with_mutant(mut self, mutant: Mutant) -> Self {
+        self.canary = Canary::new(mutant);
+        self
+    }
+
+    /// Slots that are free.
+    pub fn room(&self) -> usize {
+        self.free.len()
+    }
+
+    /// The header of a new request; `None` while every slot is taken.
+    pub fn begin(&mut self, verb: Verb) -> Option<Header> {
+        let slot = self.free.pop()?;
+        let place = &mut self.slots[usize::from(slot)];
+        place.sequence = place.sequence.wrapping_add(1);
+        place.waits = Some(verb);
+        Some(Header { slot, sequence: place.sequence, verb })
+    }
+
+    /// The request that waits in a slot.
+    pub fn waiting(&self, slot: u8) -> Option<Header> {
+        let place = self.slots.get(usize::from(slot))?;
+        place.waits.map(|verb| Header { slot, sequence: place.sequence, verb })
+    }
+
+    /// The body of a cancellation of this request.
+    pub fn cancellation(target: Header) -> [u8; 8] {
+        encode_target(target)
+    }
+
+    /// A reply has come. Nothing is changed by an error.
+    ///
+    /// # Errors
+    /// [`Violation`]: it answers nothing that waits.
+    pub fn reply(&mut self, header: Header) -> Result<Answered, Violation> {
+        let Some(place) = self.slots.get_mut(usize::from(header.slot)) else {
+            return Err(Violation("a reply in a slot that there is not"));
+        };
+        if place.sequence != header.sequence || !header.verb.is_reply() {
+            return Err(Violation("a reply to another request"));
+        }
+        let verb = place.waits.take().ok_or(Violation("a second reply to a request"))?;
+        self.free.push(header.slot);
+        Ok(Answered { slot: header.slot, verb })
+    }
+
+    /// What to send again, over a new link to the same session: everything that waits.
+    pub fn again(&self) -> impl Iterator<Item = Header> {
+        let nothing = self.canary.is(Mutant::NothingSentAgain);
+        let slots = if nothing { &[] } else { self.slots.as_slice() };
+        let numbered = (0..=u8::MAX).zip(slots);
+        numbered.filter_map(|(slot, place)| {
+            place.waits.map(|verb| Header { slot, sequence: place.sequence, verb })
+        })
+    }
+
+    /// The session is over: what waits has ended, and nobody knows how. Tells it, and begins anew.
+    pub fn over(&mut self) -> Vec<Header> {
+        let ended = self.again().collect();
+        let canary = self.canary;
+        *self = Self { canary, ..Self::new(self.slots.len()) };
+        ended
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_serves_again_after_its_reply_with_the_next_number() {
+        let mut window = Window::new(2);
+        let (one, two) = (window.begin(Verb::Invoke).unwrap(), window.begin(Verb::Listen).unwrap());
+        assert_eq!((one.slot, two.slot, window.begin(Verb::Invoke)), (0, 1, None));
+        let reply = Header { verb: Verb::Returned, ..one };
+        assert_eq!(window.reply(reply), Ok(Answered { slot: 0, verb: Verb::Invoke }));
+        assert!(window.reply(reply).is_err(), "twice");
+        assert!(window.reply(Header { verb: Verb::Invoke, ..two }).is_err(), "a request");
+        assert!(window.reply(Header { sequence: 9, verb: Verb::Returned, ..two }).is_err());
+        assert!(window.reply(Header { slot: 2, ..reply }).is_err());
+        let third = window.begin(Verb::Invoke).unwrap();
+        assert_eq!((third.slot, third.sequence), (0, 2));
+        assert_eq!(window.again().collect::<Vec<_>>(), [third, two]);
+        assert_eq!(window.over(), [third, two]);
+        assert_eq!((window.room(), window.again().count()), (2, 0));
+    }
+
+    #[test]
+    fn sequences_wrap() {
+        let mut window = Window::new(1);
+        for _ in 0..=u16::MAX {
+            let header = window.begin(Verb::Invoke).unwrap();
+            window.reply(Header { verb: Verb::Returned, ..header }).unwrap();
+        }
+        assert_eq!(window.begin(Verb::Invoke).unwrap().sequence, 1);
+    }
+
+    #[test]
+    fn as_many_slots_as_a_byte_names() {
+        assert_eq!((Window::new(0).room(), Window::new(1000).room()), (1, 256));
+    }
+}

@@ -1,0 +1,369 @@
+//! The model of remote memory calls: a caller and an executor between whom links break. What is under way
+//! on a link that breaks is lost; a caller that comes back in time finds its session, one that comes too
+//! late does not. A call runs once at most, ends once, and as it ran.
+
+use crate::explorer::{Model, Violation};
+use farside_protocol::call::{
+    Asked, Call, Effect, Header, Invocation, Opened, Quota, Reply, Server, Session, SessionId,
+    Settings, Sizes, Verb, Window,
+};
+use std::collections::{BTreeMap, VecDeque};
+
+const ID: SessionId = SessionId(7);
+const PROGRAM: u64 = 11;
+/// How long a session waits for its caller.
+const GRACE_NS: u64 = 1;
+
+/// How a call ended, as its caller knows.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum End {
+    /// With a reply.
+    Replied(Reply),
+    /// With the session.
+    Unknown,
+}
+
+/// What can happen next.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Action {
+    /// The caller begins a call.
+    Begin,
+    /// The caller cancels the call in this slot.
+    Cancel(u8),
+    /// A request reaches the executor.
+    Take,
+    /// The call at turn runs to its end.
+    Run,
+    /// A reply reaches the caller.
+    Arrive,
+    /// The link breaks, with everything on it.
+    Break,
+    /// The executor's patience with a caller that is away ends.
+    Expire,
+    /// The caller links anew.
+    Link,
+}
+
+/// A request on its way: what it is, and which call of the caller it belongs to.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Carried {
+    header: Header,
+    body: Vec<u8>,
+}
+
+/// A caller, an executor and what is between them.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Calls {
+    window: Window,
+    server: Server,
+    session: Option<Session>,
+    linked: bool,
+    there: VecDeque<Carried>,
+    back: VecDeque<(Header, Reply)>,
+    /// What waits in slots, to be sent again as it was: the number of the call, and its bytes.
+    asked: BTreeMap<u8, (u8, Carried)>,
+    /// Parameters of calls that the executor runs.
+    running: BTreeMap<Call, u8>,
+    /// By number of the call: how often it ran.
+    runs: Vec<u8>,
+    /// By number of the call: how it ended.
+    ends: Vec<Option<End>>,
+    calls: u8,
+    cancels: u8,
+    breaks: u8,
+    /// Sessions that ended while their caller was away.
+    expired: u8,
+    broken: Option<String>,
+}
+
+impl Calls {
+    /// So many calls in so many slots over links that break so often, with so many cancellations.
+    pub fn new(
+        calls: u8,
+        slots: usize,
+        breaks: u8,
+        cancels: u8,
+        change: impl Fn(Window, Settings) -> (Window, Server),
+    ) -> Self {
+        let settings = Settings { sessions_max: 1, slots, grace_ns: GRACE_NS, quantum_ns: 1000 };
+        let (window, mut server) = change(Window::new(slots), settings);
+        server.add_tenant(Quota::DEFAULT);
+        let mut model = Self {
+            window,
+            server,
+            session: None,
+            linked: false,
+            there: VecDeque::new(),
+            back: VecDeque::new(),
+            asked: BTreeMap::new(),
+            running: BTreeMap::new(),
+            runs: Vec::new(),
+            ends: Vec::new(),
+            calls,
+            cancels,
+            breaks,
+            expired: 0,
+            broken: None,
+        };
+        model.link();
+        model
+    }
+
+    fn begin(&mut self) {
+        let number = self.runs.len() as u8;
+        let (verb, head, length) = Invocation { program: PROGRAM, timeout_ns: None }.encode();
+        let body = [&head[..length], &[number]].concat();
+        self.send(verb, number, body);
+        self.runs.push(0);
+        self.ends.push(None);
+    }
+
+    fn send(&mut self, verb: Verb, number: u8, body: Vec<u8>) {
+        let Some(header) = self.window.begin(verb) else { return };
+        let carried = Carried { header, body };
+        self.asked.insert(header.slot, (number, carried.clone()));
+        if self.linked {
+            self.there.push_back(carried);
+        }
+    }
+
+    fn cancel(&mut self, slot: u8) {
+        self.cancels -= 1;
+        if let Some(target) = self.window.waiting(slot) {
+            self.send(Verb::Cancel, u8::MAX, Window::cancellation(target).to_vec());
+        }
+    }
+
+    fn take(&mut self) {
+        let (Some(Carried { header, body }), Some(session)) =
+            (self.there.pop_front(), self.session)
+        else {
+            return;
+        };
+        let mut effects = Vec::new();
+        match self.server.request(session, header, &body, 0, &mut effects) {
+            Ok(Asked::Run(call, PROGRAM, [number])) => {
+                self.running.insert(call, *number);
+            }
+            Ok(Asked::Nothing) => {}
+            other => self.broken = Some(format!("a request was taken as {other:?}")),
+        }
+        self.carry_out(effects);
+    }
+
+    fn run(&mut self) {
+        let Some(call) = self.server.next(0) else { return };
+        let Some(number) = self.running.remove(&call) else {
+            self.broken = Some(format!("{call:?} is at turn and does not run"));
+            return;
+        };
+        let runs = &mut self.runs[usize::from(number)];
+        *runs += 1;
+        if *runs > 1 {
+            self.broken = Some(format!("call {number} ran twice"));
+        }
+        self.server.ran(call, 1, farside_protocol::call::Turn::Over);
+        let mut effects = Vec::new();
+        self.server.answer(call, Reply::returned(u64::from(number), 0), &mut effects);
+        self.carry_out(effects);
+    }
+
+    fn carry_out(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Reply(_, header, reply) => self.back.push_back((header, reply)),
+                Effect::Stop(call) => {
+                    self.running.remove(&call);
+                }
+                Effect::Over(_) | Effect::Erase(PROGRAM) => {}
+                other => self.broken = Some(format!("{other:?} where nobody else is")),
+            }
+        }
+    }
+
+    fn arrive(&mut self) {
+        let Some((header, reply)) = self.back.pop_front() else { return };
+        match self.window.reply(header) {
+            Ok(answered) => {
+                let Some((number, _)) = self.asked.remove(&answered.slot) else { return };
+                self.ended(number, End::Replied(reply));
+            }
+            Err(violation) => self.broken = Some(violation.0.to_owned()),
+        }
+    }
+
+    fn ended(&mut self, number: u8, end: End) {
+        // Of a cancellation nothing is remembered.
+        let Some(place) = self.ends.get_mut(usize::from(number)) else { return };
+        if place.replace(end).is_some() {
+            self.broken = Some(format!("call {number} ended twice"));
+        }
+    }
+
+    fn break_link(&mut self) {
+        self.breaks -= 1;
+        self.linked = false;
+        self.there.clear();
+        self.back.clear();
+        let mut effects = Vec::new();
+        if let Some(session) = self.session {
+            self.server.lost(session, 0, &mut effects);
+        }
+        self.carry_out(effects);
+    }
+
+    fn expire(&mut self) {
+        let mut effects = Vec::new();
+        self.server.tick(GRACE_NS, &mut effects);
+        self.carry_out(effects);
+        self.expired += 1;
+    }
+
+    fn link(&mut self) {
+        self.linked = true;
+        match self.server.open(ID, 0) {
+            Ok(Opened::Resumed(session)) => {
+                self.session = Some(session);
+                for header in self.window.again().collect::<Vec<_>>() {
+                    match self.asked.get(&header.slot) {
+                        Some((_, carried)) if carried.header == header => {
+                            self.there.push_back(carried.clone());
+                        }
+                        _ => self.broken = Some(format!("{header:?} was never asked")),
+                    }
+                }
+            }
+            Ok(Opened::New(session)) => {
+                self.session = Some(session);
+                for header in self.window.over() {
+                    if let Some((number, _)) = self.asked.remove(&header.slot) {
+                        self.ended(number, End::Unknown);
+                    }
+                }
+                if let Err(refused) = self.server.register(session, PROGRAM, Sizes::default()) {
+                    self.broken = Some(format!("{refused:?}"));
+                }
+            }
+            Err(refused) => self.broken = Some(format!("{refused:?}")),
+        }
+    }
+}
+
+impl Model for Calls {
+    type Action = Action;
+
+    fn enabled(&self) -> Vec<Action> {
+        let room = self.window.room() > 0;
+        let table = [
+            (Action::Begin, room && self.runs.len() < usize::from(self.calls)),
+            (Action::Take, !self.there.is_empty()),
+            (Action::Run, !self.server.is_idle()),
+            (Action::Arrive, !self.back.is_empty()),
+            (Action::Break, self.linked && self.breaks > 0),
+            (Action::Expire, !self.linked && self.server.sessions() > 0),
+            (Action::Link, !self.linked),
+        ];
+        let mut actions: Vec<_> =
+            table.into_iter().filter(|(_, can)| *can).map(|(action, _)| action).collect();
+        if room && self.cancels > 0 {
+            let invoked = self.asked.values().filter(|(number, _)| *number != u8::MAX);
+            actions.extend(invoked.map(|(_, carried)| Action::Cancel(carried.header.slot)));
+        }
+        actions
+    }
+
+    fn apply(&mut self, action: Action) {
+        match action {
+            Action::Begin => self.begin(),
+            Action::Cancel(slot) => self.cancel(slot),
+            Action::Take => self.take(),
+            Action::Run => self.run(),
+            Action::Arrive => self.arrive(),
+            Action::Break => self.break_link(),
+            Action::Expire => self.expire(),
+            Action::Link => self.link(),
+        }
+    }
+
+    fn violation(&self) -> Option<Violation> {
+        if let Some(text) = &self.broken {
+            return Some(Violation::new(text.clone()));
+        }
+        for (number, end) in self.ends.iter().enumerate() {
+            let ran = self.runs[number] == 1;
+            match end {
+                Some(End::Replied(Reply { verb: Verb::Returned, result, .. })) => {
+                    if *result != number as u64 || !ran {
+                        return Some(Violation::new(format!("call {number} returned {result}")));
+                    }
+                }
+                Some(End::Replied(Reply { verb: Verb::Stopped, .. })) if ran => {
+                    return Some(Violation::new(format!("call {number} was stopped and ran")));
+                }
+                Some(End::Unknown) if self.expired == 0 => {
+                    let text = format!("call {number} ended with a session that lives");
+                    return Some(Violation::new(text));
+                }
+                _ => {}
+            }
+        }
+        None
+    }
+
+    fn stuck(&self) -> Option<Violation> {
+        let all = self.runs.len() == usize::from(self.calls);
+        let ended = self.ends.iter().all(Option::is_some);
+        (!all || !ended).then(|| Violation::new("a call never ends"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::explorer::Explorer;
+
+    fn sound(window: Window, settings: Settings) -> (Window, Server) {
+        (window, Server::new(settings))
+    }
+
+    #[test]
+    fn a_call_runs_once_and_ends_once_however_links_break() {
+        let cases = [(2, 1, 2, 1), (3, 2, 2, 1), (4, 2, 3, 1), (4, 3, 2, 2)];
+        let states = cases.map(|(calls, slots, breaks, cancels)| {
+            let model = Calls::new(calls, slots, breaks, cancels, sound);
+            match Explorer::new().explore(&model).holds() {
+                Ok(coverage) => coverage.states,
+                Err(text) => panic!("{calls} calls, {slots} slots, {breaks} breaks: {text}"),
+            }
+        });
+        assert_eq!(states, [268, 8_259, 68_647, 624_218], "{cases:?}");
+    }
+
+    #[cfg(canary)]
+    fn found(change: impl Fn(Window, Settings) -> (Window, Server)) -> String {
+        let model = Calls::new(2, 2, 1, 1, change);
+        let failure = Explorer::new().explore(&model).failure().expect("a failure");
+        failure.violation.0
+    }
+
+    #[cfg(canary)]
+    fn found_in_server(mutant: farside_protocol::call::Mutant) -> String {
+        found(|window, settings| (window, Server::with_mutant(settings, mutant)))
+    }
+
+    #[cfg(canary)]
+    #[test]
+    fn canary_defects_of_sessions_are_found() {
+        use farside_protocol::call::Mutant;
+        assert_eq!(found_in_server(Mutant::RunAgain), "call 0 ran twice");
+        assert_eq!(found_in_server(Mutant::ReplyForgotten), "a call never ends");
+        assert_eq!(found_in_server(Mutant::RepliedUnasked), "a reply to another request");
+        assert_eq!(found_in_server(Mutant::SlotsForgotten), "call 0 ran twice");
+        let text = found_in_server(Mutant::CancelledRuns);
+        assert!(text.ends_with("is at turn and does not run"), "{text}");
+        let silent = |window: Window, settings| {
+            (window.with_mutant(Mutant::NothingSentAgain), Server::new(settings))
+        };
+        assert_eq!(found(silent), "a call never ends");
+    }
+}
