@@ -94,6 +94,13 @@ errors! {
     10 LineSpanning Caller No "A single-line atomic crosses a line." "Keep it within one line, or use read_atomic and write_atomic.";
     11 BadForm Caller No "The channel cannot send or receive a message in this form." "See the text for the form that it takes.";
     12 NotHeld Caller No "No such message is held." "Release or fetch a message once.";
+    13 BadProgram Caller No "It is no object with programs for remote memory calls." "Compile it with clang -target bpf against farside_rmc.h; the text says what is wrong.";
+    14 UnsafeProgram Caller No "The verifier refused the program." "Mend the line that the text names; farside rmc check says the same.";
+    15 NoProgram Caller No "The caller has registered no such program at this executor." "Register its object first, over the same connection.";
+    16 BadParameters Caller No "The parameters do not fit the program." "Pass as many bytes as it reads, and no more than the limit; larger data go into memory.";
+    17 CallStopped Caller No "The call was stopped where it stood." "The text names the place and the reason: a bound that was passed, or memory that the caller may not access.";
+    18 CallCancelled Caller No "The call was cancelled." "Invoke it again if it is wanted after all; what it had done by then is done.";
+    19 BadAnswer Farside No "An executor of calls found itself or a program in an impossible state." "Report it with the program and the text; the executor goes on.";
     20 OutOfMemory Environment Later "No node has that much free memory." "Free something, start nodes with more memory, or add nodes.";
     21 CacheFull Environment Later "All cache places that this line may use are in use by unfinished operations." "Let operations finish, or give the node a larger cache.";
     22 Busy Environment Later "Somebody else holds a conflicting lock." "Try again later, or use the waiting form.";
@@ -103,6 +110,7 @@ errors! {
     26 TooManyLocks Caller Later "The session holds its most locks." "Release some, or raise Limits::locks_per_session_max.";
     27 TimedOut Environment Later "The deadline passed first." "Look whether the peer is alive (farside info), then try again.";
     28 PeerLost Environment No "The peer at the other end is gone." "Connect anew; what was not acknowledged may not have been received.";
+    29 OverQuota Configuration Later "The tenant has as much of this as it may." "Let calls end or unregister programs; or raise the tenant's quota at the executor.";
     40 NodeLost Environment No "The home of this address has left or died; its memory is gone." "Allocate anew on a living node; what other nodes are home of is still there.";
     41 LineLost Environment No "The only up-to-date copy was at a node that died." "Free the allocation and write it anew from your own source.";
     42 NodeClosed Caller No "This node has left its cluster." "Join again.";

@@ -15,6 +15,7 @@
 mod allocation;
 mod atomic;
 mod boot;
+pub mod call;
 #[cfg(canary)]
 pub mod canary;
 #[cfg(not(canary))]
@@ -31,7 +32,9 @@ mod locks;
 mod memory;
 mod node;
 mod operation;
+mod patience;
 mod peer;
+mod registered;
 mod route;
 mod stats;
 mod turn;

@@ -42,7 +42,7 @@ const SIGHTS: &[Sight] = &[
     Sight { folder: "rmc", sees: &[], tests_see: &[], outside: true },
     Sight {
         folder: "farside",
-        sees: &["base", "fabric", "fabric-shm", "protocol"],
+        sees: &["base", "fabric", "fabric-shm", "protocol", "rmc"],
         tests_see: &["sim", "fabric-tcp"],
         outside: true,
     },
@@ -88,6 +88,13 @@ const BOTH_SIDES: &[(&str, &str)] = &[
     ("crates/farside/src/node.rs", "sets up machines, regions and ports"),
     ("crates/farside/src/channel/drive.rs", "the loop of a channel, as turn.rs is of a node"),
     ("crates/farside/src/channel/memory.rs", "registers what the plan of a machine asks for"),
+    ("crates/farside/src/call/server.rs", "the loop of an executor of calls"),
+    ("crates/farside/src/call/caller.rs", "the loop of a caller"),
+    ("crates/farside/src/call/mail.rs", "sends what the machines of calls say, by their headers"),
+    (
+        "crates/farside/src/call/executor.rs",
+        "says by the machine's reasons why a call was stopped; scratch memory of accesses",
+    ),
     (
         "crates/farside/src/channel/sender.rs",
         "a handle: lends a machine's memory, hands the loop a port",

@@ -1,6 +1,6 @@
 //! Registered memory of a program, to send from and to receive into without copies.
 
-use super::memory::Registered;
+use crate::registered::Registered;
 use crate::{Error, ErrorCode};
 use farside_base::LocalSlice;
 use farside_fabric::Fabric;

@@ -1,7 +1,7 @@
 //! Two directions together: any channel there, any channel back (001 §3, §6).
 
-use super::wait::Patience;
 use super::{Message, Options, Receiver, Sender, Sent, Ticket};
+use crate::patience::Patience;
 use crate::{Error, ErrorCode};
 use farside_fabric::Fabric;
 use std::hash::{BuildHasher, RandomState};

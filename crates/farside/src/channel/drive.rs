@@ -4,6 +4,7 @@
 use super::hello::{Hello, Reply, Role, Tokens};
 use super::memory::Memory;
 use super::options::Options;
+use crate::registered::control;
 use crate::{Error, ErrorCode};
 use farside_base::{
     Completion, CompletionKind, CompletionStatus, LinkId, LocalSlice, Receive, ReceiveQueueId,
@@ -798,18 +799,4 @@ fn post_some<H>(port: &mut dyn Port, unit: &Unit<H>) -> (usize, End) {
         Some(_) => End::Full,
     };
     (posted.accepted, end)
-}
-
-/// An error of the control side, in terms of the table.
-pub(super) fn control(error: &FabricError) -> Error {
-    let code = match error {
-        FabricError::Lacks(_) => ErrorCode::FabricLacks,
-        FabricError::AddressInUse(_) => ErrorCode::AddressTaken,
-        FabricError::NobodyThere(_) => ErrorCode::NobodyListens,
-        FabricError::NotPermitted(_) => ErrorCode::NotPermitted,
-        FabricError::PeerLost | FabricError::Unknown(_) => ErrorCode::PeerLost,
-        FabricError::Limit(_) => ErrorCode::BadConfiguration,
-        _ => ErrorCode::System,
-    };
-    Error::with(code, error.to_string())
 }

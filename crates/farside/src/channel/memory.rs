@@ -1,54 +1,12 @@
 //! The registered memory of a half.
 
-use super::drive::control;
 use super::hello::Tokens;
 use crate::Error;
-use farside_base::{Access, RegionKind};
-use farside_fabric::{Arena, Fabric, Region, RegionSpec};
+use crate::registered::Registered;
+use farside_base::Access;
+use farside_fabric::{Arena, Fabric, Region};
 use farside_protocol::channel::{Own, OwnRegions, Plan};
 use std::sync::Arc;
-
-/// A region that is deregistered when it is dropped.
-pub(super) struct Registered {
-    pub(super) fabric: Arc<dyn Fabric>,
-    pub(super) region: Region,
-}
-
-impl Registered {
-    /// Memory of this end alone, for requests to take from and to put into.
-    pub(super) fn own(fabric: &Arc<dyn Fabric>, bytes: u64) -> Result<Self, Error> {
-        Self::new(fabric, bytes, Access::NONE, RegionKind::Memory)
-    }
-
-    fn new(
-        fabric: &Arc<dyn Fabric>,
-        bytes: u64,
-        access: Access,
-        kind: RegionKind,
-    ) -> Result<Self, Error> {
-        let spec = RegionSpec { bytes, access, kind };
-        let region = fabric.register(&spec).map_err(|error| control(&error))?;
-        Ok(Self { fabric: Arc::clone(fabric), region })
-    }
-
-    /// The same, or nothing where no bytes are wanted.
-    fn if_any(
-        fabric: &Arc<dyn Fabric>,
-        bytes: u64,
-        access: Access,
-        kind: RegionKind,
-    ) -> Result<Option<Self>, Error> {
-        (bytes > 0).then(|| Self::new(fabric, bytes, access, kind)).transpose()
-    }
-}
-
-impl Drop for Registered {
-    fn drop(&mut self) {
-        // Whatever the fabric says, nobody here uses it any more. Requests that are under way fail;
-        // the fabric sees to it that none reaches the memory.
-        let _ = self.fabric.deregister(self.region.id);
-    }
-}
 
 /// What a half's plan asks for.
 pub(super) struct Memory {

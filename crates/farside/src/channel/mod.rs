@@ -96,7 +96,6 @@ mod receiver;
 mod sender;
 mod staging;
 pub mod table;
-mod wait;
 
 pub use advisor::{Advice, Fitting, Need, Unfit, UnknownNeed, Wish, advise};
 pub use buffer::{Buffer, Slice};

@@ -4,7 +4,7 @@ use super::awaiting::Ringer;
 use super::buffer::{Buffer, Slice};
 use super::drive::Drive;
 use super::options::Options;
-use super::wait::Patience;
+use crate::patience::Patience;
 use crate::{Error, ErrorCode};
 use farside_fabric::{Arena, Fabric, Port, Reached};
 use farside_protocol::channel::{

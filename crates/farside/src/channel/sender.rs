@@ -4,7 +4,7 @@ use super::buffer::{Buffer, Slice};
 use super::drive::Drive;
 use super::options::Options;
 use super::staging::Staging;
-use super::wait::Patience;
+use crate::patience::Patience;
 use crate::{Error, ErrorCode};
 use farside_base::LocalSlice;
 use farside_fabric::{Arena, Fabric};

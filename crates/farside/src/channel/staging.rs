@@ -1,8 +1,8 @@
 //! Where messages wait that are too long to be a part of their request.
 
-use super::memory::Registered;
 use super::sender::Ticket;
 use crate::Error;
+use crate::registered::Registered;
 use farside_base::LocalSlice;
 use farside_fabric::Fabric;
 use std::collections::VecDeque;

@@ -288,7 +288,7 @@ impl Server {
             }
             Verb::Unregister => {
                 let program = one_word(body)?;
-                self.unregister(call, program, effects);
+                self.asked_to_unregister(call, program, effects);
                 Ok(Asked::Nothing)
             }
             Verb::Cancel => {
@@ -327,9 +327,19 @@ impl Server {
         Asked::Run(call, invocation.program, parameters)
     }
 
-    fn unregister(&mut self, call: Call, program: u64, effects: &mut Vec<Effect>) {
-        let tenant = self.entry(call.session).map_or(0, |entry| entry.tenant);
-        let reply = match self.drop_program(call.session, tenant, program, effects) {
+    /// A session needs a program no more; whether it had registered it.
+    pub fn unregister(
+        &mut self,
+        session: Session,
+        program: u64,
+        effects: &mut Vec<Effect>,
+    ) -> bool {
+        let tenant = self.entry(session).map_or(0, |entry| entry.tenant);
+        self.drop_program(session, tenant, program, effects)
+    }
+
+    fn asked_to_unregister(&mut self, call: Call, program: u64, effects: &mut Vec<Effect>) {
+        let reply = match self.unregister(call.session, program, effects) {
             true => Reply::returned(0, 0),
             false => Reply::refused(Refused::NoProgram, 0),
         };
@@ -378,6 +388,11 @@ impl Server {
     ) -> Result<bool, Refused> {
         let tenant = self.entry(session).map_or(0, |entry| entry.tenant);
         self.programs.register(session, tenant, program, sizes)
+    }
+
+    /// Whether a session has registered a program.
+    pub fn has_registered(&self, session: Session, program: u64) -> bool {
+        self.programs.has(session, program)
     }
 
     /// Whose call runs next.

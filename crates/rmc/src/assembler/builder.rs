@@ -194,6 +194,15 @@ impl Builder {
         self.push(Instruction::Exit)
     }
 
+    /// Gives the program another name.
+    pub fn name(&mut self, name: &str) -> &mut Self {
+        self.program.name = name.into();
+        if let Some(function) = self.program.functions.first_mut() {
+            function.name = name.into();
+        }
+        self
+    }
+
     /// Appends constant data; the offset of its first byte.
     pub fn constants(&mut self, bytes: &[u8]) -> u32 {
         let offset = self.program.constants.len();

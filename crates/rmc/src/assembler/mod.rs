@@ -24,6 +24,7 @@
 //! `r1 = state 2` are the wide loads of addresses and handles. Directives declare data:
 //!
 //! ```text
+//! .program name              what it is called
 //! .constants 01 02 ff        bytes in hexadecimal, appended
 //! .own 16                    so many zero bytes of variables of each queue pair
 //! .shared 16                 so many that queue pairs share

@@ -38,8 +38,12 @@ pub fn assemble(text: &str) -> Result<Program, AssembleError> {
 
 /// Assembles a program with a name, which is also its file's in messages.
 pub fn assemble_named(name: &str, text: &str) -> Result<Program, AssembleError> {
-    let mut parser =
-        Parser { builder: Builder::new(name), labels: BTreeMap::new(), file: name.into() };
+    let mut parser = Parser {
+        builder: Builder::new(name),
+        variables: 0,
+        labels: BTreeMap::new(),
+        file: name.into(),
+    };
     for (at, line) in text.lines().enumerate() {
         let number = at as u32 + 1;
         parser.line(number, line).map_err(|text| AssembleError { line: number, text })?;
@@ -58,8 +62,14 @@ struct Named {
     first_use: u32,
 }
 
+/// Most bytes of variables that a text may ask for, so that a short one asks for no more memory than
+/// that. What a program may have is said by [`crate::Limits`].
+const VARIABLES_MAX: usize = 1 << 24;
+
 struct Parser {
     builder: Builder,
+    /// Bytes of them so far.
+    variables: usize,
     labels: BTreeMap<String, Named>,
     file: Arc<str>,
 }
@@ -138,10 +148,17 @@ impl Parser {
                 }
                 Ok(())
             }
+            ["program", name] => {
+                self.builder.name(name);
+                Ok(())
+            }
             [kind @ ("own" | "shared"), count] => {
                 let count = number_of(count).and_then(|count| usize::try_from(count).ok());
-                let count = count.filter(|count| *count <= 1 << 24);
                 let count = count.ok_or("expected a number of bytes")?;
+                self.variables = self.variables.saturating_add(count);
+                if self.variables > VARIABLES_MAX {
+                    return Err(format!("more than {VARIABLES_MAX} B of variables"));
+                }
                 self.builder.variables(*kind == "shared", &alloc::vec![0; count]);
                 Ok(())
             }

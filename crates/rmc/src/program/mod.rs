@@ -4,15 +4,52 @@
 mod btf;
 mod elf;
 
+use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 
+use crate::assembler::{AssembleError, assemble};
 use crate::helpers::StateKind;
 use crate::isa::Instruction;
+use crate::limits::Limits;
 
 pub use elf::{LoadError, LoadProblem, load};
+
+/// Why bytes hold no programs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ReadError {
+    /// As an ELF object.
+    Object(Box<LoadError>),
+    /// As text.
+    Text(AssembleError),
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Object(error) => error.fmt(out),
+            Self::Text(error) => error.fmt(out),
+        }
+    }
+}
+
+impl core::error::Error for ReadError {}
+
+/// The programs of an ELF object, or the one of a text for the [`crate::assembler`].
+///
+/// # Errors
+/// What is wrong, and where. Bytes that are no text in UTF-8 are judged as an object.
+pub fn read(bytes: &[u8], limits: &Limits) -> Result<Vec<Program>, ReadError> {
+    let text = core::str::from_utf8(bytes).ok().filter(|_| !bytes.starts_with(b"\x7fELF"));
+    match text {
+        Some(text) if bytes.len() <= limits.file_bytes_max => {
+            assemble(text).map(|program| alloc::vec![program]).map_err(ReadError::Text)
+        }
+        _ => load(bytes, limits).map_err(ReadError::Object),
+    }
+}
 
 /// Which calls share a state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]

@@ -292,10 +292,10 @@ impl Model for Calls {
         for (number, end) in self.ends.iter().enumerate() {
             let ran = self.runs[number] == 1;
             match end {
-                Some(End::Replied(Reply { verb: Verb::Returned, result, .. })) => {
-                    if *result != number as u64 || !ran {
-                        return Some(Violation::new(format!("call {number} returned {result}")));
-                    }
+                Some(End::Replied(Reply { verb: Verb::Returned, result, .. }))
+                    if *result != number as u64 || !ran =>
+                {
+                    return Some(Violation::new(format!("call {number} returned {result}")));
                 }
                 Some(End::Replied(Reply { verb: Verb::Stopped, .. })) if ran => {
                     return Some(Violation::new(format!("call {number} was stopped and ran")));

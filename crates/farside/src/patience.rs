@@ -1,4 +1,4 @@
-//! Waiting for a channel: a little spinning, then sleep.
+//! Waiting for a peer: a little spinning, then sleep.
 
 use crate::{Error, ErrorCode};
 use farside_fabric::Port;
@@ -11,7 +11,7 @@ const NAP_MIN: Duration = Duration::from_micros(20);
 const NAP_MAX: Duration = Duration::from_micros(500);
 
 /// How long somebody has waited, and what he does meanwhile.
-pub(super) struct Patience {
+pub(crate) struct Patience {
     /// Set with the first wait, so that a call that need not wait asks no clock.
     end: Option<Instant>,
     timeout: Duration,
@@ -20,7 +20,7 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    pub(super) const fn new(timeout: Duration) -> Self {
+    pub(crate) const fn new(timeout: Duration) -> Self {
         Self { end: None, timeout, looks: 0, nap: NAP_MIN }
     }
 
@@ -35,7 +35,7 @@ impl Patience {
     }
 
     /// Waits before the next look at something that no event announces.
-    pub(super) fn wait(&mut self) -> Result<(), Error> {
+    pub(crate) fn wait(&mut self) -> Result<(), Error> {
         self.looks += 1;
         if self.looks < SPINS {
             if self.looks.is_multiple_of(256) {
@@ -53,7 +53,7 @@ impl Patience {
 
     /// Waits for an event of the port: spins first, then sleeps until something arrives there, or
     /// for `nap_max`.
-    pub(super) fn wait_for_event(
+    pub(crate) fn wait_for_event(
         &mut self,
         port: &mut dyn Port,
         nap_max: Option<Duration>,

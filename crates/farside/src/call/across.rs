@@ -1,0 +1,201 @@
+//! Helpers carried out by an executor away from the memory: each access becomes one-sided requests, and
+//! the call goes on when they have completed (003 §5.2).
+
+use super::beside::Piece;
+use super::memory::{Denied, Memory, Place};
+use farside_base::{
+    Access, LinkId, LocalSlice, Operation, RegionId, RemoteRegionId, RemoteSlice, Source, Work,
+    WorkFlags, WorkId,
+};
+use farside_fabric::Arena;
+use farside_rmc::helpers::{BUFFER_BYTES_MAX, Call, crc32c, status, xxhash64};
+use farside_rmc::run::Request;
+
+/// Bytes of scratch memory that a call has while it waits: the longest buffer of a helper.
+pub(super) const BLOCK_BYTES: u64 = BUFFER_BYTES_MAX as u64;
+
+/// One request to the fabric.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Step {
+    pub(super) link: LinkId,
+    region: RemoteRegionId,
+    offset: u64,
+    /// Within the block.
+    at: u64,
+    bytes: u32,
+    what: What,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum What {
+    Read,
+    Write,
+    FetchAdd(u64),
+    CompareSwap(u64, u64),
+}
+
+impl Step {
+    /// As a work request whose bytes are in the block at `block` of region `scratch`.
+    pub(super) fn post<R>(
+        &self,
+        id: WorkId,
+        scratch: RegionId,
+        block: u64,
+        post: impl FnOnce(Work<'_>) -> R,
+    ) -> R {
+        let slice = LocalSlice { region: scratch, offset: block + self.at, bytes: self.bytes };
+        let remote = RemoteSlice { region: self.region, offset: self.offset };
+        let slices = [slice];
+        let operation = match self.what {
+            What::Read => Operation::Read { into: &slices, from: remote },
+            What::Write => {
+                Operation::Write { source: Source::Gather(&slices), to: remote, immediate: None }
+            }
+            What::FetchAdd(add) => Operation::FetchAdd { at: remote, add, into: slice },
+            What::CompareSwap(expected, new) => {
+                Operation::CompareSwap { at: remote, expected, new, into: slice }
+            }
+        };
+        let flags = WorkFlags { signalled: true, ..WorkFlags::default() };
+        post(Work { id, link: self.link, flags, operation })
+    }
+}
+
+/// An access under way.
+#[derive(Debug)]
+pub(super) struct Across {
+    request: Request,
+    /// What is hashed so far, of more than one block.
+    gathered: Vec<u8>,
+}
+
+/// What an access that has completed comes to.
+#[derive(Debug)]
+pub(super) enum Come {
+    /// The helper's result and the bytes that it brings.
+    Answer(u64, Vec<u8>),
+    /// More requests are needed.
+    More(Vec<Step>),
+    /// The word that is waited for is as it was: ask again.
+    Same,
+}
+
+impl Across {
+    /// The requests of an access, with what goes out put into the block.
+    pub(super) fn begin(
+        request: &Request,
+        inputs: [&[u8]; 2],
+        memory: &Memory,
+        block: &Arena,
+    ) -> Result<(Self, Vec<Step>), Denied> {
+        let across = Self { request: *request, gathered: Vec::new() };
+        let steps = across.steps(inputs, memory, block)?;
+        Ok((across, steps))
+    }
+
+    fn steps(
+        &self,
+        inputs: [&[u8]; 2],
+        memory: &Memory,
+        block: &Arena,
+    ) -> Result<Vec<Step>, Denied> {
+        let [region, offset, third, fourth, _] = self.request.arguments;
+        let step = |offset: u64, at: usize, bytes: usize, what: What| {
+            let access = match what {
+                What::Read => Access::READ,
+                What::Write => Access::WRITE,
+                What::FetchAdd(_) | What::CompareSwap(..) => Access::ATOMIC,
+            };
+            if access == Access::ATOMIC && !offset.is_multiple_of(8) {
+                return Err(Denied::NotPermitted);
+            }
+            match memory.region(region, offset, bytes as u64, access)?.place {
+                Place::There(link, region) => {
+                    let (at, bytes) = (at as u64, bytes as u32);
+                    Ok(Step { link, region, offset, at, bytes, what })
+                }
+                Place::Here(_) => Err(Denied::Elsewhere),
+            }
+        };
+        let put = |at: u64, bytes: &[u8]| block.write(at, bytes).map_err(|_| Denied::NotPermitted);
+        let read_bytes = self.request.output.map_or(0, |span| span.length as usize);
+        let pieces = |bytes, what| -> Result<Vec<Step>, Denied> {
+            let pieces = Piece::all(inputs[0], bytes).ok_or(Denied::NotPermitted)?;
+            let pieces = pieces.filter(|piece| !piece.range.is_empty());
+            pieces.map(|one| step(one.offset, one.range.start, one.range.len(), what)).collect()
+        };
+        match self.request.call {
+            Call::LoadU64 | Call::WaitWord => Ok(vec![step(offset, 0, 8, What::Read)?]),
+            Call::LoadU32 => Ok(vec![step(offset, 0, 4, What::Read)?]),
+            Call::StoreU64 => {
+                put(0, &third.to_le_bytes())?;
+                Ok(vec![step(offset, 0, 8, What::Write)?])
+            }
+            Call::StoreU32 => {
+                put(0, &(third as u32).to_le_bytes())?;
+                Ok(vec![step(offset, 0, 4, What::Write)?])
+            }
+            Call::FetchAdd => Ok(vec![step(offset, 0, 8, What::FetchAdd(third))?]),
+            Call::CompareSwap => Ok(vec![step(offset, 0, 8, What::CompareSwap(third, fourth))?]),
+            Call::Read if read_bytes == 0 => Ok(Vec::new()),
+            Call::Write if inputs[0].is_empty() => Ok(Vec::new()),
+            Call::Read => Ok(vec![step(offset, 0, read_bytes, What::Read)?]),
+            Call::Write => {
+                put(0, inputs[0])?;
+                Ok(vec![step(offset, 0, inputs[0].len(), What::Write)?])
+            }
+            Call::ReadVector => pieces(read_bytes, What::Read),
+            Call::WriteVector => {
+                put(0, inputs[1])?;
+                pieces(inputs[1].len(), What::Write)
+            }
+            Call::Crc32cOf | Call::Xxhash64Of => {
+                // All of it must be open to the caller before the first byte is read.
+                memory.region(region, offset, third, Access::READ)?;
+                let done = self.gathered.len() as u64;
+                let bytes = usize::try_from((third - done).min(BLOCK_BYTES)).unwrap_or(0);
+                match bytes {
+                    0 => Ok(Vec::new()),
+                    _ => Ok(vec![step(offset + done, 0, bytes, What::Read)?]),
+                }
+            }
+            _ => Err(Denied::NotPermitted),
+        }
+    }
+
+    /// Every request of the last steps has completed.
+    pub(super) fn come(&mut self, memory: &Memory, block: &Arena) -> Result<Come, Denied> {
+        let [_, _, third, fourth, _] = self.request.arguments;
+        let word = || {
+            let mut word = [0; 8];
+            block.read(0, &mut word).map(|()| u64::from_le_bytes(word)).unwrap_or(0)
+        };
+        let answer = |result| Ok(Come::Answer(result, Vec::new()));
+        match self.request.call {
+            Call::LoadU64 | Call::FetchAdd | Call::CompareSwap => answer(word()),
+            Call::LoadU32 => answer(word() & u64::from(u32::MAX)),
+            Call::WaitWord if word() == third => Ok(Come::Same),
+            Call::Read | Call::ReadVector => {
+                let mut bytes = vec![0; self.request.output.map_or(0, |span| span.length as usize)];
+                block.read(0, &mut bytes).map_err(|_| Denied::NotPermitted)?;
+                Ok(Come::Answer(status::OK as u64, bytes))
+            }
+            Call::Crc32cOf | Call::Xxhash64Of => {
+                let had = self.gathered.len();
+                let bytes = (third - had as u64).min(BLOCK_BYTES);
+                self.gathered.resize(had + usize::try_from(bytes).unwrap_or(0), 0);
+                let read = block.read(0, &mut self.gathered[had..]);
+                read.map_err(|_| Denied::NotPermitted)?;
+                if (self.gathered.len() as u64) < third {
+                    return Ok(Come::More(self.steps([&[], &[]], memory, block)?));
+                }
+                let bytes = std::mem::take(&mut self.gathered);
+                answer(match self.request.call {
+                    Call::Crc32cOf => crc32c(&bytes, fourth as u32).into(),
+                    _ => xxhash64(&bytes, fourth),
+                })
+            }
+            _ => answer(status::OK as u64),
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! Helpers carried out by an executor beside the memory: loads and stores instead of requests.
+
+use super::memory::{Denied, Memory};
+use super::state::{Declared, Done, Holder};
+use farside_base::Access;
+use farside_fabric::Arena;
+use farside_rmc::helpers::{Call, PIECE_BYTES, crc32c, status, xxhash64};
+use farside_rmc::run::{Buffers, Near, Reply, Request};
+use std::sync::atomic::Ordering;
+
+/// Bytes that cost as much as an access.
+const BYTES_PER_ACCESS: usize = 64;
+
+/// Bytes for subscribers of a topic.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Notice {
+    pub(super) topic: u64,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// What a call can reach for the duration of a slice.
+pub(super) struct Beside<'a> {
+    pub(super) memory: &'a Memory,
+    pub(super) own: &'a mut Declared,
+    pub(super) shared: &'a mut Declared,
+    /// Since the executor started.
+    pub(super) now_ns: u64,
+    /// Accesses that are left of the slice; whatever comes after them waits for the next one.
+    pub(super) left: usize,
+    pub(super) holder: Holder,
+    pub(super) notices: &'a mut Vec<Notice>,
+    /// Why the last request was put off, if it was.
+    pub(super) put_off: Option<Later>,
+}
+
+/// Why a request was not answered at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Later {
+    /// The slice is over.
+    Slice,
+    /// The memory is at the other end of a link.
+    Elsewhere,
+    /// Another call holds the lock.
+    Lock,
+    /// The word is as it was.
+    Word,
+}
+
+impl Beside<'_> {
+    /// Whether the slice has this much left; takes it.
+    fn takes(&mut self, bytes: usize) -> bool {
+        if self.left == 0 {
+            self.put_off = Some(Later::Slice);
+            return false;
+        }
+        self.left = self.left.saturating_sub(1 + bytes / BYTES_PER_ACCESS);
+        true
+    }
+
+    fn later(&mut self, why: Later) -> Reply {
+        self.put_off = Some(why);
+        Reply::Later
+    }
+
+    /// A status where memory is denied to a helper that returns one.
+    fn status(&mut self, result: Result<(), Denied>) -> Reply {
+        match result {
+            Ok(()) => Reply::Now(0),
+            Err(Denied::NotPermitted) => Reply::Now(status::NOT_PERMITTED as u64),
+            Err(Denied::Elsewhere) => self.later(Later::Elsewhere),
+        }
+    }
+
+    /// The end of the call where memory is denied to a helper that returns a word.
+    fn word(&mut self, result: Result<u64, Denied>) -> Reply {
+        match result {
+            Ok(word) => Reply::Now(word),
+            Err(Denied::NotPermitted) => Reply::Refused,
+            Err(Denied::Elsewhere) => self.later(Later::Elsewhere),
+        }
+    }
+
+    fn read_into(&self, region: u64, offset: u64, out: &mut [u8]) -> Result<(), Denied> {
+        let arena = self.memory.here(region, offset, out.len() as u64, Access::READ)?;
+        arena.read(offset, out).map_err(|_| Denied::NotPermitted)
+    }
+
+    fn write_from(&self, region: u64, offset: u64, bytes: &[u8]) -> Result<(), Denied> {
+        let arena = self.memory.here(region, offset, bytes.len() as u64, Access::WRITE)?;
+        arena.write(offset, bytes).map_err(|_| Denied::NotPermitted)
+    }
+
+    /// Each piece with its bytes of the buffer; all are checked before the first is moved.
+    fn pieces(
+        &self,
+        region: u64,
+        pieces: &[u8],
+        bytes: usize,
+        access: Access,
+        mut each: impl FnMut(&Arena, u64, std::ops::Range<usize>),
+    ) -> Result<(), Denied> {
+        let pieces = Piece::all(pieces, bytes).ok_or(Denied::NotPermitted)?;
+        for Piece { offset, range } in pieces.clone() {
+            self.memory.here(region, offset, range.len() as u64, access)?;
+        }
+        for Piece { offset, range } in pieces {
+            let arena = self.memory.here(region, offset, range.len() as u64, access)?;
+            each(arena, offset, range);
+        }
+        Ok(())
+    }
+
+    fn of_bytes(
+        &self,
+        region: u64,
+        offset: u64,
+        length: u64,
+        hash: impl FnOnce(&[u8]) -> u64,
+    ) -> Result<u64, Denied> {
+        let arena = self.memory.here(region, offset, length, Access::READ)?;
+        let mut bytes = vec![0; usize::try_from(length).unwrap_or(usize::MAX)];
+        arena.read(offset, &mut bytes).map_err(|_| Denied::NotPermitted)?;
+        Ok(hash(&bytes))
+    }
+
+    fn host(&mut self, request: &Request, buffers: &mut Buffers<'_>) -> Reply {
+        let [region, offset, third, fourth, _] = request.arguments;
+        let Buffers { inputs: [first, _], output } = &mut *buffers;
+        let here = |access, bytes| self.memory.here(region, offset, bytes, access);
+        match request.call {
+            Call::StoreU64 => {
+                let stored = here(Access::WRITE, 8).map(|arena| store(arena, offset, third));
+                self.word(stored.map(|()| 0))
+            }
+            Call::LoadU32 => {
+                let mut word = [0; 4];
+                let read = self.read_into(region, offset, &mut word);
+                self.word(read.map(|()| u32::from_le_bytes(word).into()))
+            }
+            Call::StoreU32 => {
+                let bytes = (third as u32).to_le_bytes();
+                let written = self.write_from(region, offset, &bytes);
+                self.word(written.map(|()| 0))
+            }
+            Call::CompareSwap | Call::FetchAdd => {
+                let swapped = here(Access::ATOMIC, 8).and_then(|arena| {
+                    let before = match request.call {
+                        Call::FetchAdd => arena.fetch_add(offset, third),
+                        _ => arena.compare_swap(offset, third, fourth),
+                    };
+                    // A word that is not aligned has no atomics, here as over the network.
+                    before.map_err(|_| Denied::NotPermitted)
+                });
+                self.word(swapped)
+            }
+            Call::Read => {
+                let read = self.read_into(region, offset, output);
+                self.status(read)
+            }
+            Call::Write => {
+                let written = self.write_from(region, offset, first);
+                self.status(written)
+            }
+            Call::ReadVector | Call::WriteVector => self.vector(request, buffers),
+            Call::Crc32cOf => {
+                let crc = |bytes: &[u8]| u64::from(crc32c(bytes, fourth as u32));
+                let hash = self.of_bytes(region, offset, third, crc);
+                self.word(hash)
+            }
+            Call::Xxhash64Of => {
+                let hash = self.of_bytes(region, offset, third, |bytes| xxhash64(bytes, fourth));
+                self.word(hash)
+            }
+            Call::WaitWord => {
+                let now = here(Access::READ, 8).map(|arena| load(arena, offset));
+                match now {
+                    Ok(word) if word == third => self.later(Later::Word),
+                    other => self.status(other.map(|_| ())),
+                }
+            }
+            _ => Reply::Refused,
+        }
+    }
+
+    fn vector(&mut self, request: &Request, buffers: &mut Buffers<'_>) -> Reply {
+        let region = request.arguments[0];
+        let Buffers { inputs: [first, second], output } = buffers;
+        let done = if request.call == Call::ReadVector {
+            let bytes = output.len();
+            self.pieces(region, first, bytes, Access::READ, |arena, at, range| {
+                let _ = arena.read(at, &mut output[range]);
+            })
+        } else {
+            let bytes = second.len();
+            self.pieces(region, first, bytes, Access::WRITE, |arena, at, range| {
+                let _ = arena.write(at, &second[range]);
+            })
+        };
+        self.status(done)
+    }
+
+    fn state(&mut self, request: &Request, buffers: &mut Buffers<'_>) -> Reply {
+        let Buffers { inputs, output } = buffers;
+        let mut perform = |states: &mut Declared| {
+            states.perform(request.call, &request.arguments, *inputs, output, self.holder)
+        };
+        let done = match perform(self.own) {
+            Done::Elsewhere => perform(self.shared),
+            done => done,
+        };
+        match done {
+            Done::Result(result) => Reply::Now(result),
+            Done::Held => self.later(Later::Lock),
+            Done::Elsewhere => Reply::Now(status::NOT_PERMITTED as u64),
+        }
+    }
+}
+
+impl Near for Beside<'_> {
+    #[inline]
+    fn load_u64(&mut self, region: u64, offset: u64) -> Reply {
+        if !self.takes(8) {
+            return Reply::Later;
+        }
+        let loaded = self.memory.here(region, offset, 8, Access::READ);
+        self.word(loaded.map(|arena| load(arena, offset)))
+    }
+
+    #[inline]
+    fn read(&mut self, region: u64, offset: u64, out: &mut [u8]) -> Reply {
+        if !self.takes(out.len()) {
+            return Reply::Later;
+        }
+        let read = self.read_into(region, offset, out);
+        self.status(read)
+    }
+
+    fn perform(&mut self, request: &Request, mut buffers: Buffers<'_>) -> Reply {
+        let moved = buffers.inputs.iter().map(|input| input.len()).sum::<usize>();
+        let hashed = match request.call {
+            Call::Crc32cOf | Call::Xxhash64Of => usize::try_from(request.arguments[2]).unwrap_or(0),
+            _ => 0,
+        };
+        if !self.takes(moved + buffers.output.len() + hashed) {
+            return Reply::Later;
+        }
+        match request.call {
+            Call::LoadU64 => {
+                let [region, offset, ..] = request.arguments;
+                let loaded = self.memory.here(region, offset, 8, Access::READ);
+                self.word(loaded.map(|arena| load(arena, offset)))
+            }
+            Call::ArrayRead
+            | Call::ArrayWrite
+            | Call::CounterAdd
+            | Call::MapGet
+            | Call::MapPut
+            | Call::MapRemove
+            | Call::Lock
+            | Call::TryLock
+            | Call::Unlock => self.state(request, &mut buffers),
+            Call::TimeNs => Reply::Now(self.now_ns),
+            Call::Notify => {
+                let bytes = buffers.inputs[0].to_vec();
+                self.notices.push(Notice { topic: request.arguments[0], bytes });
+                Reply::Now(0)
+            }
+            _ => self.host(request, &mut buffers),
+        }
+    }
+}
+
+/// A piece of a vectored access: its place, and its bytes of the buffer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Piece {
+    pub(super) offset: u64,
+    pub(super) range: std::ops::Range<usize>,
+}
+
+impl Piece {
+    /// The pieces that a program has written down, which together have exactly so many bytes.
+    pub(super) fn all(pieces: &[u8], bytes: usize) -> Option<impl Iterator<Item = Self> + Clone> {
+        let count = pieces.len() / PIECE_BYTES as usize;
+        let pieces = pieces.chunks_exact(PIECE_BYTES as usize).scan(0_usize, |end, piece| {
+            let (offset, rest) = piece.split_first_chunk::<8>()?;
+            let (length, zero) = rest.split_first_chunk::<4>()?;
+            let length = usize::try_from(u32::from_le_bytes(*length)).ok()?;
+            let start = *end;
+            *end = start.checked_add(length).filter(|_| *zero == [0; 4])?;
+            Some(Self { offset: u64::from_le_bytes(*offset), range: start..*end })
+        });
+        let end = pieces.clone().last().map_or(0, |last| last.range.end);
+        (end == bytes && pieces.clone().count() == count).then_some(pieces)
+    }
+}
+
+/// The 8 bytes at a place that was found to be inside; whole where it is aligned.
+fn load(arena: &Arena, offset: u64) -> u64 {
+    arena.load(offset, Ordering::Acquire).unwrap_or_else(|_| {
+        let mut word = [0; 8];
+        let _ = arena.read(offset, &mut word);
+        u64::from_le_bytes(word)
+    })
+}
+
+fn store(arena: &Arena, offset: u64, value: u64) {
+    if arena.store(offset, value, Ordering::Release).is_err() {
+        let _ = arena.write(offset, &value.to_le_bytes());
+    }
+}

@@ -1,0 +1,623 @@
+//! Calls in progress on one thread: each runs for a slice at a time and waits for what is not here.
+
+use super::across::{Across, BLOCK_BYTES, Come, Step};
+use super::beside::{Beside, Later, Notice};
+use super::loaded::{Loaded, slot_of};
+use super::memory::{Denied, Memory};
+use super::state::{Holder, States};
+use farside_base::CompletionStatus;
+use farside_fabric::Arena;
+use farside_protocol::call::Stopped;
+use farside_rmc::helpers::{Call, Effect, Helper, status};
+use farside_rmc::program::Scope;
+use farside_rmc::run::{Buffers, Lent, Machine, Near, Outcome, Reply, Request, StartError, Stop};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// Accesses of a slice: some microseconds.
+const SLICE_ACCESSES: usize = 256;
+/// A lock that is not given back for so long is found busy: calls that wait for each other's locks end.
+const LOCK_WAIT_NS: u64 = 100_000_000;
+/// Machines that are kept for the next calls.
+const SPARE_MAX: usize = 64;
+
+/// What a call in progress waits for.
+#[derive(Debug)]
+enum Wait {
+    /// Its turn.
+    Turn,
+    /// A lock, until then.
+    Lock(u64),
+    /// A word here that shall change, until then.
+    Word(u64),
+    /// Scratch memory.
+    Block,
+    /// Requests on their way.
+    Across { across: Across, block: usize, until_ns: Option<u64> },
+}
+
+/// A call in progress.
+#[derive(Debug)]
+struct Running {
+    program: u64,
+    session: u32,
+    loaded: Arc<Loaded>,
+    machine: Machine,
+    wait: Wait,
+}
+
+/// A program, with the state that it keeps.
+#[derive(Debug)]
+struct Registered {
+    loaded: Arc<Loaded>,
+    shared: States,
+    own: BTreeMap<u32, States>,
+}
+
+/// Scratch memory of an access across.
+#[derive(Clone, Copy, Debug, Default)]
+struct Block {
+    /// Requests of it whose completion is to come.
+    awaited: u32,
+    /// The call, unless it was stopped meanwhile.
+    call: Option<usize>,
+    failed: Option<CompletionStatus>,
+}
+
+/// How a call ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum End {
+    Returned(u64),
+    /// Why, at which slot, and words for people.
+    Stopped(Stopped, Option<u32>, String),
+}
+
+/// What became of a slice.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Slice {
+    Over(End),
+    Ready,
+    Waits,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Executor {
+    pub(super) memory: Memory,
+    calls: Vec<Option<Box<Running>>>,
+    #[expect(clippy::vec_box, reason = "moved to and from `calls` without copying the machine")]
+    spare: Vec<Box<Running>>,
+    programs: BTreeMap<u64, Registered>,
+    /// Scratch memory for accesses across, if there are any.
+    scratch: Option<Arena>,
+    blocks: Vec<Block>,
+    free: Vec<usize>,
+    /// Requests to be posted, each with its block.
+    posts: VecDeque<(Step, usize)>,
+    /// Calls that wait for a word or a lock or a block.
+    watching: Vec<usize>,
+    /// Calls whose wait is over.
+    woken: Vec<usize>,
+    /// For subscribers.
+    pub(super) notices: Vec<Notice>,
+    /// Output of the call that has just ended.
+    pub(super) output: Vec<u8>,
+}
+
+impl Executor {
+    /// One without regions; with `scratch`, whose length is a multiple of [`BLOCK_BYTES`], for memory
+    /// that is elsewhere.
+    pub(super) fn new(scratch: Option<Arena>) -> Self {
+        let blocks = scratch.as_ref().map_or(0, |arena| arena.len() / BLOCK_BYTES as usize);
+        Self {
+            memory: Memory::default(),
+            calls: Vec::new(),
+            spare: Vec::new(),
+            programs: BTreeMap::new(),
+            scratch,
+            blocks: vec![Block::default(); blocks],
+            free: (0..blocks).rev().collect(),
+            posts: VecDeque::new(),
+            watching: Vec::new(),
+            woken: Vec::new(),
+            notices: Vec::new(),
+            output: Vec::new(),
+        }
+    }
+
+    /// The number under which a program is known here: its own if it is here already, else a free one.
+    pub(super) fn number_for(&self, loaded: &Loaded) -> u64 {
+        let mut numbers = (0..).map(|attempt| loaded.number(attempt));
+        let fits =
+            |number: &u64| self.programs.get(number).is_none_or(|known| known.loaded.is(loaded));
+        numbers.find(fits).unwrap_or(0)
+    }
+
+    /// Keeps a program for a session.
+    pub(super) fn keep(&mut self, number: u64, session: u32, loaded: &Arc<Loaded>) {
+        let known = self.programs.entry(number).or_insert_with(|| Registered {
+            loaded: Arc::clone(loaded),
+            shared: States::new(loaded.verified().program(), Scope::Shared),
+            own: BTreeMap::new(),
+        });
+        let program = known.loaded.verified().program();
+        known.own.entry(session).or_insert_with(|| States::new(program, Scope::QueuePair));
+    }
+
+    /// Erases what a session has at a program.
+    pub(super) fn erase_own(&mut self, session: u32, number: u64) {
+        if let Some(known) = self.programs.get_mut(&number) {
+            known.own.remove(&session);
+        }
+    }
+
+    /// Erases a program and all its state. Calls of it were stopped before.
+    pub(super) fn erase(&mut self, number: u64) {
+        self.programs.remove(&number);
+    }
+
+    pub(super) fn loaded(&self, number: u64) -> Option<&Arc<Loaded>> {
+        self.programs.get(&number).map(|known| &known.loaded)
+    }
+
+    /// Starts a call at a place of the caller's choice where none is in progress.
+    pub(super) fn start(
+        &mut self,
+        at: usize,
+        session: u32,
+        program: u64,
+        parameters: &[u8],
+    ) -> Result<(), StartError> {
+        let Some(known) = self.programs.get(&program) else {
+            return Ok(()); // the next slice tells
+        };
+        let loaded = Arc::clone(&known.loaded);
+        let mut running = match self.spare.pop() {
+            Some(running) => running,
+            None => Box::new(Running {
+                program,
+                session,
+                loaded: Arc::clone(&loaded),
+                machine: Machine::new(),
+                wait: Wait::Turn,
+            }),
+        };
+        let started = loaded.start(&mut running.machine, parameters);
+        (running.program, running.session, running.loaded) = (program, session, loaded);
+        running.wait = Wait::Turn;
+        if self.calls.len() <= at {
+            self.calls.resize_with(at + 1, || None);
+        }
+        match started {
+            Ok(()) => self.calls[at] = Some(running),
+            Err(_) => self.rest(running),
+        }
+        started
+    }
+
+    fn rest(&mut self, running: Box<Running>) {
+        if self.spare.len() < SPARE_MAX {
+            self.spare.push(running);
+        }
+    }
+
+    /// Ends a call; what it holds comes back.
+    pub(super) fn stop(&mut self, at: usize) {
+        if let Some(running) = self.calls.get_mut(at).and_then(Option::take) {
+            self.put_away(at, running);
+        }
+    }
+
+    fn put_away(&mut self, at: usize, mut running: Box<Running>) {
+        if let Wait::Across { block, .. } = std::mem::replace(&mut running.wait, Wait::Turn) {
+            self.give_back(block);
+        }
+        let holder = holder(at);
+        if let Some(known) = self.programs.get_mut(&running.program) {
+            let shared = known.shared.declared.release(holder);
+            let own = known.own.get_mut(&running.session);
+            let own = own.is_some_and(|states| states.declared.release(holder));
+            if own || shared {
+                self.wake_lockers(running.program);
+            }
+        }
+        self.watching.retain(|other| *other != at);
+        self.woken.retain(|other| *other != at);
+        self.rest(running);
+    }
+
+    fn wake_lockers(&mut self, program: u64) {
+        for at in &self.watching {
+            let waits = self.calls[*at].as_ref().is_some_and(|running| {
+                running.program == program && matches!(running.wait, Wait::Lock(_))
+            });
+            if waits {
+                self.woken.push(*at);
+            }
+        }
+    }
+
+    /// Runs a call until it ends, has to wait, or has had its slice.
+    pub(super) fn slice(&mut self, at: usize, now_ns: u64) -> Slice {
+        let Some(mut running) = self.calls.get_mut(at).and_then(Option::take) else {
+            return Slice::Over(stopped(Stopped::Fault, None, "there is no such call"));
+        };
+        let slice = self.go_on(at, &mut running, now_ns);
+        if matches!(slice, Slice::Over(_)) {
+            running.machine.output().clone_into(&mut self.output);
+            self.put_away(at, running);
+        } else {
+            if slice == Slice::Waits && !matches!(running.wait, Wait::Across { .. }) {
+                self.watching.push(at);
+            }
+            self.calls[at] = Some(running);
+        }
+        slice
+    }
+
+    fn go_on(&mut self, at: usize, running: &mut Running, now_ns: u64) -> Slice {
+        let mut left = SLICE_ACCESSES;
+        loop {
+            if let Some(request) = running.machine.pending().copied() {
+                match self.answer(at, running, &request, now_ns, &mut left) {
+                    Answered::GoesOn => {}
+                    Answered::Slice(slice) => return slice,
+                }
+            }
+            let Some(known) = self.programs.get_mut(&running.program) else {
+                return Slice::Over(stopped(Stopped::Fault, None, "its program is gone"));
+            };
+            let mut none = States::default();
+            let own = known.own.get_mut(&running.session).unwrap_or(&mut none);
+            let mut beside = Beside {
+                memory: &self.memory,
+                own: &mut own.declared,
+                shared: &mut known.shared.declared,
+                now_ns,
+                left,
+                holder: holder(at),
+                notices: &mut self.notices,
+                put_off: None,
+            };
+            let lent = Lent { own: &mut own.variables, shared: &mut known.shared.variables };
+            let outcome = running.loaded.run(&mut running.machine, lent, &mut beside);
+            left = beside.left;
+            match outcome {
+                Outcome::Returned(result) => return Slice::Over(End::Returned(result)),
+                Outcome::Stopped(stop) => return Slice::Over(ended(&running.loaded, &stop)),
+                Outcome::Suspended(_) if beside.put_off == Some(Later::Slice) => {
+                    running.wait = Wait::Turn;
+                    return Slice::Ready;
+                }
+                Outcome::Suspended(_) => {}
+            }
+        }
+    }
+
+    /// Answers what a call waits for, if it is here now.
+    fn answer(
+        &mut self,
+        at: usize,
+        running: &mut Running,
+        request: &Request,
+        now_ns: u64,
+        left: &mut usize,
+    ) -> Answered {
+        let until = match running.wait {
+            Wait::Across { .. } => return self.come(at, running, request, now_ns),
+            Wait::Lock(until_ns) | Wait::Word(until_ns) => Some(until_ns),
+            Wait::Turn | Wait::Block => None,
+        };
+        let Some(known) = self.programs.get_mut(&running.program) else {
+            return Answered::Slice(Slice::Waits); // the loop tells
+        };
+        let mut none = States::default();
+        let own = known.own.get_mut(&running.session).unwrap_or(&mut none);
+        let program = running.loaded.verified().program();
+        let lent = Lent { own: &mut own.variables, shared: &mut known.shared.variables };
+        let bytes = |span| running.machine.bytes(program, &lent, span).unwrap_or_default().to_vec();
+        let inputs = request.inputs.map(bytes);
+        let inputs = [&inputs[0][..], &inputs[1][..]];
+        let mut output = vec![0; request.output.map_or(0, |span| span.length as usize)];
+        let mut beside = Beside {
+            memory: &self.memory,
+            own: &mut own.declared,
+            shared: &mut known.shared.declared,
+            now_ns,
+            left: (*left).max(1),
+            holder: holder(at),
+            notices: &mut self.notices,
+            put_off: None,
+        };
+        let reply = beside.perform(request, Buffers { inputs, output: &mut output });
+        *left = beside.left;
+        let late = until.is_some_and(|until_ns| until_ns <= now_ns);
+        let result = match (reply, beside.put_off) {
+            (Reply::Now(result), _) => result,
+            (Reply::Refused, _) => return refuse(running),
+            (Reply::Later, Some(Later::Lock)) if late => status::BUSY as u64,
+            (Reply::Later, Some(Later::Word)) if late => status::TIMED_OUT as u64,
+            (Reply::Later, Some(Later::Lock)) => {
+                running.wait = Wait::Lock(until.unwrap_or(now_ns.saturating_add(LOCK_WAIT_NS)));
+                return Answered::Slice(Slice::Waits);
+            }
+            (Reply::Later, Some(Later::Word)) => {
+                let until_ns = now_ns.saturating_add(request.arguments[3]);
+                running.wait = Wait::Word(until.unwrap_or(until_ns));
+                return Answered::Slice(Slice::Waits);
+            }
+            (Reply::Later, Some(Later::Elsewhere)) => {
+                return self.set_out(at, running, request, inputs, now_ns);
+            }
+            (Reply::Later, _) => return Answered::Slice(Slice::Ready),
+        };
+        running.wait = Wait::Turn;
+        let output = if (result as i64) < 0 { &[][..] } else { &output[..] };
+        take(&mut running.machine, &running.loaded, lent, result, output)
+    }
+
+    /// Begins an access across.
+    fn set_out(
+        &mut self,
+        at: usize,
+        running: &mut Running,
+        request: &Request,
+        inputs: [&[u8]; 2],
+        now_ns: u64,
+    ) -> Answered {
+        let Some((block, arena)) = self.take_block() else {
+            running.wait = Wait::Block;
+            return Answered::Slice(Slice::Waits);
+        };
+        match Across::begin(request, inputs, &self.memory, &arena) {
+            Ok((across, steps)) => {
+                let waits = request.call == Call::WaitWord;
+                let until_ns = waits.then(|| now_ns.saturating_add(request.arguments[3]));
+                self.blocks[block] = Block { awaited: 0, call: Some(at), failed: None };
+                running.wait = Wait::Across { across, block, until_ns };
+                if steps.is_empty() {
+                    return self.come(at, running, request, now_ns);
+                }
+                self.posts.extend(steps.into_iter().map(|step| (step, block)));
+                Answered::Slice(Slice::Waits)
+            }
+            Err(_) => {
+                self.free.push(block);
+                self.denied(running, request, status::NOT_PERMITTED)
+            }
+        }
+    }
+
+    fn take_block(&mut self) -> Option<(usize, Arena)> {
+        let block = self.free.pop()?;
+        let arena = self.block(block)?;
+        Some((block, arena))
+    }
+
+    fn block(&self, block: usize) -> Option<Arena> {
+        let offset = block as u64 * BLOCK_BYTES;
+        self.scratch.as_ref()?.part(offset, BLOCK_BYTES as usize).ok()
+    }
+
+    /// The call of a block needs it no more; it serves again when its requests have completed.
+    fn give_back(&mut self, block: usize) {
+        self.posts.retain(|(_, of)| *of != block);
+        self.blocks[block].call = None;
+        if self.blocks[block].awaited == 0 {
+            self.free.push(block);
+            let waiting = self.watching.iter().copied().find(|at| {
+                let running = self.calls[*at].as_ref();
+                running.is_some_and(|running| matches!(running.wait, Wait::Block))
+            });
+            self.woken.extend(waiting);
+        }
+    }
+
+    /// An access across has come to its end, or needs more requests.
+    fn come(
+        &mut self,
+        at: usize,
+        running: &mut Running,
+        request: &Request,
+        now_ns: u64,
+    ) -> Answered {
+        let Wait::Across { across, block, until_ns } = &mut running.wait else {
+            return Answered::Slice(Slice::Waits);
+        };
+        let (block, late) = (*block, until_ns.is_some_and(|until_ns| until_ns <= now_ns));
+        if self.blocks[block].awaited > 0 || self.posts.iter().any(|(_, of)| *of == block) {
+            return Answered::Slice(Slice::Waits);
+        }
+        let come = match (self.blocks[block].failed, self.block(block)) {
+            (None, Some(arena)) => across.come(&self.memory, &arena),
+            _ => Err(Denied::Elsewhere),
+        };
+        let (result, bytes) = match come {
+            Ok(Come::Answer(result, bytes)) => (result, bytes),
+            Ok(Come::Same) if late => (status::TIMED_OUT as u64, Vec::new()),
+            Ok(Come::Same) => {
+                let arena = self.block(block);
+                let again =
+                    arena.map(|arena| Across::begin(request, [&[], &[]], &self.memory, &arena));
+                let Some(Ok((_, steps))) = again else {
+                    return self.failed(running, request, block);
+                };
+                self.posts.extend(steps.into_iter().map(|step| (step, block)));
+                return Answered::Slice(Slice::Waits);
+            }
+            Ok(Come::More(steps)) => {
+                self.posts.extend(steps.into_iter().map(|step| (step, block)));
+                return Answered::Slice(Slice::Waits);
+            }
+            Err(_) => return self.failed(running, request, block),
+        };
+        running.wait = Wait::Turn;
+        self.give_back(block);
+        let Some(known) = self.programs.get_mut(&running.program) else {
+            return Answered::Slice(Slice::Waits);
+        };
+        let mut none = States::default();
+        let own = known.own.get_mut(&running.session).unwrap_or(&mut none);
+        let lent = Lent { own: &mut own.variables, shared: &mut known.shared.variables };
+        let _ = at;
+        take(&mut running.machine, &running.loaded, lent, result, &bytes)
+    }
+
+    fn failed(&mut self, running: &mut Running, request: &Request, block: usize) -> Answered {
+        let failed = self.blocks[block].failed;
+        running.wait = Wait::Turn;
+        self.give_back(block);
+        match failed {
+            Some(CompletionStatus::RemoteAccess | CompletionStatus::RemoteAlignment) => {
+                self.denied(running, request, status::NOT_PERMITTED)
+            }
+            _ => self.denied(running, request, status::PEER_LOST),
+        }
+    }
+
+    /// Tells a program that its access was not carried out, or ends it where it cannot be told.
+    fn denied(&mut self, running: &mut Running, request: &Request, why: i64) -> Answered {
+        let helper = Helper::with_number(request.call as u32);
+        if helper.is_some_and(|helper| helper.effect == Effect::Suspends) {
+            let Some(known) = self.programs.get_mut(&running.program) else {
+                return Answered::Slice(Slice::Waits);
+            };
+            let mut none = States::default();
+            let own = known.own.get_mut(&running.session).unwrap_or(&mut none);
+            let lent = Lent { own: &mut own.variables, shared: &mut known.shared.variables };
+            return take(&mut running.machine, &running.loaded, lent, why as u64, &[]);
+        }
+        if why == status::NOT_PERMITTED {
+            return refuse(running);
+        }
+        running.machine.cancel();
+        let text = "the memory that it works on is gone";
+        Answered::Slice(Slice::Over(stopped(Stopped::MemoryLost, None, text)))
+    }
+
+    /// Requests that wait to be posted, oldest first: each with its block, whose bytes begin at the
+    /// block's number times [`BLOCK_BYTES`].
+    pub(super) fn next_post(&self) -> Option<&(Step, usize)> {
+        self.posts.front()
+    }
+
+    /// The first of them was posted.
+    pub(super) fn posted(&mut self) {
+        if let Some((_, block)) = self.posts.pop_front() {
+            self.blocks[block].awaited += 1;
+        }
+    }
+
+    /// The first of them cannot be posted.
+    pub(super) fn not_posted(&mut self) {
+        if let Some((_, block)) = self.posts.pop_front() {
+            self.blocks[block].failed = Some(CompletionStatus::PeerLost);
+            self.woken.extend(self.blocks[block].call);
+        }
+    }
+
+    /// A request of a block has completed.
+    pub(super) fn completed(&mut self, block: usize, status: CompletionStatus) {
+        let Some(place) = self.blocks.get_mut(block).filter(|place| place.awaited > 0) else {
+            return;
+        };
+        place.awaited -= 1;
+        if status != CompletionStatus::Success && place.failed.is_none() {
+            place.failed = Some(status);
+        }
+        if place.awaited > 0 {
+            return;
+        }
+        match place.call {
+            Some(at) => self.woken.push(at),
+            None => self.free.push(block),
+        }
+    }
+
+    /// Looks whether words have changed or waits are over; then [`Self::take_woken`] tells.
+    pub(super) fn watch(&mut self, now_ns: u64) {
+        for &at in &self.watching {
+            let Some(running) = self.calls[at].as_ref() else { continue };
+            let over = match running.wait {
+                Wait::Word(until_ns) => until_ns <= now_ns || self.has_changed(running),
+                Wait::Lock(until_ns) => until_ns <= now_ns,
+                Wait::Block => !self.free.is_empty(),
+                Wait::Turn | Wait::Across { .. } => false,
+            };
+            if over {
+                self.woken.push(at);
+            }
+        }
+    }
+
+    fn has_changed(&self, running: &Running) -> bool {
+        let Some(request) = running.machine.pending() else { return true };
+        let [region, offset, old, ..] = request.arguments;
+        let arena = self.memory.here(region, offset, 8, farside_base::Access::READ);
+        let mut word = [0; 8];
+        let read = arena.is_ok_and(|arena| arena.read(offset, &mut word).is_ok());
+        !read || u64::from_le_bytes(word) != old
+    }
+
+    /// Whether some call waits for something that nobody announces.
+    pub(super) fn watches(&self) -> bool {
+        !self.watching.is_empty()
+    }
+
+    /// A call whose wait is over; it could run.
+    pub(super) fn take_woken(&mut self) -> Option<usize> {
+        let at = self.woken.pop()?;
+        self.woken.retain(|other| *other != at);
+        self.watching.retain(|other| *other != at);
+        Some(at)
+    }
+}
+
+/// What became of a request that a call waited for.
+enum Answered {
+    GoesOn,
+    Slice(Slice),
+}
+
+fn take(
+    machine: &mut Machine,
+    loaded: &Loaded,
+    lent: Lent<'_>,
+    result: u64,
+    bytes: &[u8],
+) -> Answered {
+    match machine.answer(loaded.verified().program(), lent, result, bytes) {
+        Ok(()) => Answered::GoesOn,
+        Err(error) => {
+            machine.cancel();
+            Answered::Slice(Slice::Over(stopped(Stopped::Fault, None, error)))
+        }
+    }
+}
+
+fn refuse(running: &mut Running) -> Answered {
+    let stop = running.machine.refuse().unwrap_or(Stop::NotRunning);
+    Answered::Slice(Slice::Over(ended(&running.loaded, &stop)))
+}
+
+fn stopped(why: Stopped, slot: Option<usize>, text: impl ToString) -> End {
+    let slot = slot.and_then(|slot| u32::try_from(slot).ok());
+    End::Stopped(why, slot, text.to_string())
+}
+
+fn ended(loaded: &Loaded, stop: &Stop) -> End {
+    let why = match stop {
+        Stop::Budget { .. } => Stopped::Budget,
+        Stop::Refused { .. } => Stopped::NotPermitted,
+        Stop::Cancelled => Stopped::Cancelled,
+        _ => Stopped::Fault,
+    };
+    let slot = slot_of(stop);
+    let place = slot.map_or_else(|| loaded.name().to_owned(), |slot| loaded.place(slot));
+    stopped(why, slot, format!("{place}: {stop}"))
+}
+
+/// Who holds the locks of a call: nobody else's number, and not nobody's.
+fn holder(at: usize) -> Holder {
+    at as Holder + 1
+}

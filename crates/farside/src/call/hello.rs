@@ -1,0 +1,227 @@
+//! What callers and executors say to each other when they link.
+//!
+//! ```text
+//! hello    "FSRC" | version (1) | purpose (1) | slots (2) | session (16) | tenant (32)
+//!          | room for each slot's output (8) | token of that room
+//! welcome  "FSRC" | version (1) | resumed (1) | slots (2) | message bytes (4) | output bytes (4)
+//!          | regions (2) | zero (6) | for each: number (1), zero (7), token
+//! ```
+//! A tenant's name is filled up with zeroes. Who wants the memory alone has no session and no room.
+
+use farside_base::RegionToken;
+use farside_protocol::call::SessionId;
+
+const MAGIC: [u8; 4] = *b"FSRC";
+/// Raised with every change of a wire form of calls.
+const VERSION: u8 = 1;
+/// Most bytes of a tenant's name.
+pub(super) const TENANT_BYTES_MAX: usize = 32;
+
+/// What a link is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Purpose {
+    /// To invoke.
+    Calls = 1,
+    /// To reach the regions by one-sided requests.
+    Memory = 2,
+}
+
+/// What a caller says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Hello {
+    pub(super) purpose: Purpose,
+    /// Calls that it wants to have in progress.
+    pub(super) slots: u16,
+    pub(super) session: SessionId,
+    pub(super) tenant: String,
+    /// Bytes of output that it takes of each call.
+    pub(super) output_bytes: u32,
+    /// Where that goes, slot by slot.
+    pub(super) room: Option<RegionToken>,
+}
+
+/// What an executor answers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Welcome {
+    /// The session was there.
+    pub(super) resumed: bool,
+    pub(super) slots: u16,
+    /// Most bytes of a request's body.
+    pub(super) message_bytes: u32,
+    /// Most bytes of output.
+    pub(super) output_bytes: u32,
+    pub(super) regions: Vec<(u8, RegionToken)>,
+}
+
+const NOT_A_HELLO: &str = "this is an executor of calls, and no hello of a caller came";
+const DAMAGED: &str = "the hello is damaged";
+
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (head, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*head)
+    }
+
+    fn zeroes<const N: usize>(&mut self) -> Option<()> {
+        (self.take::<N>()? == [0; N]).then_some(())
+    }
+}
+
+impl Hello {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut out = MAGIC.to_vec();
+        out.extend([VERSION, self.purpose as u8]);
+        out.extend(self.slots.to_le_bytes());
+        out.extend(self.session.0.to_le_bytes());
+        let mut tenant = [0; TENANT_BYTES_MAX];
+        let name = self.tenant.as_bytes();
+        let length = name.len().min(TENANT_BYTES_MAX);
+        tenant[..length].copy_from_slice(&name[..length]);
+        out.extend(tenant);
+        out.extend(u64::from(self.output_bytes).to_le_bytes());
+        out.extend(self.room.map_or([0; RegionToken::ENCODED], |token| token.encode()));
+        out
+    }
+
+    /// Reads a hello.
+    ///
+    /// # Errors
+    /// What is wrong, to be told to the caller.
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, &'static str> {
+        let mut reader = Reader(bytes);
+        if reader.take() != Some(MAGIC) {
+            return Err(NOT_A_HELLO);
+        }
+        let [version, purpose] = reader.take().ok_or(NOT_A_HELLO)?;
+        if version != VERSION {
+            return Err("the two ends speak different versions");
+        }
+        Self::fields(purpose, reader).ok_or(DAMAGED)
+    }
+
+    fn fields(purpose: u8, mut reader: Reader<'_>) -> Option<Self> {
+        let purpose = match purpose {
+            1 => Purpose::Calls,
+            2 => Purpose::Memory,
+            _ => return None,
+        };
+        let slots = u16::from_le_bytes(reader.take()?);
+        let session = SessionId(u128::from_le_bytes(reader.take()?));
+        let tenant: [u8; TENANT_BYTES_MAX] = reader.take()?;
+        let length = tenant.iter().position(|byte| *byte == 0).unwrap_or(TENANT_BYTES_MAX);
+        let (name, rest) = tenant.split_at(length);
+        let tenant = std::str::from_utf8(name).ok()?.to_owned();
+        let output_bytes = u32::try_from(u64::from_le_bytes(reader.take()?)).ok()?;
+        let token: [u8; RegionToken::ENCODED] = reader.take()?;
+        let room = match token == [0; RegionToken::ENCODED] {
+            true => None,
+            false => Some(RegionToken::decode(&token)?),
+        };
+        let whole = reader.0.is_empty() && rest.iter().all(|byte| *byte == 0);
+        let sense = match purpose {
+            Purpose::Calls => slots > 0 && room.is_some() == (output_bytes > 0),
+            Purpose::Memory => room.is_none(),
+        };
+        (whole && sense).then_some(Self { purpose, slots, session, tenant, output_bytes, room })
+    }
+}
+
+impl Welcome {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut out = MAGIC.to_vec();
+        out.extend([VERSION, u8::from(self.resumed)]);
+        out.extend(self.slots.to_le_bytes());
+        out.extend(self.message_bytes.to_le_bytes());
+        out.extend(self.output_bytes.to_le_bytes());
+        out.extend(u16::try_from(self.regions.len()).unwrap_or(u16::MAX).to_le_bytes());
+        out.extend([0; 6]);
+        for (number, token) in &self.regions {
+            out.extend([*number, 0, 0, 0, 0, 0, 0, 0]);
+            out.extend(token.encode());
+        }
+        out
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut reader = Reader(bytes);
+        let head: [u8; 6] = reader.take()?;
+        let resumed = match head {
+            [m0, m1, m2, m3, VERSION, resumed @ 0..=1] if [m0, m1, m2, m3] == MAGIC => resumed == 1,
+            _ => return None,
+        };
+        let slots = u16::from_le_bytes(reader.take()?);
+        let message_bytes = u32::from_le_bytes(reader.take()?);
+        let output_bytes = u32::from_le_bytes(reader.take()?);
+        let count = u16::from_le_bytes(reader.take()?);
+        reader.zeroes::<6>()?;
+        let mut regions = Vec::new();
+        for _ in 0..count {
+            let [number] = reader.take()?;
+            reader.zeroes::<7>()?;
+            regions.push((number, RegionToken::decode(&reader.take()?)?));
+        }
+        let whole = reader.0.is_empty() && slots > 0;
+        whole.then_some(Self { resumed, slots, message_bytes, output_bytes, regions })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farside_base::{Access, RegionId, RemoteKey};
+
+    fn token(region: u32) -> RegionToken {
+        let key = RemoteKey(77);
+        RegionToken { region: RegionId(region), key, bytes: 4096, access: Access::ALL }
+    }
+
+    fn hello() -> Hello {
+        Hello {
+            purpose: Purpose::Calls,
+            slots: 32,
+            session: SessionId(1 << 99),
+            tenant: "search".to_owned(),
+            output_bytes: 4096,
+            room: Some(token(3)),
+        }
+    }
+
+    #[test]
+    fn a_hello_leads_back_and_no_other_length_is_one() {
+        let memory =
+            Hello { purpose: Purpose::Memory, slots: 0, output_bytes: 0, room: None, ..hello() };
+        let long = Hello { tenant: "x".repeat(TENANT_BYTES_MAX), ..hello() };
+        for hello in [hello(), memory, long] {
+            let bytes = hello.encode();
+            assert_eq!(Hello::decode(&bytes), Ok(hello));
+            assert!((0..bytes.len()).all(|length| Hello::decode(&bytes[..length]).is_err()));
+            assert!(Hello::decode(&[&bytes[..], &[0]].concat()).is_err());
+        }
+    }
+
+    #[test]
+    fn a_changed_hello_is_refused_or_something_else() {
+        let bytes = hello().encode();
+        for at in 0..bytes.len() {
+            let mut changed = bytes.clone();
+            changed[at] ^= 0x80;
+            assert_ne!(Hello::decode(&changed), Ok(hello()), "{at}");
+        }
+        let without = Hello { room: None, ..hello() };
+        assert!(Hello::decode(&without.encode()).is_err(), "output without room");
+    }
+
+    #[test]
+    fn a_welcome_leads_back_and_no_other_length_is_one() {
+        let regions = vec![(0, token(1)), (255, token(2))];
+        let welcome =
+            Welcome { resumed: true, slots: 8, message_bytes: 100, output_bytes: 0, regions };
+        let bytes = welcome.encode();
+        assert_eq!(Welcome::decode(&bytes), Some(welcome));
+        assert!((0..bytes.len()).all(|length| Welcome::decode(&bytes[..length]).is_none()));
+        assert_eq!(Welcome::decode(&[&bytes[..], &[0]].concat()), None);
+    }
+}

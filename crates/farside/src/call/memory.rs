@@ -1,0 +1,131 @@
+//! The regions that calls may reach: beside their executor, or at the other end of a link.
+
+use farside_base::{Access, LinkId, RemoteRegionId};
+use farside_fabric::Arena;
+
+/// Most regions of an executor: their numbers are below.
+pub const REGIONS_MAX: usize = 256;
+
+/// Where the bytes of a region are.
+#[derive(Clone, Debug)]
+pub(super) enum Place {
+    /// This processor loads and stores them.
+    Here(Arena),
+    /// They are READ and written by work requests.
+    There(LinkId, RemoteRegionId),
+}
+
+/// A region and what calls may do with it, as a one-sided request might.
+#[derive(Clone, Debug)]
+pub(super) struct Lent {
+    pub(super) place: Place,
+    pub(super) bytes: u64,
+    pub(super) access: Access,
+}
+
+/// Why memory was not touched. What programs see of it are `status` numbers or the end of the call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Denied {
+    /// The region is unknown, too short or does not allow this.
+    NotPermitted,
+    /// It is elsewhere.
+    Elsewhere,
+}
+
+/// Regions by number.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Memory {
+    regions: Vec<Option<Lent>>,
+}
+
+impl Memory {
+    /// Puts a region at a number below [`REGIONS_MAX`].
+    pub(super) fn lend(&mut self, number: u8, lent: Lent) {
+        let at = usize::from(number);
+        if self.regions.len() <= at {
+            self.regions.resize(at + 1, None);
+        }
+        self.regions[at] = Some(lent);
+    }
+
+    /// Takes a region back.
+    pub(super) fn take_back(&mut self, number: u8) -> Option<Lent> {
+        self.regions.get_mut(usize::from(number))?.take()
+    }
+
+    /// What lies at the other end of this link is gone.
+    pub(super) fn lost(&mut self, link: LinkId) {
+        for region in &mut self.regions {
+            if matches!(region, Some(Lent { place: Place::There(of, _), .. }) if *of == link) {
+                *region = None;
+            }
+        }
+    }
+
+    /// Numbers and regions.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u8, &Lent)> {
+        let numbered = (0..=u8::MAX).zip(&self.regions);
+        numbered.filter_map(|(number, region)| Some((number, region.as_ref()?)))
+    }
+
+    /// A region whose bytes may be accessed so, here or there.
+    #[inline]
+    pub(super) fn region(
+        &self,
+        region: u64,
+        offset: u64,
+        bytes: u64,
+        access: Access,
+    ) -> Result<&Lent, Denied> {
+        let lent = usize::try_from(region).ok().and_then(|at| self.regions.get(at)?.as_ref());
+        let lent = lent.ok_or(Denied::NotPermitted)?;
+        let inside = offset.checked_add(bytes).is_some_and(|end| end <= lent.bytes);
+        if inside && lent.access.allows(access) { Ok(lent) } else { Err(Denied::NotPermitted) }
+    }
+
+    /// The same for what lies here.
+    #[inline]
+    pub(super) fn here(
+        &self,
+        region: u64,
+        offset: u64,
+        bytes: u64,
+        access: Access,
+    ) -> Result<&Arena, Denied> {
+        match &self.region(region, offset, bytes, access)?.place {
+            Place::Here(arena) => Ok(arena),
+            Place::There(..) => Err(Denied::Elsewhere),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regions_are_reached_within_bounds_and_rights() {
+        let mut memory = Memory::default();
+        let arena = Arena::heap(64);
+        let lent = Lent { place: Place::Here(arena), bytes: 64, access: Access::READ };
+        memory.lend(3, lent);
+        assert!(memory.here(3, 56, 8, Access::READ).is_ok());
+        for (region, offset, bytes, access) in [
+            (3, 57, 8, Access::READ),
+            (3, u64::MAX, 8, Access::READ),
+            (3, 0, 8, Access::WRITE),
+            (2, 0, 8, Access::READ),
+            (4, 0, 8, Access::READ),
+            (u64::MAX, 0, 0, Access::NONE),
+        ] {
+            let denied = memory.here(region, offset, bytes, access).err();
+            assert_eq!(denied, Some(Denied::NotPermitted), "{region} {offset} {bytes}");
+        }
+        assert!(memory.take_back(3).is_some() && memory.take_back(3).is_none());
+        let place = Place::There(LinkId(1), RemoteRegionId(0));
+        memory.lend(0, Lent { place, bytes: 8, access: Access::ALL });
+        assert_eq!(memory.here(0, 0, 8, Access::READ).err(), Some(Denied::Elsewhere));
+        memory.lost(LinkId(1));
+        assert_eq!(memory.here(0, 0, 8, Access::READ).err(), Some(Denied::NotPermitted));
+    }
+}

@@ -1,0 +1,64 @@
+//! Remote memory calls: programs of the user, verified, that run beside the memory (003).
+//!
+//! A [`Caller`] registers programs over its connection and invokes them by number with parameters; a
+//! [`CallServer`] runs them on the memory that it was lent. A search of a list of n nodes is one round
+//! trip instead of n.
+//!
+//! ```
+//! use farside::call::{CallServer, Caller, CallerOptions, ServerOptions, rmc};
+//! use farside_base::Access;
+//! use farside_fabric::{Fabric, MemFabric};
+//! use std::sync::Arc;
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let fabric: Arc<dyn Fabric> = Arc::new(MemFabric::new());
+//! let mut server = CallServer::listen(&fabric, "memory", &ServerOptions::default())?;
+//! let memory = server.make_region(0, 4096, Access::ALL)?;
+//! memory.write(64, &41_u64.to_le_bytes()).unwrap();
+//!
+//! let mut caller = Caller::begin(&fabric, "memory", &CallerOptions::default())?;
+//! while !caller.is_connected() { // both ends on one thread: turn both
+//!     server.turn();
+//!     caller.turn()?;
+//! }
+//! # let _ = (rmc::HEADER, &mut caller);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What holds
+//!
+//! *At most once.* A call never runs twice, whatever links do; each ends once. *Order.* None between
+//! calls. *Visibility.* What a call wrote to its executor's memory is visible to calls and one-sided
+//! requests that begin after its answer. *Isolation.* A program touches only its own memory, its
+//! declared state, and regions as their access allows peers to; it ends within its budget. Calls of
+//! different callers share the processor by weight, and what is too much for a quota is refused.
+//! *Durability.* None.
+//!
+//! | file | what |
+//! | --- | --- |
+//! | `caller.rs`, `server.rs` | the two ends |
+//! | `executor.rs` | calls in progress on one thread |
+//! | `beside.rs`, `across.rs` | helpers by loads and stores, and by one-sided requests |
+//! | `memory.rs`, `state.rs`, `topics.rs` | regions, state that outlives calls, notifications |
+//! | `loaded.rs`, `programs.rs` | verified programs, and what is told of them |
+//! | `hello.rs`, `mail.rs` | what goes over links |
+
+mod across;
+mod beside;
+mod caller;
+mod executor;
+mod hello;
+mod loaded;
+mod mail;
+mod memory;
+mod programs;
+mod server;
+mod state;
+mod topics;
+
+pub use caller::{Answer, Caller, CallerOptions, Runs, Ticket};
+pub use farside_protocol::call::Quota;
+pub use farside_rmc as rmc;
+pub use memory::REGIONS_MAX;
+pub use programs::Program;
+pub use server::{CallServer, ServerOptions};

@@ -1,0 +1,53 @@
+//! The list of programs that an executor answers a registration with.
+//!
+//! ```text
+//! for each: number (8) | keeps state (1) | zero (1) | bytes of the name (2) | bytes of parameters (4) | name
+//! ```
+
+use super::loaded::Loaded;
+
+/// A program that an executor has registered for a caller.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Program {
+    /// What it is invoked by; made from its contents.
+    pub number: u64,
+    /// As in the source.
+    pub name: String,
+    /// Bytes of parameters that it reads, so that a call needs at least as many.
+    pub parameter_bytes: u32,
+    /// Whether it keeps anything between calls at its executor.
+    pub keeps_state: bool,
+}
+
+/// Adds a program to a list.
+pub(super) fn write(list: &mut Vec<u8>, number: u64, loaded: &Loaded) {
+    let name = loaded.name().as_bytes();
+    let length = u16::try_from(name.len()).unwrap_or(u16::MAX);
+    list.extend(number.to_le_bytes());
+    list.extend([u8::from(loaded.has_state()), 0]);
+    list.extend(length.to_le_bytes());
+    list.extend(loaded.verified().context_bytes().to_le_bytes());
+    list.extend(&name[..usize::from(length)]);
+}
+
+/// Reads a list; nothing where it is none.
+pub(super) fn read(mut list: &[u8]) -> Option<Vec<Program>> {
+    let mut programs = Vec::new();
+    while !list.is_empty() {
+        let (number, rest) = list.split_first_chunk::<8>()?;
+        let ([keeps, 0, low, high], rest) = rest.split_first_chunk::<4>()? else {
+            return None;
+        };
+        let (parameters, rest) = rest.split_first_chunk::<4>()?;
+        let length = usize::from(u16::from_le_bytes([*low, *high]));
+        let (name, rest) = rest.split_at_checked(length)?;
+        programs.push(Program {
+            number: u64::from_le_bytes(*number),
+            name: std::str::from_utf8(name).ok()?.to_owned(),
+            parameter_bytes: u32::from_le_bytes(*parameters),
+            keeps_state: *keeps == 1,
+        });
+        list = rest;
+    }
+    Some(programs)
+}

@@ -1,0 +1,762 @@
+//! The end that runs calls.
+
+use super::across::BLOCK_BYTES;
+use super::executor::{End, Executor, Slice};
+use super::hello::{Hello, Purpose, Welcome};
+use super::loaded::{Loaded, NotLoaded};
+use super::mail::{Event, Mail, Measures, Output};
+use super::memory::{Lent, Place};
+use super::topics::Topics;
+use crate::patience::Patience;
+use crate::registered::{Registered, control};
+use crate::{Error, ErrorCode};
+use farside_base::{LinkId, LocalSlice, RegionKind, RemoteRegionId};
+use farside_fabric::{Arena, Fabric, LinkEvent, Region};
+use farside_protocol::call::{
+    Asked, Call, Effect, Header, Opened, Part, Quota, Refused, Reply, Server, Session, SessionId,
+    Settings, Stopped, Turn, encode_reply,
+};
+use farside_protocol::wire::Violation;
+use farside_rmc::Limits;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Longest time that calls run before the port is looked at again.
+const TURN_NS: u64 = 20_000;
+/// Bytes before the parameters of a request.
+const HEAD_BYTES: u32 = 16;
+/// How long whoever serves sleeps at most, so that it notices when it shall end.
+const NAP: Duration = Duration::from_millis(50);
+/// Accesses across that can be under way at once.
+const BLOCKS: u64 = 64;
+
+/// How an executor of calls shall be. Start from [`ServerOptions::default`].
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// Most callers at once.
+    pub sessions: u32,
+    /// Most calls of a caller that are in progress at once, at most 256.
+    pub slots: u16,
+    /// Most bytes of output of a call.
+    pub output_bytes_max: u32,
+    /// Bounds on programs and what they may use up.
+    pub limits: Limits,
+    /// How long the session of a caller that is out of reach is kept; `None`: the fabric's lease, so
+    /// not at all where nobody is ever out of reach.
+    pub grace: Option<Duration>,
+    /// What a caller of weight one may use of the processor before it is another one's turn.
+    pub quantum_ns: u64,
+    /// What tenants may take that are not in `tenants`.
+    pub quota: Quota,
+    /// What these tenants may take, by name.
+    pub tenants: BTreeMap<String, Quota>,
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        Self {
+            sessions: 64,
+            slots: 32,
+            output_bytes_max: 4096,
+            limits: Limits::DEFAULT,
+            grace: None,
+            quantum_ns: 5_000,
+            quota: Quota::DEFAULT,
+            tenants: BTreeMap::new(),
+        }
+    }
+}
+
+/// What a session has besides what its machine knows.
+#[derive(Debug)]
+struct Side {
+    link: Option<LinkId>,
+    /// Where its outputs go, and how much room each has.
+    room: Option<(RemoteRegionId, u32)>,
+    /// The object that is being registered.
+    upload: Vec<u8>,
+}
+
+/// What a link is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Seat {
+    Caller(Session),
+    /// Somebody who reaches the memory by one-sided requests.
+    Visitor,
+    /// Where this executor's memory is.
+    Host,
+}
+
+/// Runs calls of programs that its callers have registered, on the thread that turns it.
+///
+/// Its memory is what [`CallServer::lend`] lends, or what it finds at another executor
+/// ([`CallServer::beside`]).
+///
+/// *Guarantees.* Each call runs at most once, whatever links do. Calls of different callers share the
+/// processor by weight. A call that is stopped tells its caller where, and disturbs no other.
+pub struct CallServer {
+    fabric: Arc<dyn Fabric>,
+    mail: Mail,
+    machine: Server,
+    executor: Executor,
+    seats: Vec<Option<Seat>>,
+    /// By session number.
+    sides: Vec<Option<Side>>,
+    tenants: BTreeMap<String, usize>,
+    outputs: Registered,
+    scratch: Option<Registered>,
+    lent: BTreeMap<u8, Region>,
+    topics: Topics,
+    options: ServerOptions,
+    events: Vec<LinkEvent>,
+    effects: Vec<Effect>,
+    /// Why the host of this executor's memory is not there.
+    host_trouble: Option<String>,
+    served: u64,
+}
+
+impl std::fmt::Debug for CallServer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let sessions = self.machine.sessions();
+        f.debug_struct("CallServer").field("sessions", &sessions).finish_non_exhaustive()
+    }
+}
+
+impl CallServer {
+    /// Serves at `name`, with the memory that it will be lent.
+    ///
+    /// # Errors
+    /// `FabricLacks`, `AddressTaken`, `BadConfiguration`, `System`.
+    pub fn listen(
+        fabric: &Arc<dyn Fabric>,
+        name: &str,
+        options: &ServerOptions,
+    ) -> Result<Self, Error> {
+        Self::open(fabric, name, options, false)
+    }
+
+    /// Serves at `name`, with the memory of the executor at `host`, which it reaches by one-sided
+    /// requests: a processor beside an adapter (003 §3.1). Wait until [`Self::has_memory`].
+    ///
+    /// # Errors
+    /// As [`Self::listen`]; `NobodyListens`.
+    pub fn beside(
+        fabric: &Arc<dyn Fabric>,
+        name: &str,
+        host: &str,
+        options: &ServerOptions,
+    ) -> Result<Self, Error> {
+        let mut server = Self::open(fabric, name, options, true)?;
+        let hello = Hello {
+            purpose: Purpose::Memory,
+            slots: 0,
+            session: SessionId(0),
+            tenant: String::new(),
+            output_bytes: 0,
+            room: None,
+        };
+        let (mail, hello) = (&mut server.mail, hello.encode());
+        let link = mail.port.connect(host, &hello, mail.queue).map_err(|error| control(&error))?;
+        server.seat(link, Seat::Host);
+        Ok(server)
+    }
+
+    fn open(
+        fabric: &Arc<dyn Fabric>,
+        name: &str,
+        options: &ServerOptions,
+        across: bool,
+    ) -> Result<Self, Error> {
+        let bad = |text: &str| Err(Error::with(ErrorCode::BadConfiguration, text));
+        let slots = usize::from(options.slots);
+        if !(1..=farside_protocol::call::SLOTS_MAX).contains(&slots) || options.sessions == 0 {
+            return bad("an executor has at least one session of 1 to 256 slots");
+        }
+        let parameters = u32::try_from(options.limits.context_bytes_max).unwrap_or(u32::MAX);
+        let Some(message_bytes) = parameters.checked_add(HEAD_BYTES).filter(|n| *n < 1 << 20)
+        else {
+            return bad("parameters of a call have less than 1 MiB");
+        };
+        let places = options.sessions as usize * slots;
+        let measures = Measures {
+            receives: places,
+            receive_bytes: message_bytes,
+            places,
+            send_bytes: HEAD_BYTES,
+        };
+        let mail = Mail::open(fabric, Some(name), &measures)?;
+        let output_bytes = u64::from(options.output_bytes_max.max(1)) * places as u64;
+        let outputs = Registered::own(fabric, output_bytes)?;
+        let scratch = match across {
+            true => Some(Registered::own(fabric, BLOCKS * BLOCK_BYTES)?),
+            false => None,
+        };
+        let lease = Duration::from_nanos(fabric.lease_ns());
+        let grace = options.grace.unwrap_or(lease);
+        let mut options = options.clone();
+        options.limits.output_bytes_max =
+            options.limits.output_bytes_max.min(options.output_bytes_max as usize);
+        Ok(Self {
+            machine: Server::new(Settings {
+                sessions_max: options.sessions,
+                slots,
+                grace_ns: u64::try_from(grace.as_nanos()).unwrap_or(u64::MAX),
+                quantum_ns: options.quantum_ns,
+            }),
+            executor: Executor::new(scratch.as_ref().map(|one| one.region.arena.clone())),
+            fabric: Arc::clone(fabric),
+            mail,
+            seats: Vec::new(),
+            sides: Vec::new(),
+            tenants: BTreeMap::new(),
+            outputs,
+            scratch,
+            lent: BTreeMap::new(),
+            topics: Topics::default(),
+            options,
+            events: Vec::new(),
+            effects: Vec::new(),
+            host_trouble: None,
+            served: 0,
+        })
+    }
+
+    /// Lets calls reach a region of this fabric under a number, as its access allows peers to.
+    pub fn lend(&mut self, number: u8, region: &Region) {
+        let place = Place::Here(region.arena.clone());
+        let lent = Lent { place, bytes: region.token.bytes, access: region.token.access };
+        self.executor.memory.lend(number, lent);
+        self.lent.insert(number, region.clone());
+    }
+
+    /// Takes a region back: calls reach it no more when this returns. Those that reach it by one-sided
+    /// requests do so until the region is deregistered.
+    pub fn take_back(&mut self, number: u8) -> Option<Region> {
+        self.executor.memory.take_back(number);
+        self.lent.remove(&number)
+    }
+
+    /// Whether it has any memory.
+    pub fn has_memory(&self) -> bool {
+        self.executor.memory.iter().next().is_some()
+    }
+
+    /// Why the memory of another executor is not there, once that is known.
+    pub fn host_trouble(&self) -> Option<&str> {
+        self.host_trouble.as_deref()
+    }
+
+    /// What callers connect to.
+    pub fn address(&self) -> Option<String> {
+        self.mail.port.address()
+    }
+
+    /// Callers that there are, away ones included.
+    pub fn sessions(&self) -> usize {
+        self.machine.sessions()
+    }
+
+    /// Programs that are registered.
+    pub fn programs(&self) -> usize {
+        self.machine.programs()
+    }
+
+    /// Requests answered so far.
+    pub const fn served(&self) -> u64 {
+        self.served
+    }
+
+    /// How each caller is reached, and why so.
+    pub fn paths(&self) -> Vec<String> {
+        let links = self.sides.iter().flatten().filter_map(|side| side.link);
+        links.map(|link| self.mail.port.path(link)).collect()
+    }
+
+    fn seat(&mut self, link: LinkId, seat: Seat) {
+        let at = link.0 as usize;
+        if self.seats.len() <= at {
+            self.seats.resize(at + 1, None);
+        }
+        self.seats[at] = Some(seat);
+    }
+
+    fn seat_of(&self, link: LinkId) -> Option<Seat> {
+        self.seats.get(link.0 as usize).copied().flatten()
+    }
+
+    fn at(&self, call: Call) -> usize {
+        call.session.0 as usize * self.machine.slots() + usize::from(call.slot)
+    }
+
+    fn call_at(&self, at: usize) -> Call {
+        let (session, slot) = (at / self.machine.slots(), at % self.machine.slots());
+        let number = |value| u32::try_from(value).unwrap_or(u32::MAX);
+        Call { session: Session(number(session)), slot: u8::try_from(slot).unwrap_or(u8::MAX) }
+    }
+
+    /// Takes what has come, runs calls for a while and sends what is to be sent; whether there was
+    /// anything to do. Never blocks.
+    pub fn turn(&mut self) -> bool {
+        let mut busy = false;
+        while let Some(event) = self.mail.next() {
+            busy = true;
+            self.event(event);
+        }
+        let mut events = std::mem::take(&mut self.events);
+        self.mail.link_events(&mut events);
+        busy |= !events.is_empty();
+        events.drain(..).for_each(|event| self.link_event(event));
+        self.events = events;
+        let now_ns = self.fabric.time_ns();
+        if self.machine.wakes_at_ns().is_some_and(|at_ns| at_ns <= now_ns) {
+            let mut effects = std::mem::take(&mut self.effects);
+            self.machine.tick(now_ns, &mut effects);
+            self.carry_out(effects);
+        }
+        if self.executor.watches() {
+            self.executor.watch(now_ns);
+        }
+        while let Some(at) = self.executor.take_woken() {
+            let call = self.call_at(at);
+            self.machine.ready(call);
+        }
+        busy |= self.run(now_ns);
+        self.notify();
+        self.post_steps();
+        if let Some(link) = self.mail.flush() {
+            self.lost(link);
+        }
+        busy || self.mail.has_backlog()
+    }
+
+    /// Runs calls until none can or the turn is over.
+    fn run(&mut self, begun_ns: u64) -> bool {
+        let mut now_ns = begun_ns;
+        let mut ran = false;
+        while let Some(call) = self.machine.next(now_ns) {
+            ran = true;
+            let at = self.at(call);
+            let slice = self.executor.slice(at, now_ns);
+            let then_ns = self.fabric.time_ns();
+            let turn = match slice {
+                Slice::Ready => Turn::Ready,
+                Slice::Waits => Turn::Waits,
+                Slice::Over(_) => Turn::Over,
+            };
+            self.machine.ran(call, then_ns.saturating_sub(now_ns), turn);
+            if let Slice::Over(end) = slice {
+                self.end(call, end);
+            }
+            now_ns = then_ns;
+            if now_ns.saturating_sub(begun_ns) > TURN_NS {
+                break;
+            }
+        }
+        ran
+    }
+
+    fn end(&mut self, call: Call, end: End) {
+        let output = std::mem::take(&mut self.executor.output);
+        let (reply, bytes): (_, &[u8]) = match &end {
+            End::Returned(result) => (Reply::returned(*result, 0), &output),
+            End::Stopped(why, slot, text) => (Reply::stopped(*why, *slot), text.as_bytes()),
+        };
+        self.answer(call, reply, bytes);
+        self.executor.output = output;
+    }
+
+    /// Answers a request with this output; text for people is cut where there is no room for it.
+    fn answer(&mut self, call: Call, reply: Reply, output: &[u8]) {
+        let room = self.sides.get(call.session.0 as usize).and_then(Option::as_ref);
+        let room = room.and_then(|side| side.room).map_or(0, |(_, bytes)| bytes);
+        let room = room.min(self.options.output_bytes_max) as usize;
+        let returned = reply.verb == farside_protocol::call::Verb::Returned;
+        let (reply, output) = match output.len() <= room {
+            true => (reply, output),
+            false if returned => (Reply::stopped(Stopped::TooMuchOutput, None), &[][..]),
+            false => (reply, &output[..room]),
+        };
+        let offset = self.output_at(call);
+        // Within its place, as was just seen to.
+        let _ = self.outputs.region.arena.write(offset, output);
+        let reply = Reply { output_bytes: u32::try_from(output.len()).unwrap_or(0), ..reply };
+        let mut effects = std::mem::take(&mut self.effects);
+        self.machine.answer(call, reply, &mut effects);
+        self.carry_out(effects);
+    }
+
+    fn output_at(&self, call: Call) -> u64 {
+        self.at(call) as u64 * u64::from(self.options.output_bytes_max.max(1))
+    }
+
+    fn carry_out(&mut self, mut effects: Vec<Effect>) {
+        for effect in effects.drain(..) {
+            match effect {
+                Effect::Reply(session, header, reply) => self.reply(session, header, &reply),
+                Effect::Stop(call) => {
+                    let at = self.at(call);
+                    self.executor.stop(at);
+                    self.topics.forget(call);
+                }
+                Effect::EraseOwn(session, program) => self.executor.erase_own(session.0, program),
+                Effect::Erase(program) => self.executor.erase(program),
+                Effect::Over(session) => self.over(session),
+            }
+        }
+        self.effects = effects;
+    }
+
+    fn over(&mut self, session: Session) {
+        self.topics.over(session);
+        let side = self.sides.get_mut(session.0 as usize).and_then(Option::take);
+        if let Some(link) = side.and_then(|side| side.link) {
+            self.close(link);
+        }
+    }
+
+    fn close(&mut self, link: LinkId) {
+        self.mail.forget(link);
+        self.mail.port.close(link);
+        if let Some(seat) = self.seats.get_mut(link.0 as usize) {
+            *seat = None;
+        }
+    }
+
+    fn reply(&mut self, session: Session, header: Header, reply: &Reply) {
+        self.served += 1;
+        let call = Call { session, slot: header.slot };
+        let (place, from) = (self.at(call), self.output_at(call));
+        let Some(Some(side)) = self.sides.get(session.0 as usize) else { return };
+        let Some(link) = side.link else { return };
+        let output = match side.room {
+            Some((region, room)) if reply.output_bytes > 0 => Some(Output {
+                from: LocalSlice {
+                    region: self.outputs.region.id,
+                    offset: from,
+                    bytes: reply.output_bytes,
+                },
+                region,
+                offset: u64::from(header.slot) * u64::from(room),
+            }),
+            _ => None,
+        };
+        let (body, bytes) = encode_reply(reply);
+        self.mail.send(link, header, place, [&body[..bytes], &[]], output);
+    }
+
+    fn event(&mut self, event: Event) {
+        match event {
+            Event::Step(block, status) => self.executor.completed(block, status),
+            Event::Broken(link, _) => self.lost(link),
+            Event::Message(link, header) => {
+                let Some(Seat::Caller(session)) = self.seat_of(link) else {
+                    return; // of a link that is over
+                };
+                let body = std::mem::take(&mut self.mail.message);
+                let taken =
+                    Header::decode(header).and_then(|header| self.request(session, header, &body));
+                self.mail.message = body;
+                if taken.is_err() {
+                    // No correct caller sends this: whatever it has here ends.
+                    let mut effects = std::mem::take(&mut self.effects);
+                    self.machine.end(session, &mut effects);
+                    self.carry_out(effects);
+                }
+            }
+        }
+    }
+
+    fn request(&mut self, session: Session, header: Header, body: &[u8]) -> Result<(), Violation> {
+        let now_ns = self.fabric.time_ns();
+        let mut effects = std::mem::take(&mut self.effects);
+        let asked = self.machine.request(session, header, body, now_ns, &mut effects);
+        self.carry_out(effects);
+        match asked? {
+            Asked::Nothing => {}
+            Asked::Run(call, program, parameters) => {
+                let at = self.at(call);
+                if let Err(error) = self.executor.start(at, session.0, program, parameters) {
+                    let text = error.to_string();
+                    self.answer(call, Reply::refused(Refused::Parameters, 0), text.as_bytes());
+                }
+            }
+            Asked::Take(call, part, bytes) => self.take(call, part, bytes),
+            Asked::Listen(call, topic) => {
+                if let Some((lost, bytes)) = self.topics.listen(call, topic) {
+                    self.answer(call, Reply::returned(lost, 0), &bytes);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a part of an object; the last one registers its programs.
+    fn take(&mut self, call: Call, part: Part, bytes: &[u8]) {
+        let Some(Some(side)) = self.sides.get_mut(call.session.0 as usize) else { return };
+        if part.offset == 0 {
+            side.upload.clear();
+        }
+        let most = self.options.limits.file_bytes_max;
+        if part.offset as usize != side.upload.len() || part.whole as usize > most {
+            side.upload.clear();
+            let text = format!("an object has at most {most} B, and its parts come in order");
+            self.answer(call, Reply::refused(Refused::Object, 0), text.as_bytes());
+            return;
+        }
+        side.upload.extend_from_slice(bytes);
+        if side.upload.len() < part.whole as usize {
+            self.answer(call, Reply::returned(0, 0), &[]);
+            return;
+        }
+        let object: Arc<[u8]> = std::mem::take(&mut side.upload).into();
+        match self.register(call.session, &object) {
+            Ok(list) => self.answer(call, Reply::returned(0, 0), &list),
+            Err(NotLoaded { why, text }) => {
+                self.answer(call, Reply::refused(why, 0), text.as_bytes());
+            }
+        }
+    }
+
+    /// Registers all programs of an object, or none; the list of their numbers and names.
+    fn register(&mut self, session: Session, object: &Arc<[u8]>) -> Result<Vec<u8>, NotLoaded> {
+        let mut list = Vec::new();
+        let mut registered = Vec::new();
+        for loaded in Loaded::all(object, &self.options.limits, false)? {
+            let loaded = Arc::new(loaded);
+            let number = self.executor.number_for(&loaded);
+            let loaded = self.executor.loaded(number).map_or(loaded, Arc::clone);
+            let had = self.machine.has_registered(session, number);
+            if let Err(why) = self.machine.register(session, number, loaded.sizes()) {
+                let mut effects = std::mem::take(&mut self.effects);
+                for number in registered {
+                    self.machine.unregister(session, number, &mut effects);
+                }
+                self.carry_out(effects);
+                let text = format!("program `{}` is over the quota of its tenant", loaded.name());
+                return Err(NotLoaded { why, text });
+            }
+            self.executor.keep(number, session.0, &loaded);
+            if !had {
+                registered.push(number);
+            }
+            super::programs::write(&mut list, number, &loaded);
+        }
+        Ok(list)
+    }
+
+    /// Brings notifications to those who listen.
+    fn notify(&mut self) {
+        for notice in std::mem::take(&mut self.executor.notices) {
+            for call in self.topics.notify(&notice) {
+                self.answer(call, Reply::returned(0, 0), &notice.bytes);
+            }
+        }
+    }
+
+    fn post_steps(&mut self) {
+        let Some(scratch) = self.scratch.as_ref().map(|one| one.region.id) else {
+            return;
+        };
+        while let Some((step, block)) = self.executor.next_post() {
+            match self.mail.post_step(step, *block, scratch) {
+                Ok(true) => self.executor.posted(),
+                Ok(false) => return,
+                Err(_) => self.executor.not_posted(),
+            }
+        }
+    }
+
+    fn link_event(&mut self, event: LinkEvent) {
+        match event {
+            LinkEvent::Requested { link, hello } => {
+                if let Err(reason) = self.requested(link, &hello) {
+                    let _ = self.mail.port.refuse(link, reason.as_bytes());
+                }
+            }
+            LinkEvent::Connected { link, reply } => self.found_host(link, &reply),
+            LinkEvent::Refused { link, reason } => {
+                self.host_trouble = Some(String::from_utf8_lossy(&reason).into_owned());
+                self.close(link);
+            }
+            LinkEvent::NotReached { link, why } => {
+                self.host_trouble = Some(format!("it was not reached: {why:?}"));
+                self.close(link);
+            }
+            LinkEvent::Lost { link, .. } => self.lost(link),
+            _ => {}
+        }
+    }
+
+    fn tenant(&mut self, name: &str) -> usize {
+        if let Some(tenant) = self.tenants.get(name) {
+            return *tenant;
+        }
+        // All those of whom nothing was said are one, so that names cost nothing.
+        let (name, quota) = match self.options.tenants.get(name) {
+            Some(quota) => (name, *quota),
+            None => ("", self.options.quota),
+        };
+        if let Some(tenant) = self.tenants.get(name) {
+            return *tenant;
+        }
+        let tenant = self.machine.add_tenant(quota);
+        self.tenants.insert(name.to_owned(), tenant);
+        tenant
+    }
+
+    fn requested(&mut self, link: LinkId, hello: &[u8]) -> Result<(), String> {
+        let hello = Hello::decode(hello)?;
+        let regions = self.lent.iter().map(|(number, region)| (*number, region.token)).collect();
+        let mut welcome = Welcome {
+            resumed: false,
+            slots: hello.slots.min(self.options.slots).max(1),
+            message_bytes: self.options.limits.context_bytes_max as u32 + HEAD_BYTES,
+            output_bytes: hello.output_bytes.min(self.options.output_bytes_max),
+            regions,
+        };
+        if hello.purpose == Purpose::Memory {
+            let accepted = self.mail.port.accept(link, &welcome.encode(), self.mail.queue);
+            accepted.map_err(|error| error.to_string())?;
+            self.seat(link, Seat::Visitor);
+            return Ok(());
+        }
+        let tenant = self.tenant(&hello.tenant);
+        let (session, resumed) = match self.machine.open(hello.session, tenant) {
+            Ok(Opened::New(session)) => (session, false),
+            Ok(Opened::Resumed(session)) => (session, true),
+            Err(_) => return Err(format!("it has its {} callers", self.options.sessions)),
+        };
+        welcome.resumed = resumed;
+        let before = self.sides.get_mut(session.0 as usize).and_then(Option::as_mut);
+        let (old, upload) = match before {
+            Some(side) => (side.link.take(), std::mem::take(&mut side.upload)),
+            None => (None, Vec::new()),
+        };
+        if let Some(old) = old {
+            self.close(old);
+        }
+        self.seat(link, Seat::Caller(session));
+        let at = session.0 as usize;
+        if self.sides.len() <= at {
+            self.sides.resize_with(at + 1, || None);
+        }
+        self.sides[at] = Some(Side { link: Some(link), room: None, upload });
+        let accepted = self.mail.port.accept(link, &welcome.encode(), self.mail.queue);
+        let room = accepted.and_then(|()| {
+            let token = hello.room.map(|token| (token, self.mail.port.import(link, &token)));
+            token.map(|(token, room)| room.map(|room| (room, token.bytes))).transpose()
+        });
+        match room {
+            Ok(room) => {
+                let each =
+                    |bytes: u64| u64::from(hello.output_bytes) * u64::from(hello.slots) <= bytes;
+                let room = room.filter(|(_, bytes)| each(*bytes));
+                if let Some(Some(side)) = self.sides.get_mut(at) {
+                    side.room = room.map(|(region, _)| (region, hello.output_bytes));
+                }
+            }
+            // It is gone already.
+            Err(_) => self.lost(link),
+        }
+        Ok(())
+    }
+
+    fn found_host(&mut self, link: LinkId, reply: &[u8]) {
+        let Some(welcome) = Welcome::decode(reply) else {
+            self.host_trouble = Some("what listens there is no executor of calls".to_owned());
+            self.close(link);
+            return;
+        };
+        for (number, token) in welcome.regions {
+            match self.mail.port.import(link, &token) {
+                Ok(region) => {
+                    let place = Place::There(link, region);
+                    let lent = Lent { place, bytes: token.bytes, access: token.access };
+                    self.executor.memory.lend(number, lent);
+                }
+                Err(error) => self.host_trouble = Some(error.to_string()),
+            }
+        }
+        if !self.has_memory() && self.host_trouble.is_none() {
+            self.host_trouble = Some("it lends no memory".to_owned());
+        }
+    }
+
+    fn lost(&mut self, link: LinkId) {
+        let seat = self.seat_of(link);
+        self.close(link);
+        match seat {
+            Some(Seat::Caller(session)) => {
+                if let Some(Some(side)) = self.sides.get_mut(session.0 as usize) {
+                    (side.link, side.room) = (None, None);
+                }
+                let now_ns = self.fabric.time_ns();
+                let mut effects = std::mem::take(&mut self.effects);
+                self.machine.lost(session, now_ns, &mut effects);
+                self.carry_out(effects);
+            }
+            Some(Seat::Host) => {
+                self.executor.memory.lost(link);
+                self.host_trouble = Some("the executor that has the memory is gone".to_owned());
+            }
+            Some(Seat::Visitor) | None => {}
+        }
+    }
+
+    /// Serves until `stop` is set. Spins while there is something to do, then sleeps; whoever sets
+    /// `stop` is heard within 50 ms.
+    ///
+    /// *Blocks.*
+    pub fn serve(&mut self, stop: &AtomicBool) {
+        let mut patience = Patience::new(NAP);
+        while !stop.load(Ordering::Acquire) {
+            if self.turn() {
+                patience = Patience::new(NAP);
+                continue;
+            }
+            // What a call watches announces itself to nobody, and deadlines come by themselves.
+            let watches = self.executor.watches();
+            let nap = self.nap();
+            let waited = match watches {
+                true => patience.wait(),
+                false => patience.wait_for_event(&mut *self.mail.port, Some(nap)),
+            };
+            if waited.is_err() {
+                patience = Patience::new(NAP);
+            }
+        }
+    }
+
+    /// How long nothing will happen by itself.
+    fn nap(&self) -> Duration {
+        let now_ns = self.fabric.time_ns();
+        let at_ns = self.machine.wakes_at_ns().unwrap_or(u64::MAX);
+        NAP.min(Duration::from_nanos(at_ns.saturating_sub(now_ns)))
+    }
+
+    /// Registers memory of this fabric and lends it: a region made for calls.
+    ///
+    /// # Errors
+    /// As `Fabric::register`.
+    pub fn make_region(
+        &mut self,
+        number: u8,
+        bytes: u64,
+        access: farside_base::Access,
+    ) -> Result<Arena, Error> {
+        let spec = farside_fabric::RegionSpec { bytes, access, kind: RegionKind::Memory };
+        let region = self.fabric.register(&spec).map_err(|error| control(&error))?;
+        self.lend(number, &region);
+        Ok(region.arena)
+    }
+}
+
+impl Drop for CallServer {
+    fn drop(&mut self) {
+        let open = (0..).zip(&self.seats).filter(|(_, seat)| seat.is_some());
+        let links: Vec<_> = open.map(|(at, _)| LinkId(at)).collect();
+        links.into_iter().for_each(|link| self.mail.port.close(link));
+    }
+}

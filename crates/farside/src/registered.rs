@@ -1,0 +1,62 @@
+//! Registered memory that ends with its owner, and errors of the control side.
+
+use crate::{Error, ErrorCode};
+use farside_base::{Access, RegionKind};
+use farside_fabric::{Fabric, FabricError, Region, RegionSpec};
+use std::sync::Arc;
+
+/// A region that is deregistered when it is dropped.
+pub(crate) struct Registered {
+    pub(crate) fabric: Arc<dyn Fabric>,
+    pub(crate) region: Region,
+}
+
+impl Registered {
+    /// Memory of this end alone, for requests to take from and to put into.
+    pub(crate) fn own(fabric: &Arc<dyn Fabric>, bytes: u64) -> Result<Self, Error> {
+        Self::new(fabric, bytes, Access::NONE, RegionKind::Memory)
+    }
+
+    pub(crate) fn new(
+        fabric: &Arc<dyn Fabric>,
+        bytes: u64,
+        access: Access,
+        kind: RegionKind,
+    ) -> Result<Self, Error> {
+        let spec = RegionSpec { bytes, access, kind };
+        let region = fabric.register(&spec).map_err(|error| control(&error))?;
+        Ok(Self { fabric: Arc::clone(fabric), region })
+    }
+
+    /// The same, or nothing where no bytes are wanted.
+    pub(crate) fn if_any(
+        fabric: &Arc<dyn Fabric>,
+        bytes: u64,
+        access: Access,
+        kind: RegionKind,
+    ) -> Result<Option<Self>, Error> {
+        (bytes > 0).then(|| Self::new(fabric, bytes, access, kind)).transpose()
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        // Whatever the fabric says, nobody here uses it any more. Requests that are under way fail;
+        // the fabric sees to it that none reaches the memory.
+        let _ = self.fabric.deregister(self.region.id);
+    }
+}
+
+/// An error of the control side, in terms of the table.
+pub(crate) fn control(error: &FabricError) -> Error {
+    let code = match error {
+        FabricError::Lacks(_) => ErrorCode::FabricLacks,
+        FabricError::AddressInUse(_) => ErrorCode::AddressTaken,
+        FabricError::NobodyThere(_) => ErrorCode::NobodyListens,
+        FabricError::NotPermitted(_) => ErrorCode::NotPermitted,
+        FabricError::PeerLost | FabricError::Unknown(_) => ErrorCode::PeerLost,
+        FabricError::Limit(_) => ErrorCode::BadConfiguration,
+        _ => ErrorCode::System,
+    };
+    Error::with(code, error.to_string())
+}

@@ -1,0 +1,345 @@
+//! Remote memory calls over every fabric of this crate's tests: what callers may rely on.
+
+mod over;
+mod programs;
+
+use farside::ErrorCode;
+use farside::call::{Caller, CallerOptions, Quota, Runs, ServerOptions};
+use over::{Ends, FABRICS, over};
+use programs::{LIST_SEARCH, parameters};
+use std::time::Duration;
+
+const LONG: Duration = Duration::from_secs(30);
+
+/// A list of nodes (key, value, next) in region 0 whose keys are 1 to n, in scattered places; where its
+/// head is.
+fn list(ends: &Ends, nodes: u64) -> u64 {
+    let place = |at: u64| 64 + (at * 7 % nodes) * 24;
+    for at in 0..nodes {
+        let next = if at + 1 < nodes { place(at + 1) } else { 0 };
+        let words = [at + 1, (at + 1) * 100, next].map(u64::to_le_bytes);
+        ends.memory.write(place(at), &words.concat()).unwrap();
+    }
+    place(0)
+}
+
+#[test]
+fn a_search_finds_what_native_code_finds_wherever_it_runs() {
+    for fabric in FABRICS {
+        over(fabric, &ServerOptions::default(), |ends| {
+            let head = list(ends, 16);
+            let mut caller = ends.caller(&CallerOptions::default());
+            let programs = caller.register(LIST_SEARCH.as_bytes()).unwrap();
+            assert_eq!((programs.len(), programs[0].name.as_str()), (1, "list_search"));
+            for (key, value) in [(1, 100), (9, 900), (16, 1600), (17, 0)] {
+                for runs in [Runs::There, Runs::Here] {
+                    let parameters = parameters(&[head, key]);
+                    let answer = caller.call_at(runs, &programs[0], &parameters, LONG).unwrap();
+                    assert_eq!(
+                        (answer.result, answer.output),
+                        (value, vec![]),
+                        "{fabric} {runs:?}"
+                    );
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn many_calls_in_progress_each_get_their_own_answer() {
+    for fabric in FABRICS {
+        over(fabric, &ServerOptions::default(), |ends| {
+            let head = list(ends, 100);
+            let mut caller = ends.caller(&CallerOptions::default());
+            let search = caller.register(LIST_SEARCH.as_bytes()).unwrap().remove(0);
+            let mut begun = Vec::new();
+            let mut answers = 0;
+            for key in 0..1000_u64 {
+                let key = key % 100 + 1;
+                loop {
+                    if let Some(ticket) = caller.invoke(&search, &parameters(&[head, key])).unwrap()
+                    {
+                        begun.push((ticket, key));
+                        break;
+                    }
+                    caller.turn().unwrap();
+                    answers += taken(&mut caller, &mut begun);
+                }
+            }
+            for (ticket, key) in begun {
+                assert_eq!(caller.wait(ticket, LONG).unwrap().result, key * 100, "{fabric}");
+                answers += 1;
+            }
+            assert_eq!(answers, 1000);
+        });
+    }
+}
+
+fn taken(caller: &mut Caller, begun: &mut Vec<(farside::call::Ticket, u64)>) -> usize {
+    let before = begun.len();
+    begun.retain(|(ticket, key)| match caller.poll(*ticket) {
+        Some(answer) => {
+            assert_eq!(answer.unwrap().result, key * 100);
+            false
+        }
+        None => true,
+    });
+    before - begun.len()
+}
+
+#[test]
+fn what_is_wrong_is_an_error_that_says_where_and_the_executor_goes_on() {
+    for fabric in FABRICS {
+        over(fabric, &ServerOptions::default(), |ends| {
+            let mut caller = ends.caller(&CallerOptions::default());
+            let code = |result: Result<_, farside::Error>| result.map(|_: Vec<_>| ()).unwrap_err();
+            let error = code(caller.register(b"\x7fELFjunk"));
+            assert_eq!(error.code, ErrorCode::BadProgram, "{error}");
+            let error = code(caller.register(b"r0 = what"));
+            assert_eq!(error.code, ErrorCode::BadProgram, "{error}");
+            let error = code(caller.register(b".program bad\nr0 = r3\nexit"));
+            assert_eq!(error.code, ErrorCode::UnsafeProgram, "{error}");
+            assert!(error.detail.contains("bad") && error.detail.contains(":2"), "{error}");
+            let error = code(caller.register(b"r1 = 0\ncall global_load_u64\nexit"));
+            assert_eq!(error.code, ErrorCode::FabricLacks, "{error}");
+            assert_eq!(code(caller.register(b"")).code, ErrorCode::BadProgram);
+
+            let search = caller.register(LIST_SEARCH.as_bytes()).unwrap().remove(0);
+            let short = caller.invoke(&search, &[0; 8]).unwrap_err();
+            assert_eq!(short.code, ErrorCode::BadParameters, "{short}");
+            for runs in [Runs::There, Runs::Here] {
+                let outside = parameters(&[1 << 40, 1]);
+                let error = caller.call_at(runs, &search, &outside, LONG).unwrap_err();
+                assert_eq!(error.code, ErrorCode::CallStopped, "{fabric} {runs:?} {error}");
+                assert!(error.detail.contains("list_search"), "{error}");
+            }
+            let forged = farside::call::Program { number: search.number ^ 1, ..search.clone() };
+            let error = caller.call(&forged, &parameters(&[0, 0]), LONG).unwrap_err();
+            assert_eq!(error.code, ErrorCode::NoProgram);
+            caller.unregister(&search).unwrap();
+            let error = caller.call(&search, &parameters(&[0, 0]), LONG).unwrap_err();
+            assert_eq!(error.code, ErrorCode::NoProgram);
+            assert_eq!(caller.unregister(&search).unwrap_err().code, ErrorCode::NoProgram);
+            let head = list(ends, 3);
+            let search = caller.register(LIST_SEARCH.as_bytes()).unwrap().remove(0);
+            let answer = caller.call(&search, &parameters(&[head, 3]), LONG).unwrap();
+            assert_eq!(answer.result, 300, "{fabric}");
+        });
+    }
+}
+
+#[test]
+fn helpers_do_the_same_by_loads_and_by_requests() {
+    for fabric in FABRICS {
+        over(fabric, &ServerOptions::default(), |ends| {
+            let mut caller = ends.caller(&CallerOptions::default());
+            for (name, text) in programs::HELPERS {
+                let program = caller.register(text.as_bytes()).unwrap().remove(0);
+                let mut answers = Vec::new();
+                for runs in [Runs::There, Runs::Here] {
+                    let bytes: Vec<u8> = (0..=255).cycle().take(200_000).collect();
+                    ends.memory.write(0, &bytes).unwrap();
+                    let answer = caller.call_at(runs, &program, &parameters(&[64, 3]), LONG);
+                    let mut after = vec![0; 4096];
+                    ends.memory.read(0, &mut after).unwrap();
+                    answers.push((
+                        answer.unwrap_or_else(|e| panic!("{fabric} {name} {runs:?}: {e}")),
+                        after,
+                    ));
+                }
+                assert_eq!(answers[0], answers[1], "{fabric} {name}");
+                assert_eq!(answers[0].0.result, programs::expected(name), "{fabric} {name}");
+            }
+        });
+    }
+}
+
+#[test]
+fn state_is_a_callers_own_or_shared_as_declared_and_goes_with_the_last_caller() {
+    for fabric in FABRICS {
+        over(fabric, &ServerOptions::default(), |ends| {
+            let mut one = ends.caller(&CallerOptions::default());
+            let mut two = ends.caller(&CallerOptions::default());
+            let count = |caller: &mut Caller, text: &str| {
+                let program = caller.register(text.as_bytes()).unwrap().remove(0);
+                caller.call(&program, &[], LONG).unwrap().result
+            };
+            for expected in 1..=3 {
+                assert_eq!(count(&mut one, programs::COUNT_OWN), expected);
+                assert_eq!(count(&mut one, programs::VARIABLE_OWN), expected);
+            }
+            assert_eq!(count(&mut two, programs::COUNT_OWN), 1, "{fabric}");
+            assert_eq!(count(&mut two, programs::VARIABLE_OWN), 1, "{fabric}");
+            for expected in [1, 3] {
+                assert_eq!(count(&mut one, programs::COUNT_SHARED), expected);
+                assert_eq!(count(&mut two, programs::COUNT_SHARED), expected + 1);
+            }
+            let here = one.register(programs::COUNT_OWN.as_bytes()).unwrap().remove(0);
+            assert!(here.keeps_state);
+            assert_eq!(one.invoke_here(&here, &[]).unwrap_err().code, ErrorCode::BadForm);
+            drop((one, two));
+            let mut three = ends.caller(&CallerOptions::default());
+            ends.until(|counts| counts.sessions == 1);
+            assert_eq!(count(&mut three, programs::COUNT_SHARED), 1, "{fabric}: erased");
+        });
+    }
+}
+
+#[test]
+fn calls_are_cancelled_stopped_at_their_deadline_and_at_their_budget() {
+    for fabric in FABRICS {
+        over(fabric, &ServerOptions::default(), |ends| {
+            let mut caller = ends.caller(&CallerOptions::default());
+            let wait = caller.register(programs::WAIT_WORD.as_bytes()).unwrap().remove(0);
+            let endless = caller.register(programs::ENDLESS.as_bytes()).unwrap().remove(0);
+            let second = 1_000_000_000;
+            for runs in [Runs::There, Runs::Here] {
+                let waits = parameters(&[0, 1000 * second]);
+                let ticket = caller.invoke_at(runs, &wait, &waits).unwrap().unwrap();
+                for _ in 0..100 {
+                    caller.turn().unwrap();
+                }
+                assert!(caller.poll(ticket).is_none());
+                if let Some(asked) = caller.cancel(ticket).unwrap() {
+                    assert_eq!(caller.wait(asked, LONG).unwrap().result, 1);
+                }
+                let error = caller.wait(ticket, LONG).unwrap_err();
+                assert_eq!(error.code, ErrorCode::CallCancelled, "{fabric} {runs:?}");
+                let soon = parameters(&[0, 1000]);
+                let answer = caller.call_at(runs, &wait, &soon, LONG).unwrap();
+                assert_eq!(answer.result as i64, -5, "{fabric} {runs:?}: timed out");
+            }
+            let waits = parameters(&[0, 1000 * second]);
+            let short = Some(Duration::from_millis(1));
+            let ticket = caller.invoke_until(&wait, &waits, short).unwrap().unwrap();
+            assert_eq!(caller.wait(ticket, LONG).unwrap_err().code, ErrorCode::TimedOut);
+            let error = caller.call(&endless, &[], LONG).unwrap_err();
+            assert_eq!(error.code, ErrorCode::CallStopped, "{error}");
+            assert!(error.detail.contains("budget"), "{error}");
+        });
+    }
+}
+
+#[test]
+fn a_waiting_call_goes_on_when_its_word_changes() {
+    for fabric in FABRICS {
+        over(fabric, &ServerOptions::default(), |ends| {
+            let mut caller = ends.caller(&CallerOptions::default());
+            let wait = caller.register(programs::WAIT_WORD.as_bytes()).unwrap().remove(0);
+            for (runs, word) in [(Runs::There, 0_u64), (Runs::Here, 7)] {
+                ends.memory.write(0, &word.to_le_bytes()).unwrap();
+                let waits = parameters(&[word, u64::MAX]);
+                let ticket = caller.invoke_at(runs, &wait, &waits).unwrap().unwrap();
+                for _ in 0..100 {
+                    caller.turn().unwrap();
+                }
+                assert!(caller.poll(ticket).is_none(), "{fabric} {runs:?}");
+                ends.memory.write(0, &99_u64.to_le_bytes()).unwrap();
+                assert_eq!(caller.wait(ticket, LONG).unwrap().result, 0, "{fabric} {runs:?}");
+            }
+        });
+    }
+}
+
+#[test]
+fn locks_exclude_and_come_back_when_a_call_is_stopped() {
+    for fabric in FABRICS {
+        over(fabric, &ServerOptions::default(), |ends| {
+            let mut one = ends.caller(&CallerOptions::default());
+            let mut two = ends.caller(&CallerOptions::default());
+            let lock_1 = one.register(programs::LOCK_AND_WAIT.as_bytes()).unwrap().remove(0);
+            let lock_2 = two.register(programs::LOCK_AND_WAIT.as_bytes()).unwrap().remove(0);
+            let ever = parameters(&[0, u64::MAX]);
+            let holds = one.invoke(&lock_1, &ever).unwrap().unwrap();
+            // It holds the lock when it has told so.
+            while ends.word(8) != 1 {
+                one.turn().unwrap();
+            }
+            let waits = two.invoke(&lock_2, &ever).unwrap().unwrap();
+            two.turn().unwrap();
+            one.cancel(holds).unwrap();
+            assert_eq!(one.wait(holds, LONG).unwrap_err().code, ErrorCode::CallCancelled);
+            while ends.word(8) != 2 {
+                two.turn().unwrap();
+                assert!(two.poll(waits).is_none(), "{fabric}");
+            }
+            let third = one.call(&lock_1, &ever, LONG).unwrap();
+            assert_eq!(third.result as i64, -6, "{fabric}: busy for too long");
+            drop(two);
+            ends.until(|counts| counts.sessions == 1);
+            ends.memory.write(0, &1_u64.to_le_bytes()).unwrap();
+            assert_eq!(one.call(&lock_1, &ever, LONG).unwrap().result, 0, "{fabric}");
+        });
+    }
+}
+
+#[test]
+fn subscribers_hear_of_notifications() {
+    for fabric in FABRICS {
+        over(fabric, &ServerOptions::default(), |ends| {
+            let mut one = ends.caller(&CallerOptions::default());
+            let mut two = ends.caller(&CallerOptions::default());
+            let heard = one.listen(5).unwrap().unwrap();
+            one.turn().unwrap();
+            let notify = two.register(programs::NOTIFY.as_bytes()).unwrap().remove(0);
+            // One round trip of the listener's after its request: it is subscribed.
+            one.register(programs::NOTIFY.as_bytes()).unwrap();
+            two.call(&notify, &parameters(&[5, 0x41]), LONG).unwrap();
+            let answer = one.wait(heard, LONG).unwrap();
+            assert_eq!((answer.result, answer.output), (0, vec![0x41, 0, 0, 0, 0, 0, 0, 0]));
+            two.call(&notify, &parameters(&[5, 0x42]), LONG).unwrap();
+            two.call(&notify, &parameters(&[6, 0x43]), LONG).unwrap();
+            let heard = one.listen(5).unwrap().unwrap();
+            assert_eq!(one.wait(heard, LONG).unwrap().output[0], 0x42, "{fabric}");
+        });
+    }
+}
+
+#[test]
+fn quotas_are_kept_and_hurt_nobody_else() {
+    for fabric in FABRICS {
+        let small = Quota { programs: 1, state_bytes: 64, calls: 2, ..Quota::DEFAULT };
+        let mut options = ServerOptions { sessions: 2, ..ServerOptions::default() };
+        options.tenants.insert("small".to_owned(), small);
+        over(fabric, &options, |ends| {
+            let tenant =
+                |name: &str| CallerOptions { tenant: name.into(), ..CallerOptions::default() };
+            let mut poor = ends.caller(&tenant("small"));
+            let mut rich = ends.caller(&tenant("large"));
+            let wait = poor.register(programs::WAIT_WORD.as_bytes()).unwrap().remove(0);
+            let error = poor.register(programs::NOTIFY.as_bytes()).unwrap_err();
+            assert_eq!(error.code, ErrorCode::OverQuota, "{error}");
+            rich.register(programs::NOTIFY.as_bytes()).unwrap();
+            let ever = parameters(&[0, u64::MAX]);
+            let calls = [(); 3].map(|()| poor.invoke(&wait, &ever).unwrap().unwrap());
+            let error = poor.wait(calls[2], LONG).unwrap_err();
+            assert_eq!(error.code, ErrorCode::OverQuota, "{error}");
+            let wait = rich.register(programs::WAIT_WORD.as_bytes()).unwrap().remove(0);
+            assert_eq!(rich.call(&wait, &parameters(&[1, 1]), LONG).unwrap().result, 0);
+            poor.unregister(&wait).unwrap();
+            let error = poor.register(programs::BIG_STATE.as_bytes()).unwrap_err();
+            assert_eq!(error.code, ErrorCode::OverQuota, "{error}");
+            let error = Caller::connect(&ends.fabric, &ends.address, &tenant("third")).unwrap_err();
+            assert_eq!(error.code, ErrorCode::ChannelMismatch, "{fabric} {error}");
+        });
+    }
+}
+
+#[test]
+fn output_comes_whole_or_the_call_is_stopped() {
+    for fabric in FABRICS {
+        over(fabric, &ServerOptions::default(), |ends| {
+            let mut caller =
+                ends.caller(&CallerOptions { output_bytes_max: 100, ..CallerOptions::default() });
+            let emit = caller.register(programs::EMIT.as_bytes()).unwrap().remove(0);
+            for runs in [Runs::There, Runs::Here] {
+                let answer = caller.call_at(runs, &emit, &parameters(&[12]), LONG).unwrap();
+                assert_eq!(answer.output.len(), 96, "{fabric} {runs:?}");
+                assert!(answer.output.chunks(8).all(|word| word == 0x0102_u64.to_le_bytes()));
+            }
+            let error = caller.call(&emit, &parameters(&[13]), LONG).unwrap_err();
+            assert_eq!(error.code, ErrorCode::CallStopped, "{error}");
+        });
+    }
+}
