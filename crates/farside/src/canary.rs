@@ -2,7 +2,10 @@
 
 /// A defect that the nodes of a thread can be given.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[cfg_attr(not(canary), expect(unreachable_pub, reason = "public for tests of tests alone"))]
+#[cfg_attr(
+    not(canary),
+    expect(unreachable_pub, dead_code, reason = "public for tests of tests alone, some there alone")
+)]
 pub enum Mutant {
     /// V16: a fence, and so every lock and atomic, waits for nothing.
     FenceReturnsAtOnce,
@@ -10,6 +13,10 @@ pub enum Mutant {
     SettledAtOnce,
     /// Bytes that were on their way when a link broke are not written again.
     NotPlacedAgain,
+    /// A call that is asked for again over another link runs again.
+    CallsRunAgain,
+    /// The reply to a call whose link broke is not repeated.
+    RepliesForgotten,
 }
 
 #[cfg(canary)]

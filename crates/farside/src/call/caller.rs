@@ -129,8 +129,21 @@ pub struct Caller {
     events: Vec<LinkEvent>,
     regions: Vec<(u8, RegionToken)>,
     here: Option<Here>,
+    /// The object that is being registered.
+    upload: Option<Upload>,
     /// Objects by the numbers of their programs, for runs here.
     objects: BTreeMap<u64, (Arc<[u8]>, String)>,
+}
+
+/// An object on its way to the executor.
+struct Upload {
+    object: Arc<[u8]>,
+    /// Bytes that were sent.
+    sent: usize,
+    /// The part on its way.
+    ticket: Option<Ticket>,
+    /// The list of its programs, or why there is none.
+    end: Option<Result<Vec<u8>, Error>>,
 }
 
 /// What runs at this end.
@@ -219,6 +232,7 @@ impl Caller {
             events: Vec::new(),
             regions: Vec::new(),
             here: None,
+            upload: None,
             objects: BTreeMap::new(),
         };
         caller.call_up()?;
@@ -272,27 +286,92 @@ impl Caller {
     /// `BadProgram`, `UnsafeProgram`, `OverQuota`, `FabricLacks` for a helper that the executor does not
     /// have; `PeerLost`, `TimedOut`.
     pub fn register(&mut self, object: &[u8]) -> Result<Vec<Program>, Error> {
-        let whole = u32::try_from(object.len())
-            .map_err(|_| Error::with(ErrorCode::BadProgram, "it is larger than 4 GiB"))?;
-        if object.is_empty() {
-            return Err(Error::with(ErrorCode::BadProgram, "it is empty"));
+        let mut patience = Patience::new(self.options.timeout);
+        while !self.begin_register(object)? {
+            self.turn()?;
+            self.wait_a_little(&mut patience)?;
         }
-        let most = (self.message_bytes as usize).saturating_sub(Part::BYTES).max(1);
-        let mut list = Vec::new();
-        for (part, offset) in object.chunks(most).zip((0..).step_by(most)) {
-            let head = Part { whole, offset }.encode();
-            let ticket = self.ask_wait(Verb::Register, &head, part)?;
-            list = self.wait(ticket, self.options.timeout)?.output;
+        loop {
+            // What is over is told with the registration itself.
+            let _ = self.turn();
+            if let Some(programs) = self.registered() {
+                return programs;
+            }
+            self.wait_a_little(&mut patience)?;
         }
-        let programs = programs::read(&list).ok_or_else(|| {
-            Error::with(ErrorCode::ProtocolViolation, "the list of programs is none")
-        })?;
-        let object: Arc<[u8]> = object.into();
-        for program in &programs {
-            let known = (Arc::clone(&object), program.name.clone());
-            self.objects.insert(program.number, known);
+    }
+
+    /// Begins to register an object; false while that cannot begin, since another one is being
+    /// registered or the executor has not welcomed this caller. [`Self::registered`] tells what came of
+    /// it. Never blocks.
+    ///
+    /// # Errors
+    /// `BadProgram` for an object that is empty or far too large, `PeerLost`.
+    pub fn begin_register(&mut self, object: &[u8]) -> Result<bool, Error> {
+        if let Link::Over(error) = &self.link {
+            return Err(error.clone());
         }
-        Ok(programs)
+        if object.is_empty() || u32::try_from(object.len()).is_err() {
+            let text = "it is empty, or larger than 4 GiB";
+            return Err(Error::with(ErrorCode::BadProgram, text));
+        }
+        if self.upload.is_some() || !self.welcomed {
+            return Ok(false);
+        }
+        self.upload = Some(Upload { object: object.into(), sent: 0, ticket: None, end: None });
+        self.go_on_registering();
+        Ok(true)
+    }
+
+    /// The programs of the object that was being registered, once that is over; asked for once.
+    ///
+    /// # Errors
+    /// As [`Self::register`].
+    pub fn registered(&mut self) -> Option<Result<Vec<Program>, Error>> {
+        self.go_on_registering();
+        let upload = self.upload.take_if(|upload| upload.end.is_some())?;
+        let programs = upload.end?.and_then(|list| {
+            programs::read(&list).ok_or_else(|| {
+                Error::with(ErrorCode::ProtocolViolation, "the list of programs is none")
+            })
+        });
+        if let Ok(programs) = &programs {
+            for program in programs {
+                let known = (Arc::clone(&upload.object), program.name.clone());
+                self.objects.insert(program.number, known);
+            }
+        }
+        Some(programs)
+    }
+
+    /// Sends the next part when the one before was taken.
+    fn go_on_registering(&mut self) {
+        let Some(mut upload) = self.upload.take() else { return };
+        if let Some(end) = upload.ticket.and_then(|ticket| self.poll(ticket)) {
+            upload.ticket = None;
+            let whole = upload.sent == upload.object.len();
+            match end {
+                Ok(answer) if whole => upload.end = Some(Ok(answer.output)),
+                Ok(_) => {}
+                Err(error) => upload.end = Some(Err(error)),
+            }
+        }
+        if upload.ticket.is_none() && upload.end.is_none() {
+            let most = (self.message_bytes as usize).saturating_sub(Part::BYTES).max(1);
+            let (offset, whole) = (upload.sent, upload.object.len());
+            let part = &upload.object[offset..whole.min(offset + most)];
+            let number = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX);
+            let head = Part { whole: number(whole), offset: number(offset) }.encode();
+            match self.ask(Verb::Register, &head, part) {
+                Ok(Some(ticket)) => {
+                    upload.ticket = Some(ticket);
+                    upload.sent += part.len();
+                }
+                Ok(None) => {}
+                Err(error) => upload.end = Some(Err(error)),
+            }
+        }
+        self.upload = Some(upload);
     }
 
     /// Gives a program back. Its state for this caller is erased, and everything of it with its last
@@ -502,7 +581,9 @@ impl Caller {
 
     /// The call that ended first of those not asked for yet.
     pub fn poll_any(&mut self) -> Option<(Ticket, Result<Answer, Error>)> {
-        self.ended.pop_front()
+        let own = self.upload.as_ref().and_then(|upload| upload.ticket);
+        let at = self.ended.iter().position(|(ticket, _)| Some(*ticket) != own)?;
+        self.ended.remove(at)
     }
 
     /// Waits for a call to end.

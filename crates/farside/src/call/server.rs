@@ -23,8 +23,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Longest time that calls run before the port is looked at again.
+/// Longest time that calls run before the port is looked at again, and most slices.
 const TURN_NS: u64 = 20_000;
+const TURN_SLICES: usize = 64;
+/// What a slice costs at least: a clock may be coarser than that.
+const SLICE_NS_MIN: u64 = 50;
 /// Bytes before the parameters of a request.
 const HEAD_BYTES: u32 = 16;
 /// How long whoever serves sleeps at most, so that it notices when it shall end.
@@ -199,7 +202,7 @@ impl CallServer {
         options.limits.output_bytes_max =
             options.limits.output_bytes_max.min(options.output_bytes_max as usize);
         Ok(Self {
-            machine: Server::new(Settings {
+            machine: machine(Settings {
                 sessions_max: options.sessions,
                 slots,
                 grace_ns: u64::try_from(grace.as_nanos()).unwrap_or(u64::MAX),
@@ -334,9 +337,10 @@ impl CallServer {
     /// Runs calls until none can or the turn is over.
     fn run(&mut self, begun_ns: u64) -> bool {
         let mut now_ns = begun_ns;
-        let mut ran = false;
-        while let Some(call) = self.machine.next(now_ns) {
-            ran = true;
+        for slices in 0..TURN_SLICES {
+            let Some(call) = self.machine.next(now_ns) else {
+                return slices > 0;
+            };
             let at = self.at(call);
             let slice = self.executor.slice(at, now_ns);
             let then_ns = self.fabric.time_ns();
@@ -345,7 +349,8 @@ impl CallServer {
                 Slice::Waits => Turn::Waits,
                 Slice::Over(_) => Turn::Over,
             };
-            self.machine.ran(call, then_ns.saturating_sub(now_ns), turn);
+            let used_ns = then_ns.saturating_sub(now_ns).max(SLICE_NS_MIN);
+            self.machine.ran(call, used_ns, turn);
             if let Slice::Over(end) = slice {
                 self.end(call, end);
             }
@@ -354,7 +359,7 @@ impl CallServer {
                 break;
             }
         }
-        ran
+        true
     }
 
     fn end(&mut self, call: Call, end: End) {
@@ -750,6 +755,27 @@ impl CallServer {
         let region = self.fabric.register(&spec).map_err(|error| control(&error))?;
         self.lend(number, &region);
         Ok(region.arena)
+    }
+}
+
+/// The machine of an executor.
+#[cfg(not(canary))]
+fn machine(settings: Settings) -> Server {
+    Server::new(settings)
+}
+
+/// The same with the defect that was planted.
+#[cfg(canary)]
+fn machine(settings: Settings) -> Server {
+    use crate::canary::{self, Mutant};
+    use farside_protocol::call::Mutant as Defect;
+    let defects = [
+        (Mutant::CallsRunAgain, Defect::RunAgain),
+        (Mutant::RepliesForgotten, Defect::ReplyForgotten),
+    ];
+    match defects.into_iter().find(|(planted, _)| canary::is(*planted)) {
+        Some((_, defect)) => Server::with_mutant(settings, defect),
+        None => Server::new(settings),
     }
 }
 
