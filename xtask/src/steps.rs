@@ -93,7 +93,7 @@ pub(crate) const ALL: &[Step] = &[
     },
     Step {
         name: "simulation",
-        sentence: "seeded simulations: 5,000 each with delays, with deaths, and between hosts",
+        sentence: "seeded simulations: 5,000 each with delays, with deaths, between hosts, and of calls",
         within: None,
         more_by_name: None,
         run: simulation,
@@ -292,7 +292,8 @@ fn simulation(shell: &mut Shell) -> Result<(), String> {
     optimize(shell);
     shell.set("FARSIDE_RUNS", SIMULATIONS_EACH);
     shell.set("FARSIDE_SEED", commit_seed().to_string());
-    shell.cargo_test(&["--release", "-p", "farside-sim", "--test", "simulation"])
+    let tests = ["--test", "simulation", "--test", "calls"];
+    shell.cargo_test(&[&["--release", "-p", "farside-sim"], &tests[..]].concat())
 }
 
 /// The first 32 bits of the commit's hash; zero where there is no repository.

@@ -4,7 +4,11 @@
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(
     not(canary),
-    expect(unreachable_pub, dead_code, reason = "public for tests of tests alone, some there alone")
+    expect(
+        unreachable_pub,
+        dead_code,
+        reason = "public for tests of tests alone, some there alone"
+    )
 )]
 pub enum Mutant {
     /// V16: a fence, and so every lock and atomic, waits for nothing.

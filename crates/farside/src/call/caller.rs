@@ -26,8 +26,10 @@ use std::time::Duration;
 const HEAD_BYTES: u32 = 16;
 /// Calls that this end runs itself at once.
 const HERE_MAX: usize = 32;
-/// How soon a link that was lost is tried again.
-const AGAIN_NS: u64 = 10_000_000;
+/// A link that was lost is tried again at once, then after this and twice as long each time, up to the
+/// second.
+const AGAIN_NS: u64 = 500_000;
+const AGAIN_NS_MAX: u64 = 100_000_000;
 
 /// How a caller shall be. Start from [`CallerOptions::default`].
 #[derive(Clone, Debug)]
@@ -118,6 +120,8 @@ pub struct Caller {
     welcomed: bool,
     /// Since when the executor is out of reach, while it is.
     away_since_ns: Option<u64>,
+    /// How often it was called since then.
+    tries: u32,
     window: Window,
     waiting: Vec<Option<Waiting>>,
     room: Registered,
@@ -222,6 +226,7 @@ impl Caller {
             link: Link::Over(ErrorCode::PeerLost.into()),
             welcomed: false,
             away_since_ns: None,
+            tries: 0,
             window: Window::new(slots),
             waiting: vec![None; slots],
             room,
@@ -644,8 +649,13 @@ impl Caller {
     }
 
     fn wait_a_little(&mut self, patience: &mut Patience) -> Result<(), Error> {
-        let down = matches!(self.link, Link::Down { .. });
-        let nap = if down { Some(Duration::from_nanos(AGAIN_NS)) } else { None };
+        let nap = match self.link {
+            Link::Down { again_ns } => {
+                let wait_ns = again_ns.saturating_sub(self.fabric.time_ns());
+                Some(Duration::from_nanos(wait_ns))
+            }
+            _ => None,
+        };
         match &self.here {
             Some(here) if !here.ready.is_empty() => Ok(()),
             Some(here) if here.executor.watches() => patience.wait(),
@@ -754,7 +764,7 @@ impl Caller {
             return;
         }
         self.link = Link::Up(link);
-        self.away_since_ns = None;
+        (self.away_since_ns, self.tries) = (None, 0);
         self.message_bytes =
             welcome.message_bytes.min(self.options.parameter_bytes_max + HEAD_BYTES);
         self.output_bytes = self.options.output_bytes_max;
@@ -804,8 +814,13 @@ impl Caller {
 
     fn try_later(&mut self) {
         let now_ns = self.fabric.time_ns();
+        let wait_ns = match self.tries {
+            0 => 0,
+            tries => (AGAIN_NS << (tries - 1).min(16)).min(AGAIN_NS_MAX),
+        };
+        self.tries += 1;
         self.away_since_ns.get_or_insert(now_ns);
-        self.link = Link::Down { again_ns: now_ns.saturating_add(AGAIN_NS) };
+        self.link = Link::Down { again_ns: now_ns.saturating_add(wait_ns) };
     }
 
     fn try_again(&mut self, again_ns: u64) {

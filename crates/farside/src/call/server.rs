@@ -76,8 +76,10 @@ impl Default for ServerOptions {
 #[derive(Debug)]
 struct Side {
     link: Option<LinkId>,
-    /// Where its outputs go, and how much room each has.
-    room: Option<(RemoteRegionId, u32)>,
+    /// Where its outputs go, over this link.
+    room: Option<RemoteRegionId>,
+    /// How much room each output has there, over any link.
+    room_bytes: u32,
     /// The object that is being registered.
     upload: Vec<u8>,
 }
@@ -375,7 +377,7 @@ impl CallServer {
     /// Answers a request with this output; text for people is cut where there is no room for it.
     fn answer(&mut self, call: Call, reply: Reply, output: &[u8]) {
         let room = self.sides.get(call.session.0 as usize).and_then(Option::as_ref);
-        let room = room.and_then(|side| side.room).map_or(0, |(_, bytes)| bytes);
+        let room = room.map_or(0, |side| side.room_bytes);
         let room = room.min(self.options.output_bytes_max) as usize;
         let returned = reply.verb == farside_protocol::call::Verb::Returned;
         let (reply, output) = match output.len() <= room {
@@ -436,14 +438,14 @@ impl CallServer {
         let Some(Some(side)) = self.sides.get(session.0 as usize) else { return };
         let Some(link) = side.link else { return };
         let output = match side.room {
-            Some((region, room)) if reply.output_bytes > 0 => Some(Output {
+            Some(region) if reply.output_bytes > 0 => Some(Output {
                 from: LocalSlice {
                     region: self.outputs.region.id,
                     offset: from,
                     bytes: reply.output_bytes,
                 },
                 region,
-                offset: u64::from(header.slot) * u64::from(room),
+                offset: u64::from(header.slot) * u64::from(side.room_bytes),
             }),
             _ => None,
         };
@@ -647,7 +649,8 @@ impl CallServer {
         if self.sides.len() <= at {
             self.sides.resize_with(at + 1, || None);
         }
-        self.sides[at] = Some(Side { link: Some(link), room: None, upload });
+        let room_bytes = if hello.room.is_some() { hello.output_bytes } else { 0 };
+        self.sides[at] = Some(Side { link: Some(link), room: None, room_bytes, upload });
         let accepted = self.mail.port.accept(link, &welcome.encode(), self.mail.queue);
         let room = accepted.and_then(|()| {
             let token = hello.room.map(|token| (token, self.mail.port.import(link, &token)));
@@ -659,7 +662,9 @@ impl CallServer {
                     |bytes: u64| u64::from(hello.output_bytes) * u64::from(hello.slots) <= bytes;
                 let room = room.filter(|(_, bytes)| each(*bytes));
                 if let Some(Some(side)) = self.sides.get_mut(at) {
-                    side.room = room.map(|(region, _)| (region, hello.output_bytes));
+                    side.room = room.map(|(region, _)| region);
+                    // A room that is smaller than it was said to be is none.
+                    side.room_bytes = if side.room.is_some() { room_bytes } else { 0 };
                 }
             }
             // It is gone already.
