@@ -64,6 +64,12 @@ struct farside_state {
     FARSIDE_STATE(name, 3, sizeof(key_type), sizeof(value_type), entries, scope)
 #define FARSIDE_LOCKS(name, entries, scope) FARSIDE_STATE(name, 4, 0, 0, entries, scope)
 
+/* A place in host memory as one word, for structures that link to each other: the region in the upper
+ * 16 bits, the offset in the lower 48. In region 0 it is the offset itself. */
+#define FARSIDE_PLACE(region, offset) ((farside_u64)(region) << 48 | (farside_u64)(offset))
+#define FARSIDE_REGION(place) ((farside_u64)(place) >> 48)
+#define FARSIDE_OFFSET(place) ((farside_u64)(place) & 0xffffffffffffULL)
+
 /* A piece of a vectored access. */
 struct farside_piece {
     farside_u64 offset;

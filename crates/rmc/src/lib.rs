@@ -63,6 +63,7 @@ extern crate alloc;
 pub mod assembler;
 pub mod helpers;
 pub mod isa;
+pub mod library;
 mod limits;
 pub mod program;
 pub mod run;
