@@ -1,6 +1,7 @@
 //! The command line.
 
 mod hosts;
+mod rmc;
 
 use crate::bench::{TRANSFER_BYTES_MAX, Test};
 use crate::rdma::Rdma;
@@ -10,6 +11,7 @@ use farside_apps::ycsb::CoreWorkload;
 pub(crate) use hosts::{
     Agent, CongestionName, HostFabric, Node, NodeSettings, Places, WorkerFabric,
 };
+pub(crate) use rmc::{EngineName, Memory, RmcBuild, RmcCheck, RmcList, RmcRun};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -21,6 +23,7 @@ Examples:
   farside wordcount *.txt             counts words with atomic updates in a shared table
   farside channels --need blocking    which data channels fit, and why the others do not
   farside bench memory                what each operation costs, beside its baseline
+  farside rmc build search.c          a remote memory call: compiled, verified, its worst case
   farside doctor                      what this machine lacks, and the line that fixes it
   farside key new cluster.key         a secret for the hosts of a cluster
   farside node --listen ADDR ...      one node of a cluster of several hosts
@@ -60,6 +63,11 @@ pub(crate) enum Command {
     Bench {
         #[command(subcommand)]
         which: Bench,
+    },
+    /// Remote memory calls: small programs that run beside the memory
+    Rmc {
+        #[command(subcommand)]
+        which: Rmc,
     },
     /// Show fabrics, what would be chosen and why, and running clusters
     #[command(after_help = "\
@@ -253,6 +261,18 @@ pub(crate) enum Bench {
     Channels(BenchChannels),
     /// The YCSB core workloads on the shared hash table
     Ycsb(BenchYcsb),
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Rmc {
+    /// Compile a program in C with clang, and check it
+    Build(RmcBuild),
+    /// Verify programs: what is wrong with them, or what they cost at most
+    Check(RmcCheck),
+    /// Run a program here, on files as memory, and count its accesses
+    Run(RmcRun),
+    /// Show the calls of the library, or the programs of a file
+    List(RmcList),
 }
 
 #[derive(Args, Debug)]

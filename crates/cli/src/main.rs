@@ -23,6 +23,7 @@ mod latency;
 mod node;
 mod output;
 mod rdma;
+mod rmc;
 mod signals;
 mod up;
 mod wordcount;
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
         Command::Info => info::run(output),
         Command::Key { which } => key::run(which, output),
         Command::Channels(arguments) => channels::run(arguments, output),
+        Command::Rmc { which } => rmc::run(which, output),
         Command::Bench { which: Bench::Memory(arguments) } => bench::memory(arguments, output),
         Command::Bench { which: Bench::Fabric(arguments) } => bench::fabric(arguments, output),
         Command::Bench { which: Bench::Channels(arguments) } => bench::channels(arguments, output),

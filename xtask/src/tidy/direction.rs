@@ -64,6 +64,7 @@ const SIGHTS: &[Sight] = &[
             "fabric-verbs",
             "farside",
             "apps",
+            "rmc",
             "sim",
         ],
         tests_see: &["fabric-verbs-fake"],

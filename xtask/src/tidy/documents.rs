@@ -8,6 +8,8 @@ use crate::steps;
 const DOCUMENTS: &[&str] = &["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"];
 /// Where the commands of the `farside` program are declared.
 const ARGUMENTS: &str = "crates/cli/src/arguments.rs";
+/// Commands that have commands of their own, and the enumerations of those.
+const GROUPS: &[(&str, &str)] = &[("bench", "Bench"), ("key", "Key"), ("rmc", "Rmc")];
 /// First parts of paths that are checked when they stand between backticks.
 const CHECKED: &[&str] =
     &["crates", "xtask", ".ci", ".cargo", "examples", "fuzz", "bench", "tests"];
@@ -87,9 +89,10 @@ fn no_such_farside(tree: &Tree, words: &[&str]) -> Option<String> {
     if !variants(arguments, "Command").iter().any(|known| known == first) {
         return Some(format!("no command `farside {first}`"));
     }
-    let second = words.get(1).filter(|_| *first == "bench")?;
-    let known = variants(arguments, "Bench").iter().any(|known| known == second);
-    (!known).then(|| format!("no command `farside bench {second}`"))
+    let (_, group) = GROUPS.iter().find(|(name, _)| name == first)?;
+    let second = words.get(1)?;
+    let known = variants(arguments, group).iter().any(|known| known == second);
+    (!known).then(|| format!("no command `farside {first} {second}`"))
 }
 
 /// The variants of an enumeration, as words of a command line.
@@ -218,8 +221,8 @@ pub(crate) fn dependencies_explained(tree: &Tree) -> Vec<Finding> {
 mod tests {
     use super::*;
 
-    const ENUMS: &str = "pub enum Command { /// Shows.\n #[command(name = \"x\")] Demo(Demo), UpNow { n: u8 }, Bench(Bench) }\n\
-                         enum Bench { Memory, Ycsb(Y) }";
+    const ENUMS: &str = "pub enum Command { /// Shows.\n #[command(name = \"x\")] Demo(Demo), UpNow { n: u8 }, Rmc(Rmc), Bench(Bench) }\n\
+                         enum Bench { Memory, Ycsb(Y) }\nenum Rmc { Check(C) }";
 
     fn findings(readme: &str) -> Vec<String> {
         let tree = Tree::sample(&[
@@ -232,7 +235,7 @@ mod tests {
 
     #[test]
     fn commands_that_exist_pass() {
-        let readme = "```sh\ncargo run --release -- demo   # shows\n$ farside up-now --n 3\nfarside bench ycsb\n\
+        let readme = "```sh\ncargo run --release -- demo   # shows\n$ farside up-now --n 3\nfarside bench ycsb\nfarside rmc check a.o\n\
                       cargo xtask tidy\ncargo xtask ci --only tidy\ncargo test -p farside-base\nfarside --help\n```\n";
         assert_eq!(findings(readme), [""; 0]);
     }
@@ -242,6 +245,7 @@ mod tests {
         for command in [
             "cargo run --release -- dance",
             "farside bench speed",
+            "farside rmc dance",
             "cargo xtask polish",
             "cargo xtask ci --only polish",
             "cargo test -p farside-moon",

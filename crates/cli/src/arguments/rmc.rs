@@ -1,0 +1,231 @@
+//! Arguments of `farside rmc`.
+
+use crate::failure::Failure;
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  farside rmc build search.c
+  farside rmc build search.c -o /tmp/search.o --clang clang-19
+  farside rmc build search.c --json | jq '.programs[].worst'
+
+Runs clang -target bpf -O2 -g -Wall with farside_rmc.h in its include path (the header says what programs
+may use), then checks what came out. The object is only written when every program is accepted.")]
+pub(crate) struct RmcBuild {
+    /// The source
+    #[arg(value_name = "SOURCE.c")]
+    pub(crate) source: PathBuf,
+    /// The object [default: beside the source]
+    #[arg(long, short, value_name = "OUT.o")]
+    pub(crate) output: Option<PathBuf>,
+    /// Which clang; any that knows the target bpf, as Debian's does
+    #[arg(long, value_name = "PATH", default_value = "clang")]
+    pub(crate) clang: PathBuf,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  farside rmc check search.o
+  farside rmc check search.o --disassemble
+  farside rmc check *.s                        programs in assembler
+  farside rmc check search.o --json | jq '.files[].programs[] | select(.refusal)'
+
+A program is accepted when it provably touches only its own memory, calls only what there is, lets no
+address out and ends. `metered` means that a meter ends it, since no bound was found for its loops, or
+one over the budget. Words are loads and stores of a single word by a helper, which are no helper calls
+here: instructions bound them. Exit code 1 when anything is refused.")]
+pub(crate) struct RmcCheck {
+    /// Objects of clang -target bpf, programs in assembler (.s), or names of the library
+    #[arg(value_name = "OBJECT|SOURCE.s", required = true)]
+    pub(crate) files: Vec<PathBuf>,
+    /// Print the instructions, with the lines that they came from
+    #[arg(long)]
+    pub(crate) disassemble: bool,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  farside rmc run search.o --parameters 64,7 --memory 0=nodes.bin
+  farside rmc run list_search --parameters 64,7 --memory 0=nodes.bin     a call of the library
+  farside rmc run log_append --parameters hex:1000... --memory 0=log.bin --write-back
+  farside rmc run search.o --parameters 64,7 --memory 0=nodes.bin --json | jq .one_sided.round_trips
+
+Parameters are words with commas between, decimal or 0x..., or bytes as hex:0011aabb, or @FILE. Files are
+changed only with --write-back, and only when the program returns. Nobody else is there: a wait for a
+word that has not changed times out at once, a notification goes nowhere, there is no global memory.
+Exit code 0 when the program returns, whatever it returns, and 1 when it is stopped.")]
+pub(crate) struct RmcRun {
+    /// An object of clang -target bpf, a program in assembler (.s), or a name of the library
+    #[arg(value_name = "OBJECT")]
+    pub(crate) object: PathBuf,
+    /// Which program, where there are several
+    #[arg(long, value_name = "NAME")]
+    pub(crate) program: Option<String>,
+    /// Its parameters
+    #[arg(long, value_name = "PARAMETERS", default_value = "", allow_hyphen_values = true)]
+    pub(crate) parameters: Parameters,
+    /// A file that is region number REGION
+    #[arg(long, value_name = "REGION=FILE")]
+    pub(crate) memory: Vec<Memory>,
+    /// Write regions that were changed back to their files
+    #[arg(long)]
+    pub(crate) write_back: bool,
+    /// What runs it
+    #[arg(long, value_enum, default_value = "fast")]
+    pub(crate) engine: EngineName,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  farside rmc list
+  farside rmc list --of search.o
+  farside rmc list --json | jq '.programs[].name'
+
+The sources of the library, crates/rmc/library, say what each call takes, returns and emits, and how the
+memory looks that it walks.")]
+pub(crate) struct RmcList {
+    /// The programs of this file
+    #[arg(long, value_name = "OBJECT")]
+    pub(crate) of: Option<PathBuf>,
+}
+
+/// What runs a program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum EngineName {
+    /// An interpreter that trusts no proof and checks everything
+    Checked,
+    /// The interpreter
+    Fast,
+    /// Machine code for this processor (x86-64)
+    Compiled,
+}
+
+/// Parameters of a call.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Parameters {
+    /// As given.
+    Bytes(Vec<u8>),
+    /// In a file.
+    File(PathBuf),
+}
+
+impl FromStr for Parameters {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(path) = text.strip_prefix('@') {
+            return Ok(Self::File(path.into()));
+        }
+        if let Some(digits) = text.strip_prefix("hex:") {
+            return hex(digits).map(Self::Bytes);
+        }
+        let words = text.split(',').filter(|_| !text.is_empty()).map(word);
+        let words: Vec<_> = words.collect::<Result<_, _>>()?;
+        Ok(Self::Bytes(words.into_iter().flat_map(u64::to_le_bytes).collect()))
+    }
+}
+
+impl Parameters {
+    /// The bytes.
+    pub(crate) fn read(&self) -> Result<Vec<u8>, Failure> {
+        match self {
+            Self::Bytes(bytes) => Ok(bytes.clone()),
+            Self::File(path) => std::fs::read(path)
+                .map_err(|e| Failure::system(format!("--parameters {}: {e}", path.display()))),
+        }
+    }
+}
+
+fn word(text: &str) -> Result<u64, String> {
+    let text = text.trim();
+    let number = match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None if text.starts_with('-') => text.parse::<i64>().map(i64::cast_unsigned),
+        None => text.parse(),
+    };
+    number.map_err(|_| {
+        format!("`{text}` is no word of 64 bits: write 7, -1 or 0x1f, or bytes as hex:0011aabb")
+    })
+}
+
+fn hex(digits: &str) -> Result<Vec<u8>, String> {
+    let digits: Vec<_> = digits.chars().filter(|c| !c.is_whitespace() && *c != '_').collect();
+    let value = |c: char| {
+        c.to_digit(16)
+            .and_then(|digit| u8::try_from(digit).ok())
+            .ok_or_else(|| format!("`{c}` is no hexadecimal digit"))
+    };
+    let byte = |pair: &[char]| match pair {
+        [high, low] => Ok(value(*high)? << 4 | value(*low)?),
+        _ => Err("an odd number of hexadecimal digits".to_owned()),
+    };
+    digits.chunks(2).map(byte).collect()
+}
+
+/// A file that serves as a region.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Memory {
+    /// Its number, as the program names it.
+    pub(crate) region: u64,
+    /// The file.
+    pub(crate) file: PathBuf,
+}
+
+impl FromStr for Memory {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let expected = || format!("`{text}` is not REGION=FILE, as in 0=nodes.bin");
+        let (region, file) = text.split_once('=').ok_or_else(expected)?;
+        let region = word(region).map_err(|_| expected())?;
+        if file.is_empty() {
+            return Err(expected());
+        }
+        Ok(Self { region, file: file.into() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_words_or_bytes() {
+        let bytes = |text: &str| match text.parse() {
+            Ok(Parameters::Bytes(bytes)) => Ok(bytes),
+            Ok(Parameters::File(_)) => Err("a file".to_owned()),
+            Err(error) => Err(error),
+        };
+        assert_eq!(bytes(""), Ok(vec![]));
+        assert_eq!(bytes("258"), Ok(vec![2, 1, 0, 0, 0, 0, 0, 0]));
+        let two = [&[0x1f][..], &[0; 7], &[0xff; 8]].concat();
+        assert_eq!(bytes("0x1f, -1"), Ok(two));
+        assert_eq!(bytes("18446744073709551615"), Ok(vec![0xff; 8]));
+        assert_eq!(bytes("hex:00ff_A0 01"), Ok(vec![0, 0xff, 0xa0, 1]));
+        assert_eq!(bytes("hex:"), Ok(vec![]));
+        assert_eq!("@a,b".parse(), Ok(Parameters::File("a,b".into())));
+        for junk in ["x", "1,", ",", "0x", "18446744073709551616", "-9223372036854775809", "1.5"] {
+            assert!(bytes(junk).unwrap_err().contains("no word"), "{junk}");
+        }
+        assert!(bytes("hex:0").unwrap_err().contains("odd"));
+        assert!(bytes("hex:0g").unwrap_err().contains("`g`"));
+    }
+
+    #[test]
+    fn regions_are_numbers_and_files() {
+        let memory = |region, file: &str| Ok(Memory { region, file: file.into() });
+        assert_eq!("0=a".parse(), memory(0, "a"));
+        assert_eq!("0x10=a=b".parse(), memory(16, "a=b"));
+        for junk in ["", "a", "=a", "0=", "x=a"] {
+            assert!(junk.parse::<Memory>().is_err(), "{junk}");
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! `farside rmc run`: one call, here, on files.
+
+use super::check::counted;
+use super::memory::{Counts, Files};
+use super::source;
+use crate::arguments::{EngineName, RmcRun};
+use crate::failure::Failure;
+use crate::output::{Output, bytes};
+use farside_rmc::helpers::status;
+use farside_rmc::library::answer;
+use farside_rmc::run::{Lent, Machine, Outcome, StartError, Stop};
+use farside_rmc::{Limits, Program, Verified, verify};
+use serde::Serialize;
+use serde_json::json;
+use std::fmt::Write;
+use std::path::Path;
+
+/// Bytes of a program's identifier, which goes before the parameters.
+const IDENTIFIER_BYTES: usize = 8;
+/// Bytes of what a program returns.
+const RESULT_BYTES: usize = 8;
+
+/// How a call ended.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Ending {
+    Returned {
+        result: u64,
+        /// Where it is one of the negative numbers of the header.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        status: Option<&'static str>,
+    },
+    Stopped {
+        why: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        line: Option<String>,
+    },
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    program: String,
+    engine: EngineName,
+    #[serde(flatten)]
+    ending: Ending,
+    /// In hexadecimal.
+    output: String,
+    counts: Counts,
+    /// What the client pays without the call: it does each access itself.
+    one_sided: Paid,
+    /// What it pays for the call.
+    as_call: Paid,
+    written_back: Vec<String>,
+}
+
+/// Round trips, and bytes on the way besides headers.
+#[derive(Debug, Serialize)]
+struct Paid {
+    round_trips: u64,
+    bytes_out: u64,
+    bytes_back: u64,
+}
+
+pub(super) fn run(arguments: &RmcRun, output: Output) -> Result<(), Failure> {
+    let object = &arguments.object;
+    let program = chosen(object, source::programs(object)?, arguments.program.as_deref())?;
+    let parameters = arguments.parameters.read()?;
+    let mut files = Files::open(&arguments.memory, &program)?;
+    let verified = verify(program, &Limits::DEFAULT);
+    let verified = verified.map_err(|e| Failure::check(format!("{}: {e}", object.display())))?;
+    let mut machine = Machine::new();
+    machine.start(&verified, &parameters, Limits::DEFAULT.budget).map_err(start_failure)?;
+    let outcome = execute(arguments.engine, &mut machine, &verified, &mut files)?;
+    let ending = ending(outcome, verified.program());
+    let returned = matches!(ending, Ending::Returned { .. });
+    let write = arguments.write_back && returned;
+    let report = Report {
+        program: verified.program().name.clone(),
+        engine: arguments.engine,
+        ending,
+        output: hex(machine.output()),
+        one_sided: one_sided(&files.counts),
+        as_call: Paid {
+            round_trips: 1,
+            bytes_out: (IDENTIFIER_BYTES + parameters.len()) as u64,
+            bytes_back: (RESULT_BYTES + machine.output().len()) as u64,
+        },
+        written_back: if write { files.write_back()? } else { Vec::new() },
+        counts: files.counts,
+    };
+    output.value(&json!(report));
+    report.lines().iter().for_each(|line| output.line(line));
+    match report.ending {
+        Ending::Returned { .. } => Ok(()),
+        Ending::Stopped { why, line } => {
+            let line = line.map(|line| format!("{line}: ")).unwrap_or_default();
+            Err(Failure::check(format!("{}: {line}{why}", report.program)))
+        }
+    }
+}
+
+/// The program that was asked for, or the only one.
+fn chosen(file: &Path, programs: Vec<Program>, name: Option<&str>) -> Result<Program, Failure> {
+    let names: Vec<_> = programs.iter().map(|program| program.name.clone()).collect();
+    let names = names.join(", ");
+    let file = file.display();
+    let alone = programs.len() == 1;
+    let mut wanted = programs.into_iter().filter(|program| name.is_none_or(|n| n == program.name));
+    match (wanted.next(), name) {
+        (Some(program), Some(_)) => Ok(program),
+        (Some(program), None) if alone => Ok(program),
+        (_, None) => Err(Failure::usage(format!(
+            "{file} has several programs: choose one with --program: {names}"
+        ))),
+        (None, Some(name)) => {
+            Err(Failure::usage(format!("{file} has no program `{name}`; it has {names}")))
+        }
+    }
+}
+
+fn start_failure(error: StartError) -> Failure {
+    match error {
+        StartError::ContextTooShort { .. } | StartError::ContextTooLong { .. } => {
+            Failure::usage(format!("--parameters: {error}"))
+        }
+        _ => Failure::check(error.to_string()),
+    }
+}
+
+fn execute(
+    engine: EngineName,
+    machine: &mut Machine,
+    verified: &Verified,
+    files: &mut Files,
+) -> Result<Outcome, Failure> {
+    let program = verified.program();
+    let mut variables = program.variables.clone();
+    let lent = Lent { own: &mut variables.own, shared: &mut variables.shared };
+    Ok(match engine {
+        EngineName::Checked => machine.run_checked(program, lent, files),
+        EngineName::Fast => machine.run(verified, lent, files),
+        EngineName::Compiled => compiled(machine, verified, lent, files)?,
+    })
+}
+
+/// Regions are left out, so that each access comes by here and is counted.
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+fn compiled(
+    machine: &mut Machine,
+    verified: &Verified,
+    lent: Lent<'_>,
+    files: &mut Files,
+) -> Result<Outcome, Failure> {
+    let compiled = farside_rmc::run::native::Compiled::new(verified.clone());
+    let compiled = compiled.map_err(|e| Failure::system(e.to_string()))?;
+    Ok(compiled.run(machine, lent, &[], files))
+}
+
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+fn compiled(_: &mut Machine, _: &Verified, _: Lent<'_>, _: &mut Files) -> Result<Outcome, Failure> {
+    Err(Failure::usage(
+        "--engine compiled: there is a compiler for x86-64 on Linux alone: use fast",
+    ))
+}
+
+fn ending(outcome: Outcome, program: &Program) -> Ending {
+    let stopped = |why: String, slot: Option<usize>| {
+        let line = slot.and_then(|slot| program.line_at(slot)).map(ToString::to_string);
+        Ending::Stopped { why, line }
+    };
+    match outcome {
+        Outcome::Returned(result) => {
+            Ending::Returned { result, status: answer(result).err().and_then(status_name) }
+        }
+        Outcome::Suspended(request) => stopped(format!("nobody answers {:?}", request.call), None),
+        Outcome::Stopped(stop) => stopped(stop.to_string(), slot(&stop)),
+    }
+}
+
+fn slot(stop: &Stop) -> Option<usize> {
+    match stop {
+        Stop::Budget { slot, .. } | Stop::Refused { slot, .. } | Stop::BadReply { slot, .. } => {
+            Some(*slot)
+        }
+        Stop::Fault(fault) => Some(fault.slot),
+        _ => None,
+    }
+}
+
+/// As the header calls it.
+fn status_name(number: i64) -> Option<&'static str> {
+    Some(match number {
+        status::NOT_PERMITTED => "FARSIDE_NOT_PERMITTED",
+        status::NOT_FOUND => "FARSIDE_NOT_FOUND",
+        status::OUT_OF_RANGE => "FARSIDE_OUT_OF_RANGE",
+        status::FULL => "FARSIDE_FULL",
+        status::TIMED_OUT => "FARSIDE_TIMED_OUT",
+        status::BUSY => "FARSIDE_BUSY",
+        status::PEER_LOST => "FARSIDE_PEER_LOST",
+        _ => return None,
+    })
+}
+
+fn one_sided(counts: &Counts) -> Paid {
+    Paid {
+        round_trips: counts.accesses,
+        bytes_out: counts.bytes_written,
+        bytes_back: counts.bytes_read,
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(2 * bytes.len());
+    for byte in bytes {
+        // Text takes whatever is written to it.
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+impl Paid {
+    fn text(&self) -> String {
+        let Self { round_trips, bytes_out, bytes_back } = self;
+        let (out, back) = (bytes(*bytes_out), bytes(*bytes_back));
+        format!("{}, {out} out, {back} back", counted(*round_trips, "round trip"))
+    }
+}
+
+impl Report {
+    fn lines(&self) -> Vec<String> {
+        let mut lines = vec![match &self.ending {
+            Ending::Returned { result, status } => {
+                let signed = result.cast_signed();
+                let status = status.map(|name| format!(", {name}")).unwrap_or_default();
+                format!("returned    {result} ({result:#x}, {signed}{status})")
+            }
+            Ending::Stopped { why, line } => {
+                let line = line.as_ref().map(|line| format!("{line}: ")).unwrap_or_default();
+                format!("stopped     {line}{why}")
+            }
+        }];
+        let length = self.output.len() / 2;
+        if length > 0 {
+            lines.push(format!("output      {length} B: {}", self.output));
+        }
+        let counts = &self.counts;
+        let helpers: Vec<_> =
+            counts.helpers.iter().map(|(name, count)| format!("{count} {name}")).collect();
+        let helpers =
+            if helpers.is_empty() { String::new() } else { format!(" ({})", helpers.join(", ")) };
+        lines.push(format!("accesses    {}{helpers}", counts.accesses));
+        lines.push(format!("one-sided   {}", self.one_sided.text()));
+        lines.push(format!("as a call   {}", self.as_call.text()));
+        if counts.other_calls > 0 {
+            lines.push(format!(
+                "other       {} for which there is no one-sided request",
+                counted(counts.other_calls, "call")
+            ));
+        }
+        lines.extend(self.written_back.iter().map(|file| format!("written     {file}")));
+        lines
+    }
+}

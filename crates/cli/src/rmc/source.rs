@@ -1,0 +1,55 @@
+//! Programs from files, and from the library.
+
+use crate::failure::Failure;
+use farside_rmc::assembler::assemble_named;
+use farside_rmc::library::Entry;
+use farside_rmc::program::load;
+use farside_rmc::{Limits, Program};
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+/// The programs of a file: an object, or a source in assembler; or the call of the library with that
+/// name, where there is no such file.
+pub(super) fn programs(path: &Path) -> Result<Vec<Program>, Failure> {
+    let shown = path.display();
+    if let Some(entry) = path.to_str().and_then(Entry::with_name).filter(|_| !path.exists()) {
+        let program = entry.program().map_err(|e| Failure::check(format!("{shown}: {e}")))?;
+        return Ok(vec![program]);
+    }
+    match path.extension().and_then(|extension| extension.to_str()) {
+        Some("s" | "S" | "asm") => Ok(vec![assembled(path)?]),
+        Some("c") => Err(Failure::usage(format!(
+            "{shown}: a source in C: compile it first, with farside rmc build {shown}"
+        ))),
+        _ => object(path, &read(path)?),
+    }
+}
+
+/// The programs of an object.
+pub(super) fn object(path: &Path, bytes: &[u8]) -> Result<Vec<Program>, Failure> {
+    load(bytes, &Limits::DEFAULT).map_err(|e| Failure::check(format!("{}: {e}", path.display())))
+}
+
+fn assembled(path: &Path) -> Result<Program, Failure> {
+    let shown = path.display();
+    let text = String::from_utf8(read(path)?)
+        .map_err(|_| Failure::check(format!("{shown}: no text, which assembler is")))?;
+    let name = |part: Option<&std::ffi::OsStr>| {
+        part.map_or_else(|| "program".to_owned(), |part| part.to_string_lossy().into_owned())
+    };
+    let program = assemble_named(&name(path.file_name()), &text);
+    let mut program = program.map_err(|e| Failure::check(format!("{shown}: {e}")))?;
+    program.name = name(path.file_stem());
+    Ok(program)
+}
+
+/// A file up to the limit of objects and a byte, which is over it.
+fn read(path: &Path) -> Result<Vec<u8>, Failure> {
+    let failed = |e| Failure::system(format!("{}: {e}", path.display()));
+    let most = u64::try_from(Limits::DEFAULT.file_bytes_max).unwrap_or(u64::MAX);
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(failed)?;
+    file.take(most.saturating_add(1)).read_to_end(&mut bytes).map_err(failed)?;
+    Ok(bytes)
+}

@@ -1,0 +1,327 @@
+//! `farside rmc` as its users meet it: good programs, bad ones, and files that are none.
+#![forbid(unsafe_code)]
+
+mod common;
+
+use common::{Folder, json, output, report, text};
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// An object of the library.
+fn library(file: &str) -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../rmc/library");
+    folder.join(file).display().to_string()
+}
+
+fn rmc(arguments: &[&str]) -> Output {
+    output(&[], &[&["rmc"], arguments].concat())
+}
+
+/// What a command prints with `--json`.
+fn value(arguments: &[&str]) -> Value {
+    report(&rmc(&[arguments, &["--json"]].concat()))
+}
+
+/// The exit code, the kind of the error and what was said of it.
+fn failure(arguments: &[&str]) -> (Option<i32>, String, String) {
+    let done = rmc(&[arguments, &["--json"]].concat());
+    let said = text(&done.stdout);
+    let error = json(said.lines().last().unwrap_or_default())["error"].clone();
+    let part = |name: &str| error[name].as_str().unwrap_or_default().to_owned();
+    (done.status.code(), part("kind"), part("text"))
+}
+
+fn words(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+/// Two nodes: 5 to 50 at 24, 7 to 70 at 72.
+fn list(folder: &Folder) -> String {
+    let mut memory = vec![0; 128];
+    memory[24..48].copy_from_slice(&words(&[5, 50, 72]));
+    memory[72..96].copy_from_slice(&words(&[7, 70, 0]));
+    let file = folder.file("list.bin", &memory);
+    format!("0={file}")
+}
+
+#[test]
+fn the_library_is_listed_with_its_worst_cases() {
+    let listed = value(&["list"]);
+    let programs = listed["programs"].as_array().unwrap();
+    let named = |name: &str| programs.iter().find(|one| one["name"] == name).unwrap();
+    assert_eq!(named("list_search")["parameters_bytes"], 16);
+    assert_eq!(named("list_search")["metered"], true);
+    assert_eq!(named("log_append")["worst"]["helper_calls"], 3);
+    assert!(programs.iter().all(|one| one["accepted"] == true && one["sentence"].is_string()));
+    let people = text(&rmc(&["list"]).stdout);
+    assert!(people.contains("hash_lookup (buckets, mask, key)"), "{people}");
+    let of = value(&["list", "--of", &library("multi_cas.o")]);
+    let names = of["programs"].as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap());
+    assert_eq!(names.collect::<Vec<_>>(), ["multi_cas", "multi_cas_recover"]);
+}
+
+#[test]
+fn programs_are_checked_and_refusals_say_where_and_why() {
+    let folder = Folder::new();
+    let good = folder.file("good.s", b"r0 = 7\nexit\n");
+    let bad = folder.file("bad.s", b"r0 = 7\n\nr0 += r3\nexit\n");
+    let done = rmc(&["check", &good, &library("checksum.o"), &bad]);
+    assert_eq!(done.status.code(), Some(1));
+    let said = text(&done.stdout);
+    for part in
+        ["good.s: good: accepted", "checksum_xxhash64: accepted", "bad.s:3, slot 1 `r0 += r3`"]
+    {
+        assert!(said.contains(part), "{said}");
+    }
+    assert!(text(&done.stderr).contains("bad is refused"), "{}", text(&done.stderr));
+    let done = rmc(&["check", &bad, "--json"]);
+    let told = json(text(&done.stdout).lines().next().unwrap());
+    let refusal = &told["files"][0]["programs"][0]["refusal"];
+    assert_eq!((&refusal["line"], &refusal["slot"]), (&3.into(), &1.into()));
+    assert!(refusal["problem"].as_str().unwrap().contains("r3"), "{refusal}");
+    let facts = &value(&["check", &good])["files"][0]["programs"][0];
+    assert_eq!((&facts["worst"]["instructions"], &facts["slots"]), (&2.into(), &2.into()));
+    let listed = text(&rmc(&["check", &library("list_search.o"), "--disassemble"]).stdout);
+    assert!(
+        listed.contains("call read") && listed.contains("; library/list_search.c:"),
+        "{listed}"
+    );
+}
+
+#[test]
+fn what_is_no_program_is_said_so() {
+    let folder = Folder::new();
+    let object = std::fs::read(library("multi_cas.o")).unwrap();
+    let of_another_machine = {
+        let mut object = object.clone();
+        object[18] = 62;
+        object
+    };
+    let cases: [(&str, &[u8], &str); 7] = [
+        ("empty.o", b"", "no relocatable ELF object"),
+        (
+            "text.o",
+            b"not an object, but long enough for a header of ELF, by far.......",
+            "no relocatable",
+        ),
+        ("cut.o", &object[..object.len() / 2], "cut.o: "),
+        ("machine.o", &of_another_machine, "another machine"),
+        ("large.o", &vec![0; (1 << 20) + 1], "over the limit"),
+        ("words.s", b"r0 = 1\nr0 ~= 2\n", "line 2"),
+        ("bytes.s", b"\xff\xfe", "no text"),
+    ];
+    for (name, bytes, said) in cases {
+        let file = folder.file(name, bytes);
+        for command in [&["check", &file][..], &["list", "--of", &file], &["run", &file]] {
+            let (code, kind, text) = failure(command);
+            assert_eq!((code, kind.as_str()), (Some(1), "check"), "{command:?}: {text}");
+            assert!(text.contains(said) && text.contains(name), "{command:?}: {text}");
+        }
+    }
+    for length in (0..object.len()).step_by(97) {
+        let file = folder.file("cut.o", &object[..length]);
+        let (code, ..) = failure(&["check", &file]);
+        assert_eq!(code, Some(1), "{length}");
+    }
+    let missing = folder.path("missing.o");
+    assert_eq!(failure(&["check", &missing]).0, Some(1));
+    assert_eq!(failure(&["run", &missing]).1, "system");
+    let source = folder.file("source.c", b"");
+    let (code, kind, said) = failure(&["check", &source]);
+    assert_eq!((code, kind.as_str()), (Some(2), "usage"));
+    assert!(said.contains("farside rmc build"), "{said}");
+}
+
+#[test]
+fn a_call_runs_on_files_alike_in_every_engine() {
+    let folder = Folder::new();
+    let memory = list(&folder);
+    for engine in ["checked", "fast", "compiled"] {
+        if engine == "compiled" && !cfg!(target_arch = "x86_64") {
+            continue;
+        }
+        let run = |key: &str| {
+            let parameters = format!("24,{key}");
+            value(&[
+                "run",
+                "list_search",
+                "--parameters",
+                &parameters,
+                "--memory",
+                &memory,
+                "--engine",
+                engine,
+            ])
+        };
+        let found = run("7");
+        assert_eq!(found["returned"]["result"], 70, "{engine}");
+        assert_eq!(found["counts"]["helpers"]["read"], 2, "{engine}");
+        assert_eq!(found["one_sided"]["round_trips"], 2, "{engine}");
+        assert_eq!(found["one_sided"]["bytes_back"], 48, "{engine}");
+        // 003 section 4.1: 24 bytes out, 8 back.
+        assert_eq!(
+            (&found["as_call"]["bytes_out"], &found["as_call"]["bytes_back"]),
+            (&24.into(), &8.into())
+        );
+        assert_eq!(run("8")["returned"]["status"], "FARSIDE_NOT_FOUND", "{engine}");
+    }
+    // The same as bytes, from a file, and by the object.
+    let parameters = folder.file("parameters", &words(&[24, 5]));
+    let object = library("list_search.o");
+    let by_file =
+        value(&["run", &object, "--parameters", &format!("@{parameters}"), "--memory", &memory]);
+    let bytes = "hex:1800000000000000 0500000000000000";
+    let by_bytes = value(&["run", &object, "--parameters", bytes, "--memory", &memory]);
+    assert_eq!(by_file["returned"]["result"], 50);
+    assert_eq!(by_file, by_bytes);
+}
+
+#[test]
+fn files_change_only_when_asked_for_and_only_whole() {
+    let folder = Folder::new();
+    let file = folder.file("log.bin", &[0; 256]);
+    let memory = format!("3={file}");
+    let log = format!("0x{:x}", 3_u64 << 48);
+    let parameters = {
+        let record = "61".repeat(5) + &"00".repeat(123);
+        let number = |words: &[u64]| -> String {
+            words
+                .iter()
+                .flat_map(|word| word.to_le_bytes())
+                .map(|byte| format!("{byte:02x}"))
+                .collect()
+        };
+        format!("hex:{}{record}", number(&[3 << 48, 4, 24, 5]))
+    };
+    let call = ["run", "log_append", "--parameters", &parameters, "--memory", &memory];
+    assert_eq!(value(&call)["returned"]["result"], 0);
+    assert_eq!(std::fs::read(&file).unwrap(), [0; 256]);
+    for slot in 0..3 {
+        let done = value(&[&call[..], &["--write-back"]].concat());
+        assert_eq!(done["returned"]["result"], slot);
+        assert_eq!(done["written_back"][0], file);
+        let bytes = std::fs::read(&file).unwrap();
+        assert_eq!(
+            (bytes[0], &bytes[16 + 24 * slot..21 + 24 * slot]),
+            (slot as u8 + 1, &b"aaaaa"[..])
+        );
+    }
+    // A call that is stopped after it has written leaves the file as it was.
+    let stopping = folder.file(
+        "stopping.s",
+        format!("r1 = {log} ll\nr1 >>= 48\nr6 = r1\nr2 = 0\nr3 = 99\ncall store_u64\nr1 = r6\nr2 = 256\ncall load_u64\nexit\n").as_bytes(),
+    );
+    let before = std::fs::read(&file).unwrap();
+    let (code, kind, said) = failure(&["run", &stopping, "--memory", &memory, "--write-back"]);
+    assert_eq!((code, kind.as_str()), (Some(1), "check"), "{said}");
+    assert!(said.contains("stopping.s:9"), "{said}");
+    assert_eq!(std::fs::read(&file).unwrap(), before);
+}
+
+#[test]
+fn wrong_arguments_are_wrong_usage() {
+    let folder = Folder::new();
+    let memory = list(&folder);
+    let object = library("multi_cas.o");
+    let cases: [(&[&str], &str); 6] = [
+        (&["run", &object], "multi_cas, multi_cas_recover"),
+        (&["run", &object, "--program", "nobody"], "no program `nobody`"),
+        (&["run", "list_search", "--parameters", "24"], "16 B of parameters"),
+        (
+            &["run", "list_search", "--parameters", &format!("hex:{}", "00".repeat(4_097))],
+            "at most 4096 B",
+        ),
+        (
+            &[
+                "run",
+                "list_search",
+                "--parameters",
+                "1,2",
+                "--memory",
+                &memory,
+                "--memory",
+                &memory,
+            ],
+            "given twice",
+        ),
+        (&["build", &object, "-o", &object], "would replace its source"),
+    ];
+    for (arguments, said) in cases {
+        let (code, kind, text) = failure(arguments);
+        assert_eq!((code, kind.as_str()), (Some(2), "usage"), "{arguments:?}: {text}");
+        assert!(text.contains(said), "{arguments:?}: {text}");
+    }
+    for arguments in [
+        &["run", "list_search", "--parameters", "24;7"][..],
+        &["run", "list_search", "--memory", "nodes.bin"],
+        &["run", "list_search", "--engine", "steam"],
+        &["check"],
+        &["dance"],
+    ] {
+        assert_eq!(rmc(arguments).status.code(), Some(2), "{arguments:?}");
+    }
+    let (code, kind, said) =
+        failure(&["run", "list_search", "--parameters", "1,2", "--memory", "0=/nowhere/at/all"]);
+    assert_eq!((code, kind.as_str()), (Some(1), "system"), "{said}");
+    let (code, _, said) = failure(&["build", "a.c", "--clang", &folder.path("no-clang")]);
+    assert_eq!(code, Some(1));
+    assert!(said.contains("apt-get install clang"), "{said}");
+}
+
+/// Whether there is a clang that knows eBPF.
+fn clang() -> bool {
+    let done = Command::new("clang").arg("--print-targets").output();
+    done.is_ok_and(|done| text(&done.stdout).contains("bpf"))
+}
+
+#[test]
+fn sources_in_c_are_built_and_only_good_ones_written() {
+    if !clang() {
+        skipped("clang is not installed");
+        return;
+    }
+    let folder = Folder::new();
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../rmc/tests/c");
+    let read = |file: &str| std::fs::read(sources.join(file)).unwrap();
+    let source = folder.file("search.c", &read("search.c"));
+    let built = value(&["build", &source]);
+    let object = folder.path("search.o");
+    assert_eq!(built["object"], object);
+    assert_eq!(built["programs"][0]["worst"]["helper_calls"], 64);
+    let memory = list(&folder);
+    let search = ["run", &object, "--program", "search", "--memory", &memory];
+    let found = value(&[&search[..], &["--parameters", "0,24,7"]].concat());
+    assert_eq!(found["returned"]["result"], 70);
+    // A refused program and one that does not compile leave what is there.
+    let before = std::fs::read(&object).unwrap();
+    for (bytes, said) in
+        [(read("wrong.c"), "refused: wrong"), (b"int x = ;".to_vec(), "did not compile")]
+    {
+        let source = folder.file("other.c", &bytes);
+        let done = rmc(&["build", &source, "-o", &object]);
+        assert_eq!(done.status.code(), Some(1));
+        assert!(text(&done.stderr).contains(said), "{}", text(&done.stderr));
+        assert_eq!(std::fs::read(&object).unwrap(), before);
+    }
+    // The same source makes the same bytes in another place.
+    let elsewhere = folder.path("elsewhere");
+    std::fs::create_dir(&elsewhere).unwrap();
+    std::fs::write(format!("{elsewhere}/search.c"), read("search.c")).unwrap();
+    for place in [folder.path(""), elsewhere] {
+        let mut command = common::farside(&[]);
+        let done =
+            command.current_dir(&place).args(["rmc", "build", "search.c", "-o", "same.o"]).output();
+        assert!(done.unwrap().status.success());
+    }
+    let same = |place: &str| std::fs::read(folder.path(place)).unwrap();
+    assert!(same("same.o") == same("elsewhere/same.o"), "equal sources, unequal objects");
+    let left: Vec<_> =
+        std::fs::read_dir(folder.path("")).unwrap().map(|file| file.unwrap().file_name()).collect();
+    assert!(!left.iter().any(|name| name.to_string_lossy().contains("part")), "{left:?}");
+}
+
+#[expect(clippy::print_stderr, reason = "what is skipped is said")]
+fn skipped(why: &str) {
+    eprintln!("SKIPPED: {why}");
+}
