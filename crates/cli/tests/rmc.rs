@@ -124,6 +124,18 @@ fn what_is_no_program_is_said_so() {
         let (code, ..) = failure(&["check", &file]);
         assert_eq!(code, Some(1), "{length}");
     }
+    // A name that would clear the screen.
+    let mut object = object;
+    for at in 0..object.len() - 4 {
+        if object[at..].starts_with(b"multi_cas") {
+            object[at..at + 4].copy_from_slice(b"\x1b[2J");
+        }
+    }
+    let hostile = folder.file("hostile.o", &object);
+    let done = rmc(&["check", &hostile]);
+    assert!(done.status.success());
+    assert!(text(&done.stdout).contains("[2Ji_cas: accepted"), "{}", text(&done.stdout));
+    assert!(!done.stdout.contains(&0x1b));
     let missing = folder.path("missing.o");
     assert_eq!(failure(&["check", &missing]).0, Some(1));
     assert_eq!(failure(&["run", &missing]).1, "system");
@@ -207,6 +219,14 @@ fn files_change_only_when_asked_for_and_only_whole() {
             (slot as u8 + 1, &b"aaaaa"[..])
         );
     }
+    // A link stays one; what it leads to changes.
+    let link = folder.path("link.bin");
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    let by_link = format!("3={link}");
+    let call = ["run", "log_append", "--parameters", &parameters, "--memory", &by_link];
+    assert_eq!(value(&[&call[..], &["--write-back"]].concat())["returned"]["result"], 3);
+    assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
+    assert_eq!(std::fs::read(&file).unwrap()[0], 4);
     // A call that is stopped after it has written leaves the file as it was.
     let stopping = folder.file(
         "stopping.s",
@@ -224,7 +244,7 @@ fn wrong_arguments_are_wrong_usage() {
     let folder = Folder::new();
     let memory = list(&folder);
     let object = library("multi_cas.o");
-    let cases: [(&[&str], &str); 6] = [
+    let cases: [(&[&str], &str); 5] = [
         (&["run", &object], "multi_cas, multi_cas_recover"),
         (&["run", &object, "--program", "nobody"], "no program `nobody`"),
         (&["run", "list_search", "--parameters", "24"], "16 B of parameters"),
@@ -232,25 +252,20 @@ fn wrong_arguments_are_wrong_usage() {
             &["run", "list_search", "--parameters", &format!("hex:{}", "00".repeat(4_097))],
             "at most 4096 B",
         ),
-        (
-            &[
-                "run",
-                "list_search",
-                "--parameters",
-                "1,2",
-                "--memory",
-                &memory,
-                "--memory",
-                &memory,
-            ],
-            "given twice",
-        ),
         (&["build", &object, "-o", &object], "would replace its source"),
     ];
     for (arguments, said) in cases {
         let (code, kind, text) = failure(arguments);
         assert_eq!((code, kind.as_str()), (Some(2), "usage"), "{arguments:?}: {text}");
         assert!(text.contains(said), "{arguments:?}: {text}");
+    }
+    let other = format!("0={}", folder.file("other.bin", &[0; 64]));
+    let same = format!("1={}", memory.split_once('=').unwrap().1);
+    for (second, said) in [(&other, "region 0 is "), (&same, "a file is one region")] {
+        let run = ["run", "list_search", "--parameters", "1,2", "--memory", &memory];
+        let (code, _, text) = failure(&[&run[..], &["--memory", second]].concat());
+        assert_eq!(code, Some(2), "{text}");
+        assert!(text.contains(said), "{text}");
     }
     for arguments in [
         &["run", "list_search", "--parameters", "24;7"][..],

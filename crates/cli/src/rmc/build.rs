@@ -98,6 +98,8 @@ fn no_clang(clang: &Path, error: &std::io::Error) -> Failure {
 /// Puts bytes in the place of a file at once, so that it is never half written.
 pub(super) fn replace(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     let failed = |e: std::io::Error| Failure::system(format!("{}: {e}", path.display()));
+    // Where a link leads to, so that it stays one.
+    let path = &std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}.part", std::process::id()));
     let part = path.with_file_name(name);

@@ -14,7 +14,10 @@ use std::time::Instant;
 
 /// A region and its file.
 struct Region {
+    /// As it was given.
     file: PathBuf,
+    /// Where that leads to.
+    place: PathBuf,
     bytes: Vec<u8>,
     /// As the file is.
     before: Vec<u8>,
@@ -48,16 +51,23 @@ pub(super) struct Files {
 
 impl Files {
     pub(super) fn open(memory: &[Memory], program: &Program) -> Result<Self, Failure> {
-        let mut regions = BTreeMap::new();
+        let mut regions: BTreeMap<u64, Region> = BTreeMap::new();
         for Memory { region, file } in memory {
             let failed = |e| Failure::system(format!("{}: {e}", file.display()));
             let bytes = std::fs::read(file).map_err(failed)?;
-            let before = bytes.clone();
-            let twice = regions.insert(*region, Region { file: file.clone(), bytes, before });
-            if let Some(other) = twice {
-                let other = other.file.display();
+            let place = std::fs::canonicalize(file).map_err(failed)?;
+            if let Some(number) = regions.keys().find(|number| regions[number].place == place) {
                 return Err(Failure::usage(format!(
-                    "region {region} is given twice, as {other} and {}: give each a number of its own",
+                    "{}: it is region {number} already: a file is one region",
+                    file.display()
+                )));
+            }
+            let before = bytes.clone();
+            let new = Region { file: file.clone(), place, bytes, before };
+            if let Some(other) = regions.insert(*region, new) {
+                return Err(Failure::usage(format!(
+                    "region {region} is {} already: give {} another number",
+                    other.file.display(),
                     file.display()
                 )));
             }

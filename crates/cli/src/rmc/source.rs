@@ -28,7 +28,21 @@ pub(super) fn programs(path: &Path) -> Result<Vec<Program>, Failure> {
 
 /// The programs of an object.
 pub(super) fn object(path: &Path, bytes: &[u8]) -> Result<Vec<Program>, Failure> {
-    load(bytes, &Limits::DEFAULT).map_err(|e| Failure::check(format!("{}: {e}", path.display())))
+    let failed = |e| Failure::check(format!("{}: {}", path.display(), plain(&format!("{e}"))));
+    Ok(load(bytes, &Limits::DEFAULT).map_err(failed)?.into_iter().map(named_plainly).collect())
+}
+
+/// Names in a file are its author's, and may hold what a terminal would obey.
+fn named_plainly(mut program: Program) -> Program {
+    program.name = plain(&program.name);
+    program.functions.iter_mut().for_each(|function| function.name = plain(&function.name));
+    program.states.iter_mut().for_each(|state| state.name = plain(&state.name));
+    program.lines.iter_mut().for_each(|line| line.file = plain(&line.file).into());
+    program
+}
+
+fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 
 fn assembled(path: &Path) -> Result<Program, Failure> {
