@@ -35,6 +35,8 @@ FARSIDE_PROGRAM(multi_read)(const struct parameters *p, farside_u64 size) {
     farside_u64 region = p->region, count = p->count, total = 0;
     if (count > PIECES_MAX)
         return FARSIDE_OUT_OF_RANGE;
+    /* From here on the compiler knows nothing of it, so that the check stays before it goes to the stack. */
+    asm("" : "+r"(count));
     for (farside_u64 i = 0; i < PIECES_MAX; i++) {
         farside_u64 length = p->pieces[i].bytes;
         if (length > BYTES_MAX)

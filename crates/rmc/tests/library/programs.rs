@@ -19,11 +19,12 @@ impl Programs {
         Self(ENTRIES.iter().map(named).collect())
     }
 
-    /// From the sources; `None` where there is no clang that knows eBPF.
-    pub(crate) fn compiled() -> Option<Self> {
+    /// From the sources, for a version of the instruction set; `None` where there is no clang that knows
+    /// eBPF.
+    pub(crate) fn compiled(version: &str) -> Option<Self> {
         let mut programs = BTreeMap::new();
         for entry in ENTRIES {
-            let object = compiled(entry.file)?;
+            let object = compiled(entry.file, version)?;
             let loaded = load(&object, &Limits::DEFAULT).unwrap_or_else(|e| panic!("{e}"));
             programs.extend(loaded.into_iter().map(|program| (program.name.clone(), program)));
         }
@@ -46,12 +47,15 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).to_path_buf()
 }
 
-fn compiled(file: &str) -> Option<Vec<u8>> {
+fn compiled(file: &str, version: &str) -> Option<Vec<u8>> {
     let clang = std::env::var("FARSIDE_CLANG").unwrap_or_else(|_| "clang".to_owned());
     let out = std::env::temp_dir().join(format!("farside-library-{}-{file}.o", std::process::id()));
     let mut command = Command::new(&clang);
     command.args(["-target", "bpf", "-O2", "-g", "-c", "-Wall", "-Werror", "-I"]);
-    command.arg(folder().join("include")).arg(folder().join("library").join(file));
+    command
+        .arg(folder().join("include"))
+        .arg(format!("-mcpu={version}"))
+        .arg(folder().join("library").join(file));
     let Ok(done) = command.arg("-o").arg(&out).output() else {
         skipped(&format!("{clang} is not installed"));
         return None;
