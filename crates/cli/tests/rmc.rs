@@ -190,6 +190,75 @@ fn a_call_runs_on_files_alike_in_every_engine() {
 }
 
 #[test]
+fn every_kind_of_access_is_carried_out_and_counted() {
+    let folder = Folder::new();
+    // Two versions and two pieces: vectors of two each.
+    let mut memory = vec![0; 256];
+    memory[..16].copy_from_slice(&words(&[2, 4]));
+    memory[64..72].copy_from_slice(b"one.two.");
+    let file = folder.file("memory.bin", &memory);
+    let region = format!("0={file}");
+    let parameters = folder.file("pieces", &words(&[0, 2, 0, 64, 3, 8, 68, 4, 0, 0, 0, 0, 0, 0]));
+    let at = format!("@{parameters}");
+    let read = value(&["run", "multi_read", "--parameters", &at, "--memory", &region]);
+    assert_eq!(read["output"], "02000000000000000400000000000000".to_owned() + "6f6e6574776f2e");
+    assert_eq!((&read["counts"]["accesses"], &read["counts"]["requests"]), (&3.into(), &6.into()));
+    assert_eq!(read["one_sided"]["bytes_back"], 16 + 7 + 16);
+    // Atomics, a buffer and words.
+    let mut cas = words(&[0, 32, 40, 2, 0, 2, 3, 8, 4, 5]);
+    cas.resize(224, 0);
+    let at = format!("@{}", folder.file("words", &cas));
+    let call = ["run", "multi_cas", "--parameters", &at, "--memory", &region, "--write-back"];
+    let done = value(&call);
+    assert_eq!((&done["returned"]["result"], &done["counts"]["accesses"]), (&0.into(), &7.into()));
+    assert_eq!(std::fs::read(&file).unwrap()[..16], words(&[3, 5]));
+    let helpers = &done["counts"]["helpers"];
+    assert_eq!((&helpers["compare_swap"], &helpers["write"]), (&5.into(), &1.into()));
+    // A written vector, a counter of declared state, and output.
+    let vector = "
+        .state hits counters 0 8 4 shared
+        *(u64 *)(r10 - 16) = 0x11
+        *(u64 *)(r10 - 8) = 0x22
+        *(u64 *)(r10 - 48) = 200
+        *(u64 *)(r10 - 40) = 8
+        *(u64 *)(r10 - 32) = 216
+        *(u64 *)(r10 - 24) = 8
+        r1 = 0
+        r2 = r10
+        r2 += -48
+        r3 = 2
+        r4 = r10
+        r4 += -16
+        r5 = 16
+        call write_vector
+        r1 = state 0
+        r2 = 1
+        r3 = 5
+        call counter_add
+        *(u64 *)(r10 - 8) = r0
+        r1 = r10
+        r1 += -8
+        r2 = 8
+        call emit
+        r0 = 0
+        exit
+    ";
+    let vector = folder.file("vector.s", vector.as_bytes());
+    let done = value(&["run", &vector, "--memory", &region, "--write-back"]);
+    assert_eq!(
+        (&done["output"], &done["counts"]["other_calls"]),
+        (&"0500000000000000".into(), &1.into())
+    );
+    assert_eq!((&done["counts"]["accesses"], &done["counts"]["requests"]), (&1.into(), &2.into()));
+    assert_eq!(std::fs::read(&file).unwrap()[200..232], words(&[0x11, 0, 0x22, 0]));
+    // Atomics want words that are aligned.
+    let misaligned = folder.file("misaligned.s", b"r1 = 0\nr2 = 4\nr3 = 1\ncall fetch_add\nexit\n");
+    let (code, _, said) = failure(&["run", &misaligned, "--memory", &region]);
+    assert_eq!(code, Some(1));
+    assert!(said.contains("misaligned.s:4"), "{said}");
+}
+
+#[test]
 fn files_change_only_when_asked_for_and_only_whole() {
     let folder = Folder::new();
     let file = folder.file("log.bin", &[0; 256]);
