@@ -53,13 +53,12 @@ pub(crate) struct RmcCheck {
 Examples:
   farside rmc run search.o --parameters 64,7 --memory 0=nodes.bin
   farside rmc run list_search --parameters 64,7 --memory 0=nodes.bin     a call of the library
-  farside rmc run log_append --parameters hex:1000... --memory 0=log.bin --write-back
+  farside rmc run log_append --parameters @record.bin --memory 0=log.bin --write-back
   farside rmc run search.o --parameters 64,7 --memory 0=nodes.bin --json | jq .one_sided.round_trips
 
-Parameters are words with commas between, decimal or 0x..., or bytes as hex:0011aabb, or @FILE. Files are
-changed only with --write-back, and only when the program returns. Nobody else is there: a wait for a
-word that has not changed times out at once, a notification goes nowhere, there is no global memory.
-Exit code 0 when the program returns, whatever it returns, and 1 when it is stopped.")]
+Files are changed only with --write-back, and only when the program returns. Nobody else is there: a
+wait for a word that has not changed times out at once, a notification goes nowhere, there is no global
+memory. Exit code 0 when the program returns, whatever it returns, and 1 when it is stopped.")]
 pub(crate) struct RmcRun {
     /// An object of clang -target bpf, a program in assembler (.s), or a name of the library
     #[arg(value_name = "OBJECT")]
@@ -67,8 +66,14 @@ pub(crate) struct RmcRun {
     /// Which program, where there are several
     #[arg(long, value_name = "NAME")]
     pub(crate) program: Option<String>,
-    /// Its parameters
-    #[arg(long, value_name = "PARAMETERS", default_value = "", allow_hyphen_values = true)]
+    /// Its parameters: words as 64,0x7, bytes as hex:0011aabb, or @FILE
+    #[arg(
+        long,
+        value_name = "PARAMETERS",
+        default_value = "",
+        hide_default_value = true,
+        allow_hyphen_values = true
+    )]
     pub(crate) parameters: Parameters,
     /// A file that is region number REGION
     #[arg(long, value_name = "REGION=FILE")]
