@@ -5,6 +5,8 @@ use crate::requester::Segment;
 use farside_bootstrap::{BootstrapError, Stream, Transfer};
 use farside_fabric::Arena;
 use rustix::fd::{AsFd, BorrowedFd};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
 use std::collections::vec_deque;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -102,9 +104,12 @@ impl Connection {
                 Ok(Got::Bytes(count))
             }
             Self::Plain { socket, .. } => {
-                let flags = rustix::net::RecvFlags::DONTWAIT;
-                let got = rustix::net::recv(&*socket, out, flags);
-                judge(got.map(|(count, _)| count).map_err(io::Error::from))
+                match rustix::net::recv(&*socket, out, RecvFlags::DONTWAIT) {
+                    Ok((0, _)) => Err(Failure::Ended),
+                    Ok((count, _)) => Ok(Got::Bytes(count)),
+                    Err(Errno::AGAIN | Errno::INTR) => Ok(Got::Nothing),
+                    Err(reason) => Err(Failure::Io(reason.into())),
+                }
             }
             Self::Stream(stream) => match stream.read(out)? {
                 Transfer::Moved(count) => Ok(Got::Bytes(count)),
@@ -139,6 +144,16 @@ impl Connection {
         scratch: &mut [u8],
     ) -> Result<(usize, bool), Failure> {
         match self {
+            Self::Plain { socket, .. } if body.left == 0 => {
+                // Most often: all of it is staged.
+                let mut flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+                flags.set(SendFlags::MORE, more);
+                match rustix::net::send(&*socket, staged, flags) {
+                    Ok(sent) => Ok((sent, sent == staged.len())),
+                    Err(Errno::AGAIN | Errno::INTR) => Ok((0, false)),
+                    Err(reason) => Err(Failure::Io(reason.into())),
+                }
+            }
             Self::Plain { socket, .. } => {
                 let mut pieces = [Piece::EMPTY; PIECES_MAX];
                 pieces[0] = Piece::bytes(staged);

@@ -201,12 +201,16 @@ impl Core {
             }
         });
         if advanced == Some(true) {
-            let more = self.with_link(id, |link, desk| link.receive(desk));
-            if more == Some(true) {
-                self.again.push(id);
-            }
+            self.receive(id);
         }
         self.flush(id, defer);
+    }
+
+    fn receive(&mut self, id: LinkId) {
+        let more = self.with_link(id, |link, desk| link.receive(desk));
+        if more == Some(true) {
+            self.again.push(id);
+        }
     }
 
     /// Sends what may go on a link, and sees to what has changed about it.
@@ -239,14 +243,16 @@ impl Core {
 
     /// Has the epoll look for what the link waits for.
     fn watch(&mut self, id: LinkId) {
+        let is_watched = |link: &Link| link.watched == Some(link.wants_write());
+        if self.link(id).is_none_or(is_watched) {
+            return;
+        }
         let epoll = Arc::clone(&self.epoll);
         let Some(link) = self.link_mut(id) else {
             return;
         };
         let wants_write = link.wants_write();
-        let Some(connection) =
-            link.connection.as_ref().filter(|_| link.watched != Some(wants_write))
-        else {
+        let Some(connection) = &link.connection else {
             return;
         };
         let mut flags = epoll::EventFlags::IN;
@@ -302,26 +308,45 @@ impl Core {
         self.turns = self.turns.wrapping_add(1);
         let all = self.turns.is_multiple_of(SCAN_EVERY);
         if let Some(hot) = self.hot.take() {
-            self.desk.moved = false;
-            self.serve(hot, claimed);
-            if self.desk.moved {
-                self.hot = Some(hot);
-                // However much comes over one link, the others have their turn.
-                if !all {
-                    return;
-                }
+            // However much comes over one link, the others have their turn.
+            if self.look(hot, claimed) && !all {
+                return;
             }
         }
         self.flush_deferred();
-        if let Some(warm) = self.warm().filter(|_| !all) {
-            self.desk.moved = false;
-            self.serve(warm, claimed);
-            if self.desk.moved {
-                self.hot = Some(warm);
+        match self.warm().filter(|_| !all) {
+            Some(warm) => {
+                self.look(warm, claimed);
             }
-            return;
+            None => {
+                self.scan(claimed);
+            }
         }
-        self.scan(claimed);
+    }
+
+    /// Receives on one link; only if something has come, there can be something to send that was not
+    /// before. Whether it has.
+    fn look(&mut self, id: LinkId, defer: bool) -> bool {
+        self.desk.moved = false;
+        if !self.link(id).is_some_and(Link::is_up) {
+            self.serve(id, defer);
+        } else {
+            self.receive(id);
+            if self.desk.moved {
+                self.flush(id, defer);
+            }
+        }
+        if self.desk.moved {
+            self.hot = Some(id);
+        }
+        self.desk.moved
+    }
+
+    /// What the engine does for a port again and again: looks at the link that alone has brought
+    /// anything for a while. `None` without one.
+    pub(crate) fn look_at_warm(&mut self) -> Option<bool> {
+        let warm = self.warm()?;
+        Some(self.look(warm, false))
     }
 
     /// The link that alone has brought anything for a while, unless the epoll must be asked whether there

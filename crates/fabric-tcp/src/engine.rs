@@ -316,7 +316,7 @@ impl Engine {
         let Some(port) = self.last.as_ref().filter(free) else {
             return false;
         };
-        let more = port.serve_found();
+        let more = port.look(LOOK_AROUND_EVERY).or_else(|| port.serve_found());
         if more == Some(true) {
             self.more.push(port.number);
         }

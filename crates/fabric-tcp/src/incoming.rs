@@ -174,8 +174,8 @@ impl Link {
             let size = Header::size(bytes[0]).map_err(|()| Failure::Violation("header"))?;
             if let Some((header, rest)) = bytes.split_at_checked(size) {
                 let header = Header::decode(header).ok_or(violation)?;
-                self.begin(header, desk)?;
-                return Ok(rest);
+                let taken = self.begin(header, rest, desk)?;
+                return Ok(&rest[taken..]);
             }
             incoming.header[0] = bytes[0];
             incoming.have = 1;
@@ -188,20 +188,25 @@ impl Link {
         if incoming.have == size {
             incoming.have = 0;
             let header = Header::decode(&incoming.header[..size]).ok_or(violation)?;
-            self.begin(header, desk)?;
+            self.begin(header, &[], desk)?;
         }
         Ok(&bytes[count..])
     }
 
-    /// A header is here.
-    fn begin(&mut self, header: Header, desk: &mut Desk) -> Result<(), Failure> {
+    /// A header is here, and these bytes behind it; how many of them were taken.
+    fn begin(&mut self, header: Header, behind: &[u8], desk: &mut Desk) -> Result<usize, Failure> {
         match header {
-            Header::Request(request) => self.begin_request(request, desk),
-            Header::Short(short) => self.begin_short(short, desk),
+            Header::Request(request) => self.begin_request(&request, behind, desk),
+            Header::Short(short) => self.begin_short(short, desk).map(|()| 0),
         }
     }
 
-    fn begin_request(&mut self, request: Request, desk: &mut Desk) -> Result<(), Failure> {
+    fn begin_request(
+        &mut self,
+        request: &Request,
+        behind: &[u8],
+        desk: &mut Desk,
+    ) -> Result<usize, Failure> {
         let Some(queue) = self.queue.filter(|_| self.is_up()) else {
             return Err(Failure::Violation("request before its time"));
         };
@@ -213,7 +218,15 @@ impl Link {
                 self.stage_answers();
             }
         }
-        self.incoming.body = match self.responder.begin(&request, (self.id, queue), desk) {
+        // A short WRITE is mostly here whole, and needs nothing that outlives this call.
+        if left < 2 * STRAIGHT_MIN
+            && let Some(bytes) = behind.get(..left)
+            && self.responder.write_whole(request, bytes, desk)
+        {
+            self.incoming.long = false;
+            return Ok(left);
+        }
+        self.incoming.body = match self.responder.begin(request, (self.id, queue), desk) {
             Course::Done => Body::None,
             Course::Drop if left == 0 => Body::None,
             Course::Drop => Body::Drop { left },
@@ -222,7 +235,7 @@ impl Link {
                 let at = request.offset;
                 let (carry, carried) = ([0; 8], 0);
                 Body::Write(Writing {
-                    request,
+                    request: *request,
                     region,
                     arena,
                     relaxed,
@@ -234,7 +247,7 @@ impl Link {
                 })
             }
             Course::Message { posted } => {
-                let at = posted.receive.into.offset;
+                let (request, at) = (*request, posted.receive.into.offset);
                 Body::Message { request, posted, at, left }
             }
             Course::Unfit { posted, status } => {
@@ -253,7 +266,7 @@ impl Link {
         if left == 0 {
             self.end_body(desk)?;
         }
-        Ok(())
+        Ok(0)
     }
 
     fn begin_short(&mut self, short: Short, desk: &mut Desk) -> Result<(), Failure> {

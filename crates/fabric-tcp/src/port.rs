@@ -33,6 +33,12 @@ fn calls_of(bytes_moved: u64) -> u32 {
     u32::try_from(bytes_moved / BYTES_OF_A_CALL).unwrap_or(u32::MAX)
 }
 
+/// Counts calls of the program. The engine, which sets such a counter back, may be overlooked for once:
+/// then it believes the thread that calls for a while longer.
+fn count(counter: &AtomicU32, calls: u32) {
+    counter.store(counter.load(Ordering::Relaxed).saturating_add(calls), Ordering::Relaxed);
+}
+
 /// What a port and the engine share.
 pub(crate) struct PortShared {
     core: Mutex<Core>,
@@ -45,6 +51,8 @@ pub(crate) struct PortShared {
     /// Polls since the engine looked last, and lists that were posted.
     pub(crate) polls: AtomicU32,
     pub(crate) posts: AtomicU32,
+    /// Threads that wait for the lock.
+    wanted: AtomicU32,
 }
 
 impl PortShared {
@@ -68,12 +76,46 @@ impl PortShared {
                 claimed: AtomicBool::new(false),
                 polls: AtomicU32::new(0),
                 posts: AtomicU32::new(0),
+                wanted: AtomicU32::new(0),
             }
         }))
     }
 
+    fn try_lock(&self) -> Option<MutexGuard<'_, Core>> {
+        match self.core.try_lock() {
+            Ok(core) => Some(core),
+            Err(TryLockError::Poisoned(core)) => Some(core.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Core> {
-        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+        self.try_lock().unwrap_or_else(|| {
+            self.wanted.fetch_add(1, Ordering::Relaxed);
+            let core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
+            self.wanted.fetch_sub(1, Ordering::Relaxed);
+            core
+        })
+    }
+
+    /// Looks so many times at the link that alone has brought anything for a while, until something
+    /// has come or anybody wants the port: one call of the kernel fewer than asking first. Then
+    /// whether another look must follow; `None` when nothing has come.
+    pub(crate) fn look(&self, looks: u32) -> Option<bool> {
+        let wanted = || self.wanted.load(Ordering::Relaxed) > 0;
+        let mut core = if wanted() { None } else { self.try_lock() }?;
+        let mut came = None;
+        for _ in 0..looks {
+            // Under the lock nobody takes the port over.
+            let free = !self.claimed.load(Ordering::Relaxed);
+            came = if free { core.look_at_warm() } else { None };
+            if came != Some(false) || wanted() {
+                break;
+            }
+        }
+        let more = (came == Some(true)).then(|| core.has_more());
+        self.leave(core);
+        more
     }
 
     /// Serves what sockets of the port have, if there is something, which is asked without the lock:
@@ -99,13 +141,17 @@ impl PortShared {
     pub(crate) fn with_core<T>(&self, act: impl FnOnce(&mut Core) -> T) -> T {
         let mut core = self.lock();
         let value = act(&mut core);
+        self.leave(core);
+        value
+    }
+
+    fn leave(&self, mut core: MutexGuard<'_, Core>) {
         core.run_hints();
         let wake = core.desk.take_wake();
         drop(core);
         if wake {
             self.waiter.wake();
         }
-        value
     }
 }
 
@@ -272,13 +318,13 @@ impl Port for TcpPort {
     fn post(&mut self, work: &[Work<'_>]) -> Posted {
         let inner = &self.fabric.inner;
         let claimed = self.shared.claimed.load(Ordering::Relaxed);
-        self.shared.posts.fetch_add(1, Ordering::Relaxed);
+        count(&self.shared.posts, 1);
         self.shared.with_core(|core| {
             core.desk.bytes_moved = 0;
             let posted = core.post(work, inner, claimed);
             let calls = calls_of(core.desk.bytes_moved);
             if calls > 0 {
-                self.shared.posts.fetch_add(calls, Ordering::Relaxed);
+                count(&self.shared.posts, calls);
             }
             posted
         })
@@ -297,8 +343,8 @@ impl Port for TcpPort {
 
     fn poll(&mut self, out: &mut [Completion]) -> usize {
         let claimed = self.shared.claimed.load(Ordering::Relaxed);
-        self.shared.polls.fetch_add(1, Ordering::Relaxed);
-        let count = self.shared.with_core(|core| {
+        count(&self.shared.polls, 1);
+        let taken = self.shared.with_core(|core| {
             core.desk.bytes_moved = 0;
             core.uncork();
             if !core.desk.has_completions() {
@@ -306,18 +352,18 @@ impl Port for TcpPort {
             }
             let calls = calls_of(core.desk.bytes_moved);
             if calls > 0 {
-                self.shared.polls.fetch_add(calls, Ordering::Relaxed);
+                count(&self.shared.polls, calls);
             }
             core.desk.take(out)
         });
         if !claimed {
-            self.vain = if count > 0 { 0 } else { self.vain + 1 };
+            self.vain = if taken > 0 { 0 } else { self.vain + 1 };
             self.polls += 1;
             if self.vain > CLAIM_AFTER_VAIN || self.polls > CLAIM_AFTER {
                 self.claim();
             }
         }
-        count
+        taken
     }
 
     fn link_events(&mut self, out: &mut Vec<LinkEvent>) {

@@ -50,7 +50,7 @@ pub(crate) struct Requester {
     reads_staged: usize,
     segments: VecDeque<Segment>,
     segments_before: u64,
-    inline: VecDeque<u8>,
+    inline: Staged,
     inline_before: u64,
     /// Bytes of the first request's answer that have come.
     landed: u64,
@@ -116,7 +116,9 @@ impl Requester {
         }
         let inline = parts.inline.unwrap_or(&[]);
         debug_assert!(inline.len() <= INLINE_MAX as usize);
-        self.inline.extend(inline);
+        if !inline.is_empty() {
+            self.inline.extend(inline);
+        }
         let inline = (pending.inline.0, inline.len() as u32);
         self.requests.push_back(Pending { inline, ..pending });
         Ok(())
@@ -150,11 +152,13 @@ impl Requester {
     pub(crate) fn copy_body(&self, outgoing: &Outgoing, out: &mut Staged) -> bool {
         let (start, count) = outgoing.inline;
         let from = (start - self.inline_before) as usize;
-        let inline = self.inline.range(from..from + count as usize);
-        for (place, byte) in out.room(count as usize).iter_mut().zip(inline) {
-            *place = *byte;
+        if count > 0 {
+            out.extend(&self.inline.bytes()[from..from + count as usize]);
         }
         let mut left = outgoing.bytes - count;
+        if left == 0 {
+            return true;
+        }
         for segment in self.segments_from(outgoing.segments) {
             if left == 0 {
                 break;
@@ -215,9 +219,11 @@ impl Requester {
             self.staged -= 1;
             self.reads_staged -= usize::from(is_read(first.header.kind)).min(self.reads_staged);
         }
-        self.segments.drain(..first.segments.1 as usize);
+        for _ in 0..first.segments.1 {
+            self.segments.pop_front();
+        }
         self.segments_before += u64::from(first.segments.1);
-        self.inline.drain(..first.inline.1 as usize);
+        self.inline.gone(first.inline.1 as usize);
         self.inline_before += u64::from(first.inline.1);
         self.landed = 0;
         self.progress = true;

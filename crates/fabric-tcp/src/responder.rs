@@ -115,6 +115,25 @@ impl Responder {
         Self { told: u32::MAX, ..Self::default() }
     }
 
+    /// Carries out a WRITE all bytes of which are here, unless anything is in its way or it is to be
+    /// refused, which is left to `begin`. Most short ones go this way.
+    pub(crate) fn write_whole(&mut self, request: &Request, bytes: &[u8], desk: &Desk) -> bool {
+        let next = request.kind == Kind::Write && request.sequence == self.expected;
+        if !next || request.takes_receive() || self.refused || !self.answers.is_empty() {
+            return false;
+        }
+        let Ok(region) = self.allowed(request, desk) else {
+            return false;
+        };
+        self.drops = false;
+        // Whoever sees what follows also sees what came before on this link.
+        fence(Ordering::AcqRel);
+        let written = region.arena.write(request.offset, bytes);
+        debug_assert!(written.is_ok(), "bounds were checked");
+        self.done(request);
+        true
+    }
+
     /// Judges a request, and carries it out where it has no bytes behind it.
     pub(crate) fn begin(
         &mut self,
@@ -143,7 +162,7 @@ impl Responder {
             return self.message(request, (link, queue), desk);
         }
         let region = match self.allowed(request, desk) {
-            Ok(region) => region,
+            Ok(region) => region.clone(),
             Err(status) => return self.refuse(status),
         };
         // Whoever sees what follows also sees what came before on this link.
@@ -232,7 +251,11 @@ impl Responder {
     }
 
     /// The region, if its owner's own record allows this request.
-    fn allowed(&self, request: &Request, desk: &Desk) -> Result<Registered, CompletionStatus> {
+    fn allowed<'d>(
+        &self,
+        request: &Request,
+        desk: &'d Desk,
+    ) -> Result<&'d Registered, CompletionStatus> {
         let refused = CompletionStatus::RemoteAccess;
         let (access, bytes) = match request.kind {
             Kind::Read => (Access::READ, u64::from(request.bytes)),
@@ -254,7 +277,7 @@ impl Responder {
         if is_word && !request.offset.is_multiple_of(8) {
             return Err(CompletionStatus::RemoteAlignment);
         }
-        Ok(region.clone())
+        Ok(region)
     }
 
     /// A request that changes memory here, or needs no answer, is carried out.

@@ -78,28 +78,6 @@ pub(crate) enum Kind {
     Alive,
 }
 
-const KINDS: [(Kind, u8); 19] = [
-    (Kind::Write, 1),
-    (Kind::Read, 2),
-    (Kind::Atomic, 3),
-    (Kind::AtomicWrite, 4),
-    (Kind::Flush, 5),
-    (Kind::Send, 6),
-    (Kind::Acknowledge, 16),
-    (Kind::Bytes, 17),
-    (Kind::Word, 18),
-    (Kind::Refused, 19),
-    (Kind::NotReady, 20),
-    (Kind::Ready, 21),
-    (Kind::Greeting, 32),
-    (Kind::Hello, 33),
-    (Kind::Nobody, 34),
-    (Kind::Accepted, 35),
-    (Kind::Declined, 36),
-    (Kind::Confirm, 37),
-    (Kind::Alive, 38),
-];
-
 /// The request comes with an immediate.
 pub(crate) const IMMEDIATE: u8 = 1;
 /// Somebody waits for the acknowledgement.
@@ -133,8 +111,28 @@ impl Kind {
         })
     }
 
-    fn to_bits(self) -> u8 {
-        KINDS.iter().find(|(kind, _)| *kind == self).map_or(0, |(_, bits)| *bits)
+    const fn to_bits(self) -> u8 {
+        match self {
+            Self::Write => 1,
+            Self::Read => 2,
+            Self::Atomic => 3,
+            Self::AtomicWrite => 4,
+            Self::Flush => 5,
+            Self::Send => 6,
+            Self::Acknowledge => 16,
+            Self::Bytes => 17,
+            Self::Word => 18,
+            Self::Refused => 19,
+            Self::NotReady => 20,
+            Self::Ready => 21,
+            Self::Greeting => 32,
+            Self::Hello => 33,
+            Self::Nobody => 34,
+            Self::Accepted => 35,
+            Self::Declined => 36,
+            Self::Confirm => 37,
+            Self::Alive => 38,
+        }
     }
 
     pub(crate) const fn is_request(self) -> bool {
@@ -223,7 +221,10 @@ impl Header {
         if flags & !(IMMEDIATE | SIGNALLED) != 0 {
             return None;
         }
-        let operand = |at: usize| word(bytes, REQUEST + 8 * at);
+        let operands = match kind {
+            Kind::Atomic => [0, 1, 2, 3].map(|at| word(bytes, REQUEST + 8 * at)),
+            _ => [0; 4],
+        };
         Some(Self::Request(Request {
             kind,
             flags,
@@ -235,7 +236,7 @@ impl Header {
             key: word(bytes, 24),
             offset: word(bytes, 32),
             value: word(bytes, 40),
-            operands: [operand(0), operand(1), operand(2), operand(3)],
+            operands,
         }))
     }
 }
@@ -254,8 +255,10 @@ impl Request {
         header[24..32].copy_from_slice(&self.key.to_le_bytes());
         header[32..40].copy_from_slice(&self.offset.to_le_bytes());
         header[40..48].copy_from_slice(&self.value.to_le_bytes());
-        for (place, operand) in header[REQUEST..].chunks_mut(8).zip(self.operands) {
-            place.copy_from_slice(&operand.to_le_bytes());
+        if self.kind == Kind::Atomic {
+            for (place, operand) in header[REQUEST..].chunks_mut(8).zip(self.operands) {
+                place.copy_from_slice(&operand.to_le_bytes());
+            }
         }
         (header, self.kind.header())
     }
@@ -354,10 +357,32 @@ pub(crate) fn decode_hello(bytes: &[u8]) -> Option<(&str, &[u8])> {
 mod tests {
     use super::*;
 
+    const KINDS: [(Kind, u8); 19] = [
+        (Kind::Write, 1),
+        (Kind::Read, 2),
+        (Kind::Atomic, 3),
+        (Kind::AtomicWrite, 4),
+        (Kind::Flush, 5),
+        (Kind::Send, 6),
+        (Kind::Acknowledge, 16),
+        (Kind::Bytes, 17),
+        (Kind::Word, 18),
+        (Kind::Refused, 19),
+        (Kind::NotReady, 20),
+        (Kind::Ready, 21),
+        (Kind::Greeting, 32),
+        (Kind::Hello, 33),
+        (Kind::Nobody, 34),
+        (Kind::Accepted, 35),
+        (Kind::Declined, 36),
+        (Kind::Confirm, 37),
+        (Kind::Alive, 38),
+    ];
+
     #[test]
     fn every_header_survives_the_wire() {
         for (at, (kind, bits)) in KINDS.into_iter().enumerate() {
-            assert_eq!(Kind::from_bits(bits), Some(kind));
+            assert_eq!((Kind::from_bits(bits), kind.to_bits()), (Some(kind), bits));
             let at = at as u32;
             let operands = if kind == Kind::Atomic { [1, 2, 3, u64::MAX] } else { [0; 4] };
             let mut bytes = Vec::new();

@@ -159,36 +159,43 @@ impl<'a> Parts<'a> {
     /// # Errors
     /// `Stop::Invalid` with the names listed there.
     pub fn check(&self, capabilities: &Capabilities) -> Result<(), Stop> {
-        let atomic = self.kind == CompletionKind::Atomic;
-        let send = self.kind == CompletionKind::Send;
+        let (send, atomic) =
+            (self.kind == CompletionKind::Send, self.kind == CompletionKind::Atomic);
+        let lacking = match self.kind {
+            CompletionKind::Write if !capabilities.write => Some("lacks write"),
+            CompletionKind::Read if !capabilities.read => Some("lacks read"),
+            CompletionKind::Send if !capabilities.send => Some("lacks send"),
+            CompletionKind::Atomic if capabilities.atomics == AtomicScope::None => {
+                Some("lacks atomics")
+            }
+            _ if self.extended && !capabilities.extended_atomics => Some("lacks extended_atomics"),
+            CompletionKind::AtomicWrite if !capabilities.atomic_write => Some("lacks atomic_write"),
+            CompletionKind::Flush
+                if self.flush > capabilities.flush || self.flush == FlushScope::None =>
+            {
+                Some("lacks flush")
+            }
+            _ if self.immediate.is_some() && !capabilities.immediate => Some("lacks immediate"),
+            _ => None,
+        };
         let bytes = self.bytes();
         let inline = self.inline.map_or(0, <[u8]>::len);
         let wrong_slice = |slice: &LocalSlice| slice.bytes != 8 || !slice.offset.is_multiple_of(8);
-        let table = [
-            (self.kind == CompletionKind::Write && !capabilities.write, "lacks write"),
-            (self.kind == CompletionKind::Read && !capabilities.read, "lacks read"),
-            (send && !capabilities.send, "lacks send"),
-            (atomic && capabilities.atomics == AtomicScope::None, "lacks atomics"),
-            (self.extended && !capabilities.extended_atomics, "lacks extended_atomics"),
-            (
-                self.kind == CompletionKind::AtomicWrite && !capabilities.atomic_write,
-                "lacks atomic_write",
-            ),
-            (
-                self.kind == CompletionKind::Flush
-                    && (self.flush > capabilities.flush || self.flush == FlushScope::None),
-                "lacks flush",
-            ),
-            (self.immediate.is_some() && !capabilities.immediate, "lacks immediate"),
-            (self.local.len() > capabilities.slices_max as usize, "too many slices"),
-            (inline > capabilities.inline_bytes_max as usize, "inline too long"),
-            (send && bytes > u64::from(capabilities.send_bytes_max), "send too long"),
-            (!send && bytes > capabilities.transfer_bytes_max, "transfer too long"),
-            (atomic && self.local.iter().any(wrong_slice), "atomic slice"),
-        ];
-        match table.into_iter().find(|(wrong, _)| *wrong) {
-            Some((_, name)) => Err(Stop::Invalid(name)),
-            None => Ok(()),
-        }
+        let wrong = if lacking.is_some() {
+            lacking
+        } else if self.local.len() > capabilities.slices_max as usize {
+            Some("too many slices")
+        } else if inline > capabilities.inline_bytes_max as usize {
+            Some("inline too long")
+        } else if send && bytes > u64::from(capabilities.send_bytes_max) {
+            Some("send too long")
+        } else if !send && bytes > capabilities.transfer_bytes_max {
+            Some("transfer too long")
+        } else if atomic && self.local.iter().any(wrong_slice) {
+            Some("atomic slice")
+        } else {
+            None
+        };
+        wrong.map_or(Ok(()), |name| Err(Stop::Invalid(name)))
     }
 }
