@@ -222,13 +222,19 @@ impl Core {
             link.flush(defer, desk)?;
             Ok(defer && link.owes_acknowledgement())
         });
-        if owes == Some(true) && !self.deferred.contains(&id) {
-            self.deferred.push(id);
+        if owes == Some(true) {
+            self.defer(id);
         }
         if self.link(id).is_some_and(Link::is_over) {
             self.answered(id);
         }
         self.watch(id);
+    }
+
+    fn defer(&mut self, id: LinkId) {
+        if !self.deferred.contains(&id) {
+            self.deferred.push(id);
+        }
     }
 
     /// Tells peers that wait for receives which have come.
@@ -332,7 +338,10 @@ impl Core {
             self.serve(id, defer);
         } else {
             self.receive(id);
-            if self.desk.moved {
+            let quiet = |link: &Link| defer && link.only_acknowledges();
+            if self.desk.moved && self.link(id).is_some_and(quiet) {
+                self.defer(id);
+            } else if self.desk.moved {
                 self.flush(id, defer);
             }
         }

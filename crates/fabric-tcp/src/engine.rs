@@ -18,6 +18,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -30,6 +31,9 @@ const HANDSHAKE_BYTES: usize = 64 << 10;
 /// timer alone may take tens of microseconds.
 const WATCH_MIN: Duration = Duration::from_micros(100);
 const WATCH_MAX: Duration = Duration::from_micros(1600);
+/// By how much a look may come later once they come most rarely: then it comes with the next tick of the
+/// processor, and no timer is set for it, which alone may take ten times as long as the look.
+const WATCH_SLACK: Duration = Duration::from_millis(4);
 /// So many looks find a thread that polls before the next ones come half as often.
 const LOOKS: u32 = 4;
 /// Fewer calls than that in the shortest of these times, or none that polls, and the engine takes the
@@ -249,6 +253,8 @@ struct Engine {
     watch: Duration,
     /// Looks since the time between them changed.
     looks: u32,
+    /// Whether the kernel may wake this thread somewhat later than asked.
+    slack: bool,
     /// The port that was served last.
     last: Option<Arc<PortShared>>,
     /// A peer is silent.
@@ -269,6 +275,7 @@ impl Engine {
             watched: now,
             watch: WATCH_MIN,
             looks: 0,
+            slack: false,
             last: None,
             hurries: false,
         }
@@ -324,8 +331,16 @@ impl Engine {
     }
 
     /// How long the engine may sleep.
-    fn sleep(&self) -> Duration {
-        if self.inner.claims.load(Ordering::Relaxed) > 0 {
+    fn sleep(&mut self) -> Duration {
+        let watches = self.inner.claims.load(Ordering::Relaxed) > 0;
+        let slack = watches && self.watch == WATCH_MAX;
+        if slack != self.slack {
+            self.slack = slack;
+            let most = WATCH_SLACK.min(self.inner.options.tick()).as_nanos();
+            let most = u64::try_from(most).ok().and_then(NonZeroU64::new);
+            let _ = rustix::thread::set_current_timer_slack(most.filter(|_| slack));
+        }
+        if watches {
             return self.watch;
         }
         let next = self.ticked + self.tick_every();

@@ -309,8 +309,7 @@ impl Link {
                 break;
             };
             outgoing.header.acknowledged = self.responder.acknowledge();
-            let (header, count) = outgoing.header.encode();
-            self.staged.extend(&header[..count]);
+            outgoing.header.encode(&mut self.staged);
             if outgoing.bytes <= COPY_MAX {
                 if !self.requester.copy_body(&outgoing, &mut self.staged) {
                     return Err(Failure::Violation("local bounds"));
@@ -332,6 +331,15 @@ impl Link {
     /// Whether an acknowledgement is due that nothing carries.
     pub(crate) fn owes_acknowledgement(&self) -> bool {
         self.is_up() && self.confirmed && self.responder.owes_acknowledgement()
+    }
+
+    /// Whether there is nothing to send but an acknowledgement that can be put off.
+    pub(crate) fn only_acknowledges(&self) -> bool {
+        self.owes_acknowledgement()
+            && !self.responder.owes_many()
+            && !self.responder.has_answers()
+            && !self.requester.has_next()
+            && !self.wants_write()
     }
 
     /// Sends all that may go, as far as the socket has room.

@@ -26,22 +26,29 @@ impl Staged {
     }
 
     /// Room for `count` further bytes, all of which the caller fills.
+    #[inline]
     pub(crate) fn room(&mut self, count: usize) -> &mut [u8] {
         if self.bytes.len() - self.end < count {
-            self.bytes.copy_within(self.start..self.end, 0);
-            self.end -= self.start;
-            self.start = 0;
-            let needed = self.end + count;
-            if self.bytes.len() < needed {
-                self.bytes.resize(needed.next_power_of_two(), 0);
-            }
+            self.make_room(count);
         }
         let room = &mut self.bytes[self.end..self.end + count];
         self.end += count;
         room
     }
 
+    #[cold]
+    fn make_room(&mut self, count: usize) {
+        self.bytes.copy_within(self.start..self.end, 0);
+        self.end -= self.start;
+        self.start = 0;
+        let needed = self.end + count;
+        if self.bytes.len() < needed {
+            self.bytes.resize(needed.next_power_of_two(), 0);
+        }
+    }
+
     /// Appends bytes.
+    #[inline]
     pub(crate) fn extend(&mut self, bytes: &[u8]) {
         self.room(bytes.len()).copy_from_slice(bytes);
     }

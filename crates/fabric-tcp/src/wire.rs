@@ -16,6 +16,7 @@
 //! request of the other direction that was carried out, so that most acknowledgements cost nothing.
 //! Sequences are of 32 bits: at most [`OUTSTANDING_MAX`] are under way, so they are never ambiguous.
 
+use crate::staged::Staged;
 use farside_base::{CompletionStatus, FlushScope, Operation};
 use farside_fabric::HELLO_BYTES_MAX;
 
@@ -242,9 +243,9 @@ impl Header {
 }
 
 impl Request {
-    /// The header, and how many bytes of it count.
-    pub(crate) fn encode(&self) -> ([u8; ATOMIC], usize) {
-        let mut header = [0; ATOMIC];
+    /// Appends the header.
+    pub(crate) fn encode(&self, out: &mut Staged) {
+        let mut header = [0; REQUEST];
         header[0] = self.kind.to_bits();
         header[1] = self.flags;
         header[4..8].copy_from_slice(&self.bytes.to_le_bytes());
@@ -255,12 +256,12 @@ impl Request {
         header[24..32].copy_from_slice(&self.key.to_le_bytes());
         header[32..40].copy_from_slice(&self.offset.to_le_bytes());
         header[40..48].copy_from_slice(&self.value.to_le_bytes());
+        out.extend(&header);
         if self.kind == Kind::Atomic {
-            for (place, operand) in header[REQUEST..].chunks_mut(8).zip(self.operands) {
-                place.copy_from_slice(&operand.to_le_bytes());
+            for operand in self.operands {
+                out.extend(&operand.to_le_bytes());
             }
         }
-        (header, self.kind.header())
     }
 
     /// Whether it may change memory that an earlier READ has still to show.
@@ -400,8 +401,9 @@ mod tests {
                     value: 3,
                     operands,
                 };
-                let (header, count) = request.encode();
-                bytes.extend_from_slice(&header[..count]);
+                let mut staged = Staged::default();
+                request.encode(&mut staged);
+                bytes.extend_from_slice(staged.bytes());
                 Header::Request(request)
             } else {
                 let value = 1 << 63;
