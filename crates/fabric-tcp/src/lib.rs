@@ -19,13 +19,15 @@
 //! would be in vain, and on few cores a hop from one thread to another is most of a round trip. It gets the
 //! port after a few polls in vain or some more of any kind, for a thread whose polls always find what the
 //! engine brought fights with it for lock and processor. The engine then looks around every 100 us, after a
-//! while every 1.6 ms, for each timer costs, in a virtual machine tens of microseconds; a thread that has polled and posted fewer than four times per 100 us since, or has
-//! not polled at all, or that arms its waiter, loses the port to it at once. Who moves long payloads calls
+//! while every 1.6 ms or with the next tick of the processor, for each timer of its own costs, in a virtual
+//! machine tens of microseconds; a thread that has polled and posted fewer than four times per 100 us since,
+//! or has not polled at all, or that arms its waiter, loses the port to it at once. Who moves long payloads calls
 //! rarely: every 16 KiB count as a call, and nobody loses the port in the middle of one. Of a thread that
 //! polls, requests behind sixteen that are under way already may wait for its next poll, so that many go by
 //! one call.
 //!
-//! Whoever waits asks the epoll, or tries to receive where nothing has come but over one link for a while.
+//! Whoever waits asks the epoll, or tries to receive where nothing has come but over one link for a while;
+//! the engine, while it looks for more, does so with the lock in hand until anybody else wants that.
 //! A full socket is left alone until the epoll finds room. Where long payloads follow each other little is
 //! received with a header, so that the rest goes straight to its place; what another send follows at once
 //! is sent with `MSG_MORE`, or each payload would end in a segment of a few bytes.
@@ -36,13 +38,13 @@
 //!
 //! Beside libfabric 1.17's tcp provider (`bench/compare/README.md` has the table): streams of 8 bytes are 11
 //! to 14 times as fast, of 64 KiB and 1 MiB 1.5 to 4 times where the system paces and as fast where it does
-//! not; messages take as long there and back, or less; WRITEs of some bytes take a tenth longer, and so do
-//! READs, of targets that sleep here and poll there. WRITEs and READs of memory that keeps order take
+//! not; messages take as long there and back, or less; WRITEs of some bytes take as long or a twentieth
+//! longer, and READs as long, of targets that sleep here and poll there. WRITEs and READs of memory that keeps order take
 //! another copy: into rising order, or out by whole words.
 //!
 //! One engine for all ports of a fabric, and not one for each: with as many threads as ports, few cores
 //! would pay for each wake-up with another one's time slice. io_uring is absent: the data path does one
-//! `sendmsg` and one `recvmsg` for each burst, which is all that could be batched here, and a ping-pong of
+//! `send` and one `recv` for each burst, which is all that could be batched here, and a ping-pong of
 //! bare sockets took no less time by it (`bench/compare`).
 //!
 //! # Memory that gives up order
