@@ -11,6 +11,10 @@ use std::sync::atomic::Ordering;
 /// Bytes that cost as much as an access.
 const BYTES_PER_ACCESS: usize = 64;
 
+/// Most bytes of a notification, and most notifications of calls that nobody has carried away yet.
+const NOTICE_BYTES_MAX: usize = 4096;
+const NOTICES_MAX: usize = 256;
+
 /// Bytes for subscribers of a topic.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Notice {
@@ -260,6 +264,10 @@ impl Near for Beside<'_> {
             | Call::TryLock
             | Call::Unlock => self.state(request, &mut buffers),
             Call::TimeNs => Reply::Now(self.now_ns),
+            Call::Notify if buffers.inputs[0].len() > NOTICE_BYTES_MAX => {
+                Reply::Now(status::OUT_OF_RANGE as u64)
+            }
+            Call::Notify if self.notices.len() >= NOTICES_MAX => self.later(Later::Slice),
             Call::Notify => {
                 let bytes = buffers.inputs[0].to_vec();
                 self.notices.push(Notice { topic: request.arguments[0], bytes });

@@ -265,7 +265,11 @@ impl Executor {
                 }
             }
             let Some(known) = self.programs.get_mut(&running.program) else {
-                return Slice::Over(stopped(Stopped::Fault, None, "its program is gone"));
+                return Slice::Over(stopped(
+                    Stopped::Cancelled,
+                    None,
+                    "its program was unregistered",
+                ));
             };
             let mut none = States::default();
             let own = known.own.get_mut(&running.session).unwrap_or(&mut none);

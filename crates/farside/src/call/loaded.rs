@@ -72,19 +72,21 @@ impl Loaded {
         &self.verified().program().name
     }
 
-    /// What its state takes.
+    /// What it takes: its state, and itself.
     pub(super) fn sizes(&self) -> Sizes {
         let program = self.verified().program();
+        let shared_bytes = States::bytes(program, Scope::Shared);
         Sizes {
             own_bytes: States::bytes(program, Scope::QueuePair),
-            shared_bytes: States::bytes(program, Scope::Shared),
+            shared_bytes: shared_bytes.saturating_add(self.object.len() as u64),
         }
     }
 
     /// Whether it keeps anything between calls, so that it has to run where that is.
     pub(super) fn has_state(&self) -> bool {
         let program = self.verified().program();
-        !program.states.is_empty() || self.sizes() != Sizes::default()
+        let scopes = [Scope::QueuePair, Scope::Shared];
+        !program.states.is_empty() || scopes.iter().any(|scope| States::bytes(program, *scope) > 0)
     }
 
     /// The number that its contents give it; another one for each try, should it be another's.

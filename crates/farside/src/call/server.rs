@@ -26,6 +26,8 @@ use std::time::Duration;
 /// Longest time that calls run before the port is looked at again, and most slices.
 const TURN_NS: u64 = 20_000;
 const TURN_SLICES: usize = 64;
+/// Things that have come which are looked at before calls run.
+const TURN_EVENTS: usize = 256;
 /// What a slice costs at least: a clock may be coarser than that.
 const SLICE_NS_MIN: u64 = 50;
 /// Bytes before the parameters of a request.
@@ -305,7 +307,8 @@ impl CallServer {
     /// anything to do. Never blocks.
     pub fn turn(&mut self) -> bool {
         let mut busy = false;
-        while let Some(event) = self.mail.next() {
+        for _ in 0..TURN_EVENTS {
+            let Some(event) = self.mail.next() else { break };
             busy = true;
             self.event(event);
         }
@@ -458,8 +461,10 @@ impl CallServer {
             Event::Step(block, status) => self.executor.completed(block, status),
             Event::Broken(link, _) => self.lost(link),
             Event::Message(link, header) => {
-                let Some(Seat::Caller(session)) = self.seat_of(link) else {
-                    return; // of a link that is over
+                let session = match self.seat_of(link) {
+                    Some(Seat::Caller(session)) => session,
+                    Some(Seat::Visitor | Seat::Host) => return self.lost(link),
+                    None => return, // of a link that is over
                 };
                 let body = std::mem::take(&mut self.mail.message);
                 let taken =

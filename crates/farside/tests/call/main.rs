@@ -299,7 +299,7 @@ fn subscribers_hear_of_notifications() {
 #[test]
 fn quotas_are_kept_and_hurt_nobody_else() {
     for fabric in FABRICS {
-        let small = Quota { programs: 1, state_bytes: 64, calls: 2, ..Quota::DEFAULT };
+        let small = Quota { programs: 1, state_bytes: 400, calls: 2, ..Quota::DEFAULT };
         let mut options = ServerOptions { sessions: 2, ..ServerOptions::default() };
         options.tenants.insert("small".to_owned(), small);
         over(fabric, &options, |ends| {

@@ -14,7 +14,8 @@ use alloc::vec::Vec;
 pub struct Quota {
     /// Registrations: a program that two sessions have registered counts twice.
     pub programs: u32,
-    /// Bytes of state that registered programs declare; what sessions share counts for each.
+    /// Bytes of registered programs and of the state that they declare; what sessions share counts for
+    /// each.
     pub state_bytes: u64,
     /// Calls in progress.
     pub calls: u32,

@@ -70,8 +70,14 @@ struct Entry {
     /// When it ends unless its caller comes back.
     ends_at_ns: u64,
     slots: Slots,
-    /// Verbs of what runs: a run counts towards its tenant's calls.
-    runs: BTreeSet<u8>,
+    /// Runs of programs, by slot: they count towards their tenant's calls.
+    runs: Vec<Option<Run>>,
+}
+
+/// A run of a program in progress.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Run {
+    deadline_ns: Option<u64>,
 }
 
 /// The executor's machine. See the module.
@@ -83,6 +89,8 @@ pub struct Server {
     schedule: Schedule,
     /// When, which call, which request of its slot.
     deadlines: BTreeSet<(u64, Call, u16)>,
+    /// Sessions without a link.
+    away: usize,
     canary: Canary,
 }
 
@@ -106,6 +114,7 @@ impl Server {
             programs: Programs::new(canary),
             schedule: Schedule::new(settings.quantum_ns, canary),
             deadlines: BTreeSet::new(),
+            away: 0,
             canary,
         }
     }
@@ -144,6 +153,7 @@ impl Server {
             let number = number(at);
             let fresh = self.canary_forgets().then(slots);
             if let Some(entry) = &mut self.sessions[at] {
+                self.away -= usize::from(!entry.linked);
                 entry.linked = true;
                 entry.slots.unlinked();
                 if let Some(fresh) = fresh {
@@ -158,7 +168,8 @@ impl Server {
             return Err(Refused::Sessions);
         }
         let slots = slots();
-        let entry = Entry { id, tenant, linked: true, ends_at_ns: 0, slots, runs: BTreeSet::new() };
+        let runs = alloc::vec![None; self.settings.slots];
+        let entry = Entry { id, tenant, linked: true, ends_at_ns: 0, slots, runs };
         if at == self.sessions.len() {
             self.sessions.push(None);
         }
@@ -181,9 +192,10 @@ impl Server {
         let Some(entry) = self.entry(session) else {
             return;
         };
-        entry.linked = false;
+        let was_linked = core::mem::replace(&mut entry.linked, false);
         entry.slots.unlinked();
         entry.ends_at_ns = now_ns.saturating_add(grace_ns);
+        self.away += usize::from(was_linked);
         if grace_ns == 0 {
             self.end(session, effects);
         }
@@ -197,7 +209,8 @@ impl Server {
         for slot in entry.slots.all_running() {
             effects.push(Effect::Stop(Call { session, slot }));
         }
-        entry.runs.iter().for_each(|_| self.programs.ended(entry.tenant));
+        self.away -= usize::from(!entry.linked);
+        entry.runs.iter().flatten().for_each(|_| self.programs.ended(entry.tenant));
         self.schedule.close(session);
         self.deadlines.retain(|(_, call, _)| call.session != session);
         for program in self.programs.of(session) {
@@ -235,7 +248,8 @@ impl Server {
                 self.answer(call, Reply::stopped(Stopped::Late, None), effects);
             }
         }
-        for at in 0..self.sessions.len() {
+        let sessions = if self.away > 0 { self.sessions.len() } else { 0 };
+        for at in 0..sessions {
             let over = self.sessions[at]
                 .as_ref()
                 .is_some_and(|entry| !entry.linked && entry.ends_at_ns <= now_ns);
@@ -247,8 +261,9 @@ impl Server {
 
     /// When [`Self::tick`] has something to do next, or a tenant may run again.
     pub fn wakes_at_ns(&self) -> Option<u64> {
-        let sessions = self.sessions.iter().flatten().filter(|entry| !entry.linked);
-        let ends = sessions.map(|entry| entry.ends_at_ns);
+        let sessions = if self.away > 0 { self.sessions.as_slice() } else { &[] };
+        let away = sessions.iter().flatten().filter(|entry| !entry.linked);
+        let ends = away.map(|entry| entry.ends_at_ns);
         let deadline = self.deadlines.first().map(|(at_ns, ..)| *at_ns);
         ends.chain(deadline).chain(self.schedule.wakes_at_ns()).min()
     }
@@ -317,11 +332,12 @@ impl Server {
             self.answer(call, Reply::refused(refused, 0), effects);
             return Asked::Nothing;
         }
+        let deadline_ns = invocation.timeout_ns.map(|timeout_ns| now_ns.saturating_add(timeout_ns));
         if let Some(entry) = self.entry(call.session) {
-            entry.runs.insert(call.slot);
+            entry.runs[usize::from(call.slot)] = Some(Run { deadline_ns });
         }
-        if let Some(timeout_ns) = invocation.timeout_ns {
-            self.deadlines.insert((now_ns.saturating_add(timeout_ns), call, sequence));
+        if let Some(at_ns) = deadline_ns {
+            self.deadlines.insert((at_ns, call, sequence));
         }
         self.schedule.ready(call);
         Asked::Run(call, invocation.program, parameters)
@@ -365,10 +381,13 @@ impl Server {
         let Some((sequence, asked)) = entry.slots.done(call.slot, reply) else {
             return;
         };
-        let (ran, tenant) = (entry.runs.remove(&call.slot), entry.tenant);
-        if ran {
+        let (run, tenant) = (entry.runs[usize::from(call.slot)].take(), entry.tenant);
+        if let Some(Run { deadline_ns }) = run {
             self.programs.ended(tenant);
             self.schedule.forget(call);
+            if let Some(at_ns) = deadline_ns {
+                self.deadlines.remove(&(at_ns, call, sequence));
+            }
         }
         if asked {
             let header = Header { slot: call.slot, sequence, verb: reply.verb };
@@ -407,8 +426,8 @@ impl Server {
 
     /// What a call waited for has come.
     pub fn ready(&mut self, call: Call) {
-        let runs = self.entry(call.session).is_some_and(|entry| entry.runs.contains(&call.slot));
-        if runs {
+        let runs = self.entry(call.session).and_then(|entry| entry.runs[usize::from(call.slot)]);
+        if runs.is_some() {
             self.schedule.ready(call);
         }
     }
