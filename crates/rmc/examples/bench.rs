@@ -1,69 +1,21 @@
-//! Times of this crate alone: `bench` prints what loading, calls, suspensions and the list search cost.
+//! Times of this crate alone: what registration, calls, suspensions and the list search cost. `--json`
+//! prints them as JSON. `bench/compare/rmc` measures other engines beside it.
 #![expect(clippy::print_stdout, reason = "it is a program for a terminal")]
+
+#[path = "programs/mod.rs"]
+mod programs;
 
 use std::hint::black_box;
 use std::time::Instant;
 
 use farside_rmc::assembler::assemble;
 use farside_rmc::helpers::status;
+use farside_rmc::isa::{decode_all, encode};
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 use farside_rmc::run::native::{Compiled, Region};
 use farside_rmc::run::{Far, Lent, Machine, Near, Outcome, Reply};
-use farside_rmc::{Limits, Verified, verify};
-
-/// The search by words: a node is {key, value, next}.
-const WORDS: &str = "
-        r6 = *(u64 *)(r1 + 8)
-        r7 = *(u64 *)(r1 + 16)
-        r8 = *(u64 *)(r1 + 0)
-    again:
-        r1 = r8
-        r2 = r6
-        call load_u64
-        if r0 == r7 goto found
-        r1 = r8
-        r2 = r6
-        r2 += 16
-        call load_u64
-        r6 = r0
-        if r6 != 0 goto again
-        r0 = -1
-        exit
-    found:
-        r1 = r8
-        r2 = r6
-        r2 += 8
-        call load_u64
-        exit
-";
-
-/// The search by one read a node.
-const READS: &str = "
-        r6 = *(u64 *)(r1 + 8)
-        r7 = *(u64 *)(r1 + 16)
-        r8 = *(u64 *)(r1 + 0)
-        r9 = 0
-    again:
-        r1 = r8
-        r2 = r6
-        r3 = r10
-        r3 += -24
-        r4 = 24
-        call read
-        if r0 != 0 goto lost
-        r1 = *(u64 *)(r10 - 24)
-        if r1 == r7 goto found
-        r6 = *(u64 *)(r10 - 8)
-        r9 += 1
-        if r9 > 64 goto lost
-        if r6 != 0 goto again
-    lost:
-        r0 = -1
-        exit
-    found:
-        r0 = *(u64 *)(r10 - 16)
-        exit
-";
+use farside_rmc::{Limits, Program, Verified, verify};
+use programs::{LIST_BY_READS, LIST_BY_WORDS, PROGRAMS};
 
 struct Host(Vec<u8>);
 
@@ -92,10 +44,11 @@ impl Near for Host {
     }
 }
 
-/// The least time of one turn, of several rounds.
+/// The least time of one turn, of many short rounds: what else the machine does misses some of them.
 fn time_ns(turns: u32, mut turn: impl FnMut()) -> f64 {
+    let turns = (turns / 20).max(10);
     let mut best = f64::MAX;
-    for _ in 0..7 {
+    for _ in 0..500 {
         let start = Instant::now();
         (0..turns).for_each(|_| turn());
         best = best.min(start.elapsed().as_nanos() as f64 / f64::from(turns));
@@ -138,71 +91,118 @@ fn native(memory: &[u8], mut at: u64, key: u64) -> Option<u64> {
     None
 }
 
-/// The search by words as machine code, metered, with every access to the region checked.
+/// Names and nanoseconds.
+#[derive(Default)]
+struct Figures(Vec<(String, f64)>);
+
+impl Figures {
+    fn add(&mut self, name: String, ns: f64) {
+        self.0.push((name, ns));
+    }
+
+    fn print(&self, json: bool) {
+        if !json {
+            self.0.iter().for_each(|(name, ns)| println!("{ns:>12.1} ns  {name}"));
+            return;
+        }
+        let entry =
+            |(name, ns): &(String, f64)| format!("{{\"name\": \"{name}\", \"ns\": {ns:.2}}}");
+        let entries: Vec<String> = self.0.iter().map(entry).collect();
+        println!("{{\"figures\": [{}]}}", entries.join(", "));
+    }
+}
+
+/// Decoding, verifying and compiling, each time anew.
+fn registrations(figures: &mut Figures) -> Result<(), Box<dyn std::error::Error>> {
+    for (name, text) in PROGRAMS {
+        let program = assemble(text)?;
+        let code = program.code.iter().filter_map(|code| encode(*code).ok());
+        let slots: Vec<u64> =
+            code.flat_map(|(first, second)| [Some(first), second]).flatten().collect();
+        let ns = time_ns(200, || {
+            let code = decode_all(black_box(&slots)).unwrap_or_default();
+            let program = Program { code, ..program.clone() };
+            let verified = verify(program, &Limits::DEFAULT).ok();
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+            let verified = verified.and_then(|verified| Compiled::new(verified).ok());
+            assert!(verified.is_some(), "{name}");
+        });
+        figures.add(format!("registration of {name}"), ns);
+    }
+    Ok(())
+}
+
+/// Searches as machine code, metered where they have to be, with every access to the region checked.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-fn compiled(n: u64) -> Result<(), Box<dyn std::error::Error>> {
-    let (memory, context) = list(n);
-    let verified = load(WORDS)?;
-    let ns = time_ns(500, || {
-        let _ = black_box(Compiled::new(black_box(verified.clone())));
-    });
-    println!("compile: {:.1} us", ns / 1e3);
-    let code = Compiled::new(verified)?;
-    let mut machine = Machine::new();
-    let regions = [Region::of(&memory)];
-    let ns = time_ns(20_000, || {
-        let _ = machine.start(code.verified(), black_box(&context), Limits::DEFAULT.budget);
-        let outcome = code.run(&mut machine, Lent::default(), &regions, &mut Far);
-        assert_eq!(outcome, Outcome::Returned((n - 1) * 7));
-    });
-    println!("search of {n} nodes by words, compiled: {ns:.1} ns");
+fn compiled(figures: &mut Figures, n: u64) -> Result<(), Box<dyn std::error::Error>> {
+    for (name, text) in [("words", LIST_BY_WORDS), ("reads", LIST_BY_READS)] {
+        let (memory, context) = list(n);
+        let code = Compiled::new(load(text)?)?;
+        let mut machine = Machine::new();
+        let regions = [Region::of(&memory)];
+        let mut host = Host(memory.clone());
+        let ns = time_ns(20_000, || {
+            let (context, budget) = (black_box(&context), Limits::DEFAULT.budget);
+            let lent = Lent::default();
+            let outcome = code.call(&mut machine, context, budget, lent, &regions, &mut host);
+            assert_eq!(outcome, Ok(Outcome::Returned((n - 1) * 7)));
+        });
+        figures.add(format!("search of {n} nodes by {name}, compiled"), ns);
+    }
     Ok(())
 }
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
-fn compiled(_: u64) -> Result<(), Box<dyn std::error::Error>> {
+fn compiled(_: &mut Figures, _: u64) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let budget = Limits::DEFAULT.budget;
-    let (words, reads) = (load(WORDS)?, load(READS)?);
-    for (name, text) in [("by words", WORDS), ("by reads", READS)] {
-        let program = assemble(text)?;
-        let ns = time_ns(200, || {
-            let _ = black_box(verify(black_box(program.clone()), &Limits::DEFAULT));
-        });
-        println!("verify the search {name}: {:.1} us", ns / 1e3);
-    }
+fn searches(figures: &mut Figures) -> Result<(), Box<dyn std::error::Error>> {
     let mut machine = Machine::new();
     for n in [1, 8, 64] {
         let (memory, context) = list(n);
         let head = 24;
         let ns = time_ns(20_000, || {
-            let found = native(black_box(&memory), head, n - 1 + 1_000);
+            let found = native(black_box(&memory), head, black_box(n - 1 + 1_000));
             assert_eq!(found, Some((n - 1) * 7));
         });
-        println!("search of {n} nodes in Rust: {ns:.1} ns");
+        figures.add(format!("search of {n} nodes in Rust"), ns);
+        compiled(figures, n)?;
         let mut host = Host(memory);
-        for (name, verified) in [("by words", &words), ("by reads", &reads)] {
+        for (name, text) in [("words", LIST_BY_WORDS), ("reads", LIST_BY_READS)] {
+            let verified = load(text)?;
             let ns = time_ns(2_000, || {
-                let _ = machine.start(verified, black_box(&context), budget);
-                let outcome = machine.run(verified, Lent::default(), &mut host);
+                let _ = machine.start(&verified, black_box(&context), Limits::DEFAULT.budget);
+                let outcome = machine.run(&verified, Lent::default(), &mut host);
                 assert_eq!(outcome, Outcome::Returned((n - 1) * 7));
             });
-            println!("search of {n} nodes {name}: {ns:.1} ns");
+            figures.add(format!("search of {n} nodes by {name}, interpreted"), ns);
         }
-        compiled(n)?;
     }
+    Ok(())
+}
+
+/// A search of 64 nodes of which every word is asked for.
+fn suspensions(figures: &mut Figures) -> Result<(), Box<dyn std::error::Error>> {
     let (memory, context) = list(64);
+    let (words, mut machine) = (load(LIST_BY_WORDS)?, Machine::new());
     let ns = time_ns(500, || {
-        let _ = machine.start(&words, &context, budget);
+        let _ = machine.start(&words, &context, Limits::DEFAULT.budget);
         while let Outcome::Suspended(request) = machine.run(&words, Lent::default(), &mut Far) {
             let from = request.arguments[1] as usize;
             let word = memory[from..from + 8].try_into().map_or(0, u64::from_le_bytes);
             let _ = machine.answer(words.program(), Lent::default(), word, &[]);
         }
     });
-    println!("suspension and resumption: {:.1} ns each", ns / 128.0);
+    figures.add("suspension and resumption".into(), ns / 128.0);
+    Ok(())
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut figures = Figures::default();
+    registrations(&mut figures)?;
+    searches(&mut figures)?;
+    suspensions(&mut figures)?;
+    figures.print(std::env::args().any(|argument| argument == "--json"));
     Ok(())
 }

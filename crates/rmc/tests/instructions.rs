@@ -1,4 +1,4 @@
-//! Every instruction on chosen numbers, in both interpreters, against values written out by hand.
+//! Every instruction on chosen numbers, in both interpreters and as machine code, against values written out by hand.
 
 mod common;
 
@@ -195,6 +195,64 @@ fn functions_keep_the_callers_registers() {
         exit
     ";
     assert_eq!(run_both(text, &[]), Outcome::Returned(43));
+}
+
+/// The processor divides in two registers of its own: every register as each operand.
+#[test]
+fn divisions_in_every_register() {
+    for (to, from) in (0..10).flat_map(|to| (0..10).map(move |from| (to, from))) {
+        for (sign, letter) in [("/", 'r'), ("%", 'r'), ("s/", 'w'), ("s%", 'w')] {
+            let mut text: String =
+                (0..10).map(|at| format!("r{at} = {}\n", (at + 3) * 1_000 + at)).collect();
+            text += &format!("{letter}{to} {sign}= {letter}{from}\n");
+            (1..10).for_each(|at| text += &format!("r0 *= 31\nr0 += r{at}\n"));
+            let value = |at: u64| (at + 3) * 1_000 + at;
+            let result = |at: u64| match sign.ends_with('/') {
+                _ if at != to => value(at),
+                true => value(to) / value(from),
+                false => value(to) % value(from),
+            };
+            let expected = (1..10)
+                .fold(result(0), |sum: u64, at| sum.wrapping_mul(31).wrapping_add(result(at)));
+            assert_eq!(
+                run_both(&format!("{text}exit"), &[]),
+                Outcome::Returned(expected),
+                "{text}"
+            );
+        }
+    }
+}
+
+/// The register alone is an address of other memory than the register with its offset.
+#[test]
+fn an_access_beside_its_register_finds_its_memory() {
+    let text = "
+        .shared 16
+            r6 = r1
+            r7 = *(u64 *)(r1 + 0)
+            *(u64 *)(r10 - 512) = 5
+            r3 = r10
+            r3 += -512
+            if r7 == 0 goto +1
+            r3 = r6
+            r3 += -16
+            r0 = *(u64 *)(r3 + 16)
+            r3 = shared 0
+            if r7 == 0 goto +2
+            r3 = r10
+            r3 += -512
+            r3 += -8
+            r1 = 7
+            *(u64 *)(r3 + 8) = r1
+            r3 += 32760
+            *(u8 *)(r3 - 32745) = 0
+            r3 = *(u64 *)(r10 - 512)
+            r0 *= 10
+            r0 += r3
+            exit
+    ";
+    assert_eq!(run_both(text, &0u64.to_le_bytes()), Outcome::Returned(55));
+    assert_eq!(run_both(text, &9u64.to_le_bytes()), Outcome::Returned(97));
 }
 
 #[test]

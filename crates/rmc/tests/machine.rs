@@ -5,6 +5,8 @@ mod host;
 
 use common::{BUDGET, Variables, program, run_both_near, verified};
 use farside_rmc::helpers::{Call, status};
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+use farside_rmc::run::native::{Compiled, Region};
 use farside_rmc::run::{
     AnswerError, Buffers, Far, Lent, Machine, Near, Outcome, Reply, Request, Resource, StartError,
     Stop,
@@ -340,4 +342,73 @@ mod native {
         assert!(host::is_fault(&outcome), "{outcome:?}");
         assert_eq!(short, [1; 7]);
     }
+}
+
+/// Words of lent regions: the last region is remembered, also by code that goes on in the middle.
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#[test]
+fn machine_code_loads_words_of_lent_regions_alone() {
+    let verified = verified(
+        "
+        r6 = *(u64 *)(r1 + 0)
+        r7 = *(u64 *)(r1 + 8)
+        r8 = *(u64 *)(r1 + 16)
+        r1 = r6
+        r2 = r7
+        call load_u64
+        r9 = r0
+        r1 = r6
+        r2 = r7
+        r2 += -8
+        call load_u64
+        r9 *= 100
+        r9 += r0
+        r1 = r8
+        r2 = 0
+        call load_u32
+        r9 *= 100
+        r9 += r0
+        r0 = r9
+        exit
+        ",
+    );
+    let word = |value: u64, bytes: usize| -> Vec<u8> {
+        value.to_le_bytes().into_iter().cycle().take(bytes).collect()
+    };
+    let memories = [word(3, 16), word(5, 23), word(7, 8)];
+    let regions: Vec<Region<'_>> = memories.iter().map(|memory| Region::of(memory)).collect();
+    let code = Compiled::new(verified).unwrap();
+    let mut machine = Machine::new();
+    for (first, offset, second, expected) in [
+        (0u64, 8u64, 1u64, Some(30_305)),
+        (1, 8, 0, Some(50_503)),
+        (1, 15, 2, Some((5 << 8) * 10_100 + 7)),
+        (2, 0, 2, None),
+        (0, 9, 0, None),
+        (3, 8, 0, None),
+        (0, 8, u64::MAX, None),
+    ] {
+        let context = [first, offset, second].map(u64::to_le_bytes).concat();
+        let lent = Lent::default();
+        let mut outcome =
+            code.call(&mut machine, &context, BUDGET, lent, &regions, &mut Far).unwrap();
+        if let Some(expected) = expected {
+            assert_eq!(outcome, Outcome::Returned(expected), "{first} {offset} {second}");
+            continue;
+        }
+        // What is outside is asked for, and nothing else.
+        let mut asked = 0;
+        while let Outcome::Suspended(request) = outcome {
+            let [region, offset, ..] = request.arguments;
+            let memory = memories.get(region as usize).map_or(0, |memory| memory.len() as u64);
+            let bytes = if request.call == Call::LoadU32 { 4 } else { 8 };
+            assert!(offset.checked_add(bytes).is_none_or(|end| end > memory), "{request:?}");
+            machine.answer(code.verified().program(), Lent::default(), 1, &[]).unwrap();
+            outcome = code.run(&mut machine, Lent::default(), &regions, &mut Far);
+            asked += 1;
+        }
+        assert!(asked > 0 && matches!(outcome, Outcome::Returned(_)), "{outcome:?}");
+    }
+    let short = code.call(&mut machine, &[0; 8], BUDGET, Lent::default(), &regions, &mut Far);
+    assert_eq!(short, Err(StartError::ContextTooShort { needed: 24 }));
 }

@@ -15,6 +15,7 @@ const HOMES: &[(&str, &str)] = &[
     ("crates/rmc/src/run/native/entry.rs", "machine code that is mapped and entered"),
     ("crates/rmc/tests/sbpf/", "an oracle whose memory is described by pointers"),
     ("bench/compare/src/shared.rs", "yardsticks in memory that two processes share"),
+    ("bench/compare/rmc/src/peers.rs", "other engines, whose memory is described by pointers"),
     ("bench/compare/src/iceoryx.rs", "a peer's message that is sent as it lies"),
 ];
 

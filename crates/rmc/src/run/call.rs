@@ -33,8 +33,13 @@ pub(super) fn request(
     registers: &Registers,
     states: &[StateDeclaration],
 ) -> Result<Request, FaultKind> {
+    // What stands in the other registers is nobody's business.
     let mut arguments = [0; 5];
-    arguments.copy_from_slice(&registers[1..6]);
+    for (argument, (_, value)) in
+        arguments.iter_mut().zip(helper.arguments.iter().zip(&registers[1..]))
+    {
+        *argument = *value;
+    }
     let mut request =
         Request { call: helper.call, arguments, inputs: [Span::default(); 2], output: None };
     let mut inputs = 0;

@@ -4,7 +4,7 @@
 //! table of its arms stands in a macro, so that the function around it can be read.
 
 use super::call::{self, Called, Rest};
-use super::machine::{Machine, Meter, Registers};
+use super::machine::{Frames, Machine, Meter, Registers};
 use super::memory::{Lent, View};
 use super::ops::{Code, Op};
 use super::{Fault, FaultKind, Near, Outcome, Reply, Request, Resource, Stop};
@@ -15,8 +15,6 @@ use crate::verify::Verified;
 
 /// Why the loop ends; the machine's place is the instruction that ends it.
 pub(super) enum End {
-    /// One instruction was carried out, as was asked for.
-    Stepped,
     Returned,
     Suspended,
     Stopped(Stop),
@@ -140,13 +138,14 @@ macro_rules! dispatch {
     };
 }
 
+#[inline]
 pub(super) fn run(
     machine: &mut Machine,
     verified: &Verified,
     lent: Lent<'_>,
     near: &mut impl Near,
 ) -> Outcome {
-    let end = interpret::<false>(machine, verified, lent, near);
+    let end = interpret(machine, verified, lent.own, lent.shared, near);
     outcome(machine, end)
 }
 
@@ -164,23 +163,22 @@ pub(super) fn outcome(machine: &mut Machine, end: End) -> Outcome {
         },
         End::Stopped(stop) => Outcome::Stopped(stop),
         End::Fault(kind) => Outcome::Stopped(Stop::Fault(Fault { slot, kind })),
-        End::Stepped => Outcome::Stopped(Stop::NotRunning),
     }
 }
 
-/// Goes on, for one instruction where that is all that is wanted.
-pub(super) fn interpret<const ONCE: bool>(
+fn interpret(
     machine: &mut Machine,
     verified: &Verified,
-    lent: Lent<'_>,
+    own: &mut [u8],
+    shared: &mut [u8],
     near: &mut impl Near,
 ) -> End {
-    let ops = verified.ops();
+    let ops = verified.fused();
     let program = verified.program();
-    let mut registers = machine.registers;
     let mut at = machine.at;
     let mut left = machine.meter.instructions;
-    let (mut view, mut rest, mut frames) = machine.parts(program, lent);
+    let (registers, mut view, mut rest, mut frames) =
+        machine.all_parts(program, Lent { own, shared });
     let end = loop {
         let Some(op) = ops.get(at) else {
             break End::Fault(FaultKind::LostControl);
@@ -189,51 +187,96 @@ pub(super) fn interpret<const ONCE: bool>(
         let b = registers[usize::from(op.src & 15)].wrapping_add(op.immediate as i64 as u64);
         dispatch! { op, a, b, (registers, at, left, view);
             Code::Rare => set!(op, (registers, at, left, view), rare(program.code[at], a, b)),
-            Code::Atomic => match atomic(program.code[at], &mut registers, &mut view) {
+            Code::Atomic => match atomic(program.code[at], registers, &mut view) {
                 Ok(()) => at += 1,
                 Err(kind) => break End::Fault(kind),
             },
-            Code::HelperLoad => match near.load_u64(registers[1], registers[2]) {
-                Reply::Now(value) => {
-                    registers[0] = value;
-                    at += 1;
+            Code::HelperLoad | Code::HelperRead | Code::Helper => {
+                let memory = (&mut view, &mut rest, &mut frames);
+                match help((program, op, at), registers, memory, near) {
+                    Ok(()) => at += 1,
+                    Err(end) => break end,
                 }
-                reply => break word_later(reply, at, &registers, frames.pending),
-            },
-            Code::HelperRead | Code::Helper => {
-                let quick = op.code == Code::HelperRead;
-                if let Err(said) = read(quick, &mut registers, &mut view, rest.meter, near) {
-                    match helper((program, op), &registers, &mut view, &mut rest, near, said) {
-                        Ok((Called::Done(result), _)) => registers[0] = result,
-                        called => break ended(called, at, frames.pending),
-                    }
-                }
-                at += 1;
             }
             Code::Call => {
                 left -= i64::from(op.extra);
                 if left < 0 {
                     break over(at);
                 }
-                if !frames.enter(at + 1, &mut registers) {
+                if !frames.enter(at + 1, registers) {
                     break End::Fault(FaultKind::TooDeep);
                 }
                 at = op.offset as usize;
             }
-            Code::Exit => match frames.leave(&mut registers) {
+            Code::Exit => match frames.leave(registers) {
                 Some(back) => at = back,
                 None => break End::Returned,
             },
+            Code::Moves => match moves(ops, op, at, registers) {
+                Some(behind) => at = behind,
+                None => break End::Fault(FaultKind::LostControl),
+            },
+            Code::LoadWord => {
+                let call = at + op.offset as usize;
+                (registers[1], registers[2]) = (a, b);
+                match near.load_u64(a, b) {
+                    Reply::Now(value) => at = load_word(op, call, value, registers),
+                    reply => {
+                        at = call;
+                        break word_later(reply, at, registers, frames.pending);
+                    }
+                }
+            }
             Code::Trap => break End::Fault(FaultKind::Unreachable),
         }
-        if ONCE {
-            break End::Stepped;
-        }
     };
-    machine.registers = registers;
     machine.at = at;
     machine.meter.instructions = left;
     end
+}
+
+/// Several moves; what stands behind them.
+#[inline(always)]
+fn moves(ops: &[Op], first: &Op, at: usize, registers: &mut Registers) -> Option<usize> {
+    let behind = at + first.extra as usize;
+    for op in ops.get(at..behind)? {
+        let from = registers[usize::from(op.src & 15)];
+        registers[usize::from(op.dst & 15)] = from.wrapping_add(op.immediate as i64 as u64);
+    }
+    Some(behind)
+}
+
+/// A word has been loaded by the call at a slot; what stands behind it and its copy.
+#[inline(always)]
+fn load_word(op: &Op, call: usize, value: u64, registers: &mut Registers) -> usize {
+    registers[0] = value;
+    registers[(op.extra & 15) as usize] = value;
+    call + 1 + usize::from(op.extra != 0)
+}
+
+/// Calls the helper of an operation, of which R0 gets the result.
+#[inline(always)]
+pub(super) fn help(
+    (program, op, at): (&Program, &Op, usize),
+    registers: &mut Registers,
+    (view, rest, frames): (&mut View<'_>, &mut Rest<'_>, &mut Frames<'_>),
+    near: &mut impl Near,
+) -> Result<(), End> {
+    if op.code == Code::HelperLoad {
+        match near.load_u64(registers[1], registers[2]) {
+            Reply::Now(value) => registers[0] = value,
+            reply => return Err(word_later(reply, at, registers, frames.pending)),
+        }
+        return Ok(());
+    }
+    let quick = op.code == Code::HelperRead;
+    if let Err(said) = read(quick, registers, view, rest.meter, near) {
+        match helper((program, op), registers, view, rest, near, said) {
+            Ok((Called::Done(result), _)) => registers[0] = result,
+            called => return Err(ended(called, at, frames.pending)),
+        }
+    }
+    Ok(())
 }
 
 fn over(slot: usize) -> End {

@@ -13,8 +13,9 @@ use crate::limits::{Budget, FRAME_BYTES, FRAMES_MAX};
 use crate::program::Program;
 use crate::verify::{Cost, Verified};
 
-/// What a frame keeps for its caller.
+/// What a frame keeps for its caller. Machine code knows where.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(C)]
 pub(super) struct Frame {
     /// The slot behind the call.
     pub(super) back: u32,
@@ -149,25 +150,35 @@ impl Machine {
         context: &[u8],
         budget: Budget,
     ) -> Result<(), StartError> {
-        let needed = verified.context_bytes() as usize;
-        if context.len() < needed {
-            return Err(StartError::ContextTooShort { needed });
-        }
-        let most = verified.limits().context_bytes_max;
-        if context.len() > most {
-            return Err(StartError::ContextTooLong { most });
-        }
-        let worst = verified.worst();
-        let over = worst.instructions > budget.instructions
-            || worst.helper_calls > budget.helper_calls
-            || worst.bytes > budget.bytes;
-        if over && !verified.metered() {
-            return Err(StartError::OverBudget { worst });
-        }
+        verified.admits(context, &budget)?;
+        self.begin_verified(verified, context, budget);
+        Ok(())
+    }
+
+    pub(super) fn begin_verified(&mut self, verified: &Verified, context: &[u8], budget: Budget) {
         self.output_max = verified.limits().output_bytes_max;
         self.begin(verified.program(), context, budget, verified.frames(), verified.metered());
         self.proven = Some(verified.identity());
-        Ok(())
+    }
+
+    /// What a call that has not begun needs to run at all: no output, and a stack.
+    #[inline]
+    pub(super) fn begin_call(&mut self, verified: &Verified) {
+        self.output.clear();
+        self.pending = None;
+        self.proven = None;
+        let stack = verified.frames() * FRAME_BYTES as usize;
+        if self.stack.len() != stack {
+            self.stack.resize(stack, 0);
+        }
+    }
+
+    /// What a call may execute behind its last jump backwards.
+    #[inline]
+    pub(super) fn instructions(program: &Program, budget: &Budget) -> i64 {
+        let first = program.functions.first().map_or(0, |function| function.end);
+        let most = i64::try_from(budget.instructions).unwrap_or(i64::MAX);
+        most.saturating_sub_unsigned(first as u64)
     }
 
     /// Starts a call of a program that nobody has verified, for [`Machine::run_checked`] alone.
@@ -184,10 +195,9 @@ impl Machine {
         frames: usize,
         metered: bool,
     ) {
-        let first = program.functions.first().map_or(0, |function| function.end);
         let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         self.meter = Meter {
-            instructions: signed(budget.instructions).saturating_sub_unsigned(first as u64),
+            instructions: Self::instructions(program, &budget),
             helper_calls: signed(budget.helper_calls),
             bytes: signed(budget.bytes),
         };
@@ -217,6 +227,7 @@ impl Machine {
 
     /// Goes on until the program returns, is stopped or has to wait. `verified` and `lent` are those of
     /// the start, though they may be another copy of them elsewhere.
+    #[inline]
     pub fn run(&mut self, verified: &Verified, lent: Lent<'_>, near: &mut impl Near) -> Outcome {
         if self.proven != Some(verified.identity()) {
             self.proven = None;
@@ -354,12 +365,23 @@ impl Machine {
         (view, &mut self.registers)
     }
 
-    /// Everything that a loop over instructions needs apart.
+    /// Everything that a helper needs apart.
     pub(super) fn parts<'a>(
         &'a mut self,
         program: &'a Program,
         lent: Lent<'a>,
     ) -> (View<'a>, Rest<'a>, Frames<'a>) {
+        let (_, view, rest, frames) = self.all_parts(program, lent);
+        (view, rest, frames)
+    }
+
+    /// Everything that a loop over instructions needs apart.
+    #[inline(always)]
+    pub(super) fn all_parts<'a>(
+        &'a mut self,
+        program: &'a Program,
+        lent: Lent<'a>,
+    ) -> (&'a mut Registers, View<'a>, Rest<'a>, Frames<'a>) {
         let view = View {
             constants: &program.constants,
             context: &self.context,
@@ -375,7 +397,7 @@ impl Machine {
         };
         let frames =
             Frames { depth: &mut self.depth, frames: &mut self.frames, pending: &mut self.pending };
-        (view, rest, frames)
+        (&mut self.registers, view, rest, frames)
     }
 
     /// The call as bytes, to be restored on another thread or at another place.
@@ -479,7 +501,7 @@ impl Frames<'_> {
 }
 
 /// R10 of the frame at this depth.
-pub(super) fn frame_pointer(depth: usize) -> u64 {
+pub(in crate::run) fn frame_pointer(depth: usize) -> u64 {
     Area::Stack.base() + (depth as u64 + 1) * u64::from(FRAME_BYTES)
 }
 

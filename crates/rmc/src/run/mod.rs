@@ -28,7 +28,7 @@ mod shadow;
 pub(crate) use call::is_counted as counted;
 pub use machine::{AnswerError, Machine, RestoreError, StartError};
 pub use memory::{Area, Lent};
-pub(crate) use ops::{Op, predecode};
+pub(crate) use ops::{Op, fuse, predecode};
 
 use core::fmt;
 

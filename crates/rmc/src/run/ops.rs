@@ -16,7 +16,7 @@ use super::memory::Area;
 pub(super) const ZERO: u8 = 11;
 
 /// What an [`Op`] does.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(u8)]
 pub(crate) enum Code {
     Add,
@@ -84,6 +84,10 @@ pub(crate) enum Code {
     Exit,
     /// The verifier never came here.
     Trap,
+    /// Several moves, of which this is the first. Only among fused operations, as is the next.
+    Moves,
+    /// The helper `load_u64` with its arguments, and where its result is copied to.
+    LoadWord,
 }
 
 /// One pre-decoded instruction.
@@ -114,6 +118,66 @@ pub(crate) fn predecode(program: &Program, reached: &[bool], metered: bool) -> V
         translate(program, at, *instruction, metered).unwrap_or(TRAP)
     };
     program.code.iter().enumerate().map(one).collect()
+}
+
+/// Operations for the interpreter: where several slots are often run one behind the other, the first does the
+/// work of all. Every slot can still be started from.
+pub(crate) fn fuse(ops: &[Op]) -> Vec<Op> {
+    let mut fused: Vec<Op> = ops.iter().map(|op| as_move(*op)).collect();
+    for at in (0..fused.len()).rev() {
+        if let Some(op) = load_word(&fused[at..]) {
+            fused[at] = op;
+        } else if let [first, second, ..] = fused[at..]
+            && first.code == Code::Move
+        {
+            let more = match second.code {
+                Code::Move => 1,
+                Code::Moves => second.extra,
+                _ => continue,
+            };
+            fused[at] = Op { code: Code::Moves, extra: more + 1, ..first };
+        }
+    }
+    fused
+}
+
+/// A sum with a number is a move, too, of which the operand is any register and number.
+fn as_move(op: Op) -> Op {
+    match op.code {
+        Code::Add if op.src == ZERO => Op { code: Code::Move, src: op.dst, ..op },
+        _ => op,
+    }
+}
+
+/// `r1 = dst, r2 = src + immediate, call load_u64, extra = r0` in one, of which the sum and the copy may be
+/// missing. `offset` is where the call stands.
+fn load_word(ops: &[Op]) -> Option<Op> {
+    let is_move = |op: &Op, to: u8| matches!(op.code, Code::Move | Code::Moves) && op.dst == to;
+    let (region, offset) = (ops.first()?, ops.get(1)?);
+    let plain = is_move(region, 1) && region.immediate == 0 && region.src != ZERO;
+    if !plain || !is_move(offset, 2) || offset.src == 1 {
+        return None;
+    }
+    let more = ops.get(2).filter(|op| is_move(op, 2) && op.src == 2);
+    let immediate = match more {
+        Some(more) => offset.immediate.checked_add(more.immediate)?,
+        None => offset.immediate,
+    };
+    let call = if more.is_some() { 3 } else { 2 };
+    if ops.get(call)?.code != Code::HelperLoad {
+        return None;
+    }
+    let copy = ops.get(call + 1).filter(|op| {
+        matches!(op.code, Code::Move | Code::Moves) && op.src == 0 && op.immediate == 0
+    });
+    Some(Op {
+        code: Code::LoadWord,
+        dst: region.src,
+        src: offset.src,
+        offset: call as i32,
+        immediate,
+        extra: copy.map_or(0, |op| u32::from(op.dst)),
+    })
 }
 
 fn translate(program: &Program, at: usize, instruction: Instruction, metered: bool) -> Option<Op> {

@@ -56,7 +56,12 @@ impl Stepper<'_> {
         } else {
             self.cost.words = 1;
         }
-        let result = Scalar::signed_range(helper.result_min, helper.result_max);
+        let (least, most) = (helper.result_min, helper.result_max);
+        // Loops call the same helper over and over.
+        if (self.result.signed_least, self.result.signed_most) != (least, most) {
+            self.result = Scalar::signed_range(least, most);
+        }
+        let result = self.result;
         let registers = &mut state.frame_mut().registers;
         registers[0] = Value::Number(result);
         registers[1..6].fill(Value::Nothing);

@@ -31,6 +31,8 @@ struct Memory {
     state: State,
     /// `None` while the path has not ended.
     cost: Option<Cost>,
+    /// When the path has ended, in paths.
+    ended: u32,
     /// The stretch that remembers it.
     stretch: usize,
 }
@@ -54,8 +56,12 @@ pub(super) struct Explorer<'a, 'p> {
     /// Slots that some jump goes back to.
     heads: Vec<bool>,
     memories: Vec<Vec<Memory>>,
+    /// By which register two states of a place differed the last time: mostly what a loop counts by.
+    differing: Vec<u8>,
     path: Vec<Stretch>,
     walked: u32,
+    /// Paths that have ended.
+    ended: u32,
     /// Values in memories and on other ways.
     cells: usize,
 }
@@ -72,7 +78,18 @@ impl<'a, 'p> Explorer<'a, 'p> {
     pub(super) fn new(stepper: &'a mut Stepper<'p>, points: &'a [bool], live: &'a [u16]) -> Self {
         let memories = points.iter().map(|_| Vec::new()).collect();
         let heads = super::structure::loop_heads(stepper.program);
-        Self { stepper, points, live, heads, memories, path: Vec::new(), walked: 0, cells: 0 }
+        Self {
+            stepper,
+            points,
+            live,
+            heads,
+            memories,
+            differing: alloc::vec![0; points.len()],
+            path: Vec::new(),
+            walked: 0,
+            ended: 0,
+            cells: 0,
+        }
     }
 
     /// Walks from the start; a problem comes with its slot.
@@ -116,6 +133,8 @@ impl<'a, 'p> Explorer<'a, 'p> {
                 for memory in memories.filter(|memory| memory.stretch == at - 1) {
                     if memory.cost.is_none() {
                         memory.cost = Some(behind);
+                        memory.ended = self.ended;
+                        self.ended += 1;
                     }
                 }
             }
@@ -164,9 +183,18 @@ impl<'a, 'p> Explorer<'a, 'p> {
     }
 
     /// Whether this was walked already.
-    fn recall(&self, at: usize, state: &State) -> Option<Walk> {
+    fn recall(&mut self, at: usize, state: &State) -> Option<Walk> {
         let mut unbounded = None;
-        for known in self.memories[at].iter().rev().filter(|known| known.state.contains(state)) {
+        for known in self.memories[at].iter().rev() {
+            if !known.state.may_contain_at(state, usize::from(self.differing[at])) {
+                continue;
+            }
+            if !known.state.contains(state) {
+                if let Some(register) = known.state.differs_at(state) {
+                    self.differing[at] = register as u8;
+                }
+                continue;
+            }
             match known.cost {
                 Some(cost) => return Some(Walk::Ended(cost)),
                 None => unbounded = Some(Walk::Unbounded),
@@ -177,15 +205,19 @@ impl<'a, 'p> Explorer<'a, 'p> {
 
     fn remember(&mut self, at: usize, state: &State) {
         self.open(None, Some(at));
-        let memory = Memory { state: state.clone(), cost: None, stretch: self.path.len() - 1 };
+        let (state, stretch) = (state.clone(), self.path.len() - 1);
+        let cells = state.cells();
+        let memory = Memory { state, cost: None, ended: 0, stretch };
         let memories = &mut self.memories[at];
         if memories.len() >= REMEMBERED {
-            // The oldest of an ended path is of least use.
-            let ended = memories.iter().position(|memory| memory.cost.is_some());
-            let forgotten = memories.remove(ended.unwrap_or(0));
+            // The walk goes back from the last turn of a loop to its first, so the one that has ended first is
+            // of least use.
+            let ended = memories.iter().enumerate().filter(|(_, memory)| memory.cost.is_some());
+            let first = ended.min_by_key(|(_, memory)| memory.ended).map(|(at, _)| at);
+            let forgotten = memories.remove(first.unwrap_or(0));
             self.cells -= forgotten.state.cells();
         }
-        self.cells += state.cells();
+        self.cells += cells;
         memories.push(memory);
     }
 }

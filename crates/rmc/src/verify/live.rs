@@ -49,7 +49,7 @@ fn of(operand: Operand) -> u16 {
 }
 
 /// Bits of registers that an instruction reads and writes.
-fn uses(instruction: Instruction) -> (u16, u16) {
+pub(crate) fn uses(instruction: Instruction) -> (u16, u16) {
     const CALL: u16 = 0b11_1111;
     match instruction {
         Instruction::Alu { op, dst, src, .. } => {

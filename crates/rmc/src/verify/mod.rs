@@ -42,10 +42,14 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use crate::assembler::disassemble;
 use crate::limits::{Budget, Limits};
 use crate::program::Program;
-use crate::run::{Op, predecode};
+use crate::run::{Op, StartError, fuse, predecode};
 use explore::{Explored, Explorer};
+use scalar::Scalar;
 use state::State;
 use step::{Facts, Stepper};
+
+pub(crate) use live::uses;
+pub(crate) use structure::meeting_points;
 
 pub use problem::{Expected, Found, Memory, Problem, Refusal};
 pub use step::Cost;
@@ -58,6 +62,8 @@ static VERIFIED: AtomicU64 = AtomicU64::new(0);
 pub struct Verified {
     program: Program,
     ops: Vec<Op>,
+    /// The same for the interpreter.
+    fused: Vec<Op>,
     limits: Limits,
     worst: Cost,
     metered: bool,
@@ -105,6 +111,23 @@ impl Verified {
         self.unreached
     }
 
+    /// Whether a call may start with these parameters and this budget.
+    #[inline]
+    pub(crate) fn admits(&self, context: &[u8], budget: &Budget) -> Result<(), StartError> {
+        let needed = self.context_bytes as usize;
+        if context.len() < needed {
+            return Err(StartError::ContextTooShort { needed });
+        }
+        let most = self.limits.context_bytes_max;
+        if context.len() > most {
+            return Err(StartError::ContextTooLong { most });
+        }
+        if !self.metered && !within(&self.worst, budget) {
+            return Err(StartError::OverBudget { worst: self.worst });
+        }
+        Ok(())
+    }
+
     /// Bits of the places that a slot may touch.
     pub(crate) fn places(&self, slot: usize) -> u8 {
         self.places.get(slot).copied().unwrap_or(0)
@@ -117,6 +140,10 @@ impl Verified {
 
     pub(crate) fn ops(&self) -> &[Op] {
         &self.ops
+    }
+
+    pub(crate) fn fused(&self) -> &[Op] {
+        &self.fused
     }
 }
 
@@ -136,12 +163,20 @@ fn prove(program: &Program, limits: &Limits) -> Result<Proof, (Option<usize>, Pr
     let live = live::live(program);
     let start = State::new(limits.context_bytes_max);
     let facts = Facts::new(program.code.len());
-    let mut stepper = Stepper { program, limits, facts, cost: Cost::default(), at: 0, links: 0 };
+    let mut stepper = Stepper {
+        program,
+        limits,
+        facts,
+        cost: Cost::default(),
+        at: 0,
+        links: 0,
+        result: Scalar::UNKNOWN,
+    };
     let at = |(slot, problem)| (Some(slot), problem);
     let explored = Explorer::new(&mut stepper, &points, &live).explore(start.clone());
     let budget = limits.budget;
     if let Explored::Bounded(worst) = explored.map_err(at)? {
-        return Ok(if within(worst, budget) {
+        return Ok(if within(&worst, &budget) {
             (stepper.facts, worst, false)
         } else {
             let worst = metered_worst(worst, budget);
@@ -157,7 +192,8 @@ fn prove(program: &Program, limits: &Limits) -> Result<Proof, (Option<usize>, Pr
     Ok((stepper.facts, metered_worst(endless, budget), true))
 }
 
-fn within(worst: Cost, budget: Budget) -> bool {
+#[inline]
+fn within(worst: &Cost, budget: &Budget) -> bool {
     worst.instructions <= budget.instructions
         && worst.helper_calls <= budget.helper_calls
         && worst.bytes <= budget.bytes
@@ -185,6 +221,7 @@ fn accept(
     let seen = |(code, reached): &(&crate::isa::Instruction, &bool)| !**reached && **code != second;
     let unreached = program.code.iter().zip(&facts.reached).filter(seen).count();
     Verified {
+        fused: fuse(&ops),
         ops,
         limits: *limits,
         worst,

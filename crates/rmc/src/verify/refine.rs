@@ -2,7 +2,7 @@
 
 use super::scalar::Scalar;
 use super::tnum::Bits;
-use crate::isa::{Condition, Width};
+use crate::isa::{Condition, Width, compare};
 
 /// Comparisons of which all conditions and their opposites are made.
 #[derive(Clone, Copy)]
@@ -26,6 +26,11 @@ pub(super) fn refine(
     b: &Scalar,
 ) -> Option<(Scalar, Scalar)> {
     use Relation::{Equal, Less, LessEqual, NotEqual, NotSet, Set, SignedLess, SignedLessEqual};
+    // Of known numbers nothing can be learnt but whether it may be.
+    if a.is_exact() && b.is_exact() {
+        let same = compare(width, condition, a.least, b.least) == holds;
+        return same.then_some((*a, *b));
+    }
     let (relation, swapped) = match (condition, holds) {
         (Condition::Equal, true) | (Condition::NotEqual, false) => (Equal, false),
         (Condition::NotEqual, true) | (Condition::Equal, false) => (NotEqual, false),

@@ -65,10 +65,20 @@ impl Scalar {
         (self.least == self.most).then_some(self.least)
     }
 
+    /// Whether every part says the same one number.
+    pub(super) fn is_exact(&self) -> bool {
+        self.least == self.most && *self == Self { link: self.link, ..Self::constant(self.least) }
+    }
+
     /// Lets each part learn from the others; `None` when they contradict each other: there is no such
     /// number.
     pub(super) fn tighten(mut self) -> Option<Self> {
+        // Nothing more can be learnt of what is known exactly.
+        if self.is_exact() {
+            return Some(self);
+        }
         for _ in 0..2 {
+            let before = self;
             self.learn_from_bits();
             self.learn_from_signs();
             self.learn_from_halves();
@@ -82,6 +92,9 @@ impl Scalar {
             let low = Bits::range(u64::from(self.least32), u64::from(self.most32));
             let low = Bits { value: low.value, mask: low.mask | !0xffff_ffff };
             self.bits = self.bits.meet(low)?.meet(Bits::range(self.least, self.most))?;
+            if self == before {
+                break;
+            }
         }
         Some(self)
     }

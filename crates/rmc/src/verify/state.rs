@@ -22,17 +22,29 @@ pub(super) const CELLS_MAX: usize = 1 << 18;
 
 /// Which links of one state were found to be which of another: copies there must be copies here.
 #[derive(Default)]
-struct Links(Vec<(u32, u32)>);
+struct Links {
+    /// The first ones, which need no memory of their own.
+    first: [(u32, u32); 4],
+    count: usize,
+    more: Vec<(u32, u32)>,
+}
 
 impl Links {
     fn holds(&mut self, old: u32, new: u32) -> bool {
         if old == 0 {
             return true;
         }
-        match self.0.iter().find(|(known, _)| *known == old) {
+        let mut all = self.first[..self.count].iter().chain(&self.more);
+        match all.find(|(known, _)| *known == old) {
             Some((_, known)) => *known == new && new != 0,
             None => {
-                self.0.push((old, new));
+                match self.first.get_mut(self.count) {
+                    Some(free) => {
+                        *free = (old, new);
+                        self.count += 1;
+                    }
+                    None => self.more.push((old, new)),
+                }
                 true
             }
         }
@@ -229,6 +241,17 @@ impl State {
         let mut links = Links::default();
         self.frames.len() == other.frames.len()
             && self.frames.iter().zip(&other.frames).all(|(a, b)| a.contains(b, &mut links))
+    }
+
+    /// The first register of the running frame that shows that [`State::contains`] is false, if one does.
+    pub(super) fn differs_at(&self, other: &Self) -> Option<usize> {
+        (0..Register::COUNT).find(|at| !self.may_contain_at(other, *at))
+    }
+
+    /// Whether a register of the running frame leaves it open that [`State::contains`] is true.
+    pub(super) fn may_contain_at(&self, other: &Self, register: usize) -> bool {
+        let of = |state: &Self| state.frame().registers[register];
+        of(self).contains(&of(other), &mut Links::default())
     }
 
     /// What holds in either.

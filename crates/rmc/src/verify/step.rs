@@ -96,6 +96,8 @@ pub(super) struct Stepper<'a> {
     pub(super) at: usize,
     /// The last link that was given.
     pub(super) links: u32,
+    /// What the last helper returns.
+    pub(super) result: Scalar,
 }
 
 impl Stepper<'_> {
@@ -208,16 +210,20 @@ impl Stepper<'_> {
         let (a, b) = (value(state, dst)?, operand(state, src)?);
         let double = width == Width::Double;
         let ways = match (a, b) {
-            (Value::Number(a), Value::Number(b)) => [true, false].map(|holds| {
-                let (a, b) = refine(width, condition, holds, &a, &b)?;
-                Some((Value::Number(a), Value::Number(b)))
-            }),
+            (Value::Number(a), Value::Number(b)) => {
+                let way = |holds| {
+                    let (a, b) = refine(width, condition, holds, &a, &b)?;
+                    Some((Value::Number(a), Value::Number(b)))
+                };
+                [way(true), way(false)]
+            }
             (Value::Address(at, x), Value::Address(place, y)) if double && at == place => {
                 let condition = of_offsets(condition)?;
-                [true, false].map(|holds| {
+                let way = |holds| {
                     let (x, y) = refine(width, condition, holds, &x, &y)?;
                     Some((Value::Address(at, x), Value::Address(place, y)))
-                })
+                };
+                [way(true), way(false)]
             }
             // No address is zero.
             (Value::Address(..), Value::Number(_)) if double && src == Operand::Immediate(0) => {

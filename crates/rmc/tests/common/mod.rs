@@ -2,6 +2,8 @@
 #![allow(dead_code, reason = "each test takes what it needs")]
 
 use farside_rmc::assembler::assemble;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+use farside_rmc::run::native::Compiled;
 use farside_rmc::run::{Far, Lent, Machine, Near, Outcome};
 use farside_rmc::{Budget, Limits, Program, Verified, verify};
 
@@ -43,7 +45,7 @@ pub(crate) fn run(text: &str, context: &[u8]) -> Outcome {
     machine.run_checked(&program, variables.lend(), &mut Far)
 }
 
-/// Runs a verified program in both interpreters, which must agree.
+/// Runs a verified program in both interpreters and as machine code, which must agree.
 pub(crate) fn run_both(text: &str, context: &[u8]) -> Outcome {
     run_both_near(&verified(text), context, || Far).0
 }
@@ -64,5 +66,16 @@ pub(crate) fn run_both_near<N: Near>(
     assert_eq!(fast.0.output(), checked.0.output());
     assert_eq!(fast.1.own, checked.1.own);
     assert_eq!(fast.1.shared, checked.1.shared);
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    {
+        let compiled = Compiled::new(verified.clone()).unwrap();
+        let (mut machine, mut variables) = (Machine::new(), Variables::of(verified.program()));
+        let lent = variables.lend();
+        let outcome = compiled.call(&mut machine, context, BUDGET, lent, &[], &mut near());
+        assert_eq!(outcome, Ok(expected), "compiled");
+        assert_eq!(machine.output(), checked.0.output());
+        assert_eq!(variables.own, checked.1.own);
+        assert_eq!(variables.shared, checked.1.shared);
+    }
     (outcome, fast.0.output().to_vec(), fast.1)
 }

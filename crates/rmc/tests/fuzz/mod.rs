@@ -11,9 +11,62 @@ use farside_rmc::isa::{
 };
 use farside_rmc::program::{Scope, StateDeclaration};
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-use farside_rmc::run::native::Compiled;
+use farside_rmc::run::native::{Compiled, Region};
 use farside_rmc::run::{Buffers, Far, Lent, Machine, Near, Outcome, Reply, Request, Stop};
 use farside_rmc::{Budget, Limits, Program, Verified, verify};
+
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+use interpreted::{Compiled, Region};
+
+/// What stands for machine code where there is none.
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+mod interpreted {
+    use farside_rmc::run::{Lent, Machine, Near, Outcome, StartError};
+    use farside_rmc::{Budget, Verified};
+
+    pub(crate) struct Region;
+
+    impl Region {
+        pub(crate) fn of(_: &[u8]) -> Self {
+            Self
+        }
+    }
+
+    pub(crate) struct Compiled(Verified);
+
+    impl Compiled {
+        pub(crate) fn new(verified: Verified) -> Result<Self, core::fmt::Error> {
+            Ok(Self(verified))
+        }
+
+        pub(crate) fn verified(&self) -> &Verified {
+            &self.0
+        }
+
+        pub(crate) fn run(
+            &self,
+            machine: &mut Machine,
+            lent: Lent<'_>,
+            _: &[Region],
+            near: &mut impl Near,
+        ) -> Outcome {
+            machine.run(&self.0, lent, near)
+        }
+
+        pub(crate) fn call(
+            &self,
+            machine: &mut Machine,
+            context: &[u8],
+            budget: Budget,
+            lent: Lent<'_>,
+            regions: &[Region],
+            near: &mut impl Near,
+        ) -> Result<Outcome, StartError> {
+            machine.start(&self.0, context, budget)?;
+            Ok(self.run(machine, lent, regions, near))
+        }
+    }
+}
 
 const R: [Register; 11] = [
     Register::R0,
@@ -193,7 +246,8 @@ impl Maker<'_> {
     }
 
     fn piece(&mut self) {
-        match self.chance.below(16) {
+        match self.chance.below(18) {
+            16 | 17 => self.words(),
             0 | 1 => self.arithmetic(),
             2 => self.stack(),
             3 | 4 => self.masked(),
@@ -396,6 +450,11 @@ impl Maker<'_> {
                         let value = self.chance.of(&[0, 1, 2, 8, 16, 24, 64]);
                         self.builder.set(register, value);
                     }
+                    // What compiled code adds up before it is used.
+                    if self.chance.one_in(4) {
+                        let more = Operand::Immediate(self.chance.of(&[-1, 1, 2, 8, 16]));
+                        self.builder.alu(AluOp::Add, register, more);
+                    }
                 }
                 Argument::State(kind) => {
                     let handle = match kind {
@@ -412,6 +471,37 @@ impl Maker<'_> {
             }
         }
         self.builder.call(helper.call);
+        if self.chance.one_in(3) {
+            let kept = self.chance.of(&[8, 9]);
+            self.builder.copy(R[kept], R[0]);
+        }
+    }
+
+    /// Words of a region, as searches load them.
+    fn words(&mut self) {
+        let region = self.chance.of(&[7, 8, 9]);
+        if self.chance.one_in(2) {
+            let value = self.chance.of(&[0, 1, 2, 3, -1]);
+            self.builder.set(R[region], value);
+        }
+        for _ in 0..1 + self.chance.below(3) {
+            let offset = self.number();
+            if self.chance.one_in(2) {
+                self.builder.alu(AluOp::And, offset, Operand::Immediate(127));
+            }
+            self.builder.copy(R[1], R[region]).copy(R[2], offset);
+            if self.chance.one_in(2) {
+                let more = Operand::Immediate(self.chance.of(&[8, 16, -8, 1]));
+                self.builder.alu(AluOp::Add, R[2], more);
+            }
+            let call = self.chance.of(&[Call::LoadU64, Call::LoadU64, Call::LoadU32]);
+            self.builder.call(call);
+            if self.chance.one_in(2) {
+                let kept = self.chance.of(&[7, 8, 9]);
+                self.builder.copy(R[kept], R[0]);
+            }
+        }
+        self.builder.alu(AluOp::And, R[7], Operand::Immediate(63));
     }
 
     /// Addresses and numbers through the stack.
@@ -474,11 +564,20 @@ impl Maker<'_> {
     }
 }
 
-/// An executor whose answers are chance, the same for the same seed.
+/// Regions of the executor, whose words are what stands there.
+const REGIONS: [&[u8]; 3] = [&[3; 100], &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13], &[9; 7]];
+
+/// An executor whose answers are chance, the same for the same seed, but for words of its regions.
 #[derive(Clone)]
 pub(crate) struct AnyHost(Chance);
 
 impl AnyHost {
+    fn word<const N: usize>(region: u64, offset: u64) -> Option<[u8; N]> {
+        let region = REGIONS.get(usize::try_from(region).ok()?)?;
+        let from = usize::try_from(offset).ok()?;
+        region.get(from..from.checked_add(N)?)?.try_into().ok()
+    }
+
     fn result(&mut self, helper: &Helper) -> Reply {
         if helper.effect == Effect::Word && self.0.one_in(64) {
             return Reply::Refused;
@@ -494,7 +593,10 @@ impl AnyHost {
 }
 
 impl Near for AnyHost {
-    fn load_u64(&mut self, _: u64, _: u64) -> Reply {
+    fn load_u64(&mut self, region: u64, offset: u64) -> Reply {
+        if let Some(word) = Self::word(region, offset) {
+            return Reply::Now(u64::from_le_bytes(word));
+        }
         let row = Helper::with_number(Call::LoadU64 as u32);
         row.map_or(Reply::Later, |row| self.result(row))
     }
@@ -509,6 +611,11 @@ impl Near for AnyHost {
     fn perform(&mut self, request: &Request, buffers: Buffers<'_>) -> Reply {
         for byte in buffers.output {
             *byte = self.0.next() as u8;
+        }
+        if request.call == Call::LoadU32
+            && let Some(word) = Self::word(request.arguments[0], request.arguments[1])
+        {
+            return Reply::Now(u64::from(u32::from_le_bytes(word)));
         }
         let row = Helper::with_number(request.call as u32);
         row.map_or(Reply::Later, |row| self.result(row))
@@ -542,6 +649,7 @@ pub(crate) fn judge(program: Program, chance: &mut Chance) -> Result<Verdict, St
     let Ok(verified) = verify(program, &limits) else {
         return Ok(Verdict::Refused);
     };
+    let compiled = Compiled::new(verified.clone()).map_err(|error| error.to_string())?;
     for _ in 0..2 {
         let mut context = [0; 64];
         for word in context.chunks_exact_mut(8) {
@@ -560,14 +668,15 @@ pub(crate) fn judge(program: Program, chance: &mut Chance) -> Result<Verdict, St
         if fast != checked {
             return Err(text(&format!("checked {:?}, fast {:?}", checked.0, fast.0)));
         }
-        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-        {
-            let native = run_native(&verified, &context, host.clone(), budget);
+        for way in [Way::Started, Way::Called, Way::Beside] {
+            let native = run_native(&compiled, &context, host.clone(), budget, way);
             if native != checked {
-                return Err(text(&format!("checked {:?}, compiled {:?}", checked.0, native.0)));
+                let text = text(&format!("checked {:?}, compiled {:?}", checked.0, native.0));
+                return Err(format!("{way:?} {text}"));
             }
         }
-        let moved = run_moved(&verified, &context, host, budget).map_err(|why| text(&why))?;
+        let moved =
+            run_moved(&verified, &compiled, &context, host, budget).map_err(|why| text(&why))?;
         if moved != checked {
             return Err(text(&format!("checked {:?}, moved {:?}", checked.0, moved.0)));
         }
@@ -607,22 +716,42 @@ fn run_fast(verified: &Verified, context: &[u8], mut host: AnyHost, budget: Budg
     (outcome, machine.output().to_vec(), own, shared)
 }
 
-#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-fn run_native(verified: &Verified, context: &[u8], mut host: AnyHost, budget: Budget) -> End {
+/// How machine code is run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Way {
+    /// By a machine that was started.
+    Started,
+    /// Started by the code itself.
+    Called,
+    /// With the executor's regions lent.
+    Beside,
+}
+
+fn run_native(
+    compiled: &Compiled,
+    context: &[u8],
+    mut host: AnyHost,
+    budget: Budget,
+    way: Way,
+) -> End {
     let mut machine = Machine::new();
-    let (mut own, mut shared) = variables(verified);
-    let compiled = Compiled::new(verified.clone()).expect("small programs are compiled");
-    if machine.start(verified, context, budget).is_err() {
-        return (Outcome::Stopped(Stop::NotRunning), own, shared, Vec::new());
-    }
+    let (mut own, mut shared) = variables(compiled.verified());
     let lent = Lent { own: &mut own, shared: &mut shared };
-    let outcome = compiled.run(&mut machine, lent, &[], &mut host);
+    let regions = if way == Way::Beside { &REGIONS.map(Region::of)[..] } else { &[] };
+    let outcome = if way == Way::Started {
+        let started = machine.start(compiled.verified(), context, budget);
+        started.map(|()| compiled.run(&mut machine, lent, regions, &mut host))
+    } else {
+        compiled.call(&mut machine, context, budget, lent, regions, &mut host)
+    };
+    let outcome = outcome.unwrap_or(Outcome::Stopped(Stop::NotRunning));
     (outcome, machine.output().to_vec(), own, shared)
 }
 
 /// Suspends at every request, and goes on in another machine.
 fn run_moved(
     verified: &Verified,
+    compiled: &Compiled,
     context: &[u8],
     mut host: AnyHost,
     budget: Budget,
@@ -632,17 +761,26 @@ fn run_moved(
     if machine.start(verified, context, budget).is_err() {
         return Ok((Outcome::Stopped(Stop::NotRunning), own, shared, Vec::new()));
     }
+    let mut turn = 0;
     loop {
+        turn += 1;
         let lent = Lent { own: &mut own, shared: &mut shared };
-        let outcome = machine.run(verified, lent, &mut Far);
+        // Machine code and the interpreter by turns, until the machine has moved.
+        let outcome = if turn % 2 == 1 {
+            compiled.run(&mut machine, lent, &[], &mut Far)
+        } else {
+            machine.run(verified, lent, &mut Far)
+        };
         let Outcome::Suspended(request) = outcome else {
             return Ok((outcome, machine.output().to_vec(), own, shared));
         };
-        let moved = Machine::from_bytes(verified, &machine.to_bytes());
-        machine = moved.map_err(|error| format!("{request:?}: {error}"))?;
+        if turn % 3 == 0 {
+            let moved = Machine::from_bytes(verified, &machine.to_bytes());
+            machine = moved.map_err(|error| format!("{request:?}: {error}"))?;
+        }
         let mut output = vec![0; request.output.map_or(0, |span| span.length as usize)];
         let reply = match request.call {
-            Call::LoadU64 => host.load_u64(0, 0),
+            Call::LoadU64 => host.load_u64(request.arguments[0], request.arguments[1]),
             Call::Read => host.read(0, 0, &mut output),
             _ => host.perform(&request, Buffers { inputs: [&[], &[]], output: &mut output }),
         };

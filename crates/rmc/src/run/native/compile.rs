@@ -1,219 +1,470 @@
 //! Templates: what each instruction becomes.
 //!
 //! R0 to R10 live in registers of the processor throughout, and so does the meter. RBP is the frame, R10 and
-//! RCX are for the moment. Code of a slot can be entered at its start, with all registers in the frame.
+//! RCX are for the moment. R6 to R10 live where calls of the convention keep them.
+//!
+//! Sums and copies for R1 to R5, mostly arguments, wait until somebody reads them ([`Later`]): helpers that
+//! load words take them as they are, and what a call destroys is never computed.
 
 use alloc::vec::Vec;
 
+use super::super::Area;
+use super::super::machine::frame_pointer;
 use super::super::ops::{Code, Op, ZERO};
 use super::CompileError;
 use super::emit::{
     Emitter, Hole, Place, R8, R9, R10, R11, R12, R13, R14, R15, RAX, RBP, RBX, RCX, RDI, RDX, RSI,
     Reg, When,
 };
-use super::entry::{AREAS, METER, REGION_COUNT, REGION_SHIFT, REGIONS, REGISTERS, SLOT};
-use crate::verify::Verified;
+use super::entry::{
+    AREAS, CONTEXT_BYTES, ENDED, HELP, HOW, KEPT, KEPT_BACK, KEPT_BYTES, KEPT_FIRST, KEPT_R6,
+    LAST_BASE, LAST_NUMBER, LAST_WORDS, LEFT, METER, REGION_COUNT, REGION_SHIFT, REGIONS,
+    REGISTERS, SLOT,
+};
+use crate::helpers::Call;
+use crate::isa::{AtomicOp, Instruction, Width};
+use crate::limits::FRAME_BYTES;
+use crate::verify::{Verified, meeting_points, uses};
 
 /// Where R0 to R10 live.
 const HOMES: [Reg; 11] = [RAX, RDI, RSI, RDX, R9, R8, RBX, R13, R14, R15, R12];
 /// Where the instructions that are left live.
 const METER_HOME: Reg = R11;
-/// What the convention wants kept.
-const KEPT: [Reg; 6] = [RBX, RBP, R12, R13, R14, R15];
+/// The first register that outlives calls.
+const FIRST_KEPT: usize = 6;
 
-struct Compiler<'a> {
-    ops: &'a [Op],
-    verified: &'a Verified,
-    out: Emitter,
-    places: Vec<u32>,
-    /// Jumps to slots.
-    jumps: Vec<(Hole, usize)>,
-    /// Jumps to code that leaves at a slot, and what is to be paid back to the meter there.
-    leaves: Vec<(Hole, usize, u32)>,
-    /// Where registers go back to the frame.
-    leave: usize,
+/// What a register will hold when somebody reads it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Later {
+    Number(i32),
+    /// A register's home plus a number.
+    Sum(u8, i32),
 }
 
-/// The code of a program, and where that of each slot starts.
-pub(super) fn compile(verified: &Verified) -> Result<(Vec<u8>, Vec<u32>), CompileError> {
+/// Code that is rarely run, behind all other.
+enum Cold {
+    /// Leaves at a slot, where so much is to be paid back to the meter.
+    Leave { from: Hole, slot: usize, cost: u32 },
+    /// Makes a region the last one, copies R0, and goes on with the code of a slot.
+    Entry { slot: usize, region: Option<Later>, copy: Option<Reg>, to: usize },
+    /// A word of another region than the last one, or one that has to be asked for.
+    Word {
+        other: Option<Hole>,
+        outside: Hole,
+        slot: usize,
+        arguments: [Later; 2],
+        /// Where the region is known, and where the word is.
+        known: usize,
+        done: usize,
+        /// What gets the word besides R0.
+        to: Reg,
+    },
+}
+
+pub(super) struct Compiler<'a> {
+    ops: &'a [Op],
+    verified: &'a Verified,
+    pub(super) out: Emitter,
+    /// Where the code of each slot starts, and where it is entered.
+    places: Vec<(u32, Option<u32>)>,
+    /// Slots where paths meet.
+    meetings: Vec<bool>,
+    /// What R1 to R5 will hold, where they do not hold it yet.
+    later: [Option<Later>; FIRST_KEPT],
+    /// Jumps to slots.
+    jumps: Vec<(Hole, usize)>,
+    cold: Vec<Cold>,
+    /// Who looks up where to return to.
+    tables: Vec<Hole>,
+    /// Code that calls a helper, and code that leaves.
+    help: usize,
+    leave: usize,
+    /// Whether the program calls itself.
+    recursive: bool,
+    /// Bits of the registers that the program has to do with.
+    used: u16,
+    /// What the convention wants kept, of what is used. An even number, as calls need it.
+    kept: Vec<Reg>,
+    /// The region that is certainly the last one, and whether R10 has where it starts.
+    last: Option<Later>,
+    base_known: bool,
+    /// What R0 has been copied to already, which is all that the next slot does.
+    copied: Option<Reg>,
+}
+
+/// The code of a program.
+pub(super) struct Compiled {
+    pub(super) code: Vec<u8>,
+    /// Where a start of the program enters.
+    pub(super) first: usize,
+    /// Where the code of each slot starts that can be entered.
+    pub(super) places: Vec<Option<u32>>,
+}
+
+/// The code of a program. It starts with the way in for all slots but the first.
+pub(super) fn compile(verified: &Verified) -> Result<Compiled, CompileError> {
+    let ops = verified.ops();
     let mut compiler = Compiler {
-        ops: verified.ops(),
+        ops,
         verified,
-        out: Emitter::default(),
-        places: Vec::with_capacity(verified.ops().len()),
+        out: Emitter::with_room(512 + ops.len() * 24),
+        places: Vec::with_capacity(ops.len()),
+        meetings: meeting_points(verified.program()),
+        later: [None; FIRST_KEPT],
         jumps: Vec::new(),
-        leaves: Vec::new(),
+        cold: Vec::new(),
+        tables: Vec::new(),
+        help: 0,
         leave: 0,
+        recursive: ops.iter().any(|op| op.code == Code::Call && op.offset == 0),
+        used: used(verified),
+        kept: Vec::new(),
+        last: None,
+        base_known: false,
+        copied: None,
     };
-    compiler.frame_code();
-    for slot in 0..compiler.ops.len() {
-        let place = u32::try_from(compiler.out.code.len()).map_err(|_| CompileError::TooLarge)?;
-        compiler.places.push(place);
-        // Nobody comes to the second slot of a wide load but by falling through.
-        let second = slot > 0 && compiler.ops[slot - 1].code == Code::LoadWide;
-        if !second {
-            compiler.slot(slot);
-        }
+    compiler.choose_kept();
+    compiler.ways_in_and_out();
+    let first = compiler.first();
+    for slot in 0..ops.len() {
+        compiler.slot(slot)?;
     }
     compiler.finish()?;
-    Ok((compiler.out.code, compiler.places))
+    let places = compiler.places.iter().map(|(_, entry)| *entry).collect();
+    Ok(Compiled { code: compiler.out.code, first, places })
 }
 
 impl Compiler<'_> {
-    /// The way in, at the start of the code, and the way out.
-    fn frame_code(&mut self) {
+    fn choose_kept(&mut self) {
+        self.kept.push(RBP);
+        let homes = HOMES.iter().enumerate().skip(FIRST_KEPT);
+        let used = self.used;
+        self.kept.extend(homes.filter(|(at, _)| used >> at & 1 == 1).map(|(_, home)| *home));
+        if self.kept.len() % 2 == 1 {
+            self.kept.push(RCX);
+        }
+    }
+
+    fn enter(&mut self) {
+        self.kept.iter().for_each(|reg| self.out.push(*reg));
+        self.out.copy(true, RBP, RDI);
+        self.out.load(METER_HOME, Place::at(RBP, METER));
+    }
+
+    fn leave(&mut self) {
+        self.kept.iter().rev().for_each(|reg| self.out.pop(*reg));
+        self.out.ret();
+    }
+
+    /// Homes of registers that are used.
+    fn homes(&self) -> impl Iterator<Item = (usize, Reg)> + use<> {
+        let used = self.used;
+        HOMES.into_iter().enumerate().filter(move |(at, _)| used >> at & 1 == 1)
+    }
+
+    /// Stores all registers and the meter into the frame.
+    fn store_all(&mut self) {
+        for (at, home) in HOMES.into_iter().enumerate() {
+            if self.used >> at & 1 == 1 {
+                self.out.store(register(at), home);
+            } else {
+                self.out.store_number(register(at), 0);
+            }
+        }
+        self.out.store(Place::at(RBP, METER), METER_HOME);
+    }
+
+    fn ways_in_and_out(&mut self) {
+        self.enter();
+        self.out.copy(true, RCX, RSI);
+        for (at, home) in self.homes() {
+            self.out.load(home, register(at));
+        }
+        self.out.jump_to(RCX);
+
+        self.leave = self.out.code.len();
+        self.store_all();
+        self.out.store_number(Place::at(RBP, HOW), LEFT);
+        self.leave();
+
+        // Calls the helper of the slot in R10. Registers that a call destroys hold nothing of the host's
+        // behind it.
+        self.help = self.out.code.len();
+        self.store_all();
         let out = &mut self.out;
-        KEPT.iter().for_each(|reg| out.push(*reg));
-        out.copy(true, RBP, RDI);
-        out.copy(true, RCX, RSI);
+        out.store(Place::at(RBP, SLOT), R10);
+        out.copy(true, RDI, RBP);
+        out.copy(true, RSI, R10);
+        out.call_at(Place::at(RBP, HELP));
+        out.test(true, RAX, RAX);
+        let ends = out.jump_if(When::EQUAL);
+        out.load(RAX, register(0));
         out.load(METER_HOME, Place::at(RBP, METER));
-        out.load(R10, Place::at(RBP, REGISTERS));
-        for (at, home) in HOMES.iter().enumerate() {
-            out.load(*home, Place::at(R10, at as i32 * 8));
-        }
-        // jmp rcx
-        out.pair(false, &[0xff], 4, RCX);
-        self.leave = out.code.len();
-        out.store(Place::at(RBP, METER), METER_HOME);
-        out.load(R10, Place::at(RBP, REGISTERS));
-        for (at, home) in HOMES.iter().enumerate() {
-            out.store(Place::at(R10, at as i32 * 8), *home);
-        }
-        KEPT.iter().rev().for_each(|reg| out.pop(*reg));
-        out.byte(0xc3);
+        HOMES[1..FIRST_KEPT].iter().for_each(|home| out.clear(*home));
+        out.ret();
+        out.here(ends);
+        // What would have been returned to.
+        out.pop(RCX);
+        out.store_number(Place::at(RBP, HOW), ENDED);
+        self.leave();
     }
 
-    /// Leaves at a slot, at once.
-    fn leave_at(&mut self, slot: usize) {
-        self.out.memory(true, &[0xc7], 0, Place::at(RBP, SLOT));
-        self.out.word(slot as i32);
-        let hole = self.out.jump();
-        self.out.fill(hole, self.leave);
-    }
-
-    /// Leaves at an exit: behind it R0 alone is read, and what the caller has kept.
-    fn exit(&mut self, slot: usize) {
-        let out = &mut self.out;
-        out.memory(true, &[0xc7], 0, Place::at(RBP, SLOT));
-        out.word(slot as i32);
-        out.store(Place::at(RBP, METER), METER_HOME);
-        out.load(R10, Place::at(RBP, REGISTERS));
-        out.store(Place::at(R10, 0), RAX);
-        KEPT.iter().rev().for_each(|reg| out.pop(*reg));
-        out.byte(0xc3);
+    /// The way in at the first slot, whose code follows.
+    fn first(&mut self) -> usize {
+        let first = self.out.code.len();
+        self.enter();
+        for (at, home) in self.homes() {
+            match at {
+                1 => self.out.set(home, Area::Context.base()),
+                2 => self.out.load(home, Place::at(RBP, CONTEXT_BYTES)),
+                10 => self.out.set(home, frame_pointer(0)),
+                _ => self.out.clear(home),
+            }
+        }
+        first
     }
 
     fn finish(&mut self) -> Result<(), CompileError> {
-        for (hole, slot, cost) in core::mem::take(&mut self.leaves) {
-            self.out.here(hole);
-            if cost > 0 {
-                self.out.with_number(true, 0, METER_HOME, cost as i32);
-            }
-            self.leave_at(slot);
+        for cold in core::mem::take(&mut self.cold) {
+            self.cold(cold)?;
         }
         for (hole, slot) in core::mem::take(&mut self.jumps) {
-            let place = *self.places.get(slot).ok_or(CompileError::TooLarge)?;
-            if !self.out.fill(hole, place as usize) {
-                return Err(CompileError::TooLarge);
-            }
+            let (place, _) = *self.places.get(slot).ok_or(CompileError::TooLarge)?;
+            self.fill(hole, place as usize)?;
         }
-        Ok(())
+        if self.tables.is_empty() {
+            return Ok(());
+        }
+        let table = self.out.code.len();
+        for (place, _) in &self.places {
+            let distance = i64::from(*place) - table as i64;
+            self.out.code.extend_from_slice(&distance.to_le_bytes());
+        }
+        let tables = core::mem::take(&mut self.tables);
+        tables.into_iter().try_for_each(|hole| self.fill(hole, table))
     }
 
-    fn slot(&mut self, slot: usize) {
+    fn fill(&mut self, hole: Hole, to: usize) -> Result<(), CompileError> {
+        if self.out.fill(hole, to) { Ok(()) } else { Err(CompileError::TooLarge) }
+    }
+
+    fn cold(&mut self, cold: Cold) -> Result<(), CompileError> {
+        match cold {
+            Cold::Leave { from, slot, cost } => {
+                self.out.here(from);
+                if cost > 0 {
+                    self.out.with_number(true, 0, METER_HOME, cost as i32);
+                }
+                self.leave_at(slot)
+            }
+            Cold::Entry { slot, region, copy, to } => {
+                let place = u32::try_from(self.out.code.len());
+                self.places[slot].1 = Some(place.map_err(|_| CompileError::TooLarge)?);
+                if let Some(region) = region {
+                    self.make(RCX, region);
+                    let unknown = self.other_region();
+                    self.out.here(unknown);
+                    self.out.load(R10, Place::at(RBP, LAST_BASE));
+                }
+                if let Some(copy) = copy {
+                    self.out.copy(true, copy, RAX);
+                }
+                let end = self.out.jump();
+                self.fill(end, to)
+            }
+            Cold::Word { other, outside, slot, arguments, known, done, to } => {
+                let asks = self.out.code.len();
+                self.out.here(outside);
+                for (at, argument) in arguments.into_iter().enumerate() {
+                    self.make(HOMES[at + 1], argument);
+                }
+                self.helper(slot)?;
+                self.out.load(R10, Place::at(RBP, LAST_BASE));
+                if to != RAX {
+                    self.out.copy(true, to, RAX);
+                }
+                let end = self.out.jump();
+                self.fill(end, done)?;
+                let Some(other) = other else {
+                    return Ok(());
+                };
+                self.out.here(other);
+                self.make(RCX, arguments[0]);
+                let unknown = self.other_region();
+                self.fill(unknown, asks)?;
+                let end = self.out.jump();
+                self.fill(end, known)
+            }
+        }
+    }
+
+    /// Makes the region in RCX the last one. Where it is unknown it has no words.
+    fn other_region(&mut self) -> Hole {
+        let out = &mut self.out;
+        out.store(Place::at(RBP, LAST_NUMBER), RCX);
+        out.store_number(Place::at(RBP, LAST_WORDS), 0);
+        out.memory(true, &[0x3b], RCX.0, Place::at(RBP, REGION_COUNT));
+        let unknown = out.jump_if(When::ABOVE_EQUAL);
+        out.shift_by(true, 4, RCX, REGION_SHIFT);
+        out.memory(true, &[0x03], RCX.0, Place::at(RBP, REGIONS));
+        out.load(R10, Place::at(RCX, 0));
+        out.store(Place::at(RBP, LAST_BASE), R10);
+        out.load(R10, Place::at(RCX, 8));
+        out.store(Place::at(RBP, LAST_WORDS), R10);
+        unknown
+    }
+
+    /// Leaves at a slot, at once.
+    fn leave_at(&mut self, slot: usize) -> Result<(), CompileError> {
+        self.out.store_number(Place::at(RBP, SLOT), slot as i32);
+        let hole = self.out.jump();
+        self.fill(hole, self.leave)
+    }
+
+    /// Calls the helper of a slot.
+    fn helper(&mut self, slot: usize) -> Result<(), CompileError> {
+        self.out.set(R10, slot as u64);
+        if self.out.call(self.help) { Ok(()) } else { Err(CompileError::TooLarge) }
+    }
+
+    fn slot(&mut self, slot: usize) -> Result<(), CompileError> {
+        let before = slot.checked_sub(1).map(|before| self.ops[before].code);
+        let helped = matches!(before, Some(Code::HelperLoad | Code::HelperRead | Code::Helper));
+        let meets = self.meetings.get(slot).copied().unwrap_or(true);
+        if meets || helped {
+            self.now(u16::MAX);
+        }
+        if meets {
+            self.last = None;
+        }
+        let place = u32::try_from(self.out.code.len()).map_err(|_| CompileError::TooLarge)?;
+        let copy = self.copied.take();
+        let entry = match (self.last, copy) {
+            _ if !helped && slot > 0 => None,
+            (None, None) => Some(place),
+            // Who enters here has to know the region first, or has not copied yet.
+            (region, copy) => {
+                self.cold.push(Cold::Entry { slot, region, copy, to: place as usize });
+                None
+            }
+        };
+        self.places.push((place, entry));
+        if copy.is_some() {
+            return Ok(());
+        }
+        // Nobody comes to the second slot of a wide load but by falling through.
+        if before == Some(Code::LoadWide) {
+            return Ok(());
+        }
         let op = self.ops[slot];
-        if self.arithmetic(op) || self.memory(op, slot) || self.jump(op, slot) {
-            return;
+        let instruction = self.verified.program().code[slot];
+        if self.waits(op) {
+            return Ok(());
+        }
+        let word = word_bytes(op);
+        if word.is_none() && op.code != Code::Exit {
+            let (read, written) = uses(instruction);
+            self.prepare(op, read, written);
+            self.forget(op, written);
+        }
+        if self.arithmetic(op, instruction) || self.memory(op, slot) || self.jump(op, slot)? {
+            return Ok(());
         }
         match op.code {
             Code::LoadWide => {
                 let value = u64::from(op.extra) << 32 | u64::from(op.immediate as u32);
                 self.out.set(home(op.dst), value);
             }
-            Code::HelperLoad => self.load_word(slot),
+            Code::Atomic => self.atomic(instruction, slot),
+            Code::HelperLoad | Code::HelperRead | Code::Helper => match word {
+                Some(bytes) => self.load_word(slot, bytes == 8),
+                None => self.helper(slot)?,
+            },
+            Code::Call => self.call(op, slot)?,
             Code::Exit => self.exit(slot),
-            _ => self.leave_at(slot),
+            _ => self.leave_at(slot)?,
         }
+        Ok(())
     }
 
-    /// Arithmetic that has a template; whether the operation was such.
-    fn arithmetic(&mut self, op: Op) -> bool {
-        let wide = matches!(
-            op.code,
-            Code::Add
-                | Code::Sub
-                | Code::Mul
-                | Code::Or
-                | Code::And
-                | Code::Xor
-                | Code::ShiftLeft
-                | Code::ShiftRight
-                | Code::ShiftRightSigned
-                | Code::Move
-        );
-        let dst = |at: u8| home(at);
-        match op.code {
-            Code::Add | Code::Add32 => self.simple(op, wide, 0x01, 0),
-            Code::Or | Code::Or32 => self.simple(op, wide, 0x09, 1),
-            Code::And | Code::And32 => self.simple(op, wide, 0x21, 4),
-            Code::Sub | Code::Sub32 => self.simple(op, wide, 0x29, 5),
-            Code::Xor | Code::Xor32 => self.simple(op, wide, 0x31, 6),
-            Code::Mul | Code::Mul32 => {
-                let to = dst(op.dst);
-                if op.src == ZERO {
-                    self.out.pair(wide, &[0x69], to.0, to);
-                    self.out.word(op.immediate);
-                } else {
-                    self.out.pair(wide, &[0x0f, 0xaf], to.0, home(op.src));
+    /// Whether the operation is one of those that wait for somebody who reads their result.
+    fn waits(&mut self, op: Op) -> bool {
+        let to = usize::from(op.dst);
+        if to == 0 || to >= FIRST_KEPT {
+            return false;
+        }
+        let of = |later: &Self, register: u8| match later.later.get(usize::from(register)) {
+            Some(Some(known)) => Some(*known),
+            _ => (!(1..FIRST_KEPT as u8).contains(&register)).then_some(Later::Sum(register, 0)),
+        };
+        let next = match op.code {
+            Code::Move if op.src == ZERO => Some(Later::Number(op.immediate)),
+            Code::Move => of(self, op.src),
+            Code::Add if op.src == ZERO => match self.later[to] {
+                Some(Later::Number(number)) => number.checked_add(op.immediate).map(Later::Number),
+                Some(Later::Sum(base, number)) => {
+                    number.checked_add(op.immediate).map(|number| Later::Sum(base, number))
                 }
-            }
-            Code::ShiftLeft | Code::ShiftLeft32 => self.shift(op, wide, 4),
-            Code::ShiftRight | Code::ShiftRight32 => self.shift(op, wide, 5),
-            Code::ShiftRightSigned | Code::ShiftRightSigned32 => self.shift(op, wide, 7),
-            Code::Move | Code::Move32 => {
-                let to = dst(op.dst);
-                if op.src == ZERO {
-                    let value = op.immediate as i64 as u64;
-                    self.out.set(to, if wide { value } else { value & 0xffff_ffff });
-                } else {
-                    self.out.copy(wide, to, home(op.src));
-                }
-            }
-            _ => return false,
+                None => None,
+            },
+            _ => None,
+        };
+        if next.is_some() {
+            self.later[to] = next;
         }
-        true
+        next.is_some()
     }
 
-    fn simple(&mut self, op: Op, wide: bool, opcode: u8, extension: u8) {
-        if op.src == ZERO {
-            self.out.with_number(wide, extension, home(op.dst), op.immediate);
-        } else {
-            self.out.pair(wide, &[opcode], home(op.src).0, home(op.dst));
-        }
-    }
-
-    /// Shifts: the processor takes counts modulo the width, as eBPF does.
-    fn shift(&mut self, op: Op, wide: bool, extension: u8) {
-        let to = home(op.dst);
-        if op.src == ZERO {
-            let mask = if wide { 63 } else { 31 };
-            self.out.pair(wide, &[0xc1], extension, to);
-            self.out.byte(op.immediate as u8 & mask);
-            // A shift by zero leaves the upper half as it was.
-            if !wide && op.immediate as u8 & mask == 0 {
-                self.out.copy(false, to, to);
+    /// Makes what an instruction reads, and what its result would destroy.
+    fn prepare(&mut self, op: Op, read: u16, written: u16) {
+        let steps = matches!(op.code, Code::Jump | Code::Call | Code::Atomic | Code::Trap)
+            || condition(op.code).is_some();
+        self.now(if steps { u16::MAX } else { read });
+        for at in 1..FIRST_KEPT {
+            if written >> at & 1 == 1 {
+                self.later[at] = None;
             }
-        } else {
-            self.out.copy(true, RCX, home(op.src));
-            self.out.pair(wide, &[0xd3], extension, to);
-            if !wide {
-                self.out.copy(false, to, to);
+            if let Some(Later::Sum(base, _)) = self.later[at]
+                && written >> base & 1 == 1
+            {
+                self.now(1 << at);
             }
         }
     }
 
-    /// Puts into R10 what turns addresses of `base` into the processor's.
-    fn area(&mut self, slot: usize, base: Reg) {
+    /// Forgets what an instruction changes of the last region.
+    fn forget(&mut self, op: Op, written: u16) {
+        let calls = matches!(op.code, Code::HelperRead | Code::Helper | Code::Call | Code::Atomic);
+        if calls || matches!(self.last, Some(Later::Sum(base, _)) if written >> base & 1 == 1) {
+            self.last = None;
+        }
+        // Accesses to memory and divisions use R10 for themselves.
+        let simple = op.code < Code::Rare || condition(op.code).is_some();
+        if !simple && op.code != Code::LoadWide {
+            self.base_known = false;
+        }
+    }
+
+    /// Makes what waits for these registers.
+    fn now(&mut self, registers: u16) {
+        for (at, home) in HOMES.into_iter().enumerate().take(FIRST_KEPT) {
+            if registers >> at & 1 == 1
+                && let Some(later) = self.later[at].take()
+            {
+                self.make(home, later);
+            }
+        }
+    }
+
+    fn make(&mut self, to: Reg, later: Later) {
+        match later {
+            Later::Number(number) => self.out.set(to, i64::from(number) as u64),
+            Later::Sum(base, number) => self.out.sum(to, home(base), number),
+        }
+    }
+
+    /// Puts into R10 what turns addresses of `base + offset` into the processor's.
+    fn area(&mut self, slot: usize, base: Reg, offset: i32) {
         let area = match self.verified.places(slot) {
             1 => Some(1),
             2 => Some(2),
@@ -226,10 +477,9 @@ impl Compiler<'_> {
             self.out.load(R10, Place::at(RBP, AREAS + area * 8));
             return;
         }
-        // Several areas: the upper half of the address says which.
-        self.out.copy(true, R10, base);
-        self.out.pair(true, &[0xc1], 5, R10);
-        self.out.byte(32);
+        // Several areas: the upper half of the address says which. The base alone may be out of it.
+        self.out.sum(R10, base, offset);
+        self.out.shift_by(true, 5, R10, 32);
         self.out.with_number(false, 4, R10, 7);
         let place = Place { base: RBP, index: Some(R10), eights: true, offset: AREAS };
         self.out.load(R10, place);
@@ -251,14 +501,14 @@ impl Compiler<'_> {
             _ => return false,
         };
         let base = home(op.src);
-        self.area(slot, base);
+        self.area(slot, base, op.offset);
         self.out.memory(wide, opcode, home(op.dst).0, Place::sum(R10, base, op.offset));
         true
     }
 
     fn store(&mut self, op: Op, slot: usize) {
         let base = home(op.dst);
-        self.area(slot, base);
+        self.area(slot, base, op.offset);
         let place = Place::sum(R10, base, op.offset);
         let from = if op.src == ZERO {
             self.out.set(RCX, op.immediate as i64 as u64);
@@ -277,67 +527,221 @@ impl Compiler<'_> {
         }
     }
 
-    fn jump(&mut self, op: Op, slot: usize) -> bool {
+    /// An atomic change of memory. Nobody else has the memory while the call runs, so the bus is not locked.
+    fn atomic(&mut self, instruction: Instruction, slot: usize) {
+        let Instruction::Atomic { width, op, fetch, base, offset, src } = instruction else {
+            return;
+        };
+        let (wide, offset) = (width == Width::Double, i32::from(offset));
+        let (base, src) = (home(base.number()), home(src.number()));
+        self.area(slot, base, offset);
+        let place = Place::sum(R10, base, offset);
+        let out = &mut self.out;
+        if op == AtomicOp::CompareExchange {
+            out.memory(wide, &[0x0f, 0xb1], src.0, place);
+            if !wide {
+                out.copy(false, RAX, RAX);
+            }
+            return;
+        }
+        if fetch {
+            out.memory(wide, &[0x8b], RCX.0, place);
+        }
+        let opcode = match op {
+            AtomicOp::Add => 0x01,
+            AtomicOp::Or => 0x09,
+            AtomicOp::And => 0x21,
+            AtomicOp::Xor => 0x31,
+            AtomicOp::Exchange | AtomicOp::CompareExchange => 0x89,
+        };
+        out.memory(wide, &[opcode], src.0, place);
+        if fetch {
+            out.copy(wide, src, RCX);
+        }
+    }
+
+    fn jump(&mut self, op: Op, slot: usize) -> Result<bool, CompileError> {
         if op.code == Code::Jump {
-            self.take(op, slot);
-            return true;
+            self.pay(op, slot);
+            let hole = self.out.jump();
+            self.jumps.push((hole, op.offset as usize));
+            return Ok(true);
         }
         let Some((wide, when)) = condition(op.code) else {
-            return false;
+            return Ok(false);
         };
+        // Jumps backwards are mostly taken: they are paid beforehand, and it is given back otherwise.
+        self.pay(op, slot);
         let sets = matches!(op.code, Code::Set | Code::Set32);
         let (first, second) = (home(op.dst), op.src);
         match (sets, second == ZERO) {
+            (false, true) if op.immediate == 0 => self.out.test(wide, first, first),
             (false, true) => self.out.with_number(wide, 7, first, op.immediate),
             (false, false) => self.out.pair(wide, &[0x39], home(second).0, first),
             (true, true) => {
                 self.out.pair(wide, &[0xf7], 0, first);
                 self.out.word(op.immediate);
             }
-            (true, false) => self.out.pair(wide, &[0x85], home(second).0, first),
+            (true, false) => self.out.test(wide, home(second), first),
         }
-        if op.extra == 0 {
-            let hole = self.out.jump_if(when);
-            self.jumps.push((hole, op.offset as usize));
-        } else {
-            let not = self.out.jump_if(when.not());
-            self.take(op, slot);
-            self.out.here(not);
+        let hole = self.out.jump_if(when);
+        self.jumps.push((hole, op.offset as usize));
+        if op.extra > 0 {
+            self.out.with_number(true, 0, METER_HOME, op.extra as i32);
         }
-        true
+        Ok(true)
     }
 
-    /// Takes a jump and pays for it; where the meter is empty, leaves before it.
-    fn take(&mut self, op: Op, slot: usize) {
+    /// Pays what an operation costs; where the meter is empty, leaves before it.
+    fn pay(&mut self, op: Op, slot: usize) {
         if op.extra > 0 {
             self.out.with_number(true, 5, METER_HOME, op.extra as i32);
-            let empty = self.out.jump_if(When::SIGN);
-            self.leaves.push((empty, slot, op.extra));
+            let from = self.out.jump_if(When::BELOW);
+            self.cold.push(Cold::Leave { from, slot, cost: op.extra });
         }
-        let hole = self.out.jump();
-        self.jumps.push((hole, op.offset as usize));
     }
 
-    /// The helper `load_u64`: from a lent region in place, otherwise by leaving.
-    fn load_word(&mut self, slot: usize) {
-        let (region, offset) = (RDI, RSI);
+    /// Calls a function of the program. That there is a frame left has been proven.
+    fn call(&mut self, op: Op, slot: usize) -> Result<(), CompileError> {
+        self.pay(op, slot);
         let out = &mut self.out;
-        out.memory(true, &[0x3b], region.0, Place::at(RBP, REGION_COUNT));
-        let unknown = out.jump_if(When::ABOVE_EQUAL);
-        out.copy(true, RCX, region);
-        out.pair(true, &[0xc1], 4, RCX);
-        out.byte(REGION_SHIFT);
-        out.memory(true, &[0x03], RCX.0, Place::at(RBP, REGIONS));
-        out.memory(true, &[0x3b], offset.0, Place::at(RCX, 8));
-        let outside = out.jump_if(When::ABOVE_EQUAL);
-        out.load(RCX, Place::at(RCX, 0));
-        out.load(RAX, Place::sum(RCX, offset, 0));
-        self.leaves.extend([(unknown, slot, 0), (outside, slot, 0)]);
+        out.load(RCX, Place::at(RBP, KEPT));
+        out.with_number(true, 0, RCX, KEPT_BYTES);
+        out.store(Place::at(RBP, KEPT), RCX);
+        out.memory(false, &[0xc7], 0, Place::at(RCX, KEPT_BACK));
+        out.word(slot as i32 + 1);
+        for (at, home) in HOMES[FIRST_KEPT..10].iter().enumerate() {
+            out.store(Place::at(RCX, KEPT_R6 + at as i32 * 8), *home);
+        }
+        out.with_number(true, 0, HOMES[10], FRAME_BYTES as i32);
+        let hole = out.jump();
+        self.jumps.push((hole, op.offset as usize));
+        Ok(())
+    }
+
+    /// Returns from a function, or from the program.
+    fn exit(&mut self, slot: usize) {
+        self.later = [None; FIRST_KEPT];
+        let first = self.verified.program().functions.first().map_or(0, |first| first.end);
+        if slot < first {
+            let out = &mut self.out;
+            let inner = self.recursive.then(|| {
+                out.load(RCX, Place::at(RBP, KEPT));
+                out.memory(true, &[0x3b], RCX.0, Place::at(RBP, KEPT_FIRST));
+                out.jump_if(When::NOT_EQUAL)
+            });
+            self.leave();
+            match inner {
+                Some(inner) => self.out.here(inner),
+                None => return,
+            }
+        }
+        let out = &mut self.out;
+        out.load(RCX, Place::at(RBP, KEPT));
+        out.memory(false, &[0x8b], R10.0, Place::at(RCX, KEPT_BACK));
+        for (at, home) in HOMES[FIRST_KEPT..10].iter().enumerate() {
+            out.load(*home, Place::at(RCX, KEPT_R6 + at as i32 * 8));
+        }
+        out.with_number(true, 5, RCX, KEPT_BYTES);
+        out.store(Place::at(RBP, KEPT), RCX);
+        out.with_number(true, 5, HOMES[10], FRAME_BYTES as i32);
+        self.tables.push(out.table(RCX));
+        let place = Place { base: RCX, index: Some(R10), eights: true, offset: 0 };
+        out.memory(true, &[0x03], RCX.0, place);
+        out.jump_to(RCX);
+    }
+
+    /// The helpers `load_u64` and `load_u32`: from a lent region in place, otherwise by calling them.
+    fn load_word(&mut self, slot: usize, wide: bool) {
+        let arguments = [1, 2].map(|at| self.later[at].unwrap_or(Later::Sum(at as u8, 0)));
+        self.later = [None; FIRST_KEPT];
+        let other = (self.last != Some(arguments[0])).then(|| {
+            self.base_known = false;
+            self.compare(arguments[0], Place::at(RBP, LAST_NUMBER));
+            self.out.jump_if(When::NOT_EQUAL)
+        });
+        let known = self.out.code.len();
+        self.compare(arguments[1], Place::at(RBP, LAST_WORDS));
+        let outside = self.out.jump_if(When::ABOVE_EQUAL);
+        if !self.base_known {
+            self.out.load(R10, Place::at(RBP, LAST_BASE));
+        }
+        let place = match arguments[1] {
+            Later::Number(_) => Place::sum(R10, RCX, 0),
+            Later::Sum(base, number) => Place::sum(R10, home(base), number),
+        };
+        // Where the word is kept at once, it is loaded there: searches wait for each word, and a copy would
+        // be another step of the way.
+        self.copied = self.copy_behind(slot, arguments[0]);
+        let to = self.copied.unwrap_or(RAX);
+        self.out.memory(wide, &[0x8b], to.0, place);
+        if to != RAX {
+            self.out.copy(true, RAX, to);
+        }
+        let done = self.out.code.len();
+        self.cold.push(Cold::Word { other, outside, slot, arguments, known, done, to });
+        // What the call has destroyed says nothing any more.
+        let stays = match arguments[0] {
+            Later::Number(_) => true,
+            Later::Sum(base, _) => usize::from(base) >= FIRST_KEPT,
+        };
+        self.last = stays.then_some(arguments[0]);
+        self.base_known = stays;
+    }
+
+    /// The home of the register to which the slot behind this one copies R0, if that is all it does.
+    fn copy_behind(&self, slot: usize, region: Later) -> Option<Reg> {
+        let op = self.ops.get(slot + 1).filter(|_| !self.meetings[slot + 1])?;
+        let kept = (FIRST_KEPT..10).contains(&usize::from(op.dst));
+        let is_region = matches!(region, Later::Sum(base, _) if base == op.dst);
+        (op.code == Code::Move && op.src == 0 && kept && !is_region).then(|| home(op.dst))
+    }
+
+    /// Compares what waits with what stands somewhere, by way of RCX where it stands in no register.
+    fn compare(&mut self, later: Later, with: Place) {
+        let reg = match later {
+            Later::Sum(base, 0) => home(base),
+            _ => {
+                self.make(RCX, later);
+                RCX
+            }
+        };
+        self.out.memory(true, &[0x3b], reg.0, with);
     }
 }
 
-fn home(register: u8) -> Reg {
+/// Bits of the registers that a program has to do with. Functions keep those that outlive calls.
+fn used(verified: &Verified) -> u16 {
+    let code = &verified.program().code;
+    let all = code.iter().map(|instruction| match instruction {
+        Instruction::CallFunction { .. } => u16::MAX,
+        Instruction::Atomic { .. } => {
+            let (read, written) = uses(*instruction);
+            read | written | 1
+        }
+        _ => {
+            let (read, written) = uses(*instruction);
+            read | written
+        }
+    });
+    all.fold(1, |used, of| used | of)
+}
+
+fn register(at: usize) -> Place {
+    Place::at(RBP, REGISTERS + at as i32 * 8)
+}
+
+pub(super) fn home(register: u8) -> Reg {
     HOMES[usize::from(register).min(10)]
+}
+
+/// Bytes of the word that an operation loads from a region.
+fn word_bytes(op: Op) -> Option<u8> {
+    match op.code {
+        Code::HelperLoad => Some(8),
+        Code::Helper if op.immediate == Call::LoadU32 as i32 => Some(4),
+        _ => None,
+    }
 }
 
 /// Whether a comparison is of 64 bits, and when it jumps.

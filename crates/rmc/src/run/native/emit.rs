@@ -33,16 +33,10 @@ impl When {
     pub(super) const NOT_EQUAL: Self = Self(5);
     pub(super) const BELOW_EQUAL: Self = Self(6);
     pub(super) const ABOVE: Self = Self(7);
-    pub(super) const SIGN: Self = Self(8);
     pub(super) const LESS: Self = Self(12);
     pub(super) const GREATER_EQUAL: Self = Self(13);
     pub(super) const LESS_EQUAL: Self = Self(14);
     pub(super) const GREATER: Self = Self(15);
-
-    /// The opposite.
-    pub(super) const fn not(self) -> Self {
-        Self(self.0 ^ 1)
-    }
 }
 
 /// `[base + index + offset]`, or without an index.
@@ -76,6 +70,10 @@ pub(super) struct Emitter {
 }
 
 impl Emitter {
+    pub(super) fn with_room(bytes: usize) -> Self {
+        Self { code: Vec::with_capacity(bytes) }
+    }
+
     pub(super) fn byte(&mut self, byte: u8) {
         self.code.push(byte);
     }
@@ -101,13 +99,29 @@ impl Emitter {
 
     /// `opcode` on a register and memory.
     pub(super) fn memory(&mut self, wide: bool, opcode: &[u8], reg: u8, place: Place) {
-        let index = place.index.map_or(4, |index| index.0);
-        self.rex(wide, reg, if place.index.is_some() { index } else { 0 }, place.base.0);
+        self.rex(wide, reg, place.index.map_or(0, |index| index.0), place.base.0);
         self.code.extend_from_slice(opcode);
-        self.byte(0x84 | (reg & 7) << 3);
-        let scale = if place.eights { 0xc0 } else { 0 };
-        self.byte(scale | (index & 7) << 3 | place.base.0 & 7);
-        self.word(place.offset);
+        let short = i8::try_from(place.offset);
+        // Without an offset two bases would mean something else.
+        let mode = match short {
+            Ok(0) if place.base.0 & 7 != 5 => 0,
+            Ok(_) => 0x40,
+            Err(_) => 0x80,
+        };
+        let (field, low) = ((reg & 7) << 3, place.base.0 & 7);
+        match place.index {
+            None if low != 4 => self.byte(mode | field | low),
+            index => {
+                self.byte(mode | field | 4);
+                let scale = if place.eights { 0xc0 } else { 0 };
+                self.byte(scale | (index.map_or(4, |index| index.0) & 7) << 3 | low);
+            }
+        }
+        match (mode, short) {
+            (0, _) => {}
+            (0x40, Ok(short)) => self.byte(short as u8),
+            _ => self.word(place.offset),
+        }
     }
 
     /// `to = from`.
@@ -141,8 +155,93 @@ impl Emitter {
 
     /// Arithmetic with a number, by the extension of opcode 0x81.
     pub(super) fn with_number(&mut self, wide: bool, extension: u8, to: Reg, number: i32) {
-        self.pair(wide, &[0x81], extension, to);
+        if let Ok(short) = i8::try_from(number) {
+            self.pair(wide, &[0x83], extension, to);
+            self.byte(short as u8);
+        } else {
+            self.pair(wide, &[0x81], extension, to);
+            self.word(number);
+        }
+    }
+
+    /// `to = base + number`, without touching flags.
+    pub(super) fn sum(&mut self, to: Reg, base: Reg, number: i32) {
+        if number != 0 {
+            self.memory(true, &[0x8d], to.0, Place::at(base, number));
+        } else if to != base {
+            self.copy(true, to, base);
+        }
+    }
+
+    /// Sets flags by the bits that both have.
+    pub(super) fn test(&mut self, wide: bool, a: Reg, b: Reg) {
+        self.pair(wide, &[0x85], a.0, b);
+    }
+
+    /// Shifts by a number, by the extension of opcode 0xc1.
+    pub(super) fn shift_by(&mut self, wide: bool, extension: u8, to: Reg, count: u8) {
+        self.pair(wide, &[0xc1], extension, to);
+        self.byte(count);
+    }
+
+    /// Goes where a register says.
+    pub(super) fn jump_to(&mut self, reg: Reg) {
+        self.pair(false, &[0xff], 4, reg);
+    }
+
+    /// Calls what stands somewhere.
+    pub(super) fn call_at(&mut self, place: Place) {
+        self.memory(false, &[0xff], 2, place);
+    }
+
+    /// `to` = a place of the code, which is filled in like a jump's.
+    pub(super) fn table(&mut self, to: Reg) -> Hole {
+        self.rex(true, to.0, 0, 0);
+        self.byte(0x8d);
+        self.byte((to.0 & 7) << 3 | 5);
+        self.hole()
+    }
+
+    /// `to = 0`, which changes flags.
+    pub(super) fn clear(&mut self, to: Reg) {
+        self.pair(false, &[0x31], to.0, to);
+    }
+
+    /// Stores a number of 64 bits, sign-extended.
+    pub(super) fn store_number(&mut self, place: Place, number: i32) {
+        self.memory(true, &[0xc7], 0, place);
         self.word(number);
+    }
+
+    /// Reverses the bytes of a register.
+    pub(super) fn reverse(&mut self, wide: bool, to: Reg) {
+        self.rex(wide, 0, 0, to.0);
+        self.byte(0x0f);
+        self.byte(0xc8 | to.0 & 7);
+    }
+
+    /// Reverses the lower two bytes of a register.
+    pub(super) fn swap_half(&mut self, to: Reg) {
+        self.byte(0x66);
+        self.pair(false, &[0xc1], 0, to);
+        self.byte(8);
+    }
+
+    /// Extends the sign of RAX over RDX.
+    pub(super) fn extend_rax(&mut self, wide: bool) {
+        self.rex(wide, 0, 0, 0);
+        self.byte(0x99);
+    }
+
+    /// Calls code of the same mapping; false when that is too far.
+    pub(super) fn call(&mut self, to: usize) -> bool {
+        self.byte(0xe8);
+        let hole = self.hole();
+        self.fill(hole, to)
+    }
+
+    pub(super) fn ret(&mut self) {
+        self.byte(0xc3);
     }
 
     pub(super) fn jump_if(&mut self, when: When) -> Hole {

@@ -3,9 +3,10 @@
 //! | who | may touch | when |
 //! | --- | --- | --- |
 //! | [`Mapping::new`] | the mapping's bytes | until they become executable, after which nobody writes them |
-//! | machine code | [`Frame`], the machine's registers, and the memory of the call that its areas name | during [`enter`] |
+//! | machine code | [`Frame`], frames of the machine, and the memory of the call that its areas name | during [`enter`], but not while it calls [`help`] |
 //! | machine code | memory of lent [`Region`]s, reading | during [`enter`] |
-//! | everybody else | none of these | during [`enter`]: the driver holds them by `&mut` |
+//! | [`Driver::help`] | the driver, and registers and meter of [`Frame`] | while machine code calls [`help`] |
+//! | everybody else | none of these | during [`enter`], which holds the driver by `&mut` |
 //!
 //! What machine code touches is in bounds because the verifier has proven it of the program that the code
 //! was made of (memory of the call), or because the code compares first (regions).
@@ -14,12 +15,12 @@
 
 use core::ffi::c_void;
 use core::marker::PhantomData;
-use core::mem::offset_of;
+use core::mem::{MaybeUninit, offset_of};
 use core::ptr::NonNull;
 
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 
-use super::super::machine::Registers;
+use super::super::machine::{Frame as Kept, Registers};
 use super::Area;
 
 /// Host memory that machine code may load words from.
@@ -33,6 +34,9 @@ pub struct Region<'a> {
 }
 
 impl<'a> Region<'a> {
+    /// A region of which nothing may be loaded.
+    const NOTHING: Self = Self { base: core::ptr::null(), words: 0, lifetime: PhantomData };
+
     /// Bytes that nobody changes.
     pub fn of(bytes: &'a [u8]) -> Self {
         Self {
@@ -52,67 +56,109 @@ impl<'a> Region<'a> {
     }
 }
 
+/// How machine code ended.
+const RETURNED: u64 = 0;
+pub(super) const LEFT: i32 = 1;
+pub(super) const ENDED: i32 = 2;
+
 /// What machine code works on. Its offsets are part of the code.
 #[repr(C)]
 pub(super) struct Frame<'a> {
-    /// R0 and so on, in the machine.
-    registers: *mut u64,
-    pub(super) meter: i64,
+    meter: i64,
+    /// The region of which a word was loaded last, and its number.
+    last: Region<'a>,
+    last_number: u64,
+    /// The machine's present frame, and its first.
+    kept: *mut Kept,
+    kept_first: *mut Kept,
     /// What turns an address of an area into one of the processor, by the area's number.
     areas: [u64; 8],
+    context_bytes: u64,
+    /// Those of the machine, where they are not in the processor's.
+    registers: MaybeUninit<Registers>,
     regions: *const Region<'a>,
     region_count: u64,
-    /// Where the code has left.
-    pub(super) slot: u64,
-    lifetime: PhantomData<&'a mut [u64]>,
+    /// Registers of the processor that an instruction borrows.
+    borrowed: u64,
+    /// Where the code has left, and how.
+    slot: u64,
+    how: u64,
+    help: extern "sysv64" fn(*mut Frame<'a>, u64) -> u64,
+    driver: *mut c_void,
 }
 
-pub(super) const REGISTERS: i32 = offset_of!(Frame<'static>, registers) as i32;
-pub(super) const METER: i32 = offset_of!(Frame<'static>, meter) as i32;
-pub(super) const AREAS: i32 = offset_of!(Frame<'static>, areas) as i32;
-pub(super) const REGIONS: i32 = offset_of!(Frame<'static>, regions) as i32;
-pub(super) const REGION_COUNT: i32 = offset_of!(Frame<'static>, region_count) as i32;
-pub(super) const SLOT: i32 = offset_of!(Frame<'static>, slot) as i32;
+macro_rules! offsets {
+    ($($name:ident $($field:ident).+;)*) => {
+        $(pub(super) const $name: i32 = offset_of!(Frame<'static>, $($field).+) as i32;)*
+    };
+}
+
+offsets! {
+    METER meter;
+    LAST_BASE last.base;
+    LAST_WORDS last.words;
+    LAST_NUMBER last_number;
+    KEPT kept;
+    KEPT_FIRST kept_first;
+    AREAS areas;
+    CONTEXT_BYTES context_bytes;
+    REGISTERS registers;
+    REGIONS regions;
+    REGION_COUNT region_count;
+    BORROWED borrowed;
+    SLOT slot;
+    HOW how;
+    HELP help;
+}
+
+/// Registers that machine code stores.
+const STORED: usize = 11;
 /// Bytes of a region's row, as a shift.
 pub(super) const REGION_SHIFT: u8 = 4;
-
 const _: () = assert!(size_of::<Region<'static>>() == 1 << REGION_SHIFT);
 const _: () = assert!(offset_of!(Region<'static>, base) == 0);
 const _: () = assert!(offset_of!(Region<'static>, words) == 8);
 
-/// Where the areas of a call start.
-pub(super) struct Starts {
+/// Of a frame of the machine: its size, where it says where it returns to, and R6.
+pub(super) const KEPT_BYTES: i32 = size_of::<Kept>() as i32;
+pub(super) const KEPT_BACK: i32 = offset_of!(Kept, back) as i32;
+pub(super) const KEPT_R6: i32 = offset_of!(Kept, kept) as i32;
+
+/// What machine code works with. It all stays where it is while the code runs.
+pub(super) struct Start {
+    /// The code of a slot to go on with; `None` at a start of the program.
+    pub(super) place: Option<u32>,
+    pub(super) meter: i64,
+    pub(super) depth: usize,
+    pub(super) frames: *mut Kept,
     pub(super) constants: *const u8,
     pub(super) own: *mut u8,
     pub(super) shared: *mut u8,
     pub(super) context: *const u8,
+    pub(super) context_bytes: u64,
     pub(super) stack: *mut u8,
 }
 
-impl<'a> Frame<'a> {
-    pub(super) fn new(
-        registers: &'a mut Registers,
-        meter: i64,
-        starts: &Starts,
-        regions: &'a [Region<'a>],
-    ) -> Self {
-        let by = |area: Area, start: *const u8| (start as u64).wrapping_sub(area.base());
-        let mut areas = [0; 8];
-        areas[Area::Constants as usize] = by(Area::Constants, starts.constants);
-        areas[Area::Own as usize] = by(Area::Own, starts.own);
-        areas[Area::Shared as usize] = by(Area::Shared, starts.shared);
-        areas[Area::Context as usize] = by(Area::Context, starts.context);
-        areas[Area::Stack as usize] = by(Area::Stack, starts.stack);
-        Self {
-            registers: registers.as_mut_ptr(),
-            meter,
-            areas,
-            regions: regions.as_ptr(),
-            region_count: regions.len() as u64,
-            slot: 0,
-            lifetime: PhantomData,
-        }
-    }
+/// Who carries out what has no code.
+pub(super) trait Driver {
+    /// Registers to go on with.
+    fn registers(&self) -> &Registers;
+
+    /// Calls the helper at a slot; false when that ends the run.
+    fn help(&mut self, slot: usize, registers: &mut Registers) -> bool;
+
+    /// Where the code has ended before the program did, and with what.
+    fn stopped(&mut self, slot: usize, depth: usize, meter: i64, registers: &Registers);
+}
+
+/// How machine code has ended.
+pub(super) enum End {
+    /// The program has, with this result.
+    Returned(u64),
+    /// The driver has ended it.
+    Stopped,
+    /// What comes next has no code.
+    Left,
 }
 
 /// Executable memory.
@@ -120,6 +166,8 @@ impl<'a> Frame<'a> {
 pub(super) struct Mapping {
     start: NonNull<c_void>,
     bytes: usize,
+    /// Where the code starts that a start of a program enters by.
+    first: usize,
 }
 
 // SAFETY: nobody writes the mapping after `new`, so it may be read and executed anywhere.
@@ -129,13 +177,13 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Executable memory with this code, never writable at the same time.
-    pub(super) fn new(code: &[u8]) -> Option<Self> {
+    pub(super) fn new(code: &[u8], first: usize) -> Option<Self> {
         let bytes = code.len().next_multiple_of(4_096);
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping, where the system chooses, overlaps nothing.
         let start =
             unsafe { mmap_anonymous(core::ptr::null_mut(), bytes, protection, MapFlags::PRIVATE) };
-        let mapping = Self { start: NonNull::new(start.ok()?)?, bytes };
+        let mapping = Self { start: NonNull::new(start.ok()?)?, bytes, first };
         // SAFETY: the mapping is at least as long as the code, writable, and nobody else's yet.
         unsafe {
             core::ptr::copy_nonoverlapping(
@@ -162,17 +210,87 @@ impl Drop for Mapping {
     }
 }
 
-/// Runs code of a mapping from `place` on until it leaves. The driver sees to it that the mapping was made
-/// of the program that the frame's registers belong to, and that all areas are as long as it was verified
-/// for.
-#[inline]
-pub(super) fn enter(mapping: &Mapping, frame: &mut Frame<'_>, place: u32) {
-    let target = mapping.start.as_ptr().wrapping_byte_add(place as usize);
-    // SAFETY: the mapping starts with the code that `compile` puts first, which has this signature, keeps
-    // what the convention wants kept, and touches what the table above says.
-    unsafe {
-        let code: extern "sysv64" fn(*mut Frame<'_>, *const c_void) =
-            core::mem::transmute(mapping.start.as_ptr());
-        code(frame, target);
+/// Runs code of a mapping until it ends. The driver sees to it that the mapping was
+/// made of the program that its registers belong to, and that all areas are as long as it was verified for.
+#[inline(always)]
+pub(super) fn enter<'a, D: Driver>(
+    mapping: &Mapping,
+    start: Start,
+    driver: &mut D,
+    regions: &'a [Region<'a>],
+) -> End {
+    let by = |area: Area, start: *const u8| (start as u64).wrapping_sub(area.base());
+    let mut areas = [0; 8];
+    areas[Area::Constants as usize] = by(Area::Constants, start.constants);
+    areas[Area::Own as usize] = by(Area::Own, start.own);
+    areas[Area::Shared as usize] = by(Area::Shared, start.shared);
+    areas[Area::Context as usize] = by(Area::Context, start.context);
+    areas[Area::Stack as usize] = by(Area::Stack, start.stack);
+    let mut frame = Frame {
+        meter: start.meter,
+        last: regions.first().copied().unwrap_or(Region::NOTHING),
+        last_number: 0,
+        kept: start.frames.wrapping_add(start.depth),
+        kept_first: start.frames,
+        areas,
+        context_bytes: start.context_bytes,
+        registers: MaybeUninit::uninit(),
+        regions: regions.as_ptr(),
+        region_count: regions.len() as u64,
+        borrowed: 0,
+        slot: 0,
+        how: RETURNED,
+        help: help::<D>,
+        driver: core::ptr::null_mut(),
+    };
+    let (from, place) = match start.place {
+        Some(place) => {
+            frame.registers.write(*driver.registers());
+            (0, place as usize)
+        }
+        None => (mapping.first, 0),
+    };
+    let code = mapping.start.as_ptr().wrapping_byte_add(from);
+    let target = mapping.start.as_ptr().wrapping_byte_add(place);
+    frame.driver = (&raw mut *driver).cast();
+    // SAFETY: both places of the mapping start with code that `compile` has put there for this signature.
+    // It keeps what the convention wants kept, and touches what the table above says.
+    let result = unsafe {
+        let code: extern "sysv64" fn(*mut Frame<'a>, *const c_void) -> u64 =
+            core::mem::transmute(code);
+        code(&raw mut frame, target)
+    };
+    if frame.how == RETURNED {
+        return End::Returned(result);
     }
+    let depth = (frame.kept as usize - frame.kept_first as usize) / size_of::<Kept>();
+    // SAFETY: the code that leaves has just stored all registers.
+    let registers = unsafe { settled(&mut frame.registers) };
+    driver.stopped(frame.slot as usize, depth, frame.meter, registers);
+    if frame.how == ENDED as u64 { End::Stopped } else { End::Left }
+}
+
+/// Registers of a frame, those of the program and those that are always zero.
+///
+/// # Safety
+///
+/// Machine code has stored R0 to R10.
+unsafe fn settled(registers: &mut MaybeUninit<Registers>) -> &mut Registers {
+    let first = registers.as_mut_ptr().cast::<u64>();
+    for at in STORED..size_of::<Registers>() / 8 {
+        // SAFETY: it is within the array.
+        unsafe { first.add(at).write(0) };
+    }
+    // SAFETY: the caller says so of R0 to R10, and the rest has been written just now.
+    unsafe { registers.assume_init_mut() }
+}
+
+/// What machine code calls for a helper; zero when that ends the run.
+extern "sysv64" fn help<D: Driver>(frame: *mut Frame<'_>, slot: u64) -> u64 {
+    // SAFETY: machine code passes on the frame that it got from `enter`, which keeps it and the driver
+    // behind it alive, and it touches neither meanwhile. The driver holds no reference into the frame. All
+    // registers have been stored before the call.
+    let (driver, registers) =
+        unsafe { (&mut *(*frame).driver.cast::<D>(), settled(&mut (*frame).registers)) };
+    u64::from(driver.help(slot as usize, registers))
 }

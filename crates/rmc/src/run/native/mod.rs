@@ -1,16 +1,16 @@
 //! Machine code for x86-64 on Linux.
 //!
-//! Each instruction becomes a few of the processor's, by templates. What is rare or must look at more
-//! than registers and memory of the call (helpers, functions, atomics, division, the end of a budget)
-//! *leaves*: registers go back to the machine, the interpreter carries that one instruction out, and the
-//! code is entered again behind it. So there is one meaning of everything, and a call that runs as machine
-//! code suspends, moves and stops like any other.
+//! Each instruction becomes a few of the processor's, by templates. Helpers are called out to, and what is
+//! rare (the end of a budget, what the verifier never came to) *leaves*: registers go back to the machine,
+//! and the interpreter goes on. So there is one meaning of everything, and a call that runs as machine code
+//! suspends, moves and stops like any other.
 //!
 //! Accesses to memory of the call are not checked at run time: the verifier has proven each of them, for
 //! this program. Therefore the code only takes machines that were started with it, and interprets those
 //! that were restored from bytes. Words of host memory are checked each time, against the regions that
 //! the executor lends.
 
+mod arithmetic;
 mod compile;
 mod emit;
 mod entry;
@@ -18,12 +18,13 @@ mod entry;
 use alloc::vec::Vec;
 use core::fmt;
 
-use super::fast::{self, End};
-use super::machine::Machine;
-use super::ops::Code;
-use super::{Area, Lent, Near, Outcome, Stop};
+use super::fast;
+use super::machine::StartError;
+use super::machine::{Machine, Registers};
+use super::{Area, Lent, Near, Outcome};
+use crate::limits::Budget;
 use crate::verify::Verified;
-use entry::{Frame, Mapping, Starts};
+use entry::{End, Mapping, Start};
 
 pub use entry::Region;
 
@@ -53,15 +54,15 @@ impl core::error::Error for CompileError {}
 pub struct Compiled {
     verified: Verified,
     mapping: Mapping,
-    /// Where the code of each slot starts.
-    places: Vec<u32>,
+    /// Where the code of each slot starts that can be entered.
+    places: Vec<Option<u32>>,
 }
 
 impl Compiled {
     /// Compiles a program. Costs some microseconds and a system call or three.
     pub fn new(verified: Verified) -> Result<Self, CompileError> {
-        let (code, places) = compile::compile(&verified)?;
-        let mapping = Mapping::new(&code).ok_or(CompileError::NoMemory)?;
+        let compile::Compiled { code, first, places } = compile::compile(&verified)?;
+        let mapping = Mapping::new(&code, first).ok_or(CompileError::NoMemory)?;
         Ok(Self { verified, mapping, places })
     }
 
@@ -76,65 +77,199 @@ impl Compiled {
     }
 
     /// As [`Machine::run`], with machine code. Words in `regions` are loaded without asking `near`, which
-    /// must see the same memory under the same numbers.
+    /// must see the same memory under the same numbers. A panic of `near` ends the process.
+    #[inline]
     pub fn run(
         &self,
         machine: &mut Machine,
-        lent: Lent<'_>,
+        mut lent: Lent<'_>,
         regions: &[Region<'_>],
         near: &mut impl Near,
     ) -> Outcome {
+        match self.go_on(machine, &mut lent, regions, near) {
+            Exit::Returned(result) => Outcome::Returned(result),
+            exit => self.outcome(machine, exit, lent, near),
+        }
+    }
+
+    /// As [`Machine::start`] and then [`Compiled::run`], but a call that ends without waiting costs less: its
+    /// parameters stay where they are.
+    #[inline]
+    pub fn call(
+        &self,
+        machine: &mut Machine,
+        context: &[u8],
+        budget: Budget,
+        mut lent: Lent<'_>,
+        regions: &[Region<'_>],
+        near: &mut impl Near,
+    ) -> Result<Outcome, StartError> {
+        self.verified.admits(context, &budget)?;
+        Ok(match self.start(machine, context, &budget, &mut lent, regions, near) {
+            Exit::Returned(result) => Outcome::Returned(result),
+            exit => self.outcome(machine, exit, lent, near),
+        })
+    }
+
+    /// What is passed on the way to the code is passed by reference: values of several words that have just
+    /// been written one by one would have to be waited for when they are copied as a whole.
+    fn start(
+        &self,
+        machine: &mut Machine,
+        context: &[u8],
+        budget: &Budget,
+        lent: &mut Lent<'_>,
+        regions: &[Region<'_>],
+        near: &mut impl Near,
+    ) -> Exit {
+        machine.begin_call(&self.verified);
+        if !self.fits(lent) {
+            machine.begin_verified(&self.verified, context, *budget);
+            return Exit::Left;
+        }
+        let meter = Machine::instructions(self.verified.program(), budget);
+        let context = Fresh { context, budget };
+        self.enter(machine, (None, meter), Some(context), lent, regions, near)
+    }
+
+    fn go_on(
+        &self,
+        machine: &mut Machine,
+        lent: &mut Lent<'_>,
+        regions: &[Region<'_>],
+        near: &mut impl Near,
+    ) -> Exit {
+        let fits = self.fits(lent) && machine.proven == Some(self.verified.identity());
+        let place = self.places.get(machine.at).copied().flatten();
+        let (true, Some(place), true) = (fits, place, machine.ready()) else {
+            return Exit::Left;
+        };
+        let (place, meter) = ((machine.at > 0).then_some(place), machine.meter.instructions);
+        self.enter(machine, (place, meter), None, lent, regions, near)
+    }
+
+    /// Whether the variables are as long as was verified.
+    fn fits(&self, lent: &Lent<'_>) -> bool {
         let variables = &self.verified.program().variables;
-        let fits = lent.own.len() >= variables.own.len()
-            && lent.shared.len() >= variables.shared.len()
-            && machine.proven == Some(self.verified.identity());
-        if !fits {
-            return machine.run(&self.verified, lent, near);
-        }
-        if !machine.ready() {
-            return machine.why_not();
-        }
-        let Lent { own, shared } = lent;
-        loop {
-            match self.places.get(machine.at) {
-                Some(place) => self.enter(machine, *place, own, shared, regions),
-                None => return Outcome::Stopped(Stop::NotRunning),
+        lent.own.len() >= variables.own.len() && lent.shared.len() >= variables.shared.len()
+    }
+
+    #[inline(always)]
+    fn enter(
+        &self,
+        machine: &mut Machine,
+        (place, meter): (Option<u32>, i64),
+        fresh: Option<Fresh<'_>>,
+        lent: &mut Lent<'_>,
+        regions: &[Region<'_>],
+        near: &mut impl Near,
+    ) -> Exit {
+        let context = fresh.as_ref().map_or(&machine.context[..], |fresh| fresh.context);
+        let start = Start {
+            place,
+            meter,
+            depth: if place.is_some() { machine.depth } else { 0 },
+            context: context.as_ptr(),
+            context_bytes: context.len() as u64,
+            frames: machine.frames.as_mut_ptr(),
+            constants: self.verified.program().constants.as_ptr(),
+            own: lent.own.as_mut_ptr(),
+            shared: lent.shared.as_mut_ptr(),
+            stack: machine.stack.as_mut_ptr(),
+        };
+        let verified = &self.verified;
+        let mut driver = Driver { machine, verified, fresh, lent, near, end: None };
+        match (entry::enter(&self.mapping, start, &mut driver, regions), driver.end) {
+            (End::Returned(result), _) => {
+                driver.machine.registers[0] = result;
+                driver.machine.running = false;
+                Exit::Returned(result)
             }
-            // The most frequent reason to leave needs nobody else.
-            let ends = self.verified.ops().get(machine.at).is_some_and(|op| op.code == Code::Exit);
-            if ends && machine.depth == 0 {
-                machine.running = false;
-                return Outcome::Returned(machine.registers[0]);
-            }
-            let lent = Lent { own: &mut *own, shared: &mut *shared };
-            let end = fast::interpret::<true>(machine, &self.verified, lent, near);
-            if !matches!(end, End::Stepped) {
-                return fast::outcome(machine, end);
+            (End::Stopped, Some(end)) => Exit::Ended(end),
+            (End::Stopped, None) | (End::Left, _) => Exit::Left,
+        }
+    }
+
+    /// What comes of it when machine code has not seen to it.
+    fn outcome(
+        &self,
+        machine: &mut Machine,
+        exit: Exit,
+        lent: Lent<'_>,
+        near: &mut impl Near,
+    ) -> Outcome {
+        match exit {
+            Exit::Returned(result) => Outcome::Returned(result),
+            Exit::Ended(end) => fast::outcome(machine, end),
+            Exit::Left => machine.run(&self.verified, lent, near),
+        }
+    }
+}
+
+/// How machine code was left.
+enum Exit {
+    /// The program has returned.
+    Returned(u64),
+    /// A helper has ended the run.
+    Ended(fast::End),
+    /// The interpreter goes on.
+    Left,
+}
+
+/// What a machine has been started with, but not been told yet.
+struct Fresh<'a> {
+    context: &'a [u8],
+    budget: &'a Budget,
+}
+
+/// What machine code asks while it runs.
+struct Driver<'a, 'l, N> {
+    machine: &'a mut Machine,
+    verified: &'a Verified,
+    fresh: Option<Fresh<'a>>,
+    lent: &'a mut Lent<'l>,
+    near: &'a mut N,
+    end: Option<fast::End>,
+}
+
+impl<N> Driver<'_, '_, N> {
+    /// Tells the machine what it has been started with.
+    #[inline]
+    fn settle(&mut self) {
+        if let Some(fresh) = self.fresh.take() {
+            self.machine.begin_verified(self.verified, fresh.context, *fresh.budget);
+        }
+    }
+}
+
+impl<N: Near> entry::Driver for Driver<'_, '_, N> {
+    fn registers(&self) -> &Registers {
+        &self.machine.registers
+    }
+
+    fn help(&mut self, slot: usize, registers: &mut Registers) -> bool {
+        self.settle();
+        let program = self.verified.program();
+        let Some(op) = self.verified.ops().get(slot) else {
+            return false;
+        };
+        let lent = Lent { own: &mut *self.lent.own, shared: &mut *self.lent.shared };
+        let (mut view, mut rest, mut frames) = self.machine.parts(program, lent);
+        let memory = (&mut view, &mut rest, &mut frames);
+        match fast::help((program, op, slot), registers, memory, self.near) {
+            Ok(()) => true,
+            Err(end) => {
+                self.end = Some(end);
+                false
             }
         }
     }
 
-    /// Runs machine code from a place of it until it leaves.
-    #[inline]
-    fn enter(
-        &self,
-        machine: &mut Machine,
-        place: u32,
-        own: &mut [u8],
-        shared: &mut [u8],
-        regions: &[Region<'_>],
-    ) {
-        let starts = Starts {
-            constants: self.verified.program().constants.as_ptr(),
-            own: own.as_mut_ptr(),
-            shared: shared.as_mut_ptr(),
-            context: machine.context.as_ptr(),
-            stack: machine.stack.as_mut_ptr(),
-        };
-        let meter = machine.meter.instructions;
-        let mut frame = Frame::new(&mut machine.registers, meter, &starts, regions);
-        entry::enter(&self.mapping, &mut frame, place);
-        machine.meter.instructions = frame.meter;
-        machine.at = frame.slot as usize;
+    fn stopped(&mut self, slot: usize, depth: usize, meter: i64, registers: &Registers) {
+        self.settle();
+        self.machine.at = slot;
+        self.machine.depth = depth;
+        self.machine.meter.instructions = meter;
+        self.machine.registers = *registers;
     }
 }
