@@ -1,0 +1,69 @@
+//! The library of calls over every fabric, beside the memory and across the link.
+
+use super::{LONG, list};
+use crate::over::{Ends, FABRICS, over};
+use farside::call::rmc::helpers::{crc32c, status};
+use farside::call::rmc::library::{
+    Checksum, Entry, ListSearch, LogAppend, MultiRead, Piece, Place,
+};
+use farside::call::{Answer, Caller, CallerOptions, Program, Runs, ServerOptions};
+
+const WORDS: u64 = 8 << 10;
+const LOG: u64 = 16 << 10;
+
+fn program(caller: &mut Caller, name: &str) -> Program {
+    let object = Entry::with_name(name).unwrap().object;
+    let programs = caller.register(object).unwrap_or_else(|e| panic!("{name}: {e}"));
+    programs.into_iter().find(|program| program.name == name).unwrap()
+}
+
+fn call(caller: &mut Caller, runs: Runs, name: &str, parameters: &[u8]) -> Answer {
+    let program = program(caller, name);
+    caller.call_at(runs, &program, parameters, LONG).unwrap()
+}
+
+fn place(offset: u64) -> Place {
+    Place::new(0, offset).unwrap()
+}
+
+fn put(ends: &Ends, offset: u64, words: &[u64]) {
+    let bytes: Vec<_> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    ends.memory.write(offset, &bytes).unwrap();
+}
+
+fn all(ends: &Ends, caller: &mut Caller, runs: Runs, round: u64) {
+    let head = place(list(ends, 16));
+    let search = ListSearch { head, key: 9 }.to_bytes();
+    assert_eq!(call(caller, runs, "list_search", &search).result, 900);
+
+    let pieces = [Piece { version: WORDS, offset: WORDS + 8, bytes: 16 }];
+    let read = MultiRead { region: 0, pieces: &pieces }.to_bytes().unwrap();
+    put(ends, WORDS, &[2, 70, 80]);
+    let answer = call(caller, runs, "multi_read", &read);
+    let now = [2u64, 70, 80].map(u64::to_le_bytes).concat();
+    assert_eq!((answer.result, &answer.output), (0, &now));
+    put(ends, WORDS, &[3]);
+    assert_eq!(call(caller, runs, "multi_read", &read).result, status::BUSY.cast_unsigned());
+
+    // Rounds append behind each other until the log is full.
+    let log = LogAppend { log: place(LOG), slots: 3, slot_bytes: 16, record: b"record" };
+    let answer = call(caller, runs, "log_append", &log.to_bytes().unwrap());
+    let expected = if round < 3 { round } else { status::FULL.cast_unsigned() };
+    assert_eq!(answer.result, expected);
+    let sum = Checksum { buffer: place(LOG + 16), bytes: 6, start: 0 }.to_bytes();
+    let answer = call(caller, runs, "checksum_crc32c", &sum);
+    assert_eq!(answer.result, u64::from(crc32c(b"record", 0)));
+}
+
+#[test]
+fn the_library_works_wherever_it_runs() {
+    for fabric in FABRICS {
+        over(fabric, &ServerOptions::default(), |ends| {
+            let mut caller = ends.caller(&CallerOptions::default());
+            put(ends, LOG, &[0]);
+            for (round, runs) in (0..).zip([Runs::There, Runs::Here, Runs::There, Runs::Here]) {
+                all(ends, &mut caller, runs, round);
+            }
+        });
+    }
+}
