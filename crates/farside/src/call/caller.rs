@@ -375,6 +375,12 @@ impl Caller {
                 Ok(None) => {}
                 Err(error) => upload.end = Some(Err(error)),
             }
+            // Whoever waits for it sleeps before the next turn.
+            if let Some(link) = self.mail.flush() {
+                self.upload = Some(upload);
+                self.lost(link, "the fabric cannot take its message");
+                return;
+            }
         }
         self.upload = Some(upload);
     }

@@ -4,7 +4,7 @@ use super::{LONG, list};
 use crate::over::{Ends, FABRICS, over};
 use farside::call::rmc::helpers::{crc32c, status};
 use farside::call::rmc::library::{
-    Checksum, Entry, ListSearch, LogAppend, MultiRead, Piece, Place,
+    Change, Checksum, Entry, ListSearch, LogAppend, MultiCas, MultiRead, Piece, Place,
 };
 use farside::call::{Answer, Caller, CallerOptions, Program, Runs, ServerOptions};
 
@@ -36,14 +36,24 @@ fn all(ends: &Ends, caller: &mut Caller, runs: Runs, round: u64) {
     let search = ListSearch { head, key: 9 }.to_bytes();
     assert_eq!(call(caller, runs, "list_search", &search).result, 900);
 
+    // Two words and their lock, then the same two as pieces whose version is the lock.
+    put(ends, WORDS, &[0, 7, 8]);
+    let changes = [7, 8].map(|word| Change {
+        offset: WORDS + 8 * (word - 6),
+        expected: word,
+        desired: 10 * word,
+    });
+    let cas = MultiCas { region: 0, lock: WORDS, record: WORDS + 256, changes: &changes };
+    let cas = cas.to_bytes().unwrap();
+    let answer = call(caller, runs, "multi_cas", &cas);
+    assert_eq!((answer.result, ends.word(WORDS)), (0, 0));
+    let again = call(caller, runs, "multi_cas", &cas);
+    let now = [70u64, 80].map(u64::to_le_bytes).concat();
+    assert_eq!((again.result, &again.output), (1, &now));
     let pieces = [Piece { version: WORDS, offset: WORDS + 8, bytes: 16 }];
     let read = MultiRead { region: 0, pieces: &pieces }.to_bytes().unwrap();
-    put(ends, WORDS, &[2, 70, 80]);
     let answer = call(caller, runs, "multi_read", &read);
-    let now = [2u64, 70, 80].map(u64::to_le_bytes).concat();
-    assert_eq!((answer.result, &answer.output), (0, &now));
-    put(ends, WORDS, &[3]);
-    assert_eq!(call(caller, runs, "multi_read", &read).result, status::BUSY.cast_unsigned());
+    assert_eq!((answer.result, &answer.output[8..]), (0, &now[..]));
 
     // Rounds append behind each other until the log is full.
     let log = LogAppend { log: place(LOG), slots: 3, slot_bytes: 16, record: b"record" };
