@@ -725,8 +725,16 @@ impl CallServer {
     ///
     /// *Blocks.*
     pub fn serve(&mut self, stop: &AtomicBool) {
+        self.serve_while(|_| !stop.load(Ordering::Acquire));
+    }
+
+    /// Serves while `goes_on` says so, which is asked after each turn and looks at what has changed; at
+    /// least every 50 ms.
+    ///
+    /// *Blocks.*
+    pub fn serve_while(&mut self, mut goes_on: impl FnMut(&Self) -> bool) {
         let mut patience = Patience::new(NAP);
-        while !stop.load(Ordering::Acquire) {
+        while goes_on(self) {
             if self.turn() {
                 patience = Patience::new(NAP);
                 continue;
