@@ -142,7 +142,8 @@ pub(crate) const ALL: &[Step] = &[
             let tests = ["--test", "processes", "--test", "channel_processes", "--test", "hosts"];
             shell.cargo_test(&[&["-p", "farside"], &tests[..]].concat())?;
             shell.cargo_test(&["-p", "farside-apps", "--test", "kill"])?;
-            let tests = ["process", "hosts", "namespaces"].map(|test| ["--test", test]);
+            let tests = ["process", "hosts", "namespaces", "rmc_processes", "rmc_guide"];
+            let tests = tests.map(|test| ["--test", test]);
             shell.cargo_test(&[&["-p", "farside-cli"], tests.as_flattened()].concat())
         },
     },

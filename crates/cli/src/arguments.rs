@@ -1,6 +1,7 @@
 //! The command line.
 
 mod hosts;
+mod remote;
 mod rmc;
 
 use crate::bench::{TRANSFER_BYTES_MAX, Test};
@@ -11,6 +12,7 @@ use farside_apps::ycsb::CoreWorkload;
 pub(crate) use hosts::{
     Agent, CongestionName, HostFabric, Node, NodeSettings, Places, WorkerFabric,
 };
+pub(crate) use remote::{CallerArguments, Lend, LendFrom, RmcCall, RmcRegister, RmcServe};
 pub(crate) use rmc::{EngineName, Memory, RmcBuild, RmcCheck, RmcList, RmcRun};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -24,6 +26,7 @@ Examples:
   farside channels --need blocking    which data channels fit, and why the others do not
   farside bench memory                what each operation costs, beside its baseline
   farside rmc build search.c          a remote memory call: compiled, verified, its worst case
+  farside rmc serve lists --memory 0=nodes.bin     runs calls of others on memory
   farside doctor                      what this machine lacks, and the line that fixes it
   farside key new cluster.key         a secret for the hosts of a cluster
   farside node --listen ADDR ...      one node of a cluster of several hosts
@@ -273,6 +276,12 @@ pub(crate) enum Rmc {
     Run(RmcRun),
     /// Show the calls of the library, or the programs of a file
     List(RmcList),
+    /// Lend memory and run calls on it, until Ctrl-C
+    Serve(RmcServe),
+    /// Register programs at an executor, and show what it knows of them
+    Register(RmcRegister),
+    /// Call a program at an executor, or here on its memory
+    Call(RmcCall),
 }
 
 #[derive(Args, Debug)]

@@ -47,6 +47,24 @@ pub(crate) fn caller(arguments: &FabricArguments, to: &str, name: &str) -> Resul
     Ok(Chosen { fabric, address, security })
 }
 
+/// The full address of another end, to be called over the fabric of the end at `at`.
+pub(crate) fn address_to_call(
+    arguments: &FabricArguments,
+    to: &str,
+    name: &str,
+    at: &str,
+) -> Result<String, Failure> {
+    let (there, here) = (Place::read(arguments, to, name)?, Place::read(arguments, at, name)?);
+    match (there, here) {
+        (Place::Machine(name), Place::Machine(_)) => Ok(name),
+        (Place::Host(address), Place::Host(_)) => Ok(address.to_string()),
+        _ => Err(Failure::usage(format!(
+            "`{to}` and `{at}` are of different fabrics: an end has one, so both are names of this \
+             machine or both HOST:PORT"
+        ))),
+    }
+}
+
 /// Where the serving end is.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Place {

@@ -5,7 +5,13 @@ use super::tree::{Finding, Source, Tree};
 use crate::steps;
 
 /// Documents for readers of the project.
-const DOCUMENTS: &[&str] = &["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"];
+const DOCUMENTS: &[&str] = &[
+    "README.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "docs/first-remote-memory-call.md",
+];
 /// Where the commands of the `farside` program are declared.
 const ARGUMENTS: &str = "crates/cli/src/arguments.rs";
 /// Commands that have commands of their own, and the enumerations of those.

@@ -1,13 +1,16 @@
-//! `farside rmc`: remote memory calls from source to result, on this machine alone.
+//! `farside rmc`: remote memory calls from source to result.
 //!
 //! `build` and `check` say whether a program may run beside memory and what it costs at most; `run` runs
-//! it on files, with the engines that serve calls; `list` shows what there is.
+//! it on files, with the engines that serve calls; `list` shows what there is. `serve` lends memory over a
+//! fabric, `register` and `call` are its callers.
 
 mod build;
+mod call;
 mod check;
 mod list;
 mod memory;
 mod run;
+mod serve;
 mod source;
 mod states;
 
@@ -21,5 +24,11 @@ pub(crate) fn run(which: &Rmc, output: Output) -> Result<(), Failure> {
         Rmc::Check(arguments) => check::run(arguments, output),
         Rmc::Run(arguments) => run::run(arguments, output),
         Rmc::List(arguments) => list::run(arguments, output),
+        Rmc::Serve(arguments) => serve::run(arguments, output),
+        Rmc::Register(arguments) => call::register(arguments, output),
+        Rmc::Call(arguments) => call::call(arguments, output),
     }
 }
+
+/// What a listening end is called where an address names only its host.
+const NAME: &str = "rmc";

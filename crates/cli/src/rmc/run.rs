@@ -13,7 +13,6 @@ use farside_rmc::{Limits, Program, Verified, verify};
 use serde::Serialize;
 use serde_json::json;
 use std::fmt::Write;
-use std::path::Path;
 
 /// Bytes of a program's identifier, which goes before the parameters.
 const IDENTIFIER_BYTES: usize = 8;
@@ -63,7 +62,8 @@ struct Paid {
 
 pub(super) fn run(arguments: &RmcRun, output: Output) -> Result<(), Failure> {
     let object = &arguments.object;
-    let program = chosen(object, source::programs(object)?, arguments.program.as_deref())?;
+    let (programs, name) = (source::programs(object)?, arguments.program.as_deref());
+    let program = source::chosen(object, programs, name, |program| &program.name)?;
     let parameters = arguments.parameters.read()?;
     let mut files = Files::open(&arguments.memory, &program)?;
     let verified = verify(program, &Limits::DEFAULT);
@@ -95,25 +95,6 @@ pub(super) fn run(arguments: &RmcRun, output: Output) -> Result<(), Failure> {
         Ending::Stopped { why, line } => {
             let line = line.map(|line| format!("{line}: ")).unwrap_or_default();
             Err(Failure::check(format!("{}: {line}{why}", report.program)))
-        }
-    }
-}
-
-/// The program that was asked for, or the only one.
-fn chosen(file: &Path, programs: Vec<Program>, name: Option<&str>) -> Result<Program, Failure> {
-    let names: Vec<_> = programs.iter().map(|program| program.name.clone()).collect();
-    let names = names.join(", ");
-    let file = file.display();
-    let alone = programs.len() == 1;
-    let mut wanted = programs.into_iter().filter(|program| name.is_none_or(|n| n == program.name));
-    match (wanted.next(), name) {
-        (Some(program), Some(_)) => Ok(program),
-        (Some(program), None) if alone => Ok(program),
-        (_, None) => Err(Failure::usage(format!(
-            "{file} has several programs: choose one with --program: {names}"
-        ))),
-        (None, Some(name)) => {
-            Err(Failure::usage(format!("{file} has no program `{name}`; it has {names}")))
         }
     }
 }
@@ -169,9 +150,7 @@ fn ending(outcome: Outcome, program: &Program) -> Ending {
         Ending::Stopped { why, line }
     };
     match outcome {
-        Outcome::Returned(result) => {
-            Ending::Returned { result, status: answer(result).err().and_then(status_name) }
-        }
+        Outcome::Returned(result) => Ending::Returned { result, status: status_of(result) },
         Outcome::Suspended(request) => stopped(format!("nobody answers {:?}", request.call), None),
         Outcome::Stopped(stop) => stopped(stop.to_string(), slot(&stop)),
     }
@@ -185,6 +164,11 @@ fn slot(stop: &Stop) -> Option<usize> {
         Stop::Fault(fault) => Some(fault.slot),
         _ => None,
     }
+}
+
+/// What the header calls a result that is one of its negative numbers.
+pub(super) fn status_of(result: u64) -> Option<&'static str> {
+    answer(result).err().and_then(status_name)
 }
 
 /// As the header calls it.
@@ -209,7 +193,14 @@ fn one_sided(counts: &Counts) -> Paid {
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
+/// A result as people read it.
+pub(super) fn returned_text(result: u64, status: Option<&str>) -> String {
+    let signed = result.cast_signed();
+    let status = status.map(|name| format!(", {name}")).unwrap_or_default();
+    format!("returned    {result} ({result:#x}, {signed}{status})")
+}
+
+pub(super) fn hex(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(2 * bytes.len());
     for byte in bytes {
         // Text takes whatever is written to it.
@@ -229,11 +220,7 @@ impl Paid {
 impl Report {
     fn lines(&self) -> Vec<String> {
         let mut lines = vec![match &self.ending {
-            Ending::Returned { result, status } => {
-                let signed = result.cast_signed();
-                let status = status.map(|name| format!(", {name}")).unwrap_or_default();
-                format!("returned    {result} ({result:#x}, {signed}{status})")
-            }
+            Ending::Returned { result, status } => returned_text(*result, *status),
             Ending::Stopped { why, line } => {
                 let line = line.as_ref().map(|line| format!("{line}: ")).unwrap_or_default();
                 format!("stopped     {line}{why}")

@@ -19,10 +19,57 @@ pub(super) fn programs(path: &Path) -> Result<Vec<Program>, Failure> {
     }
     match path.extension().and_then(|extension| extension.to_str()) {
         Some("s" | "S" | "asm") => Ok(vec![assembled(path)?]),
-        Some("c") => Err(Failure::usage(format!(
-            "{shown}: a source in C: compile it first, with farside rmc build {shown}"
-        ))),
+        Some("c") => Err(uncompiled(path)),
         _ => object(path, &read(path)?),
+    }
+}
+
+/// What registers the programs of a file, or of the call of the library with that name: an object, or a
+/// text for the assembler.
+pub(super) fn contents(path: &Path) -> Result<Vec<u8>, Failure> {
+    if let Some(entry) = path.to_str().and_then(Entry::with_name).filter(|_| !path.exists()) {
+        return Ok(entry.object.to_vec());
+    }
+    match path.extension().and_then(|extension| extension.to_str()) {
+        Some("c") => Err(uncompiled(path)),
+        _ => read(path),
+    }
+}
+
+fn uncompiled(path: &Path) -> Failure {
+    let shown = path.display();
+    Failure::usage(format!(
+        "{shown}: a source in C: compile it first, with farside rmc build {shown}"
+    ))
+}
+
+/// The program that was asked for, or the only one.
+pub(super) fn chosen<P>(
+    file: &Path,
+    programs: Vec<P>,
+    name: Option<&str>,
+    name_of: impl Fn(&P) -> &str,
+) -> Result<P, Failure> {
+    let names: Vec<_> = programs.iter().map(|program| plain(name_of(program))).collect();
+    let names = names.join(", ");
+    // A name of the library means that call of its object.
+    let name = name.or_else(|| {
+        let entry = file.to_str().and_then(Entry::with_name).filter(|_| !file.exists());
+        entry.map(|entry| entry.name)
+    });
+    let file = file.display();
+    let alone = programs.len() == 1;
+    let mut wanted =
+        programs.into_iter().filter(|program| name.is_none_or(|name| name == name_of(program)));
+    match (wanted.next(), name) {
+        (Some(program), Some(_)) => Ok(program),
+        (Some(program), None) if alone => Ok(program),
+        (_, None) => Err(Failure::usage(format!(
+            "{file} has several programs: choose one with --program: {names}"
+        ))),
+        (None, Some(name)) => {
+            Err(Failure::usage(format!("{file} has no program `{name}`; it has {names}")))
+        }
     }
 }
 
@@ -41,7 +88,8 @@ fn named_plainly(mut program: Program) -> Program {
     program
 }
 
-fn plain(text: &str) -> String {
+/// Text of others without what a terminal would obey.
+pub(super) fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 

@@ -1,0 +1,270 @@
+//! Arguments of the commands of `farside rmc` that go over a fabric.
+
+use super::rmc::Parameters;
+use super::{FabricArguments, bytes};
+use clap::Args;
+use farside::call::Quota;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  farside rmc serve lists --memory 0=nodes.bin          callers of this machine, over shm
+  farside rmc serve 10.0.0.1:7471 --memory 0=64M --key cluster.key
+  farside rmc serve logs --memory 0=log.bin --write-back
+  farside rmc serve near --beside lists                 a processor beside an adapter: it reaches the
+                                                        memory of `lists` by one-sided requests
+  farside rmc serve lists --memory 0=nodes.bin --tenant batch=weight:1,calls:8,processor:25
+
+Says where callers connect and what is lent, then who comes and goes, until Ctrl-C. Files are read at
+the start; --write-back writes those that have changed back at the end, each at once. Callers may change
+all that is lent, by calls and by one-sided requests. With --json each event is a line.")]
+pub(crate) struct RmcServe {
+    /// Where to serve: a name on this machine, or HOST:PORT (port 0 is any that is free)
+    #[arg(value_name = "NAME")]
+    pub(crate) at: String,
+    /// Lend a region: a copy of a file, or so many bytes of zeros (with K, M or G). A file whose name
+    /// is a number is ./NUMBER
+    #[arg(long, value_name = "REGION=FILE|BYTES", conflicts_with = "beside")]
+    pub(crate) memory: Vec<Lend>,
+    /// Write files that have changed back at the end
+    #[arg(long, conflicts_with = "beside")]
+    pub(crate) write_back: bool,
+    /// Work on the memory of this executor, by one-sided requests
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) beside: Option<String>,
+    /// Most callers at once
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(crate) sessions: u32,
+    /// Most calls of a caller that are in progress at once
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) slots: u16,
+    /// What a tenant may take: weight:W, calls:N, programs:N, state:BYTES, processor:PERCENT; `*` is
+    /// everybody of whom nothing is said, all together
+    #[arg(long, value_name = "NAME=SHARE,...")]
+    pub(crate) tenant: Vec<Tenant>,
+    /// Serve without a key beyond this machine: whoever reaches the address may use all memory
+    #[arg(long)]
+    pub(crate) insecure: bool,
+    #[command(flatten)]
+    pub(crate) choice: FabricArguments,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  farside rmc register lists search.o
+  farside rmc register lists checksum_crc32c           a call of the library, and what is in its object
+  farside rmc register 10.0.0.1:7471 search.o --key cluster.key --keep
+
+Says what the executor made of the object. Without --keep that is all: a program is erased with its last
+caller.")]
+pub(crate) struct RmcRegister {
+    /// The executor: what farside rmc serve says
+    #[arg(value_name = "ADDRESS")]
+    pub(crate) to: String,
+    /// An object of clang -target bpf, a program in assembler (.s), or a name of the library
+    #[arg(value_name = "OBJECT")]
+    pub(crate) object: PathBuf,
+    /// Stay registered until Ctrl-C, so that the program's shared state outlives its callers
+    #[arg(long)]
+    pub(crate) keep: bool,
+    #[command(flatten)]
+    pub(crate) caller: CallerArguments,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  farside rmc call lists search.o --parameters 64,7
+  farside rmc call lists list_search --parameters 64,7 --times 10000
+  farside rmc call lists list_search --parameters 64,7 --times 10000 --here
+  farside rmc call 10.0.0.1:7471 search.o --parameters 64,7 --json | jq .returned.result
+
+Registers, invokes, and gives back. A round trip is from posting the call to having its output. With
+--here the program runs in this process, and each of its accesses is a one-sided request. Exit code 0
+when the program returns, whatever it returns, and 1 when it does not.")]
+pub(crate) struct RmcCall {
+    /// The executor: what farside rmc serve says
+    #[arg(value_name = "ADDRESS")]
+    pub(crate) to: String,
+    /// An object of clang -target bpf, a program in assembler (.s), or a name of the library
+    #[arg(value_name = "OBJECT")]
+    pub(crate) object: PathBuf,
+    /// Which program, where there are several
+    #[arg(long, value_name = "NAME")]
+    pub(crate) program: Option<String>,
+    /// Its parameters: words as 64,0x7, bytes as hex:0011aabb, or @FILE
+    #[arg(
+        long,
+        value_name = "PARAMETERS",
+        default_value = "",
+        hide_default_value = true,
+        allow_hyphen_values = true
+    )]
+    pub(crate) parameters: Parameters,
+    /// Run it in this process, by one-sided requests to the executor's memory
+    #[arg(long)]
+    pub(crate) here: bool,
+    /// So many calls, one after the other; the last one's answer is shown
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    pub(crate) times: u64,
+    /// Stop a call that takes longer; by default it may take as long as it likes
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    pub(crate) timeout_ms: Option<u64>,
+    #[command(flatten)]
+    pub(crate) caller: CallerArguments,
+}
+
+/// What both commands of a caller take.
+#[derive(Args, Debug)]
+pub(crate) struct CallerArguments {
+    /// Whose quota it counts towards
+    #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
+    pub(crate) tenant: String,
+    #[command(flatten)]
+    pub(crate) choice: FabricArguments,
+}
+
+/// A region to lend.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Lend {
+    /// Its number, as programs name it.
+    pub(crate) region: u8,
+    pub(crate) from: LendFrom,
+}
+
+/// What a region begins with.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum LendFrom {
+    /// What is in a file.
+    File(PathBuf),
+    /// So many zeros.
+    Zeros(u64),
+}
+
+impl FromStr for Lend {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let expected = || {
+            format!(
+                "`{text}` is neither REGION=FILE nor REGION=BYTES, as in 0=nodes.bin or 0=64M; regions \
+                 are 0 to 255"
+            )
+        };
+        let (region, from) = text.split_once('=').ok_or_else(expected)?;
+        let region = region.trim().parse().map_err(|_| expected())?;
+        let from = match bytes(from) {
+            _ if from.is_empty() => return Err(expected()),
+            Ok(0) => return Err("a region has at least one byte".to_owned()),
+            Ok(number) => LendFrom::Zeros(number),
+            Err(_) => LendFrom::File(from.into()),
+        };
+        Ok(Self { region, from })
+    }
+}
+
+/// A tenant and what it may take.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Tenant {
+    /// `None` for all of whom nothing is said.
+    pub(crate) name: Option<String>,
+    pub(crate) quota: Quota,
+}
+
+impl FromStr for Tenant {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, shares) =
+            text.split_once('=').filter(|(name, _)| !name.is_empty()).ok_or_else(|| {
+                format!("`{text}` is not NAME=SHARE,..., as in batch=weight:1,calls:8,processor:25")
+            })?;
+        let mut quota = Quota::DEFAULT;
+        for share in shares.split(',') {
+            set(&mut quota, share)?;
+        }
+        Ok(Self { name: (name != "*").then(|| name.to_owned()), quota })
+    }
+}
+
+fn set(quota: &mut Quota, share: &str) -> Result<(), String> {
+    let known = "there are weight:W, calls:N, programs:N, state:BYTES and processor:PERCENT";
+    let (what, value) = share.split_once(':').ok_or_else(|| format!("`{share}`: {known}"))?;
+    let number = |least: u32| {
+        let read = value.parse().ok().filter(|number| *number >= least);
+        read.ok_or_else(|| format!("`{share}`: a whole number from {least} on"))
+    };
+    match what {
+        "weight" => quota.weight = number(1)?,
+        "calls" => quota.calls = number(0)?,
+        "programs" => quota.programs = number(0)?,
+        "state" => quota.state_bytes = bytes(value).map_err(|e| format!("`{share}`: {e}"))?,
+        "processor" => quota.processor_ns_per_s = Some(processor(value)?),
+        _ => return Err(format!("`{share}`: {known}")),
+    }
+    Ok(())
+}
+
+/// Nanoseconds a second of so many percent of a processor.
+fn processor(percent: &str) -> Result<u64, String> {
+    let number = percent.trim_end_matches('%').parse::<f64>().ok();
+    let number = number.filter(|number| (0.01..=100.0).contains(number));
+    let number =
+        number.ok_or_else(|| format!("`{percent}`: 0.01 to 100 percent of a processor"))?;
+    // Within the bounds just checked.
+    Ok((number * 1e7) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regions_are_lent_from_files_or_of_zeros() {
+        let lend = |region, from| Ok(Lend { region, from });
+        assert_eq!("0=nodes.bin".parse(), lend(0, LendFrom::File("nodes.bin".into())));
+        assert_eq!("255=64K".parse(), lend(255, LendFrom::Zeros(65_536)));
+        assert_eq!("7=./12".parse(), lend(7, LendFrom::File("./12".into())));
+        assert_eq!("1=a=b".parse(), lend(1, LendFrom::File("a=b".into())));
+        for junk in ["", "0", "0=", "=a", "256=a", "-1=a", "x=a", "0=0"] {
+            assert!(junk.parse::<Lend>().is_err(), "{junk}");
+        }
+    }
+
+    #[test]
+    fn tenants_have_shares() {
+        let all: Tenant = "a=weight:3,calls:4,programs:5,state:1K,processor:12.5".parse().unwrap();
+        let quota = Quota {
+            programs: 5,
+            state_bytes: 1024,
+            calls: 4,
+            processor_ns_per_s: Some(125_000_000),
+            weight: 3,
+        };
+        assert_eq!(all, Tenant { name: Some("a".to_owned()), quota });
+        let others: Tenant = "*=calls:0".parse().unwrap();
+        assert_eq!(others, Tenant { name: None, quota: Quota { calls: 0, ..Quota::DEFAULT } });
+        for junk in [
+            "",
+            "a",
+            "a=",
+            "=calls:1",
+            "a=calls",
+            "a=calls:x",
+            "a=calls:-1",
+            "a=weight:0",
+            "a=speed:1",
+            "a=processor:0",
+            "a=processor:101",
+            "a=processor:nan",
+            "a=state:much",
+            "a=calls:1,",
+            "a=calls:4294967296",
+        ] {
+            assert!(junk.parse::<Tenant>().is_err(), "{junk}");
+        }
+    }
+}

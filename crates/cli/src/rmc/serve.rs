@@ -1,0 +1,297 @@
+//! `farside rmc serve`: lends memory, and runs calls of others on it.
+
+use super::build::replace;
+use super::{NAME, check::counted};
+use crate::agent::is_loopback;
+use crate::arguments::{Lend, LendFrom, RmcServe};
+use crate::choice::{self, Chosen};
+use crate::failure::Failure;
+use crate::output::{Output, bytes, count};
+use crate::signals;
+use farside::call::{CallServer, ServerOptions};
+use farside_base::Access;
+use farside_bootstrap::Address;
+use farside_fabric::Arena;
+use serde::Serialize;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long the host of the memory may take to answer.
+const HOST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What happens to an executor, as `--json` shows it.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "snake_case", tag = "event")]
+enum Event<'a> {
+    Serving {
+        /// What callers connect to.
+        address: &'a str,
+        fabric: &'a str,
+        security: &'a str,
+        regions: Vec<Shown>,
+        /// The executor that has the memory, where it is another one.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        beside: Option<&'a str>,
+    },
+    /// Callers or their programs are others than before.
+    Changed {
+        sessions: usize,
+        programs: usize,
+        served: u64,
+        /// How each caller in reach is reached.
+        paths: Vec<String>,
+    },
+    /// The executor that has the memory is out of reach.
+    HostLost {
+        reason: &'a str,
+    },
+    Ended {
+        served: u64,
+        written_back: Vec<String>,
+    },
+}
+
+/// A region that is lent.
+#[derive(Debug, Serialize)]
+struct Shown {
+    region: u8,
+    bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file: Option<String>,
+}
+
+impl Shown {
+    fn text(&self) -> String {
+        let of = self.file.as_ref().map(|file| format!(" of {file}")).unwrap_or_default();
+        format!("region {}: {}{of}", self.region, bytes(self.bytes))
+    }
+}
+
+impl Event<'_> {
+    fn tell(&self, output: Output) {
+        output.value(self);
+        self.lines().iter().for_each(|line| output.line(line));
+    }
+
+    fn lines(&self) -> Vec<String> {
+        match self {
+            Self::Serving { address, fabric, security, regions, beside } => {
+                let head = format!("serving at {address} over {fabric} ({security}); Ctrl-C ends");
+                let host = beside.map(|host| format!("beside {host}, by one-sided requests"));
+                let regions = regions.iter().map(Shown::text);
+                [head].into_iter().chain(host).chain(regions).collect()
+            }
+            Self::Changed { sessions, programs, served, paths } => {
+                let parts = [
+                    counted(*sessions as u64, "caller"),
+                    counted(*programs as u64, "program"),
+                    counted(*served, "request") + " served",
+                ];
+                let paths = paths.iter().collect::<BTreeSet<_>>().into_iter();
+                let paths = paths.map(|path| format!("  over {path}"));
+                [parts.join(", ")].into_iter().chain(paths).collect()
+            }
+            Self::HostLost { reason } => vec![format!("no memory any more: {reason}")],
+            Self::Ended { served, written_back } => {
+                let files = written_back.iter().map(|file| format!("written     {file}"));
+                [format!("served {} requests", count(*served))].into_iter().chain(files).collect()
+            }
+        }
+    }
+}
+
+/// A region as it is to be.
+struct Plan {
+    region: u8,
+    bytes: u64,
+    file: Option<PathBuf>,
+    /// What it begins with, zeros behind it.
+    contents: Vec<u8>,
+}
+
+/// A region of this process.
+struct Own {
+    plan: Plan,
+    arena: Arena,
+}
+
+pub(super) fn run(arguments: &RmcServe, output: Output) -> Result<(), Failure> {
+    if arguments.memory.is_empty() && arguments.beside.is_none() {
+        return Err(Failure::usage(
+            "no memory to work on: lend some with --memory 0=FILE, or name whose it is with --beside \
+             ADDRESS",
+        ));
+    }
+    let options = options(arguments)?;
+    let plans = plans(&arguments.memory)?;
+    check_security(arguments)?;
+    let host = arguments
+        .beside
+        .as_deref()
+        .map(|host| choice::address_to_call(&arguments.choice, host, NAME, &arguments.at));
+    let host = host.transpose()?;
+    let Chosen { fabric, address, security } =
+        choice::listener(&arguments.choice, &arguments.at, NAME)?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = Arc::clone(&stop);
+    signals::watch(move || {
+        stopped.store(true, Ordering::Release);
+        true
+    })?;
+    let mut server = match &host {
+        Some(host) => CallServer::beside(&fabric, &address, host, &options)?,
+        None => CallServer::listen(&fabric, &address, &options)?,
+    };
+    let mut own = Vec::new();
+    for plan in plans {
+        let arena = server.make_region(plan.region, plan.bytes, Access::ALL)?;
+        let wrong = |_| Failure::system(format!("region {} is shorter than asked", plan.region));
+        arena.write(0, &plan.contents).map_err(wrong)?;
+        own.push(Own { plan, arena });
+    }
+    if let Some(host) = &host {
+        find_host(&mut server, host, &stop)?;
+    }
+    let shown = own.iter().map(|one| Shown {
+        region: one.plan.region,
+        bytes: one.plan.bytes,
+        file: one.plan.file.as_ref().map(|file| file.display().to_string()),
+    });
+    Event::Serving {
+        address: &server.address().unwrap_or(address),
+        fabric: fabric.name(),
+        security: &security,
+        regions: shown.collect(),
+        beside: host.as_deref(),
+    }
+    .tell(output);
+    serve(&mut server, &stop, output);
+    let served = server.served();
+    // Nobody writes to the memory any more while it is compared and written.
+    drop(server);
+    let written_back = if arguments.write_back { write_back(&own)? } else { Vec::new() };
+    Event::Ended { served, written_back }.tell(output);
+    Ok(())
+}
+
+fn options(arguments: &RmcServe) -> Result<ServerOptions, Failure> {
+    let (sessions, slots) = (arguments.sessions, arguments.slots);
+    let mut options = ServerOptions { sessions, slots, ..ServerOptions::default() };
+    let mut seen = BTreeSet::new();
+    for tenant in &arguments.tenant {
+        if !seen.insert(&tenant.name) {
+            let name = tenant.name.as_deref().unwrap_or("*");
+            return Err(Failure::usage(format!("--tenant {name}: said twice")));
+        }
+        match &tenant.name {
+            Some(name) => {
+                options.tenants.insert(name.clone(), tenant.quota);
+            }
+            None => options.quota = tenant.quota,
+        }
+    }
+    Ok(options)
+}
+
+/// Reads what is to be lent. A file or a number comes once.
+fn plans(memory: &[Lend]) -> Result<Vec<Plan>, Failure> {
+    let (mut plans, mut places): (Vec<Plan>, Vec<PathBuf>) = (Vec::new(), Vec::new());
+    for Lend { region, from } in memory {
+        if plans.iter().any(|plan| plan.region == *region) {
+            return Err(Failure::usage(format!("region {region} is lent twice: number it anew")));
+        }
+        let plan = match from {
+            LendFrom::Zeros(bytes) => {
+                Plan { region: *region, bytes: *bytes, file: None, contents: Vec::new() }
+            }
+            LendFrom::File(file) => {
+                let shown = file.display();
+                let failed = |e| Failure::system(format!("{shown}: {e}"));
+                let place = std::fs::canonicalize(file).map_err(failed)?;
+                if places.contains(&place) {
+                    let text = format!("{shown}: lent already: a file is one region");
+                    return Err(Failure::usage(text));
+                }
+                places.push(place);
+                let contents = std::fs::read(file).map_err(failed)?;
+                if contents.is_empty() {
+                    return Err(Failure::usage(format!("{shown}: is empty: nothing to lend")));
+                }
+                let (bytes, file) = (contents.len() as u64, Some(file.clone()));
+                Plan { region: *region, bytes, file, contents }
+            }
+        };
+        plans.push(plan);
+    }
+    Ok(plans)
+}
+
+/// Refuses what would let anybody in without that being said.
+fn check_security(arguments: &RmcServe) -> Result<(), Failure> {
+    let whole = arguments.at.split_once('/').map_or(&*arguments.at, |(host, _)| host);
+    let host = format!("{whole}/{NAME}").parse::<Address>();
+    let beyond = host.is_ok_and(|address| !is_loopback(&address.endpoint));
+    if beyond && arguments.choice.key.is_none() && !arguments.insecure {
+        return Err(Failure::usage(format!(
+            "without a key anybody who reaches {} could read and write what is lent: make one by \
+             `farside key new cluster.key`, copy it to every host and say --key cluster.key. On a \
+             network that nobody else is on, --insecure does without",
+            arguments.at
+        )));
+    }
+    Ok(())
+}
+
+/// Waits until the memory of another executor is there.
+fn find_host(server: &mut CallServer, host: &str, stop: &AtomicBool) -> Result<(), Failure> {
+    let end = Instant::now() + HOST_TIMEOUT;
+    server.serve_while(|server| {
+        let found = server.has_memory() || server.host_trouble().is_some();
+        !found && !stop.load(Ordering::Acquire) && Instant::now() < end
+    });
+    if server.has_memory() {
+        return Ok(());
+    }
+    if stop.load(Ordering::Acquire) {
+        return Err(Failure::Interrupted);
+    }
+    let why = server.host_trouble().unwrap_or("it does not answer");
+    Err(Failure::system(format!("--beside {host}: {why}")))
+}
+
+/// Serves until told to end, and tells what changes.
+fn serve(server: &mut CallServer, stop: &AtomicBool, output: Output) {
+    let (mut known, mut host_known) = ((0, 0), false);
+    server.serve_while(|server| {
+        let now = (server.sessions(), server.programs());
+        if now != known {
+            known = now;
+            let (served, paths) = (server.served(), server.paths());
+            Event::Changed { sessions: now.0, programs: now.1, served, paths }.tell(output);
+        }
+        if let (false, Some(reason)) = (host_known, server.host_trouble()) {
+            host_known = true;
+            Event::HostLost { reason }.tell(output);
+        }
+        !stop.load(Ordering::Acquire)
+    });
+}
+
+/// Writes changed regions to their files, each at once; which they were.
+fn write_back(own: &[Own]) -> Result<Vec<String>, Failure> {
+    let mut written = Vec::new();
+    for Own { plan, arena } in own {
+        let Some(file) = &plan.file else { continue };
+        let mut now = vec![0; plan.contents.len()];
+        let wrong = |_| Failure::system(format!("region {} is shorter than lent", plan.region));
+        arena.read(0, &mut now).map_err(wrong)?;
+        if now != plan.contents {
+            replace(file, &now)?;
+            written.push(file.display().to_string());
+        }
+    }
+    Ok(written)
+}

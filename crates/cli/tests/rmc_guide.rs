@@ -1,0 +1,182 @@
+//! The guide to the first remote memory call, done as it is written.
+//!
+//! Every line of its shell blocks runs, in order, in a folder of its own; C blocks are written to the files
+//! that their first lines name. Of each block of output, each line has to come, in order; `...` stands for
+//! anything. What is left out: installing, and what `cargo` does. Names and ports are replaced by ones that are
+//! free.
+#![forbid(unsafe_code)]
+
+mod common;
+
+use common::{Folder, Running, name, text};
+use rustix::process::Signal;
+use std::path::Path;
+use std::process::Command;
+
+/// A block between fences.
+struct Block {
+    kind: String,
+    text: String,
+}
+
+fn blocks(guide: &str) -> Vec<Block> {
+    let mut found = Vec::new();
+    let mut open: Option<Block> = None;
+    for line in guide.lines() {
+        match (line.strip_prefix("```"), &mut open) {
+            (Some(kind), None) => open = Some(Block { kind: kind.to_owned(), text: String::new() }),
+            (Some(_), Some(_)) => found.extend(open.take()),
+            (None, Some(block)) => block.text.extend([line, "\n"]),
+            (None, None) => {}
+        }
+    }
+    assert!(open.is_none(), "a block has no end");
+    found
+}
+
+/// Whether a line is as the guide has it.
+fn is_like(line: &str, shown: &str) -> bool {
+    let mut parts = shown.split("...");
+    let Some(mut rest) = line.strip_prefix(parts.next().unwrap_or_default()) else {
+        return false;
+    };
+    let mut open = false;
+    for part in parts {
+        let Some(at) = rest.find(part) else { return false };
+        rest = &rest[at + part.len()..];
+        open = part.is_empty();
+    }
+    open || rest.is_empty()
+}
+
+/// Checks that lines come in order.
+fn check(said: &str, shown: &str) {
+    let mut lines = said.lines();
+    for wanted in shown.lines() {
+        assert!(
+            lines.any(|line| is_like(line, wanted)),
+            "the guide has `{wanted}`, not so:\n{said}"
+        );
+    }
+}
+
+/// Where the guide's commands run.
+struct Terminal {
+    folder: Folder,
+    name: String,
+    server: Option<Running>,
+    port: String,
+    /// What the commands of the last block said.
+    said: String,
+}
+
+impl Terminal {
+    fn run(&mut self, line: &str) {
+        let line = line.replace("call lists ", &format!("call {} ", self.name));
+        if let Some(words) = line.strip_prefix("farside rmc serve ") {
+            self.serve(words);
+            return;
+        }
+        let line = line.replace("127.0.0.1:7471", &self.port);
+        let program = Path::new(env!("CARGO_BIN_EXE_farside"));
+        let path = std::env::var("PATH").unwrap_or_default();
+        let path = format!("{}:{path}", program.parent().unwrap().display());
+        let mut command = Command::new("sh");
+        command.args(["-c", &line]).current_dir(self.folder.path("")).env("PATH", path);
+        let done = command.output().unwrap();
+        let fails = ["wrong.c", "nobody", "--parameters 64\n"];
+        let fails = fails.iter().any(|part| format!("{line}\n").contains(part));
+        let (out, err) = (text(&done.stdout), text(&done.stderr));
+        assert_eq!(done.status.success(), !fails, "{line}: {out}{err}");
+        self.said += &out;
+        self.said += &err;
+    }
+
+    fn serve(&mut self, words: &str) {
+        self.end();
+        let words = words.replace("127.0.0.1:7471", "127.0.0.1:0");
+        let words = words.replace("nodes.bin", &self.folder.path("nodes.bin"));
+        let words: Vec<_> = words
+            .split(' ')
+            .map(|word| if word == "lists" { self.name.clone() } else { word.to_owned() })
+            .collect();
+        let words: Vec<_> = words.iter().map(String::as_str).collect();
+        let mut server = Running::start(&[], &[&["rmc", "serve"], &words[..]].concat());
+        let (head, region) = (server.line(), server.line());
+        let address = head.strip_prefix("serving at ").unwrap().split(' ').next().unwrap();
+        self.port = address.trim_end_matches("/rmc").to_owned();
+        let said = format!("{head}\n{region}\n").replace(&self.name, "lists");
+        self.said += &said.replace(&self.folder.path(""), "");
+        self.server = Some(server);
+    }
+
+    /// Ends what serves, by Ctrl-C.
+    fn end(&mut self) {
+        let Some(server) = self.server.take() else { return };
+        server.signal(Signal::INT);
+        assert_eq!(server.end(), (Some(0), String::new()));
+    }
+}
+
+#[test]
+fn process_the_guide_is_as_it_is_written() {
+    let guide =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/first-remote-memory-call.md");
+    let guide = std::fs::read_to_string(guide).unwrap();
+    let clang = Command::new("clang").arg("--print-targets").output();
+    if !clang.is_ok_and(|done| text(&done.stdout).contains("bpf")) {
+        skipped("clang is not installed");
+        return;
+    }
+    let (folder, name) = (Folder::new(), name());
+    let mut terminal =
+        Terminal { folder, name, server: None, port: String::new(), said: String::new() };
+    let (mut ran, mut checked, mut fresh) = (0, 0, true);
+    for block in blocks(&guide) {
+        match block.kind.as_str() {
+            "c" => {
+                let first = block.text.lines().next().unwrap();
+                let file = first.trim_start_matches("/* ").trim_end_matches(" */");
+                terminal.folder.file(file, block.text.as_bytes());
+            }
+            "sh" => {
+                if std::mem::take(&mut fresh) {
+                    terminal.said.clear();
+                }
+                let others = ["sudo ", "cargo "];
+                let lines = block.text.lines();
+                for line in lines.filter(|line| !others.iter().any(|other| line.starts_with(other)))
+                {
+                    terminal.run(line);
+                    ran += 1;
+                }
+            }
+            // The commands of several hosts.
+            "text" if block.text.contains("10.0.0.1") => {}
+            "text" => {
+                check(&terminal.said, &block.text);
+                checked += 1;
+                fresh = true;
+            }
+            _ => {}
+        }
+    }
+    terminal.end();
+    assert!(
+        ran >= 14 && checked >= 7,
+        "the guide has become short: {ran} commands, {checked} outputs"
+    );
+}
+
+#[test]
+fn lines_with_gaps_are_compared() {
+    assert!(is_like("a 1 b 2", "a ... b ..."));
+    assert!(is_like("a", "a") && is_like("a 1", "a ..."));
+    assert!(!is_like("a 1", "a") && !is_like("b 1", "a ...") && !is_like("a 1 c", "a ... b"));
+    assert!(is_like("x", "...") && !is_like("a 1 b 2", "a ... b"));
+}
+
+#[expect(clippy::print_stderr, reason = "what is skipped is said")]
+fn skipped(why: &str) {
+    eprintln!("SKIPPED: {why}");
+}

@@ -1,0 +1,533 @@
+//! `farside rmc serve`, `register` and `call` between processes over shm and TCP: from C to results, and
+//! processes that are killed in the middle of a call.
+#![forbid(unsafe_code)]
+
+mod common;
+
+use common::{Folder, Running, json, name, output, report, text};
+use farside::ErrorCode;
+use farside::call::{Caller, CallerOptions, Program, Ticket};
+use farside_fabric::Fabric;
+use farside_fabric_shm::ShmFabric;
+use farside_fabric_tcp::{TcpFabric, TcpOptions};
+use rustix::process::Signal;
+use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+const FABRICS: [&str; 2] = ["shm", "tcp"];
+/// After so long a test is taken for hung.
+const LONG: Duration = Duration::from_secs(60);
+
+/// Counts itself in the word at 8, then waits for the word at 0 to be something else than 0.
+const WAITS: &str = "
+.program waits
+    r1 = 0
+    r2 = 8
+    r3 = 1
+    call fetch_add
+    r1 = 0
+    r2 = 0
+    r3 = 0
+    r4 = -1
+    call wait_word
+    exit
+";
+/// The same, and then returns that word.
+const WAITS_AND_LOADS: &str = "
+.program waits_and_loads
+    r1 = 0
+    r2 = 8
+    r3 = 1
+    call fetch_add
+    r1 = 0
+    r2 = 0
+    r3 = 0
+    r4 = -1
+    call wait_word
+    r1 = 0
+    r2 = 0
+    call load_u64
+    exit
+";
+/// Stores the second parameter at the first, and returns the word at 8.
+const STORES: &str = "
+.program stores
+    r2 = *(u64 *)(r1 + 0)
+    r3 = *(u64 *)(r1 + 8)
+    r1 = 0
+    call store_u64
+    r1 = 0
+    r2 = 8
+    call load_u64
+    exit
+";
+
+fn rmc(arguments: &[&str]) -> std::process::Output {
+    output(&[], &[&["rmc"], arguments].concat())
+}
+
+fn value(arguments: &[&str]) -> Value {
+    report(&rmc(&[arguments, &["--json"]].concat()))
+}
+
+/// The exit code, the kind and name of the error, and what was said of it.
+fn failure(arguments: &[&str]) -> (Option<i32>, String, String) {
+    let done = rmc(&[arguments, &["--json"]].concat());
+    let said = text(&done.stdout);
+    let error = json(said.lines().last().unwrap_or_default())["error"].clone();
+    let part = |name: &str| error[name].as_str().map(str::to_owned);
+    let kind = part("name").or(part("kind")).unwrap_or_default();
+    (done.status.code(), kind, part("text").unwrap_or_default())
+}
+
+/// A serving process, and what callers connect to.
+fn serve(fabric: &str, arguments: &[&str]) -> (Running, String) {
+    let at = if fabric == "tcp" { "127.0.0.1:0".to_owned() } else { name() };
+    let fixed = ["--json", "rmc", "serve", &at];
+    let mut server = Running::start(&[], &[&fixed, arguments].concat());
+    let address = server.event("serving")["address"].as_str().unwrap().to_owned();
+    (server, address)
+}
+
+/// Ends a serving process as a person does; its last word.
+fn end(mut server: Running) -> Value {
+    server.signal(Signal::INT);
+    let ended = server.event("ended");
+    assert_eq!(server.end(), (Some(0), String::new()));
+    ended
+}
+
+fn words(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+/// A kilobyte of noise and behind it 40 nodes of a list, scattered; keys are odd.
+fn memory() -> (Vec<u8>, u64) {
+    let mut state = 7_u64;
+    let mut memory: Vec<u8> = (0..1024)
+        .map(|_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 56) as u8
+        })
+        .collect();
+    let place = |at: u64| 1024 + at * 17 % 40 * 24;
+    memory.resize(1024 + 40 * 24, 0);
+    for at in 0..40 {
+        let next = if at < 39 { place(at + 1) } else { 0 };
+        let node = words(&[2 * at + 1, 1000 + at, next]);
+        let from = place(at) as usize;
+        memory[from..from + 24].copy_from_slice(&node);
+    }
+    (memory, place(0))
+}
+
+/// What the search of the library returns, by native code.
+fn searched(memory: &[u8], mut at: u64, key: u64) -> u64 {
+    let word = |at: u64| {
+        let at = at as usize;
+        u64::from_le_bytes(memory[at..at + 8].try_into().unwrap())
+    };
+    while at != 0 {
+        if word(at) == key {
+            return word(at + 8);
+        }
+        at = word(at + 16);
+    }
+    -2_i64 as u64
+}
+
+/// CRC32C, bit by bit.
+fn crc32c(bytes: &[u8]) -> u64 {
+    let mut crc = u32::MAX;
+    for byte in bytes {
+        crc ^= u32::from(*byte);
+        for _ in 0..8 {
+            crc = if crc & 1 == 1 { crc >> 1 ^ 0x82f6_3b78 } else { crc >> 1 };
+        }
+    }
+    u64::from(!crc)
+}
+
+/// An object of the library, made of its source where clang is installed.
+fn object(folder: &Folder, called: &str) -> String {
+    let library = Path::new(env!("CARGO_MANIFEST_DIR")).join("../rmc/library");
+    let clang = Command::new("clang").arg("--print-targets").output();
+    if clang.is_ok_and(|done| text(&done.stdout).contains("bpf")) {
+        let source = library.join(format!("{called}.c")).display().to_string();
+        let object = folder.path(&format!("{called}.o"));
+        let built = value(&["build", &source, "-o", &object]);
+        assert_eq!(built["programs"][0]["accepted"], true, "{built}");
+        return object;
+    }
+    library.join(format!("{called}.o")).display().to_string()
+}
+
+#[test]
+fn process_from_c_to_results_that_native_code_has() {
+    let folder = Folder::new();
+    let (bytes, head) = memory();
+    let region = format!("0={}", folder.file("memory.bin", &bytes));
+    let (search, checksum) = (object(&folder, "list_search"), object(&folder, "checksum"));
+    value(&["check", &search, &checksum]);
+    for fabric in FABRICS {
+        let (server, to) = serve(fabric, &["--memory", &region]);
+        let known = value(&["register", &to, &checksum]);
+        let names = known["programs"].as_array().unwrap().iter().map(|one| one["name"].clone());
+        assert_eq!(names.collect::<Vec<_>>(), ["checksum_crc32c", "checksum_xxhash64"]);
+        // Over shm it is as long as its pages.
+        assert!(known["regions"][0]["bytes"].as_u64().unwrap() >= bytes.len() as u64, "{known}");
+        assert_eq!(
+            (&known["programs"][0]["keeps_state"], &known["fabric"]),
+            (&false.into(), &fabric.into())
+        );
+        assert!(known["registered_ns"].as_u64().unwrap() > 0 && known["path"] != "", "{known}");
+        for here in [&[][..], &["--here"]] {
+            for key in [1, 3, 79, 80, 0] {
+                let parameters = format!("{head},{key}");
+                let call = ["call", &to, &search, "--parameters", &parameters];
+                let called = value(&[&call[..], here].concat());
+                let expected = searched(&bytes, head, key);
+                assert_eq!(called["returned"]["result"], expected, "{fabric} {key} {here:?}");
+                let status =
+                    if expected > 1 << 32 { "FARSIDE_NOT_FOUND".into() } else { Value::Null };
+                assert_eq!(called["returned"]["status"], status, "{fabric} {key}");
+            }
+            for (from, length) in [(0, 1024), (3, 1000), (1023, 1), (5, 0)] {
+                let parameters = format!("{from},{length},0");
+                let call = ["call", &to, &checksum, "--program", "checksum_crc32c"];
+                let called = value(
+                    &[&call[..], &["--parameters", &parameters, "--times", "3"], here].concat(),
+                );
+                let expected = crc32c(&bytes[from..from + length]);
+                assert_eq!(called["returned"]["result"], expected, "{fabric} {from} {here:?}");
+                assert_eq!(called["calls"], 3);
+            }
+        }
+        // As people read it.
+        let done = rmc(&[
+            "call",
+            &to,
+            "list_search",
+            "--parameters",
+            &format!("{head},3"),
+            "--times",
+            "9",
+        ]);
+        let said = text(&done.stdout);
+        for part in ["returned    1001 (0x3e9, 1001)", "round trip  median", "of 9 calls", "path "]
+        {
+            assert!(said.contains(part), "{said}");
+        }
+        let ended = end(server);
+        // Registrations and calls there; those here are one-sided and nobody's work.
+        assert!(ended["served"].as_u64().unwrap() >= 5 + 4 * 3 + 9, "{ended}");
+        assert_eq!(ended["written_back"], Value::Array(vec![]));
+    }
+}
+
+#[test]
+fn process_what_calls_wrote_goes_to_files_only_when_asked_for() {
+    let folder = Folder::new();
+    let store = folder.file("stores.s", STORES.as_bytes());
+    for (fabric, write_back) in [("shm", false), ("shm", true), ("tcp", true)] {
+        let file = folder.file("memory.bin", &[9; 61]);
+        let region = format!("0={file}");
+        let mut arguments = vec!["--memory", &region, "--memory", "200=64K"];
+        arguments.extend(write_back.then_some("--write-back"));
+        let (server, to) = serve(fabric, &arguments);
+        let called = value(&["call", &to, &store, "--parameters", "53,0x1122334455667788"]);
+        assert_eq!(called["returned"]["result"], 0x0909_0909_0909_0909_u64);
+        assert_eq!(called["regions"][1]["region"], 200);
+        assert_eq!(std::fs::read(&file).unwrap(), [9; 61], "not before the end");
+        let ended = end(server);
+        let mut expected = vec![9; 61];
+        if write_back {
+            expected[53..].copy_from_slice(&words(&[0x1122_3344_5566_7788]));
+            assert_eq!(ended["written_back"][0], file);
+        }
+        assert!(std::fs::read(&file).unwrap() == expected, "{fabric} {write_back}");
+    }
+}
+
+#[test]
+fn process_what_is_wrong_is_said_with_its_exit_code() {
+    let folder = Folder::new();
+    let bad = folder.file("bad.s", b".program bad\nr0 = r3\nexit\n");
+    let load = folder.file("foreign.s", b".program foreign\nr1 = 7\nr2 = 0\ncall load_u64\nexit\n");
+    let junk = folder.file("junk.o", b"\x7fELF and no more");
+    let hostile = folder.file("hostile.s", b".program a\x1b[2Jb\nr0 = r3\nexit\n");
+    for fabric in FABRICS {
+        let (server, to) = serve(fabric, &["--memory", "0=4K", "--tenant", "poor=programs:0"]);
+        let cases: [(&[&str], i32, &str, &str); 11] = [
+            (&["register", &to, &bad], 1, "UnsafeProgram", "bad"),
+            (&["register", &to, &junk], 1, "BadProgram", "junk.o"),
+            (&["register", &to, "search.c"], 2, "usage", "farside rmc build"),
+            (&["register", &to, "/nowhere.o"], 1, "system", "/nowhere.o"),
+            (&["register", &to, "list_search", "--tenant", "poor"], 1, "OverQuota", "list_search"),
+            (&["call", &to, &load], 1, "CallStopped", "foreign"),
+            (&["call", &to, &load, "--here"], 1, "CallStopped", "foreign"),
+            (&["call", &to, "list_search", "--parameters", "64"], 2, "usage", "16 to 4096 B"),
+            (&["call", &to, "list_search", "--parameters", "64;7"], 2, "", ""),
+            (&["call", &to, "list_search", "--program", "none"], 2, "usage", "no program `none`"),
+            (&["call", &to, "list_search", "--parameters", "@/nowhere"], 1, "system", "/nowhere"),
+        ];
+        for (arguments, code, kind, said) in cases {
+            if kind.is_empty() {
+                assert_eq!(rmc(arguments).status.code(), Some(code), "{arguments:?}");
+                continue;
+            }
+            let (found, name, text) = failure(arguments);
+            assert_eq!((found, name.as_str()), (Some(code), kind), "{arguments:?}: {text}");
+            assert!(text.contains(said), "{arguments:?}: {text}");
+        }
+        let done = rmc(&["register", &to, &hostile]);
+        assert_eq!(done.status.code(), Some(1));
+        assert!(!done.stderr.contains(&0x1b), "what a terminal would obey");
+        // It has survived all that.
+        let called = value(&["call", &to, "list_search", "--parameters", "0,1"]);
+        assert_eq!(called["returned"]["status"], "FARSIDE_NOT_FOUND");
+        end(server);
+        let (code, kind, said) = failure(&["call", &to, "list_search", "--parameters", "0,1"]);
+        assert_eq!((code, kind.as_str()), (Some(1), "NobodyListens"), "{said}");
+        assert!(said.contains(&to), "{said}");
+    }
+}
+
+#[test]
+fn process_serving_what_cannot_be_is_refused() {
+    let folder = Folder::new();
+    let (full, empty) = (folder.file("full", b"x"), folder.file("empty", b""));
+    let (zero, one, hole) = (format!("0={full}"), format!("1={full}"), format!("0={empty}"));
+    let key = folder.path("no.key");
+    let at = name();
+    let cases: [(&[&str], i32, &str); 9] = [
+        (&["serve", &at], 2, "--memory 0=FILE"),
+        (&["serve", &at, "--memory", &zero, "--memory", &one], 2, "a file is one region"),
+        (&["serve", &at, "--memory", &zero, "--memory", "0=4K"], 2, "lent twice"),
+        (&["serve", &at, "--memory", &hole], 2, "is empty"),
+        (&["serve", &at, "--memory", "0=/nowhere/at/all"], 1, "/nowhere/at/all"),
+        (&["serve", "0.0.0.0:0", "--memory", "0=4K"], 2, "farside key new"),
+        (&["serve", &at, "--beside", "127.0.0.1:1"], 2, "different fabrics"),
+        (&["serve", &at, "--memory", "0=4K", "--key", &key], 2, "between machines"),
+        (
+            &["serve", &at, "--memory", "0=4K", "--tenant", "a=calls:1", "--tenant", "a=calls:2"],
+            2,
+            "twice",
+        ),
+    ];
+    for (arguments, code, said) in cases {
+        let (found, _, text) = failure(arguments);
+        assert_eq!(found, Some(code), "{arguments:?}: {text}");
+        assert!(text.contains(said), "{arguments:?}: {text}");
+    }
+    for arguments in [
+        &["serve", &at, "--memory", "256=4K"][..],
+        &["serve", &at, "--memory", "0=4K", "--beside", "other"],
+        &["serve", &at, "--memory", "0=4K", "--tenant", "a=speed:1"],
+        &["call", &at, "list_search", "--times", "0"],
+    ] {
+        assert_eq!(rmc(arguments).status.code(), Some(2), "{arguments:?}");
+    }
+    let (server, to) = serve("shm", &["--memory", "0=4K"]);
+    let (code, kind, _) = failure(&["serve", &to, "--memory", "0=4K"]);
+    assert_eq!((code, kind.as_str()), (Some(1), "AddressTaken"));
+    end(server);
+    for (beside, at) in [(name(), name()), ("127.0.0.1:1".to_owned(), "127.0.0.1:0".to_owned())] {
+        let (code, _, said) = failure(&["serve", &at, "--beside", &beside]);
+        assert_eq!(code, Some(1), "{said}");
+    }
+}
+
+/// A caller of this process, which sees what happens in the memory.
+struct Watcher {
+    caller: Caller,
+    stores: Program,
+}
+
+impl Watcher {
+    fn new(fabric: &str, to: &str) -> Self {
+        let fabric: Arc<dyn Fabric> = match fabric {
+            "shm" => Arc::new(ShmFabric::new().unwrap()),
+            _ => Arc::new(TcpFabric::new(TcpOptions::default()).unwrap()),
+        };
+        let mut caller = Caller::connect(&fabric, to, &CallerOptions::default()).unwrap();
+        let stores = caller.register(STORES.as_bytes()).unwrap().remove(0);
+        Self { caller, stores }
+    }
+
+    /// Stores a word, and tells how many calls wait.
+    fn store(&mut self, offset: u64, word: u64) -> u64 {
+        let parameters = words(&[offset, word]);
+        self.caller.call(&self.stores, &parameters, LONG).unwrap().result
+    }
+
+    /// Returns when so many calls have come to wait.
+    fn until(&mut self, waiting: u64) {
+        while self.store(16, 0) != waiting {}
+    }
+
+    /// A call of its own that waits.
+    fn wait(&mut self) -> Ticket {
+        let waits = self.caller.register(WAITS.as_bytes()).unwrap().remove(0);
+        self.caller.invoke(&waits, &[]).unwrap().unwrap()
+    }
+
+    /// Checks that what waits goes on when it may.
+    fn goes_on(&mut self, waits: Ticket) {
+        assert!(self.caller.poll(waits).is_none(), "it has ended");
+        self.store(0, 1);
+        assert_eq!(self.caller.wait(waits, LONG).unwrap().result, 0);
+    }
+}
+
+/// A process whose call waits.
+fn waiting(folder: &Folder, to: &str) -> Running {
+    let waits = folder.file("waits.s", WAITS.as_bytes());
+    Running::start(&[], &["rmc", "call", to, &waits])
+}
+
+/// Checks that a process ended with this row of the table.
+fn ended_with(client: Running, code: ErrorCode) {
+    let (exit, said) = client.end();
+    assert_eq!(exit, Some(1), "{said}");
+    assert!(said.contains(code.entry().name), "{said}");
+}
+
+/// Skips events until so many callers and programs are there.
+fn until(server: &mut Running, sessions: u64, programs: u64) {
+    loop {
+        let event = server.event("changed");
+        if (&event["sessions"], &event["programs"]) == (&sessions.into(), &programs.into()) {
+            return;
+        }
+    }
+}
+
+#[test]
+fn process_a_client_killed_in_mid_call_is_forgotten_and_hurts_nobody() {
+    for fabric in FABRICS {
+        let folder = Folder::new();
+        let (mut server, to) = serve(fabric, &["--memory", "0=4K"]);
+        let mut watcher = Watcher::new(fabric, &to);
+        until(&mut server, 1, 1);
+        let client = waiting(&folder, &to);
+        watcher.until(1);
+        until(&mut server, 2, 2);
+        client.signal(Signal::KILL);
+        until(&mut server, 1, 1);
+        // The same again, with a call of another client that waits meanwhile.
+        let own = watcher.wait();
+        let client = waiting(&folder, &to);
+        watcher.until(3);
+        until(&mut server, 2, 2);
+        client.signal(Signal::KILL);
+        until(&mut server, 1, 2);
+        watcher.goes_on(own);
+        drop(watcher);
+        until(&mut server, 0, 0);
+        end(server);
+    }
+}
+
+#[test]
+fn process_a_server_killed_in_mid_call_is_an_error_at_its_client() {
+    for fabric in FABRICS {
+        let folder = Folder::new();
+        let (server, to) = serve(fabric, &["--memory", "0=4K"]);
+        let mut watcher = Watcher::new(fabric, &to);
+        let (own, client) = (watcher.wait(), waiting(&folder, &to));
+        watcher.until(2);
+        let object = folder.path("waits.s");
+        let mut keeper =
+            Running::start(&[], &["--json", "rmc", "register", &to, &object, "--keep"]);
+        keeper.line();
+        server.signal(Signal::KILL);
+        ended_with(client, ErrorCode::PeerLost);
+        ended_with(keeper, ErrorCode::PeerLost);
+        assert_eq!(watcher.caller.wait(own, LONG).unwrap_err().code, ErrorCode::PeerLost);
+    }
+}
+
+#[test]
+fn process_a_process_beside_the_host_works_on_its_memory() {
+    let folder = Folder::new();
+    let (bytes, head) = memory();
+    let region = format!("3={}", folder.file("memory.bin", &bytes));
+    for fabric in FABRICS {
+        let (host, to) = serve(fabric, &["--memory", &region]);
+        let (near, at) = serve(fabric, &["--beside", &to]);
+        for (key, to) in [(79, &at), (80, &at), (79, &to)] {
+            // Region 3 is in the upper 16 bits of each place; the list itself links within region 0.
+            let parameters = format!("{},{key},0", 3_u64 << 48 | 16);
+            let call = ["call", to, "checksum_crc32c", "--parameters", &parameters];
+            let expected = crc32c(&bytes[16..16 + key as usize]);
+            assert_eq!(value(&call)["returned"]["result"], expected, "{fabric}");
+        }
+        let parameters = format!("{},1", 3_u64 << 48 | head);
+        let call = ["call", &at, "list_search", "--parameters", &parameters];
+        assert_eq!(value(&call)["returned"]["result"], 1000, "{fabric}");
+        assert_eq!(end(near)["written_back"], Value::Array(vec![]));
+        end(host);
+    }
+}
+
+#[test]
+fn process_one_beside_the_host_that_is_killed_in_mid_call_is_an_error_at_its_client_alone() {
+    for fabric in FABRICS {
+        let folder = Folder::new();
+        let (host, to) = serve(fabric, &["--memory", "0=4K"]);
+        let (near, at) = serve(fabric, &["--beside", &to]);
+        let mut watcher = Watcher::new(fabric, &to);
+        let (own, client) = (watcher.wait(), waiting(&folder, &at));
+        watcher.until(2);
+        near.signal(Signal::KILL);
+        ended_with(client, ErrorCode::PeerLost);
+        watcher.goes_on(own);
+        drop(watcher);
+        end(host);
+    }
+}
+
+#[test]
+fn process_a_host_killed_in_mid_call_ends_the_call_and_not_who_is_beside_it() {
+    for fabric in FABRICS {
+        let folder = Folder::new();
+        let seven = folder.file("seven.s", b".program seven\nr0 = 7\nexit\n");
+        let (host, to) = serve(fabric, &["--memory", "0=4K"]);
+        let (mut near, at) = serve(fabric, &["--beside", &to]);
+        let mut watcher = Watcher::new(fabric, &to);
+        let waits = folder.file("waits.s", WAITS.as_bytes());
+        let mut told = Running::start(&[], &["--json", "rmc", "call", &at, &waits]);
+        let loads = folder.file("loads.s", WAITS_AND_LOADS.as_bytes());
+        let stopped = Running::start(&[], &["rmc", "call", &at, &loads]);
+        watcher.until(2);
+        host.signal(Signal::KILL);
+        // A helper with a status tells the program, which passes it on; a load of a word ends the call.
+        assert_eq!(json(&told.line())["returned"]["status"], "FARSIDE_PEER_LOST", "{fabric}");
+        ended_with(stopped, ErrorCode::CallStopped);
+        assert_ne!(near.event("host_lost")["reason"], "");
+        // What needs no memory is done, and what needs some is told that there is none.
+        assert_eq!(value(&["call", &at, &seven])["returned"]["result"], 7, "{fabric}");
+        let called = value(&["call", &at, "list_search", "--parameters", "64,1"]);
+        assert_eq!(called["returned"]["status"], "FARSIDE_NOT_PERMITTED", "{fabric}");
+        end(near);
+    }
+}
+
+#[test]
+fn process_a_call_is_stopped_at_its_deadline() {
+    for fabric in FABRICS {
+        let folder = Folder::new();
+        let waits = folder.file("waits.s", WAITS.as_bytes());
+        let (server, to) = serve(fabric, &["--memory", "0=4K"]);
+        for here in [&[][..], &["--here"]] {
+            let call = ["call", &to, &waits, "--timeout-ms", "20"];
+            let (code, kind, said) = failure(&[&call[..], here].concat());
+            assert_eq!((code, kind.as_str()), (Some(1), "TimedOut"), "{fabric} {here:?} {said}");
+        }
+        end(server);
+    }
+}
