@@ -5,10 +5,11 @@ mod over;
 mod programs;
 
 use farside::ErrorCode;
-use farside::call::{Caller, CallerOptions, Quota, Runs, ServerOptions};
+use farside::call::{CallServer, Caller, CallerOptions, Quota, Runs, ServerOptions};
 use over::{Ends, FABRICS, over};
 use programs::{LIST_SEARCH, parameters};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 const LONG: Duration = Duration::from_secs(30);
 
@@ -342,5 +343,34 @@ fn output_comes_whole_or_the_call_is_stopped() {
             let error = caller.call(&emit, &parameters(&[13]), LONG).unwrap_err();
             assert_eq!(error.code, ErrorCode::CallStopped, "{error}");
         });
+    }
+}
+
+/// A caller slept until its deadline when the answer to a part of an object took longer than it spins: the
+/// next part was begun, and had not been sent.
+#[test]
+fn an_object_of_several_parts_is_registered_by_an_executor_that_has_other_work() {
+    let object = format!("{LIST_SEARCH}{}", "// more of it\n".repeat(1000));
+    for fabric in FABRICS {
+        let (there, here) = over::pair(fabric);
+        let name = format!("call-parts-{}", std::process::id());
+        let mut server = CallServer::listen(&there, &name, &ServerOptions::default()).unwrap();
+        let (address, stop) = (server.address().unwrap(), AtomicBool::new(false));
+        let registered = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Acquire) {
+                    server.turn();
+                    let works = Instant::now();
+                    while works.elapsed() < Duration::from_millis(2) {
+                        std::hint::spin_loop();
+                    }
+                }
+            });
+            let caller = Caller::connect(&here, &address, &CallerOptions::default());
+            let registered = caller.and_then(|mut caller| caller.register(object.as_bytes()));
+            stop.store(true, Ordering::Release);
+            registered
+        });
+        assert_eq!(registered.unwrap()[0].name, "list_search", "{fabric}");
     }
 }
