@@ -60,6 +60,7 @@ fn objection(tree: &Tree, command: &str) -> Option<String> {
     let words: Vec<_> = command.split_whitespace().collect();
     match words.as_slice() {
         ["farside", rest @ ..] => no_such_farside(tree, rest),
+        ["cargo", "run", rest @ ..] if rest.contains(&"--example") => no_such_example(tree, rest),
         ["cargo", "run", rest @ ..] => {
             let own =
                 rest.iter().position(|word| *word == "--").map_or(&[][..], |at| &rest[at + 1..]);
@@ -86,6 +87,14 @@ fn no_such_package(tree: &Tree, words: &[&str]) -> Option<String> {
         .iter()
         .any(|file| file.path.ends_with("Cargo.toml") && file.text.contains(&name));
     (!known).then(|| format!("no package `{package}`"))
+}
+
+fn no_such_example(tree: &Tree, words: &[&str]) -> Option<String> {
+    let at = words.iter().position(|word| *word == "--example")?;
+    let example = words.get(at + 1)?;
+    let file = format!("/examples/{example}.rs");
+    let known = tree.files.iter().any(|source| source.path.ends_with(&file));
+    (!known).then(|| format!("no example `{example}`"))
 }
 
 /// Why `farside <words>` is no command: its first one or two words name none.
@@ -235,6 +244,7 @@ mod tests {
             ("README.md", readme),
             (ARGUMENTS, ENUMS),
             ("crates/base/Cargo.toml", "name = \"farside-base\""),
+            ("crates/base/examples/shows.rs", ""),
         ]);
         commands(&tree).into_iter().map(|finding| finding.text).collect()
     }
@@ -242,7 +252,8 @@ mod tests {
     #[test]
     fn commands_that_exist_pass() {
         let readme = "```sh\ncargo run --release -- demo   # shows\n$ farside up-now --n 3\nfarside bench ycsb\nfarside rmc check a.o\n\
-                      cargo xtask tidy\ncargo xtask ci --only tidy\ncargo test -p farside-base\nfarside --help\n```\n";
+                      cargo xtask tidy\ncargo xtask ci --only tidy\ncargo test -p farside-base\nfarside --help\n\
+                      cargo run -p farside-base --example shows -- dance\n```\n";
         assert_eq!(findings(readme), [""; 0]);
     }
 
@@ -255,6 +266,7 @@ mod tests {
             "cargo xtask polish",
             "cargo xtask ci --only polish",
             "cargo test -p farside-moon",
+            "cargo run -p farside-base --example moon -- demo",
         ] {
             assert_eq!(findings(&format!("```sh\n{command}\n```")).len(), 1, "{command}");
             assert_eq!(findings(command), [""; 0], "outside a block it is prose: {command}");
