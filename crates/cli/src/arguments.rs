@@ -264,6 +264,8 @@ pub(crate) enum Bench {
     Channels(BenchChannels),
     /// The YCSB core workloads on the shared hash table
     Ycsb(BenchYcsb),
+    /// Remote memory calls beside one-sided requests
+    Rmc(BenchRmc),
 }
 
 #[derive(Subcommand, Debug)]
@@ -282,6 +284,26 @@ pub(crate) enum Rmc {
     Register(RmcRegister),
     /// Call a program at an executor, or here on its memory
     Call(RmcCall),
+    /// Measure calls beside one-sided requests (the same as farside bench rmc)
+    Bench(BenchRmc),
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Searches a linked list in the memory of an executor that it starts as a process of its own: as one call,
+and by a READ for each node, by turns; medians. Also what registering the library costs, and the same
+search on this processor beside native Rust.
+
+Examples:
+  farside bench rmc
+  farside bench rmc --fabric tcp --rounds 5000")]
+pub(crate) struct BenchRmc {
+    /// Over this fabric alone
+    #[arg(long, value_enum)]
+    pub(crate) fabric: Option<FabricKind>,
+    /// Round trips of each kind
+    #[arg(long, default_value_t = 2000)]
+    pub(crate) rounds: u32,
 }
 
 #[derive(Args, Debug)]
@@ -413,7 +435,7 @@ impl BenchFabric {
 }
 
 /// Over which fabric, and how it is protected.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Default)]
 pub(crate) struct FabricArguments {
     /// Over which fabric; by default tcp where an address has a port, else shm
     #[arg(long)]

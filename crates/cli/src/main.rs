@@ -54,6 +54,7 @@ fn main() -> ExitCode {
         Command::Bench { which: Bench::Fabric(arguments) } => bench::fabric(arguments, output),
         Command::Bench { which: Bench::Channels(arguments) } => bench::channels(arguments, output),
         Command::Bench { which: Bench::Ycsb(arguments) } => ycsb::run(arguments, output),
+        Command::Bench { which: Bench::Rmc(arguments) } => rmc::bench(arguments, output),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -192,7 +192,7 @@ impl Connection {
 }
 
 /// A row of the table, whose details may hold what an object's author or a peer has written.
-fn failed(error: farside::Error) -> Failure {
+pub(super) fn failed(error: farside::Error) -> Failure {
     let error = farside::Error { detail: source::plain(&error.detail), ..error };
     if error.code == ErrorCode::BadParameters {
         return Failure::usage(format!("--parameters: {}", error.detail));

@@ -4,6 +4,7 @@
 //! it on files, with the engines that serve calls; `list` shows what there is. `serve` lends memory over a
 //! fabric, `register` and `call` are its callers.
 
+mod bench;
 mod build;
 mod call;
 mod check;
@@ -18,8 +19,11 @@ use crate::arguments::Rmc;
 use crate::failure::Failure;
 use crate::output::Output;
 
+pub(crate) use bench::run as bench;
+
 pub(crate) fn run(which: &Rmc, output: Output) -> Result<(), Failure> {
     match which {
+        Rmc::Bench(arguments) => bench::run(arguments, output),
         Rmc::Build(arguments) => build::run(arguments, output),
         Rmc::Check(arguments) => check::run(arguments, output),
         Rmc::Run(arguments) => run::run(arguments, output),

@@ -1,0 +1,427 @@
+//! `farside bench rmc`: a search as one remote memory call beside the same search by one-sided requests,
+//! at an executor in a process of its own; what registering costs; and the engine beside native Rust.
+//! Other engines are measured beside it by `bench/compare/rmc`.
+
+use super::NAME;
+use super::call::failed;
+use crate::arguments::{BenchRmc, FabricArguments, FabricKind};
+use crate::choice::{self, Chosen};
+use crate::failure::Failure;
+use crate::output::{Output, time};
+use farside::call::rmc::library::{ENTRIES, Entry, ListSearch, Place};
+use farside::call::rmc::run::{Buffers, Lent, Machine, Near, Outcome, Reply, Request};
+use farside::call::rmc::{Limits, Verified, helpers::status, verify};
+use farside::call::{Caller, CallerOptions, Program, Runs};
+use serde::Serialize;
+use serde_json::Value;
+use std::hint::black_box;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Lists that are searched to their ends.
+const LENGTHS: [u64; 5] = [1, 4, 8, 16, 64];
+/// Nodes of the list in memory, and bytes of one: key, value, next.
+const NODES: u64 = 64;
+const NODE_BYTES: u64 = 24;
+/// Where the first place for a node is.
+const START: u64 = 64;
+/// After so long a call counts as lost.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Calls that are in progress at once where their rate is measured.
+const WINDOW: usize = 32;
+
+/// The whole of it.
+#[derive(Debug, Serialize)]
+struct Report {
+    engine: Vec<Engine>,
+    fabrics: Vec<Over>,
+}
+
+/// Searches on this processor alone: the least of many short rounds, in nanoseconds.
+#[derive(Debug, Serialize)]
+struct Engine {
+    nodes: u64,
+    native_ns: f64,
+    farside_ns: f64,
+}
+
+/// What was measured over one fabric.
+#[derive(Debug, Serialize)]
+struct Over {
+    fabric: &'static str,
+    path: String,
+    searches: Vec<Search>,
+    calls_per_second: f64,
+    registrations: Vec<Registration>,
+}
+
+/// Medians of round trips, by turns.
+#[derive(Debug, Serialize)]
+struct Search {
+    nodes: u64,
+    /// As one call.
+    call_ns: u64,
+    /// By a READ for each node.
+    one_sided_ns: u64,
+    /// One-sided against call.
+    ratio: f64,
+}
+
+/// From the first byte sent until the programs are known: verified and compiled there.
+#[derive(Debug, Serialize)]
+struct Registration {
+    object: &'static str,
+    median_ns: u64,
+}
+
+/// Key, value and next of each node, scattered; the place of the first.
+fn list() -> (Vec<u8>, u64) {
+    let place = |at: u64| START + (at * 37 % NODES) * NODE_BYTES;
+    let mut memory = vec![0; (START + NODES * NODE_BYTES) as usize];
+    for at in 0..NODES {
+        let next = if at + 1 < NODES { place(at + 1) } else { 0 };
+        let node = [at + 1, (at + 1) * 10, next].map(u64::to_le_bytes).concat();
+        let start = place(at) as usize;
+        memory[start..start + node.len()].copy_from_slice(&node);
+    }
+    (memory, place(0))
+}
+
+fn parameters(head: u64, key: u64) -> Vec<u8> {
+    let head = Place::new(0, head).unwrap_or_default();
+    ListSearch { head, key }.to_bytes()
+}
+
+fn median(mut samples: Vec<u64>) -> u64 {
+    samples.sort_unstable();
+    samples.get(samples.len() / 2).copied().unwrap_or_default()
+}
+
+pub(crate) fn run(arguments: &BenchRmc, output: Output) -> Result<(), Failure> {
+    let rounds = usize::try_from(arguments.rounds).unwrap_or(usize::MAX).max(1);
+    output.note("the engine");
+    let engine = engine()?;
+    let mut fabrics = Vec::new();
+    for fabric in [FabricKind::Shm, FabricKind::Tcp] {
+        if arguments.fabric.is_none_or(|only| only == fabric) {
+            output.note(format!("calls over {fabric:?}"));
+            fabrics.push(over(fabric, rounds)?);
+        }
+    }
+    let report = Report { engine, fabrics };
+    output.value(&report);
+    report.lines().iter().for_each(|line| output.line(line));
+    Ok(())
+}
+
+/// An executor in a process of its own, which ends with this value.
+struct Server {
+    child: Child,
+    address: String,
+}
+
+impl Server {
+    fn start(at: &str, memory: &std::path::Path) -> Result<Self, Failure> {
+        let system = |error: std::io::Error| {
+            let text = format!("starting an executor: {error}");
+            Failure::from(farside::Error::with(farside::ErrorCode::System, text))
+        };
+        let program = std::env::current_exe().map_err(system)?;
+        let region = format!("0={}", memory.display());
+        let mut command = Command::new(program);
+        command.args(["--json", "rmc", "serve", at, "--memory", &region]);
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut child = command.spawn().map_err(system)?;
+        let mut line = String::new();
+        if let Some(said) = child.stdout.take() {
+            BufReader::new(said).read_line(&mut line).map_err(system)?;
+        }
+        let said: Value = serde_json::from_str(&line).unwrap_or_default();
+        let address = said["address"].as_str().map(str::to_owned);
+        let server = Self { child, address: address.unwrap_or_default() };
+        match server.address.is_empty() {
+            false => Ok(server),
+            true => Err(system(std::io::Error::other(format!("it said `{}`", line.trim())))),
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It keeps nothing that would need a clean end.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn over(fabric: FabricKind, rounds: usize) -> Result<Over, Failure> {
+    let (memory, head) = list();
+    let mut file = tempfile()?;
+    file.1.write_all(&memory).map_err(|error| Failure::usage(error.to_string()))?;
+    let name = format!("bench-rmc-{}", std::process::id());
+    let at = if fabric == FabricKind::Tcp { "127.0.0.1:0" } else { &name };
+    let server = Server::start(at, &file.0.0)?;
+    let choice = FabricArguments::default();
+    let Chosen { fabric: ours, address, .. } = choice::caller(&choice, &server.address, NAME)?;
+    let connected = Caller::connect(&ours, &address, &CallerOptions::default());
+    let mut caller = connected.map_err(failed)?;
+    let path = caller.path().unwrap_or_default();
+    let registrations = registrations(&mut caller, rounds)?;
+    let object = Entry::with_name("list_search").map(|entry| entry.object).unwrap_or_default();
+    let search = caller.register(object).map_err(failed)?.remove(0);
+    let mut searches = Vec::new();
+    for nodes in LENGTHS {
+        searches.push(compare(&mut caller, &search, head, nodes, rounds)?);
+    }
+    let calls_per_second = rate(&mut caller, &search, head, rounds)?;
+    Ok(Over { fabric: ours.name(), path, searches, calls_per_second, registrations })
+}
+
+/// A path that is removed with its value.
+struct Path(std::path::PathBuf);
+
+impl Drop for Path {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn tempfile() -> Result<(Path, std::fs::File), Failure> {
+    let path = std::env::temp_dir().join(format!("farside-bench-rmc-{}", std::process::id()));
+    let made = std::fs::OpenOptions::new().write(true).create(true).truncate(true).open(&path);
+    let file = made.map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
+    Ok((Path(path), file))
+}
+
+fn timed(
+    caller: &mut Caller,
+    runs: Runs,
+    search: &Program,
+    head: u64,
+    nodes: u64,
+) -> Result<u64, Failure> {
+    let parameters = parameters(head, nodes);
+    let began = Instant::now();
+    let answer = caller.call_at(runs, search, &parameters, PATIENCE).map_err(failed)?;
+    let took = began.elapsed();
+    if answer.result != nodes * 10 {
+        let text = format!("the search for {nodes} returned {}", answer.result);
+        return Err(failed(farside::Error::with(farside::ErrorCode::BadAnswer, text)));
+    }
+    Ok(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX))
+}
+
+/// Both ways by turns, so that what else the machine does meets both.
+fn compare(
+    caller: &mut Caller,
+    search: &Program,
+    head: u64,
+    nodes: u64,
+    rounds: usize,
+) -> Result<Search, Failure> {
+    let (mut calls, mut requests) = (Vec::new(), Vec::new());
+    for round in 0..rounds + rounds / 10 {
+        let call_ns = timed(caller, Runs::There, search, head, nodes)?;
+        let one_sided_ns = timed(caller, Runs::Here, search, head, nodes)?;
+        if round >= rounds / 10 {
+            calls.push(call_ns);
+            requests.push(one_sided_ns);
+        }
+    }
+    let (call_ns, one_sided_ns) = (median(calls), median(requests));
+    let ratio = one_sided_ns as f64 / call_ns.max(1) as f64;
+    Ok(Search { nodes, call_ns, one_sided_ns, ratio })
+}
+
+/// Searches of one node with a full window.
+fn rate(caller: &mut Caller, search: &Program, head: u64, rounds: usize) -> Result<f64, Failure> {
+    let parameters = parameters(head, 1);
+    let (mut begun, mut ended) = (0, 0);
+    let calls = rounds.saturating_mul(WINDOW);
+    let began = Instant::now();
+    while ended < calls {
+        while begun < calls && begun - ended < WINDOW {
+            match caller.invoke(search, &parameters).map_err(failed)? {
+                Some(_) => begun += 1,
+                None => break,
+            }
+        }
+        caller.turn().map_err(failed)?;
+        while let Some((_, end)) = caller.poll_any() {
+            end.map_err(failed)?;
+            ended += 1;
+        }
+    }
+    Ok(calls as f64 / began.elapsed().as_secs_f64())
+}
+
+fn registrations(caller: &mut Caller, rounds: usize) -> Result<Vec<Registration>, Failure> {
+    let mut told = Vec::new();
+    for entry in ENTRIES {
+        let object: &'static str = entry.file;
+        if told.iter().any(|known: &Registration| known.object == object) {
+            continue;
+        }
+        let mut samples = Vec::new();
+        for _ in 0..rounds.clamp(1, 50) {
+            let began = Instant::now();
+            let programs = caller.register(entry.object).map_err(failed)?;
+            samples.push(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX));
+            // The last one out erases it, so that the next round begins anew.
+            for program in &programs {
+                caller.unregister(program).map_err(failed)?;
+            }
+        }
+        told.push(Registration { object, median_ns: median(samples) });
+    }
+    Ok(told)
+}
+
+/// Memory of this process, as an executor beside it answers.
+struct Host(Vec<u8>);
+
+impl Host {
+    fn get(&self, offset: u64, bytes: usize) -> Option<&[u8]> {
+        let start = usize::try_from(offset).ok()?;
+        self.0.get(start..start.checked_add(bytes)?)
+    }
+}
+
+impl Near for Host {
+    #[inline]
+    fn read(&mut self, region: u64, offset: u64, out: &mut [u8]) -> Reply {
+        match self.get(offset, out.len()) {
+            Some(bytes) if region == 0 => {
+                out.copy_from_slice(bytes);
+                Reply::Now(0)
+            }
+            _ => Reply::Now(status::NOT_PERMITTED.cast_unsigned()),
+        }
+    }
+
+    fn perform(&mut self, _: &Request, _: Buffers<'_>) -> Reply {
+        Reply::Refused
+    }
+}
+
+/// The same search in Rust, with every access checked.
+#[inline(never)]
+fn native(memory: &Host, mut at: u64, key: u64) -> Option<u64> {
+    while at != 0 {
+        let node = memory.get(at, NODE_BYTES as usize)?;
+        let word =
+            |place: usize| Some(u64::from_le_bytes(node.get(place..place + 8)?.try_into().ok()?));
+        if word(0)? == key {
+            return word(8);
+        }
+        at = word(16)?;
+    }
+    None
+}
+
+/// The least time of a turn over many short rounds.
+fn least_ns(mut turn: impl FnMut()) -> f64 {
+    const TURNS: u32 = 200;
+    let rounds = (0..300).map(|_| {
+        let began = Instant::now();
+        (0..TURNS).for_each(|_| turn());
+        began.elapsed().as_nanos() as f64 / f64::from(TURNS)
+    });
+    rounds.fold(f64::MAX, f64::min)
+}
+
+fn engine() -> Result<Vec<Engine>, Failure> {
+    let unusable =
+        |text: String| failed(farside::Error::with(farside::ErrorCode::BadProgram, text));
+    let entry = Entry::with_name("list_search");
+    let entry = entry.ok_or_else(|| unusable("the library has no list_search".to_owned()))?;
+    let program = entry.program().map_err(|error| unusable(error.to_string()))?;
+    let verified =
+        verify(program, &Limits::DEFAULT).map_err(|error| unusable(error.to_string()))?;
+    let (memory, head) = list();
+    let mut host = Host(memory);
+    let mut told = Vec::new();
+    for nodes in LENGTHS {
+        let native_ns = least_ns(|| {
+            black_box(native(&host, black_box(head), black_box(nodes)));
+        });
+        let bytes = parameters(head, nodes);
+        let farside_ns = ours(&verified, &bytes, nodes * 10, &mut host)?;
+        told.push(Engine { nodes, native_ns, farside_ns });
+    }
+    Ok(told)
+}
+
+/// As machine code where the processor has a compiler, else interpreted.
+fn ours(verified: &Verified, bytes: &[u8], value: u64, host: &mut Host) -> Result<f64, Failure> {
+    let mut machine = Machine::new();
+    let budget = Limits::DEFAULT.budget;
+    let mut wrong = None;
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    let compiled = farside::call::rmc::run::native::Compiled::new(verified.clone()).ok();
+    let ns = least_ns(|| {
+        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        let outcome = match &compiled {
+            Some(code) => code
+                .call(&mut machine, black_box(bytes), budget, Lent::default(), &[], host)
+                .unwrap_or(Outcome::Returned(u64::MAX)),
+            None => interpreted(&mut machine, verified, bytes, host),
+        };
+        #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+        let outcome = interpreted(&mut machine, verified, bytes, host);
+        if outcome != Outcome::Returned(value) {
+            wrong = Some(outcome);
+        }
+    });
+    let _ = budget;
+    match wrong {
+        None => Ok(ns),
+        Some(outcome) => {
+            let text = format!("the search came to {outcome:?}");
+            Err(failed(farside::Error::with(farside::ErrorCode::BadAnswer, text)))
+        }
+    }
+}
+
+fn interpreted(
+    machine: &mut Machine,
+    verified: &Verified,
+    bytes: &[u8],
+    host: &mut Host,
+) -> Outcome {
+    match machine.start(verified, black_box(bytes), Limits::DEFAULT.budget) {
+        Ok(()) => machine.run(verified, Lent::default(), host),
+        Err(_) => Outcome::Returned(u64::MAX),
+    }
+}
+
+impl Report {
+    fn lines(&self) -> Vec<String> {
+        let mut lines = vec![
+            "search of a list on this processor, the least of many rounds".to_owned(),
+            format!("{:>8} {:>14} {:>14}", "nodes", "native Rust", "program"),
+        ];
+        for Engine { nodes, native_ns, farside_ns } in &self.engine {
+            lines.push(format!("{nodes:>8} {native_ns:>11.1} ns {farside_ns:>11.1} ns"));
+        }
+        for over in &self.fabrics {
+            lines.push(String::new());
+            lines.push(format!("at an executor over {}", over.path));
+            lines.push(format!(
+                "{:>8} {:>14} {:>14} {:>14}",
+                "nodes", "one call", "one-sided", "one-sided/call"
+            ));
+            for Search { nodes, call_ns, one_sided_ns, ratio } in &over.searches {
+                let (call, requests) = (time(*call_ns as f64), time(*one_sided_ns as f64));
+                lines.push(format!("{nodes:>8} {call:>14} {requests:>14} {ratio:>14.2}"));
+            }
+            let rate = over.calls_per_second;
+            lines.push(format!("{rate:>12.0} calls a second, {WINDOW} in progress"));
+            for Registration { object, median_ns } in &over.registrations {
+                lines.push(format!("{:>14} to register {object}", time(*median_ns as f64)));
+            }
+        }
+        lines
+    }
+}
