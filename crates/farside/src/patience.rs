@@ -6,6 +6,10 @@ use std::time::{Duration, Instant};
 
 /// Looks without giving the processor away.
 const SPINS: u32 = 1 << 12;
+/// The same for looks that are whole turns of a loop, which take some hundred times as long; and after
+/// how many of them the processor is offered to the peer, who may be waiting for it.
+const TURNS: u32 = 512;
+const TURNS_TO_YIELD: u32 = 8;
 /// Shortest and longest sleep between looks of a channel that can only be polled.
 const NAP_MIN: Duration = Duration::from_micros(20);
 const NAP_MAX: Duration = Duration::from_micros(500);
@@ -16,12 +20,29 @@ pub(crate) struct Patience {
     end: Option<Instant>,
     timeout: Duration,
     looks: u32,
+    /// Looks before it sleeps.
+    looks_max: u32,
+    /// The processor is given away after so many.
+    looks_to_yield: u32,
     nap: Duration,
 }
 
 impl Patience {
     pub(crate) const fn new(timeout: Duration) -> Self {
-        Self { end: None, timeout, looks: 0, nap: NAP_MIN }
+        Self {
+            end: None,
+            timeout,
+            looks: 0,
+            looks_max: SPINS,
+            looks_to_yield: u32::MAX,
+            nap: NAP_MIN,
+        }
+    }
+
+    /// For whoever turns a loop with each look.
+    pub(crate) const fn of_turns(timeout: Duration) -> Self {
+        let new = Self::new(timeout);
+        Self { looks_max: TURNS, looks_to_yield: TURNS_TO_YIELD, ..new }
     }
 
     /// Whether the time is up; asks the clock now and then only.
@@ -59,9 +80,12 @@ impl Patience {
         nap_max: Option<Duration>,
     ) -> Result<(), Error> {
         self.looks += 1;
-        if self.looks < SPINS {
+        if self.looks < self.looks_max {
             if self.looks.is_multiple_of(256) {
                 self.check()?;
+            }
+            if self.looks.is_multiple_of(self.looks_to_yield) {
+                std::thread::yield_now();
             }
             std::hint::spin_loop();
             return Ok(());

@@ -178,7 +178,7 @@ impl Caller {
         options: &CallerOptions,
     ) -> Result<Self, Error> {
         let mut caller = Self::begin(fabric, name, options)?;
-        let mut patience = Patience::new(options.timeout);
+        let mut patience = Patience::of_turns(options.timeout);
         loop {
             caller.turn()?;
             if caller.is_connected() {
@@ -291,7 +291,7 @@ impl Caller {
     /// `BadProgram`, `UnsafeProgram`, `OverQuota`, `FabricLacks` for a helper that the executor does not
     /// have; `PeerLost`, `TimedOut`.
     pub fn register(&mut self, object: &[u8]) -> Result<Vec<Program>, Error> {
-        let mut patience = Patience::new(self.options.timeout);
+        let mut patience = Patience::of_turns(self.options.timeout);
         while !self.begin_register(object)? {
             self.turn()?;
             self.wait_a_little(&mut patience)?;
@@ -574,7 +574,7 @@ impl Caller {
     }
 
     fn ask_wait(&mut self, verb: Verb, head: &[u8], rest: &[u8]) -> Result<Ticket, Error> {
-        let mut patience = Patience::new(self.options.timeout);
+        let mut patience = Patience::of_turns(self.options.timeout);
         loop {
             self.turn()?;
             if let Some(ticket) = self.ask(verb, head, rest)? {
@@ -604,7 +604,7 @@ impl Caller {
     /// # Errors
     /// How it ended; `TimedOut` when it has not, and may yet.
     pub fn wait(&mut self, ticket: Ticket, timeout: Duration) -> Result<Answer, Error> {
-        let mut patience = Patience::new(timeout);
+        let mut patience = Patience::of_turns(timeout);
         loop {
             // What is over is told with the calls themselves.
             let _ = self.turn();
@@ -641,7 +641,7 @@ impl Caller {
         parameters: &[u8],
         timeout: Duration,
     ) -> Result<Answer, Error> {
-        let mut patience = Patience::new(timeout);
+        let mut patience = Patience::of_turns(timeout);
         loop {
             if let Some(ticket) = self.invoke_at(runs, program, parameters)? {
                 return self.wait(ticket, timeout);

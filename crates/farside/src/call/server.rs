@@ -733,10 +733,10 @@ impl CallServer {
     ///
     /// *Blocks.*
     pub fn serve_while(&mut self, mut goes_on: impl FnMut(&Self) -> bool) {
-        let mut patience = Patience::new(NAP);
+        let mut patience = Patience::of_turns(NAP);
         while goes_on(self) {
             if self.turn() {
-                patience = Patience::new(NAP);
+                patience = Patience::of_turns(NAP);
                 continue;
             }
             // What a call watches announces itself to nobody, and deadlines come by themselves.
@@ -747,7 +747,7 @@ impl CallServer {
                 false => patience.wait_for_event(&mut *self.mail.port, Some(nap)),
             };
             if waited.is_err() {
-                patience = Patience::new(NAP);
+                patience = Patience::of_turns(NAP);
             }
         }
     }
