@@ -13,7 +13,7 @@ pub(crate) use hosts::{
     Agent, CongestionName, HostFabric, Node, NodeSettings, Places, WorkerFabric,
 };
 pub(crate) use remote::{CallerArguments, Lend, LendFrom, RmcCall, RmcRegister, RmcServe};
-pub(crate) use rmc::{EngineName, Memory, RmcBuild, RmcCheck, RmcList, RmcRun};
+pub(crate) use rmc::{EngineName, Memory, RmcBuild, RmcCheck, RmcFigures, RmcList, RmcRun};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -286,6 +286,8 @@ pub(crate) enum Rmc {
     Call(RmcCall),
     /// Measure calls beside one-sided requests (the same as farside bench rmc)
     Bench(BenchRmc),
+    /// Figures 3 to 7 of paper 003, from calls in virtual time: a model
+    Figures(RmcFigures),
 }
 
 #[derive(Args, Debug)]

@@ -2,6 +2,7 @@
 //! fabric, litmus tests and checkers.
 #![forbid(unsafe_code)]
 
+pub mod call_bench;
 pub mod call_soak;
 pub mod channel_bench;
 pub mod channel_soak;

@@ -101,6 +101,21 @@ pub(crate) struct RmcList {
     pub(crate) of: Option<PathBuf>,
 }
 
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  farside rmc figures
+  farside rmc figures --out drawings           figure-3.svg to figure-7.svg
+  farside rmc figures --json | jq '.figures[] | .title'
+
+All of it is a model: the real callers and executors run over a simulated fabric whose latencies are those
+of the paper. crates/sim/CALLS.md is what this prints.")]
+pub(crate) struct RmcFigures {
+    /// Draws the figures into this folder, as SVG
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) out: Option<PathBuf>,
+}
+
 /// What runs a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]

@@ -8,6 +8,7 @@ mod bench;
 mod build;
 mod call;
 mod check;
+mod figures;
 mod list;
 mod memory;
 mod run;
@@ -31,6 +32,7 @@ pub(crate) fn run(which: &Rmc, output: Output) -> Result<(), Failure> {
         Rmc::Serve(arguments) => serve::run(arguments, output),
         Rmc::Register(arguments) => call::register(arguments, output),
         Rmc::Call(arguments) => call::call(arguments, output),
+        Rmc::Figures(arguments) => figures::run(arguments, output),
     }
 }
 

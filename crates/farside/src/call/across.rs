@@ -72,25 +72,26 @@ pub(super) struct Across {
 /// What an access that has completed comes to.
 #[derive(Debug)]
 pub(super) enum Come {
-    /// The helper's result and the bytes that it brings.
-    Answer(u64, Vec<u8>),
-    /// More requests are needed.
-    More(Vec<Step>),
+    /// The helper's result; the bytes that it brings were added to what is lent for them.
+    Answer(u64),
+    /// More requests are needed, which were added to what is lent for them.
+    More,
     /// The word that is waited for is as it was: ask again.
     Same,
 }
 
 impl Across {
-    /// The requests of an access, with what goes out put into the block.
+    /// Adds the requests of an access to `steps`, with what goes out put into the block.
     pub(super) fn begin(
         request: &Request,
         inputs: [&[u8]; 2],
         memory: &Memory,
         block: &Arena,
-    ) -> Result<(Self, Vec<Step>), Denied> {
+        steps: &mut Vec<Step>,
+    ) -> Result<Self, Denied> {
         let across = Self { request: *request, gathered: Vec::new() };
-        let steps = across.steps(inputs, memory, block)?;
-        Ok((across, steps))
+        across.steps(inputs, memory, block, steps)?;
+        Ok(across)
     }
 
     fn steps(
@@ -98,56 +99,45 @@ impl Across {
         inputs: [&[u8]; 2],
         memory: &Memory,
         block: &Arena,
-    ) -> Result<Vec<Step>, Denied> {
+        steps: &mut Vec<Step>,
+    ) -> Result<(), Denied> {
         let [region, offset, third, fourth, _] = self.request.arguments;
         let step = |offset: u64, at: usize, bytes: usize, what: What| {
-            let access = match what {
-                What::Read => Access::READ,
-                What::Write => Access::WRITE,
-                What::FetchAdd(_) | What::CompareSwap(..) => Access::ATOMIC,
-            };
-            if access == Access::ATOMIC && !offset.is_multiple_of(8) {
-                return Err(Denied::NotPermitted);
-            }
-            match memory.region(region, offset, bytes as u64, access)?.place {
-                Place::There(link, region) => {
-                    let (at, bytes) = (at as u64, bytes as u32);
-                    Ok(Step { link, region, offset, at, bytes, what })
-                }
-                Place::Here(_) => Err(Denied::Elsewhere),
-            }
+            step_to(memory, (region, offset), at, bytes, what)
         };
         let put = |at: u64, bytes: &[u8]| block.write(at, bytes).map_err(|_| Denied::NotPermitted);
         let read_bytes = self.request.output.map_or(0, |span| span.length as usize);
-        let pieces = |bytes, what| -> Result<Vec<Step>, Denied> {
+        let pieces = |bytes, what, steps: &mut Vec<Step>| -> Result<(), Denied> {
             let pieces = Piece::all(inputs[0], bytes).ok_or(Denied::NotPermitted)?;
-            let pieces = pieces.filter(|piece| !piece.range.is_empty());
-            pieces.map(|one| step(one.offset, one.range.start, one.range.len(), what)).collect()
+            for one in pieces.filter(|piece| !piece.range.is_empty()) {
+                steps.push(step(one.offset, one.range.start, one.range.len(), what)?);
+            }
+            Ok(())
         };
-        match self.request.call {
-            Call::LoadU64 | Call::WaitWord => Ok(vec![step(offset, 0, 8, What::Read)?]),
-            Call::LoadU32 => Ok(vec![step(offset, 0, 4, What::Read)?]),
+        let one = match self.request.call {
+            Call::LoadU64 | Call::WaitWord => step(offset, 0, 8, What::Read),
+            Call::LoadU32 => step(offset, 0, 4, What::Read),
             Call::StoreU64 => {
                 put(0, &third.to_le_bytes())?;
-                Ok(vec![step(offset, 0, 8, What::Write)?])
+                step(offset, 0, 8, What::Write)
             }
             Call::StoreU32 => {
                 put(0, &(third as u32).to_le_bytes())?;
-                Ok(vec![step(offset, 0, 4, What::Write)?])
+                step(offset, 0, 4, What::Write)
             }
-            Call::FetchAdd => Ok(vec![step(offset, 0, 8, What::FetchAdd(third))?]),
-            Call::CompareSwap => Ok(vec![step(offset, 0, 8, What::CompareSwap(third, fourth))?]),
-            Call::Read if read_bytes == 0 => Ok(Vec::new()),
-            Call::Write if inputs[0].is_empty() => Ok(Vec::new()),
-            Call::Read => Ok(vec![step(offset, 0, read_bytes, What::Read)?]),
+            Call::FetchAdd => step(offset, 0, 8, What::FetchAdd(third)),
+            Call::CompareSwap => step(offset, 0, 8, What::CompareSwap(third, fourth)),
+            Call::Read if read_bytes == 0 => return Ok(()),
+            Call::Write if inputs[0].is_empty() => return Ok(()),
+            Call::Read => step(offset, 0, read_bytes, What::Read),
             Call::Write => {
                 put(0, inputs[0])?;
-                Ok(vec![step(offset, 0, inputs[0].len(), What::Write)?])
+                step(offset, 0, inputs[0].len(), What::Write)
             }
-            Call::ReadVector => pieces(read_bytes, What::Read),
+            Call::ReadVector => return pieces(read_bytes, What::Read, steps),
             Call::WriteVector => {
                 put(0, inputs[1])?;
-                pieces(inputs[1].len(), What::Write)
+                return pieces(inputs[1].len(), What::Write, steps);
             }
             Call::Crc32cOf | Call::Xxhash64Of => {
                 // All of it must be open to the caller before the first byte is read.
@@ -155,30 +145,38 @@ impl Across {
                 let done = self.gathered.len() as u64;
                 let bytes = usize::try_from((third - done).min(BLOCK_BYTES)).unwrap_or(0);
                 match bytes {
-                    0 => Ok(Vec::new()),
-                    _ => Ok(vec![step(offset + done, 0, bytes, What::Read)?]),
+                    0 => return Ok(()),
+                    _ => step(offset + done, 0, bytes, What::Read),
                 }
             }
             _ => Err(Denied::NotPermitted),
-        }
+        };
+        steps.push(one?);
+        Ok(())
     }
 
-    /// Every request of the last steps has completed.
-    pub(super) fn come(&mut self, memory: &Memory, block: &Arena) -> Result<Come, Denied> {
+    /// Every request of the last steps has completed. Both lists are empty before.
+    pub(super) fn come(
+        &mut self,
+        memory: &Memory,
+        block: &Arena,
+        bytes: &mut Vec<u8>,
+        steps: &mut Vec<Step>,
+    ) -> Result<Come, Denied> {
         let [_, _, third, fourth, _] = self.request.arguments;
         let word = || {
             let mut word = [0; 8];
             block.read(0, &mut word).map(|()| u64::from_le_bytes(word)).unwrap_or(0)
         };
-        let answer = |result| Ok(Come::Answer(result, Vec::new()));
+        let answer = |result| Ok(Come::Answer(result));
         match self.request.call {
             Call::LoadU64 | Call::FetchAdd | Call::CompareSwap => answer(word()),
             Call::LoadU32 => answer(word() & u64::from(u32::MAX)),
             Call::WaitWord if word() == third => Ok(Come::Same),
             Call::Read | Call::ReadVector => {
-                let mut bytes = vec![0; self.request.output.map_or(0, |span| span.length as usize)];
-                block.read(0, &mut bytes).map_err(|_| Denied::NotPermitted)?;
-                Ok(Come::Answer(status::OK as u64, bytes))
+                bytes.resize(self.request.output.map_or(0, |span| span.length as usize), 0);
+                block.read(0, bytes).map_err(|_| Denied::NotPermitted)?;
+                answer(status::OK as u64)
             }
             Call::Crc32cOf | Call::Xxhash64Of => {
                 let had = self.gathered.len();
@@ -187,7 +185,8 @@ impl Across {
                 let read = block.read(0, &mut self.gathered[had..]);
                 read.map_err(|_| Denied::NotPermitted)?;
                 if (self.gathered.len() as u64) < third {
-                    return Ok(Come::More(self.steps([&[], &[]], memory, block)?));
+                    self.steps([&[], &[]], memory, block, steps)?;
+                    return Ok(Come::More);
                 }
                 let bytes = std::mem::take(&mut self.gathered);
                 answer(match self.request.call {
@@ -197,5 +196,30 @@ impl Across {
             }
             _ => answer(status::OK as u64),
         }
+    }
+}
+
+/// A request for a place in a region, if it may be reached so.
+fn step_to(
+    memory: &Memory,
+    (region, offset): (u64, u64),
+    at: usize,
+    bytes: usize,
+    what: What,
+) -> Result<Step, Denied> {
+    let access = match what {
+        What::Read => Access::READ,
+        What::Write => Access::WRITE,
+        What::FetchAdd(_) | What::CompareSwap(..) => Access::ATOMIC,
+    };
+    if access == Access::ATOMIC && !offset.is_multiple_of(8) {
+        return Err(Denied::NotPermitted);
+    }
+    match memory.region(region, offset, bytes as u64, access)?.place {
+        Place::There(link, region) => {
+            let (at, bytes) = (at as u64, bytes as u32);
+            Ok(Step { link, region, offset, at, bytes, what })
+        }
+        Place::Here(_) => Err(Denied::Elsewhere),
     }
 }

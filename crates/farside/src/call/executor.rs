@@ -18,6 +18,8 @@ use std::sync::Arc;
 const SLICE_ACCESSES: usize = 256;
 /// A lock that is not given back for so long is found busy: calls that wait for each other's locks end.
 const LOCK_WAIT_NS: u64 = 100_000_000;
+/// Bytes of buffers for accesses that are kept for the next ones.
+const KEPT_BYTES: usize = 4096;
 /// Machines that are kept for the next calls.
 const SPARE_MAX: usize = 64;
 
@@ -102,6 +104,27 @@ pub(super) struct Executor {
     pub(super) notices: Vec<Notice>,
     /// Output of the call that has just ended.
     pub(super) output: Vec<u8>,
+    /// Empty; for one access, so that the next one need not allocate.
+    buffers: AccessBuffers,
+    /// Likewise, for the requests of one.
+    steps: Vec<Step>,
+}
+
+/// Bytes that go into an access and come out of it.
+#[derive(Debug, Default)]
+struct AccessBuffers {
+    inputs: [Vec<u8>; 2],
+    output: Vec<u8>,
+}
+
+impl AccessBuffers {
+    /// Empties them; what was as long as a long access seldom is, is given back.
+    fn clear(&mut self) {
+        for bytes in self.inputs.iter_mut().chain([&mut self.output]) {
+            bytes.clear();
+            bytes.shrink_to(KEPT_BYTES);
+        }
+    }
 }
 
 impl Executor {
@@ -122,6 +145,8 @@ impl Executor {
             woken: Vec::new(),
             notices: Vec::new(),
             output: Vec::new(),
+            buffers: AccessBuffers::default(),
+            steps: Vec::new(),
         }
     }
 
@@ -307,8 +332,26 @@ impl Executor {
         now_ns: u64,
         left: &mut usize,
     ) -> Answered {
+        let mut buffers = std::mem::take(&mut self.buffers);
+        let answered = self.answer_by(at, running, request, now_ns, left, &mut buffers);
+        buffers.clear();
+        self.buffers = buffers;
+        answered
+    }
+
+    fn answer_by(
+        &mut self,
+        at: usize,
+        running: &mut Running,
+        request: &Request,
+        now_ns: u64,
+        left: &mut usize,
+        buffers: &mut AccessBuffers,
+    ) -> Answered {
         let until = match running.wait {
-            Wait::Across { .. } => return self.come(at, running, request, now_ns),
+            Wait::Across { .. } => {
+                return self.come(running, request, now_ns, &mut buffers.output);
+            }
             Wait::Lock(until_ns) | Wait::Word(until_ns) => Some(until_ns),
             Wait::Turn | Wait::Block => None,
         };
@@ -319,10 +362,13 @@ impl Executor {
         let own = known.own.get_mut(&running.session).unwrap_or(&mut none);
         let program = running.loaded.verified().program();
         let lent = Lent { own: &mut own.variables, shared: &mut known.shared.variables };
-        let bytes = |span| running.machine.bytes(program, &lent, span).unwrap_or_default().to_vec();
-        let inputs = request.inputs.map(bytes);
+        let AccessBuffers { inputs, output } = buffers;
+        for (input, span) in inputs.iter_mut().zip(request.inputs) {
+            let bytes = running.machine.bytes(program, &lent, span).unwrap_or_default();
+            input.extend_from_slice(bytes);
+        }
         let inputs = [&inputs[0][..], &inputs[1][..]];
-        let mut output = vec![0; request.output.map_or(0, |span| span.length as usize)];
+        output.resize(request.output.map_or(0, |span| span.length as usize), 0);
         let mut beside = Beside {
             memory: &self.memory,
             own: &mut own.declared,
@@ -333,7 +379,7 @@ impl Executor {
             notices: &mut self.notices,
             put_off: None,
         };
-        let reply = beside.perform(request, Buffers { inputs, output: &mut output });
+        let reply = beside.perform(request, Buffers { inputs, output: &mut output[..] });
         *left = beside.left;
         let late = until.is_some_and(|until_ns| until_ns <= now_ns);
         let result = match (reply, beside.put_off) {
@@ -351,7 +397,8 @@ impl Executor {
                 return Answered::Slice(Slice::Waits);
             }
             (Reply::Later, Some(Later::Elsewhere)) => {
-                return self.set_out(at, running, request, inputs, now_ns);
+                output.clear();
+                return self.set_out(at, running, request, inputs, now_ns, output);
             }
             (Reply::Later, _) => return Answered::Slice(Slice::Ready),
         };
@@ -368,24 +415,26 @@ impl Executor {
         request: &Request,
         inputs: [&[u8]; 2],
         now_ns: u64,
+        output: &mut Vec<u8>,
     ) -> Answered {
         let Some((block, arena)) = self.take_block() else {
             running.wait = Wait::Block;
             return Answered::Slice(Slice::Waits);
         };
-        match Across::begin(request, inputs, &self.memory, &arena) {
-            Ok((across, steps)) => {
+        match Across::begin(request, inputs, &self.memory, &arena, &mut self.steps) {
+            Ok(across) => {
                 let waits = request.call == Call::WaitWord;
                 let until_ns = waits.then(|| now_ns.saturating_add(request.arguments[3]));
                 self.blocks[block] = Block { awaited: 0, call: Some(at), failed: None };
                 running.wait = Wait::Across { across, block, until_ns };
-                if steps.is_empty() {
-                    return self.come(at, running, request, now_ns);
+                if self.steps.is_empty() {
+                    return self.come(running, request, now_ns, output);
                 }
-                self.posts.extend(steps.into_iter().map(|step| (step, block)));
+                self.posts.extend(self.steps.drain(..).map(|step| (step, block)));
                 Answered::Slice(Slice::Waits)
             }
             Err(_) => {
+                self.steps.clear();
                 self.free.push(block);
                 self.denied(running, request, status::NOT_PERMITTED)
             }
@@ -420,10 +469,10 @@ impl Executor {
     /// An access across has come to its end, or needs more requests.
     fn come(
         &mut self,
-        at: usize,
         running: &mut Running,
         request: &Request,
         now_ns: u64,
+        bytes: &mut Vec<u8>,
     ) -> Answered {
         let Wait::Across { across, block, until_ns } = &mut running.wait else {
             return Answered::Slice(Slice::Waits);
@@ -433,27 +482,31 @@ impl Executor {
             return Answered::Slice(Slice::Waits);
         }
         let come = match (self.blocks[block].failed, self.block(block)) {
-            (None, Some(arena)) => across.come(&self.memory, &arena),
+            (None, Some(arena)) => across.come(&self.memory, &arena, bytes, &mut self.steps),
             _ => Err(Denied::Elsewhere),
         };
-        let (result, bytes) = match come {
-            Ok(Come::Answer(result, bytes)) => (result, bytes),
-            Ok(Come::Same) if late => (status::TIMED_OUT as u64, Vec::new()),
+        let result = match come {
+            Ok(Come::Answer(result)) => result,
+            Ok(Come::Same) if late => status::TIMED_OUT as u64,
             Ok(Come::Same) => {
-                let arena = self.block(block);
-                let again =
-                    arena.map(|arena| Across::begin(request, [&[], &[]], &self.memory, &arena));
-                let Some(Ok((_, steps))) = again else {
+                let (arena, steps) = (self.block(block), &mut self.steps);
+                let again = arena
+                    .map(|arena| Across::begin(request, [&[], &[]], &self.memory, &arena, steps));
+                let Some(Ok(_)) = again else {
+                    self.steps.clear();
                     return self.failed(running, request, block);
                 };
-                self.posts.extend(steps.into_iter().map(|step| (step, block)));
+                self.posts.extend(self.steps.drain(..).map(|step| (step, block)));
                 return Answered::Slice(Slice::Waits);
             }
-            Ok(Come::More(steps)) => {
-                self.posts.extend(steps.into_iter().map(|step| (step, block)));
+            Ok(Come::More) => {
+                self.posts.extend(self.steps.drain(..).map(|step| (step, block)));
                 return Answered::Slice(Slice::Waits);
             }
-            Err(_) => return self.failed(running, request, block),
+            Err(_) => {
+                self.steps.clear();
+                return self.failed(running, request, block);
+            }
         };
         running.wait = Wait::Turn;
         self.give_back(block);
@@ -463,8 +516,7 @@ impl Executor {
         let mut none = States::default();
         let own = known.own.get_mut(&running.session).unwrap_or(&mut none);
         let lent = Lent { own: &mut own.variables, shared: &mut known.shared.variables };
-        let _ = at;
-        take(&mut running.machine, &running.loaded, lent, result, &bytes)
+        take(&mut running.machine, &running.loaded, lent, result, bytes)
     }
 
     fn failed(&mut self, running: &mut Running, request: &Request, block: usize) -> Answered {

@@ -37,6 +37,7 @@
 //! | file | what |
 //! | --- | --- |
 //! | `caller.rs`, `server.rs` | the two ends |
+//! | `placement.rs`, `placed.rs` | where a call runs: the chooser, and a caller with several places |
 //! | `executor.rs` | calls in progress on one thread |
 //! | `beside.rs`, `across.rs` | helpers by loads and stores, and by one-sided requests |
 //! | `memory.rs`, `state.rs`, `topics.rs` | regions, state that outlives calls, notifications |
@@ -51,6 +52,8 @@ mod hello;
 mod loaded;
 mod mail;
 mod memory;
+mod placed;
+mod placement;
 mod programs;
 mod server;
 mod state;
@@ -60,5 +63,7 @@ pub use caller::{Answer, Caller, CallerOptions, Runs, Ticket};
 pub use farside_protocol::call::Quota;
 pub use farside_rmc as rmc;
 pub use memory::REGIONS_MAX;
+pub use placed::{Placed, PlacedAnswer, PlacedProgram, PlacedTicket};
+pub use placement::{Choice, Core, Manner, PlaceModel, Placement, Prices, Why};
 pub use programs::Program;
 pub use server::{CallServer, ServerOptions};

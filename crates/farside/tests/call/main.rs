@@ -2,6 +2,7 @@
 
 mod library;
 mod over;
+mod placed;
 mod programs;
 
 use farside::ErrorCode;

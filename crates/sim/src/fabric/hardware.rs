@@ -19,6 +19,8 @@
 //! | answer | wire, switch, wire, receive engine | as above |
 //! | completion | the bus, writing | `pcie_write_ns` and `completion_ns` |
 //!
+//! Between two nodes there can be a [`Path`](super::Path) of their own instead of wires and switch.
+//!
 //! What is absent: congestion control and loss, caches of the adapter that overflow (many links or
 //! regions), NUMA, and the processors, whose time is charged by [`stage`](crate::stage).
 
@@ -120,6 +122,34 @@ pub const CONNECTX5_ROCE: HardwareProfile = HardwareProfile {
     atomic_host_ns: 420,
     atomic_device_ns: 90,
     retry_ns: 12_000,
+};
+
+/// Adapters that take no time, with packets of any length: what remains is what
+/// [`SimNet::set_path`](super::SimNet::set_path) puts between nodes. For models that know latencies of
+/// whole ways alone.
+pub const NO_TIME: HardwareProfile = HardwareProfile {
+    doorbell_ns: 0,
+    doorbell_busy_ns: 0,
+    pcie_read_ns: 0,
+    pcie_write_ns: 0,
+    pcie_ps_per_byte: 0,
+    device_ns: 0,
+    send_ns: 0,
+    link_send_ns: 0,
+    gather_ns: 0,
+    pipeline_ns: 0,
+    wire_ps_per_byte: 0,
+    packet_bytes_max: u32::MAX,
+    packet_header_bytes: 0,
+    path_ns: 0,
+    receive_ns: 0,
+    packet_ns: 0,
+    receive_request_ns: 0,
+    completion_ns: 0,
+    fetches_max: 16,
+    atomic_host_ns: 0,
+    atomic_device_ns: 0,
+    retry_ns: 1_000,
 };
 
 impl fmt::Display for HardwareProfile {

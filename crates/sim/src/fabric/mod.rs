@@ -56,6 +56,7 @@
 mod control;
 mod hardware;
 mod options;
+mod paths;
 mod port;
 mod profiles;
 mod program;
@@ -79,11 +80,12 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use world::{NodeKey, World};
 
-pub use hardware::{CONNECTX5_ROCE, HardwareProfile};
+pub use hardware::{CONNECTX5_ROCE, HardwareProfile, NO_TIME};
 pub use options::{DelayRange, INFINIBAND, SHARED_MEMORY, SimOptions, UNORDERED};
+pub use paths::{Path, Traffic};
 pub use port::SimFabric;
 pub use profiles::{ADAPTIVE_ROUTING, EFA, ONE_RMA};
-pub use program::{EPYC_7742, ProcessorCosts, ProgramCounts};
+pub use program::{EPYC_7742, NO_COSTS, ProcessorCosts, ProgramCounts};
 pub use transcript::TranscriptLine;
 pub use world::Marks;
 

@@ -96,6 +96,23 @@ pub const EPYC_7742: ProcessorCosts = ProcessorCosts {
     compare_bytes_per_ns: 20,
 };
 
+/// A processor that takes no time, for models that charge by other rules.
+pub const NO_COSTS: ProcessorCosts = ProcessorCosts {
+    post_ns: 0,
+    doorbell_ns: 0,
+    poll_ns: 0,
+    completion_ns: 0,
+    receive_ns: 0,
+    receive_post_ns: 0,
+    arm_ns: 0,
+    wake_ns: 0,
+    load_ns: 0,
+    miss_ns: 0,
+    copy_bytes_per_ns: 0,
+    zero_bytes_per_ns: 0,
+    compare_bytes_per_ns: 0,
+};
+
 impl ProcessorCosts {
     /// What work with ports costs.
     pub const fn port_ns(&self, did: &ProgramCounts) -> u64 {
@@ -139,6 +156,11 @@ impl SimNet {
         if let Some(program) = &mut self.lock().program {
             program.at_ns = program.at_ns.saturating_add(ns);
         }
+    }
+
+    /// What the clock of the program that runs shows; without one, the net's time.
+    pub fn program_ns(&self) -> u64 {
+        self.lock().program_ns()
     }
 
     /// The program stops; its clock. Without a program, the net's time.

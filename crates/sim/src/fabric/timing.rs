@@ -92,6 +92,8 @@ impl World {
 
     /// Puts a message in line.
     pub(super) fn launch(&mut self, from: End, lane: Lane, flight: Flight) {
+        let to = self.link(from).peer;
+        self.count_traffic(to, lane == Lane::Answers, flight.bytes);
         let waiting = self.link_mut(from).lanes.of(lane);
         waiting.push_back(flight);
         if waiting.len() == 1 {
@@ -134,10 +136,17 @@ impl World {
         }
         let next_ns = waiting.front().map(|flight| flight.ready_ns);
         let now_ns = self.now_ns;
-        let (start_ns, sent_ns) =
-            self.adapter(from).wire_out.take(now_ns, wire_ps(&hardware, &packet));
         let to = self.link(from).peer;
-        self.at(start_ns + hardware.path_ns, Event::Hop(to, number, packet));
+        let bytes = bytes_around(&hardware, &packet);
+        let (start_ns, sent_ns, latency_ns) = match self.take_cable(to, bytes) {
+            Some((start_ns, sent_ns, path)) => (start_ns, sent_ns, path.latency_ns),
+            None => {
+                let busy_ps = bytes * hardware.wire_ps_per_byte;
+                let (start_ns, sent_ns) = self.adapter(from).wire_out.take(now_ns, busy_ps);
+                (start_ns, sent_ns, hardware.path_ns)
+            }
+        };
+        self.at(start_ns + latency_ns, Event::Hop(to, number, packet));
         if let Some(next_ns) = next_ns {
             self.at(sent_ns.max(next_ns), Event::Emit(from, lane));
         }
@@ -151,8 +160,13 @@ impl World {
         };
         let target = self.target_of(to, number, packet.then);
         let now_ns = self.now_ns;
+        let bytes = bytes_around(&hardware, &packet);
+        let cable_ns = self.cable_ns(to, bytes);
         let adapter = self.adapter(to);
-        let (_, arrived_ns) = adapter.wire_in.take(now_ns, wire_ps(&hardware, &packet));
+        let arrived_ns = match cable_ns {
+            Some(cable_ns) => now_ns + cable_ns,
+            None => adapter.wire_in.take(now_ns, bytes * hardware.wire_ps_per_byte).1,
+        };
         let mut busy_ns = hardware.packet_ns;
         if packet.first && packet.then == Then::Arrive {
             busy_ns = hardware.receive_ns;
@@ -252,7 +266,7 @@ struct Target {
     device: bool,
 }
 
-fn wire_ps(hardware: &HardwareProfile, packet: &Packet) -> u64 {
-    let bytes = u64::from(packet.bytes) + u64::from(hardware.packet_header_bytes);
-    bytes * hardware.wire_ps_per_byte
+/// What a packet has on the wire.
+fn bytes_around(hardware: &HardwareProfile, packet: &Packet) -> u64 {
+    u64::from(packet.bytes) + u64::from(hardware.packet_header_bytes)
 }

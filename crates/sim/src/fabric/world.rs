@@ -2,6 +2,7 @@
 
 use super::hardware::{Adapters, Lane, Lanes, Packet};
 use super::options::{DelayRange, SimOptions};
+use super::paths::Paths;
 use super::port::SimWaiter;
 use super::program::{Program, ProgramCounts};
 use super::request::{Inbound, Request};
@@ -255,6 +256,7 @@ pub(super) struct World {
     pub(super) transcript: Transcript,
     pub(super) marks: Marks,
     pub(super) adapters: Adapters,
+    pub(super) paths: Paths,
     /// The program that runs now, if somebody keeps its clock.
     pub(super) program: Option<Program>,
 }
@@ -275,6 +277,7 @@ impl World {
             transcript: Transcript::new(options.transcript_lines),
             marks: Marks::default(),
             adapters: Adapters::default(),
+            paths: Paths::default(),
             program: None,
         }
     }

@@ -1,0 +1,488 @@
+//! Where a call should run: a cost model, corrected by what was measured (003 §5.2).
+//!
+//! A pure machine without a clock: times are passed in, and the same calls in the same order give the
+//! same choices.
+//!
+//! The model of a place says what a call of so many accesses takes there. What is measured corrects it by
+//! a factor, of its own for each program, place and size class (accesses by powers of two). The place
+//! whose call is expected to cost least is chosen. Now and then another one is tried: when its
+//! measurement is old, as far as a budget goes that is a share of what all calls cost. What trying has
+//! cost too much is taken from the budget, so that it stays that share. Old factors relax towards the
+//! model's when a place is considered for trying, but only a measurement makes it the best.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Whose time a call takes at a place.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Core {
+    /// The caller's own.
+    Client,
+    /// The one beside the adapter of the memory.
+    Nic,
+    /// One of the memory's host.
+    Host,
+}
+
+/// What each resource costs, in units of the user's choice (003 §5.1): latency of a microsecond is one
+/// where nothing else is said.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Prices {
+    /// A microsecond from call to answer.
+    pub latency: f64,
+    /// A microsecond of the client's core.
+    pub client_core: f64,
+    /// A microsecond of the core beside the adapter.
+    pub nic_core: f64,
+    /// A microsecond of the host's core.
+    pub host_core: f64,
+    /// A KiB through the network.
+    pub network: f64,
+}
+
+impl Prices {
+    /// Latency alone counts.
+    pub const LATENCY: Self =
+        Self { latency: 1.0, client_core: 0.0, nic_core: 0.0, host_core: 0.0, network: 0.0 };
+
+    const fn core(&self, core: Core) -> f64 {
+        match core {
+            Core::Client => self.client_core,
+            Core::Nic => self.nic_core,
+            Core::Host => self.host_core,
+        }
+    }
+}
+
+/// What a call takes at a place when nothing else is known.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PlaceModel {
+    /// For people.
+    pub name: String,
+    /// Whose time it takes there.
+    pub core: Core,
+    /// There and back; zero at the caller.
+    pub round_trip_ns: u64,
+    /// Until it begins there: scheduling, and queueing as far as it is known.
+    pub start_ns: u64,
+    /// Each access to the memory from there.
+    pub access_ns: u64,
+    /// Bytes of a call and its answer through the network.
+    pub call_bytes: u64,
+    /// Bytes of an access through the network.
+    pub access_bytes: u64,
+}
+
+impl PlaceModel {
+    /// From call to answer.
+    pub const fn latency_ns(&self, accesses: u64) -> u64 {
+        let there = self.access_ns.saturating_mul(accesses);
+        self.round_trip_ns.saturating_add(self.start_ns).saturating_add(there)
+    }
+
+    /// What a call costs that takes so long: its latency, the core from when it has come until it has
+    /// its answer, and the network.
+    pub fn cost(&self, latency_ns: f64, accesses: u64, prices: &Prices) -> f64 {
+        let at_core_ns = (latency_ns - self.round_trip_ns as f64).max(0.0);
+        let bytes = self.access_bytes.saturating_mul(accesses).saturating_add(self.call_bytes);
+        (latency_ns * prices.latency + at_core_ns * prices.core(self.core)) / 1e3
+            + bytes as f64 * prices.network / 1024.0
+    }
+}
+
+/// How a chooser learns. Start from [`Manner::default`].
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Manner {
+    /// How much the newest measurement counts, to 1.
+    pub weight: f64,
+    /// What trying other places may cost of all that calls cost, to 1; zero: never.
+    pub explore_share: f64,
+    /// Calls of the same class after which a measurement is old. Old ones are replaced by the next.
+    pub old_calls: u32,
+}
+
+impl Default for Manner {
+    fn default() -> Self {
+        Self { weight: 0.25, explore_share: 0.03, old_calls: 24 }
+    }
+}
+
+/// Why a place was chosen.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Why {
+    /// It was told to.
+    Pinned,
+    /// No other place is in reach.
+    Only,
+    /// It costs least by the model alone.
+    Model,
+    /// It costs least by what was measured there.
+    Measured,
+    /// To know what it costs now.
+    Explored,
+}
+
+/// Where a call runs and why; `Display` is one line.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Choice {
+    /// Which place, in the order in which they were given.
+    pub place: usize,
+    /// Its name.
+    pub name: String,
+    /// Why.
+    pub why: Why,
+    /// What it was expected to take.
+    pub expected_ns: f64,
+    /// What it was expected to cost.
+    pub expected_cost: f64,
+    /// The cheapest other place in reach, and its cost.
+    pub other: Option<(String, f64)>,
+    key: Key,
+    accesses: u64,
+    /// What the best was expected to cost, this one or another.
+    best_cost: f64,
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let why = match self.why {
+            Why::Pinned => "it is pinned",
+            Why::Only => "no other place is in reach",
+            Why::Model => "cheapest by the model",
+            Why::Measured => "cheapest by what was measured",
+            Why::Explored => "its measurement is old",
+        };
+        write!(f, "{}: {why}; {:.1} us expected", self.name, self.expected_ns / 1e3)?;
+        write!(f, " for {} accesses, cost {:.2}", self.accesses, self.expected_cost)?;
+        match &self.other {
+            Some((name, cost)) => write!(f, ", beside {cost:.2} at {name}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A program and a size class.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Key(u64, u32);
+
+impl Key {
+    const fn new(program: u64, accesses: Option<u64>) -> Self {
+        match accesses {
+            None => Self(program, u32::MAX),
+            Some(accesses) => Self(program, u64::BITS - accesses.leading_zeros()),
+        }
+    }
+}
+
+/// What was measured of a class at a place.
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Learned {
+    /// What it took by what the model said.
+    factor: f64,
+    /// Calls of the class since it was measured.
+    age: u32,
+    measured: bool,
+}
+
+impl Learned {
+    const NOTHING: Self = Self { factor: 1.0, age: 0, measured: false };
+
+    /// The factor for whoever thinks of trying: half as far from the model's after each `old_calls`.
+    fn relaxed(&self, old_calls: u32) -> f64 {
+        let halvings = f64::from(self.age) / f64::from(old_calls.max(1));
+        1.0 + (self.factor - 1.0) * (-halvings).exp2()
+    }
+}
+
+#[derive(Clone, PartialEq, Debug)]
+struct Class {
+    places: Vec<Learned>,
+    /// What trying may cost.
+    budget: f64,
+}
+
+/// Chooses the place of each call.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Placement {
+    models: Vec<PlaceModel>,
+    in_reach: Vec<bool>,
+    prices: Prices,
+    manner: Manner,
+    pinned: Option<usize>,
+    classes: BTreeMap<Key, Class>,
+}
+
+impl Placement {
+    /// A chooser that knows no place yet.
+    pub const fn new(prices: Prices, manner: Manner) -> Self {
+        Self {
+            models: Vec::new(),
+            in_reach: Vec::new(),
+            prices,
+            manner,
+            pinned: None,
+            classes: BTreeMap::new(),
+        }
+    }
+
+    /// Adds a place; its number.
+    pub fn add(&mut self, model: PlaceModel) -> usize {
+        self.models.push(model);
+        self.in_reach.push(true);
+        let places = self.models.len();
+        self.classes.values_mut().for_each(|one| one.places.resize(places, Learned::NOTHING));
+        places - 1
+    }
+
+    /// The places, in the order of their numbers.
+    pub fn places(&self) -> &[PlaceModel] {
+        &self.models
+    }
+
+    /// Prices change: from now on these count.
+    pub const fn set_prices(&mut self, prices: Prices) {
+        self.prices = prices;
+    }
+
+    /// Every call runs there from now on, or where it costs least.
+    pub const fn pin(&mut self, place: Option<usize>) {
+        self.pinned = place;
+    }
+
+    /// Where every call runs, if it was told.
+    pub const fn pinned(&self) -> Option<usize> {
+        self.pinned
+    }
+
+    /// Whether a place is in reach; those that are not are chosen only if they are pinned.
+    pub fn set_in_reach(&mut self, place: usize, in_reach: bool) {
+        if let Some(known) = self.in_reach.get_mut(place) {
+            *known = in_reach;
+        }
+    }
+
+    /// Programs whose places are forgotten, with what was measured of them.
+    pub fn forget(&mut self, program: u64) {
+        self.classes.retain(|key, _| key.0 != program);
+    }
+
+    /// Chooses the place of a call that will make about so many accesses, if its caller knows; `None`
+    /// where no place is in reach. [`Self::ended`] shall be told what it took.
+    pub fn choose(&mut self, program: u64, accesses: Option<u64>) -> Option<Choice> {
+        let key = Key::new(program, accesses);
+        let (places, count) = (self.models.len(), accesses.unwrap_or(1));
+        let class = self.classes.entry(key);
+        let class =
+            class.or_insert_with(|| Class { places: vec![Learned::NOTHING; places], budget: 0.0 });
+        let (models, prices, old_calls) = (&self.models, &self.prices, self.manner.old_calls);
+        let cost = |place: usize, factor: f64| {
+            let model = &models[place];
+            let expected_ns = model.latency_ns(count) as f64 * factor;
+            (expected_ns, model.cost(expected_ns, count, prices))
+        };
+        let costs: Vec<_> = (0..places).map(|at| cost(at, class.places[at].factor)).collect();
+        let in_reach = || (0..places).filter(|at| self.in_reach[*at]);
+        let cheapest = |except: Option<usize>| {
+            let others = in_reach().filter(|at| Some(*at) != except);
+            others.min_by(|one, other| costs[*one].1.total_cmp(&costs[*other].1))
+        };
+        let best = cheapest(None);
+        let (place, why) = match (self.pinned.filter(|place| *place < places), best) {
+            (Some(place), _) => (place, Why::Pinned),
+            (None, None) => return None,
+            (None, Some(place)) if in_reach().count() == 1 => (place, Why::Only),
+            (None, Some(best)) => {
+                let extra = |at: usize| {
+                    let relaxed = class.places[at].relaxed(old_calls);
+                    (cost(at, relaxed).1 - costs[best].1).max(0.0)
+                };
+                let old = in_reach().filter(|at| *at != best && class.places[*at].age >= old_calls);
+                let tried = old.min_by(|one, other| extra(*one).total_cmp(&extra(*other)));
+                let may = self.manner.explore_share > 0.0;
+                match tried.filter(|at| may && extra(*at) < class.budget) {
+                    Some(tried) => (tried, Why::Explored),
+                    None if class.places[best].measured => (best, Why::Measured),
+                    None => (best, Why::Model),
+                }
+            }
+        };
+        let other = cheapest(Some(place)).map(|at| (models[at].name.clone(), costs[at].1));
+        class.places.iter_mut().for_each(|one| one.age = one.age.saturating_add(1));
+        let (expected_ns, expected_cost) = costs[place];
+        let best_cost = best.map_or(expected_cost, |best| costs[best].1);
+        let name = models[place].name.clone();
+        Some(Choice {
+            place,
+            name,
+            why,
+            expected_ns,
+            expected_cost,
+            other,
+            key,
+            accesses: count,
+            best_cost,
+        })
+    }
+
+    /// A call has ended that was chosen so: it took so long. Calls that failed are not told.
+    pub fn ended(&mut self, choice: &Choice, took_ns: u64) {
+        let Some(model) = self.models.get(choice.place) else { return };
+        let Some(class) = self.classes.get_mut(&choice.key) else { return };
+        let Some(learned) = class.places.get_mut(choice.place) else { return };
+        let model_ns = (model.latency_ns(choice.accesses) as f64).max(1.0);
+        let factor = took_ns as f64 / model_ns;
+        let old = !learned.measured || learned.age > self.manner.old_calls;
+        let weight = if old { 1.0 } else { self.manner.weight };
+        learned.factor += weight * (factor - learned.factor);
+        (learned.age, learned.measured) = (0, true);
+        let cost = model.cost(took_ns as f64, choice.accesses, &self.prices);
+        class.budget += cost.min(choice.best_cost) * self.manner.explore_share;
+        if choice.why == Why::Explored {
+            class.budget -= (cost - choice.best_cost).max(0.0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A list search over a network of 2.7 us, beside an adapter at 0.6 us, at a host that is slow to
+    /// begin.
+    fn placement(prices: Prices) -> Placement {
+        let model = |name: &str, core, round_trip_ns, start_ns, access_ns| PlaceModel {
+            name: name.to_owned(),
+            core,
+            round_trip_ns,
+            start_ns,
+            access_ns,
+            call_bytes: if round_trip_ns > 0 { 32 } else { 0 },
+            access_bytes: if round_trip_ns > 0 { 0 } else { 24 },
+        };
+        let mut placement = Placement::new(prices, Manner::default());
+        placement.add(model("client", Core::Client, 0, 0, 2_700));
+        placement.add(model("nic", Core::Nic, 3_150, 500, 600));
+        placement.add(model("host", Core::Host, 2_700, 4_000, 100));
+        placement
+    }
+
+    /// Runs so many calls whose times are those; how many ran at each place.
+    fn run(placement: &mut Placement, accesses: u64, took_ns: [u64; 3], calls: u32) -> [u32; 3] {
+        let mut ran = [0; 3];
+        for _ in 0..calls {
+            let choice = placement.choose(7, Some(accesses)).unwrap();
+            ran[choice.place] += 1;
+            placement.ended(&choice, took_ns[choice.place]);
+        }
+        ran
+    }
+
+    #[test]
+    fn the_model_chooses_by_size() {
+        let mut placement = placement(Prices::LATENCY);
+        let chosen = [1, 2, 4, 8, 64].map(|accesses| {
+            let choice = placement.choose(7, Some(accesses)).unwrap();
+            (choice.name, choice.why)
+        });
+        let expected = [("client"), ("nic"), ("nic"), ("host"), ("host")];
+        assert_eq!(chosen, expected.map(|name| (name.to_owned(), Why::Model)));
+    }
+
+    #[test]
+    fn a_choice_says_why() {
+        let mut placement = placement(Prices::LATENCY);
+        let choice = placement.choose(7, Some(4)).unwrap();
+        let text = "nic: cheapest by the model; 6.0 us expected for 4 accesses, cost 6.05, beside 7.10 at host";
+        assert_eq!(choice.to_string(), text);
+        placement.pin(Some(0));
+        let choice = placement.choose(7, Some(4)).unwrap();
+        let text =
+            "client: it is pinned; 10.8 us expected for 4 accesses, cost 10.80, beside 6.05 at nic";
+        assert_eq!(choice.to_string(), text);
+    }
+
+    #[test]
+    fn prices_move_a_call() {
+        let mut placement = placement(Prices { host_core: 10.0, ..Prices::LATENCY });
+        assert_eq!(placement.choose(7, Some(64)).unwrap().name, "nic");
+        placement.set_prices(Prices { nic_core: 20.0, ..Prices::LATENCY });
+        assert_eq!(placement.choose(7, Some(64)).unwrap().name, "host");
+        placement.set_prices(Prices { nic_core: 20.0, host_core: 20.0, ..Prices::LATENCY });
+        assert_eq!(placement.choose(7, Some(8)).unwrap().name, "client");
+    }
+
+    #[test]
+    fn what_is_measured_overrules_the_model_at_once() {
+        let mut placement = placement(Prices::LATENCY);
+        let ran = run(&mut placement, 4, [10_800, 40_000, 7_100], 50);
+        assert!(ran[1] <= 2 && ran[2] >= 45, "{ran:?}");
+        let choice = placement.choose(7, Some(4)).unwrap();
+        assert_eq!((choice.name.as_str(), choice.why), ("host", Why::Measured));
+    }
+
+    #[test]
+    fn classes_and_programs_learn_apart() {
+        let mut placement = placement(Prices::LATENCY);
+        run(&mut placement, 4, [10_800, 40_000, 7_100], 10);
+        assert_eq!(placement.choose(7, Some(3)).unwrap().name, "nic", "another class");
+        assert_eq!(placement.choose(8, Some(4)).unwrap().name, "nic", "another program");
+        assert_eq!(placement.choose(7, Some(5)).unwrap().name, "host", "the same class");
+        placement.forget(7);
+        assert_eq!(placement.choose(7, Some(4)).unwrap().name, "nic");
+    }
+
+    #[test]
+    fn a_place_that_has_recovered_is_found() {
+        let mut placement = placement(Prices::LATENCY);
+        run(&mut placement, 4, [10_800, 20_000, 7_100], 200);
+        let ran = run(&mut placement, 4, [10_800, 6_050, 7_100], 300);
+        assert!(ran[1] > 200, "{ran:?}");
+    }
+
+    #[test]
+    fn trying_costs_its_share_and_one_call_at_most() {
+        for bad_ns in [7_200, 20_000, 170_000, 5_000_000] {
+            let mut placement = placement(Prices::LATENCY);
+            let took_ns = [bad_ns, bad_ns, 7_100];
+            let calls = 5_000;
+            let ran = run(&mut placement, 4, took_ns, calls);
+            let spent: u64 = (0..3).map(|at| u64::from(ran[at]) * took_ns[at]).sum();
+            let least = u64::from(calls) * 7_100;
+            // Each bad place is met once by mistake and may overdraw the budget once.
+            let most = least * 103 / 100 + 4 * bad_ns;
+            assert!(spent <= most, "{ran:?}: {spent} of {least}");
+        }
+    }
+
+    #[test]
+    fn without_a_share_nothing_is_tried() {
+        let mut placement = placement(Prices::LATENCY);
+        placement.manner.explore_share = 0.0;
+        let ran = run(&mut placement, 4, [10_800, 6_050, 1], 1_000);
+        assert_eq!(ran, [0, 1_000, 0]);
+    }
+
+    #[test]
+    fn only_what_is_in_reach_is_chosen() {
+        let mut placement = placement(Prices::LATENCY);
+        placement.set_in_reach(1, false);
+        assert_eq!(placement.choose(7, Some(4)).unwrap().name, "host");
+        placement.set_in_reach(2, false);
+        let choice = placement.choose(7, Some(4)).unwrap();
+        assert_eq!((choice.place, choice.why, choice.other), (0, Why::Only, None));
+        placement.set_in_reach(0, false);
+        assert_eq!(placement.choose(7, Some(4)), None);
+        placement.pin(Some(1));
+        assert_eq!(placement.choose(7, Some(4)).unwrap().why, Why::Pinned);
+    }
+
+    #[test]
+    fn calls_without_a_hint_are_a_class() {
+        let mut placement = placement(Prices::LATENCY);
+        let choice = placement.choose(7, None).unwrap();
+        assert_eq!(choice.place, 0, "one access is assumed");
+        placement.ended(&choice, 100_000);
+        assert_ne!(placement.choose(7, None).unwrap().place, 0);
+        assert_eq!(placement.choose(7, Some(1)).unwrap().place, 0);
+    }
+}

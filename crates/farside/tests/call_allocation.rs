@@ -1,0 +1,107 @@
+//! Calls allocate nothing after warm-up, at either end, wherever they run. A file of its own, since it
+//! counts what belongs to the whole process.
+
+use farside::call::rmc::library::{Entry, ListSearch, Place};
+use farside::call::{CallServer, Caller, CallerOptions, Program, Runs, ServerOptions};
+use farside_base::Access;
+use farside_fabric::Fabric;
+use farside_fabric_shm::ShmFabric;
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+use std::alloc::System;
+use std::sync::Arc;
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+const NODES: u64 = 16;
+
+/// A caller and the executors that it needs, all on this thread.
+struct Ends {
+    host: CallServer,
+    beside: CallServer,
+    caller: Caller,
+    search: Program,
+    parameters: Vec<u8>,
+}
+
+fn fabric() -> Arc<dyn Fabric> {
+    Arc::new(ShmFabric::new().expect("shared memory"))
+}
+
+impl Ends {
+    /// A caller of the executor beside the memory, or of the one across a link.
+    fn new(across: bool) -> Self {
+        let names = ["host", "beside"]
+            .map(|name| format!("call-allocation-{name}-{across}-{}", std::process::id()));
+        let options = ServerOptions::default();
+        let mut host = CallServer::listen(&fabric(), &names[0], &options).expect("a host");
+        let memory = host.make_region(0, 4096, Access::ALL).expect("memory");
+        for key in 1..=NODES {
+            let next = if key == NODES { 0 } else { 64 + key * 24 };
+            let node = [key, key * 10, next].map(u64::to_le_bytes).concat();
+            memory.write(64 + (key - 1) * 24, &node).expect("within");
+        }
+        let address = host.address().expect("an address");
+        let mut beside =
+            CallServer::beside(&fabric(), &names[1], &address, &options).expect("a processor");
+        let to = if across { &beside } else { &host }.address().expect("an address");
+        let mut caller =
+            Caller::begin(&fabric(), &to, &CallerOptions::default()).expect("a caller");
+        let object = Entry::with_name("list_search").expect("of the library").object;
+        let mut begun = false;
+        let search = loop {
+            host.turn();
+            beside.turn();
+            caller.turn().expect("a living executor");
+            begun = begun || caller.begin_register(object).expect("an object");
+            if !beside.has_memory() {
+                continue;
+            }
+            if let Some(programs) = caller.registered() {
+                break programs.expect("a good program").remove(0);
+            }
+        };
+        let head = Place::new(0, 64).expect("a place");
+        let parameters = ListSearch { head, key: NODES }.to_bytes();
+        Self { host, beside, caller, search, parameters }
+    }
+
+    /// So many calls at once, until each has its answer.
+    fn round(&mut self, runs: Runs) {
+        let mut tickets = [None; 8];
+        for ticket in &mut tickets {
+            let begun = self.caller.invoke_at(runs, &self.search, &self.parameters);
+            *ticket = begun.expect("a call");
+            assert!(ticket.is_some(), "there are 32 slots");
+        }
+        while tickets.iter().any(Option::is_some) {
+            self.caller.turn().expect("a living executor");
+            self.host.turn();
+            self.beside.turn();
+            for ticket in &mut tickets {
+                if let Some(end) = ticket.and_then(|ticket| self.caller.poll(ticket)) {
+                    assert_eq!(end.expect("an answer").result, NODES * 10);
+                    *ticket = None;
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn calls_allocate_nothing_after_warm_up() {
+    for (across, runs) in [(false, Runs::There), (false, Runs::Here), (true, Runs::There)] {
+        let mut ends = Ends::new(across);
+        // Buffers grow with the largest burst; some rounds without any growth show that it ends.
+        let (mut quiet, mut rounds) = (0, 0);
+        while quiet < 200 {
+            let before = Region::new(ALLOCATOR);
+            ends.round(runs);
+            let change = before.change();
+            let counted = change.allocations + change.reallocations;
+            quiet = if counted == 0 { quiet + 1 } else { 0 };
+            rounds += 1;
+            assert!(rounds < 5_000, "{across} {runs:?}: still after {rounds} rounds: {change:?}");
+        }
+    }
+}

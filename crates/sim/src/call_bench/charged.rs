@@ -1,0 +1,72 @@
+//! A fabric whose program pays for what comes: scheduling a call takes time before anything is posted
+//! for it.
+
+use crate::fabric::SimNet;
+use farside_base::{Completion, CompletionKind};
+use farside_fabric::{Fabric, FabricError, Port, PortSpec};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What each message that comes to a node costs its program; to be changed while it runs.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Toll(Arc<AtomicU64>);
+
+impl Toll {
+    pub(super) fn set(&self, ns: u64) {
+        self.0.store(ns, Ordering::Relaxed);
+    }
+}
+
+/// The fabric of a node whose program pays a toll.
+pub(super) struct Charged {
+    pub(super) inner: Arc<dyn Fabric>,
+    pub(super) net: SimNet,
+    pub(super) toll: Toll,
+}
+
+impl Fabric for Charged {
+    farside_fabric::forward!(control);
+
+    fn open(&self, spec: &PortSpec) -> Result<Box<dyn Port>, FabricError> {
+        let (inner, net) = (self.inner.open(spec)?, self.net.clone());
+        Ok(Box::new(ChargedPort { inner, net, toll: self.toll.clone() }))
+    }
+}
+
+struct ChargedPort {
+    inner: Box<dyn Port>,
+    net: SimNet,
+    toll: Toll,
+}
+
+impl Port for ChargedPort {
+    farside_fabric::forward!(
+        post,
+        post_receives,
+        link_events,
+        arm,
+        disarm,
+        waiter,
+        create_receive_queue,
+        connect,
+        accept,
+        refuse,
+        import,
+        reach,
+        close,
+        path,
+        address,
+        destroy_receive_queue,
+        trouble
+    );
+
+    fn poll(&mut self, out: &mut [Completion]) -> usize {
+        let count = self.inner.poll(out);
+        let received = |done: &&Completion| {
+            matches!(done.kind, CompletionKind::Receive | CompletionKind::ReceiveImmediate)
+        };
+        let messages = out[..count].iter().filter(received).count() as u64;
+        self.net.spend_ns(messages * self.toll.0.load(Ordering::Relaxed));
+        count
+    }
+}

@@ -1,0 +1,97 @@
+//! Remote memory calls in virtual time, as 003 §4 models them: a client, a host with memory, and a
+//! processor beside the host's adapter that reaches the memory over a local link.
+//!
+//! **A model.** The real callers and executors run, over the simulated fabric whose adapters take no time
+//! ([`NO_TIME`]); what takes time is this alone:
+//!
+//! | what | where from |
+//! | --- | --- |
+//! | client and host, one-sided: 2.7 us there and back | 003 Figure 2 |
+//! | client to the adapter's processor: 1.8 us | 003 §4.1, step 1 |
+//! | from there back to the client: 1.35 us | half of 2.7 us; 003 does not say. From 0.7 us to 1.7 us the crossover of the middle one of the three is at 4 nodes; at 1.8 us it would be at 4.1 |
+//! | scheduling of a call at that processor: 0.5 us | 003 §4 |
+//! | from there to host memory and back: 0.6, 1.7 or 3.1 us | 003 Figure 2: NFP6000, LiquidIOII, BlueField-1 |
+//! | network: 80 ps a byte | 100 Gb/s |
+//! | local link: 72 ps a byte | PCIe 3.0 x16 less headers, as in [`CONNECTX5_ROCE`](crate::fabric::CONNECTX5_ROCE); of BlueField-1 80 ps, since its processor reads by the adapter |
+//! | the host's processor: 5 us until it takes up a call, 0.1 us an access | chosen: it is shared (003 §5.1), and a miss |
+//!
+//! Programs take no time besides; of a checksum the computing is left out, as in 003 §4.2.
+
+mod charged;
+mod document;
+mod figures;
+mod scene;
+mod study;
+
+use crate::fabric::Path;
+use std::fmt;
+
+pub use document::document;
+pub use figures::{Figure, Line, PRICES, figures};
+pub use scene::{Counted, NODES_MAX, Scene};
+pub use study::{CALLS, PHASES, Phase, PhaseTimes, Study};
+
+/// Where a call runs.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Place {
+    /// At the client, by one-sided requests.
+    Client,
+    /// At the host.
+    Host,
+    /// Beside the adapter.
+    Nic,
+}
+
+impl Place {
+    /// All of them, in the order of a scene's places.
+    pub const ALL: [Self; 3] = [Self::Client, Self::Host, Self::Nic];
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Client => "one-sided",
+            Self::Nic => "call at the NIC",
+            Self::Host => "call at the host",
+        })
+    }
+}
+
+/// An adapter with a processor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Nic {
+    /// Its name, for people.
+    pub name: &'static str,
+    /// From its processor to host memory and back.
+    pub host_round_trip_ns: u64,
+    /// The link between.
+    pub ps_per_byte: u64,
+}
+
+/// A DMA engine beside the processor.
+pub const NFP6000: Nic = Nic { name: "NFP6000", host_round_trip_ns: 600, ps_per_byte: 72 };
+/// Likewise.
+pub const LIQUIDIO: Nic = Nic { name: "LiquidIOII", host_round_trip_ns: 1_700, ps_per_byte: 72 };
+/// A processor that asks the adapter by RDMA.
+pub const BLUEFIELD: Nic = Nic { name: "BlueField-1", host_round_trip_ns: 3_100, ps_per_byte: 80 };
+/// The three of 003 Figure 2.
+pub const NICS: [Nic; 3] = [NFP6000, LIQUIDIO, BLUEFIELD];
+
+/// Client to host and back.
+pub const ROUND_TRIP_NS: u64 = 2_700;
+/// Client to the adapter's processor.
+pub const TO_NIC_NS: u64 = 1_800;
+/// And back.
+pub const FROM_NIC_NS: u64 = 1_350;
+/// Until that processor takes up a call.
+pub const NIC_START_NS: u64 = 500;
+/// Until a shared processor of the host does.
+pub const HOST_START_NS: u64 = 5_000;
+/// An access of the host's processor.
+pub const HOST_ACCESS_NS: u64 = 100;
+/// 100 Gb/s.
+const NETWORK_PS_PER_BYTE: u64 = 80;
+
+const fn network(latency_ns: u64) -> Path {
+    Path { latency_ns, ps_per_byte: NETWORK_PS_PER_BYTE }
+}

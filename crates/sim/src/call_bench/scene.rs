@@ -1,0 +1,407 @@
+//! The three ends, connected, with a list and a buffer in the host's memory.
+
+use super::charged::{Charged, Toll};
+use super::{
+    FROM_NIC_NS, HOST_ACCESS_NS, HOST_START_NS, NIC_START_NS, Nic, Place, ROUND_TRIP_NS, TO_NIC_NS,
+    network,
+};
+use crate::fabric::{INFINIBAND, NO_COSTS, NO_TIME, Path, SimNet, SimOptions, Traffic};
+use crate::stage::{Actor, Spent, Stage, Stopped, Then};
+use farside::call::rmc::library::{Checksum, Entry, ListSearch, Place as Word};
+use farside::call::{
+    CallServer, Caller, CallerOptions, Core, Manner, PlaceModel, Placed, PlacedAnswer,
+    PlacedProgram, PlacedTicket, Prices, Program, Runs, ServerOptions,
+};
+use farside::{Error, ErrorCode};
+use farside_base::Access;
+use farside_fabric::{CountFabric, Counts, Fabric};
+use std::sync::Arc;
+
+/// Nodes of the net.
+const NODES: [&str; 3] = ["client", "nic", "host"];
+/// Bytes of a node of a list: key, value, next.
+const NODE_BYTES: u64 = 24;
+/// Where the list begins, and the buffer.
+const LIST: u64 = 64;
+const BUFFER: u64 = 1 << 16;
+const BUFFER_BYTES_MAX: u64 = 1 << 20;
+/// Longest list that there is.
+pub const NODES_MAX: u64 = 128;
+/// Connecting takes fewer steps.
+const STEPS_MAX: u32 = 1_000_000;
+
+/// What one call did: counted by decorators at each node, and by the net on each way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counted {
+    /// From call to answer, in virtual time.
+    pub took_ns: u64,
+    /// At the client, the adapter's processor and the host.
+    pub at: [Counts; 3],
+    /// Client to host, and back.
+    pub host: [Traffic; 2],
+    /// Client to the adapter's processor, and back.
+    pub nic: [Traffic; 2],
+    /// The adapter's processor to host memory, and back.
+    pub local: [Traffic; 2],
+    /// What the program returned.
+    pub result: u64,
+}
+
+impl Counted {
+    /// Bytes through the network: what the client sends and what comes back.
+    pub const fn network_bytes(&self) -> u64 {
+        self.host[0].bytes + self.host[1].bytes + self.nic[0].bytes + self.nic[1].bytes
+    }
+}
+
+struct Job {
+    program: PlacedProgram,
+    parameters: Vec<u8>,
+    hint: u64,
+}
+
+/// The client: one call at a time.
+struct Client {
+    net: SimNet,
+    placed: Placed,
+    jobs: Vec<Job>,
+    under_way: Vec<PlacedTicket>,
+    begun_ns: u64,
+    ended: Vec<Result<PlacedAnswer, Error>>,
+    took_ns: u64,
+}
+
+enum Party {
+    Client(Box<Client>),
+    Server(Box<CallServer>),
+}
+
+impl Actor for Party {
+    fn run(&mut self) -> Spent {
+        let busy = match self {
+            Self::Server(server) => server.turn(),
+            Self::Client(client) => client.run(),
+        };
+        Spent { then: if busy { Then::Run } else { Then::Poll }, ..Spent::NOTHING }
+    }
+}
+
+impl Client {
+    fn run(&mut self) -> bool {
+        if !self.jobs.is_empty() {
+            self.begun_ns = self.net.now_ns();
+        }
+        for job in self.jobs.drain(..) {
+            match self.placed.begin(job.program, &job.parameters, Some(job.hint)) {
+                Ok(Some(ticket)) => self.under_way.push(ticket),
+                Ok(None) => self.ended.push(Err(ErrorCode::OverQuota.into())),
+                Err(error) => self.ended.push(Err(error)),
+            }
+        }
+        // What is over is told with the calls.
+        let _ = self.placed.turn();
+        let (placed, ended) = (&mut self.placed, &mut self.ended);
+        let before = self.under_way.len();
+        self.under_way.retain(|ticket| match placed.poll(*ticket) {
+            Some(end) => {
+                ended.push(end);
+                false
+            }
+            None => true,
+        });
+        if self.under_way.len() < before {
+            self.took_ns = self.net.now_ns() - self.begun_ns;
+        }
+        false
+    }
+}
+
+/// The client, the adapter's processor and the host, with their clocks.
+pub struct Scene {
+    net: SimNet,
+    stage: Stage<Party>,
+    fabrics: [Arc<CountFabric>; 3],
+    tolls: [Toll; 3],
+    search: PlacedProgram,
+    checksum: PlacedProgram,
+    host_start_ns: u64,
+    /// In the order of [`Place::ALL`].
+    models: [PlaceModel; 3],
+}
+
+impl std::fmt::Debug for Scene {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Scene").field("net", &self.net).finish_non_exhaustive()
+    }
+}
+
+/// What the chooser is told of the places: what the model of the scene is at its beginning.
+fn models(nic: &Nic) -> [PlaceModel; 3] {
+    let model =
+        |place: Place, core, round_trip_ns, start_ns, access_ns, bytes: [u64; 2]| PlaceModel {
+            name: place.to_string(),
+            core,
+            round_trip_ns,
+            start_ns,
+            access_ns,
+            call_bytes: bytes[0],
+            access_bytes: bytes[1],
+        };
+    let to_nic_ns = TO_NIC_NS + FROM_NIC_NS;
+    let local_ns = nic.host_round_trip_ns;
+    [
+        model(Place::Client, Core::Client, 0, 0, ROUND_TRIP_NS, [0, NODE_BYTES]),
+        model(Place::Host, Core::Host, ROUND_TRIP_NS, HOST_START_NS, HOST_ACCESS_NS, [32, 0]),
+        model(Place::Nic, Core::Nic, to_nic_ns, NIC_START_NS, local_ns, [32, 0]),
+    ]
+}
+
+impl Scene {
+    /// Three ends that are connected, and a list of [`NODES_MAX`] nodes.
+    ///
+    /// # Errors
+    /// What the facade says; nothing of it is to be expected.
+    pub fn new(nic: &Nic, prices: Prices) -> Result<Self, Error> {
+        let options = SimOptions::on_hardware(INFINIBAND, NO_TIME);
+        let net = SimNet::new(1, options);
+        let tolls: [Toll; 3] = Default::default();
+        let fabrics = std::array::from_fn(|at| {
+            let (inner, toll) = (net.fabric(NODES[at]), tolls[at].clone());
+            let charged = Charged { inner, net: net.clone(), toll };
+            Arc::new(CountFabric::new(Arc::new(charged)))
+        });
+        let of = |at: usize| -> Arc<dyn Fabric> { Arc::<CountFabric>::clone(&fabrics[at]) };
+        let server = ServerOptions { sessions: 4, ..ServerOptions::default() };
+        let mut host = CallServer::listen(&of(2), "host", &server)?;
+        let memory = host.make_region(0, BUFFER + BUFFER_BYTES_MAX, Access::ALL)?;
+        fill(&memory)?;
+        let mut beside = CallServer::beside(&of(1), "nic", "host", &server)?;
+        let caller = CallerOptions { slots: 16, ..CallerOptions::default() };
+        let mut callers =
+            [Caller::begin(&of(0), "host", &caller)?, Caller::begin(&of(0), "nic", &caller)?];
+        let mut servers = [&mut host, &mut beside];
+        let search = register(&net, &mut callers, &mut servers, "list_search")?;
+        let checksum = register(&net, &mut callers, &mut servers, "checksum_xxhash64")?;
+        let mut placed = Placed::new(&of(0), prices, Manner::default());
+        let ([client, at_host, at_nic], [to_host, to_nic]) = (models(nic), callers);
+        placed.add(to_host, &[(Runs::Here, client), (Runs::There, at_host)])?;
+        placed.add(to_nic, &[(Runs::There, at_nic)])?;
+        let [search, checksum] = [search, checksum].map(|known| placed.add_program(known));
+        let mut stage = Stage::new(&net, NO_COSTS);
+        let client = Client {
+            net: net.clone(),
+            placed,
+            jobs: Vec::new(),
+            under_way: Vec::new(),
+            begun_ns: 0,
+            ended: Vec::new(),
+            took_ns: 0,
+        };
+        stage.add(NODES[0], Party::Client(Box::new(client)));
+        stage.add(NODES[1], Party::Server(Box::new(beside)));
+        stage.add(NODES[2], Party::Server(Box::new(host)));
+        let (search, checksum, host_start_ns) = (search?, checksum?, HOST_START_NS);
+        let scene = Self {
+            net,
+            stage,
+            fabrics,
+            tolls,
+            search,
+            checksum,
+            host_start_ns,
+            models: models(nic),
+        };
+        scene.set_host(ROUND_TRIP_NS);
+        scene.set_nic(TO_NIC_NS, FROM_NIC_NS, nic);
+        scene.set_nic_start(NIC_START_NS);
+        Ok(scene)
+    }
+
+    /// From now on it takes so long from the client to the host and back.
+    pub fn set_host(&self, round_trip_ns: u64) {
+        let there_ns = round_trip_ns / 2;
+        self.net.set_path(NODES[0], NODES[2], network(there_ns));
+        self.net.set_path(NODES[2], NODES[0], network(round_trip_ns - there_ns));
+    }
+
+    /// From now on it takes so long to the adapter's processor, and back, and to the host from there.
+    pub fn set_nic(&self, to_ns: u64, from_ns: u64, nic: &Nic) {
+        self.net.set_path(NODES[0], NODES[1], network(to_ns));
+        self.net.set_path(NODES[1], NODES[0], network(from_ns));
+        let local = |latency_ns| Path { latency_ns, ps_per_byte: nic.ps_per_byte };
+        let there_ns = nic.host_round_trip_ns / 2;
+        self.net.set_path(NODES[1], NODES[2], local(there_ns));
+        self.net.set_path(NODES[2], NODES[1], local(nic.host_round_trip_ns - there_ns));
+    }
+
+    /// From now on the adapter's processor takes up a call after so long.
+    pub fn set_nic_start(&self, ns: u64) {
+        self.tolls[1].set(ns);
+    }
+
+    /// From now on the host takes up a call after so long.
+    pub const fn set_host_start(&mut self, ns: u64) {
+        self.host_start_ns = ns;
+    }
+
+    /// Every call runs there from now on, or where it costs least.
+    pub fn pin(&mut self, place: Option<Place>) {
+        let at = place.and_then(|place| Place::ALL.iter().position(|other| *other == place));
+        if let Some(Party::Client(client)) = self.stage.actor_mut(0) {
+            client.placed.placement().pin(at);
+        }
+    }
+
+    /// What the chooser knows of a place.
+    pub fn model(&self, place: Place) -> PlaceModel {
+        self.models[place as usize].clone()
+    }
+
+    /// Searches the list for its node of this number, from 1.
+    ///
+    /// # Errors
+    /// How the call ended otherwise.
+    pub fn search(&mut self, nodes: u64) -> Result<PlacedAnswer, Error> {
+        let mut answers = self.search_all(&[nodes])?;
+        answers.pop().ok_or_else(|| ErrorCode::TimedOut.into())
+    }
+
+    /// Several searches that are begun between two turns.
+    ///
+    /// # Errors
+    /// How the first of them ended that failed.
+    pub fn search_all(&mut self, nodes: &[u64]) -> Result<Vec<PlacedAnswer>, Error> {
+        let Some(head) = Word::new(0, LIST) else { return Ok(Vec::new()) };
+        // Its loads, which no fabric sees, are charged with the message that asks for them.
+        let most = nodes.iter().max().copied().unwrap_or(0);
+        self.tolls[2].set(self.host_start_ns + most * HOST_ACCESS_NS);
+        let job = |nodes: &u64| Job {
+            program: self.search,
+            parameters: ListSearch { head, key: *nodes }.to_bytes(),
+            hint: *nodes,
+        };
+        let jobs = nodes.iter().map(job).collect();
+        self.run(jobs)
+    }
+
+    /// The checksum of so many bytes.
+    ///
+    /// # Errors
+    /// How the call ended otherwise.
+    pub fn checksum(&mut self, bytes: u64) -> Result<PlacedAnswer, Error> {
+        let Some(buffer) = Word::new(0, BUFFER) else { return Err(ErrorCode::BadForm.into()) };
+        self.tolls[2].set(self.host_start_ns);
+        let parameters = Checksum { buffer, bytes, start: 0 }.to_bytes();
+        let mut answers = self.run(vec![Job { program: self.checksum, parameters, hint: 1 }])?;
+        answers.pop().ok_or_else(|| ErrorCode::TimedOut.into())
+    }
+
+    /// What is done by these calls, counted.
+    ///
+    /// # Errors
+    /// As the calls.
+    pub fn counted(
+        &mut self,
+        calls: impl FnOnce(&mut Self) -> Result<PlacedAnswer, Error>,
+    ) -> Result<Counted, Error> {
+        let ways = [(0, 2), (2, 0), (0, 1), (1, 0), (1, 2), (2, 1)];
+        let take = |net: &SimNet| {
+            ways.map(|(from, to): (usize, usize)| net.take_traffic(NODES[from], NODES[to]))
+        };
+        self.settle();
+        take(&self.net);
+        let before = self.fabrics.each_ref().map(|fabric| fabric.counts());
+        let answer = calls(self)?;
+        let took_ns = answer.took_ns;
+        self.settle();
+        let at = std::array::from_fn(|at| self.fabrics[at].counts() - before[at]);
+        let [there, back, to_nic, from_nic, to_memory, from_memory] = take(&self.net);
+        Ok(Counted {
+            took_ns,
+            at,
+            host: [there, back],
+            nic: [to_nic, from_nic],
+            local: [to_memory, from_memory],
+            result: answer.answer.result,
+        })
+    }
+
+    /// Lets what is under way arrive.
+    fn settle(&mut self) {
+        let stopped = self.stage.run_until(u64::MAX, |_| false);
+        debug_assert_eq!(stopped, Stopped::Stuck);
+    }
+
+    fn run(&mut self, jobs: Vec<Job>) -> Result<Vec<PlacedAnswer>, Error> {
+        let count = jobs.len();
+        if let Some(Party::Client(client)) = self.stage.actor_mut(0) {
+            client.jobs = jobs;
+        }
+        self.stage.wake(NODES[0]);
+        self.stage.run_until(u64::MAX, |stage| {
+            matches!(stage.actor(0), Some(Party::Client(client)) if client.ended.len() == count)
+        });
+        let Some(Party::Client(client)) = self.stage.actor_mut(0) else {
+            return Err(ErrorCode::TimedOut.into());
+        };
+        let ended: Result<Vec<_>, Error> = client.ended.drain(..).collect();
+        ended.and_then(|answers| match answers.len() == count {
+            true => Ok(answers),
+            false => Err(Error::with(ErrorCode::TimedOut, "a call does not end")),
+        })
+    }
+}
+
+/// A list of [`NODES_MAX`] nodes whose keys are 1, 2, ..., each with ten times its key, and a buffer.
+fn fill(memory: &farside_fabric::Arena) -> Result<(), Error> {
+    let bad = |_| Error::with(ErrorCode::BadConfiguration, "the memory is too small");
+    for key in 1..=NODES_MAX {
+        let at = LIST + (key - 1) * NODE_BYTES;
+        let next = if key == NODES_MAX { 0 } else { at + NODE_BYTES };
+        let node = [key, key * 10, next].map(u64::to_le_bytes).concat();
+        memory.write(at, &node).map_err(bad)?;
+    }
+    let bytes: Vec<u8> = (0..BUFFER_BYTES_MAX).map(|at| (at * 7 % 251) as u8).collect();
+    memory.write(BUFFER, &bytes).map_err(bad)
+}
+
+/// Lets everything happen until it is so.
+fn until(
+    net: &SimNet,
+    callers: &mut [Caller],
+    servers: &mut [&mut CallServer; 2],
+    mut done: impl FnMut(&mut [Caller]) -> Result<bool, Error>,
+) -> Result<(), Error> {
+    for _ in 0..STEPS_MAX {
+        if done(callers)? {
+            return Ok(());
+        }
+        for caller in &mut *callers {
+            caller.turn()?;
+        }
+        for server in &mut *servers {
+            server.turn();
+        }
+        net.step();
+    }
+    Err(Error::with(ErrorCode::TimedOut, "the ends do not connect"))
+}
+
+fn register(
+    net: &SimNet,
+    callers: &mut [Caller],
+    servers: &mut [&mut CallServer; 2],
+    name: &str,
+) -> Result<Vec<Program>, Error> {
+    let mut known = Vec::new();
+    let entry = Entry::with_name(name).ok_or(ErrorCode::NoProgram)?;
+    for at in 0..callers.len() {
+        until(net, callers, servers, |callers| callers[at].begin_register(entry.object))?;
+        until(net, callers, servers, |callers| {
+            let Some(programs) = callers[at].registered() else { return Ok(false) };
+            known.extend(programs?.into_iter().find(|program| program.name == entry.name));
+            Ok(true)
+        })?;
+    }
+    Ok(known)
+}

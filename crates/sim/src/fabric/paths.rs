@@ -1,0 +1,93 @@
+//! What is between two nodes of hardware: cables of their own, and what has gone over them.
+
+use super::SimNet;
+use super::hardware::Resource;
+use super::world::{End, NodeKey, World};
+use std::collections::BTreeMap;
+
+/// What is between two nodes, one way, in place of the profile's wires and switch: a bus to a processor
+/// beside an adapter, say, or a rack further away.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Path {
+    /// From one adapter to the other.
+    pub latency_ns: u64,
+    /// How long a byte keeps it busy.
+    pub ps_per_byte: u64,
+}
+
+/// What has gone from one node to another: payloads, without what packets have around them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Traffic {
+    /// Requests: SENDs, WRITEs, READs, atomics.
+    pub requests: u64,
+    /// Answers to such, those included that bring nothing.
+    pub answers: u64,
+    /// Bytes of both.
+    pub bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Cable {
+    path: Path,
+    wire: Resource,
+}
+
+/// From one node to another.
+type Way = (NodeKey, NodeKey);
+
+#[derive(Clone, Default, Debug)]
+pub(super) struct Paths {
+    cables: BTreeMap<Way, Cable>,
+    traffic: BTreeMap<Way, Traffic>,
+}
+
+impl SimNet {
+    /// From now on this is between the two nodes, one way; nodes of these names are made if there are
+    /// none. What is under way goes on as it began. It counts with a hardware profile only.
+    pub fn set_path(&self, from: &str, to: &str, path: Path) {
+        let mut world = self.lock();
+        let way = (world.node_named(from), world.node_named(to));
+        let wire = world.paths.cables.get(&way).map(|cable| cable.wire).unwrap_or_default();
+        world.paths.cables.insert(way, Cable { path, wire });
+    }
+
+    /// What has gone from one living node to another since this was last asked; with a hardware profile
+    /// only.
+    pub fn take_traffic(&self, from: &str, to: &str) -> Traffic {
+        let mut world = self.lock();
+        let way = world.find_node(from).zip(world.find_node(to));
+        way.and_then(|way| world.paths.traffic.remove(&way)).unwrap_or_default()
+    }
+}
+
+impl World {
+    /// The way to this end from its peer.
+    fn way_to(&self, to: End) -> Way {
+        (self.port(self.link(to).peer.port).node, self.port(to.port).node)
+    }
+
+    /// Counts a message that leaves for `to`.
+    pub(super) fn count_traffic(&mut self, to: End, answer: bool, bytes: u64) {
+        let way = self.way_to(to);
+        let traffic = self.paths.traffic.entry(way).or_default();
+        traffic.requests += u64::from(!answer);
+        traffic.answers += u64::from(answer);
+        traffic.bytes += bytes;
+    }
+
+    /// Sends so many bytes over the cable to this end, if there is one: when it begins, when it is free
+    /// again, and what is between.
+    pub(super) fn take_cable(&mut self, to: End, bytes: u64) -> Option<(u64, u64, Path)> {
+        let (way, now_ns) = (self.way_to(to), self.now_ns);
+        let cable = self.paths.cables.get_mut(&way)?;
+        let (start_ns, sent_ns) = cable.wire.take(now_ns, bytes * cable.path.ps_per_byte);
+        Some((start_ns, sent_ns, cable.path))
+    }
+
+    /// How long after its beginning the end of so many bytes comes over the cable to this end, if there
+    /// is one: nobody else's bytes come over it.
+    pub(super) fn cable_ns(&self, to: End, bytes: u64) -> Option<u64> {
+        let cable = self.paths.cables.get(&self.way_to(to))?;
+        Some((bytes * cable.path.ps_per_byte).div_ceil(1_000))
+    }
+}
