@@ -67,6 +67,8 @@ pub(super) struct Mail {
     immediate: bool,
     inline_bytes: usize,
     outgoing: VecDeque<Outgoing>,
+    /// Those that their links cannot take now; empty but for the duration of a flush.
+    held: VecDeque<Outgoing>,
     completions: Box<[Completion; COMPLETIONS]>,
     /// Those taken and not looked at yet.
     taken: std::ops::Range<usize>,
@@ -128,6 +130,7 @@ impl Mail {
             immediate: has.immediate,
             inline_bytes: (has.inline_bytes_max as usize).min(INLINE_BYTES),
             outgoing: VecDeque::new(),
+            held: VecDeque::new(),
             completions: Box::new([Completion::BLANK; COMPLETIONS]),
             taken: 0..0,
             message: Vec::with_capacity(receive_bytes as usize),
@@ -190,16 +193,30 @@ impl Mail {
         self.outgoing.retain(|message| message.link != link);
     }
 
-    /// Posts what waits, as far as the port takes it; a link whose message the fabric cannot take.
+    /// Posts what waits, as far as the port takes it: what one link cannot take now keeps no other waiting.
+    /// A link whose message the fabric cannot take, or whose peer has no receive for it, which every
+    /// correct one has.
     pub(super) fn flush(&mut self) -> Option<LinkId> {
-        while !self.outgoing.is_empty() {
+        let mut forbidden = None;
+        while forbidden.is_none() && !self.outgoing.is_empty() {
             match self.post_some() {
                 Flushed::All => {}
-                Flushed::Full => return None,
-                Flushed::Forbidden(link) => return Some(link),
+                Flushed::Full(link) => {
+                    let held = &mut self.held;
+                    self.outgoing.retain(|message| {
+                        let stays = message.link != link;
+                        if !stays {
+                            held.push_back(*message);
+                        }
+                        stays
+                    });
+                }
+                Flushed::Forbidden(link) => forbidden = Some(link),
             }
         }
-        None
+        // Behind what is left, of other links.
+        self.outgoing.append(&mut self.held);
+        forbidden
     }
 
     /// One doorbell.
@@ -244,8 +261,8 @@ impl Mail {
         self.outgoing.drain(..whole);
         match posted.stop {
             None => Flushed::All,
-            Some(Stop::Invalid(_)) => Flushed::Forbidden(next),
-            Some(_) => Flushed::Full,
+            Some(Stop::Invalid(_) | Stop::ReceiverNotReady) => Flushed::Forbidden(next),
+            Some(_) => Flushed::Full(next),
         }
     }
 
@@ -365,6 +382,7 @@ fn output_work<'a>(message: &Outgoing, output: &Output, slices: &'a [LocalSlice;
 
 enum Flushed {
     All,
-    Full,
+    /// The link takes no more at present.
+    Full(LinkId),
     Forbidden(LinkId),
 }

@@ -2,7 +2,7 @@
 //! processor beside the host's adapter that reaches the memory over a local link.
 //!
 //! **A model.** The real callers and executors run, over the simulated fabric whose adapters take no time
-//! ([`NO_TIME`]); what takes time is this alone:
+//! (`NO_TIME`); what takes time is this alone:
 //!
 //! | what | where from |
 //! | --- | --- |
