@@ -207,6 +207,18 @@ mod tests {
         assert_eq!((programs.len(), programs.tenants[tenant].state_bytes), (0, 0));
     }
 
+    #[cfg(canary)]
+    #[test]
+    fn canary_a_program_that_is_erased_early_is_found() {
+        let mut programs = Programs::new(Canary::new(Mutant::ErasedEarly));
+        let tenant = programs.add_tenant(Quota::DEFAULT);
+        for session in [Session(1), Session(2)] {
+            programs.register(session, tenant, 9, SIZES).unwrap();
+        }
+        assert_eq!(programs.unregister(Session(1), tenant, 9), Some(Left::All(9)));
+        assert!(!programs.has(Session(2), 9), "the test of the last session would find it");
+    }
+
     #[test]
     fn quotas_hold_and_come_back() {
         let mut programs = Programs::new(Canary::default());

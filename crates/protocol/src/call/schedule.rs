@@ -240,6 +240,24 @@ mod tests {
         assert!(used_by[2].abs_diff(2 * least) <= 1000, "{used_by:?}");
     }
 
+    #[cfg(canary)]
+    #[test]
+    fn canary_a_schedule_that_charges_nothing_is_found() {
+        let mut schedule = Schedule::new(100, Canary::new(Mutant::NothingCharged));
+        schedule.add_tenant(None);
+        let mut used = [0; 2];
+        for session in 0..2 {
+            schedule.open(Session(session), 0, 1);
+            schedule.ready(call(session, 0));
+        }
+        for _ in 0..1000 {
+            let call = schedule.next(0).unwrap();
+            used[call.session.0 as usize] += 70;
+            schedule.ran(call, 70, Turn::Ready);
+        }
+        assert!(used[0].abs_diff(used[1]) > 300, "the test of shares would find it: {used:?}");
+    }
+
     #[test]
     fn calls_of_one_session_take_turns() {
         let mut schedule = schedule(&[1]);
