@@ -245,7 +245,7 @@ mod tests {
     fn canary_a_schedule_that_charges_nothing_is_found() {
         let mut schedule = Schedule::new(100, Canary::new(Mutant::NothingCharged));
         schedule.add_tenant(None);
-        let mut used = [0; 2];
+        let mut used = [0_u64; 2];
         for session in 0..2 {
             schedule.open(Session(session), 0, 1);
             schedule.ready(call(session, 0));
