@@ -86,7 +86,11 @@ fn failure(arguments: &[&str]) -> (Option<i32>, String, String) {
 /// A serving process, and what callers connect to.
 fn serve(fabric: &str, arguments: &[&str]) -> (Running, String) {
     let at = if fabric == "tcp" { "127.0.0.1:0".to_owned() } else { name() };
-    let fixed = ["--json", "rmc", "serve", &at];
+    serve_at(&at, arguments)
+}
+
+fn serve_at(at: &str, arguments: &[&str]) -> (Running, String) {
+    let fixed = ["--json", "rmc", "serve", at];
     let mut server = Running::start(&[], &[&fixed, arguments].concat());
     let address = server.event("serving")["address"].as_str().unwrap().to_owned();
     (server, address)
@@ -507,13 +511,21 @@ fn process_a_host_killed_in_mid_call_ends_the_call_and_not_who_is_beside_it() {
         host.signal(Signal::KILL);
         // A helper with a status tells the program, which passes it on; a load of a word ends the call.
         assert_eq!(json(&told.line())["returned"]["status"], "FARSIDE_PEER_LOST", "{fabric}");
-        ended_with(stopped, ErrorCode::CallStopped);
+        ended_with(stopped, ErrorCode::PeerLost);
         assert_ne!(near.event("host_lost")["reason"], "");
         // What needs no memory is done, and what needs some is told that there is none.
         assert_eq!(value(&["call", &at, &seven])["returned"]["result"], 7, "{fabric}");
         let called = value(&["call", &at, "list_search", "--parameters", "64,1"]);
-        assert_eq!(called["returned"]["status"], "FARSIDE_NOT_PERMITTED", "{fabric}");
+        assert_eq!(called["returned"]["status"], "FARSIDE_PEER_LOST", "{fabric}");
+        // Once there is a host again, with its memory as it begins, calls find it.
+        let (host, _) = serve_at(&to, &["--memory", "0=4K"]);
+        near.event("host_found");
+        let stores = folder.file("stores.s", STORES.as_bytes());
+        let parameters = ["--parameters", "8,42"];
+        let called = value(&[&["call", &at, &stores][..], &parameters].concat());
+        assert_eq!(called["returned"]["result"], 42, "{fabric}");
         end(near);
+        end(host);
     }
 }
 

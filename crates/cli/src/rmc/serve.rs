@@ -44,10 +44,12 @@ enum Event<'a> {
         /// How each caller in reach is reached.
         paths: Vec<String>,
     },
-    /// The executor that has the memory is out of reach.
+    /// The executor that has the memory is out of reach; it is called again until it is back.
     HostLost {
         reason: &'a str,
     },
+    /// It is back.
+    HostFound,
     Ended {
         served: u64,
         written_back: Vec<String>,
@@ -94,7 +96,8 @@ impl Event<'_> {
                 let paths = paths.map(|path| format!("  over {path}"));
                 [parts.join(", ")].into_iter().chain(paths).collect()
             }
-            Self::HostLost { reason } => vec![format!("no memory any more: {reason}")],
+            Self::HostLost { reason } => vec![format!("no memory at present: {reason}")],
+            Self::HostFound => vec!["the memory is back".to_owned()],
             Self::Ended { served, written_back } => {
                 let files = written_back.iter().map(|file| format!("written     {file}"));
                 [format!("served {} requests", count(*served))].into_iter().chain(files).collect()
@@ -264,7 +267,7 @@ fn find_host(server: &mut CallServer, host: &str, stop: &AtomicBool) -> Result<(
 
 /// Serves until told to end, and tells what changes.
 fn serve(server: &mut CallServer, stop: &AtomicBool, output: Output) {
-    let (mut known, mut host_known) = ((0, 0), false);
+    let (mut known, mut lost) = ((0, 0), false);
     server.serve_while(|server| {
         let now = (server.sessions(), server.programs());
         if now != known {
@@ -272,10 +275,12 @@ fn serve(server: &mut CallServer, stop: &AtomicBool, output: Output) {
             let (served, paths) = (server.served(), server.paths());
             Event::Changed { sessions: now.0, programs: now.1, served, paths }.tell(output);
         }
-        if let (false, Some(reason)) = (host_known, server.host_trouble()) {
-            host_known = true;
-            Event::HostLost { reason }.tell(output);
+        match server.host_trouble() {
+            Some(reason) if !lost => Event::HostLost { reason }.tell(output),
+            None if lost => Event::HostFound.tell(output),
+            _ => {}
         }
+        lost = server.host_trouble().is_some();
         !stop.load(Ordering::Acquire)
     });
 }

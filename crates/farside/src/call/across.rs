@@ -220,6 +220,7 @@ fn step_to(
             let (at, bytes) = (at as u64, bytes as u32);
             Ok(Step { link, region, offset, at, bytes, what })
         }
+        Place::Gone => Err(Denied::Gone),
         Place::Here(_) => Err(Denied::Elsewhere),
     }
 }

@@ -71,7 +71,7 @@ impl Beside<'_> {
         match result {
             Ok(()) => Reply::Now(0),
             Err(Denied::NotPermitted) => Reply::Now(status::NOT_PERMITTED as u64),
-            Err(Denied::Elsewhere) => self.later(Later::Elsewhere),
+            Err(Denied::Elsewhere | Denied::Gone) => self.later(Later::Elsewhere),
         }
     }
 
@@ -80,7 +80,7 @@ impl Beside<'_> {
         match result {
             Ok(word) => Reply::Now(word),
             Err(Denied::NotPermitted) => Reply::Refused,
-            Err(Denied::Elsewhere) => self.later(Later::Elsewhere),
+            Err(Denied::Elsewhere | Denied::Gone) => self.later(Later::Elsewhere),
         }
     }
 

@@ -1,10 +1,12 @@
 //! The end that invokes calls.
 
 use super::across::BLOCK_BYTES;
-use super::executor::{End, Executor, Slice};
+use super::again::Again;
+use super::ends::{end_here, end_of, not_loaded};
+use super::executor::{Executor, Slice};
 use super::hello::{Hello, Purpose, TENANT_BYTES_MAX, Welcome};
-use super::loaded::{Loaded, NotLoaded};
-use super::mail::{Event, Mail, Measures};
+use super::loaded::Loaded;
+use super::mail::{BACKLOG_NAP, Event, Mail, Measures};
 use super::memory::{Lent, Place};
 use super::programs::{self, Program};
 use crate::patience::Patience;
@@ -13,8 +15,7 @@ use crate::{Error, ErrorCode};
 use farside_base::{Access, LinkId, RegionKind, RegionToken};
 use farside_fabric::{Fabric, LinkEvent, NotReached};
 use farside_protocol::call::{
-    Header, Invocation, Part, Refused, Reply, SLOTS_MAX, SessionId, Stopped, Verb, Window,
-    decode_reply,
+    Header, Invocation, Part, SLOTS_MAX, SessionId, Verb, Window, decode_reply,
 };
 use farside_rmc::Limits;
 use std::collections::{BTreeMap, VecDeque};
@@ -22,14 +23,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Bytes before the parameters of a request.
-const HEAD_BYTES: u32 = 16;
 /// Calls that this end runs itself at once.
 const HERE_MAX: usize = 32;
-/// A link that was lost is tried again at once, then after this and twice as long each time, up to the
-/// second.
-const AGAIN_NS: u64 = 500_000;
-const AGAIN_NS_MAX: u64 = 100_000_000;
 
 /// How a caller shall be. Start from [`CallerOptions::default`].
 #[derive(Clone, Debug)]
@@ -86,7 +81,8 @@ pub enum Runs {
 
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
-    ticket: Ticket,
+    /// Unless nobody asks for its end.
+    ticket: Option<Ticket>,
     header: Header,
     /// Of its body.
     bytes: u32,
@@ -120,8 +116,7 @@ pub struct Caller {
     welcomed: bool,
     /// Since when the executor is out of reach, while it is.
     away_since_ns: Option<u64>,
-    /// How often it was called since then.
-    tries: u32,
+    again: Again,
     window: Window,
     waiting: Vec<Option<Waiting>>,
     room: Registered,
@@ -211,7 +206,7 @@ impl Caller {
             receives: slots,
             receive_bytes: 16,
             places: slots,
-            send_bytes: options.parameter_bytes_max + HEAD_BYTES,
+            send_bytes: options.parameter_bytes_max + Invocation::BYTES_MAX,
         };
         let mail = Mail::open(fabric, None, &measures)?;
         let bytes = u64::from(options.output_bytes_max) * slots as u64;
@@ -226,7 +221,7 @@ impl Caller {
             link: Link::Over(ErrorCode::PeerLost.into()),
             welcomed: false,
             away_since_ns: None,
-            tries: 0,
+            again: Again::default(),
             window: Window::new(slots),
             waiting: vec![None; slots],
             room,
@@ -425,7 +420,7 @@ impl Caller {
         let timeout_ns = timeout.map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
         let invocation = Invocation { program: program.number, timeout_ns };
         let (verb, head, length) = invocation.encode();
-        let most = self.message_bytes.saturating_sub(HEAD_BYTES) as usize;
+        let most = self.message_bytes.saturating_sub(Invocation::BYTES_MAX) as usize;
         if self.welcomed {
             fits(program, parameters, most)?;
         }
@@ -526,16 +521,12 @@ impl Caller {
     /// # Errors
     /// `PeerLost`.
     pub fn cancel(&mut self, ticket: Ticket) -> Result<Option<Ticket>, Error> {
-        if let Some(here) = &mut self.here
-            && let Some(at) = here.tickets.iter().position(|other| *other == Some(ticket))
-        {
-            here.executor.stop(at);
-            here.tickets[at] = None;
-            here.ready.retain(|other| *other != at);
+        if self.stop_here(ticket) {
             self.ended.push_back((ticket, Err(ErrorCode::CallCancelled.into())));
             return Ok(None);
         }
-        let target = self.waiting.iter().flatten().find(|waiting| waiting.ticket == ticket);
+        let mut waiting = self.waiting.iter().flatten();
+        let target = waiting.find(|waiting| waiting.ticket == Some(ticket));
         match target.map(|waiting| waiting.header) {
             Some(target) => self.ask(Verb::Cancel, &Window::cancellation(target), &[]),
             None => Ok(None),
@@ -564,7 +555,7 @@ impl Caller {
         let ticket = Ticket(self.tickets);
         let bytes = u32::try_from(head.len() + rest.len()).unwrap_or(u32::MAX);
         let place = usize::from(header.slot);
-        self.waiting[place] = Some(Waiting { ticket, header, bytes });
+        self.waiting[place] = Some(Waiting { ticket: Some(ticket), header, bytes });
         // Without a link it goes with all that is sent again over the next one.
         match self.link {
             Link::Up(link) => self.mail.send(link, header, place, [head, rest], None),
@@ -615,6 +606,30 @@ impl Caller {
         }
     }
 
+    /// Gives up what a call comes to: its end is dropped, now or when it comes. A call that runs at its
+    /// executor goes on there; one that runs here is stopped.
+    pub fn forget(&mut self, ticket: Ticket) {
+        self.ended.retain(|(of, _)| *of != ticket);
+        for waiting in self.waiting.iter_mut().flatten() {
+            if waiting.ticket == Some(ticket) {
+                waiting.ticket = None;
+            }
+        }
+        self.stop_here(ticket);
+    }
+
+    /// Stops a call that runs here; whether there was one.
+    fn stop_here(&mut self, ticket: Ticket) -> bool {
+        let Some(here) = &mut self.here else { return false };
+        let Some(at) = here.tickets.iter().position(|other| *other == Some(ticket)) else {
+            return false;
+        };
+        here.executor.stop(at);
+        here.tickets[at] = None;
+        here.ready.retain(|other| *other != at);
+        true
+    }
+
     /// Invokes a program and waits for its answer: one round trip.
     ///
     /// *Blocks*, as [`Self::wait`].
@@ -644,7 +659,9 @@ impl Caller {
         let mut patience = Patience::of_turns(timeout);
         loop {
             if let Some(ticket) = self.invoke_at(runs, program, parameters)? {
-                return self.wait(ticket, timeout);
+                let end = self.wait(ticket, timeout);
+                self.forget(ticket);
+                return end;
             }
             let room = self.window.room();
             self.turn()?;
@@ -660,6 +677,7 @@ impl Caller {
                 let wait_ns = again_ns.saturating_sub(self.fabric.time_ns());
                 Some(Duration::from_nanos(wait_ns))
             }
+            _ if self.mail.has_backlog() => Some(BACKLOG_NAP),
             _ => None,
         };
         match &self.here {
@@ -729,8 +747,9 @@ impl Caller {
         let offset = u64::from(answered.slot) * u64::from(self.output_bytes);
         let arena = &self.room.region.arena;
         arena.read(offset, &mut output).map_err(|_| "output outside of its room")?;
-        if let Some(waiting) = self.waiting[usize::from(answered.slot)].take() {
-            self.ended.push_back((waiting.ticket, end_of(&reply, output)));
+        let waiting = self.waiting[usize::from(answered.slot)].take();
+        if let Some(ticket) = waiting.and_then(|waiting| waiting.ticket) {
+            self.ended.push_back((ticket, end_of(&reply, output)));
         }
         Ok(())
     }
@@ -770,9 +789,9 @@ impl Caller {
             return;
         }
         self.link = Link::Up(link);
-        (self.away_since_ns, self.tries) = (None, 0);
+        (self.away_since_ns, self.again) = (None, Again::default());
         self.message_bytes =
-            welcome.message_bytes.min(self.options.parameter_bytes_max + HEAD_BYTES);
+            welcome.message_bytes.min(self.options.parameter_bytes_max + Invocation::BYTES_MAX);
         self.output_bytes = self.options.output_bytes_max;
         self.regions = welcome.regions;
         if !std::mem::replace(&mut self.welcomed, true) {
@@ -820,11 +839,7 @@ impl Caller {
 
     fn try_later(&mut self) {
         let now_ns = self.fabric.time_ns();
-        let wait_ns = match self.tries {
-            0 => 0,
-            tries => (AGAIN_NS << (tries - 1).min(16)).min(AGAIN_NS_MAX),
-        };
-        self.tries += 1;
+        let wait_ns = self.again.wait_ns();
         self.away_since_ns.get_or_insert(now_ns);
         self.link = Link::Down { again_ns: now_ns.saturating_add(wait_ns) };
     }
@@ -852,8 +867,9 @@ impl Caller {
         }
         self.link = Link::Over(error.clone());
         self.leave_here();
-        for waiting in self.waiting.iter_mut().filter_map(Option::take) {
-            self.ended.push_back((waiting.ticket, Err(error.clone())));
+        let waiting = self.waiting.iter_mut().filter_map(Option::take);
+        for ticket in waiting.filter_map(|waiting| waiting.ticket) {
+            self.ended.push_back((ticket, Err(error.clone())));
         }
         self.window.over();
     }
@@ -882,18 +898,16 @@ impl Caller {
             }
         }
         here.executor.notices.clear();
-        while let Some((step, block)) = here.executor.next_post() {
-            match self.mail.post_step(step, *block, here.scratch.region.id) {
-                Ok(true) => here.executor.posted(),
-                Ok(false) => break,
-                Err(_) => here.executor.not_posted(),
-            }
-        }
+        self.mail.post_steps(&mut here.executor, here.scratch.region.id);
     }
 }
 
 impl Drop for Caller {
     fn drop(&mut self) {
+        if let Link::Up(link) = self.link {
+            // So that the executor need not wait whether it comes back. Where this is lost, it does.
+            self.mail.leave(link);
+        }
         if let Link::Up(link) | Link::Coming(link) = self.link {
             self.mail.port.close(link);
         }
@@ -908,64 +922,4 @@ fn fits(program: &Program, parameters: &[u8], most: usize) -> Result<(), Error> 
     let name = &program.name;
     let text = format!("`{name}` takes {needs} to {most} B of parameters, not {has}");
     Err(Error::with(ErrorCode::BadParameters, text))
-}
-
-fn end_of(reply: &Reply, output: Vec<u8>) -> Result<Answer, Error> {
-    if reply.verb == Verb::Returned {
-        return Ok(Answer { result: reply.result, output });
-    }
-    let text = String::from_utf8_lossy(&output).into_owned();
-    Err(match (reply.verb, Stopped::of(reply.result), Refused::of(reply.result)) {
-        (Verb::Stopped, Some((why, _)), _) => stop_error(why, text),
-        (Verb::Refused, _, Some(why)) => refusal_error(why, text),
-        _ => Error::with(ErrorCode::ProtocolViolation, "an end that is none"),
-    })
-}
-
-fn end_here(end: End, output: Vec<u8>) -> Result<Answer, Error> {
-    match end {
-        End::Returned(result) => Ok(Answer { result, output }),
-        End::Stopped(why, _, text) => Err(stop_error(why, text)),
-    }
-}
-
-fn stop_error(why: Stopped, text: String) -> Error {
-    match why {
-        Stopped::Cancelled => Error::with(ErrorCode::CallCancelled, text),
-        Stopped::Late => Error::with(ErrorCode::TimedOut, "the call was stopped at its deadline"),
-        Stopped::Budget | Stopped::NotPermitted => Error::with(ErrorCode::CallStopped, text),
-        Stopped::TooMuchOutput => {
-            let text = "it emitted more than its caller or its executor has room for";
-            Error::with(ErrorCode::CallStopped, text)
-        }
-        Stopped::Fault => Error::with(ErrorCode::BadAnswer, text),
-        Stopped::MemoryLost => Error::with(ErrorCode::PeerLost, text),
-        Stopped::ExecutorEnded => Error::with(ErrorCode::PeerLost, "its executor has ended"),
-    }
-}
-
-fn refusal_error(why: Refused, text: String) -> Error {
-    let code = match why {
-        Refused::Sessions | Refused::Programs | Refused::State | Refused::Calls => {
-            ErrorCode::OverQuota
-        }
-        Refused::NoProgram => ErrorCode::NoProgram,
-        Refused::Object | Refused::SameNumber => ErrorCode::BadProgram,
-        Refused::Unsafe => ErrorCode::UnsafeProgram,
-        Refused::Parameters => ErrorCode::BadParameters,
-        Refused::Lacks => ErrorCode::FabricLacks,
-    };
-    let what = match why {
-        Refused::Sessions => "sessions",
-        Refused::Programs => "registered programs",
-        Refused::State => "state of programs",
-        Refused::Calls => "calls in progress",
-        _ => "",
-    };
-    let text = if text.is_empty() { what.to_owned() } else { text };
-    Error::with(code, text)
-}
-
-fn not_loaded(error: NotLoaded) -> Error {
-    refusal_error(error.why, error.text)
 }

@@ -289,26 +289,22 @@ impl Executor {
                     Answered::Slice(slice) => return slice,
                 }
             }
-            let Some(known) = self.programs.get_mut(&running.program) else {
-                return Slice::Over(stopped(
-                    Stopped::Cancelled,
-                    None,
-                    "its program was unregistered",
-                ));
-            };
             let mut none = States::default();
-            let own = known.own.get_mut(&running.session).unwrap_or(&mut none);
+            let Some((own, shared)) = states(&mut self.programs, running, &mut none) else {
+                let text = "its program was unregistered";
+                return Slice::Over(stopped(Stopped::Cancelled, None, text));
+            };
             let mut beside = Beside {
                 memory: &self.memory,
                 own: &mut own.declared,
-                shared: &mut known.shared.declared,
+                shared: &mut shared.declared,
                 now_ns,
                 left,
                 holder: holder(at),
                 notices: &mut self.notices,
                 put_off: None,
             };
-            let lent = Lent { own: &mut own.variables, shared: &mut known.shared.variables };
+            let lent = Lent { own: &mut own.variables, shared: &mut shared.variables };
             let outcome = running.loaded.run(&mut running.machine, lent, &mut beside);
             left = beside.left;
             match outcome {
@@ -355,13 +351,12 @@ impl Executor {
             Wait::Lock(until_ns) | Wait::Word(until_ns) => Some(until_ns),
             Wait::Turn | Wait::Block => None,
         };
-        let Some(known) = self.programs.get_mut(&running.program) else {
-            return Answered::Slice(Slice::Waits); // the loop tells
-        };
         let mut none = States::default();
-        let own = known.own.get_mut(&running.session).unwrap_or(&mut none);
+        let Some((own, shared)) = states(&mut self.programs, running, &mut none) else {
+            return Answered::GoesOn; // the loop tells
+        };
         let program = running.loaded.verified().program();
-        let lent = Lent { own: &mut own.variables, shared: &mut known.shared.variables };
+        let lent = Lent { own: &mut own.variables, shared: &mut shared.variables };
         let AccessBuffers { inputs, output } = buffers;
         for (input, span) in inputs.iter_mut().zip(request.inputs) {
             let bytes = running.machine.bytes(program, &lent, span).unwrap_or_default();
@@ -372,7 +367,7 @@ impl Executor {
         let mut beside = Beside {
             memory: &self.memory,
             own: &mut own.declared,
-            shared: &mut known.shared.declared,
+            shared: &mut shared.declared,
             now_ns,
             left: (*left).max(1),
             holder: holder(at),
@@ -433,10 +428,14 @@ impl Executor {
                 self.posts.extend(self.steps.drain(..).map(|step| (step, block)));
                 Answered::Slice(Slice::Waits)
             }
-            Err(_) => {
+            Err(denied) => {
                 self.steps.clear();
                 self.free.push(block);
-                self.denied(running, request, status::NOT_PERMITTED)
+                let why = match denied {
+                    Denied::Gone => status::PEER_LOST,
+                    Denied::NotPermitted | Denied::Elsewhere => status::NOT_PERMITTED,
+                };
+                self.denied(running, request, why)
             }
         }
     }
@@ -510,12 +509,16 @@ impl Executor {
         };
         running.wait = Wait::Turn;
         self.give_back(block);
-        let Some(known) = self.programs.get_mut(&running.program) else {
-            return Answered::Slice(Slice::Waits);
-        };
+        self.reply(running, result, bytes)
+    }
+
+    /// Gives a call the answer to what it waits for.
+    fn reply(&mut self, running: &mut Running, result: u64, bytes: &[u8]) -> Answered {
         let mut none = States::default();
-        let own = known.own.get_mut(&running.session).unwrap_or(&mut none);
-        let lent = Lent { own: &mut own.variables, shared: &mut known.shared.variables };
+        let Some((own, shared)) = states(&mut self.programs, running, &mut none) else {
+            return Answered::GoesOn; // the loop tells
+        };
+        let lent = Lent { own: &mut own.variables, shared: &mut shared.variables };
         take(&mut running.machine, &running.loaded, lent, result, bytes)
     }
 
@@ -535,13 +538,7 @@ impl Executor {
     fn denied(&mut self, running: &mut Running, request: &Request, why: i64) -> Answered {
         let helper = Helper::with_number(request.call as u32);
         if helper.is_some_and(|helper| helper.effect == Effect::Suspends) {
-            let Some(known) = self.programs.get_mut(&running.program) else {
-                return Answered::Slice(Slice::Waits);
-            };
-            let mut none = States::default();
-            let own = known.own.get_mut(&running.session).unwrap_or(&mut none);
-            let lent = Lent { own: &mut own.variables, shared: &mut known.shared.variables };
-            return take(&mut running.machine, &running.loaded, lent, why as u64, &[]);
+            return self.reply(running, why as u64, &[]);
         }
         if why == status::NOT_PERMITTED {
             return refuse(running);
@@ -627,6 +624,17 @@ impl Executor {
         self.watching.retain(|other| *other != at);
         Some(at)
     }
+}
+
+/// What a call may touch besides its own stack: what its caller has at its program, and what all share;
+/// nothing once the program is gone.
+fn states<'a>(
+    programs: &'a mut BTreeMap<u64, Registered>,
+    running: &Running,
+    none: &'a mut States,
+) -> Option<(&'a mut States, &'a mut States)> {
+    let known = programs.get_mut(&running.program)?;
+    Some((known.own.get_mut(&running.session).unwrap_or(none), &mut known.shared))
 }
 
 /// What became of a request that a call waited for.

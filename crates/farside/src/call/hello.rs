@@ -13,7 +13,7 @@ use farside_protocol::call::SessionId;
 
 const MAGIC: [u8; 4] = *b"FSRC";
 /// Raised with every change of a wire form of calls.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 /// Most bytes of a tenant's name.
 pub(super) const TENANT_BYTES_MAX: usize = 32;
 
@@ -48,8 +48,6 @@ pub(super) struct Welcome {
     pub(super) slots: u16,
     /// Most bytes of a request's body.
     pub(super) message_bytes: u32,
-    /// Most bytes of output.
-    pub(super) output_bytes: u32,
     pub(super) regions: Vec<(u8, RegionToken)>,
 }
 
@@ -135,9 +133,8 @@ impl Welcome {
         out.extend([VERSION, u8::from(self.resumed)]);
         out.extend(self.slots.to_le_bytes());
         out.extend(self.message_bytes.to_le_bytes());
-        out.extend(self.output_bytes.to_le_bytes());
         out.extend(u16::try_from(self.regions.len()).unwrap_or(u16::MAX).to_le_bytes());
-        out.extend([0; 6]);
+        out.extend([0; 2]);
         for (number, token) in &self.regions {
             out.extend([*number, 0, 0, 0, 0, 0, 0, 0]);
             out.extend(token.encode());
@@ -154,9 +151,8 @@ impl Welcome {
         };
         let slots = u16::from_le_bytes(reader.take()?);
         let message_bytes = u32::from_le_bytes(reader.take()?);
-        let output_bytes = u32::from_le_bytes(reader.take()?);
         let count = u16::from_le_bytes(reader.take()?);
-        reader.zeroes::<6>()?;
+        reader.zeroes::<2>()?;
         let mut regions = Vec::new();
         for _ in 0..count {
             let [number] = reader.take()?;
@@ -164,7 +160,7 @@ impl Welcome {
             regions.push((number, RegionToken::decode(&reader.take()?)?));
         }
         let whole = reader.0.is_empty() && slots > 0;
-        whole.then_some(Self { resumed, slots, message_bytes, output_bytes, regions })
+        whole.then_some(Self { resumed, slots, message_bytes, regions })
     }
 }
 
@@ -217,8 +213,7 @@ mod tests {
     #[test]
     fn a_welcome_leads_back_and_no_other_length_is_one() {
         let regions = vec![(0, token(1)), (255, token(2))];
-        let welcome =
-            Welcome { resumed: true, slots: 8, message_bytes: 100, output_bytes: 0, regions };
+        let welcome = Welcome { resumed: true, slots: 8, message_bytes: 100, regions };
         let bytes = welcome.encode();
         assert_eq!(Welcome::decode(&bytes), Some(welcome));
         assert!((0..bytes.len()).all(|length| Welcome::decode(&bytes[..length]).is_none()));

@@ -1,6 +1,7 @@
 //! Messages of calls on a port: each is one SEND into one receive, with what it brings written first.
 
 use super::across::{BLOCK_BYTES, Step};
+use super::executor::Executor;
 use crate::registered::{Registered, control};
 use crate::{Error, ErrorCode};
 use farside_base::{
@@ -12,6 +13,7 @@ use farside_fabric::{Fabric, LinkEvent, Port, PortSpec, Stop};
 use farside_protocol::call::Header;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Messages that are posted with one doorbell, at most; each may need two requests.
 const BATCH: usize = 16;
@@ -19,6 +21,8 @@ const BATCH: usize = 16;
 const COMPLETIONS: usize = 64;
 /// Messages as short as this are copied into their request, where the fabric takes as much.
 const INLINE_BYTES: usize = 64;
+/// Longest sleep while messages wait for room in the port, which nothing announces.
+pub(super) const BACKLOG_NAP: Duration = Duration::from_micros(200);
 
 /// Names of requests: receives by their place, requests of an executor by their block.
 const RECEIVES: u64 = 1 << 62;
@@ -188,14 +192,22 @@ impl Mail {
         self.outgoing.push_back(Outgoing { link, header, place, bytes, output: None });
     }
 
+    /// Says as the last message of a link that nobody comes back here. Needs no place of the outbox where
+    /// the fabric carries immediates; elsewhere it takes the first one, whose message it may damage, of
+    /// which nobody awaits an answer any more.
+    pub(super) fn leave(&mut self, link: LinkId) {
+        self.forget(link);
+        self.send(link, Header::LEAVE, 0, [&[], &[]], None);
+        let _ = self.flush();
+    }
+
     /// A link is over: nothing goes over it any more.
     pub(super) fn forget(&mut self, link: LinkId) {
         self.outgoing.retain(|message| message.link != link);
     }
 
     /// Posts what waits, as far as the port takes it: what one link cannot take now keeps no other waiting.
-    /// A link whose message the fabric cannot take, or whose peer has no receive for it, which every
-    /// correct one has.
+    /// A link whose message the fabric cannot take.
     pub(super) fn flush(&mut self) -> Option<LinkId> {
         let mut forbidden = None;
         while forbidden.is_none() && !self.outgoing.is_empty() {
@@ -261,7 +273,8 @@ impl Mail {
         self.outgoing.drain(..whole);
         match posted.stop {
             None => Flushed::All,
-            Some(Stop::Invalid(_) | Stop::ReceiverNotReady) => Flushed::Forbidden(next),
+            Some(Stop::Invalid(_)) => Flushed::Forbidden(next),
+            // Also where the peer takes nothing at present: what was posted goes before what is held.
             Some(_) => Flushed::Full(next),
         }
     }
@@ -291,8 +304,19 @@ impl Mail {
         Work { id: WorkId(MESSAGES), link: message.link, flags, operation }
     }
 
-    /// Posts a request of an executor; whether the port took it, or why it never will.
-    pub(super) fn post_step(
+    /// Posts the requests of an executor whose scratch memory is this, as far as the port takes them.
+    pub(super) fn post_steps(&mut self, executor: &mut Executor, scratch: RegionId) {
+        while let Some((step, block)) = executor.next_post() {
+            match self.post_step(step, *block, scratch) {
+                Ok(true) => executor.posted(),
+                Ok(false) => break,
+                Err(_) => executor.not_posted(),
+            }
+        }
+    }
+
+    /// Posts one; whether the port took it, or why it never will.
+    fn post_step(
         &mut self,
         step: &Step,
         block: usize,

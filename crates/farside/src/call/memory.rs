@@ -13,6 +13,8 @@ pub(super) enum Place {
     Here(Arena),
     /// They are READ and written by work requests.
     There(LinkId, RemoteRegionId),
+    /// They were at the other end of a link that was lost.
+    Gone,
 }
 
 /// A region and what calls may do with it, as a one-sided request might.
@@ -30,6 +32,8 @@ pub(super) enum Denied {
     NotPermitted,
     /// It is elsewhere.
     Elsewhere,
+    /// It was elsewhere, and is out of reach.
+    Gone,
 }
 
 /// Regions by number.
@@ -55,17 +59,16 @@ impl Memory {
 
     /// What lies at the other end of this link is gone.
     pub(super) fn lost(&mut self, link: LinkId) {
-        for region in &mut self.regions {
-            if matches!(region, Some(Lent { place: Place::There(of, _), .. }) if *of == link) {
-                *region = None;
+        for lent in self.regions.iter_mut().flatten() {
+            if matches!(lent.place, Place::There(of, _) if of == link) {
+                lent.place = Place::Gone;
             }
         }
     }
 
-    /// Numbers and regions.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u8, &Lent)> {
-        let numbered = (0..=u8::MAX).zip(&self.regions);
-        numbered.filter_map(|(number, region)| Some((number, region.as_ref()?)))
+    /// Whether any region is in reach.
+    pub(super) fn has_any(&self) -> bool {
+        self.regions.iter().flatten().any(|lent| !matches!(lent.place, Place::Gone))
     }
 
     /// A region whose bytes may be accessed so, here or there.
@@ -94,7 +97,8 @@ impl Memory {
     ) -> Result<&Arena, Denied> {
         match &self.region(region, offset, bytes, access)?.place {
             Place::Here(arena) => Ok(arena),
-            Place::There(..) => Err(Denied::Elsewhere),
+            // What is gone is told where accesses across begin: no access here pays for it.
+            Place::There(..) | Place::Gone => Err(Denied::Elsewhere),
         }
     }
 }
@@ -126,6 +130,7 @@ mod tests {
         memory.lend(0, Lent { place, bytes: 8, access: Access::ALL });
         assert_eq!(memory.here(0, 0, 8, Access::READ).err(), Some(Denied::Elsewhere));
         memory.lost(LinkId(1));
-        assert_eq!(memory.here(0, 0, 8, Access::READ).err(), Some(Denied::NotPermitted));
+        assert_eq!(memory.here(0, 0, 8, Access::READ).err(), Some(Denied::Elsewhere));
+        assert!(!memory.has_any(), "what is gone is none");
     }
 }

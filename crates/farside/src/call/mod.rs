@@ -45,10 +45,13 @@
 //! | `hello.rs`, `mail.rs` | what goes over links |
 
 mod across;
+mod again;
 mod beside;
 mod caller;
+mod ends;
 mod executor;
 mod hello;
+mod host;
 mod loaded;
 mod mail;
 mod memory;

@@ -220,6 +220,7 @@ impl Placed {
         };
         let (caller, inner) = (self.under_way[at].caller, self.under_way[at].at);
         let end = self.callers[caller].wait(inner, timeout);
+        self.callers[caller].forget(inner);
         match self.under_way.remove(at) {
             Some(one) => self.ended(one, end),
             None => Err(ErrorCode::NoProgram.into()),

@@ -3,8 +3,9 @@
 use super::across::BLOCK_BYTES;
 use super::executor::{End, Executor, Slice};
 use super::hello::{Hello, Purpose, Welcome};
+use super::host::Host;
 use super::loaded::{Loaded, NotLoaded};
-use super::mail::{Event, Mail, Measures, Output};
+use super::mail::{BACKLOG_NAP, Event, Mail, Measures, Output};
 use super::memory::{Lent, Place};
 use super::topics::Topics;
 use crate::patience::Patience;
@@ -13,7 +14,7 @@ use crate::{Error, ErrorCode};
 use farside_base::{LinkId, LocalSlice, RegionKind, RemoteRegionId};
 use farside_fabric::{Arena, Fabric, LinkEvent, Region};
 use farside_protocol::call::{
-    Asked, Call, Effect, Header, Opened, Part, Quota, Refused, Reply, Server, Session, SessionId,
+    Asked, Call, Effect, Header, Invocation, Opened, Part, Quota, Refused, Reply, Server, Session,
     Settings, Stopped, Turn, encode_reply,
 };
 use farside_protocol::wire::Violation;
@@ -30,8 +31,6 @@ const TURN_SLICES: usize = 64;
 const TURN_EVENTS: usize = 256;
 /// What a slice costs at least: a clock may be coarser than that.
 const SLICE_NS_MIN: u64 = 50;
-/// Bytes before the parameters of a request.
-const HEAD_BYTES: u32 = 16;
 /// How long whoever serves sleeps at most, so that it notices when it shall end.
 const NAP: Duration = Duration::from_millis(50);
 /// Accesses across that can be under way at once.
@@ -119,8 +118,8 @@ pub struct CallServer {
     options: ServerOptions,
     events: Vec<LinkEvent>,
     effects: Vec<Effect>,
-    /// Why the host of this executor's memory is not there.
-    host_trouble: Option<String>,
+    /// Where this executor's memory is, unless it is here.
+    host: Option<Host>,
     served: u64,
 }
 
@@ -156,18 +155,38 @@ impl CallServer {
         options: &ServerOptions,
     ) -> Result<Self, Error> {
         let mut server = Self::open(fabric, name, options, true)?;
-        let hello = Hello {
-            purpose: Purpose::Memory,
-            slots: 0,
-            session: SessionId(0),
-            tenant: String::new(),
-            output_bytes: 0,
-            room: None,
-        };
-        let (mail, hello) = (&mut server.mail, hello.encode());
-        let link = mail.port.connect(host, &hello, mail.queue).map_err(|error| control(&error))?;
-        server.seat(link, Seat::Host);
+        server.host = Some(Host::new(host));
+        server.call_host()?;
         Ok(server)
+    }
+
+    fn call_host(&mut self) -> Result<(), Error> {
+        let Some(host) = &mut self.host else { return Ok(()) };
+        let (mail, hello) = (&mut self.mail, Host::hello().encode());
+        let called = mail.port.connect(&host.name, &hello, mail.queue);
+        let link = called.map_err(|error| control(&error))?;
+        host.called(link);
+        self.seat(link, Seat::Host);
+        Ok(())
+    }
+
+    fn host_lost(&mut self, link: LinkId, why: String) {
+        self.executor.memory.lost(link);
+        let now_ns = self.fabric.time_ns();
+        if let Some(host) = self.host.as_mut().filter(|host| host.is_at(link)) {
+            host.lost(why, now_ns);
+        }
+    }
+
+    /// Calls a host again that was lost.
+    fn call_host_again(&mut self, now_ns: u64) {
+        let due = self.host.as_ref().and_then(Host::again_ns).is_some_and(|at_ns| at_ns <= now_ns);
+        if due
+            && let Err(error) = self.call_host()
+            && let Some(host) = &mut self.host
+        {
+            host.lost(error.to_string(), now_ns);
+        }
     }
 
     fn open(
@@ -182,7 +201,8 @@ impl CallServer {
             return bad("an executor has at least one session of 1 to 256 slots");
         }
         let parameters = u32::try_from(options.limits.context_bytes_max).unwrap_or(u32::MAX);
-        let Some(message_bytes) = parameters.checked_add(HEAD_BYTES).filter(|n| *n < 1 << 20)
+        let Some(message_bytes) =
+            parameters.checked_add(Invocation::BYTES_MAX).filter(|n| *n < 1 << 20)
         else {
             return bad("parameters of a call have less than 1 MiB");
         };
@@ -191,7 +211,7 @@ impl CallServer {
             receives: places,
             receive_bytes: message_bytes,
             places,
-            send_bytes: HEAD_BYTES,
+            send_bytes: Invocation::BYTES_MAX,
         };
         let mail = Mail::open(fabric, Some(name), &measures)?;
         let output_bytes = u64::from(options.output_bytes_max.max(1)) * places as u64;
@@ -225,7 +245,7 @@ impl CallServer {
             options,
             events: Vec::new(),
             effects: Vec::new(),
-            host_trouble: None,
+            host: None,
             served: 0,
         })
     }
@@ -247,12 +267,13 @@ impl CallServer {
 
     /// Whether it has any memory.
     pub fn has_memory(&self) -> bool {
-        self.executor.memory.iter().next().is_some()
+        self.executor.memory.has_any()
     }
 
-    /// Why the memory of another executor is not there, once that is known.
+    /// Why the memory of another executor is not there, once that is known. One that was there is called
+    /// again until it is back; meanwhile what calls ask of it comes to `PEER_LOST`.
     pub fn host_trouble(&self) -> Option<&str> {
-        self.host_trouble.as_deref()
+        self.host.as_ref().and_then(Host::trouble)
     }
 
     /// What callers connect to.
@@ -323,6 +344,7 @@ impl CallServer {
             self.machine.tick(now_ns, &mut effects);
             self.carry_out(effects);
         }
+        self.call_host_again(now_ns);
         if self.executor.watches() {
             self.executor.watch(now_ns);
         }
@@ -336,7 +358,7 @@ impl CallServer {
         if let Some(link) = self.mail.flush() {
             self.lost(link);
         }
-        busy || self.mail.has_backlog()
+        busy
     }
 
     /// Runs calls until none can or the turn is over.
@@ -568,16 +590,9 @@ impl CallServer {
     }
 
     fn post_steps(&mut self) {
-        let Some(scratch) = self.scratch.as_ref().map(|one| one.region.id) else {
-            return;
-        };
-        while let Some((step, block)) = self.executor.next_post() {
-            match self.mail.post_step(step, *block, scratch) {
-                Ok(true) => self.executor.posted(),
-                Ok(false) => return,
-                Err(_) => self.executor.not_posted(),
-            }
-        }
+        let Some(scratch) = &self.scratch else { return };
+        let scratch = scratch.region.id;
+        self.mail.post_steps(&mut self.executor, scratch);
     }
 
     fn link_event(&mut self, event: LinkEvent) {
@@ -589,11 +604,11 @@ impl CallServer {
             }
             LinkEvent::Connected { link, reply } => self.found_host(link, &reply),
             LinkEvent::Refused { link, reason } => {
-                self.host_trouble = Some(String::from_utf8_lossy(&reason).into_owned());
+                self.host_lost(link, String::from_utf8_lossy(&reason).into_owned());
                 self.close(link);
             }
             LinkEvent::NotReached { link, why } => {
-                self.host_trouble = Some(format!("it was not reached: {why:?}"));
+                self.host_lost(link, format!("it was not reached: {why:?}"));
                 self.close(link);
             }
             LinkEvent::Lost { link, .. } => self.lost(link),
@@ -624,8 +639,7 @@ impl CallServer {
         let mut welcome = Welcome {
             resumed: false,
             slots: hello.slots.min(self.options.slots).max(1),
-            message_bytes: self.options.limits.context_bytes_max as u32 + HEAD_BYTES,
-            output_bytes: hello.output_bytes.min(self.options.output_bytes_max),
+            message_bytes: self.options.limits.context_bytes_max as u32 + Invocation::BYTES_MAX,
             regions,
         };
         if hello.purpose == Purpose::Memory {
@@ -679,11 +693,13 @@ impl CallServer {
     }
 
     fn found_host(&mut self, link: LinkId, reply: &[u8]) {
+        let Some(host) = self.host.as_mut().filter(|host| host.is_at(link)) else { return };
         let Some(welcome) = Welcome::decode(reply) else {
-            self.host_trouble = Some("what listens there is no executor of calls".to_owned());
+            host.unfit("what listens there is no executor of calls".to_owned());
             self.close(link);
             return;
         };
+        let mut trouble = None;
         for (number, token) in welcome.regions {
             match self.mail.port.import(link, &token) {
                 Ok(region) => {
@@ -691,11 +707,12 @@ impl CallServer {
                     let lent = Lent { place, bytes: token.bytes, access: token.access };
                     self.executor.memory.lend(number, lent);
                 }
-                Err(error) => self.host_trouble = Some(error.to_string()),
+                Err(error) => trouble = Some(error.to_string()),
             }
         }
-        if !self.has_memory() && self.host_trouble.is_none() {
-            self.host_trouble = Some("it lends no memory".to_owned());
+        match (trouble, self.executor.memory.has_any()) {
+            (None, true) => host.found(),
+            (trouble, _) => host.unfit(trouble.unwrap_or_else(|| "it lends no memory".to_owned())),
         }
     }
 
@@ -713,8 +730,7 @@ impl CallServer {
                 self.carry_out(effects);
             }
             Some(Seat::Host) => {
-                self.executor.memory.lost(link);
-                self.host_trouble = Some("the executor that has the memory is gone".to_owned());
+                self.host_lost(link, "the executor that has the memory is out of reach".to_owned());
             }
             Some(Seat::Visitor) | None => {}
         }
@@ -755,8 +771,11 @@ impl CallServer {
     /// How long nothing will happen by itself.
     fn nap(&self) -> Duration {
         let now_ns = self.fabric.time_ns();
-        let at_ns = self.machine.wakes_at_ns().unwrap_or(u64::MAX);
-        NAP.min(Duration::from_nanos(at_ns.saturating_sub(now_ns)))
+        let host_ns = self.host.as_ref().and_then(Host::again_ns);
+        let at_ns = self.machine.wakes_at_ns().into_iter().chain(host_ns).min();
+        let at_ns = at_ns.unwrap_or(u64::MAX);
+        let most = if self.mail.has_backlog() { BACKLOG_NAP } else { NAP };
+        most.min(Duration::from_nanos(at_ns.saturating_sub(now_ns)))
     }
 
     /// Registers memory of this fabric and lends it: a region made for calls.

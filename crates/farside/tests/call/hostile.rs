@@ -14,7 +14,7 @@ const LONG: Duration = Duration::from_secs(30);
 /// As `hello.rs` has it: magic, version, purpose, slots, session, tenant, bytes of output, no room.
 fn hello(purpose: u8, session: u128) -> Vec<u8> {
     let mut hello = b"FSRC".to_vec();
-    hello.extend([1, purpose, if purpose == 1 { 4 } else { 0 }, 0]);
+    hello.extend([2, purpose, if purpose == 1 { 4 } else { 0 }, 0]);
     hello.extend(session.to_le_bytes());
     hello.extend([0; 32 + 8 + 24]);
     hello
@@ -99,7 +99,7 @@ fn junk_in_place_of_a_hello_is_refused_with_a_reason() {
         for junk in [&b""[..], b"FSRC", &[0xff; 300], &good[1..], &good[..good.len() - 1]] {
             assert_eq!(peer.connect(ends, junk), None);
         }
-        for (at, byte) in [(4, 2), (5, 3), (6, 0), (60, 1)] {
+        for (at, byte) in [(4, 1), (5, 3), (6, 0), (60, 1)] {
             let mut changed = good.clone();
             changed[at] = byte;
             assert_eq!(peer.connect(ends, &changed), None, "byte {at}");
@@ -119,7 +119,8 @@ fn requests_that_no_caller_makes_cost_their_link() {
         (header(0, 1, 1), &[0; 7]),   // too short
         (header(0, 1, 2), &[0; 15]),  // too short
         (header(0, 1, 16), &[0; 8]),  // a reply
-        (header(0, 1, 7), &[0; 8]),   // no verb
+        (header(0, 0, 7), &[0; 8]),   // leaves and says more
+        (header(0, 1, 8), &[0; 8]),   // no verb
         (header(0, 1, 3), &[0; 8]),   // a part without bytes
         (header(0, 1, 3), &[0; 9]),   // a part that passes the whole
         (header(0, 1, 4), &[0; 9]),   // too long

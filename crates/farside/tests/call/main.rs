@@ -80,6 +80,77 @@ fn many_calls_in_progress_each_get_their_own_answer() {
     }
 }
 
+#[test]
+fn long_calls_begun_at_once_are_all_answered_though_a_ring_takes_fewer() {
+    for fabric in FABRICS {
+        over(fabric, &ServerOptions::default(), |ends| {
+            let mut caller = ends.caller(&CallerOptions::default());
+            let first = b".program first\nr0 = *(u64 *)(r1 + 0)\nexit";
+            let first = caller.register(first).unwrap().remove(0);
+            for round in 0..4 {
+                let begin = |number: u64| {
+                    let mut parameters = vec![0; 4096];
+                    parameters[..8].copy_from_slice(&(round * 100 + number).to_le_bytes());
+                    caller.invoke(&first, &parameters).unwrap().expect("a free slot")
+                };
+                let tickets: Vec<_> = (0..32).map(begin).collect();
+                for (number, ticket) in (0..).zip(tickets) {
+                    let answer = caller.wait(ticket, LONG).unwrap();
+                    assert_eq!(answer.result, round * 100 + number, "{fabric}");
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn a_caller_that_ends_is_no_session_any_more_long_before_its_grace() {
+    let options = ServerOptions { grace: Some(Duration::from_secs(3600)), ..Default::default() };
+    for fabric in FABRICS {
+        over(fabric, &options, |ends| {
+            let mut stays = ends.caller(&CallerOptions::default());
+            let search = stays.register(LIST_SEARCH.as_bytes()).unwrap().remove(0);
+            for _ in 0..3 {
+                let mut leaves = ends.caller(&CallerOptions::default());
+                ends.until(|counts| counts.sessions == 2);
+                leaves.register(LIST_SEARCH.as_bytes()).unwrap();
+                drop(leaves);
+                ends.until(|counts| counts.sessions == 1);
+            }
+            let answer = stays.call(&search, &parameters(&[0, 1]), LONG).unwrap();
+            assert_eq!(answer.result, 0, "{fabric}");
+        });
+    }
+}
+
+#[test]
+fn a_call_that_nobody_waits_for_any_more_leaves_nothing_behind() {
+    for fabric in FABRICS {
+        over(fabric, &ServerOptions::default(), |ends| {
+            let options = CallerOptions { slots: 2, ..CallerOptions::default() };
+            let mut caller = ends.caller(&options);
+            let waits = b".program waits\nr1 = 0\nr2 = 8\nr3 = 0\nr4 = -1\ncall wait_word\nexit";
+            let waits = caller.register(waits).unwrap().remove(0);
+            for runs in [Runs::There, Runs::Here] {
+                ends.memory.write(8, &0_u64.to_le_bytes()).unwrap();
+                let short = Duration::from_millis(1);
+                let late = caller.call_at(runs, &waits, &[], short).unwrap_err();
+                assert_eq!(late.code, ErrorCode::TimedOut, "{fabric} {runs:?} {late}");
+                ends.memory.write(8, &1_u64.to_le_bytes()).unwrap();
+                // Its slot is free again, and only the calls that somebody asks for have ends.
+                for _ in 0..4 {
+                    let answer = caller.call_at(runs, &waits, &[], LONG).unwrap();
+                    assert_eq!(answer.result, 0, "{fabric} {runs:?}");
+                }
+                while caller.room() < 2 {
+                    caller.turn().unwrap();
+                }
+                assert_eq!(caller.poll_any(), None, "{fabric} {runs:?}");
+            }
+        });
+    }
+}
+
 fn taken(caller: &mut Caller, begun: &mut Vec<(farside::call::Ticket, u64)>) -> usize {
     let before = begun.len();
     begun.retain(|(ticket, key)| match caller.poll(*ticket) {

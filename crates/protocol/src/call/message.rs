@@ -12,6 +12,7 @@
 //! Unregister   program (8)
 //! Cancel       slot (1) | zero (1) | sequence (2) | zero (4)
 //! Listen       topic (8)
+//! Leave        nothing
 //! replies      result (8) | where there is output: its bytes (8)
 //! ```
 //! So the list search of 003 §4.1 takes 24 bytes there and 8 back. Integers are little-endian.
@@ -34,6 +35,8 @@ pub enum Verb {
     Cancel = 5,
     /// Wait for the next notification of a topic.
     Listen = 6,
+    /// The caller ends: its session is over. Of no slot, and not answered.
+    Leave = 7,
     /// The program returned, or the request was carried out.
     Returned = 16,
     /// The call was stopped; the result tells why, the output where.
@@ -52,6 +55,7 @@ impl Verb {
             4 => Some(Self::Unregister),
             5 => Some(Self::Cancel),
             6 => Some(Self::Listen),
+            7 => Some(Self::Leave),
             16 => Some(Self::Returned),
             17 => Some(Self::Stopped),
             18 => Some(Self::Refused),
@@ -77,6 +81,9 @@ pub struct Header {
 }
 
 impl Header {
+    /// Of the message that says that its caller ends.
+    pub const LEAVE: Self = Self { slot: 0, sequence: 0, verb: Verb::Leave };
+
     /// Bytes where it travels as bytes.
     pub const BYTES: usize = 8;
 
@@ -109,6 +116,9 @@ pub struct Invocation {
 }
 
 impl Invocation {
+    /// Most bytes before the parameters of a request.
+    pub const BYTES_MAX: u32 = 16;
+
     /// What goes before the parameters, and the verb that says so.
     pub fn encode(&self) -> (Verb, [u8; 16], usize) {
         let mut bytes = [0; 16];
@@ -230,8 +240,6 @@ pub enum Stopped {
     TooMuchOutput = 6,
     /// The memory that it works on is gone.
     MemoryLost = 7,
-    /// The executor that ran it ended.
-    ExecutorEnded = 8,
 }
 
 /// Why a request was not carried out: the result of `Refused`.
@@ -252,16 +260,14 @@ pub enum Refused {
     Object = 6,
     /// The verifier refused a program; the output says where and why.
     Unsafe = 7,
-    /// Another program has the same number.
-    SameNumber = 8,
     /// The parameters are too short or too long for the program, or it does not fit its budget.
-    Parameters = 9,
+    Parameters = 8,
     /// The executor lacks a helper that the program calls, or memory for it.
-    Lacks = 10,
+    Lacks = 9,
 }
 
 impl Stopped {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 7] = [
         Self::Cancelled,
         Self::Late,
         Self::Budget,
@@ -269,7 +275,6 @@ impl Stopped {
         Self::Fault,
         Self::TooMuchOutput,
         Self::MemoryLost,
-        Self::ExecutorEnded,
     ];
 
     /// As in a reply, with the slot of the instruction.
@@ -292,7 +297,7 @@ impl Stopped {
 }
 
 impl Refused {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 9] = [
         Self::Sessions,
         Self::Programs,
         Self::State,
@@ -300,7 +305,6 @@ impl Refused {
         Self::NoProgram,
         Self::Object,
         Self::Unsafe,
-        Self::SameNumber,
         Self::Parameters,
         Self::Lacks,
     ];

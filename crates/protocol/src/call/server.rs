@@ -281,6 +281,13 @@ impl Server {
         effects: &mut Vec<Effect>,
     ) -> Result<Asked<'a>, Violation> {
         let entry = self.entry(session).ok_or(Violation("a request of no session"))?;
+        if header.verb == Verb::Leave {
+            if header != Header::LEAVE || !body.is_empty() {
+                return Err(Violation("a caller that leaves says nothing else"));
+            }
+            self.end(session, effects);
+            return Ok(Asked::Nothing);
+        }
         match entry.slots.arrived(header)? {
             Arrived::New => {}
             Arrived::Running => return Ok(Asked::Nothing),
@@ -312,7 +319,7 @@ impl Server {
                 Ok(Asked::Nothing)
             }
             Verb::Listen => Ok(Asked::Listen(call, one_word(body)?)),
-            Verb::Returned | Verb::Stopped | Verb::Refused => {
+            Verb::Leave | Verb::Returned | Verb::Stopped | Verb::Refused => {
                 Err(Violation("a reply where requests come"))
             }
         }
@@ -435,12 +442,6 @@ impl Server {
     /// Whether no call could run, now or when its tenant may.
     pub fn is_idle(&self) -> bool {
         self.schedule.is_idle()
-    }
-
-    /// Whether this number is a session that has a link.
-    pub fn is_linked(&self, session: Session) -> bool {
-        let entry = self.sessions.get(session.0 as usize).and_then(Option::as_ref);
-        entry.is_some_and(|entry| entry.linked)
     }
 }
 

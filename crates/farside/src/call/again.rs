@@ -1,0 +1,34 @@
+//! When somebody who is out of reach is called again.
+
+/// The first time at once, then after this and twice as long each time, up to the second.
+const WAIT_NS: u64 = 500_000;
+const WAIT_NS_MAX: u64 = 100_000_000;
+
+/// Calls in a row that came to nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Again {
+    tries: u32,
+}
+
+impl Again {
+    /// How long to wait before the next call; asked for once each.
+    pub(super) fn wait_ns(&mut self) -> u64 {
+        let doublings = self.tries.saturating_sub(1).min(16);
+        let wait_ns = if self.tries == 0 { 0 } else { (WAIT_NS << doublings).min(WAIT_NS_MAX) };
+        self.tries = self.tries.saturating_add(1);
+        wait_ns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_double_up_to_a_bound() {
+        let mut again = Again::default();
+        let waits: Vec<u64> = (0..40).map(|_| again.wait_ns()).collect();
+        assert_eq!(waits[..4], [0, 500_000, 1_000_000, 2_000_000]);
+        assert!(waits[12..].iter().all(|wait_ns| *wait_ns == WAIT_NS_MAX), "{waits:?}");
+    }
+}

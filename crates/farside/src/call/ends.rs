@@ -1,0 +1,66 @@
+//! What a call came to, as its caller is told.
+
+use super::caller::Answer;
+use super::executor::End;
+use super::loaded::NotLoaded;
+use crate::{Error, ErrorCode};
+use farside_protocol::call::{Refused, Reply, Stopped, Verb};
+
+pub(super) fn end_of(reply: &Reply, output: Vec<u8>) -> Result<Answer, Error> {
+    if reply.verb == Verb::Returned {
+        return Ok(Answer { result: reply.result, output });
+    }
+    let text = String::from_utf8_lossy(&output).into_owned();
+    Err(match (reply.verb, Stopped::of(reply.result), Refused::of(reply.result)) {
+        (Verb::Stopped, Some((why, _)), _) => stop_error(why, text),
+        (Verb::Refused, _, Some(why)) => refusal_error(why, text),
+        _ => Error::with(ErrorCode::ProtocolViolation, "an end that is none"),
+    })
+}
+
+pub(super) fn end_here(end: End, output: Vec<u8>) -> Result<Answer, Error> {
+    match end {
+        End::Returned(result) => Ok(Answer { result, output }),
+        End::Stopped(why, _, text) => Err(stop_error(why, text)),
+    }
+}
+
+pub(super) fn stop_error(why: Stopped, text: String) -> Error {
+    match why {
+        Stopped::Cancelled => Error::with(ErrorCode::CallCancelled, text),
+        Stopped::Late => Error::with(ErrorCode::TimedOut, "the call was stopped at its deadline"),
+        Stopped::Budget | Stopped::NotPermitted => Error::with(ErrorCode::CallStopped, text),
+        Stopped::TooMuchOutput => {
+            let text = "it emitted more than its caller or its executor has room for";
+            Error::with(ErrorCode::CallStopped, text)
+        }
+        Stopped::Fault => Error::with(ErrorCode::BadAnswer, text),
+        Stopped::MemoryLost => Error::with(ErrorCode::PeerLost, text),
+    }
+}
+
+pub(super) fn refusal_error(why: Refused, text: String) -> Error {
+    let code = match why {
+        Refused::Sessions | Refused::Programs | Refused::State | Refused::Calls => {
+            ErrorCode::OverQuota
+        }
+        Refused::NoProgram => ErrorCode::NoProgram,
+        Refused::Object => ErrorCode::BadProgram,
+        Refused::Unsafe => ErrorCode::UnsafeProgram,
+        Refused::Parameters => ErrorCode::BadParameters,
+        Refused::Lacks => ErrorCode::FabricLacks,
+    };
+    let what = match why {
+        Refused::Sessions => "sessions",
+        Refused::Programs => "registered programs",
+        Refused::State => "state of programs",
+        Refused::Calls => "calls in progress",
+        _ => "",
+    };
+    let text = if text.is_empty() { what.to_owned() } else { text };
+    Error::with(code, text)
+}
+
+pub(super) fn not_loaded(error: NotLoaded) -> Error {
+    refusal_error(error.why, error.text)
+}
