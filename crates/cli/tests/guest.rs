@@ -5,7 +5,8 @@
 
 mod common;
 
-use common::{Folder, Running, WATCHDOG, check_demo, output, report, text};
+use common::{Folder, Running, WATCHDOG, check_demo, json, output, report, text};
+use rustix::process::Signal;
 use std::process::Command;
 use std::time::Instant;
 
@@ -91,6 +92,83 @@ fn guest_channels_work_or_are_refused_by_name() {
         found["figures"].as_array().unwrap().iter().map(|row| row["channel"].to_string()).collect();
     // Four look for words at the end of a WRITE, of whose order soft-RoCE says nothing.
     assert_eq!(measured.len(), 16, "{measured:?}");
+}
+
+/// Keeps a word that waits to be something else than 0, after it has counted itself.
+const WAITS: &str = "
+.program waits
+    r1 = 0
+    r2 = 8
+    r3 = 1
+    call fetch_add
+    r1 = 0
+    r2 = 0
+    r3 = 0
+    r4 = -1
+    call wait_word
+    exit
+";
+/// What stands at the word that the first parameter names.
+const LOADS: &str = "
+.program loads
+    r2 = *(u64 *)(r1 + 0)
+    r1 = 0
+    call load_u64
+    exit
+";
+
+#[test]
+fn guest_calls_run_at_the_host_beside_its_adapter_and_here() {
+    let Some(cluster) = Cluster::new() else { return };
+    let verbs = ["--fabric", "verbs", "--key", &cluster.key];
+    // A list of 16 nodes whose keys are 1 to 16, first to last, behind two words for the other programs.
+    let place = |at: u64| 64 + at * 7 % 16 * 24;
+    let mut memory = vec![0; 64 + 16 * 24];
+    for at in 0..16 {
+        let next = if at < 15 { place(at + 1) } else { 0 };
+        let node = [at + 1, 100 * (at + 1), next].map(u64::to_le_bytes).concat();
+        memory[place(at) as usize..][..24].copy_from_slice(&node);
+    }
+    let region = format!("0={}", cluster.folder.file("memory.bin", &memory));
+    let serve = |node: &str, at: &str, more: [&str; 2]| {
+        let fixed = ["--json", "rmc", "serve", at];
+        let mut server = Running::start(&["on", node], &[&fixed, &more[..], &verbs].concat());
+        server.event("serving");
+        server
+    };
+    let (host, near) = ("10.77.0.1:7501", "10.77.0.3:7501");
+    let at_host = serve("1", host, ["--memory", &region]);
+    let mut beside = serve("3", near, ["--beside", host]);
+    let call = |at: &str, program: &str, parameters: &str, more: &[&str]| {
+        let words = ["--json", "rmc", "call", at, program, "--parameters", parameters];
+        output(&["on", "2"], &[&words[..], &verbs, more].concat())
+    };
+    for (at, more) in [(host, &[][..]), (near, &[]), (host, &["--here"])] {
+        for key in [1_u64, 9, 16] {
+            let parameters = format!("{},{key}", place(0));
+            let called = report(&call(at, "list_search", &parameters, more));
+            assert_eq!(called["returned"]["result"], 100 * key, "{at} {more:?} {called}");
+            let path = called["path"].as_str().unwrap_or_default();
+            assert!(path.contains("rxe"), "{called}");
+        }
+    }
+    // The host dies while a call waits for a word of its memory.
+    let waits = cluster.folder.file("waits.s", WAITS.as_bytes());
+    let loads = cluster.folder.file("loads.s", LOADS.as_bytes());
+    let waiting = ["--json", "rmc", "call", host, &waits];
+    let waiting = Running::start(&["on", "2"], &[&waiting[..], &verbs].concat());
+    while report(&call(host, &loads, "8", &[]))["returned"]["result"] != 1 {}
+    at_host.signal(Signal::KILL);
+    let (code, said) = waiting.end();
+    assert!(code == Some(1), "{code:?} {said}");
+    beside.event("host_lost");
+    let lost = call(near, &loads, "8", &[]);
+    let said = text(&lost.stdout);
+    assert!(json(said.trim())["error"]["name"] == "PeerLost", "{said}");
+    // With a host again, whoever is beside it works on.
+    let _host = serve("1", host, ["--memory", &region]);
+    beside.event("host_found");
+    assert_eq!(report(&call(near, &loads, "8", &[]))["returned"]["result"], 0);
 }
 
 /// Bytes that node 3 has sent so far.
