@@ -293,12 +293,14 @@ pub(crate) enum Rmc {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Searches a linked list in the memory of an executor that it starts as a process of its own: as one call,
-and by a READ for each node, by turns; medians. Also what registering the library costs, and the same
-search on this processor beside native Rust.
+and by a READ for each node, by turns; medians. Also what registering the library costs, what a short
+call takes while another caller's long ones compute, and the same search on this processor beside native
+Rust.
 
 Examples:
   farside bench rmc
-  farside bench rmc --fabric tcp --rounds 5000")]
+  farside bench rmc --fabric tcp --rounds 5000
+  farside bench rmc --peers bench/compare/rmc/target/release/farside-compare-rmc")]
 pub(crate) struct BenchRmc {
     /// Over this fabric alone
     #[arg(long, value_enum)]
@@ -306,6 +308,9 @@ pub(crate) struct BenchRmc {
     /// Round trips of each kind
     #[arg(long, default_value_t = 2000)]
     pub(crate) rounds: u32,
+    /// Measure other engines in the same run, by the program that bench/compare/rmc builds
+    #[arg(long, value_name = "PROGRAM")]
+    pub(crate) peers: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]

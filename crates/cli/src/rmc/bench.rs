@@ -1,9 +1,11 @@
 //! `farside bench rmc`: a search as one remote memory call beside the same search by one-sided requests,
-//! at an executor in a process of its own; what registering costs; and the engine beside native Rust.
-//! Other engines are measured beside it by `bench/compare/rmc`.
+//! at an executor in a process of its own; what registering costs; short calls beside long ones; and the
+//! engine beside native Rust. `--peers` adds what `bench/compare/rmc` measures: other engines.
 
-use super::NAME;
 use super::call::failed;
+use super::fairness::{self, Fairness};
+use super::peers::Peers;
+use super::{NAME, median};
 use crate::arguments::{BenchRmc, FabricArguments, FabricKind};
 use crate::choice::{self, Chosen};
 use crate::failure::Failure;
@@ -35,6 +37,8 @@ const WINDOW: usize = 32;
 #[derive(Debug, Serialize)]
 struct Report {
     engine: Vec<Engine>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    peers: Option<Peers>,
     fabrics: Vec<Over>,
 }
 
@@ -54,6 +58,7 @@ struct Over {
     searches: Vec<Search>,
     calls_per_second: f64,
     registrations: Vec<Registration>,
+    fairness: Fairness,
 }
 
 /// Medians of round trips, by turns.
@@ -93,15 +98,17 @@ fn parameters(head: u64, key: u64) -> Vec<u8> {
     ListSearch { head, key }.to_bytes()
 }
 
-fn median(mut samples: Vec<u64>) -> u64 {
-    samples.sort_unstable();
-    samples.get(samples.len() / 2).copied().unwrap_or_default()
-}
-
 pub(crate) fn run(arguments: &BenchRmc, output: Output) -> Result<(), Failure> {
     let rounds = usize::try_from(arguments.rounds).unwrap_or(usize::MAX).max(1);
     output.note("the engine");
     let engine = engine()?;
+    let peers = match &arguments.peers {
+        Some(program) => {
+            output.note("other engines");
+            Some(Peers::measured_by(program)?)
+        }
+        None => None,
+    };
     let mut fabrics = Vec::new();
     for fabric in [FabricKind::Shm, FabricKind::Tcp] {
         if arguments.fabric.is_none_or(|only| only == fabric) {
@@ -109,7 +116,7 @@ pub(crate) fn run(arguments: &BenchRmc, output: Output) -> Result<(), Failure> {
             fabrics.push(over(fabric, rounds)?);
         }
     }
-    let report = Report { engine, fabrics };
+    let report = Report { engine, peers, fabrics };
     output.value(&report);
     report.lines().iter().for_each(|line| output.line(line));
     Ok(())
@@ -175,7 +182,10 @@ fn over(fabric: FabricKind, rounds: usize) -> Result<Over, Failure> {
         searches.push(compare(&mut caller, &search, head, nodes, rounds)?);
     }
     let calls_per_second = rate(&mut caller, &search, head, rounds)?;
-    Ok(Over { fabric: ours.name(), path, searches, calls_per_second, registrations })
+    let connect = || Caller::connect(&ours, &address, &CallerOptions::default()).map_err(failed);
+    let fairness =
+        fairness::measure(&mut caller, connect()?, &search, &parameters(head, 1), rounds)?;
+    Ok(Over { fabric: ours.name(), path, searches, calls_per_second, registrations, fairness })
 }
 
 /// A path that is removed with its value.
@@ -194,22 +204,33 @@ fn tempfile() -> Result<(Path, std::fs::File), Failure> {
     Ok((Path(path), file))
 }
 
-fn timed(
+/// A call and what it took, and what it returned.
+pub(super) fn timed(
+    caller: &mut Caller,
+    runs: Runs,
+    program: &Program,
+    parameters: &[u8],
+) -> Result<(u64, u64), Failure> {
+    let began = Instant::now();
+    let answer = caller.call_at(runs, program, parameters, PATIENCE).map_err(failed)?;
+    let took = began.elapsed();
+    Ok((u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), answer.result))
+}
+
+/// A search whose result is looked at.
+fn searched(
     caller: &mut Caller,
     runs: Runs,
     search: &Program,
     head: u64,
     nodes: u64,
 ) -> Result<u64, Failure> {
-    let parameters = parameters(head, nodes);
-    let began = Instant::now();
-    let answer = caller.call_at(runs, search, &parameters, PATIENCE).map_err(failed)?;
-    let took = began.elapsed();
-    if answer.result != nodes * 10 {
-        let text = format!("the search for {nodes} returned {}", answer.result);
+    let (ns, result) = timed(caller, runs, search, &parameters(head, nodes))?;
+    if result != nodes * 10 {
+        let text = format!("the search for {nodes} returned {result}");
         return Err(failed(farside::Error::with(farside::ErrorCode::BadAnswer, text)));
     }
-    Ok(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX))
+    Ok(ns)
 }
 
 /// Both ways by turns, so that what else the machine does meets both.
@@ -222,8 +243,8 @@ fn compare(
 ) -> Result<Search, Failure> {
     let (mut calls, mut requests) = (Vec::new(), Vec::new());
     for round in 0..rounds + rounds / 10 {
-        let call_ns = timed(caller, Runs::There, search, head, nodes)?;
-        let one_sided_ns = timed(caller, Runs::Here, search, head, nodes)?;
+        let call_ns = searched(caller, Runs::There, search, head, nodes)?;
+        let one_sided_ns = searched(caller, Runs::Here, search, head, nodes)?;
         if round >= rounds / 10 {
             calls.push(call_ns);
             requests.push(one_sided_ns);
@@ -405,6 +426,7 @@ impl Report {
         for Engine { nodes, native_ns, farside_ns } in &self.engine {
             lines.push(format!("{nodes:>8} {native_ns:>11.1} ns {farside_ns:>11.1} ns"));
         }
+        lines.extend(self.peers.iter().flat_map(|peers| peers.lines().iter().cloned()));
         for over in &self.fabrics {
             lines.push(String::new());
             lines.push(format!("at an executor over {}", over.path));
@@ -421,6 +443,7 @@ impl Report {
             for Registration { object, median_ns } in &over.registrations {
                 lines.push(format!("{:>14} to register {object}", time(*median_ns as f64)));
             }
+            lines.extend(over.fairness.lines());
         }
         lines
     }

@@ -8,9 +8,11 @@ mod bench;
 mod build;
 mod call;
 mod check;
+mod fairness;
 mod figures;
 mod list;
 mod memory;
+mod peers;
 mod run;
 mod serve;
 mod source;
@@ -38,3 +40,8 @@ pub(crate) fn run(which: &Rmc, output: Output) -> Result<(), Failure> {
 
 /// What a listening end is called where an address names only its host.
 const NAME: &str = "rmc";
+
+fn median(mut samples: Vec<u64>) -> u64 {
+    samples.sort_unstable();
+    samples.get(samples.len() / 2).copied().unwrap_or_default()
+}
