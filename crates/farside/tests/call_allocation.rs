@@ -2,7 +2,10 @@
 //! counts what belongs to the whole process.
 
 use farside::call::rmc::library::{Entry, ListSearch, Place};
-use farside::call::{CallServer, Caller, CallerOptions, Program, Runs, ServerOptions};
+use farside::call::{
+    CallServer, Caller, CallerOptions, Core, Manner, PlaceModel, Placed, Prices, Program, Runs,
+    ServerOptions,
+};
 use farside_base::Access;
 use farside_fabric::Fabric;
 use farside_fabric_shm::ShmFabric;
@@ -88,20 +91,59 @@ impl Ends {
     }
 }
 
+/// Buffers grow with the largest burst; some rounds without any growth show that it ends.
+fn until_quiet(what: &str, mut round: impl FnMut()) {
+    let (mut quiet, mut rounds) = (0, 0);
+    while quiet < 200 {
+        let before = Region::new(ALLOCATOR);
+        round();
+        let change = before.change();
+        let counted = change.allocations + change.reallocations;
+        quiet = if counted == 0 { quiet + 1 } else { 0 };
+        rounds += 1;
+        assert!(rounds < 5_000, "{what}: still after {rounds} rounds: {change:?}");
+    }
+}
+
+/// Choosing where a call runs allocates nothing either.
+fn placed() {
+    let Ends { mut host, mut beside, caller, search, parameters } = Ends::new(false);
+    let model = |name: &str, core, round_trip_ns, access_ns| PlaceModel {
+        name: name.into(),
+        core,
+        round_trip_ns,
+        start_ns: 0,
+        access_ns,
+        call_bytes: 32,
+        access_bytes: 0,
+    };
+    let mut placed = Placed::new(&fabric(), Prices::LATENCY, Manner::default());
+    let here = (Runs::Here, model("here", Core::Client, 0, 1_000));
+    let there = (Runs::There, model("there", Core::Host, 10_000, 100));
+    placed.add(caller, &[here, there]).expect("two places");
+    let search = placed.add_program(vec![search]).expect("a program");
+    until_quiet("placed", || {
+        for hint in [Some(1), Some(64), None] {
+            let begun = placed.begin(search, &parameters, hint).expect("a call");
+            let ticket = begun.expect("a slot");
+            loop {
+                placed.turn().expect("a living executor");
+                host.turn();
+                beside.turn();
+                if let Some(end) = placed.poll(ticket) {
+                    assert_eq!(end.expect("an answer").answer.result, NODES * 10);
+                    break;
+                }
+            }
+        }
+    });
+}
+
 #[test]
 fn calls_allocate_nothing_after_warm_up() {
     for (across, runs) in [(false, Runs::There), (false, Runs::Here), (true, Runs::There)] {
         let mut ends = Ends::new(across);
-        // Buffers grow with the largest burst; some rounds without any growth show that it ends.
-        let (mut quiet, mut rounds) = (0, 0);
-        while quiet < 200 {
-            let before = Region::new(ALLOCATOR);
-            ends.round(runs);
-            let change = before.change();
-            let counted = change.allocations + change.reallocations;
-            quiet = if counted == 0 { quiet + 1 } else { 0 };
-            rounds += 1;
-            assert!(rounds < 5_000, "{across} {runs:?}: still after {rounds} rounds: {change:?}");
-        }
+        until_quiet(&format!("{across} {runs:?}"), || ends.round(runs));
     }
+    placed();
 }

@@ -12,6 +12,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 /// Whose time a call takes at a place.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -58,7 +59,7 @@ impl Prices {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PlaceModel {
     /// For people.
-    pub name: String,
+    pub name: Arc<str>,
     /// Whose time it takes there.
     pub core: Core,
     /// There and back; zero at the caller.
@@ -128,7 +129,7 @@ pub struct Choice {
     /// Which place, in the order in which they were given.
     pub place: usize,
     /// Its name.
-    pub name: String,
+    pub name: Arc<str>,
     /// Why.
     pub why: Why,
     /// What it was expected to take.
@@ -136,7 +137,7 @@ pub struct Choice {
     /// What it was expected to cost.
     pub expected_cost: f64,
     /// The cheapest other place in reach, and its cost.
-    pub other: Option<(String, f64)>,
+    pub other: Option<(Arc<str>, f64)>,
     key: Key,
     accesses: u64,
     /// What the best was expected to cost, this one or another.
@@ -209,6 +210,8 @@ pub struct Placement {
     prices: Prices,
     manner: Manner,
     pinned: Option<usize>,
+    /// What a call is expected to take and to cost at each place; kept so that choosing allocates nothing.
+    costs: Vec<(f64, f64)>,
     classes: BTreeMap<Key, Class>,
 }
 
@@ -221,6 +224,7 @@ impl Placement {
             prices,
             manner,
             pinned: None,
+            costs: Vec::new(),
             classes: BTreeMap::new(),
         }
     }
@@ -280,7 +284,10 @@ impl Placement {
             let expected_ns = model.latency_ns(count) as f64 * factor;
             (expected_ns, model.cost(expected_ns, count, prices))
         };
-        let costs: Vec<_> = (0..places).map(|at| cost(at, class.places[at].factor)).collect();
+        let costs = &mut self.costs;
+        costs.clear();
+        costs.extend((0..places).map(|at| cost(at, class.places[at].factor)));
+        let costs = &*costs;
         let in_reach = || (0..places).filter(|at| self.in_reach[*at]);
         let cheapest = |except: Option<usize>| {
             let others = in_reach().filter(|at| Some(*at) != except);
@@ -306,11 +313,11 @@ impl Placement {
                 }
             }
         };
-        let other = cheapest(Some(place)).map(|at| (models[at].name.clone(), costs[at].1));
+        let other = cheapest(Some(place)).map(|at| (Arc::clone(&models[at].name), costs[at].1));
         class.places.iter_mut().for_each(|one| one.age = one.age.saturating_add(1));
         let (expected_ns, expected_cost) = costs[place];
         let best_cost = best.map_or(expected_cost, |best| costs[best].1);
-        let name = models[place].name.clone();
+        let name = Arc::clone(&models[place].name);
         Some(Choice {
             place,
             name,
@@ -351,7 +358,7 @@ mod tests {
     /// begin.
     fn placement(prices: Prices) -> Placement {
         let model = |name: &str, core, round_trip_ns, start_ns, access_ns| PlaceModel {
-            name: name.to_owned(),
+            name: name.into(),
             core,
             round_trip_ns,
             start_ns,
@@ -385,7 +392,7 @@ mod tests {
             (choice.name, choice.why)
         });
         let expected = [("client"), ("nic"), ("nic"), ("host"), ("host")];
-        assert_eq!(chosen, expected.map(|name| (name.to_owned(), Why::Model)));
+        assert_eq!(chosen, expected.map(|name| (name.into(), Why::Model)));
     }
 
     #[test]
@@ -404,11 +411,11 @@ mod tests {
     #[test]
     fn prices_move_a_call() {
         let mut placement = placement(Prices { host_core: 10.0, ..Prices::LATENCY });
-        assert_eq!(placement.choose(7, Some(64)).unwrap().name, "nic");
+        assert_eq!(placement.choose(7, Some(64)).unwrap().name.as_ref(), "nic");
         placement.set_prices(Prices { nic_core: 20.0, ..Prices::LATENCY });
-        assert_eq!(placement.choose(7, Some(64)).unwrap().name, "host");
+        assert_eq!(placement.choose(7, Some(64)).unwrap().name.as_ref(), "host");
         placement.set_prices(Prices { nic_core: 20.0, host_core: 20.0, ..Prices::LATENCY });
-        assert_eq!(placement.choose(7, Some(8)).unwrap().name, "client");
+        assert_eq!(placement.choose(7, Some(8)).unwrap().name.as_ref(), "client");
     }
 
     #[test]
@@ -417,18 +424,18 @@ mod tests {
         let ran = run(&mut placement, 4, [10_800, 40_000, 7_100], 50);
         assert!(ran[1] <= 2 && ran[2] >= 45, "{ran:?}");
         let choice = placement.choose(7, Some(4)).unwrap();
-        assert_eq!((choice.name.as_str(), choice.why), ("host", Why::Measured));
+        assert_eq!((choice.name.as_ref(), choice.why), ("host", Why::Measured));
     }
 
     #[test]
     fn classes_and_programs_learn_apart() {
         let mut placement = placement(Prices::LATENCY);
         run(&mut placement, 4, [10_800, 40_000, 7_100], 10);
-        assert_eq!(placement.choose(7, Some(3)).unwrap().name, "nic", "another class");
-        assert_eq!(placement.choose(8, Some(4)).unwrap().name, "nic", "another program");
-        assert_eq!(placement.choose(7, Some(5)).unwrap().name, "host", "the same class");
+        assert_eq!(placement.choose(7, Some(3)).unwrap().name.as_ref(), "nic", "another class");
+        assert_eq!(placement.choose(8, Some(4)).unwrap().name.as_ref(), "nic", "another program");
+        assert_eq!(placement.choose(7, Some(5)).unwrap().name.as_ref(), "host", "the same class");
         placement.forget(7);
-        assert_eq!(placement.choose(7, Some(4)).unwrap().name, "nic");
+        assert_eq!(placement.choose(7, Some(4)).unwrap().name.as_ref(), "nic");
     }
 
     #[test]
@@ -466,7 +473,7 @@ mod tests {
     fn only_what_is_in_reach_is_chosen() {
         let mut placement = placement(Prices::LATENCY);
         placement.set_in_reach(1, false);
-        assert_eq!(placement.choose(7, Some(4)).unwrap().name, "host");
+        assert_eq!(placement.choose(7, Some(4)).unwrap().name.as_ref(), "host");
         placement.set_in_reach(2, false);
         let choice = placement.choose(7, Some(4)).unwrap();
         assert_eq!((choice.place, choice.why, choice.other), (0, Why::Only, None));

@@ -13,7 +13,7 @@ const LONG: Duration = Duration::from_secs(30);
 
 fn place(name: &str, core: Core, round_trip_ns: u64, access_ns: u64) -> PlaceModel {
     PlaceModel {
-        name: name.to_owned(),
+        name: name.into(),
         core,
         round_trip_ns,
         start_ns: 0,
@@ -48,12 +48,12 @@ fn a_call_runs_where_it_is_expected_to_cost_least_and_says_why() {
             let bytes = parameters(&[64, 1]);
             for (hint, name) in [(1, "here"), (100, "there")] {
                 let end = placed.call(search, &bytes, Some(hint), LONG).unwrap();
-                assert_eq!((end.answer.result, end.choice.name.as_str()), (100, name), "{fabric}");
+                assert_eq!((end.answer.result, end.choice.name.as_ref()), (100, name), "{fabric}");
                 assert_eq!(end.choice.why, Why::Model);
             }
             placed.placement().pin(Some(1));
             let end = placed.call(search, &bytes, Some(1), LONG).unwrap();
-            assert_eq!((end.choice.name.as_str(), end.choice.why), ("there", Why::Pinned));
+            assert_eq!((end.choice.name.as_ref(), end.choice.why), ("there", Why::Pinned));
             placed.placement().pin(None);
             // Wherever the next ones run, they end with the same.
             for _ in 0..200 {

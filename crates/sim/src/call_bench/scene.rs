@@ -139,7 +139,7 @@ impl std::fmt::Debug for Scene {
 fn models(nic: &Nic) -> [PlaceModel; 3] {
     let model =
         |place: Place, core, round_trip_ns, start_ns, access_ns, bytes: [u64; 2]| PlaceModel {
-            name: place.to_string(),
+            name: place.to_string().into(),
             core,
             round_trip_ns,
             start_ns,
