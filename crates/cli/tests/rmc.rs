@@ -23,13 +23,9 @@ fn value(arguments: &[&str]) -> Value {
     report(&rmc(&[arguments, &["--json"]].concat()))
 }
 
-/// The exit code, the kind of the error and what was said of it.
+/// The exit code, the name or kind of the error, and what was said of it.
 fn failure(arguments: &[&str]) -> (Option<i32>, String, String) {
-    let done = rmc(&[arguments, &["--json"]].concat());
-    let said = text(&done.stdout);
-    let error = json(said.lines().last().unwrap_or_default())["error"].clone();
-    let part = |name: &str| error[name].as_str().unwrap_or_default().to_owned();
-    (done.status.code(), part("kind"), part("text"))
+    common::failure(&rmc(&[arguments, &["--json"]].concat()))
 }
 
 fn words(words: &[u64]) -> Vec<u8> {

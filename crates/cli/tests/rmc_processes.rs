@@ -73,14 +73,9 @@ fn value(arguments: &[&str]) -> Value {
     report(&rmc(&[arguments, &["--json"]].concat()))
 }
 
-/// The exit code, the kind and name of the error, and what was said of it.
+/// The exit code, the name or kind of the error, and what was said of it.
 fn failure(arguments: &[&str]) -> (Option<i32>, String, String) {
-    let done = rmc(&[arguments, &["--json"]].concat());
-    let said = text(&done.stdout);
-    let error = json(said.lines().last().unwrap_or_default())["error"].clone();
-    let part = |name: &str| error[name].as_str().map(str::to_owned);
-    let kind = part("name").or(part("kind")).unwrap_or_default();
-    (done.status.code(), kind, part("text").unwrap_or_default())
+    common::failure(&rmc(&[arguments, &["--json"]].concat()))
 }
 
 /// A serving process, and what callers connect to.

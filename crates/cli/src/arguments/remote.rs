@@ -1,6 +1,6 @@
 //! Arguments of the commands of `farside rmc` that go over a fabric.
 
-use super::rmc::Parameters;
+use super::rmc::CallArguments;
 use super::{FabricArguments, bytes};
 use clap::Args;
 use farside::call::Quota;
@@ -89,21 +89,8 @@ pub(crate) struct RmcCall {
     /// The executor: what farside rmc serve says
     #[arg(value_name = "ADDRESS")]
     pub(crate) to: String,
-    /// An object of clang -target bpf, a program in assembler (.s), or a name of the library
-    #[arg(value_name = "OBJECT")]
-    pub(crate) object: PathBuf,
-    /// Which program, where there are several
-    #[arg(long, value_name = "NAME")]
-    pub(crate) program: Option<String>,
-    /// Its parameters: words as 64,0x7, bytes as hex:0011aabb, or @FILE
-    #[arg(
-        long,
-        value_name = "PARAMETERS",
-        default_value = "",
-        hide_default_value = true,
-        allow_hyphen_values = true
-    )]
-    pub(crate) parameters: Parameters,
+    #[command(flatten)]
+    pub(crate) of: CallArguments,
     /// Run it in this process, by one-sided requests to the executor's memory
     #[arg(long)]
     pub(crate) here: bool,

@@ -60,21 +60,8 @@ Files are changed only with --write-back, and only when the program returns. Nob
 wait for a word that has not changed times out at once, a notification goes nowhere, there is no global
 memory. Exit code 0 when the program returns, whatever it returns, and 1 when it is stopped.")]
 pub(crate) struct RmcRun {
-    /// An object of clang -target bpf, a program in assembler (.s), or a name of the library
-    #[arg(value_name = "OBJECT")]
-    pub(crate) object: PathBuf,
-    /// Which program, where there are several
-    #[arg(long, value_name = "NAME")]
-    pub(crate) program: Option<String>,
-    /// Its parameters: words as 64,0x7, bytes as hex:0011aabb, or @FILE
-    #[arg(
-        long,
-        value_name = "PARAMETERS",
-        default_value = "",
-        hide_default_value = true,
-        allow_hyphen_values = true
-    )]
-    pub(crate) parameters: Parameters,
+    #[command(flatten)]
+    pub(crate) of: CallArguments,
     /// A file that is region number REGION
     #[arg(long, value_name = "REGION=FILE")]
     pub(crate) memory: Vec<Memory>,
@@ -126,6 +113,26 @@ pub(crate) enum EngineName {
     Fast,
     /// Machine code for this processor (x86-64)
     Compiled,
+}
+
+/// What is called, here or elsewhere.
+#[derive(Args, Debug)]
+pub(crate) struct CallArguments {
+    /// An object of clang -target bpf, a program in assembler (.s), or a name of the library
+    #[arg(value_name = "OBJECT")]
+    pub(crate) object: PathBuf,
+    /// Which program, where there are several
+    #[arg(long, value_name = "NAME")]
+    pub(crate) program: Option<String>,
+    /// Its parameters: words as 64,0x7, bytes as hex:0011aabb, or @FILE
+    #[arg(
+        long,
+        value_name = "PARAMETERS",
+        default_value = "",
+        hide_default_value = true,
+        allow_hyphen_values = true
+    )]
+    pub(crate) parameters: Parameters,
 }
 
 /// Parameters of a call.

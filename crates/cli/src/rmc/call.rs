@@ -105,11 +105,11 @@ pub(super) fn register(arguments: &RmcRegister, output: Output) -> Result<(), Fa
 }
 
 pub(super) fn call(arguments: &RmcCall, output: Output) -> Result<(), Failure> {
-    let parameters = arguments.parameters.read()?;
-    let mut connection = Connection::open(&arguments.to, &arguments.object, &arguments.caller)?;
+    let parameters = arguments.of.parameters.read()?;
+    let mut connection = Connection::open(&arguments.to, &arguments.of.object, &arguments.caller)?;
     let programs = std::mem::take(&mut connection.programs);
-    let name = arguments.program.as_deref();
-    let program = source::chosen(&arguments.object, programs, name, |program| &program.name)?;
+    let name = arguments.of.program.as_deref();
+    let program = source::chosen(&arguments.of.object, programs, name, |program| &program.name)?;
     let mut latencies = Latencies::default();
     let mut last = None;
     for _ in 0..arguments.times {

@@ -61,10 +61,10 @@ struct Paid {
 }
 
 pub(super) fn run(arguments: &RmcRun, output: Output) -> Result<(), Failure> {
-    let object = &arguments.object;
-    let (programs, name) = (source::programs(object)?, arguments.program.as_deref());
+    let object = &arguments.of.object;
+    let (programs, name) = (source::programs(object)?, arguments.of.program.as_deref());
     let program = source::chosen(object, programs, name, |program| &program.name)?;
-    let parameters = arguments.parameters.read()?;
+    let parameters = arguments.of.parameters.read()?;
     let mut files = Files::open(&arguments.memory, &program)?;
     let verified = verify(program, &Limits::DEFAULT);
     let verified = verified.map_err(|e| Failure::check(format!("{}: {e}", object.display())))?;

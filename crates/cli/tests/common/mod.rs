@@ -45,6 +45,16 @@ pub(crate) fn report(done: &Output) -> Value {
     json(&text(&done.stdout))
 }
 
+/// The exit code of a command with `--json` that failed, the name or else the kind of its error, and what
+/// it said of it.
+pub(crate) fn failure(done: &Output) -> (Option<i32>, String, String) {
+    let said = text(&done.stdout);
+    let error = json(said.lines().last().unwrap_or_default())["error"].clone();
+    let part = |name: &str| error[name].as_str().map(str::to_owned);
+    let kind = part("name").or(part("kind")).unwrap_or_default();
+    (done.status.code(), kind, part("text").unwrap_or_default())
+}
+
 pub(crate) fn signal(process: u32, signal: Signal) {
     let process = Pid::from_raw(i32::try_from(process).unwrap()).unwrap();
     kill_process(process, signal).unwrap();
