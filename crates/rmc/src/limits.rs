@@ -32,6 +32,9 @@ pub struct Limits {
     pub walked_max: u32,
     /// Most instructions that it walks besides while it looks for a fixpoint.
     pub widened_max: u32,
+    /// Most instructions of a program whose jumps are not counted, so that it cannot pause: it ends within
+    /// some microseconds anyway, interpreted too, which is what a slice of the executor takes.
+    pub unpaused_max: u64,
     /// What a call may execute at most, proven or metered.
     pub budget: Budget,
 }
@@ -62,6 +65,7 @@ impl Limits {
         output_bytes_max: 64 * 1024,
         walked_max: 100_000,
         widened_max: 400_000,
+        unpaused_max: 4_096,
         budget: Budget { instructions: 1 << 20, helper_calls: 1 << 16, bytes: 64 << 20 },
     };
 }

@@ -152,6 +152,7 @@ fn ending(outcome: Outcome, program: &Program) -> Ending {
     match outcome {
         Outcome::Returned(result) => Ending::Returned { result, status: status_of(result) },
         Outcome::Suspended(request) => stopped(format!("nobody answers {:?}", request.call), None),
+        Outcome::Paused => stopped("it was given a slice alone".to_string(), None),
         Outcome::Stopped(stop) => stopped(stop.to_string(), slot(&stop)),
     }
 }

@@ -16,6 +16,8 @@ use std::sync::Arc;
 
 /// Accesses of a slice: some microseconds.
 const SLICE_ACCESSES: usize = 256;
+/// Instructions of a slice, and bytes that helpers move in it: as long.
+const SLICE_INSTRUCTIONS: u64 = 8_192;
 /// A lock that is not given back for so long is found busy: calls that wait for each other's locks end.
 const LOCK_WAIT_NS: u64 = 100_000_000;
 /// Bytes of buffers for accesses that are kept for the next ones.
@@ -305,11 +307,16 @@ impl Executor {
                 put_off: None,
             };
             let lent = Lent { own: &mut own.variables, shared: &mut shared.variables };
-            let outcome = running.loaded.run(&mut running.machine, lent, &mut beside);
+            let machine = &mut running.machine;
+            let outcome = running.loaded.run(machine, SLICE_INSTRUCTIONS, lent, &mut beside);
             left = beside.left;
             match outcome {
                 Outcome::Returned(result) => return Slice::Over(End::Returned(result)),
                 Outcome::Stopped(stop) => return Slice::Over(ended(&running.loaded, &stop)),
+                Outcome::Paused => {
+                    running.wait = Wait::Turn;
+                    return Slice::Ready;
+                }
                 Outcome::Suspended(_) if beside.put_off == Some(Later::Slice) => {
                     running.wait = Wait::Turn;
                     return Slice::Ready;

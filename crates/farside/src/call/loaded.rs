@@ -106,17 +106,18 @@ impl Loaded {
         machine.start(verified, parameters, verified.limits().budget)
     }
 
-    /// Goes on with a call.
+    /// Goes on with a call, for so many instructions.
     pub(super) fn run(
         &self,
         machine: &mut Machine,
+        instructions: u64,
         lent: Lent<'_>,
         near: &mut impl Near,
     ) -> Outcome {
         match &self.code {
             #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-            Code::Native(compiled) => compiled.run(machine, lent, &[], near),
-            Code::Interpreted(verified) => machine.run(verified, lent, near),
+            Code::Native(compiled) => compiled.run_slice(machine, instructions, lent, &[], near),
+            Code::Interpreted(verified) => machine.run_slice(verified, instructions, lent, near),
         }
     }
 

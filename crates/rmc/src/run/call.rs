@@ -2,8 +2,9 @@
 
 use alloc::vec::Vec;
 
-use super::machine::{Machine, Meter, Registers};
+use super::machine::{Machine, Registers};
 use super::memory::{Lent, View};
+use super::meter::Meter;
 use super::{Area, Buffers, FaultKind, Near, Reply, Request, Resource, Span};
 use crate::helpers::{
     Argument, Call, Effect, Extent, HELPERS, Helper, PIECE_BYTES, compress, crc32c, status,
@@ -105,7 +106,7 @@ fn charge(meter: &mut Meter, helper: &Helper, request: &Request) -> Result<(), R
     meter.bytes = meter.bytes.saturating_sub_unsigned(bytes_moved(helper, request));
     if meter.helper_calls < 0 {
         Err(Resource::HelperCalls)
-    } else if meter.bytes < 0 {
+    } else if meter.bytes_over() {
         Err(Resource::Bytes)
     } else {
         Ok(())

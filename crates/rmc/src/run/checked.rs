@@ -38,7 +38,7 @@ pub(super) fn run(
             break fault(slot, FaultKind::LostControl);
         };
         machine.executed += 1;
-        // Metered programs end by their meter, others (also unverified ones) here.
+        // Charged programs end by their meter, others (also unverified ones) here.
         if machine.executed > EXECUTED_MAX {
             break Outcome::Stopped(Stop::Budget { slot, resource: Resource::Instructions });
         }
@@ -61,6 +61,10 @@ pub(super) fn run(
             },
             Ok(Step::End(outcome)) => break outcome,
             Err(kind) => break fault(slot, kind),
+        }
+        if machine.meter.spent() {
+            machine.paused = true;
+            break Outcome::Paused;
         }
     };
     machine.shadow = Some(shadow);
@@ -259,13 +263,14 @@ impl Run<'_> {
     }
 
     fn charge(&mut self, cost: u32) -> Option<Step> {
-        if !self.machine.metered {
+        if !self.machine.charged {
             return None;
         }
-        self.machine.meter.instructions -= i64::from(cost);
+        let meter = &mut self.machine.meter;
+        meter.instructions -= i64::from(cost);
+        let over = meter.instructions + meter.instructions_aside < 0;
         let (slot, resource) = (self.machine.at, Resource::Instructions);
-        (self.machine.meter.instructions < 0)
-            .then_some(Step::End(Outcome::Stopped(Stop::Budget { slot, resource })))
+        over.then_some(Step::End(Outcome::Stopped(Stop::Budget { slot, resource })))
     }
 
     fn jump(&mut self, target: i64) -> Result<Step, FaultKind> {

@@ -4,8 +4,9 @@
 //! table of its arms stands in a macro, so that the function around it can be read.
 
 use super::call::{self, Called, Rest};
-use super::machine::{Frames, Machine, Meter, Registers};
+use super::machine::{Frames, Machine, Registers};
 use super::memory::{Lent, View};
+use super::meter::Meter;
 use super::ops::{Code, Op};
 use super::{Fault, FaultKind, Near, Outcome, Reply, Request, Resource, Stop};
 use crate::helpers::{BUFFER_BYTES_MAX, Call};
@@ -17,13 +18,15 @@ use crate::verify::Verified;
 pub(super) enum End {
     Returned,
     Suspended,
+    /// The slice is used up, and the call goes on at this slot.
+    Paused(usize),
     Stopped(Stop),
     Fault(FaultKind),
 }
 
 /// Assigns the destination and goes on.
 macro_rules! set {
-    ($op:ident, ($registers:ident, $at:ident, $left:ident, $view:ident), $value:expr) => {{
+    ($op:ident, ($registers:ident, $at:ident, $left:ident, $aside:ident, $view:ident), $value:expr) => {{
         $registers[usize::from($op.dst & 15)] = $value;
         $at += 1 + usize::from($op.code == Code::LoadWide);
     }};
@@ -31,11 +34,11 @@ macro_rules! set {
 
 /// Jumps when the condition holds, and pays for it.
 macro_rules! jump {
-    ($op:ident, ($registers:ident, $at:ident, $left:ident, $view:ident), $holds:expr) => {{
+    ($op:ident, ($registers:ident, $at:ident, $left:ident, $aside:ident, $view:ident), $holds:expr) => {{
         if $holds {
             $left -= i64::from($op.extra);
             if $left < 0 {
-                break over($at);
+                break spent($left, $aside, $at, $op.offset as usize);
             }
             $at = $op.offset as usize;
         } else {
@@ -46,7 +49,7 @@ macro_rules! jump {
 
 /// Loads a number and widens it.
 macro_rules! load {
-    ($op:ident, $b:ident, ($registers:ident, $at:ident, $left:ident, $view:ident),
+    ($op:ident, $b:ident, ($registers:ident, $at:ident, $left:ident, $aside:ident, $view:ident),
      $number:ty, |$value:ident| $widen:expr) => {{
         let address = $b.wrapping_add($op.offset as i64 as u64);
         let Some(bytes) = $view.load(address) else {
@@ -60,7 +63,7 @@ macro_rules! load {
 
 /// Stores a number.
 macro_rules! store {
-    ($op:ident, $a:ident, $b:ident, ($registers:ident, $at:ident, $left:ident, $view:ident),
+    ($op:ident, $a:ident, $b:ident, ($registers:ident, $at:ident, $left:ident, $aside:ident, $view:ident),
      $number:ty) => {{
         let address = $a.wrapping_add($op.offset as i64 as u64);
         if $view.store(address, ($b as $number).to_le_bytes()).is_none() {
@@ -154,13 +157,18 @@ pub(super) fn run(
 #[inline]
 pub(super) fn outcome(machine: &mut Machine, end: End) -> Outcome {
     let slot = machine.at;
-    machine.running = matches!(end, End::Suspended);
+    machine.running = matches!(end, End::Suspended | End::Paused(_));
     match end {
         End::Returned => Outcome::Returned(machine.registers[0]),
         End::Suspended => match machine.pending {
             Some(request) => Outcome::Suspended(request),
             None => Outcome::Stopped(Stop::NotRunning),
         },
+        End::Paused(slot) => {
+            machine.at = slot;
+            machine.paused = true;
+            Outcome::Paused
+        }
         End::Stopped(stop) => Outcome::Stopped(stop),
         End::Fault(kind) => Outcome::Stopped(Stop::Fault(Fault { slot, kind })),
     }
@@ -177,6 +185,7 @@ fn interpret(
     let program = verified.program();
     let mut at = machine.at;
     let mut left = machine.meter.instructions;
+    let aside = machine.meter.instructions_aside;
     let (registers, mut view, mut rest, mut frames) =
         machine.all_parts(program, Lent { own, shared });
     let end = loop {
@@ -185,8 +194,8 @@ fn interpret(
         };
         let a = registers[usize::from(op.dst & 15)];
         let b = registers[usize::from(op.src & 15)].wrapping_add(op.immediate as i64 as u64);
-        dispatch! { op, a, b, (registers, at, left, view);
-            Code::Rare => set!(op, (registers, at, left, view), rare(program.code[at], a, b)),
+        dispatch! { op, a, b, (registers, at, left, aside, view);
+            Code::Rare => set!(op, (registers, at, left, aside, view), rare(program.code[at], a, b)),
             Code::Atomic => match atomic(program.code[at], registers, &mut view) {
                 Ok(()) => at += 1,
                 Err(kind) => break End::Fault(kind),
@@ -200,13 +209,10 @@ fn interpret(
             }
             Code::Call => {
                 left -= i64::from(op.extra);
-                if left < 0 {
-                    break over(at);
+                match enter((op, at), (left, aside), registers, &mut frames) {
+                    Ok(()) => at = op.offset as usize,
+                    Err(end) => break end,
                 }
-                if !frames.enter(at + 1, registers) {
-                    break End::Fault(FaultKind::TooDeep);
-                }
-                at = op.offset as usize;
             }
             Code::Exit => match frames.leave(registers) {
                 Some(back) => at = back,
@@ -233,6 +239,23 @@ fn interpret(
     machine.at = at;
     machine.meter.instructions = left;
     end
+}
+
+/// Calls a function of the program, which has been charged.
+#[inline(always)]
+fn enter(
+    (op, at): (&Op, usize),
+    (left, aside): (i64, i64),
+    registers: &mut Registers,
+    frames: &mut Frames<'_>,
+) -> Result<(), End> {
+    if left < 0 && left + aside < 0 {
+        return Err(over(at));
+    }
+    if !frames.enter(at + 1, registers) {
+        return Err(End::Fault(FaultKind::TooDeep));
+    }
+    if left < 0 { Err(End::Paused(op.offset as usize)) } else { Ok(()) }
 }
 
 /// Several moves; what stands behind them.
@@ -275,8 +298,17 @@ pub(super) fn help(
             Ok((Called::Done(result), _)) => registers[0] = result,
             called => return Err(ended(called, at, frames.pending)),
         }
+        if rest.meter.bytes_spent() {
+            return Err(End::Paused(at + 1));
+        }
     }
     Ok(())
+}
+
+/// A charge has passed what was left: of the budget, or of the slice alone, and then it is done.
+#[cold]
+fn spent(left: i64, aside: i64, slot: usize, target: usize) -> End {
+    if left + aside < 0 { over(slot) } else { End::Paused(target) }
 }
 
 fn over(slot: usize) -> End {

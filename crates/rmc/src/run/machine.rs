@@ -6,6 +6,7 @@ use core::fmt;
 
 use super::call::Rest;
 use super::memory::{Lent, View};
+use super::meter::Meter;
 use super::shadow::Shadow;
 use super::{Area, Near, Outcome, Request, Stop, call, checked, fast};
 use crate::helpers::Helper;
@@ -21,14 +22,6 @@ pub(super) struct Frame {
     pub(super) back: u32,
     /// R6 to R9.
     pub(super) kept: [u64; 4],
-}
-
-/// What is left of a budget; negative when a charge has passed it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Meter {
-    pub(super) instructions: i64,
-    pub(super) helper_calls: i64,
-    pub(super) bytes: i64,
 }
 
 /// Registers of the machine: eleven, one that is always zero, and room so that four bits name one.
@@ -47,9 +40,12 @@ pub struct Machine {
     pub(super) output_max: usize,
     pub(super) scratch: Vec<u8>,
     pub(super) meter: Meter,
-    pub(super) metered: bool,
+    /// Whether jumps backwards and calls are charged.
+    pub(super) charged: bool,
     pub(super) pending: Option<Request>,
     pub(super) running: bool,
+    /// Whether it has ever paused since its start.
+    pub(super) paused: bool,
     pub(super) executed: u64,
     pub(super) shadow: Option<Box<Shadow>>,
     /// The verified program that has made every value in here, if that is certain.
@@ -131,7 +127,7 @@ pub struct RestoreError;
 
 impl fmt::Display for RestoreError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("the bytes are no suspended call of this program")
+        out.write_str("the bytes are no suspended or paused call of this program")
     }
 }
 
@@ -157,7 +153,8 @@ impl Machine {
 
     pub(super) fn begin_verified(&mut self, verified: &Verified, context: &[u8], budget: Budget) {
         self.output_max = verified.limits().output_bytes_max;
-        self.begin(verified.program(), context, budget, verified.frames(), verified.metered());
+        let meter = Meter::new(verified.program(), &budget, verified.metered());
+        self.begin(context, meter, verified.frames(), verified.charged());
         self.proven = Some(verified.identity());
     }
 
@@ -173,35 +170,15 @@ impl Machine {
         }
     }
 
-    /// What a call may execute behind its last jump backwards.
-    #[inline]
-    pub(super) fn instructions(program: &Program, budget: &Budget) -> i64 {
-        let first = program.functions.first().map_or(0, |function| function.end);
-        let most = i64::try_from(budget.instructions).unwrap_or(i64::MAX);
-        most.saturating_sub_unsigned(first as u64)
-    }
-
     /// Starts a call of a program that nobody has verified, for [`Machine::run_checked`] alone.
     pub fn start_unverified(&mut self, program: &Program, context: &[u8], budget: Budget) {
         self.output_max = crate::Limits::DEFAULT.output_bytes_max;
-        self.begin(program, context, budget, FRAMES_MAX, true);
+        self.begin(context, Meter::new(program, &budget, true), FRAMES_MAX, true);
     }
 
-    fn begin(
-        &mut self,
-        program: &Program,
-        context: &[u8],
-        budget: Budget,
-        frames: usize,
-        metered: bool,
-    ) {
-        let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
-        self.meter = Meter {
-            instructions: Self::instructions(program, &budget),
-            helper_calls: signed(budget.helper_calls),
-            bytes: signed(budget.bytes),
-        };
-        self.metered = metered;
+    fn begin(&mut self, context: &[u8], meter: Meter, frames: usize, charged: bool) {
+        self.meter = meter;
+        self.charged = charged;
         let stack = frames * FRAME_BYTES as usize;
         if self.stack.len() != stack {
             self.stack.resize(stack, 0);
@@ -220,6 +197,7 @@ impl Machine {
         self.depth = 0;
         self.pending = None;
         self.running = true;
+        self.paused = false;
         self.executed = 0;
         self.shadow = None;
         self.proven = None;
@@ -251,7 +229,7 @@ impl Machine {
             return self.why_not();
         }
         let outcome = checked::run(self, program, lent, near);
-        self.running = matches!(outcome, Outcome::Suspended(_));
+        self.running = matches!(outcome, Outcome::Suspended(_) | Outcome::Paused);
         outcome
     }
 
@@ -424,12 +402,12 @@ impl Machine {
         out
     }
 
-    /// A call of this program from the bytes that [`Machine::to_bytes`] made of one that was suspended
-    /// or had not run yet. The bytes are believed as to what registers hold: take them from executors
+    /// A call of this program from the bytes that [`Machine::to_bytes`] made of one that was suspended,
+    /// had paused, or had not run yet. The bytes are believed as to what registers hold: take them from executors
     /// only. Nonsense is refused or ends in a [`super::Fault`].
     pub fn from_bytes(verified: &Verified, bytes: &[u8]) -> Result<Self, RestoreError> {
         let mut reader = Reader { bytes };
-        let mut machine = Self { running: true, metered: verified.metered(), ..Self::default() };
+        let mut machine = Self { running: true, charged: verified.charged(), ..Self::default() };
         for register in 0..11 {
             machine.registers[register] = reader.number()?;
         }
@@ -442,9 +420,14 @@ impl Machine {
                 machine.frames[at].kept[kept] = reader.number()?;
             }
         }
-        let mut signed = || reader.number().map(|value| value as i64);
-        machine.meter =
-            Meter { instructions: signed()?, helper_calls: signed()?, bytes: signed()? };
+        // A call that has not run yet may lack the instructions of its first function.
+        let mut left = |least: i64| match reader.number()? as i64 {
+            value if value < least => Err(RestoreError),
+            value => Ok(value),
+        };
+        machine.meter.instructions = left(-(code as i64))?;
+        machine.meter.helper_calls = left(0)?;
+        machine.meter.bytes = left(0)?;
         let pending = reader.below(2)? == 1;
         let limits = verified.limits();
         machine.output_max = limits.output_bytes_max;

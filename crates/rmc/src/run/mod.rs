@@ -7,6 +7,11 @@
 //! [`Near`] that the executor lends for the duration of `run`, so that an executor beside the memory need
 //! not leave the machine for each word.
 //!
+//! A call that only computes does not hold its thread: [`Machine::run_slice`] ends with
+//! [`Outcome::Paused`] after so many instructions or bytes that helpers move, at a jump backwards, a call or
+//! a helper. Slices cost nothing where no slice ends: they take the place of the budget in the meter, and
+//! programs that end within [`crate::Limits::unpaused_max`] instructions are charged for neither.
+//!
 //! Two interpreters do the same. `run` works on pre-decoded instructions of a verified program and checks
 //! only what costs it nothing; [`Machine::run_checked`] trusts nobody, takes unverified programs too, and
 //! finds every read of something uninitialised and every address that is used as a number. Whatever the
@@ -20,6 +25,7 @@ mod checked;
 mod fast;
 mod machine;
 mod memory;
+mod meter;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 pub mod native;
 mod ops;
@@ -114,6 +120,8 @@ pub enum Outcome {
     Returned(u64),
     /// It waits for an answer.
     Suspended(Request),
+    /// It has used up its slice and goes on in the next run. Only where a slice was given.
+    Paused,
     /// It was stopped and goes on no more.
     Stopped(Stop),
 }

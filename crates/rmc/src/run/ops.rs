@@ -109,13 +109,13 @@ pub(crate) struct Op {
 const TRAP: Op = Op { code: Code::Trap, dst: 0, src: 0, offset: 0, immediate: 0, extra: 0 };
 
 /// The instructions of a program, one entry a slot. Those that `reached` says nothing ever reaches become
-/// traps. Back edges and calls cost something only where the program is metered.
-pub(crate) fn predecode(program: &Program, reached: &[bool], metered: bool) -> Vec<Op> {
+/// traps. Back edges and calls cost something only where they are charged.
+pub(crate) fn predecode(program: &Program, reached: &[bool], charged: bool) -> Vec<Op> {
     let one = |(at, instruction): (usize, &Instruction)| {
         if !reached.get(at).copied().unwrap_or(false) {
             return TRAP;
         }
-        translate(program, at, *instruction, metered).unwrap_or(TRAP)
+        translate(program, at, *instruction, charged).unwrap_or(TRAP)
     };
     program.code.iter().enumerate().map(one).collect()
 }
@@ -180,7 +180,7 @@ fn load_word(ops: &[Op]) -> Option<Op> {
     })
 }
 
-fn translate(program: &Program, at: usize, instruction: Instruction, metered: bool) -> Option<Op> {
+fn translate(program: &Program, at: usize, instruction: Instruction, charged: bool) -> Option<Op> {
     let op = match instruction {
         Instruction::Alu { width, op, dst, src } => {
             let (src, immediate) = operand(src);
@@ -207,11 +207,11 @@ fn translate(program: &Program, at: usize, instruction: Instruction, metered: bo
             Op { code, dst: base.number(), src, offset: i32::from(offset), immediate, extra: 0 }
         }
         Instruction::Atomic { .. } => Op { code: Code::Atomic, ..TRAP },
-        Instruction::Jump { .. } => Op { code: Code::Jump, ..jump(at, instruction, metered)? },
+        Instruction::Jump { .. } => Op { code: Code::Jump, ..jump(at, instruction, charged)? },
         Instruction::JumpIf { width, condition, dst, src, .. } => {
             let (src, immediate) = operand(src);
             let code = comparison(width, condition);
-            let jump = jump(at, instruction, metered)?;
+            let jump = jump(at, instruction, charged)?;
             Op { code, dst: dst.number(), src, immediate, ..jump }
         }
         Instruction::CallHelper { number } => {
@@ -226,7 +226,7 @@ fn translate(program: &Program, at: usize, instruction: Instruction, metered: bo
         Instruction::CallFunction { offset } => {
             let target = usize::try_from(at as i64 + 1 + i64::from(offset)).ok()?;
             let function = &program.functions[program.function_at(target)?];
-            let extra = if metered { (function.end - function.start) as u32 } else { 0 };
+            let extra = if charged { (function.end - function.start) as u32 } else { 0 };
             Op { code: Code::Call, offset: i32::try_from(target).ok()?, extra, ..TRAP }
         }
         Instruction::Exit => Op { code: Code::Exit, ..TRAP },
@@ -252,9 +252,9 @@ pub(crate) fn back_edge_cost(at: usize, target: usize) -> u32 {
     if target <= at { (at - target + 1) as u32 } else { 0 }
 }
 
-fn jump(at: usize, instruction: Instruction, metered: bool) -> Option<Op> {
+fn jump(at: usize, instruction: Instruction, charged: bool) -> Option<Op> {
     let target = usize::try_from(instruction.jump_target(at)?).ok()?;
-    let extra = if metered { back_edge_cost(at, target) } else { 0 };
+    let extra = if charged { back_edge_cost(at, target) } else { 0 };
     Some(Op { offset: i32::try_from(target).ok()?, extra, ..TRAP })
 }
 

@@ -67,6 +67,7 @@ pub struct Verified {
     limits: Limits,
     worst: Cost,
     metered: bool,
+    charged: bool,
     frames: usize,
     context_bytes: u32,
     unreached: usize,
@@ -94,6 +95,11 @@ impl Verified {
     /// Whether a meter stops it. Otherwise it ends by itself within [`Verified::worst`].
     pub fn metered(&self) -> bool {
         self.metered
+    }
+
+    /// Whether jumps backwards and calls are charged: for the budget, or so that a long call can pause.
+    pub(crate) fn charged(&self) -> bool {
+        self.charged
     }
 
     /// Frames that it needs.
@@ -216,7 +222,8 @@ fn accept(
     worst: Cost,
     metered: bool,
 ) -> Verified {
-    let ops = predecode(&program, &facts.reached, metered);
+    let charged = metered || worst.instructions > limits.unpaused_max;
+    let ops = predecode(&program, &facts.reached, charged);
     let second = crate::isa::Instruction::SecondHalf;
     let seen = |(code, reached): &(&crate::isa::Instruction, &bool)| !**reached && **code != second;
     let unreached = program.code.iter().zip(&facts.reached).filter(seen).count();
@@ -226,6 +233,7 @@ fn accept(
         limits: *limits,
         worst,
         metered,
+        charged,
         frames: facts.frames,
         context_bytes: u32::try_from(facts.context_bytes).unwrap_or(u32::MAX),
         unreached,

@@ -3,6 +3,8 @@
 //! in the fast one, also when it is suspended at every request and moved as bytes.
 #![allow(dead_code, reason = "each user takes what it needs")]
 
+mod slices;
+
 use farside_rmc::assembler::Builder;
 use farside_rmc::helpers::{Call, Effect, HELPERS, Helper, StateKind};
 use farside_rmc::isa::{
@@ -51,6 +53,17 @@ mod interpreted {
             near: &mut impl Near,
         ) -> Outcome {
             machine.run(&self.0, lent, near)
+        }
+
+        pub(crate) fn run_slice(
+            &self,
+            machine: &mut Machine,
+            instructions: u64,
+            lent: Lent<'_>,
+            _: &[Region],
+            near: &mut impl Near,
+        ) -> Outcome {
+            machine.run_slice(&self.0, instructions, lent, near)
         }
 
         pub(crate) fn call(
@@ -569,9 +582,23 @@ const REGIONS: [&[u8]; 3] = [&[3; 100], &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12,
 
 /// An executor whose answers are chance, the same for the same seed, but for words of its regions.
 #[derive(Clone)]
-pub(crate) struct AnyHost(Chance);
+pub(crate) struct AnyHost {
+    chance: Chance,
+    /// All that was asked of it, in one number.
+    asked: u64,
+}
 
 impl AnyHost {
+    fn new(chance: Chance) -> Self {
+        Self { chance, asked: 0 }
+    }
+
+    fn note(&mut self, call: Call, arguments: &[u64]) {
+        for number in [call as u64].iter().chain(arguments) {
+            self.asked = (self.asked.rotate_left(5) ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        }
+    }
+
     fn word<const N: usize>(region: u64, offset: u64) -> Option<[u8; N]> {
         let region = REGIONS.get(usize::try_from(region).ok()?)?;
         let from = usize::try_from(offset).ok()?;
@@ -579,21 +606,22 @@ impl AnyHost {
     }
 
     fn result(&mut self, helper: &Helper) -> Reply {
-        if helper.effect == Effect::Word && self.0.one_in(64) {
+        if helper.effect == Effect::Word && self.chance.one_in(64) {
             return Reply::Refused;
         }
-        let number = self.0.number();
+        let number = self.chance.number();
         if helper.returns(number) {
             return Reply::Now(number);
         }
         let span = helper.result_max.abs_diff(helper.result_min).saturating_add(1).max(1);
-        let near = if self.0.one_in(2) { 0 } else { number % span };
+        let near = if self.chance.one_in(2) { 0 } else { number % span };
         Reply::Now(helper.result_max.wrapping_sub_unsigned(near) as u64)
     }
 }
 
 impl Near for AnyHost {
     fn load_u64(&mut self, region: u64, offset: u64) -> Reply {
+        self.note(Call::LoadU64, &[region, offset]);
         if let Some(word) = Self::word(region, offset) {
             return Reply::Now(u64::from_le_bytes(word));
         }
@@ -601,16 +629,21 @@ impl Near for AnyHost {
         row.map_or(Reply::Later, |row| self.result(row))
     }
 
-    fn read(&mut self, _: u64, _: u64, out: &mut [u8]) -> Reply {
+    fn read(&mut self, region: u64, offset: u64, out: &mut [u8]) -> Reply {
+        self.note(Call::Read, &[region, offset, out.len() as u64]);
         for byte in out {
-            *byte = self.0.next() as u8;
+            *byte = self.chance.next() as u8;
         }
         Helper::with_number(Call::Read as u32).map_or(Reply::Later, |row| self.result(row))
     }
 
     fn perform(&mut self, request: &Request, buffers: Buffers<'_>) -> Reply {
+        self.note(request.call, &request.arguments);
+        for byte in buffers.inputs.into_iter().flatten() {
+            self.asked = (self.asked ^ u64::from(*byte)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        }
         for byte in buffers.output {
-            *byte = self.0.next() as u8;
+            *byte = self.chance.next() as u8;
         }
         if request.call == Call::LoadU32
             && let Some(word) = Self::word(request.arguments[0], request.arguments[1])
@@ -634,7 +667,9 @@ type End = (Outcome, Vec<u8>, Vec<u8>, Vec<u8>);
 
 /// Verifies a program and runs what is accepted. An error is a defect of this crate.
 pub(crate) fn judge(program: Program, chance: &mut Chance) -> Result<Verdict, String> {
-    let budget = if chance.one_in(4) {
+    let budget = if chance.one_in(16) {
+        Budget { instructions: chance.below(60), helper_calls: 8, bytes: 300 }
+    } else if chance.one_in(4) {
         Budget { instructions: 300, helper_calls: 8, bytes: 300 }
     } else {
         Budget { instructions: 5_000, helper_calls: 100, bytes: 10_000 }
@@ -644,6 +679,7 @@ pub(crate) fn judge(program: Program, chance: &mut Chance) -> Result<Verdict, St
         walked_max: 3_000,
         widened_max: 6_000,
         context_bytes_max: 64,
+        unpaused_max: chance.of(&[0, 40, 4_096]),
         ..Limits::DEFAULT
     };
     let Ok(verified) = verify(program, &limits) else {
@@ -655,18 +691,24 @@ pub(crate) fn judge(program: Program, chance: &mut Chance) -> Result<Verdict, St
         for word in context.chunks_exact_mut(8) {
             word.copy_from_slice(&chance.number().to_le_bytes());
         }
-        let host = AnyHost(Chance::new(chance.next()));
+        let host = AnyHost::new(Chance::new(chance.next()));
         let text = |why: &str| format!("{why}\n{:#?}\n{context:x?}", verified.program().code);
         let (checked, executed) = run_checked(&verified, &context, host.clone(), budget);
         if let Outcome::Stopped(Stop::Fault(_) | Stop::BadReply { .. }) = checked.0 {
             return Err(text(&format!("accepted, but {:?}", checked.0)));
         }
-        if executed > verified.worst().instructions {
+        // Straight code is not charged: a budget of less than the program stops it at its first jump.
+        let most = verified.worst().instructions.max(verified.program().code.len() as u64);
+        if executed > most {
             return Err(text(&format!("{executed} executed, over {:?}", verified.worst())));
         }
         let fast = run_fast(&verified, &context, host.clone(), budget);
         if fast != checked {
             return Err(text(&format!("checked {:?}, fast {:?}", checked.0, fast.0)));
+        }
+        if let Some(whole) = slices::run_whole(&verified, &context, &host, budget) {
+            slices::run_sliced(&compiled, &context, &host, budget, &whole, chance)
+                .map_err(|why| text(&why))?;
         }
         for way in [Way::Started, Way::Called, Way::Beside] {
             let native = run_native(&compiled, &context, host.clone(), budget, way);

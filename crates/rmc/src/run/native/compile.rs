@@ -69,6 +69,8 @@ pub(super) struct Compiler<'a> {
     places: Vec<(u32, Option<u32>)>,
     /// Slots where paths meet.
     meetings: Vec<bool>,
+    /// Those among them where a call may pause.
+    pauses: Vec<bool>,
     /// What R1 to R5 will hold, where they do not hold it yet.
     later: [Option<Later>; FIRST_KEPT],
     /// Jumps to slots.
@@ -110,6 +112,7 @@ pub(super) fn compile(verified: &Verified) -> Result<Compiled, CompileError> {
         out: Emitter::with_room(512 + ops.len() * 24),
         places: Vec::with_capacity(ops.len()),
         meetings: meeting_points(verified.program()),
+        pauses: pauses(ops),
         later: [None; FIRST_KEPT],
         jumps: Vec::new(),
         cold: Vec::new(),
@@ -340,7 +343,7 @@ impl Compiler<'_> {
         let place = u32::try_from(self.out.code.len()).map_err(|_| CompileError::TooLarge)?;
         let copy = self.copied.take();
         let entry = match (self.last, copy) {
-            _ if !helped && slot > 0 => None,
+            _ if !helped && slot > 0 && !self.pauses[slot] => None,
             (None, None) => Some(place),
             // Who enters here has to know the region first, or has not copied yet.
             (region, copy) => {
@@ -710,6 +713,19 @@ impl Compiler<'_> {
     }
 }
 
+/// Slots that something leads to that is charged.
+fn pauses(ops: &[Op]) -> Vec<bool> {
+    let mut pauses = alloc::vec![false; ops.len()];
+    for op in ops.iter().filter(|op| op.code == Code::Call || condition_or_jump(op.code)) {
+        if op.extra > 0
+            && let Some(target) = pauses.get_mut(op.offset as usize)
+        {
+            *target = true;
+        }
+    }
+    pauses
+}
+
 /// Bits of the registers that a program has to do with. Functions keep those that outlive calls.
 fn used(verified: &Verified) -> u16 {
     let code = &verified.program().code;
@@ -742,6 +758,10 @@ fn word_bytes(op: Op) -> Option<u8> {
         Code::Helper if op.immediate == Call::LoadU32 as i32 => Some(4),
         _ => None,
     }
+}
+
+fn condition_or_jump(code: Code) -> bool {
+    code == Code::Jump || condition(code).is_some()
 }
 
 /// Whether a comparison is of 64 bits, and when it jumps.

@@ -19,8 +19,8 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use super::fast;
-use super::machine::StartError;
-use super::machine::{Machine, Registers};
+use super::machine::{Machine, Registers, StartError, frame_pointer};
+use super::meter::Meter;
 use super::{Area, Lent, Near, Outcome};
 use crate::limits::Budget;
 use crate::verify::Verified;
@@ -92,6 +92,18 @@ impl Compiled {
         }
     }
 
+    /// As [`Machine::run_slice`], with machine code.
+    pub fn run_slice(
+        &self,
+        machine: &mut Machine,
+        instructions: u64,
+        lent: Lent<'_>,
+        regions: &[Region<'_>],
+        near: &mut impl Near,
+    ) -> Outcome {
+        machine.sliced(instructions, |machine| self.run(machine, lent, regions, near))
+    }
+
     /// As [`Machine::start`] and then [`Compiled::run`], but a call that ends without waiting costs less: its
     /// parameters stay where they are.
     #[inline]
@@ -123,11 +135,12 @@ impl Compiled {
         near: &mut impl Near,
     ) -> Exit {
         machine.begin_call(&self.verified);
-        if !self.fits(lent) {
+        let meter = Meter::new(self.verified.program(), budget, self.verified.metered());
+        let meter = meter.instructions;
+        if !self.fits(lent) || meter < 0 {
             machine.begin_verified(&self.verified, context, *budget);
             return Exit::Left;
         }
-        let meter = Machine::instructions(self.verified.program(), budget);
         let context = Fresh { context, budget };
         self.enter(machine, (None, meter), Some(context), lent, regions, near)
     }
@@ -141,10 +154,12 @@ impl Compiled {
     ) -> Exit {
         let fits = self.fits(lent) && machine.proven == Some(self.verified.identity());
         let place = self.places.get(machine.at).copied().flatten();
-        let (true, Some(place), true) = (fits, place, machine.ready()) else {
+        let meter = machine.meter.instructions;
+        // Machine code charges what is there: where nothing is, the interpreter says so.
+        let (true, Some(place), true) = (fits && meter >= 0, place, machine.ready()) else {
             return Exit::Left;
         };
-        let (place, meter) = ((machine.at > 0).then_some(place), machine.meter.instructions);
+        let place = (machine.at > 0 || machine.paused).then_some(place);
         self.enter(machine, (place, meter), None, lent, regions, near)
     }
 
@@ -271,5 +286,7 @@ impl<N: Near> entry::Driver for Driver<'_, '_, N> {
         self.machine.depth = depth;
         self.machine.meter.instructions = meter;
         self.machine.registers = *registers;
+        // Programs that do not use R10 have no register of the processor for it.
+        self.machine.registers[10] = frame_pointer(depth);
     }
 }
