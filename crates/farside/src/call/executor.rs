@@ -48,6 +48,8 @@ struct Running {
     loaded: Arc<Loaded>,
     machine: Machine,
     wait: Wait,
+    /// It has had a slice already and could go on.
+    long: bool,
 }
 
 /// A program, with the state that it keeps.
@@ -207,11 +209,12 @@ impl Executor {
                 loaded: Arc::clone(&loaded),
                 machine: Machine::new(),
                 wait: Wait::Turn,
+                long: false,
             }),
         };
         let started = loaded.start(&mut running.machine, parameters);
         (running.program, running.session, running.loaded) = (program, session, loaded);
-        running.wait = Wait::Turn;
+        (running.wait, running.long) = (Wait::Turn, false);
         if self.calls.len() <= at {
             self.calls.resize_with(at + 1, || None);
         }
@@ -274,12 +277,19 @@ impl Executor {
             running.machine.output().clone_into(&mut self.output);
             self.put_away(at, running);
         } else {
+            running.long |= slice == Slice::Ready;
             if slice == Slice::Waits && !matches!(running.wait, Wait::Across { .. }) {
                 self.watching.push(at);
             }
             self.calls[at] = Some(running);
         }
         slice
+    }
+
+    /// Whether a call has had a whole slice before.
+    pub(super) fn is_long(&self, at: usize) -> bool {
+        let running = self.calls.get(at).and_then(Option::as_ref);
+        running.is_some_and(|running| running.long)
     }
 
     fn go_on(&mut self, at: usize, running: &mut Running, now_ns: u64) -> Slice {

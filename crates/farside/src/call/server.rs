@@ -24,8 +24,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Longest time that calls run before the port is looked at again, and most slices.
-const TURN_NS: u64 = 20_000;
+/// Calls run for about so long before replies go and the port is looked at again, and for so many slices:
+/// whoever has a short call waits for no more than this beside the slice of another one.
+const TURN_NS: u64 = 2_000;
 const TURN_SLICES: usize = 64;
 /// Things that have come which are looked at before calls run.
 const TURN_EVENTS: usize = 256;
@@ -66,7 +67,7 @@ impl Default for ServerOptions {
             output_bytes_max: 4096,
             limits: Limits::DEFAULT,
             grace: None,
-            quantum_ns: 5_000,
+            quantum_ns: 2_000,
             quota: Quota::DEFAULT,
             tenants: BTreeMap::new(),
         }
@@ -353,22 +354,33 @@ impl CallServer {
             self.machine.ready(call);
         }
         busy |= self.run(now_ns);
+        self.send();
+        busy
+    }
+
+    /// Sends what is to be sent.
+    fn send(&mut self) {
         self.notify();
         self.post_steps();
         if let Some(link) = self.mail.flush() {
             self.lost(link);
         }
-        busy
     }
 
     /// Runs calls until none can or the turn is over.
     fn run(&mut self, begun_ns: u64) -> bool {
         let mut now_ns = begun_ns;
+        let mut answered = false;
         for slices in 0..TURN_SLICES {
             let Some(call) = self.machine.next(now_ns) else {
                 return slices > 0;
             };
             let at = self.at(call);
+            // Nobody whose call is over waits for the next slice of a long one.
+            if answered && self.executor.is_long(at) {
+                self.send();
+                answered = false;
+            }
             let slice = self.executor.slice(at, now_ns);
             let then_ns = self.fabric.time_ns();
             let turn = match slice {
@@ -380,6 +392,7 @@ impl CallServer {
             self.machine.ran(call, used_ns, turn);
             if let Slice::Over(end) = slice {
                 self.end(call, end);
+                answered = true;
             }
             now_ns = then_ns;
             if now_ns.saturating_sub(begun_ns) > TURN_NS {

@@ -151,6 +151,68 @@ fn a_call_that_nobody_waits_for_any_more_leaves_nothing_behind() {
     }
 }
 
+/// About 800,000 instructions without an access.
+const COMPUTES: &[u8] =
+    b".program computes\nr0 = 200000\nagain:\nr1 = r0\nr1 *= 3\nr0 -= 1\nif r0 != 0 goto again\nexit";
+
+#[test]
+fn calls_that_only_compute_keep_no_other_caller_waiting() {
+    for fabric in FABRICS {
+        let name = format!("call-fair-{fabric}-{}", std::process::id());
+        let (there, here) = over::pair(fabric);
+        let mut server = CallServer::listen(&there, &name, &ServerOptions::default()).unwrap();
+        let address = server.address().unwrap();
+        let first = b".program first\nr0 = *(u64 *)(r1 + 0)\nexit";
+        let mut both = [COMPUTES, first].map(|object| {
+            let mut caller = Caller::begin(&here, &address, &CallerOptions::default()).unwrap();
+            let mut begun = false;
+            let program = loop {
+                server.turn();
+                caller.turn().unwrap();
+                begun = begun || caller.begin_register(object).unwrap();
+                if let Some(programs) = caller.registered() {
+                    break programs.unwrap().remove(0);
+                }
+            };
+            (caller, program)
+        });
+        let [(long, computes), (short, first)] = &mut both;
+        let (mut turns_each, mut ended) = (Vec::new(), 0);
+        // Both callers are turned with the executor, so that its turns are what a call waits for.
+        for number in 0..100 {
+            let ticket = short.invoke(first, &parameters(&[number])).unwrap().unwrap();
+            short.turn().unwrap();
+            let mut turns = 0;
+            let end = loop {
+                server.turn();
+                turns += 1;
+                // Eight long ones are in progress all the time.
+                while long.room() > 24 {
+                    long.invoke(computes, &[]).unwrap();
+                }
+                long.turn().unwrap();
+                while let Some((_, end)) = long.poll_any() {
+                    end.unwrap();
+                    ended += 1;
+                }
+                short.turn().unwrap();
+                if let Some(end) = short.poll(ticket) {
+                    break end;
+                }
+            };
+            assert_eq!(end.unwrap().result, number);
+            turns_each.push(turns);
+        }
+        turns_each.sort_unstable();
+        // A long call has about a hundred slices, of which a turn runs one or two.
+        let turns = turns_each.iter().sum::<usize>();
+        assert!(ended * 20 <= turns, "{fabric}: {ended} long calls ended within {turns} turns");
+        // The clock may charge now and then what other programs have used. Over TCP some turns find
+        // nothing, since what was sent is still on its way.
+        assert!(fabric == "tcp" || turns_each[50] <= 6, "{fabric}: {turns_each:?}");
+    }
+}
+
 fn taken(caller: &mut Caller, begun: &mut Vec<(farside::call::Ticket, u64)>) -> usize {
     let before = begun.len();
     begun.retain(|(ticket, key)| match caller.poll(*ticket) {

@@ -35,6 +35,8 @@ struct Line {
     ready: VecDeque<u8>,
     /// Stands in the round.
     stands: bool,
+    /// Stands first in it, and has had its credit for this round.
+    at_turn: bool,
 }
 
 /// What a tenant may use of the processor.
@@ -144,7 +146,7 @@ impl Schedule {
             let line = &mut self.lines[session.0 as usize];
             if line.ready.is_empty() {
                 self.round.pop_front();
-                line.stands = false;
+                (line.stands, line.at_turn) = (false, false);
                 line.credit_ns = line.credit_ns.min(0);
                 continue;
             }
@@ -156,9 +158,12 @@ impl Schedule {
                     continue;
                 }
             }
-            if line.credit_ns <= 0 {
-                let share = self.quantum_ns * line.weight;
+            let share = self.quantum_ns * line.weight;
+            if !core::mem::replace(&mut line.at_turn, true) {
                 line.credit_ns = if alone { share } else { line.credit_ns + share };
+            }
+            if line.credit_ns <= 0 {
+                line.at_turn = false;
                 self.round.rotate_left(1);
                 barred = 0;
                 continue;
@@ -288,6 +293,22 @@ mod tests {
             others += 1;
         }
         assert!(others <= 1, "{others}");
+    }
+
+    #[test]
+    fn short_calls_wait_for_one_turn_of_a_long_one_each_time() {
+        let mut schedule = schedule(&[1, 1]);
+        schedule.ready(call(0, 0));
+        for _ in 0..1000 {
+            schedule.ready(call(1, 0));
+            let mut others = 0;
+            while schedule.next(0) != Some(call(1, 0)) {
+                schedule.ran(call(0, 0), 100, Turn::Ready);
+                others += 1;
+            }
+            schedule.ran(call(1, 0), 10, Turn::Over);
+            assert!(others <= 1, "{others}");
+        }
     }
 
     #[test]
