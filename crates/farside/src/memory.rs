@@ -1,5 +1,7 @@
 //! The global memory as a program uses it: reads, writes and fences of a session.
 
+mod access;
+
 use crate::canary;
 use crate::hit::Lines;
 use crate::lock_hit::LockCells;
@@ -12,6 +14,8 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
+
+pub(crate) use access::{Access, What};
 
 /// Slots of a session for calls that wait; asynchronous writes have their own.
 pub(crate) const CALL_SLOTS: usize = 8;
@@ -169,18 +173,10 @@ impl Session {
     /// `CacheFull`; each entry of the table says what to do.
     #[inline]
     pub fn read(&mut self, address: GlobalAddress, out: &mut [u8]) -> Result<(), Error> {
-        if self.pending.is_empty() {
-            if one_line(address, out.len()) {
-                if self.lines.read(address, out, false) {
-                    self.hits(1);
-                    return Ok(());
-                }
-            } else if let Some(lines) = self.lines.read_lines(address, out) {
-                self.hits(lines);
-                return Ok(());
-            }
+        match self.read_hit(address, out) {
+            true => Ok(()),
+            false => self.read_blocking(address, out),
         }
-        self.read_blocking(address, out)
     }
 
     #[cold]
@@ -242,23 +238,32 @@ impl Session {
 
     /// Deals with own writes in flight to the piece's line. True when the bytes came from them.
     async fn settle_overlap(&mut self, piece: Piece, out: &mut [u8]) -> bool {
+        if self.own_write(piece, out) {
+            return true;
+        }
+        while self.is_behind(piece.address) {
+            self.reap_one().await;
+        }
+        false
+    }
+
+    /// Whether the newest own write in flight to the piece's line has all of its bytes, which are copied
+    /// then.
+    fn own_write(&self, piece: Piece, out: &mut [u8]) -> bool {
         let line = piece.address.line();
-        let newest = self.pending.iter().rev().find(|write| write.address.line() == line).copied();
+        let newest = self.pending.iter().rev().find(|write| write.address.line() == line);
         let Some(newest) = newest else {
             return false;
         };
         let skip = piece.address.offset().checked_sub(newest.address.offset());
-        if let Some(skip) = skip.map(|skip| skip as usize)
-            && skip + piece.bytes <= newest.bytes
-        {
-            let request = self.slots.slots[newest.slot].request();
-            out.copy_from_slice(&request.buffer[skip..skip + piece.bytes]);
-            return true;
+        match skip.map(|skip| skip as usize) {
+            Some(skip) if skip + piece.bytes <= newest.bytes => {
+                let request = self.slots.slots[newest.slot].request();
+                out.copy_from_slice(&request.buffer[skip..skip + piece.bytes]);
+                true
+            }
+            _ => false,
         }
-        while self.pending.iter().any(|write| write.address.line() == line) {
-            self.reap_one().await;
-        }
-        false
     }
 
     /// Writes bytes.
@@ -274,14 +279,10 @@ impl Session {
     /// `NodeLost`, ...) is reported by the next `fence`, lock, unlock or atomic of this session.
     #[inline]
     pub fn write(&mut self, address: GlobalAddress, bytes: &[u8]) -> Result<(), Error> {
-        if self.pending.is_empty()
-            && one_line(address, bytes.len())
-            && self.lines.write(address, bytes, false)
-        {
-            self.hit();
-            return Ok(());
+        match self.write_hit(address, bytes) {
+            true => Ok(()),
+            false => self.write_slow(address, bytes),
         }
-        self.write_slow(address, bytes)
     }
 
     #[cold]

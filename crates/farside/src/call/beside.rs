@@ -1,5 +1,6 @@
 //! Helpers carried out by an executor beside the memory: loads and stores instead of requests.
 
+use super::global::{Global, Seat, is_global, orders};
 use super::memory::{Denied, Memory};
 use super::state::{Declared, Done, Holder};
 use farside_base::Access;
@@ -33,6 +34,10 @@ pub(super) struct Beside<'a> {
     pub(super) left: usize,
     pub(super) holder: Holder,
     pub(super) notices: &'a mut Vec<Notice>,
+    /// The global memory, where calls may reach it.
+    pub(super) global: Option<&'a mut Global>,
+    /// The call's own, while something is under way there.
+    pub(super) seat: Option<&'a mut Seat>,
     /// Why the last request was put off, if it was.
     pub(super) put_off: Option<Later>,
 }
@@ -48,6 +53,8 @@ pub(super) enum Later {
     Lock,
     /// The word is as it was.
     Word,
+    /// The global memory is not at hand, or must be as the call has written it first.
+    Global,
 }
 
 impl Beside<'_> {
@@ -186,6 +193,15 @@ impl Beside<'_> {
         }
     }
 
+    fn global(&mut self, request: &Request, buffers: &mut Buffers<'_>) -> Reply {
+        let seat = self.seat.as_deref_mut();
+        let global = self.global.as_mut();
+        match global.and_then(|global| global.hit(seat, request, buffers)) {
+            Some(result) => Reply::Now(result),
+            None => self.later(Later::Global),
+        }
+    }
+
     fn vector(&mut self, request: &Request, buffers: &mut Buffers<'_>) -> Reply {
         let region = request.arguments[0];
         let Buffers { inputs: [first, second], output } = buffers;
@@ -248,7 +264,11 @@ impl Near for Beside<'_> {
         if !self.takes(moved + buffers.output.len() + hashed) {
             return Reply::Later;
         }
+        if orders(request.call) && self.seat.as_deref_mut().is_some_and(|seat| !seat.settle()) {
+            return self.later(Later::Global);
+        }
         match request.call {
+            call if is_global(call) => self.global(request, &mut buffers),
             Call::LoadU64 => {
                 let [region, offset, ..] = request.arguments;
                 let loaded = self.memory.here(region, offset, 8, Access::READ);

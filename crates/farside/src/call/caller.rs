@@ -1,9 +1,12 @@
 //! The end that invokes calls.
 
+mod share;
+
 use super::across::BLOCK_BYTES;
 use super::again::Again;
 use super::ends::{end_here, end_of, not_loaded};
 use super::executor::{Executor, Slice};
+use super::global::Global;
 use super::hello::{Hello, Purpose, TENANT_BYTES_MAX, Welcome};
 use super::loaded::Loaded;
 use super::mail::{BACKLOG_NAP, Event, Mail, Measures};
@@ -128,6 +131,8 @@ pub struct Caller {
     events: Vec<LinkEvent>,
     regions: Vec<(u8, RegionToken)>,
     here: Option<Here>,
+    /// The global memory for runs here, while there is no executor here.
+    global: Option<Global>,
     /// The object that is being registered.
     upload: Option<Upload>,
     /// Objects by the numbers of their programs, for runs here.
@@ -232,6 +237,7 @@ impl Caller {
             events: Vec::new(),
             regions: Vec::new(),
             here: None,
+            global: None,
             upload: None,
             objects: BTreeMap::new(),
         };
@@ -487,6 +493,7 @@ impl Caller {
                 let lent = Lent { place, bytes: token.bytes, access: token.access };
                 executor.memory.lend(*number, lent);
             }
+            executor.global = self.global.take();
             let (tickets, ready) = (vec![None; HERE_MAX], VecDeque::new());
             self.here = Some(Here { executor, scratch, tickets, ready });
         }
@@ -498,7 +505,8 @@ impl Caller {
         }
         let known = self.objects.get(&program.number);
         let (object, name) = known.ok_or_else(|| Error::new(ErrorCode::NoProgram))?;
-        let all = Loaded::all(object, &Limits::DEFAULT, false).map_err(not_loaded)?;
+        let all = Loaded::all(object, &Limits::DEFAULT, here.executor.global.is_some());
+        let all = all.map_err(not_loaded)?;
         let found = all.into_iter().find(|loaded| loaded.name() == name);
         let loaded = found.ok_or_else(|| Error::new(ErrorCode::NoProgram))?;
         here.executor.keep(program.number, 0, &Arc::new(loaded));
@@ -683,7 +691,12 @@ impl Caller {
         match &self.here {
             Some(here) if !here.ready.is_empty() => Ok(()),
             Some(here) if here.executor.watches() => patience.wait(),
-            _ => patience.wait_for_event(&mut *self.mail.port, nap),
+            Some(here) if !here.executor.may_sleep() => Ok(()),
+            here => {
+                let waited = patience.wait_for_event(&mut *self.mail.port, nap);
+                here.iter().for_each(|here| here.executor.awake());
+                waited
+            }
         }
     }
 
@@ -830,7 +843,9 @@ impl Caller {
 
     /// Runs at this end have lost the memory that they work on.
     fn leave_here(&mut self) {
-        let Some(here) = self.here.take() else { return };
+        let Some(mut here) = self.here.take() else { return };
+        (0..here.tickets.len()).for_each(|at| here.executor.stop(at));
+        self.global = here.executor.global.take();
         for ticket in here.tickets.into_iter().flatten() {
             let text = "the memory that it works on is out of reach";
             self.ended.push_back((ticket, Err(Error::with(ErrorCode::PeerLost, text))));

@@ -1,7 +1,10 @@
 //! Calls in progress on one thread: each runs for a slice at a time and waits for what is not here.
 
+mod coherent;
+
 use super::across::{Across, BLOCK_BYTES, Come, Step};
 use super::beside::{Beside, Later, Notice};
+use super::global::{Global, Seat};
 use super::loaded::{Loaded, slot_of};
 use super::memory::{Denied, Memory};
 use super::state::{Holder, States};
@@ -36,8 +39,19 @@ enum Wait {
     Word(u64),
     /// Scratch memory.
     Block,
+    /// The global memory, or a seat there.
+    Global,
+    /// Nothing but that what it wrote is visible; so it ends.
+    Fence(End),
     /// Requests on their way.
     Across { across: Across, block: usize, until_ns: Option<u64> },
+}
+
+impl Wait {
+    /// Whether somebody tells when it is over.
+    const fn is_announced(&self) -> bool {
+        matches!(self, Self::Across { .. } | Self::Global | Self::Fence(_))
+    }
 }
 
 /// A call in progress.
@@ -50,6 +64,8 @@ struct Running {
     wait: Wait,
     /// It has had a slice already and could go on.
     long: bool,
+    /// Where something is under way in the global memory.
+    seat: Option<Box<Seat>>,
 }
 
 /// A program, with the state that it keeps.
@@ -90,6 +106,8 @@ pub(super) enum Slice {
 #[derive(Debug)]
 pub(super) struct Executor {
     pub(super) memory: Memory,
+    /// The global memory, where calls may reach it.
+    pub(super) global: Option<Global>,
     calls: Vec<Option<Box<Running>>>,
     #[expect(clippy::vec_box, reason = "moved to and from `calls` without copying the machine")]
     spare: Vec<Box<Running>>,
@@ -138,6 +156,7 @@ impl Executor {
         let blocks = scratch.as_ref().map_or(0, |arena| arena.len() / BLOCK_BYTES as usize);
         Self {
             memory: Memory::default(),
+            global: None,
             calls: Vec::new(),
             spare: Vec::new(),
             programs: BTreeMap::new(),
@@ -210,6 +229,7 @@ impl Executor {
                 machine: Machine::new(),
                 wait: Wait::Turn,
                 long: false,
+                seat: None,
             }),
         };
         let started = loaded.start(&mut running.machine, parameters);
@@ -242,6 +262,7 @@ impl Executor {
         if let Wait::Across { block, .. } = std::mem::replace(&mut running.wait, Wait::Turn) {
             self.give_back(block);
         }
+        self.leave_seat(at, &mut running);
         let holder = holder(at);
         if let Some(known) = self.programs.get_mut(&running.program) {
             let shared = known.shared.declared.release(holder);
@@ -273,12 +294,13 @@ impl Executor {
             return Slice::Over(stopped(Stopped::Fault, None, "there is no such call"));
         };
         let slice = self.go_on(at, &mut running, now_ns);
+        let slice = self.settled(at, &mut running, slice);
         if matches!(slice, Slice::Over(_)) {
             running.machine.output().clone_into(&mut self.output);
             self.put_away(at, running);
         } else {
             running.long |= slice == Slice::Ready;
-            if slice == Slice::Waits && !matches!(running.wait, Wait::Across { .. }) {
+            if slice == Slice::Waits && !running.wait.is_announced() {
                 self.watching.push(at);
             }
             self.calls[at] = Some(running);
@@ -293,6 +315,11 @@ impl Executor {
     }
 
     fn go_on(&mut self, at: usize, running: &mut Running, now_ns: u64) -> Slice {
+        if let Wait::Fence(_) = running.wait
+            && let Wait::Fence(end) = std::mem::replace(&mut running.wait, Wait::Turn)
+        {
+            return Slice::Over(end);
+        }
         let mut left = SLICE_ACCESSES;
         loop {
             if let Some(request) = running.machine.pending().copied() {
@@ -314,6 +341,8 @@ impl Executor {
                 left,
                 holder: holder(at),
                 notices: &mut self.notices,
+                global: self.global.as_mut(),
+                seat: running.seat.as_deref_mut(),
                 put_off: None,
             };
             let lent = Lent { own: &mut own.variables, shared: &mut shared.variables };
@@ -345,6 +374,9 @@ impl Executor {
         now_ns: u64,
         left: &mut usize,
     ) -> Answered {
+        if running.seat.as_ref().is_some_and(|seat| seat.accesses()) {
+            return self.reach(at, running, request, [&[], &[]]);
+        }
         let mut buffers = std::mem::take(&mut self.buffers);
         let answered = self.answer_by(at, running, request, now_ns, left, &mut buffers);
         buffers.clear();
@@ -366,7 +398,7 @@ impl Executor {
                 return self.come(running, request, now_ns, &mut buffers.output);
             }
             Wait::Lock(until_ns) | Wait::Word(until_ns) => Some(until_ns),
-            Wait::Turn | Wait::Block => None,
+            Wait::Turn | Wait::Block | Wait::Global | Wait::Fence(_) => None,
         };
         let mut none = States::default();
         let Some((own, shared)) = states(&mut self.programs, running, &mut none) else {
@@ -389,6 +421,8 @@ impl Executor {
             left: (*left).max(1),
             holder: holder(at),
             notices: &mut self.notices,
+            global: self.global.as_mut(),
+            seat: running.seat.as_deref_mut(),
             put_off: None,
         };
         let reply = beside.perform(request, Buffers { inputs, output: &mut output[..] });
@@ -408,6 +442,7 @@ impl Executor {
                 running.wait = Wait::Word(until.unwrap_or(until_ns));
                 return Answered::Slice(Slice::Waits);
             }
+            (Reply::Later, Some(Later::Global)) => return self.reach(at, running, request, inputs),
             (Reply::Later, Some(Later::Elsewhere)) => {
                 output.clear();
                 return self.set_out(at, running, request, inputs, now_ns, output);
@@ -612,7 +647,7 @@ impl Executor {
                 Wait::Word(until_ns) => until_ns <= now_ns || self.has_changed(running),
                 Wait::Lock(until_ns) => until_ns <= now_ns,
                 Wait::Block => !self.free.is_empty(),
-                Wait::Turn | Wait::Across { .. } => false,
+                Wait::Turn | Wait::Across { .. } | Wait::Global | Wait::Fence(_) => false,
             };
             if over {
                 self.woken.push(at);
@@ -636,6 +671,7 @@ impl Executor {
 
     /// A call whose wait is over; it could run.
     pub(super) fn take_woken(&mut self) -> Option<usize> {
+        self.hear();
         let at = self.woken.pop()?;
         self.woken.retain(|other| *other != at);
         self.watching.retain(|other| *other != at);

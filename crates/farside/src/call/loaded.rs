@@ -48,7 +48,8 @@ impl Loaded {
             .map(|program| {
                 if let (false, Some(name)) = (global, global_helper(&program)) {
                     let text = format!(
-                        "program `{}` calls {name}, and this executor belongs to no node of a global memory",
+                        "program `{}` calls {name}, and this executor is no node of a global memory: make \
+                         it one with `share`, or farside rmc serve --node",
                         program.name
                     );
                     return Err(refused(Refused::Lacks, text));

@@ -50,6 +50,7 @@ mod beside;
 mod caller;
 mod ends;
 mod executor;
+mod global;
 mod hello;
 mod host;
 mod loaded;

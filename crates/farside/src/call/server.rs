@@ -2,6 +2,7 @@
 
 use super::across::BLOCK_BYTES;
 use super::executor::{End, Executor, Slice};
+use super::global::Global;
 use super::hello::{Hello, Purpose, Welcome};
 use super::host::Host;
 use super::loaded::{Loaded, NotLoaded};
@@ -10,7 +11,7 @@ use super::memory::{Lent, Place};
 use super::topics::Topics;
 use crate::patience::Patience;
 use crate::registered::{Registered, control};
-use crate::{Error, ErrorCode};
+use crate::{Error, ErrorCode, Node};
 use farside_base::{LinkId, LocalSlice, RegionKind, RemoteRegionId};
 use farside_fabric::{Arena, Fabric, LinkEvent, Region};
 use farside_protocol::call::{
@@ -264,6 +265,69 @@ impl CallServer {
     pub fn take_back(&mut self, number: u8) -> Option<Region> {
         self.executor.memory.take_back(number);
         self.lent.remove(&number)
+    }
+
+    /// Makes this executor a part of a node of the global memory: programs that name global addresses
+    /// (`farside_global_load_u64` and others) are taken from now on, and their calls reach all the memory
+    /// that the node reaches. Another node takes the former one's place.
+    ///
+    /// *Guarantees.* Each call is one program order, as of a [`Session`](crate::Session): it sees what it
+    /// wrote itself; others may see its stores of words in another order, until an atomic, a lock, an
+    /// unlock, a wait, a notification or its end, which let them become visible first. So whoever has its
+    /// answer sees what it wrote. What a call wrote that was cancelled or stopped at its deadline may
+    /// become visible later, and an atomic of it may yet take effect. What misses makes its call wait, and
+    /// no other. *Errors of calls.* An address that is freed, past its allocation's end or none at all:
+    /// status -1, or `CallStopped` from helpers of words. Memory that is lost with its node: status -7, or
+    /// `PeerLost`. *Cost.* A tag check and a copy for what is here or cached, else what a session's access
+    /// takes; a session for each of at most 64 calls that wait, kept for the next ones.
+    ///
+    /// *Blocks* only where it replaces a node some of whose writes have not ended.
+    ///
+    /// ```
+    /// use farside::call::{CallServer, Caller, CallerOptions, ServerOptions};
+    /// use farside::{Config, Node};
+    /// use farside_fabric::{Fabric, MemFabric};
+    /// use std::sync::Arc;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let fabric: Arc<dyn Fabric> = Arc::new(MemFabric::new());
+    /// let config = Config { memory_bytes: 1 << 20, cache_bytes: 1 << 20, ..Config::new("shared") };
+    /// let node = Node::create_on(&config, Arc::clone(&fabric))?;
+    /// let mut session = node.session()?;
+    /// let counter = session.alloc(8)?;
+    ///
+    /// let mut server = CallServer::listen(&fabric, "calls", &ServerOptions::default())?;
+    /// server.share(&node)?;
+    /// let mut caller = Caller::begin(&fabric, "calls", &CallerOptions::default())?;
+    /// let add = b"r1 = *(u64 *)(r1 + 0)\nr2 = 5\ncall global_fetch_add\nexit";
+    /// while !caller.begin_register(add)? { // both ends on one thread: turn both
+    ///     server.turn();
+    ///     caller.turn()?;
+    /// }
+    /// let add = loop {
+    ///     server.turn();
+    ///     caller.turn()?;
+    ///     if let Some(programs) = caller.registered() {
+    ///         break programs?.remove(0);
+    ///     }
+    /// };
+    /// let ticket = caller.invoke(&add, &counter.to_bits().to_le_bytes())?.ok_or("no slot")?;
+    /// let answer = loop {
+    ///     caller.turn()?;
+    ///     server.turn();
+    ///     if let Some(answer) = caller.poll(ticket) {
+    ///         break answer?;
+    ///     }
+    /// };
+    /// assert_eq!((answer.result, session.read_u64(counter)?), (0, 5));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// `TooManySessions`, `NodeClosed`; `Busy` while calls have something under way at the former node.
+    pub fn share(&mut self, node: &Node) -> Result<(), Error> {
+        let global = Global::new(node, self.mail.port.waiter())?;
+        self.executor.share(global)
     }
 
     /// Whether it has any memory.
@@ -570,7 +634,7 @@ impl CallServer {
     fn register(&mut self, session: Session, object: &Arc<[u8]>) -> Result<Vec<u8>, NotLoaded> {
         let mut list = Vec::new();
         let mut registered = Vec::new();
-        for loaded in Loaded::all(object, &self.options.limits, false)? {
+        for loaded in Loaded::all(object, &self.options.limits, self.executor.global.is_some())? {
             let loaded = Arc::new(loaded);
             let number = self.executor.number_for(&loaded);
             let loaded = self.executor.loaded(number).map_or(loaded, Arc::clone);
@@ -773,8 +837,10 @@ impl CallServer {
             let nap = self.nap();
             let waited = match watches {
                 true => patience.wait(),
+                false if !self.executor.may_sleep() => Ok(()),
                 false => patience.wait_for_event(&mut *self.mail.port, Some(nap)),
             };
+            self.executor.awake();
             if waited.is_err() {
                 patience = Patience::of_turns(NAP);
             }

@@ -1,5 +1,6 @@
 //! Remote memory calls over every fabric of this crate's tests: what callers may rely on.
 
+mod global;
 mod hostile;
 mod library;
 mod over;

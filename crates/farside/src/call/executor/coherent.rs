@@ -1,0 +1,197 @@
+//! Accesses to the global memory that do not hit: their calls wait, and nobody else does.
+
+use super::{Answered, End, Executor, Running, Slice, Wait, states, stopped, take};
+use crate::call::global::{self, Global, Seat};
+use crate::call::loaded::slot_of;
+use crate::call::state::States;
+use crate::{Error, ErrorCode};
+use farside_protocol::call::Stopped;
+use farside_rmc::helpers::{Effect, Helper, status};
+use farside_rmc::run::{Lent, Request, Stop};
+
+impl Executor {
+    /// Lets calls reach the global memory.
+    ///
+    /// # Errors
+    /// `Busy` while calls have something under way at the node that they reached before.
+    pub(in crate::call) fn share(&mut self, global: Global) -> Result<(), Error> {
+        if self.calls.iter().flatten().any(|running| running.seat.is_some()) {
+            let text = "calls have something under way at the node that was shared before";
+            return Err(Error::with(ErrorCode::Busy, text));
+        }
+        self.global = Some(global);
+        Ok(())
+    }
+
+    /// Whether whoever serves may sleep, as far as the global memory knows: until [`Self::awake`] its
+    /// bell wakes it.
+    pub(in crate::call) fn may_sleep(&self) -> bool {
+        self.global.as_ref().is_none_or(Global::may_sleep)
+    }
+
+    /// It does not sleep any more.
+    pub(in crate::call) fn awake(&self) {
+        if let Some(global) = &self.global {
+            global.awake();
+        }
+    }
+
+    /// Wakes calls whose operations have ended.
+    pub(super) fn hear(&mut self) {
+        while let Some((at, seat)) = self.global.as_mut().and_then(Global::heard) {
+            self.wake_with(at, seat);
+        }
+    }
+
+    /// Wakes a call, and hands it the seat that it waited for.
+    fn wake_with(&mut self, at: usize, seat: Option<Box<Seat>>) {
+        if let Some(running) = self.calls.get_mut(at).and_then(Option::as_mut) {
+            running.seat = running.seat.take().or(seat);
+            self.woken.push(at);
+        }
+    }
+
+    /// A call needs its seat no more, or was stopped.
+    pub(super) fn leave_seat(&mut self, at: usize, running: &mut Running) {
+        let Some(global) = &mut self.global else { return };
+        global.forget(at);
+        if let Some(seat) = running.seat.take()
+            && let Some((at, seat)) = global.give_back(seat)
+        {
+            self.wake_with(at, seat);
+        }
+    }
+
+    /// Goes on with what a call waits for in the global memory, or begins it.
+    pub(super) fn reach(
+        &mut self,
+        at: usize,
+        running: &mut Running,
+        request: &Request,
+        inputs: [&[u8]; 2],
+    ) -> Answered {
+        running.wait = Wait::Global;
+        let Some(global) = &mut self.global else {
+            return super::refuse(running); // no program that calls these is taken then
+        };
+        if running.seat.is_none() {
+            running.seat = global.take(at);
+        }
+        let Some(seat) = &mut running.seat else {
+            return Answered::Slice(Slice::Waits);
+        };
+        if global::orders(request.call) {
+            return match seat.poll_fence() {
+                None => {
+                    global.waits(seat, at);
+                    Answered::Slice(Slice::Waits)
+                }
+                Some(Ok(())) => {
+                    running.wait = Wait::Turn;
+                    self.leave_seat(at, running);
+                    Answered::GoesOn
+                }
+                Some(Err(error)) => Answered::Slice(Slice::Over(lost(running, &error))),
+            };
+        }
+        let begun = if seat.accesses() { Ok(()) } else { seat.begin(request, inputs[0]) };
+        let end = match begun {
+            Ok(()) => seat.poll(request.call),
+            Err(error) => Some(Err(error)),
+        };
+        match end {
+            None => {
+                global.waits(seat, at);
+                Answered::Slice(Slice::Waits)
+            }
+            Some(end) => self.reached(running, request, end),
+        }
+    }
+
+    /// An access has ended.
+    fn reached(
+        &mut self,
+        running: &mut Running,
+        request: &Request,
+        end: Result<u64, Error>,
+    ) -> Answered {
+        running.wait = Wait::Turn;
+        let helper = Helper::with_number(request.call as u32);
+        let told = helper.is_some_and(|helper| helper.effect == Effect::Suspends);
+        let result = match end {
+            Ok(result) => result,
+            Err(error) if told => status_of(error.code) as u64,
+            Err(error) => return Answered::Slice(Slice::Over(lost(running, &error))),
+        };
+        let mut none = States::default();
+        let Some((own, shared)) = states(&mut self.programs, running, &mut none) else {
+            return Answered::GoesOn; // the loop tells
+        };
+        let lent = Lent { own: &mut own.variables, shared: &mut shared.variables };
+        let bytes = running.seat.as_ref().map_or(&[][..], |seat| &seat.bytes);
+        let bytes = if (result as i64) < 0 { &[][..] } else { bytes };
+        take(&mut running.machine, &running.loaded, lent, result, bytes)
+    }
+
+    /// What a slice comes to in the end: a call is over when all that it wrote is visible to all.
+    pub(super) fn settled(&mut self, at: usize, running: &mut Running, slice: Slice) -> Slice {
+        let (Some(seat), Some(global)) = (&mut running.seat, &mut self.global) else {
+            return slice;
+        };
+        let end = match slice {
+            Slice::Over(end) => end,
+            Slice::Ready | Slice::Waits => {
+                if !matches!(running.wait, Wait::Global) && seat.settle() {
+                    self.leave_seat(at, running);
+                }
+                return slice;
+            }
+        };
+        match (seat.poll_fence(), end) {
+            (None, end) => {
+                global.waits(seat, at);
+                running.wait = Wait::Fence(end);
+                Slice::Waits
+            }
+            (Some(Err(error)), End::Returned(_)) => {
+                let text = format!("program `{}`, a write before its end", running.loaded.name());
+                Slice::Over(stopped(stop_of(error.code), None, format!("{text}: {error}")))
+            }
+            (Some(_), end) => Slice::Over(end),
+        }
+    }
+}
+
+/// The end of a call that cannot be told that an access has failed.
+fn lost(running: &mut Running, error: &Error) -> End {
+    let stop = running.machine.refuse().unwrap_or(Stop::NotRunning);
+    let slot = slot_of(&stop);
+    let loaded = &running.loaded;
+    let place = slot.map_or_else(|| loaded.name().to_owned(), |slot| loaded.place(slot));
+    stopped(stop_of(error.code), slot, format!("{place}: {error}"))
+}
+
+/// What a helper that returns a status tells of a failure.
+const fn status_of(code: ErrorCode) -> i64 {
+    match code {
+        ErrorCode::Unallocated | ErrorCode::OutOfBounds | ErrorCode::ForeignAddress => {
+            status::NOT_PERMITTED
+        }
+        ErrorCode::CacheFull => status::FULL,
+        ErrorCode::TooLarge => status::OUT_OF_RANGE,
+        _ => status::PEER_LOST,
+    }
+}
+
+/// How a call ends that cannot be told of a failure.
+const fn stop_of(code: ErrorCode) -> Stopped {
+    match code {
+        ErrorCode::Unallocated
+        | ErrorCode::OutOfBounds
+        | ErrorCode::ForeignAddress
+        | ErrorCode::Misaligned
+        | ErrorCode::TooLarge
+        | ErrorCode::CacheFull => Stopped::NotPermitted,
+        _ => Stopped::MemoryLost,
+    }
+}

@@ -1,0 +1,768 @@
+//! Calls on global addresses: executors and callers that are part of nodes of one memory.
+
+use crate::over::FABRICS;
+use crate::programs::parameters;
+use crate::{LONG, programs};
+use farside::call::{Answer, CallServer, Caller, CallerOptions, Program, Runs, ServerOptions};
+use farside::{
+    AllocationHint, AllocationSpec, Config, Error, ErrorCode, GlobalAddress, Joining, LineSize,
+    Node, NodeId,
+};
+use farside_base::Access;
+use farside_fabric::{Fabric, MemFabric};
+use farside_fabric_shm::ShmFabric;
+use farside_fabric_tcp::{TcpFabric, TcpOptions};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+const EVER: u64 = u64::MAX;
+
+const LOAD: &str = "
+.program load
+    r1 = *(u64 *)(r1 + 0)
+    call global_load_u64
+    exit
+";
+
+/// Stores the second parameter at the first.
+const STORE: &str = "
+.program store
+    r2 = *(u64 *)(r1 + 8)
+    r1 = *(u64 *)(r1 + 0)
+    call global_store_u64
+    exit
+";
+
+/// Adds one, so often.
+const ADD: &str = "
+.program add
+    r6 = *(u64 *)(r1 + 0)
+    r7 = *(u64 *)(r1 + 8)
+again:
+    if r7 == 0 goto out
+    r1 = r6
+    r2 = 1
+    call global_fetch_add
+    r7 += -1
+    goto again
+out:
+    r0 = 0
+    exit
+";
+
+/// The same by compare-and-swap, each tried until it succeeds.
+const SWAP: &str = "
+.program swap
+    r6 = *(u64 *)(r1 + 0)
+    r7 = *(u64 *)(r1 + 8)
+    r8 = 0
+again:
+    if r7 == 0 goto out
+    r1 = r6
+    r2 = r8
+    r3 = r8
+    r3 += 1
+    call global_compare_swap
+    if r0 == r8 goto swapped
+    r8 = r0
+    goto again
+swapped:
+    r7 += -1
+    goto again
+out:
+    r0 = 0
+    exit
+";
+
+/// Reads 480 bytes at the first parameter, writes them at the second and returns the last word of what is
+/// read back there.
+const COPY: &str = "
+.program copy
+    r6 = *(u64 *)(r1 + 0)
+    r7 = *(u64 *)(r1 + 8)
+    r1 = r6
+    r2 = r10
+    r2 += -480
+    r3 = 480
+    call global_read
+    if r0 != 0 goto out
+    r1 = r7
+    r2 = r10
+    r2 += -480
+    r3 = 480
+    call global_write
+    if r0 != 0 goto out
+    r1 = r7
+    r2 = r10
+    r2 += -480
+    r3 = 480
+    call global_read
+    if r0 != 0 goto out
+    r0 = *(u64 *)(r10 - 8)
+out:
+    exit
+";
+
+/// The same for as many bytes as own variables have.
+const COPY_LONG: &str = "
+.program copy_long
+.own 16000
+    r6 = *(u64 *)(r1 + 0)
+    r7 = *(u64 *)(r1 + 8)
+    r1 = r6
+    r2 = own 0
+    r3 = 16000
+    call global_read
+    if r0 != 0 goto out
+    r1 = r7
+    r2 = own 0
+    r3 = 16000
+    call global_write
+out:
+    exit
+";
+
+/// Stores the second parameter at every 512th byte from the first on, 40 times.
+const SPREAD: &str = "
+.program spread
+    r6 = *(u64 *)(r1 + 0)
+    r7 = *(u64 *)(r1 + 8)
+    r8 = 40
+again:
+    if r8 == 0 goto out
+    r1 = r6
+    r2 = r7
+    call global_store_u64
+    r6 += 512
+    r8 += -1
+    goto again
+out:
+    r0 = 0
+    exit
+";
+
+/// Reads 8 bytes; the status.
+const READ: &str = "
+.program read
+    r1 = *(u64 *)(r1 + 0)
+    r2 = r10
+    r2 += -8
+    r3 = 8
+    call global_read
+    exit
+";
+
+/// Writes 8 zeros; the status.
+const WRITE: &str = "
+.program write
+    r1 = *(u64 *)(r1 + 0)
+    r2 = 0
+    *(u64 *)(r10 - 8) = r2
+    r2 = r10
+    r2 += -8
+    r3 = 8
+    call global_write
+    exit
+";
+
+/// Under a lock of its own state: adds one to the word at the first parameter by a load and a store.
+const LOCKED_ADD: &str = "
+.program locked_add
+.state locks locks 0 0 1 shared
+    r6 = *(u64 *)(r1 + 0)
+    r1 = state 0
+    r2 = 0
+    call lock
+    if r0 != 0 goto out
+    r1 = r6
+    call global_load_u64
+    r2 = r0
+    r2 += 1
+    r1 = r6
+    call global_store_u64
+    r1 = state 0
+    r2 = 0
+    call unlock
+out:
+    exit
+";
+
+/// Fabrics of nodes that reach each other.
+fn fabrics(name: &str, count: usize) -> Vec<Arc<dyn Fabric>> {
+    let mem: Arc<dyn Fabric> = Arc::new(MemFabric::new());
+    let mut hosts = Vec::new();
+    let mut make = || -> Arc<dyn Fabric> {
+        match name {
+            "mem" => Arc::clone(&mem),
+            "shm" => Arc::new(ShmFabric::new().unwrap()),
+            _ => {
+                let listen = Some("127.0.0.1:0".parse().unwrap());
+                let options = TcpOptions { listen, hosts: hosts.clone(), ..TcpOptions::default() };
+                let fabric = TcpFabric::new(options).unwrap();
+                hosts.push(fabric.listens_at().unwrap());
+                Arc::new(fabric)
+            }
+        }
+    };
+    (0..count).map(|_| make()).collect()
+}
+
+/// A cluster, and an executor on a thread of its own that is part of node 1.
+struct Cluster {
+    /// The application's, the executor's and those that a test adds.
+    nodes: Vec<Node>,
+    fabrics: Vec<Arc<dyn Fabric>>,
+    /// A node that answers only while a test lets it, if it was asked for.
+    held: Option<Node>,
+    address: String,
+}
+
+impl Cluster {
+    fn caller(&self) -> Caller {
+        Caller::connect(&self.fabrics[0], &self.address, &CallerOptions::default()).unwrap()
+    }
+
+    /// One whose runs here are part of node 0.
+    fn sharing(&self) -> Caller {
+        let mut caller = self.caller();
+        caller.share(&self.nodes[0]).unwrap();
+        caller
+    }
+
+    /// Does something while the held node answers.
+    fn released<R>(&self, act: impl FnOnce() -> R) -> R {
+        let (held, over) = (self.held.as_ref().unwrap(), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Acquire) {
+                    if !held.turn() {
+                        std::thread::yield_now();
+                    }
+                }
+            });
+            let _over = Stop(&over);
+            act()
+        })
+    }
+
+    /// Memory of the held node.
+    fn held_memory(&self, bytes: u64) -> GlobalAddress {
+        let node = self.held.as_ref().unwrap().id();
+        self.released(|| self.nodes[0].session().unwrap().alloc_on(bytes, node).unwrap())
+    }
+
+    fn read(&self, node: usize, address: GlobalAddress) -> u64 {
+        self.nodes[node].session().unwrap().read_u64(address).unwrap()
+    }
+}
+
+/// Sets it also when a test panics.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+fn join_held(config: &Config, fabric: &Arc<dyn Fabric>) -> Node {
+    let mut joining = Joining::start(config, Arc::clone(fabric)).unwrap();
+    loop {
+        if let Some(node) = joining.poll().unwrap() {
+            return node;
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// Runs a test in a cluster of so many nodes with threads of their own, and perhaps one that is held.
+fn cluster(fabric: &str, nodes: usize, holds: bool, test: impl FnOnce(&mut Cluster)) {
+    static TESTS: AtomicUsize = AtomicUsize::new(0);
+    let number = TESTS.fetch_add(1, Ordering::Relaxed);
+    let name = format!("call-global-{}-{number}", std::process::id());
+    let fabrics = fabrics(fabric, nodes + usize::from(holds));
+    let config =
+        Config { memory_bytes: 4 << 20, cache_bytes: 4 << 20, ..Config::new(name.clone()) };
+    let mut members = vec![Node::create_on(&config, Arc::clone(&fabrics[0])).unwrap()];
+    for fabric in &fabrics[1..nodes] {
+        members.push(Node::join_on(&config, Arc::clone(fabric)).unwrap());
+    }
+    let held = holds.then(|| join_held(&config, &fabrics[nodes]));
+    for node in &members {
+        node.wait_for_members(fabrics.len(), Duration::from_secs(10)).unwrap();
+    }
+    let options = ServerOptions { slots: 128, ..ServerOptions::default() };
+    let mut server = CallServer::listen(&fabrics[1], &format!("{name}-calls"), &options).unwrap();
+    server.make_region(0, 4096, Access::ALL).unwrap();
+    server.share(&members[1]).unwrap();
+    let address = server.address().unwrap();
+    let stop = AtomicBool::new(false);
+    let mut cluster = Cluster { nodes: members, fabrics, held, address };
+    std::thread::scope(|scope| {
+        scope.spawn(|| server.serve(&stop));
+        let _stop = Stop(&stop);
+        test(&mut cluster);
+    });
+    // What is under way at the held node ends with it.
+    drop(cluster.held.take());
+}
+
+fn register(caller: &mut Caller, text: &str) -> Program {
+    caller.register(text.as_bytes()).unwrap().remove(0)
+}
+
+fn call(caller: &mut Caller, runs: Runs, text: &str, words: &[u64]) -> Result<Answer, Error> {
+    let program = register(caller, text);
+    caller.call_at(runs, &program, &parameters(words), LONG)
+}
+
+fn result(caller: &mut Caller, runs: Runs, text: &str, words: &[u64]) -> u64 {
+    call(caller, runs, text, words).unwrap_or_else(|error| panic!("{text}: {error}")).result
+}
+
+fn small_lines(node: &Node, at: u16, bytes: u64) -> GlobalAddress {
+    let line_size = LineSize::from_bytes(64);
+    let spec = AllocationSpec { hint: AllocationHint::On(NodeId(at)), line_size };
+    node.session().unwrap().alloc_with(bytes, spec).unwrap()
+}
+
+#[test]
+fn additions_of_calls_and_of_sessions_are_counted_exactly() {
+    for fabric in FABRICS {
+        cluster(fabric, 3, false, |cluster| {
+            for home in 0..3 {
+                let counter =
+                    cluster.nodes[0].session().unwrap().alloc_on(8, NodeId(home)).unwrap();
+                let word = counter.to_bits();
+                std::thread::scope(|scope| {
+                    let cluster = &*cluster;
+                    for (program, runs) in [
+                        (ADD, Runs::There),
+                        (ADD, Runs::Here),
+                        (SWAP, Runs::There),
+                        (SWAP, Runs::Here),
+                    ] {
+                        scope.spawn(move || {
+                            let mut caller = cluster.sharing();
+                            let program = register(&mut caller, program);
+                            let mut tickets = Vec::new();
+                            for begun in 0..250 {
+                                let bytes = parameters(&[word, 1 + begun % 3]);
+                                while tickets.len() >= 8 {
+                                    let ticket = tickets.remove(0);
+                                    caller.wait(ticket, LONG).unwrap();
+                                }
+                                let begun = caller.invoke_at(runs, &program, &bytes);
+                                tickets.push(begun.unwrap().unwrap());
+                            }
+                            for ticket in tickets {
+                                caller.wait(ticket, LONG).unwrap();
+                            }
+                        });
+                    }
+                    for node in &cluster.nodes {
+                        scope.spawn(move || {
+                            let mut session = node.session().unwrap();
+                            for _ in 0..1000 {
+                                session.fetch_add(counter, 1).unwrap();
+                            }
+                        });
+                    }
+                });
+                // 250 calls add 1, 2 or 3: 84 times 1, 83 times 2, 83 times 3.
+                let expected = 4 * (84 + 2 * 83 + 3 * 83) + 3000;
+                assert_eq!(cluster.read(2, counter), expected, "{fabric} home {home}");
+            }
+        });
+    }
+}
+
+#[test]
+fn bytes_of_several_lines_are_read_and_written() {
+    for fabric in FABRICS {
+        cluster(fabric, 3, false, |cluster| {
+            let mut caller = cluster.sharing();
+            for runs in [Runs::There, Runs::Here] {
+                // From and to homes here, there and elsewhere, begun within a line.
+                for (from, to) in [(0, 2), (2, 1), (1, 0), (2, 2)] {
+                    let source = small_lines(&cluster.nodes[0], from, 4096);
+                    let target = small_lines(&cluster.nodes[0], to, 4096);
+                    let mut session = cluster.nodes[2].session().unwrap();
+                    let bytes: Vec<u8> =
+                        (0..4096_u32).map(|at| (at * 7 + at / 256) as u8).collect();
+                    session.write(source, &bytes).unwrap();
+                    session.fence().unwrap();
+                    let words = [source.to_bits() + 60, target.to_bits() + 20];
+                    let last = result(&mut caller, runs, COPY, &words);
+                    let expected = &bytes[60..540];
+                    assert_eq!(last.to_le_bytes(), expected[472..], "{fabric} {runs:?}");
+                    let mut copied = [0; 4096];
+                    session.read(target, &mut copied).unwrap();
+                    assert_eq!(&copied[20..500], expected, "{fabric} {runs:?} {from} {to}");
+                    assert!(copied[..20].iter().chain(&copied[500..]).all(|byte| *byte == 0));
+                }
+            }
+            let source = small_lines(&cluster.nodes[0], 2, 20_000);
+            let target = small_lines(&cluster.nodes[0], 0, 20_000);
+            let mut session = cluster.nodes[0].session().unwrap();
+            let bytes: Vec<u8> = (0..20_000_u32).map(|at| (at * 11 + at / 256) as u8).collect();
+            session.write(source, &bytes).unwrap();
+            session.fence().unwrap();
+            let words = [source.to_bits() + 33, target.to_bits() + 7];
+            assert_eq!(result(&mut caller, Runs::There, COPY_LONG, &words), 0, "{fabric}");
+            let mut copied = vec![0; 16_000];
+            let there = GlobalAddress::from_bits(target.to_bits() + 7).unwrap();
+            session.read(there, &mut copied).unwrap();
+            assert_eq!(copied, bytes[33..16_033], "{fabric}");
+        });
+    }
+}
+
+#[test]
+fn whoever_has_the_answer_sees_what_the_call_wrote() {
+    for fabric in FABRICS {
+        cluster(fabric, 3, false, |cluster| {
+            let mut caller = cluster.sharing();
+            let spread = register(&mut caller, SPREAD);
+            let store = register(&mut caller, STORE);
+            let mut readers: Vec<_> =
+                cluster.nodes.iter().map(|node| node.session().unwrap()).collect();
+            let memory = readers[0].alloc_on(40 * 512, NodeId(2)).unwrap();
+            let word = |at: u64| GlobalAddress::from_bits(memory.to_bits() + at * 512).unwrap();
+            for round in 1..50_u64 {
+                let runs = if round % 4 == 3 { Runs::Here } else { Runs::There };
+                let words = parameters(&[memory.to_bits(), round]);
+                caller.call_at(runs, &spread, &words, LONG).unwrap();
+                for (number, reader) in readers.iter_mut().enumerate() {
+                    for at in 0..40 {
+                        let seen = reader.read_u64(word(at)).unwrap();
+                        assert_eq!(seen, round, "{fabric} {runs:?} node {number} word {at}");
+                    }
+                }
+                let words = parameters(&[memory.to_bits(), 1000 + round]);
+                caller.call_at(runs, &store, &words, LONG).unwrap();
+                assert_eq!(readers[0].read_u64(memory).unwrap(), 1000 + round, "{fabric}");
+            }
+        });
+    }
+}
+
+#[test]
+fn a_lock_of_state_orders_what_calls_store() {
+    for fabric in FABRICS {
+        cluster(fabric, 3, false, |cluster| {
+            let counter = cluster.nodes[0].session().unwrap().alloc_on(8, NodeId(2)).unwrap();
+            std::thread::scope(|scope| {
+                let cluster = &*cluster;
+                for _ in 0..3 {
+                    scope.spawn(move || {
+                        let mut caller = cluster.caller();
+                        let add = register(&mut caller, LOCKED_ADD);
+                        for _ in 0..200 {
+                            let bytes = parameters(&[counter.to_bits()]);
+                            let answer = caller.call(&add, &bytes, LONG).unwrap();
+                            assert_eq!(answer.result, 0, "{fabric}");
+                        }
+                    });
+                }
+                // Somebody else has the line now and then, so that stores miss.
+                scope.spawn(move || {
+                    let mut session = cluster.nodes[0].session().unwrap();
+                    for _ in 0..2000 {
+                        session.fetch_add(counter, 0).unwrap();
+                    }
+                });
+            });
+            assert_eq!(cluster.read(0, counter), 600, "{fabric}");
+        });
+    }
+}
+
+#[test]
+fn a_call_that_waits_for_memory_holds_no_other() {
+    for fabric in FABRICS {
+        cluster(fabric, 2, true, |cluster| {
+            let held = cluster.held_memory(4096);
+            let near = cluster.nodes[1].session().unwrap().alloc(8).unwrap();
+            let mut caller = cluster.sharing();
+            let [load, add] = [LOAD, ADD].map(|text| register(&mut caller, text));
+            let places = [Runs::There, Runs::Here, Runs::There, Runs::Here];
+            for (round, runs) in (1..).zip(places) {
+                // A line that nobody had before.
+                let word = GlobalAddress::from_bits(held.to_bits() + round * 512).unwrap();
+                let waits = caller.invoke_at(runs, &load, &parameters(&[word.to_bits()]));
+                let waits = waits.unwrap().unwrap();
+                for _ in 0..50 {
+                    let other = parameters(&[near.to_bits(), 1]);
+                    caller.call_at(runs, &add, &other, LONG).unwrap();
+                }
+                assert!(caller.poll(waits).is_none(), "{fabric} {runs:?}");
+                let answer = cluster.released(|| caller.wait(waits, LONG).unwrap());
+                assert_eq!(answer.result, 0, "{fabric} {runs:?}");
+            }
+            assert_eq!(cluster.read(1, near), 200, "{fabric}");
+        });
+    }
+}
+
+#[test]
+fn more_calls_wait_than_there_are_sessions_and_those_that_hit_go_on() {
+    for fabric in FABRICS {
+        cluster(fabric, 2, true, |cluster| {
+            let held = cluster.held_memory(128 << 10);
+            let near = cluster.nodes[1].session().unwrap().alloc(8).unwrap();
+            let options = CallerOptions { slots: 128, ..CallerOptions::default() };
+            let mut caller =
+                Caller::connect(&cluster.fabrics[0], &cluster.address, &options).unwrap();
+            let [load, add, store] = [LOAD, ADD, SPREAD].map(|text| register(&mut caller, text));
+            let mut waits = Vec::new();
+            for at in 0..100_u64 {
+                let words = parameters(&[held.to_bits() + at * 512, 1]);
+                let program = if at < 99 { &load } else { &store };
+                waits.push(caller.invoke(program, &words).unwrap().unwrap());
+            }
+            for _ in 0..20 {
+                caller.call(&add, &parameters(&[near.to_bits(), 1]), LONG).unwrap();
+            }
+            for ticket in &waits {
+                assert!(caller.poll(*ticket).is_none(), "{fabric}");
+            }
+            // Half of them give up: those that wait for a session, and those that have one.
+            for ticket in waits.iter().step_by(2) {
+                let asked = caller.cancel(*ticket).unwrap().unwrap();
+                assert_eq!(caller.wait(asked, LONG).unwrap().result, 1);
+                let error = caller.wait(*ticket, LONG).unwrap_err();
+                assert_eq!(error.code, ErrorCode::CallCancelled, "{fabric}");
+            }
+            cluster.released(|| {
+                for ticket in waits.iter().skip(1).step_by(2) {
+                    assert_eq!(caller.wait(*ticket, LONG).unwrap().result, 0, "{fabric}");
+                }
+                for at in [0, 40, 99] {
+                    let words = parameters(&[held.to_bits() + at * 512]);
+                    let seen = caller.call(&load, &words, LONG).unwrap().result;
+                    assert_eq!(seen, u64::from(at == 99), "{fabric} {at}");
+                }
+            });
+            assert_eq!(cluster.read(1, near), 20, "{fabric}");
+        });
+    }
+}
+
+#[test]
+fn a_deadline_ends_a_call_that_waits_for_memory_and_its_session_serves_again() {
+    for fabric in FABRICS {
+        cluster(fabric, 2, true, |cluster| {
+            let held = cluster.held_memory(64 << 10);
+            let mut caller = cluster.sharing();
+            let [load, add, spread] = [LOAD, ADD, SPREAD].map(|text| register(&mut caller, text));
+            let soon = Some(Duration::from_micros(200));
+            // More in all than there are sessions.
+            for round in 0..80_u64 {
+                let words = parameters(&[held.to_bits() + round % 50 * 512, 1]);
+                let program = [&load, &add, &spread][round as usize % 3];
+                let ticket = caller.invoke_until(program, &words, soon).unwrap().unwrap();
+                let error = caller.wait(ticket, LONG).unwrap_err();
+                assert_eq!(error.code, ErrorCode::TimedOut, "{fabric} {error}");
+            }
+            let here = caller.invoke_here(&load, &parameters(&[held.to_bits()])).unwrap().unwrap();
+            caller.turn().unwrap();
+            assert_eq!(caller.cancel(here).unwrap(), None);
+            let error = caller.wait(here, LONG).unwrap_err();
+            assert_eq!(error.code, ErrorCode::CallCancelled, "{fabric}");
+            cluster.released(|| {
+                let counter = held.to_bits() + 120 * 512;
+                for runs in [Runs::There, Runs::Here] {
+                    let words = parameters(&[counter, 10]);
+                    caller.call_at(runs, &add, &words, LONG).unwrap();
+                }
+                let seen = caller.call(&load, &parameters(&[counter]), LONG).unwrap();
+                assert_eq!(seen.result, 20, "{fabric}");
+            });
+        });
+    }
+}
+
+#[test]
+fn bad_addresses_are_told_and_the_executor_goes_on() {
+    for fabric in FABRICS {
+        cluster(fabric, 3, false, |cluster| {
+            let mut session = cluster.nodes[0].session().unwrap();
+            let mut caller = cluster.sharing();
+            for runs in [Runs::There, Runs::Here] {
+                for home in 0..3 {
+                    let freed = session.alloc_on(4096, NodeId(home)).unwrap();
+                    let good = session.alloc_on(4096, NodeId(home)).unwrap();
+                    let small = session.alloc_on(16, NodeId(home)).unwrap();
+                    result(&mut caller, runs, ADD, &[freed.to_bits(), 1]);
+                    session.free(freed).unwrap();
+                    let no_class = 15 << 44 | good.to_bits();
+                    let nobody = 77 << 48 | good.to_bits();
+                    let beyond = small.to_bits() + 16;
+                    for bad in [freed.to_bits(), no_class, nobody, beyond, EVER] {
+                        for text in [READ, WRITE] {
+                            let status = result(&mut caller, runs, text, &[bad, 1]);
+                            assert_eq!(
+                                status as i64, -1,
+                                "{fabric} {runs:?} {home} {bad:#x} {text}"
+                            );
+                        }
+                        for text in [LOAD, STORE, ADD, SWAP] {
+                            let error = call(&mut caller, runs, text, &[bad, 1]).unwrap_err();
+                            let said = format!("{fabric} {runs:?} {bad:#x} {text}: {error}");
+                            assert_eq!(error.code, ErrorCode::CallStopped, "{said}");
+                            assert!(error.detail.contains("address"), "{said}");
+                        }
+                    }
+                    let odd = good.to_bits() + 4;
+                    for text in [ADD, SWAP] {
+                        let error = call(&mut caller, runs, text, &[odd, 1]).unwrap_err();
+                        assert_eq!(error.code, ErrorCode::CallStopped, "{error}");
+                        assert!(error.detail.contains("aligned"), "{error}");
+                    }
+                    // Loads and stores may lie anywhere, over the end of a line too.
+                    let across = good.to_bits() + 508;
+                    result(&mut caller, runs, STORE, &[across, 0x0102_0304_0506_0708]);
+                    let seen = result(&mut caller, runs, LOAD, &[across]);
+                    assert_eq!(seen, 0x0102_0304_0506_0708, "{fabric} {runs:?}");
+                    session.free(good).unwrap();
+                    session.free(small).unwrap();
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn memory_of_a_node_that_has_left_is_lost_and_the_rest_is_there() {
+    for fabric in FABRICS {
+        cluster(fabric, 3, false, |cluster| {
+            let mut session = cluster.nodes[0].session().unwrap();
+            let [gone, cached, stays] =
+                [2, 2, 0].map(|home| session.alloc_on(8, NodeId(home)).unwrap());
+            let mut caller = cluster.sharing();
+            for runs in [Runs::There, Runs::Here] {
+                result(&mut caller, runs, ADD, &[cached.to_bits(), 1]);
+            }
+            cluster.nodes.pop().unwrap().leave().unwrap();
+            for node in &cluster.nodes {
+                while node.members().iter().filter(|member| member.alive).count() > 2 {
+                    std::thread::yield_now();
+                }
+            }
+            for runs in [Runs::There, Runs::Here] {
+                for lost in [gone, cached] {
+                    for text in [READ, WRITE] {
+                        let status = result(&mut caller, runs, text, &[lost.to_bits()]);
+                        assert_eq!(status as i64, -7, "{fabric} {runs:?} {text}");
+                    }
+                    for text in [LOAD, STORE, ADD] {
+                        let error =
+                            call(&mut caller, runs, text, &[lost.to_bits(), 1]).unwrap_err();
+                        assert_eq!(error.code, ErrorCode::PeerLost, "{fabric} {runs:?} {error}");
+                    }
+                }
+                result(&mut caller, runs, ADD, &[stays.to_bits(), 5]);
+            }
+            assert_eq!(cluster.read(0, stays), 10, "{fabric}");
+        });
+    }
+}
+
+#[test]
+fn calls_that_wait_for_a_node_that_leaves_are_told() {
+    for fabric in FABRICS {
+        cluster(fabric, 2, true, |cluster| {
+            let held = cluster.held_memory(4096);
+            let mut caller = cluster.sharing();
+            let [load, spread, read] = [LOAD, SPREAD, READ].map(|text| register(&mut caller, text));
+            let mut waits = Vec::new();
+            for runs in [Runs::There, Runs::Here] {
+                for program in [&load, &spread, &read] {
+                    let words = parameters(&[held.to_bits(), 1]);
+                    waits.push(caller.invoke_at(runs, program, &words).unwrap().unwrap());
+                }
+            }
+            for _ in 0..100 {
+                caller.turn().unwrap();
+            }
+            assert!(waits.iter().all(|ticket| caller.poll(*ticket).is_none()), "{fabric}");
+            cluster.held.take().unwrap().leave().unwrap();
+            for three in waits.chunks(3) {
+                for ticket in &three[..2] {
+                    let error = caller.wait(*ticket, LONG).unwrap_err();
+                    assert_eq!(error.code, ErrorCode::PeerLost, "{fabric} {error}");
+                }
+                let answer = caller.wait(three[2], LONG).unwrap();
+                assert_eq!(answer.result as i64, -7, "{fabric}");
+            }
+        });
+    }
+}
+
+#[test]
+fn an_executor_whose_node_has_left_serves_what_needs_none_and_may_be_given_another() {
+    let fabric: Arc<dyn Fabric> = Arc::new(MemFabric::new());
+    let config = |name: &str| Config {
+        memory_bytes: 1 << 20,
+        cache_bytes: 1 << 20,
+        ..Config::new(format!("call-global-{name}"))
+    };
+    let [first, second] = ["first", "second"]
+        .map(|name| Node::create_on(&config(name), Arc::clone(&fabric)).unwrap());
+    let [one, two] = [&first, &second].map(|node| node.session().unwrap().alloc(8).unwrap());
+    let mut server = CallServer::listen(&fabric, "calls", &ServerOptions::default()).unwrap();
+    server.make_region(0, 64, Access::ALL).unwrap();
+    server.share(&first).unwrap();
+    let mut caller = Caller::begin(&fabric, "calls", &CallerOptions::default()).unwrap();
+    let turn = |server: &mut CallServer, caller: &mut Caller, text: &str, words: &[u64]| {
+        while !caller.begin_register(text.as_bytes()).unwrap() {
+            server.turn();
+            caller.turn().unwrap();
+        }
+        let program = loop {
+            server.turn();
+            caller.turn().unwrap();
+            if let Some(programs) = caller.registered() {
+                break programs.unwrap().remove(0);
+            }
+        };
+        let ticket = caller.invoke(&program, &parameters(words)).unwrap().unwrap();
+        loop {
+            caller.turn().unwrap();
+            server.turn();
+            if let Some(end) = caller.poll(ticket) {
+                return end.map(|answer| answer.result);
+            }
+        }
+    };
+    turn(&mut server, &mut caller, ADD, &[one.to_bits(), 3]).unwrap();
+    first.leave().unwrap();
+    let error = turn(&mut server, &mut caller, ADD, &[one.to_bits(), 3]).unwrap_err();
+    assert_eq!(error.code, ErrorCode::PeerLost, "{error}");
+    let (_, loads) = programs::HELPERS[0];
+    assert_eq!(turn(&mut server, &mut caller, loads, &[8, 0]), Ok(0));
+    server.share(&second).unwrap();
+    turn(&mut server, &mut caller, ADD, &[two.to_bits(), 3]).unwrap();
+    assert_eq!(turn(&mut server, &mut caller, LOAD, &[two.to_bits()]), Ok(3));
+}
+
+#[test]
+fn who_is_no_node_refuses_programs_that_name_global_addresses_and_says_what_to_do() {
+    crate::over::over("mem", &ServerOptions::default(), |ends| {
+        let mut caller = ends.caller(&CallerOptions::default());
+        let error = caller.register(LOAD.as_bytes()).unwrap_err();
+        assert_eq!(error.code, ErrorCode::FabricLacks, "{error}");
+        assert!(error.detail.contains("`load`") && error.detail.contains("share"), "{error}");
+    });
+    cluster("mem", 2, false, |cluster| {
+        let mut caller = cluster.caller();
+        let load = register(&mut caller, LOAD);
+        let error = caller.invoke_here(&load, &parameters(&[0])).unwrap_err();
+        assert_eq!(error.code, ErrorCode::FabricLacks, "{error}");
+        caller.share(&cluster.nodes[0]).unwrap();
+        let word = cluster.nodes[1].session().unwrap().alloc(8).unwrap();
+        assert_eq!(result(&mut caller, Runs::Here, LOAD, &[word.to_bits()]), 0);
+    });
+}
