@@ -55,6 +55,11 @@ impl Patience {
         if left.is_zero() { Err(ErrorCode::TimedOut.into()) } else { Ok(left) }
     }
 
+    /// Whether the next wait for an event sleeps.
+    pub(crate) const fn sleeps_next(&self) -> bool {
+        self.looks + 1 >= self.looks_max
+    }
+
     /// Waits before the next look at something that no event announces.
     pub(crate) fn wait(&mut self) -> Result<(), Error> {
         self.looks += 1;

@@ -206,6 +206,28 @@ impl Core {
         }
     }
 
+    /// Drives a little for whoever waits for operations and has other things to do too.
+    pub(crate) fn drive_a_little(&self) {
+        if let Some(mut engine) = self.try_engine() {
+            let _ = (0..TURNS_PER_LOCK).any(|_| engine.turn());
+        }
+        self.drove();
+    }
+
+    /// Sleeps otherwise than by [`park`](Self::park), until [`wakes`](Self::wakes): whatever arrives must
+    /// wake the node's own thread.
+    pub(crate) fn sleeps(&self) {
+        self.parked.fetch_add(1, Ordering::SeqCst);
+        if self.server.load(Ordering::SeqCst) != AWAKE {
+            self.arm(&mut self.engine());
+        }
+    }
+
+    /// It does not sleep any more.
+    pub(crate) fn wakes(&self) {
+        self.parked.fetch_sub(1, Ordering::SeqCst);
+    }
+
     /// Runs a future to its end on this thread.
     pub(crate) fn block_on<F: Future>(
         &self,
@@ -239,13 +261,10 @@ impl Core {
 
     /// Parks this thread, which drives no more: whatever arrives must wake the node's own thread.
     fn park(&self, parker: &Parker) {
-        self.parked.fetch_add(1, Ordering::SeqCst);
-        if self.server.load(Ordering::SeqCst) != AWAKE {
-            self.arm(&mut self.engine());
-        }
+        self.sleeps();
         self.sleeps.fetch_add(1, Ordering::Relaxed);
         parker.park();
-        self.parked.fetch_sub(1, Ordering::SeqCst);
+        self.wakes();
     }
 
     /// Sleeps, as the node's own thread, until there is something for it to do.

@@ -6,6 +6,7 @@ use farside::call::{
     CallServer, Caller, CallerOptions, Core, Manner, PlaceModel, Placed, Prices, Program, Runs,
     ServerOptions,
 };
+use farside::{Config, Node, NodeId};
 use farside_base::Access;
 use farside_fabric::Fabric;
 use farside_fabric_shm::ShmFabric;
@@ -139,6 +140,65 @@ fn placed() {
     });
 }
 
+/// Loads of a word that somebody else has written, so that each misses; and stores to where it is.
+const LOAD_AND_STORE: &[u8] = b"
+    r6 = *(u64 *)(r1 + 0)
+    r1 = r6
+    call global_load_u64
+    r7 = r0
+    r1 = r6
+    r1 += 1024
+    r2 = r7
+    call global_store_u64
+    r0 = r7
+    exit
+";
+
+/// An access to the global memory that misses allocates nothing either, nor does the call that waits.
+fn global() {
+    let config = Config {
+        memory_bytes: 1 << 20,
+        cache_bytes: 1 << 20,
+        ..Config::new(format!("call-allocation-{}", std::process::id()))
+    };
+    let first = Node::create_on(&config, fabric()).expect("a node");
+    let second = Node::join_on(&config, fabric()).expect("another");
+    let mut session = first.session().expect("a session");
+    let word = session.alloc_on(4096, NodeId(0)).expect("memory");
+    let Ends { mut host, beside: _, mut caller, .. } = Ends::new(false);
+    host.share(&second).expect("a node");
+    let load = loop {
+        host.turn();
+        caller.turn().expect("a living executor");
+        let _ = caller.begin_register(LOAD_AND_STORE).expect("an object");
+        if let Some(programs) = caller.registered() {
+            break programs.expect("a good program").remove(0);
+        }
+    };
+    let mut written = 0;
+    until_quiet("global", || {
+        written += 1;
+        for at in [0, 1024] {
+            let address = word.to_bits() + at;
+            let address = farside::GlobalAddress::from_bits(address).expect("an address");
+            session.write_u64(address, written).expect("a write");
+        }
+        session.fence().expect("a fence");
+        let ticket = caller.invoke(&load, &word.to_bits().to_le_bytes()).expect("a call");
+        let ticket = ticket.expect("a slot");
+        loop {
+            caller.turn().expect("a living executor");
+            host.turn();
+            if let Some(end) = caller.poll(ticket) {
+                assert_eq!(end.expect("an answer").result, written);
+                break;
+            }
+        }
+    });
+    let misses = second.stats().misses;
+    assert!(misses >= 2 * written, "{misses} of {written}: it is misses that allocate nothing");
+}
+
 #[test]
 fn calls_allocate_nothing_after_warm_up() {
     for (across, runs) in [(false, Runs::There), (false, Runs::Here), (true, Runs::There)] {
@@ -146,4 +206,5 @@ fn calls_allocate_nothing_after_warm_up() {
         until_quiet(&format!("{across} {runs:?}"), || ends.round(runs));
     }
     placed();
+    global();
 }

@@ -688,15 +688,14 @@ impl Caller {
             _ if self.mail.has_backlog() => Some(BACKLOG_NAP),
             _ => None,
         };
-        match &self.here {
+        match &mut self.here {
             Some(here) if !here.ready.is_empty() => Ok(()),
             Some(here) if here.executor.watches() => patience.wait(),
-            Some(here) if !here.executor.may_sleep() => Ok(()),
-            here => {
-                let waited = patience.wait_for_event(&mut *self.mail.port, nap);
-                here.iter().for_each(|here| here.executor.awake());
-                waited
+            Some(here) => {
+                let port = &mut *self.mail.port;
+                here.executor.wait(patience, |patience| patience.wait_for_event(port, nap))
             }
+            None => patience.wait_for_event(&mut *self.mail.port, nap),
         }
     }
 

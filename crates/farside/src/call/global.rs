@@ -142,6 +142,8 @@ pub(crate) struct Global {
     seats: usize,
     /// By seat: the call that waits and has not been woken.
     waiting: [Option<usize>; SEATS_MAX],
+    /// How many of them there are.
+    waits: usize,
     /// Calls that wait for a seat.
     queue: VecDeque<usize>,
 }
@@ -167,6 +169,7 @@ impl Global {
             draining: Vec::with_capacity(SEATS_MAX),
             seats: 0,
             waiting: [None; SEATS_MAX],
+            waits: 0,
             queue: VecDeque::new(),
         };
         // There is one at least, so that whoever waits for one waits for somebody.
@@ -233,7 +236,7 @@ impl Global {
 
     /// The call of this seat waits for it.
     pub(super) fn waits(&mut self, seat: &Seat, call: usize) {
-        self.waiting[seat.number] = Some(call);
+        self.waits += usize::from(self.waiting[seat.number].replace(call).is_none());
     }
 
     /// A call waits for no seat any more.
@@ -243,7 +246,7 @@ impl Global {
 
     /// Takes a seat back from a call that goes on without it or was stopped.
     pub(super) fn give_back(&mut self, mut seat: Box<Seat>) -> Option<Woken> {
-        self.waiting[seat.number] = None;
+        self.waits -= usize::from(self.waiting[seat.number].take().is_some());
         seat.bytes.clear();
         seat.bytes.shrink_to(KEPT_BYTES);
         if let Some(mut access) = seat.access.take() {
@@ -278,6 +281,7 @@ impl Global {
             // Before the look: what ends after it rings again.
             self.bell.rung.fetch_and(!(1 << number), Ordering::SeqCst);
             if let Some(call) = self.waiting[number].take() {
+                self.waits -= 1;
                 return Some((call, None));
             }
             let drains = self.draining.iter().position(|seat| seat.number == number);
@@ -290,15 +294,30 @@ impl Global {
         }
     }
 
-    /// Whether whoever serves may sleep: from now on the bell wakes it, until [`Self::awake`].
-    pub(super) fn may_sleep(&self) -> bool {
-        self.bell.asleep.store(true, Ordering::SeqCst);
-        self.bell.rung.load(Ordering::SeqCst) == 0
+    /// Whoever waits, turns: drives the node while calls wait for it.
+    pub(super) fn drive(&self) {
+        if self.waits > 0 {
+            self.hits.core.drive_a_little();
+        }
     }
 
-    /// It does not sleep any more.
-    pub(super) fn awake(&self) {
-        self.bell.asleep.store(false, Ordering::SeqCst);
+    /// Whether calls wait for it.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.waits > 0 || !self.queue.is_empty()
+    }
+
+    /// Has whoever serves sleep, so that the bell wakes it, and not at all where it has been rung.
+    pub(super) fn sleep(&self, sleep: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
+        let (bell, core) = (&self.bell, &self.hits.core);
+        bell.asleep.store(true, Ordering::SeqCst);
+        core.sleeps();
+        let slept = match bell.rung.load(Ordering::SeqCst) {
+            0 => sleep(),
+            _ => Ok(()),
+        };
+        core.wakes();
+        bell.asleep.store(false, Ordering::SeqCst);
+        slept
     }
 }
 

@@ -837,10 +837,12 @@ impl CallServer {
             let nap = self.nap();
             let waited = match watches {
                 true => patience.wait(),
-                false if !self.executor.may_sleep() => Ok(()),
-                false => patience.wait_for_event(&mut *self.mail.port, Some(nap)),
+                false => {
+                    let port = &mut *self.mail.port;
+                    let wait = |patience: &mut Patience| patience.wait_for_event(port, Some(nap));
+                    self.executor.wait(&mut patience, wait)
+                }
             };
-            self.executor.awake();
             if waited.is_err() {
                 patience = Patience::of_turns(NAP);
             }

@@ -9,7 +9,7 @@ use super::{CALL_SLOTS, Piece, Session, one_line};
 use crate::operation::Kind;
 use crate::{Error, ErrorCode, GlobalAddress};
 use std::ops::Range;
-use std::task::{Context, Waker};
+use std::task::Waker;
 
 /// What an access does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -215,8 +215,7 @@ impl Session {
 
     /// Has `waker` woken at the end of a slot's operation; true when it has ended already.
     fn ends_meanwhile(&self, slot: usize, waker: &Waker) -> bool {
-        let mut context = Context::from_waker(waker);
-        self.poll_slot(&self.slots.slots[slot], &mut context).is_ready()
+        self.slots.slots[slot].watch(waker)
     }
 
     /// Takes what has ended of an access.

@@ -4,6 +4,7 @@ use super::{Answered, End, Executor, Running, Slice, Wait, states, stopped, take
 use crate::call::global::{self, Global, Seat};
 use crate::call::loaded::slot_of;
 use crate::call::state::States;
+use crate::patience::Patience;
 use crate::{Error, ErrorCode};
 use farside_protocol::call::Stopped;
 use farside_rmc::helpers::{Effect, Helper, status};
@@ -23,21 +24,24 @@ impl Executor {
         Ok(())
     }
 
-    /// Whether whoever serves may sleep, as far as the global memory knows: until [`Self::awake`] its
-    /// bell wakes it.
-    pub(in crate::call) fn may_sleep(&self) -> bool {
-        self.global.as_ref().is_none_or(Global::may_sleep)
-    }
-
-    /// It does not sleep any more.
-    pub(in crate::call) fn awake(&self) {
-        if let Some(global) = &self.global {
-            global.awake();
+    /// Waits as `wait` does, for an event of the port, or until the global memory has something for a
+    /// call.
+    pub(in crate::call) fn wait(
+        &mut self,
+        patience: &mut Patience,
+        wait: impl FnOnce(&mut Patience) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        match self.global.as_mut().filter(|global| patience.sleeps_next() && global.is_awaited()) {
+            Some(global) => global.sleep(|| wait(patience)),
+            None => wait(patience),
         }
     }
 
     /// Wakes calls whose operations have ended.
     pub(super) fn hear(&mut self) {
+        if let Some(global) = &self.global {
+            global.drive();
+        }
         while let Some((at, seat)) = self.global.as_mut().and_then(Global::heard) {
             self.wake_with(at, seat);
         }
