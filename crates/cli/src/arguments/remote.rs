@@ -16,6 +16,9 @@ Examples:
   farside rmc serve near --beside lists                 a processor beside an adapter: it reaches the
                                                         memory of `lists` by one-sided requests
   farside rmc serve lists --memory 0=nodes.bin --tenant batch=weight:1,calls:8,processor:25
+  farside rmc serve counters --cluster lab              calls reach the memory of the cluster that
+                                                        `farside up --name lab` has started
+  farside rmc serve 10.0.0.1:7471 --node node.toml --key cluster.key
 
 Says where callers connect and what is lent, then who comes and goes, until Ctrl-C. Files are read at
 the start; --write-back writes those that have changed back at the end, each at once. Callers may change
@@ -34,6 +37,13 @@ pub(crate) struct RmcServe {
     /// Work on the memory of this executor, by one-sided requests
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) beside: Option<String>,
+    /// Be part of a node of this cluster of this machine (see farside up), whose memory calls reach by
+    /// global addresses
+    #[arg(long, value_name = "NAME", conflicts_with = "node")]
+    pub(crate) cluster: Option<String>,
+    /// The same for a cluster of several hosts, with the settings of farside node --config
+    #[arg(long, value_name = "FILE.toml")]
+    pub(crate) node: Option<PathBuf>,
     /// Most callers at once
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(crate) sessions: u32,

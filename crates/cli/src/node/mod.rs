@@ -14,6 +14,7 @@ use serde::Serialize;
 use settings::Plan;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
@@ -141,6 +142,13 @@ pub(crate) fn run(arguments: &arguments::Node, output: Output) -> Result<(), Fai
         }
         again = true;
     }
+}
+
+/// A node with the settings of this file, for a command that does more than be one.
+pub(crate) fn member(settings: &Path) -> Result<Node, Failure> {
+    let (settings, file) = (Default::default(), Some(settings.to_owned()));
+    let plan = Plan::of(&arguments::Node { settings, config: file })?;
+    Ok(Life::begin(&plan, plan.founds)?.node)
 }
 
 /// Joins as a new node, as often as it takes; `None` when told to end.

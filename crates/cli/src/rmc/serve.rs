@@ -9,6 +9,7 @@ use crate::failure::Failure;
 use crate::output::{Output, bytes, count};
 use crate::signals;
 use farside::call::{CallServer, ServerOptions};
+use farside::{Config, Node};
 use farside_base::Access;
 use farside_bootstrap::Address;
 use farside_fabric::Arena;
@@ -35,6 +36,9 @@ enum Event<'a> {
         /// The executor that has the memory, where it is another one.
         #[serde(skip_serializing_if = "Option::is_none")]
         beside: Option<&'a str>,
+        /// Its number in the cluster of the global memory that calls reach.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        node: Option<u16>,
     },
     /// Callers or their programs are others than before.
     Changed {
@@ -80,11 +84,12 @@ impl Event<'_> {
 
     fn lines(&self) -> Vec<String> {
         match self {
-            Self::Serving { address, fabric, security, regions, beside } => {
+            Self::Serving { address, fabric, security, regions, beside, node } => {
                 let head = format!("serving at {address} over {fabric} ({security}); Ctrl-C ends");
                 let host = beside.map(|host| format!("beside {host}, by one-sided requests"));
+                let node = node.map(|node| format!("part of node {node} of the global memory"));
                 let regions = regions.iter().map(Shown::text);
-                [head].into_iter().chain(host).chain(regions).collect()
+                [head].into_iter().chain(host).chain(node).chain(regions).collect()
             }
             Self::Changed { sessions, programs, served, paths } => {
                 let parts = [
@@ -122,10 +127,11 @@ struct Own {
 }
 
 pub(super) fn run(arguments: &RmcServe, output: Output) -> Result<(), Failure> {
-    if arguments.memory.is_empty() && arguments.beside.is_none() {
+    let shares = arguments.cluster.is_some() || arguments.node.is_some();
+    if arguments.memory.is_empty() && arguments.beside.is_none() && !shares {
         return Err(Failure::usage(
-            "no memory to work on: lend some with --memory 0=FILE, or name whose it is with --beside \
-             ADDRESS",
+            "no memory to work on: lend some with --memory 0=FILE, name whose it is with --beside \
+             ADDRESS, or a cluster with --cluster NAME",
         ));
     }
     let options = options(arguments)?;
@@ -158,6 +164,8 @@ pub(super) fn run(arguments: &RmcServe, output: Output) -> Result<(), Failure> {
     if let Some(host) = &host {
         find_host(&mut server, host, &stop)?;
     }
+    let node = member(arguments)?;
+    node.iter().try_for_each(|node| server.share(node))?;
     let shown = own.iter().map(|one| Shown {
         region: one.plan.region,
         bytes: one.plan.bytes,
@@ -169,15 +177,33 @@ pub(super) fn run(arguments: &RmcServe, output: Output) -> Result<(), Failure> {
         security: &security,
         regions: shown.collect(),
         beside: host.as_deref(),
+        node: node.as_ref().map(|node| node.id().0),
     }
     .tell(output);
     serve(&mut server, &stop, output);
     let served = server.served();
     // Nobody writes to the memory any more while it is compared and written.
     drop(server);
+    if let Some(node) = node {
+        // Lines that were not taken back in time are so when it has left.
+        let _ = node.leave();
+    }
     let written_back = if arguments.write_back { write_back(&own)? } else { Vec::new() };
     Event::Ended { served, written_back }.tell(output);
     Ok(())
+}
+
+/// The node that this executor is to be part of, if any.
+fn member(arguments: &RmcServe) -> Result<Option<Node>, Failure> {
+    match (&arguments.cluster, &arguments.node) {
+        // It uses the others' memory: what it gave would go with it.
+        (Some(cluster), _) => {
+            let config = Config { memory_bytes: 0, ..Config::new(cluster.as_str()) };
+            Ok(Some(Node::join(&config)?))
+        }
+        (None, Some(file)) => crate::node::member(file).map(Some),
+        (None, None) => Ok(None),
+    }
 }
 
 fn options(arguments: &RmcServe) -> Result<ServerOptions, Failure> {

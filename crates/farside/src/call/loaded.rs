@@ -49,7 +49,7 @@ impl Loaded {
                 if let (false, Some(name)) = (global, global_helper(&program)) {
                     let text = format!(
                         "program `{}` calls {name}, and this executor is no node of a global memory: make \
-                         it one with `share`, or farside rmc serve --node",
+                         it one with `share`, or farside rmc serve --cluster",
                         program.name
                     );
                     return Err(refused(Refused::Lacks, text));

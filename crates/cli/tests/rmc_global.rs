@@ -1,0 +1,101 @@
+//! `farside rmc serve` as part of a node of a cluster: calls of other processes on global addresses.
+#![forbid(unsafe_code)]
+
+mod common;
+
+use common::{Folder, Running, failure, name, output, report};
+use farside::{Config, Node};
+use farside_fabric_tcp::{TcpFabric, TcpOptions};
+use rustix::process::Signal;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Adds the second parameter to the word at the global address that is the first; returns what stood there.
+const ADD: &str = "
+.program add
+    r2 = *(u64 *)(r1 + 8)
+    r1 = *(u64 *)(r1 + 0)
+    call global_fetch_add
+    exit
+";
+
+fn config(cluster: &str) -> Config {
+    Config { memory_bytes: 1 << 20, cache_bytes: 1 << 20, ..Config::new(cluster) }
+}
+
+/// Calls from two processes and additions of this one's sessions, at once.
+fn add_up(node: &Node, executor: &[&str], at: &str) {
+    let folder = Folder::new();
+    let add = folder.file("add.s", ADD.as_bytes());
+    let fixed = ["--json", "rmc", "serve", at];
+    let mut server = Running::start(&[], &[&fixed, executor].concat());
+    let serving = server.event("serving");
+    let to = serving["address"].as_str().unwrap();
+    assert_eq!(serving["node"], 1);
+    node.wait_for_members(2, Duration::from_secs(10)).unwrap();
+    let counter = node.session().unwrap().alloc(8).unwrap();
+    let parameters = format!("{:#x},3", counter.to_bits());
+    let call = ["rmc", "call", to, &add, "--parameters", &parameters, "--json"];
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let done = report(&output(&[], &[&call[..], &["--times", "500"]].concat()));
+                assert_eq!(done["calls"], 500);
+            });
+        }
+        scope.spawn(|| {
+            let mut session = node.session().unwrap();
+            for _ in 0..1000 {
+                session.fetch_add(counter, 1).unwrap();
+            }
+        });
+    });
+    let last = report(&output(&[], &call));
+    assert_eq!(last["returned"]["result"], 2 * 500 * 3 + 1000);
+
+    node.session().unwrap().free(counter).unwrap();
+    let (code, kind, said) = failure(&output(&[], &call));
+    assert_eq!((code, kind.as_str()), (Some(1), "CallStopped"), "{said}");
+    assert!(said.contains("no allocation"), "{said}");
+    server.signal(Signal::INT);
+    assert_eq!(server.event("ended")["served"].as_u64().map(|served| served > 1000), Some(true));
+    assert_eq!(server.end(), (Some(0), String::new()));
+}
+
+#[test]
+fn process_calls_and_sessions_add_up_on_one_machine() {
+    let cluster = name();
+    let node = Node::create(&config(&cluster)).unwrap();
+    add_up(&node, &["--cluster", &cluster], &name());
+}
+
+#[test]
+fn process_calls_and_sessions_add_up_between_hosts() {
+    let (cluster, folder) = (name(), Folder::new());
+    let listen = Some("127.0.0.1:0".parse().unwrap());
+    let fabric = TcpFabric::new(TcpOptions { listen, ..TcpOptions::default() }).unwrap();
+    let at = fabric.listens_at().unwrap();
+    let node = Node::create_on(&config(&cluster), Arc::new(fabric)).unwrap();
+    let settings = format!(
+        "listen = \"127.0.0.1:0\"\njoin = [\"{at}\"]\ncluster = \"{cluster}\"\n\
+         memory_bytes = \"1M\"\ncache_bytes = \"1M\"\n"
+    );
+    let settings = folder.file("node.toml", settings.as_bytes());
+    add_up(&node, &["--node", &settings], "127.0.0.1:0");
+}
+
+#[test]
+fn process_without_a_node_global_addresses_are_refused() {
+    let folder = Folder::new();
+    let add = folder.file("add.s", ADD.as_bytes());
+    let to = name();
+    let mut server = Running::start(&[], &["--json", "rmc", "serve", &to, "--memory", "0=4K"]);
+    server.event("serving");
+    let (code, kind, said) =
+        failure(&output(&[], &["rmc", "call", &to, &add, "--parameters", "0,1", "--json"]));
+    assert_eq!((code, kind.as_str()), (Some(1), "FabricLacks"), "{said}");
+    assert!(said.contains("--cluster"), "{said}");
+    let none = output(&[], &["--json", "rmc", "serve", &name(), "--cluster", &name()]);
+    let (code, kind, said) = failure(&none);
+    assert_eq!((code, kind.as_str()), (Some(1), "NoSuchCluster"), "{said}");
+}
