@@ -3,10 +3,13 @@
 
 mod common;
 
-use common::{Folder, Running, failure, name, output, report};
-use farside::{Config, Node};
+use common::{Folder, Running, failure, name, output, report, text};
+use farside::{Config, GlobalAddress, Node};
 use farside_fabric_tcp::{TcpFabric, TcpOptions};
 use rustix::process::Signal;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -82,6 +85,56 @@ fn process_calls_and_sessions_add_up_between_hosts() {
     );
     let settings = folder.file("node.toml", settings.as_bytes());
     add_up(&node, &["--node", &settings], "127.0.0.1:0");
+}
+
+/// What is pushed by calls of two processes is found by calls, and by sessions.
+#[test]
+fn process_a_list_in_c_is_shared_by_calls_and_sessions() {
+    let clang = Command::new("clang").arg("--print-targets").output();
+    if !clang.is_ok_and(|done| text(&done.stdout).contains("bpf")) {
+        return; // a machine without a compiler for eBPF
+    }
+    let (cluster, folder) = (name(), Folder::new());
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../rmc/tests/c/global.c");
+    let (source, object) = (source.display().to_string(), folder.path("global.o"));
+    report(&output(&[], &["rmc", "build", &source, "-o", &object, "--json"]));
+    let node = Node::create(&config(&cluster)).unwrap();
+    let to = name();
+    let mut server = Running::start(&[], &["--json", "rmc", "serve", &to, "--cluster", &cluster]);
+    server.event("serving");
+    let mut session = node.session().unwrap();
+    let [head, nodes] = [8, 40 * 24].map(|bytes| session.alloc(bytes).unwrap());
+    let at = |key: u64| GlobalAddress::from_bits(nodes.to_bits() + key * 24).unwrap();
+    for key in 0..40 {
+        let filled = [key, 100 + key, 0].map(u64::to_le_bytes).concat();
+        session.write(at(key), &filled).unwrap();
+    }
+    session.fence().unwrap();
+    let call = |program: &str, key: u64| {
+        let parameters = format!("{:#x},{key:#x}", head.to_bits());
+        let fixed = ["rmc", "call", &to, &object, "--json", "--program", program, "--parameters"];
+        report(&output(&[], &[&fixed[..], &[&parameters]].concat()))["returned"]["result"].clone()
+    };
+    std::thread::scope(|scope| {
+        for half in 0..2 {
+            let call = &call;
+            scope.spawn(move || {
+                (0..20).for_each(|key| assert_eq!(call("push", at(2 * key + half).to_bits()), 0));
+            });
+        }
+    });
+    for key in [0, 17, 39] {
+        assert_eq!(call("find", key), 100 + key);
+    }
+    assert_eq!(call("find", 40).as_u64(), Some(-2_i64 as u64), "no such key");
+    let (mut found, mut next) = (BTreeSet::new(), session.read_u64(head).unwrap());
+    while let (true, Ok(place)) = (next != 0, GlobalAddress::from_bits(next)) {
+        found.insert(session.read_u64(place).unwrap());
+        next = session.read_u64(GlobalAddress::from_bits(next + 16).unwrap()).unwrap();
+    }
+    assert_eq!(found, (0..40).collect());
+    server.signal(Signal::INT);
+    assert_eq!(server.end(), (Some(0), String::new()));
 }
 
 #[test]

@@ -99,7 +99,14 @@ static farside_u64 (*const farside_fetch_add)(farside_u64 region, farside_u64 of
 static farside_u64 (*const farside_crc32c_of)(farside_u64 region, farside_u64 offset, farside_u64 length, farside_u64 previous) = (void *)11;
 static farside_u64 (*const farside_xxhash64_of)(farside_u64 region, farside_u64 offset, farside_u64 length, farside_u64 seed) = (void *)12;
 
-/* The global memory, coherently. */
+/* The global memory, coherently, where the executor is part of a node; others refuse the program. A call is
+ * one program order: it sees its own writes. Loads and atomics come when they are done, and so does
+ * farside_global_write; a store of a word goes on by itself, and others see it at the latest when a later
+ * atomic, farside_lock, farside_unlock, farside_wait_word or farside_notify begins or the caller has the
+ * answer. Atomics need an aligned word; loads and stores may lie anywhere, and are whole within a line.
+ * Host memory and state are not ordered with it otherwise.
+ * A bad or freed address is FARSIDE_NOT_PERMITTED, memory lost with its node FARSIDE_PEER_LOST, no place in
+ * the node's cache FARSIDE_FULL; from the calls of words each of them ends the program. */
 static farside_u64 (*const farside_global_load_u64)(farside_u64 address) = (void *)16;
 static farside_i64 (*const farside_global_store_u64)(farside_u64 address, farside_u64 value) = (void *)17;
 static farside_i64 (*const farside_global_read)(farside_u64 address, void *out, farside_u64 length) = (void *)18;

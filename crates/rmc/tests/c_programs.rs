@@ -91,6 +91,18 @@ fn the_list_search_finds_what_native_code_finds() {
     }
 }
 
+/// Run by a process test of the command, since nothing here has a global memory.
+#[test]
+fn programs_of_the_global_memory_have_a_worst_case() {
+    let Some(programs) = programs("global.c") else {
+        return;
+    };
+    let (find, push) = (named(&programs, "find"), named(&programs, "push"));
+    assert!(!find.metered() && !push.metered());
+    assert_eq!((find.worst().helper_calls, find.worst().bytes), (65, 64 * 24));
+    assert_eq!(push.worst().helper_calls, 1 + 2 * 100);
+}
+
 #[test]
 fn the_hash_of_a_buffer_is_its_crc32c() {
     let Some(programs) = programs("hash.c") else {

@@ -28,7 +28,8 @@
 //! # What holds
 //!
 //! *At most once.* A call never runs twice, whatever links do; each ends once. *Order.* None between
-//! calls. *Visibility.* What a call wrote to its executor's memory is visible to calls and one-sided
+//! calls. *Global addresses* are for executors and callers that are part of a node
+//! ([`CallServer::share`]). *Visibility.* What a call wrote to its executor's memory is visible to calls and one-sided
 //! requests that begin after its answer. *Isolation.* A program touches only its own memory, its
 //! declared state, and regions as their access allows peers to; it ends within its budget. Calls of
 //! different callers share the processor by weight, and what is too much for a quota is refused.
@@ -39,6 +40,7 @@
 //! | `caller.rs`, `server.rs` | the two ends |
 //! | `placement.rs`, `placed.rs` | where a call runs: the chooser, and a caller with several places |
 //! | `executor.rs` | calls in progress on one thread |
+//! | `global.rs`, `executor/coherent.rs` | global addresses, by sessions of a node that is shared |
 //! | `beside.rs`, `across.rs` | helpers by loads and stores, and by one-sided requests |
 //! | `memory.rs`, `state.rs`, `topics.rs` | regions, state that outlives calls, notifications |
 //! | `loaded.rs`, `programs.rs` | verified programs, and what is told of them |
