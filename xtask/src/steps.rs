@@ -122,6 +122,7 @@ pub(crate) const ALL: &[Step] = &[
             shell.own_target("canary");
             shell.set("RUSTFLAGS", "--cfg canary");
             shell.cargo_test(&["--release", "-p", "farside-protocol", "--lib", "canary_"])?;
+            shell.cargo_test(&["--release", "-p", "farside", "--test", "call", "canary_"])?;
             shell.cargo_test(&["--release", "-p", "farside-sim", "--lib", "--tests", "canary_"])
         },
     },

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Folder, Running, failure, name, output, report, text};
-use farside::{Config, GlobalAddress, Node};
+use farside::{Config, ErrorCode, GlobalAddress, Node, NodeId};
 use farside_fabric_tcp::{TcpFabric, TcpOptions};
 use rustix::process::Signal;
 use std::collections::BTreeSet;
@@ -85,6 +85,62 @@ fn process_calls_and_sessions_add_up_between_hosts() {
     );
     let settings = folder.file("node.toml", settings.as_bytes());
     add_up(&node, &["--node", &settings], "127.0.0.1:0");
+}
+
+/// Members of the cluster that a node knows to be alive.
+fn alive(node: &Node) -> usize {
+    node.members().iter().filter(|member| member.alive).count()
+}
+
+#[test]
+fn process_a_killed_node_is_told_to_calls_and_a_killed_executor_to_its_caller() {
+    let (cluster, folder) = (name(), Folder::new());
+    let add = folder.file("add.s", ADD.as_bytes());
+    let listen = Some("127.0.0.1:0".parse().unwrap());
+    let fabric = TcpFabric::new(TcpOptions { listen, ..TcpOptions::default() }).unwrap();
+    let at = fabric.listens_at().unwrap().to_string();
+    let node = Node::create_on(&config(&cluster), Arc::new(fabric)).unwrap();
+    let settings = format!(
+        "listen = \"127.0.0.1:0\"\njoin = [\"{at}\"]\ncluster = \"{cluster}\"\n\
+         memory_bytes = \"1M\"\ncache_bytes = \"1M\"\n"
+    );
+    let settings = folder.file("node.toml", settings.as_bytes());
+    let mut server =
+        Running::start(&[], &["--json", "rmc", "serve", "127.0.0.1:0", "--node", &settings]);
+    let to = server.event("serving")["address"].as_str().unwrap().to_owned();
+    let victim = Running::start(&[], &["--json", "node", "--config", &settings]);
+    node.wait_for_members(3, Duration::from_secs(10)).unwrap();
+    let mut session = node.session().unwrap();
+    let [lost, kept] = [2, 0].map(|home| session.alloc_on(4096, NodeId(home)).unwrap());
+    // In a line that nobody has yet.
+    let lost = (lost, GlobalAddress::from_bits(lost.to_bits() + 2048).unwrap());
+    let call = |word: GlobalAddress| {
+        let parameters = format!("{:#x},3", word.to_bits());
+        output(&[], &["rmc", "call", &to, &add, "--parameters", &parameters, "--json"])
+    };
+    for word in [lost.0, kept] {
+        assert_eq!(report(&call(word))["returned"]["result"], 0);
+    }
+    drop(victim); // kill -9
+    // While nobody knows yet, the call waits; it is told as soon as the others have given the node up.
+    let (code, kind, said) = failure(&call(lost.1));
+    assert_eq!((code, kind.as_str()), (Some(1), "PeerLost"), "{said}");
+    assert_eq!(report(&call(kept))["returned"]["result"], 3);
+    assert_eq!(session.read_u64(kept).unwrap(), 6);
+    let dirty = GlobalAddress::from_bits(kept.to_bits() + 2048).unwrap();
+    assert_eq!(report(&call(dirty))["returned"]["result"], 0);
+    while alive(&node) > 2 {
+        std::thread::yield_now();
+    }
+    drop(server);
+    let (code, kind, said) = failure(&call(kept));
+    assert_eq!((code, kind.as_str()), (Some(1), "NobodyListens"), "{said}");
+    while alive(&node) > 1 {
+        std::thread::yield_now();
+    }
+    // What somebody has seen since stays; what the executor alone had is lost with it, and said to be.
+    assert_eq!(session.read_u64(kept).unwrap(), 6);
+    assert_eq!(session.read_u64(dirty).unwrap_err().code, ErrorCode::LineLost);
 }
 
 /// What is pushed by calls of two processes is found by calls, and by sessions.

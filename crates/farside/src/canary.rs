@@ -21,6 +21,8 @@ pub enum Mutant {
     CallsRunAgain,
     /// The reply to a call whose link broke is not repeated.
     RepliesForgotten,
+    /// The answer of a call goes before what it wrote to global memory is visible.
+    AnswersBeforeWrites,
 }
 
 #[cfg(canary)]
@@ -32,6 +34,12 @@ thread_local! {
 #[cfg(canary)]
 pub fn plant(mutant: Option<Mutant>) {
     PLANTED.set(mutant);
+}
+
+/// The defect of this thread, for one that works for it.
+#[cfg(canary)]
+pub fn planted() -> Option<Mutant> {
+    PLANTED.get()
 }
 
 /// Whether this thread has the defect.

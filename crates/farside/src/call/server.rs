@@ -274,7 +274,8 @@ impl CallServer {
     /// *Guarantees.* Each call is one program order, as of a [`Session`](crate::Session): it sees what it
     /// wrote itself; others may see its stores of words in another order, until an atomic, a lock, an
     /// unlock, a wait, a notification or its end, which let them become visible first. So whoever has its
-    /// answer sees what it wrote. What a call wrote that was cancelled or stopped at its deadline may
+    /// answer sees what it wrote; as with what a session wrote, that is lost with this node, and said to
+    /// be (`LineLost`), where this node alone has it. What a call wrote that was cancelled or stopped at its deadline may
     /// become visible later, and an atomic of it may yet take effect. What misses makes its call wait, and
     /// no other. *Errors of calls.* An address that is freed, past its allocation's end or none at all:
     /// status -1, or `CallStopped` from helpers of words. Memory that is lost with its node: status -7, or

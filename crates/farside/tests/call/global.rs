@@ -299,8 +299,14 @@ fn cluster(fabric: &str, nodes: usize, holds: bool, test: impl FnOnce(&mut Clust
     let address = server.address().unwrap();
     let stop = AtomicBool::new(false);
     let mut cluster = Cluster { nodes: members, fabrics, held, address };
+    #[cfg(canary)]
+    let defect = farside::canary::planted();
     std::thread::scope(|scope| {
-        scope.spawn(|| server.serve(&stop));
+        scope.spawn(|| {
+            #[cfg(canary)]
+            farside::canary::plant(defect);
+            server.serve(&stop)
+        });
         let _stop = Stop(&stop);
         test(&mut cluster);
     });
@@ -446,6 +452,48 @@ fn whoever_has_the_answer_sees_what_the_call_wrote() {
             }
         });
     }
+}
+
+/// Whether a call that has stored to memory of a node that is silent is over, though others have been since.
+fn is_over_before_its_writes(fabric: &str) -> bool {
+    let mut over = false;
+    cluster(fabric, 2, true, |cluster| {
+        let held = cluster.held_memory(32 << 10);
+        let near = cluster.nodes[1].session().unwrap().alloc(8).unwrap();
+        let mut caller = cluster.caller();
+        let [store, add, load] = [STORE, ADD, LOAD].map(|text| register(&mut caller, text));
+        let words = parameters(&[held.to_bits(), 7]);
+        let stores = caller.invoke(&store, &words).unwrap().unwrap();
+        for _ in 0..50 {
+            caller.call(&add, &parameters(&[near.to_bits(), 1]), LONG).unwrap();
+        }
+        let end = caller.poll(stores);
+        over = end.is_some();
+        cluster.released(|| {
+            if !over {
+                assert_eq!(caller.wait(stores, LONG).unwrap().result, 0, "{fabric}");
+                let seen = caller.call(&load, &parameters(&[held.to_bits()]), LONG).unwrap();
+                assert_eq!((seen.result, cluster.read(0, held)), (7, 7), "{fabric}");
+            }
+        });
+    });
+    over
+}
+
+#[test]
+fn a_call_is_over_when_what_it_wrote_is_visible() {
+    for fabric in FABRICS {
+        assert!(!is_over_before_its_writes(fabric), "{fabric}");
+    }
+}
+
+#[cfg(canary)]
+#[test]
+fn canary_an_answer_before_what_it_says_is_found() {
+    farside::canary::plant(Some(farside::canary::Mutant::AnswersBeforeWrites));
+    let found = is_over_before_its_writes("mem");
+    farside::canary::plant(None);
+    assert!(found);
 }
 
 #[test]
