@@ -39,6 +39,9 @@ const NAP: Duration = Duration::from_millis(50);
 const BLOCKS: u64 = 64;
 
 /// How an executor of calls shall be. Start from [`ServerOptions::default`].
+///
+/// *Cost.* Memory for `sessions` times `slots` calls: the parameters (`limits.context_bytes_max`), the output
+/// and a reply of each.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
     /// Most callers at once.
