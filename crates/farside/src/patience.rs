@@ -9,7 +9,9 @@ const SPINS: u32 = 1 << 12;
 /// The same for looks that are whole turns of a loop, which take some hundred times as long; and after
 /// how many of them the processor is offered to the peer, who may be waiting for it.
 const TURNS: u32 = 512;
-const TURNS_TO_YIELD: u32 = 8;
+const TURNS_TO_YIELD: u32 = 32;
+/// The clock is asked after so many looks, some microseconds.
+const LOOKS_TO_CLOCK: u32 = 16;
 /// Shortest and longest sleep between looks of a channel that can only be polled.
 const NAP_MIN: Duration = Duration::from_micros(20);
 const NAP_MAX: Duration = Duration::from_micros(500);
@@ -53,6 +55,11 @@ impl Patience {
         });
         let left = end.saturating_duration_since(now);
         if left.is_zero() { Err(ErrorCode::TimedOut.into()) } else { Ok(left) }
+    }
+
+    /// Whether it is time to look at what comes by the clock alone: before a sleep, and now and then.
+    pub(crate) const fn asks_clock(&self) -> bool {
+        self.looks.is_multiple_of(LOOKS_TO_CLOCK) || self.sleeps_next()
     }
 
     /// Whether the next wait for an event sleeps.

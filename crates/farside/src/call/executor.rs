@@ -669,6 +669,11 @@ impl Executor {
         !self.watching.is_empty()
     }
 
+    /// Whether something that no event of the port announces can make a call run on.
+    pub(super) fn looks_around(&self) -> bool {
+        self.watches() || self.global.is_some()
+    }
+
     /// A call whose wait is over; it could run.
     pub(super) fn take_woken(&mut self) -> Option<usize> {
         self.hear();

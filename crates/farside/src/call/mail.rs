@@ -211,7 +211,12 @@ impl Mail {
     pub(super) fn flush(&mut self) -> Option<LinkId> {
         let mut forbidden = None;
         while forbidden.is_none() && !self.outgoing.is_empty() {
-            match self.post_some() {
+            // Most go alone, and room for many is much to fill.
+            let flushed = match self.outgoing.len() {
+                1 => self.post_some::<1, 2>(),
+                _ => self.post_some::<BATCH, { 2 * BATCH }>(),
+            };
+            match flushed {
                 Flushed::All => {}
                 Flushed::Full(link) => {
                     let held = &mut self.held;
@@ -231,21 +236,21 @@ impl Mail {
         forbidden
     }
 
-    /// One doorbell.
-    fn post_some(&mut self) -> Flushed {
-        let count = self.outgoing.len().min(BATCH);
+    /// One doorbell, for as many messages and the outputs before them.
+    fn post_some<const MESSAGES_MAX: usize, const WORK_MAX: usize>(&mut self) -> Flushed {
+        let count = self.outgoing.len().min(MESSAGES_MAX);
         let Some(first) = self.outgoing.front().copied() else {
             return Flushed::All;
         };
         let region = self.outbox.region.id;
         let arena = &self.outbox.region.arena;
         let message = |at: usize| self.outgoing.get(at).copied().unwrap_or(first);
-        let slices: [[LocalSlice; 2]; BATCH] = std::array::from_fn(|at| {
+        let slices: [[LocalSlice; 2]; MESSAGES_MAX] = std::array::from_fn(|at| {
             let message = message(at);
             let output = message.output.map(|output| output.from);
             [self.body(&message, region), output.unwrap_or(self.body(&message, region))]
         });
-        let mut inline = [[0; INLINE_BYTES]; BATCH];
+        let mut inline = [[0; INLINE_BYTES]; MESSAGES_MAX];
         for (at, bytes) in inline.iter_mut().enumerate().take(count) {
             let body = slices[at][0];
             if body.bytes as usize <= self.inline_bytes {
@@ -253,8 +258,8 @@ impl Mail {
             }
         }
         let blank = self.message_work(&first, &slices[0], &inline[0]);
-        let mut work = [blank; 2 * BATCH];
-        let mut ends = [0; BATCH];
+        let mut work = [blank; WORK_MAX];
+        let mut ends = [0; MESSAGES_MAX];
         let mut length = 0;
         for at in 0..count {
             let message = message(at);

@@ -396,6 +396,11 @@ impl CallServer {
     /// Takes what has come, runs calls for a while and sends what is to be sent; whether there was
     /// anything to do. Never blocks.
     pub fn turn(&mut self) -> bool {
+        self.turn_at(true)
+    }
+
+    /// The same; the clock is asked where something has come, or where it is told to.
+    fn turn_at(&mut self, asks: bool) -> bool {
         let mut busy = false;
         for _ in 0..TURN_EVENTS {
             let Some(event) = self.mail.next() else { break };
@@ -407,6 +412,10 @@ impl CallServer {
         busy |= !events.is_empty();
         events.drain(..).for_each(|event| self.link_event(event));
         self.events = events;
+        let quiet = self.machine.is_idle() && !self.mail.has_backlog();
+        if !busy && !asks && quiet && !self.executor.looks_around() {
+            return false;
+        }
         let now_ns = self.fabric.time_ns();
         if self.machine.wakes_at_ns().is_some_and(|at_ns| at_ns <= now_ns) {
             let mut effects = std::mem::take(&mut self.effects);
@@ -832,13 +841,13 @@ impl CallServer {
     pub fn serve_while(&mut self, mut goes_on: impl FnMut(&Self) -> bool) {
         let mut patience = Patience::of_turns(NAP);
         while goes_on(self) {
-            if self.turn() {
+            if self.turn_at(patience.asks_clock()) {
                 patience = Patience::of_turns(NAP);
                 continue;
             }
             // What a call watches announces itself to nobody, and deadlines come by themselves.
             let watches = self.executor.watches();
-            let nap = self.nap();
+            let nap = if patience.sleeps_next() { self.nap() } else { NAP };
             let waited = match watches {
                 true => patience.wait(),
                 false => {
