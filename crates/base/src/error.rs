@@ -123,7 +123,7 @@ errors! {
     64 LimitsMismatch Configuration No "The cluster runs with other limits." "Use the same Limits and line sizes on all nodes.";
     65 BadConfiguration Configuration No "A setting is unknown or out of its range." "Mend the setting that the text names.";
     66 FabricLacks Configuration No "The fabric lacks a capability that is needed." "Choose a fabric that has it; farside info lists them.";
-    67 NotPermitted Configuration No "The cluster belongs to another user." "Run as the user who started it.";
+    67 NotPermitted Configuration No "The other end does not trust this one, or this one the other." "Give both the same key and protection, or run both as the same user; the text says which it is.";
     68 NobodyListens Configuration Later "Nobody listens under this name." "Start the other end first, or mend the name.";
     69 AddressTaken Configuration No "Somebody listens under this name already." "Choose another name, or end the other one.";
     70 ChannelMismatch Configuration No "The other end is another channel, or has other measures." "Give both ends the same options; the text says how they differ.";

@@ -176,8 +176,7 @@ fn process_from_c_to_results_that_native_code_has() {
         let known = value(&["register", &to, &checksum]);
         let names = known["programs"].as_array().unwrap().iter().map(|one| one["name"].clone());
         assert_eq!(names.collect::<Vec<_>>(), ["checksum_crc32c", "checksum_xxhash64"]);
-        // Over shm it is as long as its pages.
-        assert!(known["regions"][0]["bytes"].as_u64().unwrap() >= bytes.len() as u64, "{known}");
+        assert_eq!(known["regions"][0]["bytes"], bytes.len(), "{fabric}: as long as the file");
         assert_eq!(
             (&known["programs"][0]["keeps_state"], &known["fabric"]),
             (&false.into(), &fabric.into())
@@ -300,15 +299,16 @@ fn process_serving_what_cannot_be_is_refused() {
     let folder = Folder::new();
     let (full, empty) = (folder.file("full", b"x"), folder.file("empty", b""));
     let (zero, one, hole) = (format!("0={full}"), format!("1={full}"), format!("0={empty}"));
-    let key = folder.path("no.key");
+    let (key, good) = (folder.path("no.key"), new_key(&folder, "good.key"));
     let at = name();
-    let cases: [(&[&str], i32, &str); 9] = [
+    let cases: [(&[&str], i32, &str); 10] = [
         (&["serve", &at], 2, "--memory 0=FILE"),
         (&["serve", &at, "--memory", &zero, "--memory", &one], 2, "a file is one region"),
         (&["serve", &at, "--memory", &zero, "--memory", "0=4K"], 2, "lent twice"),
         (&["serve", &at, "--memory", &hole], 2, "is empty"),
         (&["serve", &at, "--memory", "0=/nowhere/at/all"], 1, "/nowhere/at/all"),
         (&["serve", "0.0.0.0:0", "--memory", "0=4K"], 2, "farside key new"),
+        (&["serve", "192.0.2.1:7471", "--memory", "0=4K", "--key", &good], 1, "192.0.2.1:7471"),
         (&["serve", &at, "--beside", "127.0.0.1:1"], 2, "different fabrics"),
         (&["serve", &at, "--memory", "0=4K", "--key", &key], 2, "between machines"),
         (
@@ -338,6 +338,62 @@ fn process_serving_what_cannot_be_is_refused() {
         let (code, _, said) = failure(&["serve", &at, "--beside", &beside]);
         assert_eq!(code, Some(1), "{said}");
     }
+}
+
+/// Nobody asked for what lies behind a file, though a fabric lends whole pages.
+#[test]
+fn process_what_lies_behind_a_file_is_refused_to_every_call() {
+    let folder = Folder::new();
+    let store = folder.file("stores.s", STORES.as_bytes());
+    let region = format!("0={}", folder.file("memory.bin", &[9; 61]));
+    for fabric in FABRICS {
+        let (server, to) = serve(fabric, &["--memory", &region]);
+        for (offset, inside) in [(53_u64, true), (54, false), (61, false), (4095, false)] {
+            for here in [&[][..], &["--here"]] {
+                let parameters = format!("{offset},7");
+                let call = ["call", &to, &store, "--parameters", &parameters];
+                let arguments = [&call[..], here].concat();
+                if inside {
+                    value(&arguments);
+                } else {
+                    let (code, kind, said) = failure(&arguments);
+                    assert_eq!((code, &kind[..]), (Some(1), "CallStopped"), "{offset} {here:?}");
+                    assert!(said.contains("slot 3: store_u64 of memory"), "{fabric}: {said}");
+                }
+            }
+        }
+        end(server);
+    }
+}
+
+/// A file with a key of its own.
+fn new_key(folder: &Folder, called: &str) -> String {
+    let key = folder.path(called);
+    assert!(output(&[], &["key", "new", &key]).status.success());
+    key
+}
+
+#[test]
+fn process_who_has_not_the_key_is_told_so() {
+    let folder = Folder::new();
+    let (key, other) = (new_key(&folder, "a.key"), new_key(&folder, "b.key"));
+    let (server, to) = serve("tcp", &["--memory", "0=4K", "--key", &key]);
+    let call = ["call", &to, "list_search", "--parameters", "0,1"];
+    let called = value(&[&call[..], &["--key", &key]].concat());
+    assert_eq!(called["returned"]["status"], "FARSIDE_NOT_FOUND");
+    for refused in [&[][..], &["--key", &other]] {
+        let (code, kind, said) = failure(&[&call[..], refused].concat());
+        assert_eq!((code, &kind[..]), (Some(1), "NotPermitted"), "{refused:?}: {said}");
+        assert!(said.contains(&to) && said.contains("the same key"), "{refused:?}: {said}");
+    }
+    // Who asked in vain has disturbed nobody.
+    value(&[&call[..], &["--key", &key]].concat());
+    end(server);
+    let (server, to) = serve("tcp", &["--memory", "0=4K"]);
+    let (code, _, said) =
+        failure(&["call", &to, "list_search", "--parameters", "0,1", "--key", &key]);
+    assert_eq!(code, Some(1), "a caller with a key trusts nobody without: {said}");
+    end(server);
 }
 
 /// A caller of this process, which sees what happens in the memory.

@@ -223,7 +223,14 @@ impl Inner {
 fn listen(endpoint: &Endpoint) -> Result<TcpListener, FabricError> {
     let failed = |reason: io::Error| match reason.kind() {
         io::ErrorKind::AddrInUse => FabricError::AddressInUse(endpoint.to_string()),
-        _ => FabricError::System("listen", reason),
+        io::ErrorKind::AddrNotAvailable => {
+            let what = format!("no address of this host: {endpoint}");
+            FabricError::System("listen", io::Error::new(reason.kind(), what))
+        }
+        kind => {
+            let what = format!("{endpoint}: {reason}");
+            FabricError::System("listen", io::Error::new(kind, what))
+        }
     };
     let addresses = endpoint.resolve().map_err(failed)?;
     let listener = TcpListener::bind(&addresses[..]).map_err(failed)?;

@@ -2,7 +2,7 @@
 
 use crate::{Error, ErrorCode};
 use farside_base::{Access, RegionKind};
-use farside_fabric::{Fabric, FabricError, Region, RegionSpec};
+use farside_fabric::{Fabric, FabricError, NotReached, Region, RegionSpec};
 use std::sync::Arc;
 
 /// A region that is deregistered when it is dropped.
@@ -45,6 +45,16 @@ impl Drop for Registered {
         // the fabric sees to it that none reaches the memory.
         let _ = self.fabric.deregister(self.region.id);
     }
+}
+
+/// Why nobody was reached, in terms of the table; `trouble` is what the port has to say of the link.
+pub(crate) fn not_reached(why: NotReached, trouble: Option<String>) -> Error {
+    let (code, text) = match why {
+        NotReached::Nobody => (ErrorCode::NobodyListens, "nobody listens there"),
+        NotReached::NotPermitted => (ErrorCode::NotPermitted, "not trusted there"),
+        _ => (ErrorCode::NobodyListens, "no way there, or no answer in time"),
+    };
+    Error::with(code, trouble.unwrap_or_else(|| text.to_owned()))
 }
 
 /// An error of the control side, in terms of the table.

@@ -6,9 +6,9 @@ use super::source;
 use crate::arguments::{EngineName, RmcRun};
 use crate::failure::Failure;
 use crate::output::{Output, bytes};
-use farside_rmc::helpers::status;
+use farside_rmc::helpers::{Helper, status};
 use farside_rmc::library::answer;
-use farside_rmc::run::{Lent, Machine, Outcome, StartError, Stop};
+use farside_rmc::run::{Lent, Machine, Outcome, StartError};
 use farside_rmc::{Limits, Program, Verified, verify};
 use serde::Serialize;
 use serde_json::json;
@@ -151,19 +151,11 @@ fn ending(outcome: Outcome, program: &Program) -> Ending {
     };
     match outcome {
         Outcome::Returned(result) => Ending::Returned { result, status: status_of(result) },
-        Outcome::Suspended(request) => stopped(format!("nobody answers {:?}", request.call), None),
-        Outcome::Paused => stopped("it was given a slice alone".to_string(), None),
-        Outcome::Stopped(stop) => stopped(stop.to_string(), slot(&stop)),
-    }
-}
-
-fn slot(stop: &Stop) -> Option<usize> {
-    match stop {
-        Stop::Budget { slot, .. } | Stop::Refused { slot, .. } | Stop::BadReply { slot, .. } => {
-            Some(*slot)
+        Outcome::Suspended(request) => {
+            stopped(format!("nobody answers {}", Helper::of(request.call).name), None)
         }
-        Stop::Fault(fault) => Some(fault.slot),
-        _ => None,
+        Outcome::Paused => stopped("it was given a slice alone".to_string(), None),
+        Outcome::Stopped(stop) => stopped(stop.to_string(), stop.slot()),
     }
 }
 

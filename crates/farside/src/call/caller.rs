@@ -13,10 +13,10 @@ use super::mail::{BACKLOG_NAP, Event, Mail, Measures};
 use super::memory::{Lent, Place};
 use super::programs::{self, Program};
 use crate::patience::Patience;
-use crate::registered::{Registered, control};
+use crate::registered::{Registered, control, not_reached};
 use crate::{Error, ErrorCode};
 use farside_base::{Access, LinkId, RegionKind, RegionToken};
-use farside_fabric::{Fabric, LinkEvent, NotReached};
+use farside_fabric::{Fabric, LinkEvent};
 use farside_protocol::call::{
     Header, Invocation, Part, SLOTS_MAX, SessionId, Verb, Window, decode_reply,
 };
@@ -781,12 +781,10 @@ impl Caller {
             }
             // It may be back later.
             LinkEvent::NotReached { .. } if self.welcomed => self.try_later(),
-            LinkEvent::NotReached { why, .. } => {
-                let code = match why {
-                    NotReached::NotPermitted => ErrorCode::NotPermitted,
-                    _ => ErrorCode::NobodyListens,
-                };
-                self.end_session(&Error::with(code, format!("{}: {why:?}", self.name)));
+            LinkEvent::NotReached { link, why } => {
+                let trouble = self.mail.port.trouble(link);
+                let Error { code, detail, .. } = not_reached(why, trouble);
+                self.end_session(&Error::with(code, format!("{}: {detail}", self.name)));
             }
             LinkEvent::Lost { link, .. } => self.lost(link, "its link was lost"),
             _ => {}

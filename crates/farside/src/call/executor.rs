@@ -5,7 +5,7 @@ mod coherent;
 use super::across::{Across, BLOCK_BYTES, Come, Step};
 use super::beside::{Beside, Later, Notice};
 use super::global::{Global, Seat};
-use super::loaded::{Loaded, slot_of};
+use super::loaded::Loaded;
 use super::memory::{Denied, Memory};
 use super::state::{Holder, States};
 use farside_base::CompletionStatus;
@@ -734,7 +734,7 @@ fn ended(loaded: &Loaded, stop: &Stop) -> End {
         Stop::Cancelled => Stopped::Cancelled,
         _ => Stopped::Fault,
     };
-    let slot = slot_of(stop);
+    let slot = stop.slot();
     let place = slot.map_or_else(|| loaded.name().to_owned(), |slot| loaded.place(slot));
     stopped(why, slot, format!("{place}: {stop}"))
 }

@@ -4,7 +4,7 @@
 use farside_protocol::call::{Refused, Sizes};
 use farside_rmc::isa::Instruction;
 use farside_rmc::program::{Scope, read};
-use farside_rmc::run::{Lent, Machine, Near, Outcome, StartError, Stop};
+use farside_rmc::run::{Lent, Machine, Near, Outcome, StartError};
 use farside_rmc::{Limits, Program, Verified, helpers, verify};
 use std::sync::Arc;
 
@@ -126,8 +126,8 @@ impl Loaded {
     pub(super) fn place(&self, slot: usize) -> String {
         let program = self.verified().program();
         match program.line_at(slot) {
-            Some(line) => format!("program `{}`, {line}, slot {slot}", program.name),
-            None => format!("program `{}`, slot {slot}", program.name),
+            Some(line) => format!("program `{}`, {line}", program.name),
+            None => format!("program `{}`", program.name),
         }
     }
 }
@@ -157,15 +157,4 @@ fn global_helper(program: &Program) -> Option<&'static str> {
         }
         _ => None,
     })
-}
-
-/// The slot where a call was stopped.
-pub(super) fn slot_of(stop: &Stop) -> Option<usize> {
-    match stop {
-        Stop::Budget { slot, .. } | Stop::Refused { slot, .. } | Stop::BadReply { slot, .. } => {
-            Some(*slot)
-        }
-        Stop::Fault(fault) => Some(fault.slot),
-        _ => None,
-    }
 }

@@ -10,7 +10,7 @@ use super::mail::{BACKLOG_NAP, Event, Mail, Measures, Output};
 use super::memory::{Lent, Place};
 use super::topics::Topics;
 use crate::patience::Patience;
-use crate::registered::{Registered, control};
+use crate::registered::{Registered, control, not_reached};
 use crate::{Error, ErrorCode, Node};
 use farside_base::{LinkId, LocalSlice, RegionKind, RemoteRegionId};
 use farside_fabric::{Arena, Fabric, LinkEvent, Region};
@@ -698,7 +698,8 @@ impl CallServer {
                 self.close(link);
             }
             LinkEvent::NotReached { link, why } => {
-                self.host_lost(link, format!("it was not reached: {why:?}"));
+                let trouble = self.mail.port.trouble(link);
+                self.host_lost(link, not_reached(why, trouble).to_string());
                 self.close(link);
             }
             LinkEvent::Lost { link, .. } => self.lost(link),
@@ -872,7 +873,8 @@ impl CallServer {
         most.min(Duration::from_nanos(at_ns.saturating_sub(now_ns)))
     }
 
-    /// Registers memory of this fabric and lends it: a region made for calls.
+    /// Registers memory of this fabric and lends it: a region made for calls, of as many bytes as asked
+    /// also where the fabric rounds up.
     ///
     /// # Errors
     /// As `Fabric::register`.
@@ -883,7 +885,11 @@ impl CallServer {
         access: farside_base::Access,
     ) -> Result<Arena, Error> {
         let spec = farside_fabric::RegionSpec { bytes, access, kind: RegionKind::Memory };
-        let region = self.fabric.register(&spec).map_err(|error| control(&error))?;
+        let mut region = self.fabric.register(&spec).map_err(|error| control(&error))?;
+        // A fabric may round up; what nobody asked for, no call shall find.
+        if let Ok(asked) = region.arena.part(0, bytes as usize) {
+            (region.arena, region.token.bytes) = (asked, bytes);
+        }
         self.lend(number, &region);
         Ok(region.arena)
     }

@@ -4,15 +4,13 @@
 use super::hello::{Hello, Reply, Role, Tokens};
 use super::memory::Memory;
 use super::options::Options;
-use crate::registered::control;
+use crate::registered::{control, not_reached};
 use crate::{Error, ErrorCode};
 use farside_base::{
     Completion, CompletionKind, CompletionStatus, LinkId, LocalSlice, Receive, ReceiveQueueId,
     RegionId, RegionToken, Work, WorkFlags, WorkId,
 };
-use farside_fabric::{
-    Arena, Fabric, FabricError, LinkEvent, NotReached, Port, PortSpec, Reached, Stop,
-};
+use farside_fabric::{Arena, Fabric, FabricError, LinkEvent, Port, PortSpec, Reached, Stop};
 use farside_protocol::channel::{
     self, AnyHalf, Arrival, Completed, Effects, Kind, Name, Own, Peer, PeerRegions, Plan, Shape,
 };
@@ -271,9 +269,9 @@ impl<H: AnyHalf> Drive<H> {
     }
 
     /// Remembers what went wrong until it is told.
-    fn trouble_with(&mut self, code: ErrorCode, text: impl Into<String>) {
+    fn trouble_with(&mut self, error: Error) {
         if self.troubles.len() < TROUBLES {
-            self.troubles.push_back(Error::with(code, text));
+            self.troubles.push_back(error);
         }
     }
 
@@ -312,7 +310,7 @@ impl<H: AnyHalf> Drive<H> {
             };
             if meant {
                 if !std::mem::replace(&mut told, true) {
-                    self.trouble_with(ErrorCode::ProtocolViolation, violation.0);
+                    self.trouble_with(Error::with(ErrorCode::ProtocolViolation, violation.0));
                 }
                 self.lose(open);
             }
@@ -360,7 +358,7 @@ impl<H: AnyHalf> Drive<H> {
             let text = text.unwrap_or_else(|| format!("{:?}", completion.status));
             if !matches!(completion.status, CompletionStatus::PeerLost | CompletionStatus::Flushed)
             {
-                self.trouble_with(ErrorCode::PeerLost, text);
+                self.trouble_with(Error::with(ErrorCode::PeerLost, text));
             }
             self.lose(link);
             return;
@@ -408,22 +406,18 @@ impl<H: AnyHalf> Drive<H> {
                 Some(Reply { tokens, number }) => self.join(link, &tokens, number),
                 None => {
                     let text = "the reply is no reply of a channel";
-                    self.trouble_with(ErrorCode::ProtocolViolation, text);
+                    self.trouble_with(Error::with(ErrorCode::ProtocolViolation, text));
                     self.lose(link);
                 }
             },
             LinkEvent::Refused { link, reason } => {
                 let text = String::from_utf8_lossy(&reason).into_owned();
-                self.trouble_with(ErrorCode::ChannelMismatch, text);
+                self.trouble_with(Error::with(ErrorCode::ChannelMismatch, text));
                 self.lose(link);
             }
             LinkEvent::NotReached { link, why } => {
-                let (code, text) = match why {
-                    NotReached::Nobody => (ErrorCode::NobodyListens, "nobody listens there"),
-                    NotReached::NotPermitted => (ErrorCode::NotPermitted, "not trusted there"),
-                    _ => (ErrorCode::NobodyListens, "no way there, or no answer in time"),
-                };
-                self.trouble_with(code, text);
+                let trouble = self.port.trouble(link);
+                self.trouble_with(not_reached(why, trouble));
                 self.lose(link);
             }
             LinkEvent::Lost { link, .. } => self.lose(link),
@@ -542,7 +536,7 @@ impl<H: AnyHalf> Drive<H> {
             }
             Err(error) => {
                 let text = error.to_string();
-                self.trouble_with(control(&error).code, text);
+                self.trouble_with(Error::with(control(&error).code, text));
                 self.lose(link);
             }
         }
@@ -669,7 +663,7 @@ impl<H: AnyHalf> Drive<H> {
                 End::Full => return true,
                 End::Forbidden(link, why) => {
                     let text = format!("{} cannot take it: {why}", self.fabric.name());
-                    self.trouble_with(ErrorCode::BadForm, text);
+                    self.trouble_with(Error::with(ErrorCode::BadForm, text));
                     self.lose(link);
                 }
             }

@@ -354,7 +354,7 @@ fn calls_are_cancelled_stopped_at_their_deadline_and_at_their_budget() {
             assert_eq!(caller.wait(ticket, LONG).unwrap_err().code, ErrorCode::TimedOut);
             let error = caller.call(&endless, &[], LONG).unwrap_err();
             assert_eq!(error.code, ErrorCode::CallStopped, "{error}");
-            assert!(error.detail.contains("budget"), "{error}");
+            assert!(error.detail.contains("it has used up its instructions"), "{error}");
         });
     }
 }

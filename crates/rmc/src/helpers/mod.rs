@@ -127,6 +127,11 @@ impl Helper {
         self.result_min <= result && result <= self.result_max
     }
 
+    /// The row of this call.
+    pub fn of(call: Call) -> &'static Self {
+        &HELPERS[usize::from(BY_NUMBER[call as usize])]
+    }
+
     /// The helper with this number.
     pub fn with_number(number: u32) -> Option<&'static Self> {
         let at = *BY_NUMBER.get(number as usize)?;
@@ -256,6 +261,7 @@ mod tests {
     fn numbers_and_names_lead_to_their_rows() {
         for helper in HELPERS {
             assert_eq!(Helper::with_number(helper.number), Some(helper));
+            assert_eq!(Helper::of(helper.call), helper);
             assert_eq!(Helper::with_name(helper.name), Some(helper));
             assert_eq!(Call::with_number(helper.number), Some(helper.call));
         }

@@ -38,7 +38,7 @@ pub(crate) use ops::{Op, fuse, predecode};
 
 use core::fmt;
 
-use crate::helpers::Call;
+use crate::helpers::{Call, Helper};
 
 /// A stretch of memory of the call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -221,17 +221,42 @@ impl fmt::Display for Fault {
     }
 }
 
+impl Stop {
+    /// The instruction that it was stopped at, if at one.
+    pub const fn slot(&self) -> Option<usize> {
+        match self {
+            Self::Budget { slot, .. }
+            | Self::Refused { slot, .. }
+            | Self::BadReply { slot, .. } => Some(*slot),
+            Self::Fault(fault) => Some(fault.slot),
+            Self::Cancelled | Self::NotRunning => None,
+        }
+    }
+}
+
+impl fmt::Display for Resource {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::Instructions => "instructions",
+            Self::HelperCalls => "helper calls",
+            Self::Bytes => "bytes that helpers move",
+        })
+    }
+}
+
 impl fmt::Display for Stop {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Budget { slot, resource } => {
-                write!(out, "slot {slot}: the budget of {resource:?} is used up")
+                write!(out, "slot {slot}: it has used up its {resource}")
             }
             Self::Refused { slot, call } => {
-                write!(out, "slot {slot}: {call:?} of memory that the caller may not access")
+                let name = Helper::of(*call).name;
+                write!(out, "slot {slot}: {name} of memory that the caller may not access")
             }
             Self::BadReply { slot, call } => {
-                write!(out, "slot {slot}: the executor's answer to {call:?} is out of range")
+                let name = Helper::of(*call).name;
+                write!(out, "slot {slot}: the executor's answer to {name} is out of range")
             }
             Self::Fault(fault) => fault.fmt(out),
             Self::Cancelled => write!(out, "cancelled"),

@@ -2,7 +2,6 @@
 
 use super::{Answered, End, Executor, Running, Slice, Wait, states, stopped, take};
 use crate::call::global::{self, Global, Seat};
-use crate::call::loaded::slot_of;
 use crate::call::state::States;
 use crate::patience::Patience;
 use crate::{Error, ErrorCode};
@@ -173,7 +172,7 @@ impl Executor {
 /// The end of a call that cannot be told that an access has failed.
 fn lost(running: &mut Running, error: &Error) -> End {
     let stop = running.machine.refuse().unwrap_or(Stop::NotRunning);
-    let slot = slot_of(&stop);
+    let slot = stop.slot();
     let loaded = &running.loaded;
     let place = slot.map_or_else(|| loaded.name().to_owned(), |slot| loaded.place(slot));
     stopped(stop_of(error.code), slot, format!("{place}: {error}"))
