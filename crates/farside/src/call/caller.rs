@@ -28,6 +28,8 @@ use std::time::Duration;
 
 /// Calls that this end runs itself at once.
 const HERE_MAX: usize = 32;
+/// Accesses of a call here that may follow each other within a turn: some microseconds.
+const ROUNDS_HERE: usize = 64;
 
 /// How a caller shall be. Start from [`CallerOptions::default`].
 #[derive(Clone, Debug)]
@@ -704,9 +706,7 @@ impl Caller {
     /// # Errors
     /// Why the session is over, from then on.
     pub fn turn(&mut self) -> Result<(), Error> {
-        while let Some(event) = self.mail.next() {
-            self.event(event);
-        }
+        self.take_events();
         let mut events = std::mem::take(&mut self.events);
         self.mail.link_events(&mut events);
         events.drain(..).for_each(|event| self.link_event(event));
@@ -886,9 +886,31 @@ impl Caller {
         self.window.over();
     }
 
+    /// Runs calls here as far as they come at once: where a request completes as it is posted, as over
+    /// shared memory, the next one follows without a turn of its own.
     fn run_here(&mut self) {
-        let Some(here) = &mut self.here else { return };
         let now_ns = self.fabric.time_ns();
+        for _ in 0..ROUNDS_HERE {
+            let posted = self.round_here(now_ns);
+            if !posted || !self.take_events() {
+                break;
+            }
+        }
+    }
+
+    /// Takes what has come; whether anything has.
+    fn take_events(&mut self) -> bool {
+        let mut any = false;
+        while let Some(event) = self.mail.next() {
+            self.event(event);
+            any = true;
+        }
+        any
+    }
+
+    /// A slice of each call that is ready here; whether requests of theirs were posted.
+    fn round_here(&mut self, now_ns: u64) -> bool {
+        let Some(here) = &mut self.here else { return false };
         if here.executor.watches() {
             here.executor.watch(now_ns);
         }
@@ -910,7 +932,7 @@ impl Caller {
             }
         }
         here.executor.notices.clear();
-        self.mail.post_steps(&mut here.executor, here.scratch.region.id);
+        self.mail.post_steps(&mut here.executor, here.scratch.region.id)
     }
 }
 

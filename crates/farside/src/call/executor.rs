@@ -112,8 +112,8 @@ pub(super) struct Executor {
     #[expect(clippy::vec_box, reason = "moved to and from `calls` without copying the machine")]
     spare: Vec<Box<Running>>,
     programs: BTreeMap<u64, Registered>,
-    /// Scratch memory for accesses across, if there are any.
-    scratch: Option<Arena>,
+    /// Scratch memory for accesses across, if there are any: of each block.
+    scratch: Box<[Arena]>,
     blocks: Vec<Block>,
     free: Vec<usize>,
     /// Requests to be posted, each with its block.
@@ -153,7 +153,12 @@ impl Executor {
     /// One without regions; with `scratch`, whose length is a multiple of [`BLOCK_BYTES`], for memory
     /// that is elsewhere.
     pub(super) fn new(scratch: Option<Arena>) -> Self {
-        let blocks = scratch.as_ref().map_or(0, |arena| arena.len() / BLOCK_BYTES as usize);
+        let block = |at: u64| {
+            let arena = scratch.as_ref()?;
+            arena.part(at * BLOCK_BYTES, BLOCK_BYTES as usize).ok()
+        };
+        let scratch: Box<[_]> = (0..).map_while(block).collect();
+        let blocks = scratch.len();
         Self {
             memory: Memory::default(),
             global: None,
@@ -464,11 +469,12 @@ impl Executor {
         now_ns: u64,
         output: &mut Vec<u8>,
     ) -> Answered {
-        let Some((block, arena)) = self.take_block() else {
+        let Some(block) = self.free.pop() else {
             running.wait = Wait::Block;
             return Answered::Slice(Slice::Waits);
         };
-        match Across::begin(request, inputs, &self.memory, &arena, &mut self.steps) {
+        let arena = &self.scratch[block];
+        match Across::begin(request, inputs, &self.memory, arena, &mut self.steps) {
             Ok(across) => {
                 let waits = request.call == Call::WaitWord;
                 let until_ns = waits.then(|| now_ns.saturating_add(request.arguments[3]));
@@ -490,17 +496,6 @@ impl Executor {
                 self.denied(running, request, why)
             }
         }
-    }
-
-    fn take_block(&mut self) -> Option<(usize, Arena)> {
-        let block = self.free.pop()?;
-        let arena = self.block(block)?;
-        Some((block, arena))
-    }
-
-    fn block(&self, block: usize) -> Option<Arena> {
-        let offset = block as u64 * BLOCK_BYTES;
-        self.scratch.as_ref()?.part(offset, BLOCK_BYTES as usize).ok()
     }
 
     /// The call of a block needs it no more; it serves again when its requests have completed.
@@ -532,21 +527,20 @@ impl Executor {
         if self.blocks[block].awaited > 0 || self.posts.iter().any(|(_, of)| *of == block) {
             return Answered::Slice(Slice::Waits);
         }
-        let come = match (self.blocks[block].failed, self.block(block)) {
-            (None, Some(arena)) => across.come(&self.memory, &arena, bytes, &mut self.steps),
-            _ => Err(Denied::Elsewhere),
+        let arena = &self.scratch[block];
+        let come = match self.blocks[block].failed {
+            None => across.come(&self.memory, arena, bytes, &mut self.steps),
+            Some(_) => Err(Denied::Elsewhere),
         };
         let result = match come {
             Ok(Come::Answer(result)) => result,
             Ok(Come::Same) if late => status::TIMED_OUT as u64,
             Ok(Come::Same) => {
-                let (arena, steps) = (self.block(block), &mut self.steps);
-                let again = arena
-                    .map(|arena| Across::begin(request, [&[], &[]], &self.memory, &arena, steps));
-                let Some(Ok(_)) = again else {
+                let steps = &mut self.steps;
+                if Across::begin(request, [&[], &[]], &self.memory, arena, steps).is_err() {
                     self.steps.clear();
                     return self.failed(running, request, block);
-                };
+                }
                 self.posts.extend(self.steps.drain(..).map(|step| (step, block)));
                 return Answered::Slice(Slice::Waits);
             }

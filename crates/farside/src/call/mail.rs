@@ -309,15 +309,21 @@ impl Mail {
         Work { id: WorkId(MESSAGES), link: message.link, flags, operation }
     }
 
-    /// Posts the requests of an executor whose scratch memory is this, as far as the port takes them.
-    pub(super) fn post_steps(&mut self, executor: &mut Executor, scratch: RegionId) {
+    /// Posts the requests of an executor whose scratch memory is this, as far as the port takes them;
+    /// whether it took any.
+    pub(super) fn post_steps(&mut self, executor: &mut Executor, scratch: RegionId) -> bool {
+        let mut took = false;
         while let Some((step, block)) = executor.next_post() {
             match self.post_step(step, *block, scratch) {
-                Ok(true) => executor.posted(),
+                Ok(true) => {
+                    executor.posted();
+                    took = true;
+                }
                 Ok(false) => break,
                 Err(_) => executor.not_posted(),
             }
         }
+        took
     }
 
     /// Posts one; whether the port took it, or why it never will.
