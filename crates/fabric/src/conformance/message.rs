@@ -350,6 +350,8 @@ pub(super) fn senders_on_threads_share_one_receive_queue(subject: &dyn Subject) 
     let wires = [scene.wire(0, 2), scene.wire(1, 2)];
     let mut sides = scene.split();
     let mut receiver = sides.pop().expect("three nodes");
+    // It outlives the scope: whoever waits for his last completion must not lose his peer.
+    let receiver = &mut receiver;
     std::thread::scope(move |threads| {
         for (mut side, wire) in sides.into_iter().zip(wires) {
             threads.spawn(move || send_numbered(&mut side, &wire, MESSAGES));
