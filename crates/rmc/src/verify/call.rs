@@ -3,8 +3,8 @@
 use super::memory::{Reach, filled, readable};
 use super::problem::{Problem, bad_argument};
 use super::scalar::Scalar;
-use super::state::{State, Value};
-use super::step::{Stepper, describe};
+use super::state::{Number, State, Value};
+use super::step::Stepper;
 use crate::helpers::{Argument, Extent, Helper};
 use crate::isa::Register;
 use crate::run::counted;
@@ -20,31 +20,32 @@ impl Stepper<'_> {
         for (at, argument) in helper.arguments.iter().enumerate() {
             let register = argument_register(at)?;
             let value = state.value(register);
-            let bad = || bad_argument(helper, at, describe(&value));
+            let bad = |stepper: &Self| bad_argument(helper, at, stepper.describe(&value));
             match (argument, &value) {
                 (Argument::Number | Argument::Region, Value::Number(_)) => {}
                 (Argument::Length(most), Value::Number(length)) => {
-                    if length.most > u64::from(*most) {
-                        return Err(bad());
+                    let length = self.known.get(length.id).most;
+                    if length > u64::from(*most) {
+                        return Err(bad(self));
                     }
-                    bytes += length.most;
+                    bytes += length;
                 }
                 (Argument::State(kind), Value::Handle(handle)) => {
                     let state = self.program.states.get(*handle as usize);
-                    state.filter(|state| state.kind == *kind).ok_or_else(bad)?;
+                    state.filter(|state| state.kind == *kind).ok_or_else(|| bad(self))?;
                 }
                 (Argument::Readable(extent), Value::Address(place, offset)) => {
                     let (_, most) = self.extent(state, helper, *extent)?;
-                    let reach = self.reach((*place, *offset), most, false)?;
+                    let reach = self.reach((*place, *self.known.get(*offset)), most, false)?;
                     readable(state, reach)?;
                     bytes += most;
                 }
                 (Argument::Writable(extent), Value::Address(place, offset)) => {
                     let (least, most) = self.extent(state, helper, *extent)?;
-                    written = Some((self.reach((*place, *offset), most, true)?, least));
+                    written = Some((self.reach((*place, *self.known.get(*offset)), most, true)?, least));
                     bytes += most;
                 }
-                _ => return Err(bad()),
+                _ => return Err(bad(self)),
             }
         }
         if let Some((reach, least)) = written {
@@ -57,13 +58,9 @@ impl Stepper<'_> {
             self.cost.words = 1;
         }
         let (least, most) = (helper.result_min, helper.result_max);
-        // Loops call the same helper over and over.
-        if (self.result.signed_least, self.result.signed_most) != (least, most) {
-            self.result = Scalar::signed_range(least, most);
-        }
-        let result = self.result;
+        let id = self.source(|| Scalar::signed_range(least, most));
         let registers = &mut state.frame_mut().registers;
-        registers[0] = Value::Number(result);
+        registers[0] = Value::Number(Number { id, link: 0 });
         registers[1..6].fill(Value::Nothing);
         Ok(())
     }
@@ -72,7 +69,7 @@ impl Stepper<'_> {
     fn extent(&self, state: &State, helper: &Helper, extent: Extent) -> Result<Bytes, Problem> {
         let declared = |of: fn(&crate::program::StateDeclaration) -> u32| {
             let Value::Handle(handle) = state.value(Register::R1) else {
-                return Err(bad_argument(helper, 0, describe(&state.value(Register::R1))));
+                return Err(bad_argument(helper, 0, self.describe(&state.value(Register::R1))));
             };
             let declared = self.program.states.get(handle as usize);
             let bytes = declared.map_or(0, |declared| u64::from(of(declared)));
@@ -82,19 +79,19 @@ impl Stepper<'_> {
             Extent::Argument { index, each, most } => {
                 let at = usize::from(index);
                 let value = state.value(argument_register(at)?);
-                match value {
-                    Value::Number(count) if count.most <= u64::from(most) => {
-                        let each = u64::from(each);
-                        Ok((count.least * each, count.most * each))
+                if let Value::Number(count) = value {
+                    let (count, each) = (self.known.get(count.id), u64::from(each));
+                    if count.most <= u64::from(most) {
+                        return Ok((count.least * each, count.most * each));
                     }
-                    // The number itself is what is wrong, so the message names its bound.
-                    _ => Err(Problem::BadArgument {
-                        helper: helper.name,
-                        argument: index + 1,
-                        expected: super::problem::Expected(Argument::Length(most)),
-                        found: describe(&value),
-                    }),
                 }
+                // The number itself is what is wrong, so the message names its bound.
+                Err(Problem::BadArgument {
+                    helper: helper.name,
+                    argument: index + 1,
+                    expected: super::problem::Expected(Argument::Length(most)),
+                    found: self.describe(&value),
+                })
             }
             Extent::Key => declared(|state| state.key_bytes),
             Extent::Value => declared(|state| state.value_bytes),

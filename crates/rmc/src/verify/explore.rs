@@ -146,8 +146,12 @@ impl<'a, 'p> Explorer<'a, 'p> {
         let mut since = 0;
         loop {
             if self.points[at] {
+                if self.stepper.known.is_full() {
+                    self.keep(&mut state);
+                }
                 forget_dead(&mut state, self.live[at]);
                 if let Some(walk) = self.recall(at, &state) {
+                    self.stepper.spare.push(state);
                     return Ok(walk);
                 }
                 // Every memory costs a copy: loops need theirs, others only now and then.
@@ -177,25 +181,37 @@ impl<'a, 'p> Explorer<'a, 'p> {
                     self.open(None, None);
                     at += 1;
                 }
-                Next::End => return Ok(Walk::Ended(Cost::default())),
+                Next::End => {
+                    self.stepper.spare.push(state);
+                    return Ok(Walk::Ended(Cost::default()));
+                }
             }
         }
+    }
+
+    /// Forgets sets of numbers that neither the path nor anything else names.
+    fn keep(&mut self, state: &mut State) {
+        let memories = self.memories.iter_mut().flatten().map(|memory| &mut memory.state);
+        let others = self.path.iter_mut().filter_map(|stretch| stretch.other.as_mut());
+        let others = others.map(|(_, state)| state);
+        self.stepper.known.keep(memories.chain(others).chain([state]));
     }
 
     /// Whether this was walked already.
     fn recall(&mut self, at: usize, state: &State) -> Option<Walk> {
         let mut unbounded = None;
-        for known in self.memories[at].iter().rev() {
-            if !known.state.may_contain_at(state, usize::from(self.differing[at])) {
+        let known = &self.stepper.known;
+        for memory in self.memories[at].iter().rev() {
+            if !memory.state.may_contain_at(state, usize::from(self.differing[at]), known) {
                 continue;
             }
-            if !known.state.contains(state) {
-                if let Some(register) = known.state.differs_at(state) {
+            if !memory.state.contains(state, known) {
+                if let Some(register) = memory.state.differs_at(state, known) {
                     self.differing[at] = register as u8;
                 }
                 continue;
             }
-            match known.cost {
+            match memory.cost {
                 Some(cost) => return Some(Walk::Ended(cost)),
                 None => unbounded = Some(Walk::Unbounded),
             }
@@ -205,7 +221,7 @@ impl<'a, 'p> Explorer<'a, 'p> {
 
     fn remember(&mut self, at: usize, state: &State) {
         self.open(None, Some(at));
-        let (state, stretch) = (state.clone(), self.path.len() - 1);
+        let (state, stretch) = (self.stepper.copy(state), self.path.len() - 1);
         let cells = state.cells();
         let memory = Memory { state, cost: None, ended: 0, stretch };
         let memories = &mut self.memories[at];
@@ -216,6 +232,7 @@ impl<'a, 'p> Explorer<'a, 'p> {
             let first = ended.min_by_key(|(_, memory)| memory.ended).map(|(at, _)| at);
             let forgotten = memories.remove(first.unwrap_or(0));
             self.cells -= forgotten.state.cells();
+            self.stepper.spare.push(forgotten.state);
         }
         self.cells += cells;
         memories.push(memory);

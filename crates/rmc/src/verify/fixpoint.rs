@@ -7,9 +7,10 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 use super::explore::forget_dead;
+use super::interned::Interned;
 use super::problem::Problem;
 use super::scalar::Scalar;
-use super::state::{CELLS_MAX, State};
+use super::state::{CELLS_MAX, Number, State};
 use super::step::{Next, Stepper};
 use crate::isa::{Instruction, Operand};
 use crate::program::Program;
@@ -41,7 +42,10 @@ pub(super) fn fixpoint(
     open.insert(first);
     let mut walked = 0;
     while let Some(key) = open.pop_first() {
-        let Some(state) = known.get(&key).map(|known| known.state.clone()) else {
+        if stepper.known.is_full() {
+            stepper.known.keep(known.values_mut().map(|known| &mut known.state));
+        }
+        let Some(state) = known.get(&key).map(|known| stepper.copy(&known.state)) else {
             continue;
         };
         let at = key[key.len() - 1];
@@ -55,7 +59,8 @@ pub(super) fn fixpoint(
             loop {
                 if points[at] && !first {
                     forget_dead(&mut state, live[at]);
-                    meet(&mut known, &mut open, at, state, &thresholds);
+                    let left = meet((&mut known, &mut open), at, state, &mut stepper.known, &thresholds);
+                    stepper.spare.extend(left);
                     break;
                 }
                 first = false;
@@ -78,36 +83,39 @@ pub(super) fn fixpoint(
     Ok(())
 }
 
-/// A path has come to a meeting point.
+/// A path has come to a meeting point. Its state, unless that was new.
 fn meet(
-    known: &mut BTreeMap<Key, Known>,
-    open: &mut BTreeSet<Key>,
+    (known, open): (&mut BTreeMap<Key, Known>, &mut BTreeSet<Key>),
     at: usize,
     state: State,
+    numbers: &mut Interned,
     thresholds: &[i64],
-) {
+) -> Option<State> {
     let mut key: Key = state.frames[1..].iter().map(|frame| frame.back).collect();
     key.push(at);
     let Some(before) = known.get_mut(&key) else {
         known.insert(key.clone(), Known { state, visits: 0 });
         open.insert(key);
-        return;
+        return None;
     };
-    if before.state.contains(&state) {
-        return;
+    if before.state.contains(&state, numbers) {
+        return Some(state);
     }
     before.visits += 1;
     let visits = before.visits;
-    before.state = before.state.merge(&state, &|old: &Scalar, new: &Scalar| {
-        if visits <= PATIENCE {
-            old.join(new)
-        } else if visits <= PATIENCE_LAST || old.contains(new) {
-            old.widen(new, thresholds)
+    before.state = before.state.merge(&state, &mut |old: Number, new: Number| {
+        let (old, new) = (numbers.number(old), numbers.number(new));
+        let joined = if visits <= PATIENCE {
+            old.join(&new)
+        } else if visits <= PATIENCE_LAST || old.contains(&new) {
+            old.widen(&new, thresholds)
         } else {
             Scalar::UNKNOWN
-        }
+        };
+        Number { id: numbers.intern(&joined), link: joined.link }
     });
     open.insert(key);
+    Some(state)
 }
 
 /// The numbers that a program compares with, and their neighbours.

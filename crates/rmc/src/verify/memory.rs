@@ -2,8 +2,8 @@
 
 use super::problem::Problem;
 use super::scalar::Scalar;
-use super::state::{Place, Slot, State, Value};
-use super::step::{Stepper, address, memory};
+use super::state::{Number, Place, State, Value};
+use super::step::{Stepper, memory};
 use crate::isa::{Register, Size};
 use crate::limits::FRAME_BYTES;
 
@@ -73,22 +73,29 @@ impl Stepper<'_> {
         (base, offset): (Register, i16),
     ) -> Result<Value, Problem> {
         let length = size.bytes() as u64;
-        let reach = self.reach(address(state, base, offset)?, length, false)?;
-        let unknown = Value::Number(Scalar::loaded(size, signed));
+        let at = self.address(state, base, offset)?;
+        let reach = self.reach(at, length, false)?;
         let Place::Stack(depth) = reach.place else {
-            return Ok(unknown);
+            return Ok(self.loaded(size, signed));
         };
         let aligned = reach.least == reach.most && reach.least % 8 == 0;
         if aligned && size == Size::Double {
-            let slot = state.frames[usize::from(depth)].slot(reach.least as usize);
-            if let Slot::Held(value) = slot
-                && value != Value::Nothing
-            {
+            let frame = &state.frames[usize::from(depth)];
+            if let Some(value) = frame.held(reach.least as usize) {
                 return Ok(value);
             }
         }
         readable(state, reach)?;
-        Ok(unknown)
+        Ok(self.loaded(size, signed))
+    }
+
+    /// Whatever so many bytes may be.
+    fn loaded(&mut self, size: Size, signed: bool) -> Value {
+        if size == Size::Double {
+            return Value::UNKNOWN;
+        }
+        let id = self.source(|| Scalar::loaded(size, signed));
+        Value::Number(Number { id, link: 0 })
     }
 
     pub(super) fn store(
@@ -99,7 +106,8 @@ impl Stepper<'_> {
         value: Value,
     ) -> Result<(), Problem> {
         let length = size.bytes() as u64;
-        let reach = self.reach(address(state, base, offset)?, length, true)?;
+        let at = self.address(state, base, offset)?;
+        let reach = self.reach(at, length, true)?;
         let is_number = matches!(value, Value::Number(_));
         let Place::Stack(depth) = reach.place else {
             return if is_number {
@@ -110,8 +118,7 @@ impl Stepper<'_> {
         };
         let known = reach.least == reach.most;
         if known && reach.least % 8 == 0 && size == Size::Double {
-            let frame = &mut state.frames[usize::from(depth)];
-            frame.set_slot(reach.least as usize, Slot::Held(value));
+            state.frames[usize::from(depth)].hold(reach.least as usize, value);
             return Ok(());
         }
         if !is_number {
@@ -130,14 +137,11 @@ pub(super) fn readable(state: &State, reach: Reach) -> Result<(), Problem> {
     let Place::Stack(depth) = reach.place else {
         return Ok(());
     };
-    let frame = &state.frames[usize::from(depth)];
-    for at in reach.least..reach.end() {
-        let mask = frame.slot(at as usize).readable();
-        if mask >> (at % 8) & 1 == 0 {
-            return Err(Problem::UninitialisedStack { offset: at - i64::from(FRAME_BYTES) });
-        }
+    let bytes = reach.least as usize..reach.end() as usize;
+    match state.frames[usize::from(depth)].unreadable(bytes) {
+        Some(at) => Err(Problem::UninitialisedStack { offset: at as i64 - i64::from(FRAME_BYTES) }),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// Numbers are written to the first `length` bytes, at a known offset. What is left of an address there
@@ -146,12 +150,8 @@ pub(super) fn overwrite(state: &mut State, reach: Reach, length: u64) {
     let Place::Stack(depth) = reach.place else {
         return;
     };
-    let frame = &mut state.frames[usize::from(depth)];
     let end = reach.least.saturating_add_unsigned(length);
-    for at in reach.least..end {
-        let mask = frame.slot(at as usize).readable() | 1 << (at % 8);
-        frame.set_slot(at as usize, Slot::Bytes(mask));
-    }
+    state.frames[usize::from(depth)].write(reach.least as usize..end as usize);
 }
 
 /// Numbers may be written somewhere in reach: nothing gets written for sure, and what was known of the
@@ -160,19 +160,9 @@ fn maybe_overwrite(state: &mut State, reach: Reach) -> Result<(), Problem> {
     let Place::Stack(depth) = reach.place else {
         return Ok(());
     };
-    let frame = &mut state.frames[usize::from(depth)];
-    let mut at = reach.least / 8 * 8;
-    while at < reach.end() {
-        match frame.slot(at as usize) {
-            Slot::Held(Value::Address(..) | Value::Handle(_)) => {
-                return Err(Problem::MayOverwriteAddress);
-            }
-            Slot::Held(Value::Number(_)) => frame.set_slot(at as usize, Slot::Bytes(0xff)),
-            Slot::Held(Value::Nothing) | Slot::Bytes(_) => {}
-        }
-        at += 8;
-    }
-    Ok(())
+    let bytes = reach.least as usize..reach.end() as usize;
+    let numbers = state.frames[usize::from(depth)].blur(bytes);
+    if numbers { Ok(()) } else { Err(Problem::MayOverwriteAddress) }
 }
 
 /// A helper writes from `least_length` to `reach.length` bytes.

@@ -23,6 +23,7 @@
 mod call;
 mod explore;
 mod fixpoint;
+mod interned;
 mod live;
 mod memory;
 mod problem;
@@ -44,7 +45,7 @@ use crate::limits::{Budget, Limits};
 use crate::program::Program;
 use crate::run::{Op, StartError, fuse, predecode};
 use explore::{Explored, Explorer};
-use scalar::Scalar;
+use interned::Interned;
 use state::State;
 use step::{Facts, Stepper};
 
@@ -167,19 +168,10 @@ fn prove(program: &Program, limits: &Limits) -> Result<Proof, (Option<usize>, Pr
     structure::check(program, limits)?;
     let points = structure::meeting_points(program);
     let live = live::live(program);
-    let start = State::new(limits.context_bytes_max);
-    let facts = Facts::new(program.code.len());
-    let mut stepper = Stepper {
-        program,
-        limits,
-        facts,
-        cost: Cost::default(),
-        at: 0,
-        links: 0,
-        result: Scalar::UNKNOWN,
-    };
+    let mut stepper = Stepper::new(program, limits);
+    let start = State::new(limits.context_bytes_max, &mut stepper.known);
     let at = |(slot, problem)| (Some(slot), problem);
-    let explored = Explorer::new(&mut stepper, &points, &live).explore(start.clone());
+    let explored = Explorer::new(&mut stepper, &points, &live).explore(start);
     let budget = limits.budget;
     if let Explored::Bounded(worst) = explored.map_err(at)? {
         return Ok(if within(&worst, &budget) {
@@ -189,6 +181,8 @@ fn prove(program: &Program, limits: &Limits) -> Result<Proof, (Option<usize>, Pr
             (stepper.facts, worst, true)
         });
     }
+    stepper.known = Interned::new();
+    let start = State::new(limits.context_bytes_max, &mut stepper.known);
     fixpoint::fixpoint(&mut stepper, &points, &live, start).map_err(at)?;
     if !stepper.facts.ends {
         return Err((None, Problem::NeverEnds));

@@ -1,7 +1,9 @@
 //! What is known at one place of a program: registers and stack of every frame.
 
 use alloc::vec::Vec;
+use core::ops::Range;
 
+use super::interned::{Id, Interned};
 use super::scalar::Scalar;
 use crate::isa::Register;
 use crate::limits::FRAME_BYTES;
@@ -17,7 +19,7 @@ pub(super) enum Place {
     Stack(u8),
 }
 
-/// Most values that a proof keeps at a time: some 25 MB, whatever a hostile program does.
+/// Most values that a proof keeps at a time: some 5 MB, whatever a hostile program does.
 pub(super) const CELLS_MAX: usize = 1 << 18;
 
 /// Which links of one state were found to be which of another: copies there must be copies here.
@@ -51,37 +53,60 @@ impl Links {
     }
 }
 
+/// A number of which that set is known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Number {
+    pub(super) id: Id,
+    /// As of [`Scalar`].
+    pub(super) link: u32,
+}
+
+impl Number {
+    pub(super) const UNKNOWN: Self = Self { id: Id::UNKNOWN, link: 0 };
+}
+
+/// Whether all numbers of a set are in another one.
+#[inline]
+fn set_contains(set: Id, other: Id, known: &Interned) -> bool {
+    set == other || known.get(set).contains(known.get(other))
+}
+
 /// What a register or a slot of the stack holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Value {
     /// Nobody knows; must not be read.
     Nothing,
-    Number(Scalar),
+    Number(Number),
     /// An address so far behind the start of its place, signed.
-    Address(Place, Scalar),
+    Address(Place, Id),
     /// A declared state.
     Handle(u32),
 }
 
 impl Value {
-    pub(super) const UNKNOWN: Self = Self::Number(Scalar::UNKNOWN);
+    pub(super) const UNKNOWN: Self = Self::Number(Number::UNKNOWN);
 
-    fn contains(&self, other: &Self, links: &mut Links) -> bool {
+    fn contains(&self, other: &Self, links: &mut Links, known: &Interned) -> bool {
         match (self, other) {
             (Self::Nothing, _) => true,
-            (Self::Number(a), Self::Number(b)) => a.contains(b) && links.holds(a.link, b.link),
-            (Self::Address(at, a), Self::Address(place, b)) => at == place && a.contains(b),
+            (Self::Number(a), Self::Number(b)) => {
+                set_contains(a.id, b.id, known) && links.holds(a.link, b.link)
+            }
+            (Self::Address(at, a), Self::Address(place, b)) => {
+                at == place && set_contains(*a, *b, known)
+            }
             (Self::Handle(a), Self::Handle(b)) => a == b,
             _ => false,
         }
     }
 
     /// What holds of both, by `join` for numbers and offsets.
-    fn merge(&self, other: &Self, join: &impl Fn(&Scalar, &Scalar) -> Scalar) -> Self {
+    fn merge(&self, other: &Self, join: Join<'_>) -> Self {
         match (self, other) {
-            (Self::Number(a), Self::Number(b)) => Self::Number(join(a, b)),
+            (Self::Number(a), Self::Number(b)) => Self::Number(join(*a, *b)),
             (Self::Address(at, a), Self::Address(place, b)) if at == place => {
-                Self::Address(*at, join(a, b))
+                let number = |id: Id| Number { id, link: 0 };
+                Self::Address(*at, join(number(*a), number(*b)).id)
             }
             (Self::Handle(a), Self::Handle(b)) if a == b => *self,
             _ => Self::Nothing,
@@ -91,122 +116,231 @@ impl Value {
     fn leads_to_frame(&self, depth: u8) -> bool {
         matches!(self, Self::Address(Place::Stack(at), _) if *at >= depth)
     }
-}
 
-/// Eight aligned bytes of the stack.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Slot {
-    /// Those of the mask hold something, of which no more is known than that it is a number.
-    Bytes(u8),
-    /// All eight hold this.
-    Held(Value),
-}
-
-impl Slot {
-    const EMPTY: Self = Self::Bytes(0);
-
-    /// The bytes that may be read as numbers.
-    pub(super) fn readable(&self) -> u8 {
+    fn rename(&mut self, name: &mut impl FnMut(Id) -> Id) {
         match self {
-            Self::Bytes(mask) => *mask,
-            Self::Held(Value::Number(_)) => 0xff,
-            Self::Held(_) => 0,
+            Self::Number(number) => number.id = name(number.id),
+            Self::Address(_, offset) => *offset = name(*offset),
+            Self::Nothing | Self::Handle(_) => {}
         }
-    }
-
-    fn contains(&self, other: &Self, links: &mut Links) -> bool {
-        match (self, other) {
-            (Self::Bytes(mask), other) => mask & !other.readable() == 0,
-            (Self::Held(a), Self::Held(b)) => a.contains(b, links),
-            (Self::Held(Value::Number(scalar)), Self::Bytes(0xff)) => {
-                scalar.contains(&Scalar::UNKNOWN) && links.holds(scalar.link, 0)
-            }
-            (Self::Held(_), Self::Bytes(_)) => false,
-        }
-    }
-
-    fn merge(&self, other: &Self, join: &impl Fn(&Scalar, &Scalar) -> Scalar) -> Self {
-        if let (Self::Held(a), Self::Held(b)) = (self, other) {
-            let merged = a.merge(b, join);
-            if merged != Value::Nothing {
-                return Self::Held(merged);
-            }
-        }
-        Self::Bytes(self.readable() & other.readable())
     }
 }
 
-/// One frame.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Frame {
-    pub(super) registers: [Value; Register::COUNT],
-    /// From the end of the frame downwards; what is not there is empty.
-    slots: Vec<Slot>,
-    /// The slot behind the call that made it.
-    pub(super) back: usize,
-}
+/// What two numbers are joined by.
+type Join<'a> = &'a mut dyn FnMut(Number, Number) -> Number;
 
-/// Slots of a frame.
+/// Slots of a frame: eight aligned bytes each.
 const SLOTS: usize = FRAME_BYTES as usize / 8;
 
-impl Frame {
-    pub(super) fn new(depth: u8, back: usize) -> Self {
-        let mut registers = [Value::Nothing; Register::COUNT];
-        let end = Scalar::constant(u64::from(FRAME_BYTES));
-        registers[10] = Value::Address(Place::Stack(depth), end);
-        Self { registers, slots: Vec::new(), back }
+/// The bytes of a frame.
+#[derive(Clone, Debug)]
+struct Stack {
+    /// A bit for each byte that may be read as a number.
+    readable: [u64; SLOTS / 8],
+    /// Slots of which more is known: what all eight bytes together hold, in the order of the slots.
+    held: Vec<(u8, Value)>,
+    /// The least slot that was touched.
+    least: u8,
+}
+
+impl Stack {
+    const EMPTY: Self = Self { readable: [0; SLOTS / 8], held: Vec::new(), least: SLOTS as u8 };
+
+    fn copy_from(&mut self, other: &Self) {
+        self.readable = other.readable;
+        self.least = other.least;
+        self.held.clear();
+        self.held.extend_from_slice(&other.held);
     }
 
-    /// The slot with the byte `offset`, which is below the frame's size.
-    pub(super) fn slot(&self, offset: usize) -> Slot {
-        self.slots.get(SLOTS - 1 - offset / 8).copied().unwrap_or(Slot::EMPTY)
+    /// Slots that it keeps.
+    fn slots(&self) -> usize {
+        SLOTS - usize::from(self.least)
     }
 
-    pub(super) fn set_slot(&mut self, offset: usize, slot: Slot) {
-        let at = SLOTS - 1 - offset / 8;
-        if self.slots.len() <= at {
-            self.slots.resize(at + 1, Slot::EMPTY);
+    fn place(&self, slot: u8) -> Result<usize, usize> {
+        // There are few of them.
+        match self.held.iter().position(|(at, _)| *at >= slot) {
+            Some(at) if self.held[at].0 == slot => Ok(at),
+            Some(at) => Err(at),
+            None => Err(self.held.len()),
         }
-        self.slots[at] = slot;
     }
 
-    fn contains(&self, other: &Self, links: &mut Links) -> bool {
-        let pairs = self.registers.iter().zip(&other.registers);
-        let long = self.slots.len().max(other.slots.len());
-        self.back == other.back
-            && pairs.into_iter().all(|(a, b)| a.contains(b, links))
-            && (0..long).all(|at| {
-                let of = |frame: &Self| frame.slots.get(at).copied().unwrap_or(Slot::EMPTY);
-                of(self).contains(&of(other), links)
-            })
-    }
-
-    fn merge(&self, other: &Self, join: &impl Fn(&Scalar, &Scalar) -> Scalar) -> Self {
-        let mut merged = self.clone();
-        for (value, other) in merged.registers.iter_mut().zip(&other.registers) {
-            *value = value.merge(other, join);
+    /// Marks bytes as readable, or not.
+    fn mark(&mut self, bytes: Range<usize>, readable: bool) {
+        for (at, mask) in masks(bytes) {
+            let word = &mut self.readable[at];
+            *word = if readable { *word | mask } else { *word & !mask };
         }
-        merged.slots.truncate(other.slots.len());
-        for (slot, other) in merged.slots.iter_mut().zip(&other.slots) {
-            *slot = slot.merge(other, join);
+    }
+
+    fn hold(&mut self, slot: u8, value: Value) {
+        let at = usize::from(slot) * 8;
+        self.mark(at..at + 8, matches!(value, Value::Number(_)));
+        match self.place(slot) {
+            Ok(place) => self.held[place].1 = value,
+            Err(place) => self.held.insert(place, (slot, value)),
+        }
+        self.least = self.least.min(slot);
+    }
+
+    fn contains(&self, other: &Self, links: &mut Links, known: &Interned) -> bool {
+        let pairs = self.readable.iter().zip(&other.readable);
+        // What holds a number is readable, so that this is needed of it too.
+        if pairs.into_iter().any(|(mask, other)| mask & !other != 0) {
+            return false;
+        }
+        let mut others = other.held.iter().peekable();
+        self.held.iter().all(|(slot, value)| {
+            while others.next_if(|(at, _)| at < slot).is_some() {}
+            match (value, others.next_if(|(at, _)| at == slot)) {
+                (_, Some((_, other))) => value.contains(other, links, known),
+                (Value::Number(number), None) => {
+                    set_contains(number.id, Id::UNKNOWN, known) && links.holds(number.link, 0)
+                }
+                _ => false,
+            }
+        })
+    }
+
+    fn merge(&self, other: &Self, join: Join<'_>) -> Self {
+        let mut merged = Self { least: self.least.max(other.least), ..Self::EMPTY };
+        for (at, word) in merged.readable.iter_mut().enumerate() {
+            *word = self.readable[at] & other.readable[at];
+        }
+        for (slot, value) in &self.held {
+            if let Ok(at) = other.place(*slot) {
+                let value = value.merge(&other.held[at].1, join);
+                if value != Value::Nothing {
+                    merged.held.push((*slot, value));
+                }
+            }
         }
         merged
     }
 }
 
+/// Words of a bitmap and which of their bits a range is.
+fn masks(bits: Range<usize>) -> impl Iterator<Item = (usize, u64)> {
+    let words = if bits.is_empty() { 0..0 } else { bits.start / 64..(bits.end - 1) / 64 + 1 };
+    words.map(move |at| {
+        let (from, to) = (bits.start.max(at * 64) - at * 64, bits.end.min(at * 64 + 64) - at * 64);
+        (at, u64::MAX << from & u64::MAX >> (64 - to))
+    })
+}
+
+/// One frame.
+#[derive(Clone, Debug)]
+pub(super) struct Frame {
+    pub(super) registers: [Value; Register::COUNT],
+    stack: Stack,
+    /// The slot behind the call that made it.
+    pub(super) back: usize,
+}
+
+impl Frame {
+    /// `end` is the offset of the end of a frame.
+    pub(super) fn new(depth: u8, back: usize, end: Id) -> Self {
+        let mut registers = [Value::Nothing; Register::COUNT];
+        registers[10] = Value::Address(Place::Stack(depth), end);
+        Self { registers, stack: Stack::EMPTY, back }
+    }
+
+    fn copy_from(&mut self, other: &Self) {
+        self.registers = other.registers;
+        self.stack.copy_from(&other.stack);
+        self.back = other.back;
+    }
+
+    /// What the eight bytes at `offset` hold together, if that is known.
+    pub(super) fn held(&self, offset: usize) -> Option<Value> {
+        let at = self.stack.place((offset / 8) as u8).ok()?;
+        Some(self.stack.held[at].1)
+    }
+
+    /// The eight bytes at `offset` hold this.
+    pub(super) fn hold(&mut self, offset: usize, value: Value) {
+        self.stack.hold((offset / 8) as u8, value);
+    }
+
+    /// The first of these bytes that may not be read as a number.
+    pub(super) fn unreadable(&self, bytes: Range<usize>) -> Option<usize> {
+        masks(bytes).find_map(|(at, mask)| {
+            let missing = mask & !self.stack.readable[at];
+            (missing != 0).then(|| at * 64 + missing.trailing_zeros() as usize)
+        })
+    }
+
+    /// Numbers are written to these bytes. What is left of an address there is lost.
+    pub(super) fn write(&mut self, bytes: Range<usize>) {
+        if bytes.is_empty() {
+            return;
+        }
+        let slots = bytes.start / 8..(bytes.end - 1) / 8 + 1;
+        self.stack.held.retain(|(slot, _)| !slots.contains(&usize::from(*slot)));
+        self.stack.least = self.stack.least.min(slots.start as u8);
+        self.stack.mark(bytes, true);
+    }
+
+    /// Forgets which numbers these bytes hold; false where they hold something else.
+    pub(super) fn blur(&mut self, bytes: Range<usize>) -> bool {
+        let slots = bytes.start / 8..bytes.end.div_ceil(8);
+        let mut numbers = true;
+        self.stack.held.retain(|(slot, value)| {
+            let hit = slots.contains(&usize::from(*slot));
+            numbers &= !hit || !matches!(value, Value::Address(..) | Value::Handle(_));
+            !hit || !matches!(value, Value::Number(_))
+        });
+        numbers
+    }
+
+    fn contains(&self, other: &Self, links: &mut Links, known: &Interned) -> bool {
+        let pairs = self.registers.iter().zip(&other.registers);
+        self.back == other.back
+            && pairs.into_iter().all(|(a, b)| a.contains(b, links, known))
+            && self.stack.contains(&other.stack, links, known)
+    }
+
+    fn merge(&self, other: &Self, join: Join<'_>) -> Self {
+        let mut registers = self.registers;
+        for (value, other) in registers.iter_mut().zip(&other.registers) {
+            *value = value.merge(other, join);
+        }
+        Self { registers, stack: self.stack.merge(&other.stack, join), back: self.back }
+    }
+
+    fn values(&mut self) -> impl Iterator<Item = &mut Value> {
+        self.registers.iter_mut().chain(self.stack.held.iter_mut().map(|(_, value)| value))
+    }
+}
+
 /// All frames; the last one runs.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct State {
     pub(super) frames: Vec<Frame>,
 }
 
 impl State {
     /// At the start of a program.
-    pub(super) fn new(context_bytes_max: usize) -> Self {
-        let mut frame = Frame::new(0, 0);
-        frame.registers[1] = Value::Address(Place::Context, Scalar::constant(0));
-        frame.registers[2] = Value::Number(Scalar::range(0, context_bytes_max as u64));
+    pub(super) fn new(context_bytes_max: usize, known: &mut Interned) -> Self {
+        let end = known.intern(&Scalar::constant(u64::from(FRAME_BYTES)));
+        let mut frame = Frame::new(0, 0, end);
+        let start = known.intern(&Scalar::constant(0));
+        frame.registers[1] = Value::Address(Place::Context, start);
+        let bytes = known.intern(&Scalar::range(0, context_bytes_max as u64));
+        frame.registers[2] = Value::Number(Number { id: bytes, link: 0 });
         Self { frames: alloc::vec![frame] }
+    }
+
+    /// Becomes the same as another one, in the memory that it has.
+    pub(super) fn copy_from(&mut self, other: &Self) {
+        self.frames.truncate(other.frames.len());
+        let (same, more) = other.frames.split_at(self.frames.len());
+        for (frame, other) in self.frames.iter_mut().zip(same) {
+            frame.copy_from(other);
+        }
+        self.frames.extend_from_slice(more);
     }
 
     /// The depth of the frame that runs.
@@ -233,52 +367,52 @@ impl State {
 
     /// How many values it keeps, as a measure of its memory: some hundred bytes each.
     pub(super) fn cells(&self) -> usize {
-        self.frames.iter().map(|frame| Register::COUNT + frame.slots.len()).sum()
+        self.frames.iter().map(|frame| Register::COUNT + frame.stack.slots()).sum()
     }
 
     /// Whether it is true of whatever the other is true of.
-    pub(super) fn contains(&self, other: &Self) -> bool {
+    pub(super) fn contains(&self, other: &Self, known: &Interned) -> bool {
         let mut links = Links::default();
+        let mut pairs = self.frames.iter().zip(&other.frames);
         self.frames.len() == other.frames.len()
-            && self.frames.iter().zip(&other.frames).all(|(a, b)| a.contains(b, &mut links))
+            && pairs.all(|(a, b)| a.contains(b, &mut links, known))
     }
 
     /// The first register of the running frame that shows that [`State::contains`] is false, if one does.
-    pub(super) fn differs_at(&self, other: &Self) -> Option<usize> {
-        (0..Register::COUNT).find(|at| !self.may_contain_at(other, *at))
+    pub(super) fn differs_at(&self, other: &Self, known: &Interned) -> Option<usize> {
+        (0..Register::COUNT).find(|at| !self.may_contain_at(other, *at, known))
     }
 
     /// Whether a register of the running frame leaves it open that [`State::contains`] is true.
-    pub(super) fn may_contain_at(&self, other: &Self, register: usize) -> bool {
+    pub(super) fn may_contain_at(&self, other: &Self, register: usize, known: &Interned) -> bool {
         let of = |state: &Self| state.frame().registers[register];
-        of(self).contains(&of(other), &mut Links::default())
+        of(self).contains(&of(other), &mut Links::default(), known)
     }
 
     /// What holds in either.
-    pub(super) fn merge(&self, other: &Self, join: &impl Fn(&Scalar, &Scalar) -> Scalar) -> Self {
+    pub(super) fn merge(&self, other: &Self, join: Join<'_>) -> Self {
         let pairs = self.frames.iter().zip(&other.frames);
         Self { frames: pairs.map(|(a, b)| a.merge(b, join)).collect() }
     }
 
     /// Gives every number with this link what has been learnt of one of them.
-    pub(super) fn learn(&mut self, learnt: Scalar) {
+    pub(super) fn learn(&mut self, learnt: Number) {
         if learnt.link == 0 {
             return;
         }
-        let tell = |value: &mut Value| {
-            if let Value::Number(scalar) = value
-                && scalar.link == learnt.link
+        for value in self.frames.iter_mut().flat_map(Frame::values) {
+            if let Value::Number(number) = value
+                && number.link == learnt.link
             {
-                *scalar = learnt;
+                *number = learnt;
             }
-        };
-        for frame in &mut self.frames {
-            frame.registers.iter_mut().for_each(tell);
-            for slot in &mut frame.slots {
-                if let Slot::Held(value) = slot {
-                    tell(value);
-                }
-            }
+        }
+    }
+
+    /// Gives every set that it names another name.
+    pub(super) fn rename(&mut self, name: &mut impl FnMut(Id) -> Id) {
+        for value in self.frames.iter_mut().flat_map(Frame::values) {
+            value.rename(name);
         }
     }
 
@@ -288,11 +422,7 @@ impl State {
         let left = self.frames.pop()?;
         let depth = self.frames.len() as u8;
         for frame in &mut self.frames {
-            for slot in &mut frame.slots {
-                if matches!(slot, Slot::Held(value) if value.leads_to_frame(depth)) {
-                    *slot = Slot::EMPTY;
-                }
-            }
+            frame.stack.held.retain(|(_, value)| !value.leads_to_frame(depth));
         }
         Some(left)
     }

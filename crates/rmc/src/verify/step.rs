@@ -2,12 +2,13 @@
 
 use alloc::vec::Vec;
 
+use super::interned::{Id, Interned, Kind, pair, unpair};
 use super::problem::{Found, Memory, Problem};
 use super::refine::refine;
 use super::scalar::Scalar;
-use super::state::{Frame, Place, State, Value};
+use super::state::{Frame, Number, Place, State, Value};
 use crate::isa::{AluOp, AtomicOp, Condition, Instruction, Operand, Register, Size, Wide, Width};
-use crate::limits::{FRAMES_MAX, Limits};
+use crate::limits::{FRAME_BYTES, FRAMES_MAX, Limits};
 use crate::program::Program;
 
 /// Addresses must stay so near to the start of their memory, which keeps all arithmetic on them far from
@@ -96,11 +97,34 @@ pub(super) struct Stepper<'a> {
     pub(super) at: usize,
     /// The last link that was given.
     pub(super) links: u32,
-    /// What the last helper returns.
-    pub(super) result: Scalar,
+    /// Sets of numbers of all states.
+    pub(super) known: Interned,
+    /// States that are needed no more, for their memory.
+    pub(super) spare: Vec<State>,
 }
 
-impl Stepper<'_> {
+impl<'a> Stepper<'a> {
+    pub(super) fn new(program: &'a Program, limits: &'a Limits) -> Self {
+        Self {
+            program,
+            limits,
+            facts: Facts::new(program.code.len()),
+            cost: Cost::default(),
+            at: 0,
+            links: 0,
+            known: Interned::new(),
+            spare: Vec::new(),
+        }
+    }
+
+    pub(super) fn copy(&mut self, state: &State) -> State {
+        let Some(mut copy) = self.spare.pop() else {
+            return state.clone();
+        };
+        copy.copy_from(state);
+        copy
+    }
+
     /// Changes `state` by the instruction at `at`.
     pub(super) fn step(&mut self, state: &mut State, at: usize) -> Result<Next, Problem> {
         self.at = at;
@@ -111,16 +135,20 @@ impl Stepper<'_> {
                 self.arithmetic(state, width, op, dst, src)?;
             }
             Instruction::Bytes { order, size, dst } => {
-                let number = number(state, dst)?;
-                state.set(dst, Value::Number(Scalar::bytes(order, size, &number)));
+                let a = self.number(state, dst)?;
+                let of = |a: &Scalar, _: &Scalar| Scalar::bytes(order, size, a);
+                state.set(dst, Value::Number(self.result(a, Number::UNKNOWN, of)));
             }
-            Instruction::LoadWide { dst, value } => state.set(dst, wide(value)),
+            Instruction::LoadWide { dst, value } => {
+                let value = self.wide(value);
+                state.set(dst, value);
+            },
             Instruction::Load { size, signed, dst, base, offset } => {
                 let value = self.load(state, size, signed, (base, offset))?;
                 state.set(dst, value);
             }
             Instruction::Store { size, base, offset, src } => {
-                let value = operand(state, src)?;
+                let value = self.operand(state, src)?;
                 self.store(state, size, (base, offset), value)?;
             }
             Instruction::Atomic { width, op, fetch, base, offset, src } => {
@@ -157,27 +185,27 @@ impl Stepper<'_> {
         {
             self.link(state, width, src);
         }
-        let b = operand(state, src)?;
+        let b = self.operand(state, src)?;
         let a = if op.is_move() { Value::UNKNOWN } else { value(state, dst)? };
         let double = width == Width::Double;
+        let alu = |a: &Scalar, b: &Scalar| Scalar::alu(width, op, a, b);
+        let offset = |id: Id| Number { id, link: 0 };
         let result = match (op, a, b) {
-            (AluOp::Move, _, Value::Number(b)) if double || b.most <= u64::from(u32::MAX) => {
-                Value::Number(b)
-            }
-            (_, Value::Number(a), Value::Number(b)) => {
-                Value::Number(Scalar::alu(width, op, &a, &b))
-            }
+            (AluOp::Move, _, Value::Number(b)) if double || self.is_short(b) => Value::Number(b),
+            (_, Value::Number(a), Value::Number(b)) => Value::Number(self.result(a, b, alu)),
             (AluOp::Move, _, b) if double => b,
             (AluOp::Add | AluOp::Sub, Value::Address(place, a), Value::Number(b)) if double => {
-                moved(place, Scalar::alu(width, op, &a, &b))?
+                let to = self.result(offset(a), b, alu);
+                self.moved(place, to)?
             }
             (AluOp::Add, Value::Number(a), Value::Address(place, b)) if double => {
-                moved(place, Scalar::alu(width, op, &a, &b))?
+                let to = self.result(a, offset(b), alu);
+                self.moved(place, to)?
             }
             (AluOp::Sub, Value::Address(at, a), Value::Address(place, b))
                 if double && at == place =>
             {
-                Value::Number(Scalar::alu(width, op, &a, &b))
+                Value::Number(self.result(offset(a), offset(b), alu))
             }
             _ => return Err(Problem::AddressArithmetic),
         };
@@ -185,13 +213,58 @@ impl Stepper<'_> {
         Ok(())
     }
 
+    /// Whether the upper half of a number is zero.
+    fn is_short(&self, number: Number) -> bool {
+        self.known.get(number.id).most <= u64::from(u32::MAX)
+    }
+
+    /// What the instruction makes of two numbers.
+    fn result(
+        &mut self,
+        a: Number,
+        b: Number,
+        of: impl FnOnce(&Scalar, &Scalar) -> Scalar,
+    ) -> Number {
+        // Stand for the links of either, so that the result tells which of them it has.
+        const LINKS: (u32, u32) = (1, 2);
+        let [id, kept, ..] = match self.known.computed(self.at, Kind::Result, a.id, b.id) {
+            Some(known) => known,
+            None => {
+                let first = self.known.number(Number { link: LINKS.0, ..a });
+                let second = self.known.number(Number { link: LINKS.1, ..b });
+                let result = of(&first, &second);
+                let kept = Id::of_link(result.link);
+                let results = [self.known.intern(&result), kept, Id::UNKNOWN, Id::UNKNOWN];
+                self.known.compute(self.at, Kind::Result, (a.id, b.id), results);
+                results
+            }
+        };
+        let link = match kept.as_link() {
+            1 => a.link,
+            2 => b.link,
+            _ => 0,
+        };
+        Number { id, link }
+    }
+
+    /// What the instruction makes of nothing.
+    pub(super) fn source(&mut self, of: impl FnOnce() -> Scalar) -> Id {
+        let nothing = (Id::UNKNOWN, Id::UNKNOWN);
+        if let Some([id, ..]) = self.known.computed(self.at, Kind::Source, nothing.0, nothing.1) {
+            return id;
+        }
+        let id = self.known.intern(&of());
+        self.known.compute(self.at, Kind::Source, nothing, [id; 4]);
+        id
+    }
+
     /// Makes the next copy of a register known as one.
     fn link(&mut self, state: &mut State, width: Width, src: Register) {
         let Value::Number(mut number) = state.value(src) else {
             return;
         };
-        let whole = width == Width::Double || number.most <= u64::from(u32::MAX);
-        if whole && number.link == 0 && number.as_constant().is_none() {
+        let whole = width == Width::Double || self.is_short(number);
+        if whole && number.link == 0 && self.known.get(number.id).as_constant().is_none() {
             self.links += 1;
             number.link = self.links;
             state.set(src, Value::Number(number));
@@ -207,23 +280,17 @@ impl Stepper<'_> {
         src: Operand,
     ) -> Result<Next, Problem> {
         let target = self.target()?;
-        let (a, b) = (value(state, dst)?, operand(state, src)?);
+        let (a, b) = (value(state, dst)?, self.operand(state, src)?);
         let double = width == Width::Double;
         let ways = match (a, b) {
             (Value::Number(a), Value::Number(b)) => {
-                let way = |holds| {
-                    let (a, b) = refine(width, condition, holds, &a, &b)?;
-                    Some((Value::Number(a), Value::Number(b)))
-                };
-                [way(true), way(false)]
+                let number = |id, of: Number| Value::Number(Number { id, ..of });
+                let ways = self.ways(width, condition, a.id, b.id);
+                ways.map(|way| way.map(|(x, y)| (number(x, a), number(y, b))))
             }
             (Value::Address(at, x), Value::Address(place, y)) if double && at == place => {
-                let condition = of_offsets(condition)?;
-                let way = |holds| {
-                    let (x, y) = refine(width, condition, holds, &x, &y)?;
-                    Some((Value::Address(at, x), Value::Address(place, y)))
-                };
-                [way(true), way(false)]
+                let ways = self.ways(width, of_offsets(condition)?, x, y);
+                ways.map(|way| way.map(|(x, y)| (Value::Address(at, x), Value::Address(at, y))))
             }
             // No address is zero.
             (Value::Address(..), Value::Number(_)) if double && src == Operand::Immediate(0) => {
@@ -248,7 +315,7 @@ impl Stepper<'_> {
         };
         match ways {
             [Some(taken), Some(not)] => {
-                let mut jumped = state.clone();
+                let mut jumped = self.copy(state);
                 learn(&mut jumped, taken);
                 learn(state, not);
                 Ok(Next::Either(target, jumped))
@@ -266,13 +333,29 @@ impl Stepper<'_> {
         }
     }
 
+    /// What two numbers are where the condition holds, and where it does not.
+    fn ways(&mut self, width: Width, condition: Condition, a: Id, b: Id) -> [Option<(Id, Id)>; 2] {
+        if let Some([x, y, z, w]) = self.known.computed(self.at, Kind::Jump, a, b) {
+            return [unpair(x, y), unpair(z, w)];
+        }
+        let ways = [true, false].map(|holds| {
+            let (first, second) = (self.known.get(a), self.known.get(b));
+            let (first, second) = refine(width, condition, holds, first, second)?;
+            Some((self.known.intern(&first), self.known.intern(&second)))
+        });
+        let ((x, y), (z, w)) = (pair(ways[0]), pair(ways[1]));
+        self.known.compute(self.at, Kind::Jump, (a, b), [x, y, z, w]);
+        ways
+    }
+
     fn call(&mut self, state: &mut State, offset: i32) -> Result<Next, Problem> {
         let target = self.at as i64 + 1 + i64::from(offset);
         let to = usize::try_from(target).map_err(|_| Problem::NoFunction { target })?;
         if state.frames.len() >= FRAMES_MAX {
             return Err(Problem::TooDeep { most: FRAMES_MAX });
         }
-        let mut frame = Frame::new(state.depth() + 1, self.at + 1);
+        let end = self.known.intern(&Scalar::constant(u64::from(FRAME_BYTES)));
+        let mut frame = Frame::new(state.depth() + 1, self.at + 1, end);
         frame.registers[1..6].copy_from_slice(&state.frame().registers[1..6]);
         state.frame_mut().registers[0..6].fill(Value::Nothing);
         state.frames.push(frame);
@@ -287,7 +370,7 @@ impl Stepper<'_> {
             return match result {
                 Value::Number(_) => Ok(Next::End),
                 Value::Nothing => Err(Problem::Uninitialised { register: Register::R0 }),
-                found => Err(Problem::ResultIsNoNumber { found: describe(&found) }),
+                found => Err(Problem::ResultIsNoNumber { found: self.describe(&found) }),
             };
         }
         if matches!(result, Value::Address(Place::Stack(depth), _) if depth == state.depth()) {
@@ -307,26 +390,99 @@ impl Stepper<'_> {
         (base, offset): (Register, i16),
         src: Register,
     ) -> Result<(), Problem> {
-        number(state, src)?;
+        self.number(state, src)?;
         if op == AtomicOp::CompareExchange {
-            number(state, Register::R0)?;
+            self.number(state, Register::R0)?;
         }
-        let (place, at) = address(state, base, offset)?;
+        let (_, at) = self.address(state, base, offset)?;
         let mask = size.bytes() as u64 - 1;
         if (at.bits.value | at.bits.mask) & mask != 0 {
             return Err(Problem::Misaligned);
         }
         let old = match self.load(state, size, false, (base, offset))? {
             Value::Number(old) => old,
-            found => return Err(Problem::NotANumber { register: base, found: describe(&found) }),
+            found => return Err(Problem::NotANumber { register: base, found: self.describe(&found) }),
         };
-        let _ = place;
         self.store(state, size, (base, offset), Value::UNKNOWN)?;
         if fetch {
             let to = if op == AtomicOp::CompareExchange { Register::R0 } else { src };
             state.set(to, Value::Number(old));
         }
         Ok(())
+    }
+
+    /// An address after arithmetic.
+    fn moved(&self, place: Place, offset: Number) -> Result<Value, Problem> {
+        let to = self.known.get(offset.id);
+        let (least, most) = (to.signed_least, to.signed_most);
+        if least < -FAR || most > FAR {
+            return Err(Problem::AddressTooFar { least, most });
+        }
+        Ok(Value::Address(place, offset.id))
+    }
+
+    fn constant(&mut self, value: u64) -> Id {
+        self.known.intern(&Scalar::constant(value))
+    }
+
+    fn wide(&mut self, value: Wide) -> Value {
+        let mut offset = |at: u32| self.constant(u64::from(at));
+        match value {
+            Wide::Value(value) => Value::Number(Number { id: self.constant(value), link: 0 }),
+            Wide::Constant(at) => Value::Address(Place::Constants, offset(at)),
+            Wide::StateHandle(number) => Value::Handle(number),
+            Wide::Variable { shared: false, offset: at } => Value::Address(Place::Own, offset(at)),
+            Wide::Variable { shared: true, offset: at } => {
+                Value::Address(Place::Shared, offset(at))
+            }
+        }
+    }
+
+    fn operand(&mut self, state: &State, operand: Operand) -> Result<Value, Problem> {
+        match operand {
+            Operand::Register(register) => value(state, register),
+            Operand::Immediate(value) => {
+                let id = self.constant(value as i64 as u64);
+                Ok(Value::Number(Number { id, link: 0 }))
+            }
+        }
+    }
+
+    fn number(&self, state: &State, register: Register) -> Result<Number, Problem> {
+        match value(state, register)? {
+            Value::Number(number) => Ok(number),
+            found => Err(Problem::NotANumber { register, found: self.describe(&found) }),
+        }
+    }
+
+    /// The place and offset that a register and an offset lead to.
+    pub(super) fn address(
+        &mut self,
+        state: &State,
+        base: Register,
+        offset: i16,
+    ) -> Result<(Place, Scalar), Problem> {
+        match value(state, base)? {
+            Value::Address(place, at) => {
+                let by = Scalar::constant(i64::from(offset) as u64);
+                let at = self.known.get(at);
+                Ok((place, Scalar::alu(Width::Double, AluOp::Add, at, &by)))
+            }
+            found => Err(Problem::NotAnAddress { register: base, found: self.describe(&found) }),
+        }
+    }
+
+    /// A value in words.
+    pub(super) fn describe(&self, value: &Value) -> Found {
+        match value {
+            Value::Nothing => Found::Nothing,
+            Value::Number(number) => {
+                let number = self.known.get(number.id);
+                Found::Number(number.signed_least, number.signed_most)
+            }
+            Value::Address(place, _) => Found::Address(memory(*place)),
+            Value::Handle(_) => Found::Handle,
+        }
     }
 }
 
@@ -343,70 +499,11 @@ fn of_offsets(condition: Condition) -> Result<Condition, Problem> {
     })
 }
 
-/// An address after arithmetic.
-fn moved(place: Place, offset: Scalar) -> Result<Value, Problem> {
-    let (least, most) = (offset.signed_least, offset.signed_most);
-    if least < -FAR || most > FAR {
-        return Err(Problem::AddressTooFar { least, most });
-    }
-    Ok(Value::Address(place, offset))
-}
-
-fn wide(value: Wide) -> Value {
-    let offset = |at: u32| Scalar::constant(u64::from(at));
-    match value {
-        Wide::Value(value) => Value::Number(Scalar::constant(value)),
-        Wide::Constant(at) => Value::Address(Place::Constants, offset(at)),
-        Wide::StateHandle(number) => Value::Handle(number),
-        Wide::Variable { shared: false, offset: at } => Value::Address(Place::Own, offset(at)),
-        Wide::Variable { shared: true, offset: at } => Value::Address(Place::Shared, offset(at)),
-    }
-}
-
 /// What a register holds, which must be something.
 pub(super) fn value(state: &State, register: Register) -> Result<Value, Problem> {
     match state.value(register) {
         Value::Nothing => Err(Problem::Uninitialised { register }),
         value => Ok(value),
-    }
-}
-
-fn operand(state: &State, operand: Operand) -> Result<Value, Problem> {
-    match operand {
-        Operand::Register(register) => value(state, register),
-        Operand::Immediate(value) => Ok(Value::Number(Scalar::constant(value as i64 as u64))),
-    }
-}
-
-fn number(state: &State, register: Register) -> Result<Scalar, Problem> {
-    match value(state, register)? {
-        Value::Number(number) => Ok(number),
-        found => Err(Problem::NotANumber { register, found: describe(&found) }),
-    }
-}
-
-/// The place and offset that a register and an offset lead to.
-pub(super) fn address(
-    state: &State,
-    base: Register,
-    offset: i16,
-) -> Result<(Place, Scalar), Problem> {
-    match value(state, base)? {
-        Value::Address(place, at) => {
-            let by = Scalar::constant(i64::from(offset) as u64);
-            Ok((place, Scalar::alu(Width::Double, AluOp::Add, &at, &by)))
-        }
-        found => Err(Problem::NotAnAddress { register: base, found: describe(&found) }),
-    }
-}
-
-/// A value in words.
-pub(super) fn describe(value: &Value) -> Found {
-    match value {
-        Value::Nothing => Found::Nothing,
-        Value::Number(scalar) => Found::Number(scalar.signed_least, scalar.signed_most),
-        Value::Address(place, _) => Found::Address(memory(*place)),
-        Value::Handle(_) => Found::Handle,
     }
 }
 

@@ -1,0 +1,160 @@
+//! Sets of numbers by index. A state of a proof names its numbers instead of having them, so that it is small
+//! and copied at once, and what was computed of two numbers at a slot is looked up the next time: loops
+//! that are walked turn by turn compute mostly the same.
+
+use alloc::vec::Vec;
+
+use super::scalar::Scalar;
+use super::state::{Number, State};
+
+/// The index of a set of numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Id(u32);
+
+impl Id {
+    /// The set of all numbers, at the same index in every table.
+    pub(super) const UNKNOWN: Self = Self(0);
+    /// No set.
+    const NONE: Self = Self(u32::MAX);
+
+    /// Keeps a link among results.
+    pub(super) fn of_link(link: u32) -> Self {
+        Self(link)
+    }
+
+    pub(super) fn as_link(self) -> u32 {
+        self.0
+    }
+}
+
+/// What a slot computes, where it is more than one thing.
+#[derive(Clone, Copy)]
+pub(super) enum Kind {
+    /// A result of two numbers.
+    Result,
+    /// What both ways of a jump teach of two numbers.
+    Jump,
+    /// What is loaded or returned, of nothing.
+    Source,
+}
+
+/// What was computed at a slot: by which numbers, and what.
+#[derive(Clone, Copy)]
+struct Memo {
+    key: u32,
+    a: Id,
+    b: Id,
+    results: Computed,
+}
+
+/// What is computed at a slot at a time.
+pub(super) type Computed = [Id; 4];
+
+const NO_MEMO: Memo = Memo { key: u32::MAX, a: Id::NONE, b: Id::NONE, results: [Id::NONE; 4] };
+
+/// Rows of what was computed or interned last. Whatever falls out is computed or interned anew.
+const ROWS: usize = 256;
+/// Sets before those are looked for that no state names any more: some 5 MB.
+const FULL: usize = 1 << 16;
+
+/// All sets of numbers of a proof.
+pub(super) struct Interned {
+    scalars: Vec<Scalar>,
+    /// Where a set may be found again, by its hash.
+    recent: Vec<Id>,
+    memos: Vec<Memo>,
+    full: usize,
+}
+
+impl Interned {
+    pub(super) fn new() -> Self {
+        let mut scalars = Vec::with_capacity(64);
+        scalars.push(Scalar::UNKNOWN);
+        let recent = alloc::vec![Id::UNKNOWN; ROWS];
+        Self { scalars, recent, memos: alloc::vec![NO_MEMO; ROWS], full: FULL }
+    }
+
+    /// A set of which no copy has a link.
+    #[inline]
+    pub(super) fn get(&self, id: Id) -> &Scalar {
+        &self.scalars[id.0 as usize]
+    }
+
+    /// A number with its link.
+    pub(super) fn number(&self, number: Number) -> Scalar {
+        Scalar { link: number.link, ..*self.get(number.id) }
+    }
+
+    /// The index of a set, its link left out.
+    pub(super) fn intern(&mut self, scalar: &Scalar) -> Id {
+        let scalar = Scalar { link: 0, ..*scalar };
+        let row = row(scalar.least ^ scalar.most.rotate_left(24) ^ scalar.bits.mask.rotate_left(48));
+        let known = self.recent[row];
+        if *self.get(known) == scalar {
+            return known;
+        }
+        let id = Id(self.scalars.len() as u32);
+        self.scalars.push(scalar);
+        self.recent[row] = id;
+        id
+    }
+
+    /// What was computed of two numbers at a slot, if that is known.
+    #[inline]
+    pub(super) fn computed(&self, at: usize, kind: Kind, a: Id, b: Id) -> Option<Computed> {
+        let (key, row) = place(at, kind, a, b);
+        let memo = &self.memos[row];
+        (memo.key == key && memo.a == a && memo.b == b).then_some(memo.results)
+    }
+
+    pub(super) fn compute(&mut self, at: usize, kind: Kind, (a, b): (Id, Id), results: Computed) {
+        let (key, row) = place(at, kind, a, b);
+        self.memos[row] = Memo { key, a, b, results };
+    }
+
+    /// Whether it is time for [`Interned::keep`].
+    pub(super) fn is_full(&self) -> bool {
+        self.scalars.len() > self.full
+    }
+
+    /// Forgets all sets but those that these states name.
+    pub(super) fn keep<'a>(&mut self, states: impl Iterator<Item = &'a mut State>) {
+        let mut kept = Self { full: self.full, ..Self::new() };
+        let mut moved = alloc::vec![Id::NONE; self.scalars.len()];
+        moved[0] = Id::UNKNOWN;
+        for state in states {
+            state.rename(&mut |id: Id| {
+                let to = &mut moved[id.0 as usize];
+                if *to == Id::NONE {
+                    *to = Id(kept.scalars.len() as u32);
+                    kept.scalars.push(self.scalars[id.0 as usize]);
+                }
+                *to
+            });
+        }
+        kept.full = FULL.max(kept.scalars.len() * 2);
+        *self = kept;
+    }
+}
+
+#[inline]
+fn place(at: usize, kind: Kind, a: Id, b: Id) -> (u32, usize) {
+    let key = (at as u32) << 2 | kind as u32;
+    (key, row(u64::from(key) ^ u64::from(a.0) << 20 ^ u64::from(b.0) << 40))
+}
+
+#[inline]
+fn row(hashed: u64) -> usize {
+    (hashed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as usize
+}
+
+/// Both of a pair, or [`Id::NONE`] twice where there is none.
+pub(super) fn pair(ids: Option<(Id, Id)>) -> (Id, Id) {
+    ids.unwrap_or((Id::NONE, Id::NONE))
+}
+
+/// What [`pair`] was made of.
+#[inline]
+pub(super) fn unpair(a: Id, b: Id) -> Option<(Id, Id)> {
+    (a != Id::NONE).then_some((a, b))
+}
