@@ -88,7 +88,9 @@ impl Interned {
     /// The index of a set, its link left out.
     pub(super) fn intern(&mut self, scalar: &Scalar) -> Id {
         let scalar = Scalar { link: 0, ..*scalar };
-        let row = row(scalar.least ^ scalar.most.rotate_left(24) ^ scalar.bits.mask.rotate_left(48));
+        let parts = [scalar.most, scalar.signed_least as u64, scalar.bits.mask];
+        let hash = parts.iter().fold(scalar.least, |hash, part| hash.rotate_left(21) ^ part);
+        let row = row(hash);
         let known = self.recent[row];
         if *self.get(known) == scalar {
             return known;
