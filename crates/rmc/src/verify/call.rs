@@ -52,10 +52,10 @@ impl Stepper<'_> {
             filled(state, reach, least)?;
         }
         if counted(helper.call) {
-            self.cost.helper_calls = 1;
-            self.cost.bytes = bytes;
+            self.cost.helper_calls = self.cost.helper_calls.saturating_add(1);
+            self.cost.bytes = self.cost.bytes.saturating_add(bytes);
         } else {
-            self.cost.words = 1;
+            self.cost.words = self.cost.words.saturating_add(1);
         }
         let (least, most) = (helper.result_min, helper.result_max);
         let id = self.source(|| Scalar::signed_range(least, most));

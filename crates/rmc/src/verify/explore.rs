@@ -108,13 +108,23 @@ impl<'a, 'p> Explorer<'a, 'p> {
         }
     }
 
+    /// The present stretch has cost what was stepped since.
+    fn settle(&mut self) {
+        let cost = core::mem::take(&mut self.stepper.cost);
+        if let Some(stretch) = self.path.last_mut() {
+            stretch.own = stretch.own.plus(cost);
+        }
+    }
+
     fn open(&mut self, other: Option<(usize, State)>, remembered: Option<usize>) {
+        self.settle();
         let (own, behind) = (Cost::default(), Cost::default());
         self.path.push(Stretch { own, behind, other, remembered });
     }
 
     /// Ends stretches until one has another way to go. The whole cost when there is none.
     fn close(&mut self, mut behind: Cost) -> Result<Walk, Cost> {
+        self.settle();
         loop {
             let at = self.path.len();
             let Some(stretch) = self.path.last_mut() else {
@@ -166,17 +176,14 @@ impl<'a, 'p> Explorer<'a, 'p> {
                 return Ok(Walk::Unbounded);
             }
             let next = self.stepper.step(&mut state, at).map_err(|problem| (at, problem))?;
-            let cost = self.stepper.cost;
-            if let Some(stretch) = self.path.last_mut() {
-                stretch.own = stretch.own.plus(cost);
-            }
             match next {
                 Next::Through => at += self.stepper.program.code[at].slots(),
                 Next::At(target) => at = target,
-                Next::Either(target, jumped) => {
-                    self.cells += jumped.cells();
+                Next::Either(target) => {
+                    let jumped = self.stepper.jumped.take();
+                    self.cells += jumped.as_ref().map_or(0, State::cells);
                     if let Some(stretch) = self.path.last_mut() {
-                        stretch.other = Some((target, jumped));
+                        stretch.other = jumped.map(|jumped| (target, jumped));
                     }
                     self.open(None, None);
                     at += 1;

@@ -71,8 +71,8 @@ pub(super) fn fixpoint(
                 match stepper.step(&mut state, at).map_err(|problem| (at, problem))? {
                     Next::Through => at += stepper.program.code[at].slots(),
                     Next::At(target) => at = target,
-                    Next::Either(target, jumped) => {
-                        paths.push((target, jumped, false));
+                    Next::Either(target) => {
+                        paths.extend(stepper.jumped.take().map(|jumped| (target, jumped, false)));
                         at += 1;
                     }
                     Next::End => break,

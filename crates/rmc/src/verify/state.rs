@@ -86,6 +86,7 @@ pub(super) enum Value {
 impl Value {
     pub(super) const UNKNOWN: Self = Self::Number(Number::UNKNOWN);
 
+    #[inline]
     fn contains(&self, other: &Self, links: &mut Links, known: &Interned) -> bool {
         match (self, other) {
             (Self::Nothing, _) => true,

@@ -7,7 +7,9 @@ use super::problem::{Found, Memory, Problem};
 use super::refine::refine;
 use super::scalar::Scalar;
 use super::state::{Frame, Number, Place, State, Value};
-use crate::isa::{AluOp, AtomicOp, Condition, Instruction, Operand, Register, Size, Wide, Width};
+use crate::isa::{
+    AluOp, AtomicOp, Condition, Instruction, Operand, Register, Size, Wide, Width, compare,
+};
 use crate::limits::{FRAME_BYTES, FRAMES_MAX, Limits};
 use crate::program::Program;
 
@@ -55,8 +57,8 @@ pub(super) enum Next {
     Through,
     /// At this slot.
     At(usize),
-    /// At the slot, or with the next instruction in the other state.
-    Either(usize, State),
+    /// At the slot in the state [`Stepper::jumped`], or with the next instruction.
+    Either(usize),
     /// The program has ended.
     End,
 }
@@ -92,13 +94,15 @@ pub(super) struct Stepper<'a> {
     pub(super) program: &'a Program,
     pub(super) limits: &'a Limits,
     pub(super) facts: Facts,
-    /// What the last instruction cost.
+    /// What the instructions cost since somebody took this.
     pub(super) cost: Cost,
     pub(super) at: usize,
     /// The last link that was given.
     pub(super) links: u32,
     /// Sets of numbers of all states.
     pub(super) known: Interned,
+    /// The state behind the last jump that may go either way.
+    pub(super) jumped: Option<State>,
     /// States that are needed no more, for their memory.
     pub(super) spare: Vec<State>,
 }
@@ -113,6 +117,7 @@ impl<'a> Stepper<'a> {
             at: 0,
             links: 0,
             known: Interned::new(),
+            jumped: None,
             spare: Vec::new(),
         }
     }
@@ -129,7 +134,7 @@ impl<'a> Stepper<'a> {
     pub(super) fn step(&mut self, state: &mut State, at: usize) -> Result<Next, Problem> {
         self.at = at;
         self.facts.reached[at] = true;
-        self.cost = Cost { instructions: 1, ..Cost::default() };
+        self.cost.instructions = self.cost.instructions.saturating_add(1);
         match self.program.code[at] {
             Instruction::Alu { width, op, dst, src } => {
                 self.arithmetic(state, width, op, dst, src)?;
@@ -247,7 +252,7 @@ impl<'a> Stepper<'a> {
         Number { id, link }
     }
 
-    /// What the instruction makes of nothing.
+    /// What the instruction has or makes of nothing.
     pub(super) fn source(&mut self, of: impl FnOnce() -> Scalar) -> Id {
         let nothing = (Id::UNKNOWN, Id::UNKNOWN);
         if let Some([id, ..]) = self.known.computed(self.at, Kind::Source, nothing.0, nothing.1) {
@@ -318,7 +323,8 @@ impl<'a> Stepper<'a> {
                 let mut jumped = self.copy(state);
                 learn(&mut jumped, taken);
                 learn(state, not);
-                Ok(Next::Either(target, jumped))
+                self.jumped = Some(jumped);
+                Ok(Next::Either(target))
             }
             [Some(taken), None] => {
                 learn(state, taken);
@@ -337,6 +343,12 @@ impl<'a> Stepper<'a> {
     fn ways(&mut self, width: Width, condition: Condition, a: Id, b: Id) -> [Option<(Id, Id)>; 2] {
         if let Some([x, y, z, w]) = self.known.computed(self.at, Kind::Jump, a, b) {
             return [unpair(x, y), unpair(z, w)];
+        }
+        let (first, second) = (self.known.get(a), self.known.get(b));
+        if first.is_exact() && second.is_exact() {
+            // One way it is, and nothing is learnt.
+            let holds = compare(width, condition, first.least, second.least);
+            return [holds, !holds].map(|way| way.then_some((a, b)));
         }
         let ways = [true, false].map(|holds| {
             let (first, second) = (self.known.get(a), self.known.get(b));
@@ -421,8 +433,9 @@ impl<'a> Stepper<'a> {
         Ok(Value::Address(place, offset.id))
     }
 
+    /// The number that stands in the instruction.
     fn constant(&mut self, value: u64) -> Id {
-        self.known.intern(&Scalar::constant(value))
+        self.source(|| Scalar::constant(value))
     }
 
     fn wide(&mut self, value: Wide) -> Value {
