@@ -3,13 +3,12 @@
 //! Whatever is not as expected ends the reading: a program without lines is as good, its messages are
 //! only shorter.
 
-use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 /// A section's instruction came from a line.
 pub(super) struct SourceLine {
-    pub(super) section: String,
+    pub(super) section: Arc<str>,
     /// In slots.
     pub(super) slot: usize,
     pub(super) file: Arc<str>,
@@ -83,7 +82,7 @@ fn read(btf: &[u8], ext: &[u8], most: usize, lines: &mut Vec<SourceLine>) -> Opt
     let surplus = record.checked_sub(RECORD)?;
     let mut file: (u32, Arc<str>) = (u32::MAX, Arc::from(""));
     while !reader.bytes.is_empty() {
-        let section = string(strings, reader.number()?)?;
+        let section: Arc<str> = Arc::from(string(strings, reader.number()?)?);
         for _ in 0..reader.number()? {
             if lines.len() >= most {
                 return None;
@@ -99,7 +98,7 @@ fn read(btf: &[u8], ext: &[u8], most: usize, lines: &mut Vec<SourceLine>) -> Opt
             if line > 0 {
                 let slot = usize::try_from(at / 8).ok()?;
                 lines.push(SourceLine {
-                    section: section.into(),
+                    section: section.clone(),
                     slot,
                     file: file.1.clone(),
                     line,

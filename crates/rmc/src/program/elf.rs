@@ -14,6 +14,7 @@ use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::{String, ToString};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -357,8 +358,8 @@ struct Code {
     calls: BTreeMap<(usize, usize), usize>,
     /// Pieces by section and start.
     starts: BTreeMap<(usize, usize), usize>,
-    /// Lines by section and slot.
-    lines: BTreeMap<(usize, usize), SourceLine>,
+    /// Lines by section and slot, in that order.
+    lines: Vec<((usize, usize), SourceLine)>,
 }
 
 impl Code {
@@ -385,13 +386,7 @@ impl Code {
             (Some(btf), Some(ext)) => btf::lines(btf, ext, limits.slots_max * 4),
             _ => Vec::new(),
         };
-        let numbers: BTreeMap<_, _> =
-            texts.iter().enumerate().map(|(at, text)| (text.name.clone(), at)).collect();
-        let placed = found.into_iter().filter_map(|line| {
-            let text = *numbers.get(&line.section)?;
-            Some(((text, line.slot), line))
-        });
-        let lines = placed.collect();
+        let lines = placed(found, &texts);
         let starts = pieces.iter().enumerate();
         let starts = starts.map(|(at, piece)| ((piece.section, piece.start), at)).collect();
         Ok(Self { texts, pieces, calls: BTreeMap::new(), starts, lines })
@@ -475,15 +470,14 @@ impl Code {
             }
         }
         // Calls within a section are resolved by the assembler.
-        let (index, code) = (text.index, text.code.clone());
-        let name = text.name.clone();
-        for (slot, instruction) in code.into_iter().enumerate() {
-            if let Instruction::CallFunction { offset } = instruction
+        let text = &self.texts[at];
+        for (slot, instruction) in text.code.iter().enumerate() {
+            if let Instruction::CallFunction { offset } = *instruction
                 && !self.calls.contains_key(&(at, slot))
             {
                 let to = usize::try_from(slot as i64 + 1 + i64::from(offset)).ok();
-                let piece = to.and_then(|to| self.piece(index, to));
-                let missing = || error(&name, LoadProblem::NoFunction { slot });
+                let piece = to.and_then(|to| self.piece(text.index, to));
+                let missing = || error(&text.name, LoadProblem::NoFunction { slot });
                 self.calls.insert((at, slot), piece.ok_or_else(missing)?);
             }
         }
@@ -560,13 +554,40 @@ impl Code {
         }
         let end = program.code.len();
         program.functions.push(Function { name: piece.name.clone(), start, end });
-        let lines = self.lines.range((piece.section, piece.start)..(piece.section, piece.end));
+        let before = |end| self.lines.partition_point(|(at, _)| *at < (piece.section, end));
+        let lines = &self.lines[before(piece.start)..before(piece.end)];
         for ((_, slot), line) in lines {
             let slot = start + slot - piece.start;
             program.lines.push(Line { slot, file: line.file.clone(), line: line.line });
         }
         Ok(())
     }
+}
+
+/// Lines by section and slot; of several for one slot, the last.
+fn placed(lines: Vec<SourceLine>, texts: &[Text]) -> Vec<((usize, usize), SourceLine)> {
+    let mut placed = Vec::with_capacity(lines.len());
+    let mut last = None;
+    for line in lines {
+        // Lines of a section follow each other and share its name. Of texts of one name, the last is meant.
+        let text = match &last {
+            Some((name, text)) if Arc::ptr_eq(name, &line.section) => *text,
+            _ => texts.iter().rposition(|text| *text.name == *line.section),
+        };
+        last = Some((line.section.clone(), text));
+        if let Some(text) = text {
+            placed.push(((text, line.slot), line));
+        }
+    }
+    placed.sort_by_key(|(at, _)| *at);
+    placed.dedup_by(|after, kept| {
+        let same = after.0 == kept.0;
+        if same {
+            core::mem::swap(after, kept);
+        }
+        same
+    });
+    placed
 }
 
 /// The functions of a file, in the order of their places.
