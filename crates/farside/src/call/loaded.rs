@@ -135,10 +135,10 @@ impl Loaded {
 impl Code {
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     fn of(verified: Verified) -> Self {
-        match farside_rmc::run::native::Compiled::new(verified.clone()) {
+        match farside_rmc::run::native::Compiled::or_back(verified) {
             Ok(compiled) => Self::Native(compiled),
             // Too large, or no memory for code: slower, and otherwise the same.
-            Err(_) => Self::Interpreted(verified),
+            Err((_, verified)) => Self::Interpreted(*verified),
         }
     }
 

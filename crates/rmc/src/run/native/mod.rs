@@ -15,6 +15,7 @@ mod compile;
 mod emit;
 mod entry;
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -61,9 +62,20 @@ pub struct Compiled {
 impl Compiled {
     /// Compiles a program. Costs some microseconds and a system call or three.
     pub fn new(verified: Verified) -> Result<Self, CompileError> {
-        let compile::Compiled { code, first, places } = compile::compile(&verified)?;
-        let mapping = Mapping::new(&code, first).ok_or(CompileError::NoMemory)?;
-        Ok(Self { verified, mapping, places })
+        Self::or_back(verified).map_err(|(error, _)| error)
+    }
+
+    /// As [`Compiled::new`], but the program comes back where there is no machine code of it.
+    pub fn or_back(verified: Verified) -> Result<Self, (CompileError, Box<Verified>)> {
+        let made = compile::compile(&verified).and_then(|made| {
+            let compile::Compiled { code, first, places } = made;
+            let mapping = Mapping::new(&code, first).ok_or(CompileError::NoMemory)?;
+            Ok((mapping, places))
+        });
+        match made {
+            Ok((mapping, places)) => Ok(Self { verified, mapping, places }),
+            Err(error) => Err((error, Box::new(verified))),
+        }
     }
 
     /// The program, to start machines with.
