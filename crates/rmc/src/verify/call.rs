@@ -42,7 +42,8 @@ impl Stepper<'_> {
                 }
                 (Argument::Writable(extent), Value::Address(place, offset)) => {
                     let (least, most) = self.extent(state, helper, *extent)?;
-                    written = Some((self.reach((*place, *self.known.get(*offset)), most, true)?, least));
+                    written =
+                        Some((self.reach((*place, *self.known.get(*offset)), most, true)?, least));
                     bytes += most;
                 }
                 _ => return Err(bad(self)),

@@ -59,7 +59,8 @@ pub(super) fn fixpoint(
             loop {
                 if points[at] && !first {
                     forget_dead(&mut state, live[at]);
-                    let left = meet((&mut known, &mut open), at, state, &mut stepper.known, &thresholds);
+                    let left =
+                        meet((&mut known, &mut open), at, state, &mut stepper.known, &thresholds);
                     stepper.spare.extend(left);
                     break;
                 }

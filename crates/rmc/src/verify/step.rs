@@ -147,7 +147,7 @@ impl<'a> Stepper<'a> {
             Instruction::LoadWide { dst, value } => {
                 let value = self.wide(value);
                 state.set(dst, value);
-            },
+            }
             Instruction::Load { size, signed, dst, base, offset } => {
                 let value = self.load(state, size, signed, (base, offset))?;
                 state.set(dst, value);
@@ -413,7 +413,9 @@ impl<'a> Stepper<'a> {
         }
         let old = match self.load(state, size, false, (base, offset))? {
             Value::Number(old) => old,
-            found => return Err(Problem::NotANumber { register: base, found: self.describe(&found) }),
+            found => {
+                return Err(Problem::NotANumber { register: base, found: self.describe(&found) });
+            }
         };
         self.store(state, size, (base, offset), Value::UNKNOWN)?;
         if fetch {
