@@ -19,7 +19,8 @@ pub(super) enum Place {
     Stack(u8),
 }
 
-/// Most values that a proof keeps at a time: some 5 MB, whatever a hostile program does.
+/// Most values that a proof keeps at a time: some 25 MB with the sets that they name, whatever a hostile
+/// program does.
 pub(super) const CELLS_MAX: usize = 1 << 18;
 
 /// Which links of one state were found to be which of another: copies there must be copies here.
