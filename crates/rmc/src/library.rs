@@ -62,6 +62,9 @@ entries! {
     "hash_lookup.c" "hash_lookup.o" {
         "hash_lookup" ["buckets, mask, key"] "The value of a key in a hash table with chained buckets.";
     }
+    "dht_lookup.c" "dht_lookup.o" {
+        "dht_lookup" ["table, bucket, tag and bytes of key (4 B each), 64 B of key"] "The value of a key in a bucket of the distributed hash table, in global memory.";
+    }
     "btree_lookup.c" "btree_lookup.o" {
         "btree_lookup" ["root, key"] "The value of a key in a B+tree.";
     }
@@ -215,6 +218,47 @@ impl HashLookup {
     /// As the program takes them.
     pub fn to_bytes(&self) -> Vec<u8> {
         Fields::words(&[self.buckets.word(), self.mask, self.key]).0
+    }
+}
+
+const DHT_LOOKUP_BYTES: usize = 24 + DhtLookup::KEY_BYTES_MAX;
+
+/// Parameters of `dht_lookup`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DhtLookup<'a> {
+    /// The table's number.
+    pub table: u64,
+    /// The global address of the bucket where the key should be.
+    pub bucket: u64,
+    /// The tag of the key's hash.
+    pub tag: u32,
+    /// Whose value is wanted.
+    pub key: &'a [u8],
+}
+
+impl DhtLookup<'_> {
+    /// Most bytes of a key.
+    pub const KEY_BYTES_MAX: usize = 64;
+    /// Most bytes of a value, where the executor and the caller have room for as many.
+    pub const VALUE_BYTES_MAX: usize = 4096;
+    /// Bytes of what the program takes.
+    pub const BYTES: usize = DHT_LOOKUP_BYTES;
+    /// The result where the bucket cannot tell: the key has left it or is on the move.
+    pub const MOVED: u64 = 1;
+    /// The result where a record is gone or is not its entry's.
+    pub const STALE: u64 = 2;
+
+    /// As the program takes them.
+    pub fn to_bytes(&self) -> Result<[u8; DHT_LOOKUP_BYTES], TooMany> {
+        at_most("bytes of key", self.key.len(), Self::KEY_BYTES_MAX)?;
+        let key_bytes = u32::try_from(self.key.len()).unwrap_or(u32::MAX);
+        let mut bytes = [0; DHT_LOOKUP_BYTES];
+        bytes[..8].copy_from_slice(&self.table.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.bucket.to_le_bytes());
+        bytes[16..20].copy_from_slice(&self.tag.to_le_bytes());
+        bytes[20..24].copy_from_slice(&key_bytes.to_le_bytes());
+        bytes[24..24 + self.key.len()].copy_from_slice(self.key);
+        Ok(bytes)
     }
 }
 

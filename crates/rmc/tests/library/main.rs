@@ -76,6 +76,8 @@ fn worst_cases_are_proven() {
     let value = 2_048 / 256;
     let chain = 1 + 32 + 2 * value;
     assert_eq!(cost("hash_lookup"), (false, chain, 8 + 32 * 24 + 2 * 2_048, 1, 24));
+    let (records, lines) = (15 * 8_192, 16 * 4_096);
+    assert_eq!(cost("dht_lookup"), (false, 1 + 1 + 15 + 16, 256 + records + lines, 0, 88));
     assert_eq!(cost("btree_lookup"), (false, 12 + 1, 12 * 256 + 8, 0, 16));
     assert_eq!(cost("range_scan"), (true, budget.helper_calls, budget.bytes, words, 48));
     assert_eq!(cost("multi_cas"), (false, 5 + 8, 8 * 24 + 200 + 8, 0, 224));
