@@ -4,6 +4,7 @@ mod directory;
 mod error;
 mod hash;
 mod layout;
+mod lookup;
 mod pool;
 mod record;
 mod root;
@@ -17,6 +18,7 @@ mod tests;
 pub use error::DhtError;
 pub(crate) use hash::scramble;
 pub use layout::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+pub use lookup::{LookupStats, Lookups};
 pub use scan::ScanReport;
 
 use farside::{GlobalAddress, LineSize, NodeId, Session};
@@ -104,7 +106,20 @@ impl Dht {
 
     /// The operations, through `session`.
     pub fn with<'a>(&'a mut self, session: &'a mut Session) -> Handle<'a> {
-        Handle { table: &mut self.table, session }
+        Handle { table: &mut self.table, session, lookups: None }
+    }
+
+    /// The same, with GETs that go by one remote memory call where `lookups` has an executor for the
+    /// key's bucket.
+    ///
+    /// *Guarantees:* as without calls. What a call cannot tell, since the bucket is in motion or the
+    /// executor is out of reach, is looked up without one and counted ([`Lookups::stats`]).
+    pub fn with_calls<'a>(
+        &'a mut self,
+        session: &'a mut Session,
+        lookups: &'a mut Lookups,
+    ) -> Handle<'a> {
+        Handle { table: &mut self.table, session, lookups: Some(lookups) }
     }
 }
 
@@ -120,16 +135,20 @@ impl Dht {
 pub struct Handle<'a> {
     table: &'a mut Table,
     session: &'a mut Session,
+    lookups: Option<&'a mut Lookups>,
 }
 
 impl Handle<'_> {
     /// Puts the value of `key` into `out`; false, with `out` as it was, when there is none.
     ///
-    /// *Cost* on cached lines: the hash, a read of the bucket, a read of the record and a copy of the
+    /// *Cost* by call: one round trip. Else on cached lines: the hash, a read of the bucket, a read of the record and a copy of the
     /// value; no allocation once `out` has room.
     #[inline]
     pub fn get(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool, DhtError> {
-        self.table.get(self.session, key, out)
+        match &mut self.lookups {
+            None => self.table.get(self.session, key, out),
+            Some(lookups) => lookups.get(self.table, self.session, key, out),
+        }
     }
 
     /// Makes `value` the value of `key`; true when the key is new.

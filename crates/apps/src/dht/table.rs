@@ -309,7 +309,7 @@ impl Table {
         Err(DhtError::busy())
     }
 
-    fn sought<'a>(&self, key: &'a [u8]) -> Result<Sought<'a>, DhtError> {
+    pub(super) fn sought<'a>(&self, key: &'a [u8]) -> Result<Sought<'a>, DhtError> {
         if !(1..=KEY_BYTES_MAX).contains(&key.len()) {
             return Err(DhtError::KeySize(key.len()));
         }

@@ -15,7 +15,7 @@ fn config(name: &str) -> Config {
     }
 }
 
-fn cluster(name: &str, count: usize) -> Vec<Node> {
+pub(super) fn cluster(name: &str, count: usize) -> Vec<Node> {
     let mut nodes = vec![Node::create(&config(name)).unwrap()];
     nodes.extend((1..count).map(|_| Node::join(&config(name)).unwrap()));
     for node in &nodes {
@@ -24,7 +24,7 @@ fn cluster(name: &str, count: usize) -> Vec<Node> {
     nodes
 }
 
-fn create(nodes: &[Node], record_line: usize) -> GlobalAddress {
+pub(super) fn create(nodes: &[Node], record_line: usize) -> GlobalAddress {
     let options = DhtOptions {
         nodes: nodes.iter().map(Node::id).collect(),
         partitions: 4,

@@ -1,6 +1,7 @@
 //! The table over a memory that is as unkind as the rules permit. `model` is that memory, `history`
 //! judges what was seen; a failure names its seed, and the same seed gives the same run.
 
+mod by_call;
 mod cluster;
 mod concurrent;
 mod history;

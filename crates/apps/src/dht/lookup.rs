@@ -1,0 +1,239 @@
+//! GETs by one remote memory call each: `dht_lookup` of the library of calls, at an executor that is part
+//! of the node where the bucket lives. It looks at bucket and record by the rules of `table.rs`; what it
+//! cannot tell, this end looks up itself, which also mends the directory.
+
+use super::error::DhtError;
+use super::layout::bucket_address;
+use super::space::Space;
+use super::table::Table;
+use farside::call::rmc::helpers::status;
+use farside::call::rmc::library::{DhtLookup, Entry};
+use farside::call::{Answer, Caller, Program, Ticket};
+use farside::{Error, ErrorCode, NodeId, Session};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// What became of GETs that may go by calls. Each is counted once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct LookupStats {
+    /// Answered by one call.
+    pub answered: u64,
+    /// Made without a call: the bucket is at a node without an executor, as this one is, or the key has
+    /// more than 64 bytes.
+    pub direct: u64,
+    /// Made again without a call, since the bucket was split or being split.
+    pub moved: u64,
+    /// Likewise, since the record was replaced meanwhile, or a call before this one still had the
+    /// executor's room for records.
+    pub stale: u64,
+    /// Likewise, since record or value are larger than what a call brings.
+    pub large: u64,
+    /// Likewise, since the executor was out of reach, too slow or unable; see [`Lookups::last_error`].
+    pub failed: u64,
+}
+
+impl LookupStats {
+    /// GETs that were made again without a call.
+    pub fn fell_back(&self) -> u64 {
+        self.moved + self.stale + self.large + self.failed
+    }
+}
+
+/// What became of a call.
+pub(super) enum Called {
+    /// It has ended.
+    Ended(Answer),
+    /// There is no executor at that node.
+    Nowhere,
+    /// It did not run, or nobody knows.
+    Failed,
+}
+
+/// What a call tells of a key.
+enum Told {
+    Value(Vec<u8>),
+    Absent,
+    /// Nothing: look it up without a call.
+    Nothing,
+}
+
+/// An executor of lookups.
+#[derive(Debug)]
+struct Executor {
+    caller: Caller,
+    program: Program,
+    /// A call that took too long and has not ended; until it has there are no others.
+    late: Option<Ticket>,
+}
+
+/// The executors that GETs may go to, by the nodes that they are part of.
+///
+/// *Cost* of a GET by call: one round trip, the key there and the value back; nothing is cached here, and
+/// the bucket's home need not ask this node back when somebody changes the key. A GET without calls takes
+/// none on cached lines and two else; so calls are for keys that are read here seldom. One for each
+/// [`Dht`](super::Dht).
+#[derive(Debug)]
+pub struct Lookups {
+    executors: BTreeMap<NodeId, Executor>,
+    timeout: Duration,
+    stats: LookupStats,
+    last_error: Option<Error>,
+}
+
+impl Lookups {
+    /// None yet: all GETs are made without calls. One that takes longer than `timeout` is made so too.
+    pub fn new(timeout: Duration) -> Self {
+        let (executors, stats) = (BTreeMap::new(), LookupStats::default());
+        Self { executors, timeout, stats, last_error: None }
+    }
+
+    /// GETs of buckets at `home` go to this executor from now on, which is best part of that node
+    /// ([`CallServer::share`](farside::call::CallServer::share)): with another one they are as right, and
+    /// slower. Add none for the own node, where lines are at hand.
+    ///
+    /// *Blocks*, as [`Caller::register`], whose errors these are: `FabricLacks` where the executor is part
+    /// of no node.
+    pub fn add(&mut self, home: NodeId, mut caller: Caller) -> Result<(), Error> {
+        let missing = || Error::with(ErrorCode::NoProgram, "the library has no dht_lookup");
+        let entry = Entry::with_name("dht_lookup").ok_or_else(missing)?;
+        let programs = caller.register(entry.object)?;
+        let named = |program: &Program| program.name == entry.name;
+        let program = programs.into_iter().find(named).ok_or_else(missing)?;
+        self.executors.insert(home, Executor { caller, program, late: None });
+        Ok(())
+    }
+
+    /// What became of the GETs so far.
+    pub fn stats(&self) -> LookupStats {
+        self.stats
+    }
+
+    /// Why the last call failed that did.
+    pub fn last_error(&self) -> Option<&Error> {
+        self.last_error.as_ref()
+    }
+
+    #[inline]
+    pub(super) fn get(
+        &mut self,
+        table: &mut Table,
+        session: &mut Session,
+        key: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<bool, DhtError> {
+        let Self { executors, timeout, stats, last_error } = self;
+        get_with(table, session, key, out, stats, |_, home, parameters| {
+            let Some(executor) = executors.get_mut(&home) else {
+                return Called::Nowhere;
+            };
+            match executor.call(parameters, *timeout) {
+                Ok(answer) => Called::Ended(answer),
+                Err(error) => {
+                    *last_error = Some(error);
+                    Called::Failed
+                }
+            }
+        })
+    }
+}
+
+impl Executor {
+    fn call(&mut self, parameters: &[u8], timeout: Duration) -> Result<Answer, Error> {
+        let Self { caller, program, late } = self;
+        caller.turn()?;
+        if let Some(ticket) = *late {
+            if caller.poll(ticket).is_none() {
+                return Err(Error::with(ErrorCode::TimedOut, "a call before it has not ended"));
+            }
+            *late = None;
+        }
+        if !caller.is_connected() {
+            return Err(Error::with(
+                ErrorCode::PeerLost,
+                "the executor is out of reach at present",
+            ));
+        }
+        let Some(ticket) = caller.invoke(program, parameters)? else {
+            return Err(Error::with(ErrorCode::Busy, "the executor takes no call more"));
+        };
+        let end = caller.wait(ticket, timeout);
+        if end.as_ref().is_err_and(|error| error.code == ErrorCode::TimedOut) {
+            *late = Some(ticket);
+        }
+        end
+    }
+}
+
+/// Looks a key up by `call`, which gets its bucket's home and the parameters of `dht_lookup`; and without
+/// one where that tells nothing.
+#[inline]
+pub(super) fn get_with<S: Space>(
+    table: &mut Table,
+    space: &mut S,
+    key: &[u8],
+    out: &mut Vec<u8>,
+    stats: &mut LookupStats,
+    call: impl FnOnce(&mut S, NodeId, &[u8]) -> Called,
+) -> Result<bool, DhtError> {
+    let (home, lookup) = table.lookup(key)?;
+    let called = match lookup.to_bytes() {
+        Ok(parameters) => call(space, home, &parameters),
+        Err(_) => Called::Nowhere,
+    };
+    let told = match called {
+        Called::Ended(answer) => told(answer, stats),
+        Called::Nowhere => {
+            stats.direct += 1;
+            Told::Nothing
+        }
+        Called::Failed => {
+            stats.failed += 1;
+            Told::Nothing
+        }
+    };
+    match told {
+        Told::Value(value) => {
+            *out = value;
+            Ok(true)
+        }
+        Told::Absent => Ok(false),
+        Told::Nothing => table.get(space, key, out),
+    }
+}
+
+/// What an answer of `dht_lookup` means, counted.
+fn told(answer: Answer, stats: &mut LookupStats) -> Told {
+    let count = match answer.result {
+        DhtLookup::MOVED => &mut stats.moved,
+        DhtLookup::STALE => &mut stats.stale,
+        result => match result.cast_signed() {
+            status::OK => {
+                stats.answered += 1;
+                return Told::Value(answer.output);
+            }
+            status::NOT_FOUND => {
+                stats.answered += 1;
+                return Told::Absent;
+            }
+            // Of a record whose memory was freed when the bucket had been read, too.
+            status::NOT_PERMITTED | status::BUSY => &mut stats.stale,
+            status::OUT_OF_RANGE | status::FULL => &mut stats.large,
+            _ => &mut stats.failed,
+        },
+    };
+    *count += 1;
+    Told::Nothing
+}
+
+impl Table {
+    /// The home of the bucket where the directory says that a key is, and the question for it there.
+    fn lookup<'a>(&self, key: &'a [u8]) -> Result<(NodeId, DhtLookup<'a>), DhtError> {
+        let sought = self.sought(key)?;
+        let segment = self.directory.lookup(sought.hash);
+        let bucket = bucket_address(segment, super::layout::bucket_index(sought.hash))
+            .ok_or(DhtError::Damaged(segment))?;
+        let (table, tag) = (self.shape.table, sought.tag);
+        Ok((bucket.home(), DhtLookup { table, bucket: bucket.to_bits(), tag, key }))
+    }
+}
