@@ -688,6 +688,7 @@ Examples:
   farside bench ycsb --properties workloads/workloadb --records 100000
   farside bench ycsb --workload a --operations 10000 --history history.jsonl
   farside bench ycsb --on 10.0.0.1:7401,10.0.0.2:7401 --key cluster.key
+  farside bench ycsb --workload c --by-call
 
 The history has one JSON object a line: process, operation, key, value, invoke and return time in ns
 of one clock, outcome. `cargo run -p farside-sim --example check_history FILE` checks it.")]
@@ -713,6 +714,9 @@ pub(crate) struct BenchYcsb {
     /// Where to write every operation as a line of JSON
     #[arg(long, conflicts_with = "on")]
     pub(crate) history: Option<PathBuf>,
+    /// Read by one remote memory call each, where the bucket lives; counts what could not
+    #[arg(long)]
+    pub(crate) by_call: bool,
     /// Where the random choices start
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,

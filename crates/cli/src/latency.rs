@@ -1,6 +1,6 @@
 //! Latencies of many operations, put together from what the workers counted.
 
-use crate::worker::Ran;
+use crate::worker::{Looked, Ran};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -69,6 +69,9 @@ pub(crate) struct Summary {
     pub(crate) absent: u64,
     /// Operations that found what nobody had written.
     pub(crate) wrong: u64,
+    /// What became of reads, where they went by calls.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) lookups: Option<Looked>,
 }
 
 impl Summary {
@@ -92,6 +95,7 @@ impl Summary {
             first_error: shares.iter().find_map(|share| share.first_error.clone()),
             absent: shares.iter().map(|share| share.absent).sum(),
             wrong: shares.iter().map(|share| share.wrong).sum(),
+            lookups: shares.iter().filter_map(|share| share.lookups.clone()).reduce(Looked::and),
         }
     }
 }
@@ -120,6 +124,7 @@ mod tests {
             first_error: Some(kind.to_owned()),
             absent: 1,
             wrong: 0,
+            lookups: None,
         };
         let summary = Summary::of(&[share(1_000_000, "read"), share(2_000_000, "update")]);
         assert_eq!(summary.operations, 100);

@@ -8,9 +8,10 @@ use crate::hosts::Hosts;
 use crate::latency::Summary;
 use crate::output::{Output, Table, count, time};
 use crate::worker::workload;
-use crate::worker::{Answer, Command, NodeSpec, NodeStats, Ran, Share, Verified};
+use crate::worker::{Answer, Command, Executor, Looked, NodeSpec, NodeStats, Ran, Share, Verified};
 use farside::LineSize;
-use farside_apps::ycsb::{CoreWorkload, Workload};
+use farside::call::rmc::library::DhtLookup;
+use farside_apps::ycsb::{CoreWorkload, Proportions, Workload};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -33,6 +34,8 @@ pub(crate) struct Bed {
     seed: u64,
     /// Records that each node has inserted beyond the loaded ones.
     inserted: Vec<u64>,
+    /// Where reads go by calls, if they do.
+    executors: Vec<Executor>,
 }
 
 impl Bed {
@@ -74,7 +77,19 @@ impl Bed {
         };
         let others = (1..cluster.len()).map(|index| (index, Command::OpenTable { root })).collect();
         cluster.ask_all(others, |_| {})?.into_iter().collect::<Result<Vec<_>, _>>()?;
-        Ok(Self { cluster, threads, seed, inserted: Vec::new() })
+        Ok(Self { cluster, threads, seed, inserted: Vec::new(), executors: Vec::new() })
+    }
+
+    /// Lets reads of runs go by calls from now on.
+    fn read_by_calls(&mut self) -> Result<(), Failure> {
+        let all = self.cluster.living().into_iter().map(|index| (index, Command::ServeCalls));
+        let answers = self.cluster.ask_all(all.collect(), |_| {})?;
+        let executor = |answer| match answer? {
+            Answer::Executor(executor) => Ok(executor),
+            other => Err(unexpected(&other)),
+        };
+        self.executors = answers.into_iter().map(executor).collect::<Result<_, _>>()?;
+        Ok(())
     }
 
     /// Asks every living node for its share of something.
@@ -96,6 +111,7 @@ impl Bed {
                 seed: self.seed,
                 history: history.map(|path| part_of(path, part)),
                 inserted: self.inserted.clone(),
+                executors: self.executors.clone(),
             };
             (*index, command(share))
         };
@@ -229,10 +245,16 @@ pub(crate) fn run(arguments: &BenchYcsb, output: Output) -> Result<(), Failure> 
     // As many again as could be inserted during the run.
     let inserts = if workload.proportions.insert > 0.0 { operations } else { 0 };
     let size = (arguments.nodes, threads);
+    if arguments.by_call {
+        check_calls(&workload, arguments.nodes)?;
+    }
     let mut bed = Bed::start(&hosts, "ycsb", size, records + inserts, arguments.seed)?;
     let bar = output.bar("load", records);
     let load = bed.load(&properties, |more| bar.inc(more))?;
     bar.finish_and_clear();
+    if arguments.by_call {
+        bed.read_by_calls()?;
+    }
     let bar = output.bar("run", operations);
     let run = bed.run(&properties, arguments.history.as_deref(), |more| bar.inc(more))?;
     bar.finish_and_clear();
@@ -242,6 +264,9 @@ pub(crate) fn run(arguments: &BenchYcsb, output: Output) -> Result<(), Failure> 
     summary_row(&mut table, "load", &load);
     summary_row(&mut table, "run", &run);
     output.line(table.text());
+    if let Some(looked) = &run.lookups {
+        output.line(looked_up(looked));
+    }
     let wrong = load.wrong + run.wrong;
     let failed = load.first_error.clone().or_else(|| run.first_error.clone());
     output.value(&Whole { load, run, nodes, fabric: hosts.fabric() });
@@ -278,6 +303,51 @@ fn properties(arguments: &BenchYcsb, output: Output) -> Result<String, Failure> 
         }
     }
     Ok(text)
+}
+
+/// Refuses what calls could not do anything for.
+fn check_calls(workload: &Workload, nodes: u16) -> Result<(), Failure> {
+    let refuse = |why: String| Err(Failure::usage(format!("--by-call: {why}")));
+    if nodes < 2 {
+        return refuse("with one node there is nobody to call: --nodes 2 or more".to_owned());
+    }
+    let Proportions { read, read_modify_write, .. } = workload.proportions;
+    if read + read_modify_write <= 0.0 {
+        return refuse("the workload reads nothing".to_owned());
+    }
+    let least = workload.field_length.least();
+    let (record, most) =
+        (u64::from(workload.fields) * u64::from(least), DhtLookup::VALUE_BYTES_MAX);
+    if record > most as u64 {
+        return refuse(format!("a call brings at most {most} bytes, and records have {record}"));
+    }
+    let (mut key, most) = (Vec::new(), DhtLookup::KEY_BYTES_MAX);
+    workload.key(0, &mut key);
+    if key.len() > most {
+        let found = key.len();
+        return refuse(format!(
+            "a call takes keys of at most {most} bytes, and these have {found}"
+        ));
+    }
+    Ok(())
+}
+
+/// What became of reads.
+fn looked_up(looked: &Looked) -> String {
+    let Looked { answered, direct, moved, stale, large, failed, last_error } = looked;
+    let again = moved + stale + large + failed;
+    let why = last_error.as_ref().map(|error| format!(", the last: {error}")).unwrap_or_default();
+    format!(
+        "reads: {} by one call each, {} here without, {} again without ({} of split buckets, {} of \
+         replaced records, {} too large, {} failed{why})",
+        count(*answered),
+        count(*direct),
+        count(again),
+        count(*moved),
+        count(*stale),
+        count(*large),
+        count(*failed),
+    )
 }
 
 pub(crate) fn summary_table() -> Table {

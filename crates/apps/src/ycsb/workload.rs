@@ -154,6 +154,15 @@ pub enum FieldLength {
     Zipfian(u32, u32),
 }
 
+impl FieldLength {
+    /// Bytes of the shortest field.
+    pub fn least(&self) -> u32 {
+        match self {
+            Self::Constant(least) | Self::Uniform(least, _) | Self::Zipfian(least, _) => *least,
+        }
+    }
+}
+
 /// A run: what is loaded, and what is done with it. The default is YCSB's default of each property,
 /// with 1,000 records and operations.
 #[derive(Clone, PartialEq, Debug)]

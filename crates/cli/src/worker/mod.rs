@@ -1,6 +1,7 @@
 //! A process that hosts one node for a parent. It reads commands from standard input and dies when
 //! that closes, in the middle of work too, so that no parent leaves workers behind.
 
+mod calls;
 mod channel;
 mod threads;
 mod wire;
@@ -10,16 +11,20 @@ mod workload;
 use crate::arguments::Worker;
 use crate::bench::{self, Mode};
 use crate::failure::Failure;
+use calls::Calls;
 use channel::Served;
 use farside::{AllocationHint, AllocationSpec, ErrorCode, GlobalAddress, LineSize, Node, NodeId};
 use farside_apps::dht::{Dht, DhtOptions};
+use farside_fabric::Fabric;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 pub(crate) use wire::{
-    Answer, Command, Event, HostSpec, LEASE, NodeSpec, NodeStats, Ran, Share, Verified,
+    Answer, Command, Event, Executor, HostSpec, LEASE, Looked, NodeSpec, NodeStats, Ran, Share,
+    Verified,
 };
 pub(crate) use workload::workload;
 
@@ -34,7 +39,16 @@ pub(crate) fn run(arguments: &Worker) -> Result<(), Failure> {
     armed.map_err(|e| Failure::system(format!("parent-death signal: {e}")))?;
     let commands = listen();
     let (key, files) = (arguments.key.clone(), !arguments.without_files);
-    let mut host = Host { node: None, root: None, channel: None, key, files, text: Vec::new() };
+    let mut host = Host {
+        node: None,
+        fabric: None,
+        root: None,
+        calls: None,
+        channel: None,
+        key,
+        files,
+        text: Vec::new(),
+    };
     while let Ok(command) = commands.recv() {
         let leaves = command == Command::Leave;
         let event = match host.perform(command) {
@@ -80,8 +94,12 @@ fn say(event: &Event) {
 /// The node and what runs on it.
 struct Host {
     node: Option<Node>,
+    /// The node's, if it is one between hosts.
+    fabric: Option<Arc<dyn Fabric>>,
     /// Of the hash table, once there is one.
     root: Option<GlobalAddress>,
+    /// The executor of calls, once there is one.
+    calls: Option<Arc<Calls>>,
     /// The end of a data channel that is being measured.
     channel: Option<Served>,
     /// The file with the cluster's key.
@@ -126,6 +144,7 @@ impl Host {
                 self.root = Some(GlobalAddress::from_bits(root).map_err(wrong)?);
                 Ok(Answer::Nothing)
             }
+            Command::ServeCalls => self.serve_calls(),
             Command::Load(share) => self.on_share(share, workload::Work::load),
             Command::Run(share) => self.on_share(share, workload::Work::run),
             Command::Verify(share) => self.on_share(share, workload::Work::verify),
@@ -143,6 +162,7 @@ impl Host {
             }
             Command::AllWords => self.on_table(1, words::all),
             Command::Leave => {
+                self.calls = None;
                 if let Some(node) = self.node.take() {
                     node.leave()?;
                 }
@@ -160,12 +180,27 @@ impl Host {
             Some(host) => {
                 let (fabric, at) = host.fabric(self.key.as_deref(), spec.spin_ns)?;
                 let create = if spec.create { Node::create_on } else { Node::join_on };
+                self.fabric = Some(Arc::clone(&fabric));
                 (create(&config, fabric)?, Some(at))
             }
         };
         let number = node.id().0;
         self.node = Some(node);
         Ok(Answer::Node { number, at })
+    }
+
+    /// Starts the executor, unless there is one.
+    fn serve_calls(&mut self) -> Result<Answer, Failure> {
+        let calls = match &self.calls {
+            Some(calls) => Arc::clone(calls),
+            None => {
+                let name = format!("calls-{}", std::process::id());
+                Arc::new(Calls::start(self.node()?, self.fabric.as_ref(), &name)?)
+            }
+        };
+        let executor = calls.executor();
+        self.calls = Some(calls);
+        Ok(Answer::Executor(executor))
     }
 
     fn create_table(
@@ -208,7 +243,7 @@ impl Host {
             self.touches_files()?;
         }
         let threads = share.threads;
-        let common = workload::Work::new(share)?;
+        let common = workload::Work::new(share, self.calls.clone())?;
         let answer = self.on_table(threads, |hand| work(&common, hand))?;
         common.finish()?;
         Ok(answer)

@@ -8,6 +8,7 @@ use crate::failure::Failure;
 use crate::hosts;
 use crate::rdma::Rdma;
 use farside::{Config, LineSize, Stats};
+use farside_apps::dht::Lookups;
 use farside_bootstrap::Endpoint;
 use farside_fabric::Fabric;
 use farside_fabric_tcp::TcpOptions;
@@ -140,6 +141,8 @@ pub(crate) enum Command {
     CreateTable { nodes: Vec<u16>, record_line_bytes: Option<u32> },
     /// Open the hash table with this root.
     OpenTable { root: u64 },
+    /// Run calls of others on the node's memory; the answer is where.
+    ServeCalls,
     /// Insert one share of a workload's records.
     Load(Share),
     /// Run one share of a workload's operations.
@@ -170,6 +173,16 @@ pub(crate) struct Share {
     pub(crate) history: Option<PathBuf>,
     /// How many records each share has inserted before, beyond the loaded ones.
     pub(crate) inserted: Vec<u64>,
+    /// Where reads go by calls, if they do.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) executors: Vec<Executor>,
+}
+
+/// An executor of calls that is part of a node.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Executor {
+    pub(crate) node: u16,
+    pub(crate) address: String,
 }
 
 /// What a worker answers.
@@ -194,6 +207,8 @@ pub(crate) enum Answer {
     Node { number: u16, at: Option<SocketAddr> },
     /// Where a fabric listens if others than this machine reach it.
     Listens(Option<SocketAddr>),
+    /// Where calls are run.
+    Executor(Executor),
     /// What the node has done.
     Stats(NodeStats),
     /// An address, for example of the root of a hash table.
@@ -232,6 +247,59 @@ pub(crate) struct Ran {
     pub(crate) errors: u64,
     /// Why the first of them did.
     pub(crate) first_error: Option<String>,
+    /// What became of reads, where they went by calls.
+    #[serde(default)]
+    pub(crate) lookups: Option<Looked>,
+}
+
+/// What became of reads of which some went by calls, as it travels and as `--json` shows it.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Looked {
+    /// By one call, in one round trip.
+    pub(crate) answered: u64,
+    /// Without one: the bucket was at the own node, or the key too long.
+    pub(crate) direct: u64,
+    /// Again without one: the bucket was split,
+    pub(crate) moved: u64,
+    /// the record was replaced meanwhile,
+    pub(crate) stale: u64,
+    /// it was too large,
+    pub(crate) large: u64,
+    /// or the call failed.
+    pub(crate) failed: u64,
+    /// Why the last one did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) last_error: Option<String>,
+}
+
+impl Looked {
+    /// Both together.
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self {
+            answered: self.answered + other.answered,
+            direct: self.direct + other.direct,
+            moved: self.moved + other.moved,
+            stale: self.stale + other.stale,
+            large: self.large + other.large,
+            failed: self.failed + other.failed,
+            last_error: self.last_error.or(other.last_error),
+        }
+    }
+}
+
+impl From<&Lookups> for Looked {
+    fn from(lookups: &Lookups) -> Self {
+        let stats = lookups.stats();
+        Self {
+            answered: stats.answered,
+            direct: stats.direct,
+            moved: stats.moved,
+            stale: stats.stale,
+            large: stats.large,
+            failed: stats.failed,
+            last_error: lookups.last_error().map(ToString::to_string),
+        }
+    }
 }
 
 impl Ran {
@@ -245,6 +313,10 @@ impl Ran {
         self.wrong += other.wrong;
         self.errors += other.errors;
         self.first_error = self.first_error.or(other.first_error);
+        self.lookups = match (self.lookups, other.lookups) {
+            (Some(one), Some(two)) => Some(one.and(two)),
+            (one, two) => one.or(two),
+        };
         self
     }
 }

@@ -1,22 +1,27 @@
 //! One share of a YCSB workload on the shared table.
 
+use super::calls::Calls;
 use super::threads::Hand;
-use super::wire::{Answer, Ran, Share, Verified};
+use super::wire::{Answer, Looked, Ran, Share, Verified};
 use crate::failure::Failure;
+use farside_apps::dht::Lookups;
 use farside_apps::ycsb::{History, Operation, Records, Report, Run, RunOptions, Workload};
 use std::fs::File;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// A share on its way: what the threads of this process have in common.
 pub(super) struct Work {
     share: Share,
     run: Run,
     history: Option<History>,
+    /// What reads go by calls with, if they do.
+    calls: Option<Arc<Calls>>,
 }
 
 impl Work {
-    pub(super) fn new(share: Share) -> Result<Self, Failure> {
+    pub(super) fn new(share: Share, calls: Option<Arc<Calls>>) -> Result<Self, Failure> {
         let number =
             |number: u64| u32::try_from(number).map_err(|_| Failure::usage("too many shares"));
         let options = RunOptions {
@@ -35,13 +40,14 @@ impl Work {
             share,
             run: Run::new(workload, options),
             history: file.map(|file| History::new(Box::new(file))),
+            calls,
         })
     }
 
     /// Inserts this thread's part of the records.
     pub(super) fn load(&self, hand: Hand<'_>) -> Result<Answer, Failure> {
         let done = hand.done;
-        self.client(hand, |client, store| {
+        self.client(hand, None, |client, store| {
             client.load(store, |more| {
                 done.add(more);
                 ControlFlow::Continue(())
@@ -52,7 +58,12 @@ impl Work {
     /// Does this thread's part of the operations.
     pub(super) fn run(&self, hand: Hand<'_>) -> Result<Answer, Failure> {
         let done = hand.done;
-        self.client(hand, |client, store| {
+        let executors = &self.share.executors;
+        let lookups = match self.calls.as_ref().filter(|_| !executors.is_empty()) {
+            Some(calls) => Some(calls.lookups(executors)?),
+            None => None,
+        };
+        self.client(hand, lookups, |client, store| {
             client.run(store, |more| {
                 done.add(more);
                 ControlFlow::Continue(())
@@ -63,13 +74,18 @@ impl Work {
     fn client(
         &self,
         mut hand: Hand<'_>,
+        mut lookups: Option<Lookups>,
         work: impl FnOnce(farside_apps::ycsb::Client<'_>, &mut farside_apps::dht::Handle<'_>) -> Report,
     ) -> Result<Answer, Failure> {
         let process = self.share.part * u64::from(self.share.threads) + u64::from(hand.number);
         let history = self.history.as_ref().map(|history| history.log(process));
         let client = self.run.client(hand.number, history);
-        let report = work(client, &mut hand.table.with(&mut hand.session));
-        Ok(Answer::Ran(ran(&report)))
+        let (table, session) = (&mut hand.table, &mut hand.session);
+        let report = match &mut lookups {
+            Some(lookups) => work(client, &mut table.with_calls(session, lookups)),
+            None => work(client, &mut table.with(session)),
+        };
+        Ok(Answer::Ran(Ran { lookups: lookups.as_ref().map(Looked::from), ..ran(&report) }))
     }
 
     /// Looks up this thread's part of all records, those included that a run has inserted.

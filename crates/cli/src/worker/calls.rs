@@ -1,0 +1,71 @@
+//! The worker's executor of remote memory calls, on a thread of its own, and its callers of the others'.
+
+use super::wire::Executor;
+use crate::failure::Failure;
+use farside::call::{CallServer, Caller, CallerOptions, ServerOptions};
+use farside::{Node, NodeId};
+use farside_apps::dht::Lookups;
+use farside_fabric::Fabric;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// After so long a call is given up for a look-up without one: workers share processors.
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// An executor that is part of the worker's node.
+pub(super) struct Calls {
+    fabric: Arc<dyn Fabric>,
+    node: NodeId,
+    address: String,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Calls {
+    /// Starts it at `name`; over the node's fabric, if that is one between hosts.
+    pub(super) fn start(
+        node: &Node,
+        between: Option<&Arc<dyn Fabric>>,
+        name: &str,
+    ) -> Result<Self, Failure> {
+        let fabric = match between {
+            Some(fabric) => Arc::clone(fabric),
+            None => crate::fabrics::shm()?.into(),
+        };
+        let mut server = CallServer::listen(&fabric, name, &ServerOptions::default())?;
+        server.share(node)?;
+        let address = server.address().unwrap_or_else(|| name.to_owned());
+        let stop = Arc::new(AtomicBool::new(false));
+        let its_stop = Arc::clone(&stop);
+        let thread = Some(std::thread::spawn(move || server.serve(&its_stop)));
+        Ok(Self { fabric, node: node.id(), address, stop, thread })
+    }
+
+    /// Where callers find it.
+    pub(super) fn executor(&self) -> Executor {
+        Executor { node: self.node.0, address: self.address.clone() }
+    }
+
+    /// What a thread of this worker looks keys up with, at all these but the own one.
+    pub(super) fn lookups(&self, executors: &[Executor]) -> Result<Lookups, Failure> {
+        let mut lookups = Lookups::new(TIMEOUT);
+        for Executor { node, address } in executors {
+            if *node != self.node.0 {
+                let caller = Caller::connect(&self.fabric, address, &CallerOptions::default());
+                lookups.add(NodeId(*node), caller?)?;
+            }
+        }
+        Ok(lookups)
+    }
+}
+
+impl Drop for Calls {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
