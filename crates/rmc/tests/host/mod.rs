@@ -11,6 +11,8 @@ use farside_rmc::run::{Buffers, Near, Outcome, Reply, Request, Stop};
 #[derive(Clone, Default)]
 pub(crate) struct Host {
     pub(crate) regions: Vec<Vec<u8>>,
+    /// The global memory, of node 0 in lines of any size.
+    pub(crate) global: Vec<u8>,
     states: Vec<State>,
     clock_ns: u64,
 }
@@ -153,6 +155,14 @@ impl Host {
         let [a, b, ..] = request.arguments;
         let refused = status::NOT_PERMITTED;
         Some(match request.call {
+            Call::GlobalRead => {
+                let (class, from) = (a >> 44 & 15, usize::try_from(a & ((1 << 44) - 1)).ok()?);
+                let end = from.checked_add(output.len())?;
+                match self.global.get(from..end).filter(|_| class <= 10 && a >> 48 == 0) {
+                    Some(bytes) => copied(bytes, output),
+                    None => refused,
+                }
+            }
             Call::Write => match self.bytes(a, b, inputs[0].len() as u64) {
                 Some(bytes) => copied(inputs[0], bytes),
                 None => refused,

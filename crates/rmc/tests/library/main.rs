@@ -6,6 +6,7 @@ mod host;
 mod lists;
 mod programs;
 mod runner;
+mod tables;
 mod trees;
 mod updates;
 mod versions;
@@ -24,6 +25,10 @@ const SCENARIOS: &[Scenario] = &[
     lists::tables,
     lists::long_chains_and_values,
     lists::foreign_memory,
+    tables::lookups,
+    tables::lookups_in_odd_bytes,
+    tables::lookups_in_noise,
+    tables::lookups_nowhere,
     trees::trees,
     trees::no_trees,
     trees::ranges,

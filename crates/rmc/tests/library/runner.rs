@@ -46,6 +46,8 @@ pub(crate) struct Done {
     pub(crate) output: Vec<u8>,
     /// How often it suspended far from the memory.
     pub(crate) accesses: u64,
+    /// How often of these for a lock.
+    pub(crate) locks: u64,
 }
 
 impl Done {
@@ -62,19 +64,24 @@ impl Done {
 pub(crate) struct Stepped {
     verified: Verified,
     machine: Machine,
+    /// Its own variables.
+    own: Vec<u8>,
     pub(crate) accesses: u64,
+    locks: u64,
 }
 
 impl Stepped {
     pub(crate) fn new(verified: &Verified, parameters: &[u8]) -> Self {
         let mut machine = Machine::new();
         machine.start(verified, parameters, Limits::DEFAULT.budget).unwrap();
-        Self { verified: verified.clone(), machine, accesses: 0 }
+        let own = own(verified);
+        Self { verified: verified.clone(), machine, own, accesses: 0, locks: 0 }
     }
 
     /// Runs to the next access and carries it out; the outcome when there is none any more.
     pub(crate) fn step(&mut self, host: &mut Host) -> Option<Outcome> {
-        match self.machine.run(&self.verified, Lent::default(), &mut Far) {
+        let lent = Lent { own: &mut self.own, shared: &mut [] };
+        match self.machine.run(&self.verified, lent, &mut Far) {
             Outcome::Suspended(request) => self.answer(&request, host).map(Outcome::Stopped),
             outcome => Some(outcome),
         }
@@ -82,8 +89,9 @@ impl Stepped {
 
     fn answer(&mut self, request: &Request, host: &mut Host) -> Option<Stop> {
         self.accesses += 1;
+        self.locks += u64::from(request.call == Call::Lock);
         let program = self.verified.program();
-        let lent = Lent::default();
+        let lent = Lent { own: &mut self.own, shared: &mut [] };
         let input = |at: usize| {
             let span = request.inputs[at];
             if span.length == 0 {
@@ -103,7 +111,8 @@ impl Stepped {
         };
         match reply {
             Reply::Now(result) => {
-                self.machine.answer(program, Lent::default(), result, &output).unwrap();
+                let lent = Lent { own: &mut self.own, shared: &mut [] };
+                self.machine.answer(program, lent, result, &output).unwrap();
                 None
             }
             _ => {
@@ -125,18 +134,27 @@ impl Stepped {
     }
 }
 
+/// Variables of the program as they are before its first call.
+fn own(verified: &Verified) -> Vec<u8> {
+    verified.program().variables.own.clone()
+}
+
 /// Runs a call in every form on the same memory. `host` is afterwards as the call left it.
 pub(crate) fn call(verified: &Verified, host: &mut Host, parameters: &[u8]) -> Done {
     let before = host.clone();
     let mut machine = Machine::new();
     machine.start(verified, parameters, Limits::DEFAULT.budget).unwrap();
-    let outcome = machine.run(verified, Lent::default(), host);
+    let mut variables = own(verified);
+    let lent = Lent { own: &mut variables, shared: &mut [] };
+    let outcome = machine.run(verified, lent, host);
     let output = machine.output().to_vec();
 
     let mut other = before.clone();
     let mut checked = Machine::new();
     checked.start(verified, parameters, Limits::DEFAULT.budget).unwrap();
-    let same = checked.run_checked(verified.program(), Lent::default(), &mut other);
+    let mut variables = own(verified);
+    let lent = Lent { own: &mut variables, shared: &mut [] };
+    let same = checked.run_checked(verified.program(), lent, &mut other);
     assert_eq!((outcome, &output[..]), (same, checked.output()));
     assert_eq!(host.regions, other.regions);
 
@@ -155,7 +173,7 @@ pub(crate) fn call(verified: &Verified, host: &mut Host, parameters: &[u8]) -> D
     };
     assert_eq!((outcome, &output[..]), (same, stepped.output()));
     assert_eq!(host.regions, far.regions);
-    Done { outcome, output, accesses: stepped.accesses }
+    Done { outcome, output, accesses: stepped.accesses, locks: stepped.locks }
 }
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
@@ -171,11 +189,13 @@ fn compiled(
     let mut host = before.clone();
     let mut machine = Machine::new();
     machine.start(compiled.verified(), parameters, Limits::DEFAULT.budget).unwrap();
-    let same = compiled.run(&mut machine, Lent::default(), &[], &mut host);
+    let mut variables = own(verified);
+    let lent = Lent { own: &mut variables, shared: &mut [] };
+    let same = compiled.run(&mut machine, lent, &[], &mut host);
     assert_eq!((outcome, output), (same, machine.output()));
     assert_eq!(expected.regions, host.regions);
     // Where nothing is written, machine code may look at the memory itself.
-    if expected.regions == before.regions {
+    if expected.regions == before.regions && variables.is_empty() {
         let regions: Vec<_> = before.regions.iter().map(|bytes| Region::of(bytes)).collect();
         machine.start(compiled.verified(), parameters, Limits::DEFAULT.budget).unwrap();
         let same = compiled.run(&mut machine, Lent::default(), &regions, &mut host);
