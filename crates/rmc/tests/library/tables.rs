@@ -110,6 +110,8 @@ fn record(memory: &[u8], meta: u64, link: u64, key: &[u8], records: &mut u64) ->
 struct Made {
     memory: Vec<u8>,
     keys: Vec<Vec<u8>>,
+    /// Where the first key's entry is.
+    slot: usize,
     tag: u32,
 }
 
@@ -123,7 +125,7 @@ impl Made {
         bucket[..8].copy_from_slice(&TABLE.to_le_bytes());
         bucket[8..12].copy_from_slice(&(tag & mask).to_le_bytes());
         (bucket[12], bucket[13]) = (depth, [0, 0, 0, 1][chance.below(4) as usize]);
-        let mut made = Self { memory, keys: Vec::new(), tag };
+        let mut made = Self { memory, keys: Vec::new(), slot: 0, tag };
         let mut at = 1_024;
         for slot in chance.order(SLOTS).into_iter().take(chance.below(16) as usize) {
             at = made.put(chance, slot, at);
@@ -165,6 +167,9 @@ impl Made {
         let bucket = &mut self.memory[BUCKET..][..256];
         bucket[16 + 8 * slot..][..8].copy_from_slice(&meta.to_le_bytes());
         bucket[136 + 8 * slot..][..8].copy_from_slice(&link.to_le_bytes());
+        if self.keys.is_empty() {
+            self.slot = slot;
+        }
         self.keys.push(key);
         end
     }
@@ -215,7 +220,11 @@ pub(crate) fn lookups_in_odd_bytes(programs: &Programs) {
         let Some(key) = made.keys.first().cloned() else { continue };
         let links = made.memory[BUCKET + 136..][..8 * SLOTS].to_vec();
         for _ in 0..=chance.below(3) {
-            let slot = chance.below(SLOTS as u64) as usize;
+            let slot = match chance.below(3) {
+                0 => chance.below(SLOTS as u64) as usize,
+                _ => made.slot,
+            };
+            let lines = u64::from(made.memory[BUCKET + 16 + 8 * slot + 4]).clamp(1, 16);
             let link = number(&links[8 * slot..][..8]);
             let record = (link & 0xfff_ffff_fffe) as usize;
             let line = 64_usize << (link >> 44 & 15);
@@ -227,7 +236,7 @@ pub(crate) fn lookups_in_odd_bytes(programs: &Programs) {
                 4 => (BUCKET + 136 + 8 * slot + 5, 1),
                 5 => (record + chance.below(12) as usize, 1),
                 6 => (record + 4 * chance.below(3) as usize, 4),
-                _ => (record + line * chance.below(4) as usize, 4),
+                _ => (record + line * chance.below(lines) as usize, 4),
             };
             let odd = chance.bytes(bytes);
             made.memory[at..at + bytes].copy_from_slice(&odd);
@@ -251,7 +260,7 @@ pub(crate) fn lookups_in_noise(programs: &Programs) {
         for slot in 0..SLOTS {
             memory[BUCKET + 16 + 8 * slot + 5..][..3].copy_from_slice(&tag.to_le_bytes()[..3]);
         }
-        let made = Made { memory, keys: Vec::new(), tag };
+        let made = Made { memory, keys: Vec::new(), slot: 0, tag };
         made.check(&format!("seed {seed}"), &verified, &[7; 20]);
     }
 }
