@@ -1,9 +1,19 @@
-//! GETs by calls over the real memory: several nodes in this process, each with an executor.
+//! GETs by calls: over the real memory, several nodes in this process, each with an executor; and what
+//! stands for an executor in the memory that is as unkind as it may be.
 
-use super::cluster::{cluster, create};
-use crate::dht::{Dht, Lookups};
-use farside::call::{CallServer, Caller, CallerOptions, ServerOptions};
-use farside::{Node, NodeId, fabrics};
+use super::cluster::{check_histories, cluster, create};
+use super::model::ModelSession;
+use crate::dht::lookup::{Called, get_with};
+use crate::dht::space::Space;
+use crate::dht::table::{Table, is_freed};
+use crate::dht::{Dht, DhtError, LookupStats, Lookups};
+use farside::call::rmc::helpers::{Call, status};
+use farside::call::rmc::library::Entry;
+use farside::call::rmc::run::{Buffers, Lent, Near, Outcome, Reply, Request};
+use farside::call::rmc::{Limits, Machine, Verified, verify};
+use farside::call::{Answer, CallServer, Caller, CallerOptions, ServerOptions};
+use farside::{ErrorCode, GlobalAddress, Node, NodeId, fabrics};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -58,6 +68,69 @@ fn lookups(name: &str, nodes: &[Node], here: NodeId) -> Lookups {
     lookups
 }
 
+/// An executor in the model's memory: the program runs on the session that asks, access by access.
+pub(super) struct ModelCalls {
+    program: Verified,
+    variables: Vec<u8>,
+    pub(super) stats: LookupStats,
+}
+
+impl Default for ModelCalls {
+    fn default() -> Self {
+        let program = Entry::with_name("dht_lookup").unwrap().program().unwrap();
+        let variables = program.variables.own.clone();
+        let program = verify(program, &Limits::DEFAULT).unwrap();
+        Self { program, variables, stats: LookupStats::default() }
+    }
+}
+
+impl ModelCalls {
+    pub(super) fn get(
+        &mut self,
+        table: &mut Table,
+        session: &mut ModelSession,
+        key: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<bool, DhtError> {
+        let Self { program, variables, stats } = self;
+        get_with(table, session, key, out, stats, |session, _, parameters| {
+            let mut machine = Machine::new();
+            machine.start(program, parameters, Limits::DEFAULT.budget).unwrap();
+            let lent = Lent { own: variables, shared: &mut [] };
+            match machine.run(program, lent, &mut NearModel(session)) {
+                Outcome::Returned(result) => {
+                    Called::Ended(Answer { result, output: machine.output().to_vec() })
+                }
+                other => panic!("{other:?}"),
+            }
+        })
+    }
+}
+
+struct NearModel<'a>(&'a mut ModelSession);
+
+impl Near for NearModel<'_> {
+    fn perform(&mut self, request: &Request, buffers: Buffers<'_>) -> Reply {
+        let result = match request.call {
+            Call::Lock => status::OK,
+            Call::GlobalRead => match GlobalAddress::from_bits(request.arguments[0]) {
+                Err(_) => status::NOT_PERMITTED,
+                Ok(at) => match self.0.read(at, buffers.output) {
+                    Ok(()) => status::OK,
+                    Err(error) if is_freed(&error) => status::NOT_PERMITTED,
+                    Err(error) => {
+                        let dead = [ErrorCode::NodeLost, ErrorCode::LineLost];
+                        assert!(dead.contains(&error.code) || error.code == ErrorCode::NodeClosed);
+                        status::PEER_LOST
+                    }
+                },
+            },
+            other => panic!("{other:?}"),
+        };
+        Reply::Now(result.cast_unsigned())
+    }
+}
+
 #[test]
 fn a_get_is_one_call_and_asks_nothing_else() {
     const KEYS: u64 = 400;
@@ -101,4 +174,66 @@ fn a_get_is_one_call_and_asks_nothing_else() {
         assert_eq!(lookups.last_error(), None);
     });
     assert!(served[0] > 0);
+}
+
+#[test]
+fn histories_by_calls_are_linearizable() {
+    for line in [64, 512] {
+        let name = format!("calls-history{line}");
+        let nodes = cluster(&name, 3);
+        let all = Mutex::new(Vec::new());
+        with_executors(&name, &nodes, || {
+            let looked =
+                check_histories(&nodes, line, |node| Some(lookups(&name, &nodes, node.id())));
+            all.lock().unwrap().extend(looked);
+        });
+        for looked in all.into_inner().unwrap() {
+            // Six of sixteen operations are GETs, and each node has one or two of the four partitions.
+            assert!(looked.answered > 500 && looked.direct > 100, "{looked:?}");
+            assert_eq!(looked.failed, 0, "{looked:?}");
+        }
+    }
+}
+
+#[test]
+fn without_its_executor_a_get_falls_back_and_is_counted() {
+    let name = "gone";
+    let nodes = cluster(name, 2);
+    let root = create(&nodes, 512);
+    let mut session = nodes[1].session().unwrap();
+    let mut dht = Dht::open(&mut session, root).unwrap();
+    let keys: Vec<_> = (0..40_u32).map(|number| number.to_le_bytes()).collect();
+    let large = vec![7; 5_000];
+    for key in &keys {
+        dht.with(&mut session).put(key, key).unwrap();
+        dht.with(&mut session).put(&[&key[..], b"large"].concat(), &large).unwrap();
+    }
+    let kept = Mutex::new(None);
+    with_executors(name, &nodes, || {
+        *kept.lock().unwrap() = Some(lookups(name, &nodes, nodes[1].id()));
+    });
+    let mut lookups = kept.into_inner().unwrap().unwrap();
+    let mut out = Vec::new();
+    for key in &keys {
+        let mut dht = dht.with_calls(&mut session, &mut lookups);
+        assert!(dht.get(key, &mut out).unwrap() && out == key);
+    }
+    let looked = lookups.stats();
+    assert!(looked.failed > 0 && looked.answered == 0, "{looked:?}");
+    assert_eq!(looked.failed + looked.direct, keys.len() as u64);
+    assert!(lookups.last_error().is_some());
+    // With another one calls are answered again, and what is too large comes all the same.
+    with_executors(name, &nodes, || {
+        let again = self::lookups(name, &nodes, nodes[1].id());
+        lookups = again;
+        for key in &keys {
+            let mut dht = dht.with_calls(&mut session, &mut lookups);
+            assert!(dht.get(key, &mut out).unwrap() && out == key);
+            assert!(dht.get(&[&key[..], b"large"].concat(), &mut out).unwrap() && out == large);
+        }
+        let looked = lookups.stats();
+        assert!(looked.answered > 0 && looked.large > 0, "{looked:?}");
+        assert_eq!((looked.moved, looked.stale, looked.failed), (0, 0, 0));
+        assert_eq!(looked.answered + looked.large + looked.direct, 2 * keys.len() as u64);
+    });
 }

@@ -2,7 +2,7 @@
 
 use super::history::{Action, Event, contradiction, mixed};
 use super::model::Random;
-use crate::dht::{Dht, DhtOptions};
+use crate::dht::{Dht, DhtOptions, LookupStats, Lookups};
 use farside::{Config, GlobalAddress, LineSize, Node};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -87,28 +87,49 @@ fn every_node_finds_what_every_node_put_while_the_table_grew() {
 fn histories_of_concurrent_nodes_are_linearizable() {
     for (round, line) in [64, 512].into_iter().enumerate() {
         let nodes = cluster(&format!("history{round}"), 3);
-        let root = create(&nodes, line);
-        let clock = AtomicU64::new(0);
-        let events = on_each(&nodes, |number, node| {
-            let mut session = node.session().unwrap();
-            let mut dht = Dht::open(&mut session, root).unwrap();
-            let mut random = Random::new(number as u64);
-            let now = || clock.fetch_add(1, Ordering::SeqCst);
-            (0..6_000)
-                .map(|_| operate(&mut dht.with(&mut session), &mut random, now))
-                .collect::<Vec<_>>()
-        });
-        let mut of_key = vec![Vec::new(); KEYS];
-        for event in events.into_iter().flatten() {
-            of_key[event.key].push(event);
-        }
-        for (key, events) in of_key.iter_mut().enumerate() {
-            events.sort_by_key(|event: &Event| event.called);
-            if let Some(why) = contradiction_in_pieces(events) {
-                panic!("lines of {line}, key {key}: {why}");
-            }
+        check_histories(&nodes, line, |_| None);
+    }
+}
+
+/// Lets all nodes loose on the same keys and judges what they saw; GETs go by calls where `lookups` makes
+/// something for that.
+pub(super) fn check_histories(
+    nodes: &[Node],
+    line: usize,
+    lookups: impl Fn(&Node) -> Option<Lookups> + Sync,
+) -> Vec<LookupStats> {
+    let root = create(nodes, line);
+    let clock = AtomicU64::new(0);
+    let (events, looked): (Vec<_>, Vec<_>) = on_each(nodes, |number, node| {
+        let mut session = node.session().unwrap();
+        let mut dht = Dht::open(&mut session, root).unwrap();
+        let mut random = Random::new(number as u64);
+        let now = || clock.fetch_add(1, Ordering::SeqCst);
+        let mut lookups = lookups(node);
+        let events: Vec<_> = (0..6_000)
+            .map(|_| {
+                let mut handle = match &mut lookups {
+                    Some(lookups) => dht.with_calls(&mut session, lookups),
+                    None => dht.with(&mut session),
+                };
+                operate(&mut handle, &mut random, now)
+            })
+            .collect();
+        (events, lookups.map_or_else(LookupStats::default, |lookups| lookups.stats()))
+    })
+    .into_iter()
+    .unzip();
+    let mut of_key = vec![Vec::new(); KEYS];
+    for event in events.into_iter().flatten() {
+        of_key[event.key].push(event);
+    }
+    for (key, events) in of_key.iter_mut().enumerate() {
+        events.sort_by_key(|event: &Event| event.called);
+        if let Some(why) = contradiction_in_pieces(events) {
+            panic!("lines of {line}, key {key}: {why}");
         }
     }
+    looked
 }
 
 const KEYS: usize = 60;

@@ -1,15 +1,18 @@
 //! Several users at once: every key's history is linearizable, under deaths too.
 
 use super::super::error::DhtError;
+use super::by_call::ModelCalls;
 use super::history::{Action, Event, contradiction, mixed};
 use super::model::{Death, ModelSession, Random, Rules, run};
 use super::{HASH_SEED, create, crowded_keys, open, shape};
+use crate::dht::LookupStats;
 use crate::dht::hash::hash;
 use crate::dht::layout::bucket_index;
 use crate::dht::pool::Pool;
 use crate::dht::table::Table;
 use farside::{ErrorCode, GlobalAddress};
 use std::collections::BTreeSet;
+use std::sync::Mutex;
 
 const OPERATIONS: usize = 90;
 const SESSIONS: [u16; 3] = [0, 1, 2];
@@ -25,13 +28,20 @@ fn number_of(bytes: &[u8]) -> u64 {
     number
 }
 
+/// A session's view of the table, and what its calls come to.
+struct User {
+    table: Table,
+    calls: ModelCalls,
+}
+
 /// Does a random operation on a random key; what happened, or why not.
 fn operate(
     session: &mut ModelSession,
-    table: &mut Table,
+    user: &mut User,
     random: &mut Random,
     keys: &[Vec<u8>],
 ) -> (Event, Option<DhtError>) {
+    let table = &mut user.table;
     let key = random.below(keys.len() as u64) as usize;
     let number = random.next() >> 8;
     // One line of 64 B, of 128 B, or several of 128 B.
@@ -41,7 +51,11 @@ fn operate(
     let result = match kind {
         0..5 => {
             let mut out = Vec::new();
-            let found = table.get(session, name, &mut out);
+            // Every other one by a call.
+            let found = match number % 2 {
+                0 => table.get(session, name, &mut out),
+                _ => user.calls.get(table, session, name, &mut out),
+            };
             found.map(|found| Action::Get(found.then(|| number_of(&out))))
         }
         5..9 => {
@@ -79,10 +93,11 @@ fn operate(
 }
 
 /// Lets three sessions on three nodes loose on one crowded bucket, then looks at every key.
-fn trial(seed: u64, rules: Rules) {
+fn trial(seed: u64, rules: Rules) -> LookupStats {
     // Few keys meet often; many keys split often.
     let keys = crowded_keys(if seed.is_multiple_of(2) { 12 } else { 90 }, 1);
     let before = |session: &mut ModelSession| create(session, &shape(1, 128), 1).root;
+    let looked = Mutex::new(LookupStats::default());
     let body = |number: usize, session: &mut ModelSession, root: &GlobalAddress| {
         let mut random = Random::new(seed * 100 + number as u64);
         let mut events = Vec::new();
@@ -90,8 +105,9 @@ fn trial(seed: u64, rules: Rules) {
             return events;
         };
         table.pool = Pool::new([0, 1, 8][seed as usize % 3], seed + number as u64);
+        let mut user = User { table, calls: ModelCalls::default() };
         while events.len() < OPERATIONS {
-            let (event, error) = operate(session, &mut table, &mut random, &keys);
+            let (event, error) = operate(session, &mut user, &mut random, &keys);
             events.push(event);
             match error {
                 Some(error) if error.code() == ErrorCode::NodeClosed => break,
@@ -99,6 +115,7 @@ fn trial(seed: u64, rules: Rules) {
                 None => {}
             }
         }
+        add(&mut looked.lock().unwrap(), &user.calls.stats);
         events
     };
     run(seed, rules, &SESSIONS, before, body, |session, root, results| {
@@ -112,6 +129,16 @@ fn trial(seed: u64, rules: Rules) {
         let report = report.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         assert!(scanned == present || lost > 0, "seed {seed}: {report:?}");
     });
+    looked.into_inner().unwrap()
+}
+
+fn add(to: &mut LookupStats, more: &LookupStats) {
+    to.answered += more.answered;
+    to.direct += more.direct;
+    to.moved += more.moved;
+    to.stale += more.stale;
+    to.large += more.large;
+    to.failed += more.failed;
 }
 
 /// Reads every key once more and judges its history; the keys that are there, and how many are lost.
@@ -167,9 +194,15 @@ fn seeds(count: u64) -> std::ops::Range<u64> {
 
 #[test]
 fn histories_are_linearizable() {
+    let mut looked = LookupStats::default();
     for seed in seeds(120) {
-        trial(seed, rules(seed));
+        add(&mut looked, &trial(seed, rules(seed)));
     }
+    // Calls were answered, and met what they leave to others.
+    let LookupStats { answered, direct, moved, stale, large, failed } = looked;
+    assert!(answered > 10 * (moved + stale), "{looked:?}");
+    assert!(moved > 0 && stale > 0, "{looked:?}");
+    assert_eq!((direct, large, failed), (0, 0, 0));
 }
 
 #[test]
