@@ -127,7 +127,8 @@ static __attribute__((always_inline)) farside_i64 emit(farside_u64 at, farside_u
 }
 
 /* Looks at the record of an entry; OTHER where it is not the key's. */
-static __attribute__((always_inline)) farside_i64 look(const farside_u64 *key, farside_u64 wanted_bytes, farside_u64 meta, farside_u64 link) {
+static __attribute__((always_inline)) farside_i64 look(const farside_u64 *key, farside_u64 wanted_bytes,
+                                                       farside_u64 meta, farside_u64 link) {
     farside_u64 line = 64ULL << (link >> CLASS_BIT & 15), lines = meta >> 32 & 255;
     farside_u64 room = line * lines;
     if (!(link & 1) || !lines)

@@ -17,6 +17,7 @@
 //! line of a record starts with the record's generation, which the bucket's entry repeats: a reader
 //! that finds the same generation in every line has one record, whole, however the memory is reused
 //! meanwhile (the per-line versions of FaRM, without a second look at the bucket).
+//! `dht_lookup.c` in the library of calls reads the same bytes by the same rules.
 
 use farside::{GlobalAddress, LineSize};
 

@@ -128,7 +128,13 @@ impl Lookups {
                 return Called::Nowhere;
             };
             match executor.call(parameters, *timeout) {
-                Ok(answer) => Called::Ended(answer),
+                Ok(answer) => {
+                    if answer.result.cast_signed() == status::PEER_LOST {
+                        let text = "memory of the table is lost, or was not to be had there";
+                        *last_error = Some(Error::with(ErrorCode::PeerLost, text));
+                    }
+                    Called::Ended(answer)
+                }
                 Err(error) => {
                     *last_error = Some(error);
                     Called::Failed

@@ -287,14 +287,20 @@ fn registrations(caller: &mut Caller, rounds: usize) -> Result<Vec<Registration>
         let mut samples = Vec::new();
         for _ in 0..rounds.clamp(1, 50) {
             let began = Instant::now();
-            let programs = caller.register(entry.object).map_err(failed)?;
+            let programs = match caller.register(entry.object) {
+                // It names global addresses, and this executor is part of no node.
+                Err(error) if error.code == farside::ErrorCode::FabricLacks => break,
+                registered => registered.map_err(failed)?,
+            };
             samples.push(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX));
             // The last one out erases it, so that the next round begins anew.
             for program in &programs {
                 caller.unregister(program).map_err(failed)?;
             }
         }
-        told.push(Registration { object, median_ns: median(samples) });
+        if !samples.is_empty() {
+            told.push(Registration { object, median_ns: median(samples) });
+        }
     }
     Ok(told)
 }
