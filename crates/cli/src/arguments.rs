@@ -12,7 +12,9 @@ use farside_apps::ycsb::CoreWorkload;
 pub(crate) use hosts::{
     Agent, CongestionName, HostFabric, Node, NodeSettings, Places, WorkerFabric,
 };
-pub(crate) use remote::{CallerArguments, Lend, LendFrom, RmcCall, RmcRegister, RmcServe};
+pub(crate) use remote::{
+    CallerArguments, Lend, LendFrom, NodeArguments, RmcCall, RmcRegister, RmcServe,
+};
 pub(crate) use rmc::{EngineName, Memory, RmcBuild, RmcCheck, RmcFigures, RmcList, RmcRun};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;

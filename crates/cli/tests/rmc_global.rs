@@ -143,6 +143,98 @@ fn process_a_killed_node_is_told_to_calls_and_a_killed_executor_to_its_caller() 
     assert_eq!(session.read_u64(dirty).unwrap_err().code, ErrorCode::LineLost);
 }
 
+/// It hears nothing, and nobody hears it, until the others have given it up. Then it is another node, for
+/// the callers that it has.
+#[test]
+fn process_an_executor_that_was_cut_off_joins_again() {
+    let (cluster, folder) = (name(), Folder::new());
+    let add = folder.file("add.s", ADD.as_bytes());
+    let (listen, lease) = (Some("127.0.0.1:0".parse().unwrap()), Duration::from_millis(250));
+    let fabric = TcpFabric::new(TcpOptions { listen, lease, ..TcpOptions::default() }).unwrap();
+    let at = fabric.listens_at().unwrap().to_string();
+    let config = Config { lease_ns: 250_000_000, ..config(&cluster) };
+    let node = Node::create_on(&config, Arc::new(fabric)).unwrap();
+    let settings = |name: &str, more: &str| {
+        let settings = format!(
+            "listen = \"127.0.0.1:0\"\njoin = [\"{at}\"]\ncluster = \"{cluster}\"\nlease = 0.5\n\
+             memory_bytes = \"1M\"\ncache_bytes = \"1M\"\n{more}"
+        );
+        folder.file(name, settings.as_bytes())
+    };
+    let usual = settings("node.toml", "");
+    let other = Running::start(&[], &["--json", "node", "--config", &usual]);
+    node.wait_for_members(2, Duration::from_secs(10)).unwrap();
+    let mut session = node.session().unwrap();
+    let counter = session.alloc_on(8, NodeId(0)).unwrap();
+    let parameters = format!("{:#x},3", counter.to_bits());
+    for (settings, rejoins) in [(usual, true), (settings("once.toml", "rejoin = false\n"), false)] {
+        let serve = ["--json", "rmc", "serve", "127.0.0.1:0", "--node", &settings];
+        let mut server = Running::start(&[], &serve);
+        let serving = server.event("serving");
+        let to = serving["address"].as_str().unwrap();
+        node.wait_for_members(3, Duration::from_secs(10)).unwrap();
+        let call = ["rmc", "call", to, &add, "--parameters", &parameters, "--json"];
+        report(&output(&[], &call));
+        // What somebody has seen is not lost with the node that wrote it.
+        let before = session.read_u64(counter).unwrap();
+        server.signal(Signal::STOP);
+        while alive(&node) > 2 {
+            std::thread::yield_now();
+        }
+        server.signal(Signal::CONT);
+        assert_eq!(server.event("node_lost")["rejoins"], rejoins);
+        if rejoins {
+            let found = server.event("node_found");
+            assert_ne!(found["node"], serving["node"]);
+            assert_eq!(report(&output(&[], &call))["returned"]["result"], before);
+            assert_eq!(session.read_u64(counter).unwrap(), before + 3);
+            server.signal(Signal::INT);
+            assert_eq!(server.end(), (Some(0), String::new()));
+        } else {
+            let (code, said) = server.end();
+            assert_eq!(code, Some(1), "{said}");
+            assert!(said.contains("nothing left to serve"), "{said}");
+        }
+        while alive(&node) > 2 {
+            std::thread::yield_now();
+        }
+    }
+    drop(other);
+}
+
+/// The program runs in its caller's process, which is a node for as long.
+#[test]
+fn process_a_caller_runs_programs_of_the_global_memory_itself() {
+    let (cluster, folder) = (name(), Folder::new());
+    let add = folder.file("add.s", ADD.as_bytes());
+    let node = Node::create(&config(&cluster)).unwrap();
+    let to = name();
+    let mut server = Running::start(&[], &["--json", "rmc", "serve", &to, "--cluster", &cluster]);
+    server.event("serving");
+    let counter = node.session().unwrap().alloc(8).unwrap();
+    let parameters = format!("{:#x},3", counter.to_bits());
+    let call = ["rmc", "call", &to, &add, "--parameters", &parameters, "--json"];
+    let here = [&call[..], &["--here", "--times", "500", "--cluster", &cluster]].concat();
+    let done = report(&output(&[], &here));
+    assert_eq!((&done["runs"], &done["returned"]["result"]), (&"here".into(), &(499 * 3).into()));
+    assert_eq!(report(&output(&[], &call))["returned"]["result"], 1500);
+    assert_eq!(node.session().unwrap().read_u64(counter).unwrap(), 1503);
+    while alive(&node) > 2 {
+        std::thread::yield_now();
+    }
+    let refused = |arguments: &[&str]| failure(&output(&[], &[&call[..], arguments].concat()));
+    let (code, _, said) = refused(&["--cluster", &cluster]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("--here"), "{said}");
+    let (code, kind, said) = refused(&["--here", "--cluster", &name()]);
+    assert_eq!((code, kind.as_str()), (Some(1), "NoSuchCluster"), "{said}");
+    let (code, kind, said) = refused(&["--here"]);
+    assert_eq!((code, kind.as_str()), (Some(1), "FabricLacks"), "{said}");
+    assert!(said.contains("--cluster"), "{said}");
+    server.signal(Signal::INT);
+    assert_eq!(server.end(), (Some(0), String::new()));
+}
+
 /// What is pushed by calls of two processes is found by calls, and by sessions.
 #[test]
 fn process_a_list_in_c_is_shared_by_calls_and_sessions() {

@@ -20,7 +20,8 @@ Examples:
                                                         `farside up --name lab` has started
   farside rmc serve 10.0.0.1:7471 --node node.toml --key cluster.key
 
-Says where callers connect and what is lent, then who comes and goes, until Ctrl-C. Files are read at
+Says where callers connect and what is lent, then who comes and goes, until Ctrl-C. A node that is cut
+off from its cluster joins it again; calls on global addresses are told meanwhile. Files are read at
 the start; --write-back writes those that have changed back at the end, each at once. Callers may change
 all that is lent, by calls and by one-sided requests. With --json each event is a line.")]
 pub(crate) struct RmcServe {
@@ -37,13 +38,8 @@ pub(crate) struct RmcServe {
     /// Work on the memory of this executor, by one-sided requests
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) beside: Option<String>,
-    /// Be part of a node of this cluster of this machine (see farside up), whose memory calls reach by
-    /// global addresses
-    #[arg(long, value_name = "NAME", conflicts_with = "node")]
-    pub(crate) cluster: Option<String>,
-    /// The same for a cluster of several hosts, with the settings of farside node --config
-    #[arg(long, value_name = "FILE.toml")]
-    pub(crate) node: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) member: NodeArguments,
     /// Most callers at once
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(crate) sessions: u32,
@@ -91,9 +87,11 @@ Examples:
   farside rmc call lists list_search --parameters 64,7 --times 10000
   farside rmc call lists list_search --parameters 64,7 --times 10000 --here
   farside rmc call 10.0.0.1:7471 search.o --parameters 64,7 --json | jq .returned.result
+  farside rmc call counters add.s --parameters 0x1000,1 --here --cluster lab
 
 Registers, invokes, and gives back. A round trip is from posting the call to having its output. With
---here the program runs in this process, and each of its accesses is a one-sided request. Exit code 0
+--here the program runs in this process, and each of its accesses is a one-sided request; --cluster or
+--node makes this process part of the global memory that such a program reaches. Exit code 0
 when the program returns, whatever it returns, and 1 when it does not.")]
 pub(crate) struct RmcCall {
     /// The executor: what farside rmc serve says
@@ -104,6 +102,8 @@ pub(crate) struct RmcCall {
     /// Run it in this process, by one-sided requests to the executor's memory
     #[arg(long)]
     pub(crate) here: bool,
+    #[command(flatten)]
+    pub(crate) member: NodeArguments,
     /// So many calls, one after the other; the last one's answer is shown
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     pub(crate) times: u64,
@@ -112,6 +112,18 @@ pub(crate) struct RmcCall {
     pub(crate) timeout_ms: Option<u64>,
     #[command(flatten)]
     pub(crate) caller: CallerArguments,
+}
+
+/// Which global memory calls reach.
+#[derive(Args, Debug)]
+pub(crate) struct NodeArguments {
+    /// Be part of a node of this cluster of this machine (see farside up), whose memory calls reach by
+    /// global addresses
+    #[arg(long, value_name = "NAME", conflicts_with = "node")]
+    pub(crate) cluster: Option<String>,
+    /// The same for a cluster of several hosts, with the settings of farside node --config
+    #[arg(long, value_name = "FILE.toml")]
+    pub(crate) node: Option<PathBuf>,
 }
 
 /// What both commands of a caller take.

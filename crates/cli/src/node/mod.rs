@@ -113,20 +113,9 @@ pub(crate) fn run(arguments: &arguments::Node, output: Output) -> Result<(), Fai
             }
             End::CutOff(failure) => failure,
         };
-        // Also a founder, which was told of nobody, has met others.
-        let own = life.node.id();
-        let others = life.node.members().into_iter().filter(|member| member.node != own);
-        for host in others.filter_map(|member| member.host).map(Endpoint::from) {
-            if !plan.options.hosts.contains(&host) {
-                plan.options.hosts.push(host);
-            }
-        }
-        let rejoins = plan.rejoins && !plan.options.hosts.is_empty();
+        plan.learn(&life);
+        let rejoins = plan.joins_again();
         Event::Isolated { reason: &failure.to_string(), rejoins }.tell(output);
-        // A port that the system chose is kept: others know this node by it.
-        if let Some(listen) = plan.options.listen.as_mut().filter(|listen| listen.port == 0) {
-            listen.port = life.address.port();
-        }
         drop(life);
         if !rejoins {
             let reason = failure.to_string();
@@ -144,11 +133,61 @@ pub(crate) fn run(arguments: &arguments::Node, output: Output) -> Result<(), Fai
     }
 }
 
-/// A node with the settings of this file, for a command that does more than be one.
-pub(crate) fn member(settings: &Path) -> Result<Node, Failure> {
-    let (settings, file) = (Default::default(), Some(settings.to_owned()));
-    let plan = Plan::of(&arguments::Node { settings, config: file })?;
-    Ok(Life::begin(&plan, plan.founds)?.node)
+impl Plan {
+    /// What is to be known of a node that was cut off, to join again.
+    fn learn(&mut self, life: &Life) {
+        // Also a founder, which was told of nobody, has met others.
+        let own = life.node.id();
+        let others = life.node.members().into_iter().filter(|member| member.node != own);
+        for host in others.filter_map(|member| member.host).map(Endpoint::from) {
+            if !self.options.hosts.contains(&host) {
+                self.options.hosts.push(host);
+            }
+        }
+        // A port that the system chose is kept: others know this node by it.
+        if let Some(listen) = self.options.listen.as_mut().filter(|listen| listen.port == 0) {
+            listen.port = life.address.port();
+        }
+    }
+
+    fn joins_again(&self) -> bool {
+        self.rejoins && !self.options.hosts.is_empty()
+    }
+}
+
+/// The node of a command that does more than be one, with the settings of a file.
+pub(crate) struct Member {
+    plan: Plan,
+    life: Option<Life>,
+}
+
+impl Member {
+    /// Joins, or founds, as the file says.
+    pub(crate) fn begin(settings: &Path) -> Result<Self, Failure> {
+        let (settings, file) = (Default::default(), Some(settings.to_owned()));
+        let plan = Plan::of(&arguments::Node { settings, config: file })?;
+        let life = Some(Life::begin(&plan, plan.founds)?);
+        Ok(Self { plan, life })
+    }
+
+    /// The node, unless it was cut off.
+    pub(crate) fn node(&self) -> Option<&Node> {
+        self.life.as_ref().map(|life| &life.node)
+    }
+
+    /// Gives up a node that was cut off; whether it is to join again.
+    pub(crate) fn give_up(&mut self) -> bool {
+        if let Some(life) = self.life.take() {
+            self.plan.learn(&life);
+        }
+        self.plan.joins_again()
+    }
+
+    /// Joins as a new node. Nobody else may hold the one before, whose port it takes.
+    pub(crate) fn join_again(&mut self) -> Result<(), Failure> {
+        self.life = Some(Life::begin(&self.plan, false)?);
+        Ok(())
+    }
 }
 
 /// Joins as a new node, as often as it takes; `None` when told to end.

@@ -1,7 +1,7 @@
 //! `farside rmc register` and `farside rmc call`: the callers of an executor.
 
 use super::run::{hex, returned_text, status_of};
-use super::{NAME, source};
+use super::{NAME, membership, source};
 use crate::arguments::{CallerArguments, RmcCall, RmcRegister};
 use crate::choice::{self, Chosen};
 use crate::failure::Failure;
@@ -106,10 +106,19 @@ pub(super) fn register(arguments: &RmcRegister, output: Output) -> Result<(), Fa
 
 pub(super) fn call(arguments: &RmcCall, output: Output) -> Result<(), Failure> {
     let parameters = arguments.of.parameters.read()?;
+    let shares = arguments.member.cluster.is_some() || arguments.member.node.is_some();
+    if shares && !arguments.here {
+        return Err(Failure::usage(
+            "--cluster and --node are for --here: without it the program runs at its executor, which is \
+             part of a node where `farside rmc serve` was told so",
+        ));
+    }
     let mut connection = Connection::open(&arguments.to, &arguments.of.object, &arguments.caller)?;
     let programs = std::mem::take(&mut connection.programs);
     let name = arguments.of.program.as_deref();
     let program = source::chosen(&arguments.of.object, programs, name, |program| &program.name)?;
+    let node = membership::joined(&arguments.member)?;
+    node.iter().try_for_each(|node| connection.caller.share(node)).map_err(failed)?;
     let mut latencies = Latencies::default();
     let mut last = None;
     for _ in 0..arguments.times {
@@ -122,6 +131,11 @@ pub(super) fn call(arguments: &RmcCall, output: Output) -> Result<(), Failure> {
     let Some(Answer { result, output: emitted }) = last else {
         return Err(Failure::usage("--times 0: nothing to do"));
     };
+    drop(connection.caller);
+    if let Some(node) = node {
+        // Lines that were not taken back in time are so when it has left.
+        let _ = node.leave();
+    }
     let called = Called {
         program: source::plain(&program.name),
         runs: if arguments.here { "here" } else { "there" },

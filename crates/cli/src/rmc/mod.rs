@@ -11,6 +11,7 @@ mod check;
 mod fairness;
 mod figures;
 mod list;
+mod membership;
 mod memory;
 mod peers;
 mod run;

@@ -1,6 +1,7 @@
 //! `farside rmc serve`: lends memory, and runs calls of others on it.
 
 use super::build::replace;
+use super::membership::{Membership, News};
 use super::{NAME, check::counted};
 use crate::agent::is_loopback;
 use crate::arguments::{Lend, LendFrom, RmcServe};
@@ -8,8 +9,8 @@ use crate::choice::{self, Chosen};
 use crate::failure::Failure;
 use crate::output::{Output, bytes, count};
 use crate::signals;
+use farside::ErrorCode;
 use farside::call::{CallServer, ServerOptions};
-use farside::{Config, Node};
 use farside_base::Access;
 use farside_bootstrap::Address;
 use farside_fabric::Arena;
@@ -22,6 +23,8 @@ use std::time::{Duration, Instant};
 
 /// How long the host of the memory may take to answer.
 const HOST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Turns before what calls in progress stand against is tried again.
+const TURNS_BETWEEN: u32 = 16;
 
 /// What happens to an executor, as `--json` shows it.
 #[derive(Debug, Serialize)]
@@ -54,6 +57,20 @@ enum Event<'a> {
     },
     /// It is back.
     HostFound,
+    /// Its node is no member of its cluster any more: calls on global addresses are told so.
+    NodeLost {
+        reason: &'a str,
+        /// Whether it joins again.
+        rejoins: bool,
+    },
+    /// It could not join again yet.
+    NodeNotJoined {
+        reason: &'a str,
+    },
+    /// It has.
+    NodeFound {
+        node: u16,
+    },
     Ended {
         served: u64,
         written_back: Vec<String>,
@@ -103,6 +120,12 @@ impl Event<'_> {
             }
             Self::HostLost { reason } => vec![format!("no memory at present: {reason}")],
             Self::HostFound => vec!["the memory is back".to_owned()],
+            Self::NodeLost { reason, rejoins } => {
+                let then = if *rejoins { ", joins again" } else { "" };
+                vec![format!("no global memory at present: cut off{then}: {reason}")]
+            }
+            Self::NodeNotJoined { reason } => vec![format!("not joined yet: {reason}")],
+            Self::NodeFound { node } => vec![format!("part of node {node} of the global memory")],
             Self::Ended { served, written_back } => {
                 let files = written_back.iter().map(|file| format!("written     {file}"));
                 [format!("served {} requests", count(*served))].into_iter().chain(files).collect()
@@ -127,7 +150,7 @@ struct Own {
 }
 
 pub(super) fn run(arguments: &RmcServe, output: Output) -> Result<(), Failure> {
-    let shares = arguments.cluster.is_some() || arguments.node.is_some();
+    let shares = arguments.member.cluster.is_some() || arguments.member.node.is_some();
     if arguments.memory.is_empty() && arguments.beside.is_none() && !shares {
         return Err(Failure::usage(
             "no memory to work on: lend some with --memory 0=FILE, name whose it is with --beside \
@@ -164,8 +187,13 @@ pub(super) fn run(arguments: &RmcServe, output: Output) -> Result<(), Failure> {
     if let Some(host) = &host {
         find_host(&mut server, host, &stop)?;
     }
-    let node = member(arguments)?;
-    node.iter().try_for_each(|node| server.share(node))?;
+    let (membership, node) = match Membership::begin(&arguments.member)? {
+        Some((membership, node)) => {
+            server.share(&node)?;
+            (Some(membership), Some(node.id().0))
+        }
+        None => (None, None),
+    };
     let shown = own.iter().map(|one| Shown {
         region: one.plan.region,
         bytes: one.plan.bytes,
@@ -177,33 +205,17 @@ pub(super) fn run(arguments: &RmcServe, output: Output) -> Result<(), Failure> {
         security: &security,
         regions: shown.collect(),
         beside: host.as_deref(),
-        node: node.as_ref().map(|node| node.id().0),
+        node,
     }
     .tell(output);
-    serve(&mut server, &stop, output);
+    let end = serve(&mut server, membership.as_ref(), &stop, output);
     let served = server.served();
     // Nobody writes to the memory any more while it is compared and written.
     drop(server);
-    if let Some(node) = node {
-        // Lines that were not taken back in time are so when it has left.
-        let _ = node.leave();
-    }
+    membership.into_iter().for_each(Membership::leave);
     let written_back = if arguments.write_back { write_back(&own)? } else { Vec::new() };
     Event::Ended { served, written_back }.tell(output);
-    Ok(())
-}
-
-/// The node that this executor is to be part of, if any.
-fn member(arguments: &RmcServe) -> Result<Option<Node>, Failure> {
-    match (&arguments.cluster, &arguments.node) {
-        // It uses the others' memory: what it gave would go with it.
-        (Some(cluster), _) => {
-            let config = Config { memory_bytes: 0, ..Config::new(cluster.as_str()) };
-            Ok(Some(Node::join(&config)?))
-        }
-        (None, Some(file)) => crate::node::member(file).map(Some),
-        (None, None) => Ok(None),
-    }
+    end
 }
 
 fn options(arguments: &RmcServe) -> Result<ServerOptions, Failure> {
@@ -292,23 +304,85 @@ fn find_host(server: &mut CallServer, host: &str, stop: &AtomicBool) -> Result<(
 }
 
 /// Serves until told to end, and tells what changes.
-fn serve(server: &mut CallServer, stop: &AtomicBool, output: Output) {
+fn serve(
+    server: &mut CallServer,
+    membership: Option<&Membership>,
+    stop: &AtomicBool,
+    output: Output,
+) -> Result<(), Failure> {
     let (mut known, mut lost) = ((0, 0), false);
-    server.serve_while(|server| {
-        let now = (server.sessions(), server.programs());
-        if now != known {
-            known = now;
-            let (served, paths) = (server.served(), server.paths());
-            Event::Changed { sessions: now.0, programs: now.1, served, paths }.tell(output);
+    while !stop.load(Ordering::Acquire) {
+        server.serve_while(|server| {
+            let now = (server.sessions(), server.programs());
+            if now != known {
+                known = now;
+                let (served, paths) = (server.served(), server.paths());
+                Event::Changed { sessions: now.0, programs: now.1, served, paths }.tell(output);
+            }
+            match server.host_trouble() {
+                Some(reason) if !lost => Event::HostLost { reason }.tell(output),
+                None if lost => Event::HostFound.tell(output),
+                _ => {}
+            }
+            lost = server.host_trouble().is_some();
+            !stop.load(Ordering::Acquire) && !membership.is_some_and(Membership::has_news)
+        });
+        if let Some(membership) = membership {
+            take_news(server, membership, stop, output)?;
         }
-        match server.host_trouble() {
-            Some(reason) if !lost => Event::HostLost { reason }.tell(output),
-            None if lost => Event::HostFound.tell(output),
-            _ => {}
+    }
+    Ok(())
+}
+
+/// Goes on with another node where the one before was cut off.
+fn take_news(
+    server: &mut CallServer,
+    membership: &Membership,
+    stop: &AtomicBool,
+    output: Output,
+) -> Result<(), Failure> {
+    while let Some(news) = membership.news() {
+        match news {
+            News::CutOff { reason, rejoins } => {
+                Event::NodeLost { reason: &reason, rejoins }.tell(output);
+                if !rejoins && !server.has_memory() {
+                    return Err(Failure::system(format!("nothing left to serve: {reason}")));
+                }
+                // Calls that wait for it are told first.
+                settled(server, stop, CallServer::unshare)?;
+                membership.given_up();
+            }
+            News::NotJoined(reason) => Event::NodeNotJoined { reason: &reason }.tell(output),
+            News::Joined(node) => {
+                let shared = settled(server, stop, |server| match server.share(&node) {
+                    // Cut off once more: there is news of that, or will be.
+                    Err(error) if error.code == ErrorCode::NodeClosed => Ok(()),
+                    shared => shared,
+                });
+                shared?;
+                Event::NodeFound { node: node.id().0 }.tell(output);
+            }
         }
-        lost = server.host_trouble().is_some();
-        !stop.load(Ordering::Acquire)
-    });
+    }
+    Ok(())
+}
+
+/// Serves on until a change can be made that calls in progress may stand against.
+fn settled(
+    server: &mut CallServer,
+    stop: &AtomicBool,
+    mut change: impl FnMut(&mut CallServer) -> Result<(), farside::Error>,
+) -> Result<(), Failure> {
+    loop {
+        match change(server) {
+            Err(error) if error.code == ErrorCode::Busy && !stop.load(Ordering::Acquire) => {
+                let mut turns = 0..TURNS_BETWEEN;
+                server.serve_while(|_| turns.next().is_some());
+            }
+            Err(error) if error.code == ErrorCode::Busy => return Ok(()),
+            done => return Ok(done?),
+        }
+    }
 }
 
 /// Writes changed regions to their files, each at once; which they were.

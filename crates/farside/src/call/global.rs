@@ -306,6 +306,11 @@ impl Global {
         self.waits > 0 || !self.queue.is_empty()
     }
 
+    /// The calls that wait for a seat, at its end.
+    pub(super) fn into_queue(self) -> VecDeque<usize> {
+        self.queue
+    }
+
     /// Has whoever serves sleep, so that the bell wakes it, and not at all where it has been rung.
     pub(super) fn sleep(&self, sleep: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
         let (bell, core) = (&self.bell, &self.hits.core);

@@ -334,6 +334,19 @@ impl CallServer {
         self.executor.share(global)
     }
 
+    /// Ends what [`Self::share`] began, so that this executor holds nothing of the node any more. Programs
+    /// that name global addresses stay registered; until another node is shared their calls are told that
+    /// it is lost (`PeerLost`, status -7), and no other such program is taken.
+    ///
+    /// *Blocks* only while writes of the node have not ended.
+    ///
+    /// # Errors
+    /// `Busy` while calls have something under way at the node; where it is closed they are told at the
+    /// next turns.
+    pub fn unshare(&mut self) -> Result<(), Error> {
+        self.executor.unshare()
+    }
+
     /// Whether it has any memory.
     pub fn has_memory(&self) -> bool {
         self.executor.memory.has_any()

@@ -3,6 +3,7 @@
 use crate::over::FABRICS;
 use crate::programs::parameters;
 use crate::{LONG, programs};
+use farside::call::rmc::helpers::status;
 use farside::call::{Answer, CallServer, Caller, CallerOptions, Program, Runs, ServerOptions};
 use farside::{
     AllocationHint, AllocationSpec, Config, Error, ErrorCode, GlobalAddress, Joining, LineSize,
@@ -22,6 +23,17 @@ const LOAD: &str = "
 .program load
     r1 = *(u64 *)(r1 + 0)
     call global_load_u64
+    exit
+";
+
+/// What a read of the word at the first parameter comes to.
+const READ_STATUS: &str = "
+.program read_status
+    r1 = *(u64 *)(r1 + 0)
+    r2 = r10
+    r2 += -8
+    r3 = 8
+    call global_read
     exit
 ";
 
@@ -764,19 +776,21 @@ fn an_executor_whose_node_has_left_serves_what_needs_none_and_may_be_given_anoth
     server.make_region(0, 64, Access::ALL).unwrap();
     server.share(&first).unwrap();
     let mut caller = Caller::begin(&fabric, "calls", &CallerOptions::default()).unwrap();
-    let turn = |server: &mut CallServer, caller: &mut Caller, text: &str, words: &[u64]| {
+    let register = |server: &mut CallServer, caller: &mut Caller, text: &str| {
         while !caller.begin_register(text.as_bytes()).unwrap() {
             server.turn();
             caller.turn().unwrap();
         }
-        let program = loop {
+        loop {
             server.turn();
             caller.turn().unwrap();
             if let Some(programs) = caller.registered() {
-                break programs.unwrap().remove(0);
+                return programs.map(|mut programs| programs.remove(0));
             }
-        };
-        let ticket = caller.invoke(&program, &parameters(words)).unwrap().unwrap();
+        }
+    };
+    let call = |server: &mut CallServer, caller: &mut Caller, program: &Program, words: &[u64]| {
+        let ticket = caller.invoke(program, &parameters(words)).unwrap().unwrap();
         loop {
             caller.turn().unwrap();
             server.turn();
@@ -785,15 +799,28 @@ fn an_executor_whose_node_has_left_serves_what_needs_none_and_may_be_given_anoth
             }
         }
     };
-    turn(&mut server, &mut caller, ADD, &[one.to_bits(), 3]).unwrap();
-    first.leave().unwrap();
-    let error = turn(&mut server, &mut caller, ADD, &[one.to_bits(), 3]).unwrap_err();
-    assert_eq!(error.code, ErrorCode::PeerLost, "{error}");
     let (_, loads) = programs::HELPERS[0];
-    assert_eq!(turn(&mut server, &mut caller, loads, &[8, 0]), Ok(0));
+    let [add, load, told, loads] = [ADD, LOAD, READ_STATUS, loads]
+        .map(|text| register(&mut server, &mut caller, text).unwrap());
+    let lost = |end: Result<u64, Error>| end.unwrap_err().code == ErrorCode::PeerLost;
+    let (read_one, add_one) = ([one.to_bits()], [one.to_bits(), 3]);
+    assert_eq!(call(&mut server, &mut caller, &add, &add_one), Ok(0));
+    assert_eq!(call(&mut server, &mut caller, &told, &read_one), Ok(0));
+    first.leave().unwrap();
+    // The second time nothing of the node is kept.
+    for turn in 0..2 {
+        assert!(lost(call(&mut server, &mut caller, &add, &add_one)), "{turn}");
+        assert!(lost(call(&mut server, &mut caller, &load, &read_one)), "{turn}");
+        let status = call(&mut server, &mut caller, &told, &read_one).unwrap();
+        assert_eq!(status.cast_signed(), status::PEER_LOST, "{turn}");
+        assert_eq!(call(&mut server, &mut caller, &loads, &[8, 0]), Ok(0));
+        server.unshare().unwrap();
+    }
+    let refused = register(&mut server, &mut caller, STORE).unwrap_err();
+    assert_eq!(refused.code, ErrorCode::FabricLacks, "{refused}");
     server.share(&second).unwrap();
-    turn(&mut server, &mut caller, ADD, &[two.to_bits(), 3]).unwrap();
-    assert_eq!(turn(&mut server, &mut caller, LOAD, &[two.to_bits()]), Ok(3));
+    assert_eq!(call(&mut server, &mut caller, &add, &[two.to_bits(), 3]), Ok(0));
+    assert_eq!(call(&mut server, &mut caller, &load, &[two.to_bits()]), Ok(3));
 }
 
 #[test]

@@ -15,11 +15,22 @@ impl Executor {
     /// # Errors
     /// `Busy` while calls have something under way at the node that they reached before.
     pub(in crate::call) fn share(&mut self, global: Global) -> Result<(), Error> {
+        self.unshare()?;
+        self.global = Some(global);
+        Ok(())
+    }
+
+    /// Calls reach no global memory any more.
+    ///
+    /// # Errors
+    /// As [`Self::share`].
+    pub(in crate::call) fn unshare(&mut self) -> Result<(), Error> {
         if self.calls.iter().flatten().any(|running| running.seat.is_some()) {
             let text = "calls have something under way at the node that was shared before";
             return Err(Error::with(ErrorCode::Busy, text));
         }
-        self.global = Some(global);
+        // Who waits for a seat looks again.
+        self.woken.extend(self.global.take().into_iter().flat_map(Global::into_queue));
         Ok(())
     }
 
@@ -75,7 +86,8 @@ impl Executor {
     ) -> Answered {
         running.wait = Wait::Global;
         let Some(global) = &mut self.global else {
-            return super::refuse(running); // no program that calls these is taken then
+            let text = "its executor is part of no node of the global memory at present";
+            return self.reached(running, request, Err(Error::with(ErrorCode::PeerLost, text)));
         };
         if running.seat.is_none() {
             running.seat = global.take(at);
