@@ -610,6 +610,63 @@ fn more_calls_wait_than_there_are_sessions_and_those_that_hit_go_on() {
     }
 }
 
+/// Takes a number from region 0 at the second parameter, the next one for each call, and adds it to the
+/// word at the first.
+const TAKE_AND_ADD: &str = "
+.program take_and_add
+    r6 = *(u64 *)(r1 + 0)
+    r2 = *(u64 *)(r1 + 8)
+    r1 = 0
+    r3 = 1
+    call fetch_add
+    r7 = r0
+    r1 = r6
+    r2 = r7
+    call global_fetch_add
+    r0 = r7
+    exit
+";
+
+/// One beside the adapter: the host's memory is across the link, its node is its own.
+#[test]
+fn an_executor_beside_another_reaches_its_memory_and_the_global_memory() {
+    const CALLS: u64 = 200;
+    for fabric in FABRICS {
+        cluster(fabric, 2, false, |cluster| {
+            let options = ServerOptions::default();
+            let (ours, name) = (&cluster.fabrics[0], format!("{}-beside", cluster.address));
+            let name = if fabric == "tcp" { "beside" } else { &name };
+            let mut near = CallServer::beside(ours, name, &cluster.address, &options).unwrap();
+            near.serve_while(|near| !near.has_memory());
+            near.share(&cluster.nodes[0]).unwrap();
+            let (address, stop) = (near.address().unwrap(), AtomicBool::new(false));
+            let counter = cluster.nodes[1].session().unwrap().alloc_on(8, NodeId(1)).unwrap();
+            std::thread::scope(|scope| {
+                scope.spawn(|| near.serve(&stop));
+                let _stop = Stop(&stop);
+                // Of both executors at once.
+                let callers = [&address, &cluster.address].map(|address| {
+                    let cluster = &*cluster;
+                    scope.spawn(move || {
+                        let fabric = &cluster.fabrics[0];
+                        let options = CallerOptions::default();
+                        let mut caller = Caller::connect(fabric, address, &options).unwrap();
+                        let program = register(&mut caller, TAKE_AND_ADD);
+                        let bytes = parameters(&[counter.to_bits(), 64]);
+                        let call = |_| caller.call(&program, &bytes, LONG).unwrap().result;
+                        (0..CALLS).map(call).collect::<Vec<_>>()
+                    })
+                });
+                let mut taken: Vec<u64> =
+                    callers.into_iter().flat_map(|caller| caller.join().unwrap()).collect();
+                taken.sort_unstable();
+                assert!(taken.into_iter().eq(0..2 * CALLS), "{fabric}");
+            });
+            assert_eq!(cluster.read(1, counter), (0..2 * CALLS).sum(), "{fabric}");
+        });
+    }
+}
+
 #[test]
 fn a_deadline_ends_a_call_that_waits_for_memory_and_its_session_serves_again() {
     for fabric in FABRICS {
