@@ -62,7 +62,7 @@ struct Over {
 }
 
 /// Medians of round trips, by turns.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 struct Search {
     nodes: u64,
     /// As one call.
@@ -71,6 +71,9 @@ struct Search {
     one_sided_ns: u64,
     /// One-sided against call.
     ratio: f64,
+    /// What round trips alone would make of it: one of a READ for each node against one call's, each as
+    /// measured here. See [`predict`].
+    predicted: f64,
 }
 
 /// From the first byte sent until the programs are known: verified and compiled there.
@@ -181,6 +184,7 @@ fn over(fabric: FabricKind, rounds: usize) -> Result<Over, Failure> {
     for nodes in LENGTHS {
         searches.push(compare(&mut caller, &search, head, nodes, rounds)?);
     }
+    predict(&mut searches);
     let calls_per_second = rate(&mut caller, &search, head, rounds)?;
     let connect = || Caller::connect(&ours, &address, &CallerOptions::default()).map_err(failed);
     let fairness =
@@ -252,7 +256,19 @@ fn compare(
     }
     let (call_ns, one_sided_ns) = (median(calls), median(requests));
     let ratio = one_sided_ns as f64 / call_ns.max(1) as f64;
-    Ok(Search { nodes, call_ns, one_sided_ns, ratio })
+    Ok(Search { nodes, call_ns, one_sided_ns, ratio, predicted: 0.0 })
+}
+
+/// Fills in what round trips predict: the shortest search as a call is the round trip of a call, and what
+/// each node more costs the longest one by one-sided requests is that of a READ.
+fn predict(searches: &mut [Search]) {
+    let ends = (searches.first().cloned(), searches.last().cloned());
+    let (Some(first), Some(last)) = ends else { return };
+    let more_ns = last.one_sided_ns.saturating_sub(first.one_sided_ns) as f64;
+    let read_ns = more_ns / last.nodes.saturating_sub(first.nodes).max(1) as f64;
+    for search in searches {
+        search.predicted = search.nodes as f64 * read_ns / first.call_ns.max(1) as f64;
+    }
 }
 
 /// Searches of one node with a full window.
@@ -437,12 +453,13 @@ impl Report {
             lines.push(String::new());
             lines.push(format!("at an executor over {}", over.path));
             lines.push(format!(
-                "{:>8} {:>14} {:>14} {:>14}",
-                "nodes", "one call", "one-sided", "one-sided/call"
+                "{:>8} {:>14} {:>14} {:>14} {:>14}",
+                "nodes", "one call", "one-sided", "one-sided/call", "by round trips"
             ));
-            for Search { nodes, call_ns, one_sided_ns, ratio } in &over.searches {
+            for Search { nodes, call_ns, one_sided_ns, ratio, predicted } in &over.searches {
                 let (call, requests) = (time(*call_ns as f64), time(*one_sided_ns as f64));
-                lines.push(format!("{nodes:>8} {call:>14} {requests:>14} {ratio:>14.2}"));
+                let ratios = format!("{ratio:>14.2} {predicted:>14.2}");
+                lines.push(format!("{nodes:>8} {call:>14} {requests:>14} {ratios}"));
             }
             let rate = over.calls_per_second;
             lines.push(format!("{rate:>12.0} calls a second, {WINDOW} in progress"));
@@ -452,5 +469,26 @@ impl Report {
             lines.extend(over.fairness.lines());
         }
         lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn round_trips_predict_what_a_call_gains() {
+        let search = |nodes, call_ns, one_sided_ns| Search {
+            nodes,
+            call_ns,
+            one_sided_ns,
+            ratio: 0.0,
+            predicted: 0.0,
+        };
+        // A READ takes 10, beside 5 that are there once; the round trip of a call 20.
+        let mut searches = [search(1, 20, 15), search(4, 21, 45), search(16, 25, 165)];
+        predict(&mut searches);
+        assert_eq!(searches.map(|search| search.predicted), [0.5, 2.0, 8.0]);
+        predict(&mut []);
     }
 }
