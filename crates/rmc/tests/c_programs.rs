@@ -1,10 +1,8 @@
 //! Programs in C, from source to result, wherever clang is installed (or named by `FARSIDE_CLANG`).
 
+mod clang;
 mod common;
 mod host;
-
-use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use common::{BUDGET, Variables};
 use farside_rmc::helpers::{HELPERS, crc32c};
@@ -13,42 +11,8 @@ use farside_rmc::run::{Lent, Machine, Outcome};
 use farside_rmc::{HEADER, Limits, Program, Verified, verify};
 use host::Host;
 
-fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).to_path_buf()
-}
-
-/// The object that clang makes of a file, or `None` where there is no clang that knows eBPF.
-fn compiled(file: &str) -> Option<Vec<u8>> {
-    let clang = std::env::var("FARSIDE_CLANG").unwrap_or_else(|_| "clang".to_owned());
-    let out = std::env::temp_dir().join(format!("farside-rmc-{}-{file}.o", std::process::id()));
-    let mut command = Command::new(&clang);
-    command.args(["-target", "bpf", "-O2", "-g", "-c", "-Wall", "-Werror", "-I"]);
-    command.arg(folder().join("include")).arg(folder().join("tests/c").join(file));
-    let done = match command.arg("-o").arg(&out).output() {
-        Ok(done) => done,
-        Err(_) => {
-            skipped(&format!("{clang} is not installed"));
-            return None;
-        }
-    };
-    let text = String::from_utf8_lossy(&done.stderr).into_owned();
-    if text.contains("unable to create target") || text.contains("unknown target") {
-        skipped(&format!("{clang} does not know eBPF"));
-        return None;
-    }
-    assert!(done.status.success(), "{text}");
-    let bytes = std::fs::read(&out).expect("clang has written it");
-    let _ = std::fs::remove_file(out);
-    Some(bytes)
-}
-
-#[expect(clippy::print_stderr, reason = "what is skipped is said")]
-fn skipped(why: &str) {
-    eprintln!("SKIPPED: {why}");
-}
-
 fn programs(file: &str) -> Option<Vec<Program>> {
-    let bytes = compiled(file)?;
+    let bytes = clang::compiled(&format!("tests/c/{file}"), &[])?;
     Some(load(&bytes, &Limits::DEFAULT).unwrap_or_else(|error| panic!("{file}: {error}")))
 }
 
@@ -167,7 +131,7 @@ fn a_refusal_names_the_line_of_the_source() {
 
 #[test]
 fn damaged_objects_are_errors() {
-    let Some(bytes) = compiled("kitchen.c") else {
+    let Some(bytes) = clang::compiled("tests/c/kitchen.c", &[]) else {
         return;
     };
     let mut seed = 5u64;

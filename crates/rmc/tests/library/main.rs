@@ -1,6 +1,8 @@
 //! The library of calls: accepted with a known worst case, equal to native models on structures by
 //! chance, with as many accesses as its sources say, and the same from its sources as from its objects.
 
+#[path = "../clang/mod.rs"]
+mod clang;
 #[path = "../host/mod.rs"]
 mod host;
 mod lists;
