@@ -19,8 +19,9 @@ use std::sync::Arc;
 
 /// Accesses of a slice: some microseconds.
 const SLICE_ACCESSES: usize = 256;
-/// Instructions of a slice, and bytes that helpers move in it: as long.
-const SLICE_INSTRUCTIONS: u64 = 8_192;
+/// Instructions of a slice, and bytes that helpers move in it: as long, though some of them are loads of words
+/// that no cache has.
+const SLICE_INSTRUCTIONS: u64 = 4_096;
 /// A lock that is not given back for so long is found busy: calls that wait for each other's locks end.
 const LOCK_WAIT_NS: u64 = 100_000_000;
 /// Bytes of buffers for accesses that are kept for the next ones.
@@ -352,7 +353,8 @@ impl Executor {
             };
             let lent = Lent { own: &mut own.variables, shared: &mut shared.variables };
             let machine = &mut running.machine;
-            let outcome = running.loaded.run(machine, SLICE_INSTRUCTIONS, lent, &mut beside);
+            let words = self.memory.words();
+            let outcome = running.loaded.run(machine, SLICE_INSTRUCTIONS, lent, words, &mut beside);
             left = beside.left;
             match outcome {
                 Outcome::Returned(result) => return Slice::Over(End::Returned(result)),

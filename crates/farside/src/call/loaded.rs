@@ -9,6 +9,7 @@ use farside_rmc::{Limits, Program, Verified, helpers, verify};
 use std::sync::Arc;
 
 use super::state::States;
+use super::words::Words;
 
 /// How a program is run.
 #[derive(Debug)]
@@ -107,17 +108,20 @@ impl Loaded {
         machine.start(verified, parameters, verified.limits().budget)
     }
 
-    /// Goes on with a call, for so many instructions.
+    /// Goes on with a call, for so many instructions. `words` are those that `near` would load.
     pub(super) fn run(
         &self,
         machine: &mut Machine,
         instructions: u64,
         lent: Lent<'_>,
+        words: &Words,
         near: &mut impl Near,
     ) -> Outcome {
         match &self.code {
             #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-            Code::Native(compiled) => compiled.run_slice(machine, instructions, lent, &[], near),
+            Code::Native(compiled) => {
+                compiled.run_slice(machine, instructions, lent, words.regions(), near)
+            }
             Code::Interpreted(verified) => machine.run_slice(verified, instructions, lent, near),
         }
     }

@@ -1,5 +1,6 @@
 //! The regions that calls may reach: beside their executor, or at the other end of a link.
 
+use super::words::Words;
 use farside_base::{Access, LinkId, RemoteRegionId};
 use farside_fabric::Arena;
 
@@ -40,6 +41,7 @@ pub(super) enum Denied {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Memory {
     regions: Vec<Option<Lent>>,
+    words: Words,
 }
 
 impl Memory {
@@ -49,12 +51,20 @@ impl Memory {
         if self.regions.len() <= at {
             self.regions.resize(at + 1, None);
         }
+        self.words.set(at, Some(&lent));
         self.regions[at] = Some(lent);
+    }
+
+    /// What machine code of calls may load by itself.
+    pub(super) const fn words(&self) -> &Words {
+        &self.words
     }
 
     /// Takes a region back.
     pub(super) fn take_back(&mut self, number: u8) -> Option<Lent> {
-        self.regions.get_mut(usize::from(number))?.take()
+        let lent = self.regions.get_mut(usize::from(number))?.take();
+        self.words.set(usize::from(number), None);
+        lent
     }
 
     /// What lies at the other end of this link is gone.

@@ -43,6 +43,7 @@
 //! | `global.rs`, `executor/coherent.rs` | global addresses, by sessions of a node that is shared |
 //! | `beside.rs`, `across.rs` | helpers by loads and stores, and by one-sided requests |
 //! | `memory.rs`, `state.rs`, `topics.rs` | regions, state that outlives calls, notifications |
+//! | `words.rs` | what of regions machine code loads by itself |
 //! | `loaded.rs`, `programs.rs` | verified programs, and what is told of them |
 //! | `hello.rs`, `mail.rs` | what goes over links |
 
@@ -64,6 +65,7 @@ mod programs;
 mod server;
 mod state;
 mod topics;
+mod words;
 
 pub use caller::{Answer, Caller, CallerOptions, Runs, Ticket};
 pub use farside_protocol::call::Quota;

@@ -6,6 +6,7 @@ mod library;
 mod over;
 mod placed;
 mod programs;
+mod words;
 
 use farside::ErrorCode;
 use farside::call::{CallServer, Caller, CallerOptions, Quota, Runs, ServerOptions};

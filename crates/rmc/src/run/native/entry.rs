@@ -33,6 +33,12 @@ pub struct Region<'a> {
     lifetime: PhantomData<&'a [u8]>,
 }
 
+// SAFETY: it names memory that can be read from any thread for its lifetime: bytes that nobody changes, or
+// what its maker has promised so.
+unsafe impl Send for Region<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Region<'_> {}
+
 impl<'a> Region<'a> {
     /// A region of which nothing may be loaded.
     const NOTHING: Self = Self { base: core::ptr::null(), words: 0, lifetime: PhantomData };
@@ -50,7 +56,7 @@ impl<'a> Region<'a> {
     ///
     /// # Safety
     ///
-    /// All of it can be read for the lifetime.
+    /// All of it can be read for the lifetime, from any thread.
     pub const unsafe fn new(base: *const u8, bytes: usize) -> Self {
         Self { base, words: (bytes as u64).saturating_sub(7), lifetime: PhantomData }
     }

@@ -1,0 +1,97 @@
+//! Words of lent regions, as machine code of calls loads them: in place, without asking anybody.
+//!
+//! | what | who touches it | when |
+//! | --- | --- | --- |
+//! | bytes of a region | machine code of calls, by loads alone; the host, peers and other calls as they may | any time: an aligned word is whole, as in a one-sided READ |
+//! | the table | [`Words::set`] | while no code runs, since code borrows it |
+//!
+//! The table holds the arenas whose bytes it names, so that these stay while it names them.
+
+use super::memory::{Lent, Place};
+use farside_base::Access;
+use farside_fabric::Arena;
+
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+use farside_rmc::run::native::Region;
+
+/// By number of the region: where its words are, if calls may load them from here.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Words {
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    regions: Vec<Region<'static>>,
+    arenas: Vec<Option<Arena>>,
+}
+
+impl Words {
+    /// What is lent under a number from now on, if anything.
+    pub(super) fn set(&mut self, at: usize, lent: Option<&Lent>) {
+        let arena = match lent {
+            Some(Lent { place: Place::Here(arena), bytes, access })
+                if access.allows(Access::READ) =>
+            {
+                // Shorter where the fabric has rounded up, so that nothing behind it is loaded.
+                usize::try_from(*bytes).ok().and_then(|bytes| arena.part(0, bytes).ok())
+            }
+            _ => None,
+        };
+        if self.arenas.len() <= at {
+            self.arenas.resize(at + 1, None);
+        }
+        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        {
+            if self.regions.len() <= at {
+                self.regions.resize(at + 1, Region::of(&[]));
+            }
+            self.regions[at] = arena.as_ref().map_or(Region::of(&[]), region);
+        }
+        self.arenas[at] = arena;
+    }
+
+    /// As long as nothing else is lent.
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    #[inline]
+    pub(super) fn regions(&self) -> &[Region<'_>] {
+        &self.regions
+    }
+}
+
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#[allow(unsafe_code, reason = "this file is a home of unsafe code; see the reason below")]
+fn region(arena: &Arena) -> Region<'static> {
+    let bytes = arena.len();
+    match arena.at(0, bytes) {
+        // SAFETY: `set` is the only caller and puts the arena beside what this returns, where it stays for
+        // as long; `regions` lends it for no longer.
+        Ok(base) => unsafe { Region::new(base, bytes) },
+        Err(_) => Region::of(&[]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farside_base::{LinkId, RemoteRegionId};
+
+    /// How many regions have words.
+    fn with_words(words: &Words) -> Vec<usize> {
+        let arenas = words.arenas.iter().enumerate();
+        arenas.filter_map(|(at, arena)| arena.is_some().then_some(at)).collect()
+    }
+
+    #[test]
+    fn only_what_lies_here_and_may_be_read_has_words() {
+        let mut words = Words::default();
+        let here = |access, bytes| Lent { place: Place::Here(Arena::heap(64)), bytes, access };
+        words.set(2, Some(&here(Access::ALL, 64)));
+        words.set(4, Some(&here(Access::READ, 13)));
+        assert_eq!(with_words(&words), [2, 4]);
+        assert_eq!(words.arenas[4].as_ref().map(|arena| arena.len()), Some(13));
+        words.set(4, Some(&here(Access::WRITE, 64)));
+        let place = Place::There(LinkId(1), RemoteRegionId(0));
+        words.set(5, Some(&Lent { place, bytes: 64, access: Access::ALL }));
+        words.set(6, Some(&Lent { place: Place::Gone, bytes: 64, access: Access::ALL }));
+        assert_eq!(with_words(&words), [2]);
+        words.set(2, None);
+        assert!(with_words(&words).is_empty());
+    }
+}

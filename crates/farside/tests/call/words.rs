@@ -1,0 +1,175 @@
+//! Words of lent regions, which machine code loads by itself where it may.
+
+use crate::over::{FABRICS, pair};
+use crate::programs::parameters;
+use farside::call::{CallServer, Caller, CallerOptions, Program, ServerOptions};
+use farside::{Error, ErrorCode};
+use farside_base::{Access, RegionKind};
+use farside_fabric::{Fabric, RegionSpec};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The word of a region, at an offset.
+const WORD: &str = "
+.program word
+    r2 = *(u64 *)(r1 + 8)
+    r1 = *(u64 *)(r1 + 0)
+    call load_u64
+    exit
+";
+
+/// Words of two regions by turns, so many times: the sum.
+const SUM: &str = "
+.program sum
+    r6 = *(u64 *)(r1 + 0)
+    r7 = *(u64 *)(r1 + 8)
+    r8 = *(u64 *)(r1 + 16)
+    r9 = 0
+again:
+    if r8 == 0 goto out
+    r8 += -1
+    r1 = r6
+    r2 = r8
+    r2 &= 7
+    r2 <<= 3
+    call load_u64
+    r9 += r0
+    r1 = r7
+    r2 = r8
+    r2 &= 7
+    r2 <<= 3
+    call load_u64
+    r9 += r0
+    goto again
+out:
+    r0 = r9
+    exit
+";
+
+/// An executor and a caller of it, on one thread.
+struct Both {
+    fabric: Arc<dyn Fabric>,
+    server: CallServer,
+    caller: Caller,
+}
+
+impl Both {
+    fn over(fabric: &str) -> Self {
+        static TESTS: AtomicUsize = AtomicUsize::new(0);
+        let number = TESTS.fetch_add(1, Ordering::Relaxed);
+        let name = format!("call-words-{}-{number}", std::process::id());
+        let (there, here) = pair(fabric);
+        let server = CallServer::listen(&there, &name, &ServerOptions::default()).unwrap();
+        let address = server.address().unwrap();
+        let caller = Caller::begin(&here, &address, &CallerOptions::default()).unwrap();
+        Self { fabric: there, server, caller }
+    }
+
+    fn turn(&mut self) {
+        self.server.turn();
+        self.caller.turn().unwrap();
+    }
+
+    fn register(&mut self, text: &str) -> Program {
+        while !self.caller.begin_register(text.as_bytes()).unwrap() {
+            self.turn();
+        }
+        loop {
+            self.turn();
+            if let Some(programs) = self.caller.registered() {
+                return programs.unwrap().remove(0);
+            }
+        }
+    }
+
+    /// Calls, and does something once the call has begun.
+    fn call_and(
+        &mut self,
+        program: &Program,
+        words: &[u64],
+        act: impl FnOnce(&mut CallServer),
+    ) -> Result<u64, Error> {
+        let ticket = self.caller.invoke(program, &parameters(words)).unwrap().unwrap();
+        while self.server.sessions() == 0 || !self.server.turn() {
+            self.caller.turn().unwrap();
+        }
+        act(&mut self.server);
+        loop {
+            self.turn();
+            if let Some(end) = self.caller.poll(ticket) {
+                return end.map(|answer| answer.result);
+            }
+        }
+    }
+
+    fn call(&mut self, program: &Program, words: &[u64]) -> Result<u64, Error> {
+        self.call_and(program, words, |_| ())
+    }
+}
+
+fn denied(end: Result<u64, Error>) {
+    let error = end.unwrap_err();
+    assert_eq!(error.code, ErrorCode::CallStopped, "{error}");
+    assert!(error.detail.contains("may not"), "{error}");
+}
+
+#[test]
+fn words_are_those_of_the_region_to_its_last_byte_and_no_others() {
+    for fabric in FABRICS {
+        let mut both = Both::over(fabric);
+        let word = both.register(WORD);
+        let memory = both.server.make_region(3, 45, Access::ALL).unwrap();
+        let bytes: Vec<u8> = (1..=45).collect();
+        memory.write(0, &bytes).unwrap();
+        for at in 0..=37 {
+            let expected = u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+            assert_eq!(both.call(&word, &[3, at as u64]), Ok(expected), "{fabric} {at}");
+        }
+        for at in [38, 44, 45, 64, u64::MAX - 7, u64::MAX] {
+            denied(both.call(&word, &[3, at]));
+        }
+        for region in [0, 2, 4, 255, 256, u64::MAX] {
+            denied(both.call(&word, &[region, 0]));
+        }
+        let spec = |access| RegionSpec { bytes: 64, access, kind: RegionKind::Memory };
+        // What is lent without the right to read, and what takes a number over.
+        let other = both.fabric.register(&spec(Access::WRITE)).unwrap();
+        both.server.lend(3, &other);
+        denied(both.call(&word, &[3, 0]));
+        let other = both.fabric.register(&spec(Access::READ)).unwrap();
+        other.arena.write(56, &7_u64.to_le_bytes()).unwrap();
+        both.server.lend(3, &other);
+        assert_eq!(both.call(&word, &[3, 56]), Ok(7));
+        both.server.take_back(3).unwrap();
+        denied(both.call(&word, &[3, 0]));
+    }
+}
+
+#[test]
+fn a_long_call_sees_what_becomes_of_its_regions() {
+    const TURNS: u64 = 50_000;
+    for fabric in FABRICS {
+        let mut both = Both::over(fabric);
+        let sum = both.register(SUM);
+        let ones = [1_u64; 8].map(u64::to_le_bytes).concat();
+        let tens = [10_u64; 8].map(u64::to_le_bytes).concat();
+        let first = both.server.make_region(0, 64, Access::ALL).unwrap();
+        let second = both.server.make_region(1, 64, Access::ALL).unwrap();
+        first.write(0, &ones).unwrap();
+        second.write(0, &tens).unwrap();
+        assert_eq!(both.call(&sum, &[0, 1, TURNS]), Ok(11 * TURNS), "{fabric}");
+        assert_eq!(both.call(&sum, &[1, 1, TURNS]), Ok(20 * TURNS), "{fabric}");
+        // Other bytes in the same place, and another place under the same number.
+        let end = both.call_and(&sum, &[0, 1, TURNS], |_| second.write(0, &ones).unwrap());
+        let seen = end.unwrap();
+        assert!((2 * TURNS..11 * TURNS).contains(&seen), "{fabric} {seen}");
+        let end = both.call_and(&sum, &[0, 1, TURNS], |server| {
+            server.make_region(1, 64, Access::ALL).unwrap().write(0, &tens).unwrap();
+        });
+        let seen = end.unwrap();
+        assert!((2 * TURNS + 1..11 * TURNS).contains(&seen), "{fabric} {seen}");
+        denied(both.call_and(&sum, &[0, 1, TURNS], |server| {
+            server.take_back(1).unwrap();
+        }));
+    }
+}
