@@ -26,17 +26,6 @@ const LOAD: &str = "
     exit
 ";
 
-/// What a read of the word at the first parameter comes to.
-const READ_STATUS: &str = "
-.program read_status
-    r1 = *(u64 *)(r1 + 0)
-    r2 = r10
-    r2 += -8
-    r3 = 8
-    call global_read
-    exit
-";
-
 /// Stores the second parameter at the first.
 const STORE: &str = "
 .program store
@@ -857,8 +846,8 @@ fn an_executor_whose_node_has_left_serves_what_needs_none_and_may_be_given_anoth
         }
     };
     let (_, loads) = programs::HELPERS[0];
-    let [add, load, told, loads] = [ADD, LOAD, READ_STATUS, loads]
-        .map(|text| register(&mut server, &mut caller, text).unwrap());
+    let [add, load, told, loads] =
+        [ADD, LOAD, READ, loads].map(|text| register(&mut server, &mut caller, text).unwrap());
     let lost = |end: Result<u64, Error>| end.unwrap_err().code == ErrorCode::PeerLost;
     let (read_one, add_one) = ([one.to_bits()], [one.to_bits(), 3]);
     assert_eq!(call(&mut server, &mut caller, &add, &add_one), Ok(0));
