@@ -55,6 +55,8 @@ pub struct Round {
     /// Calls that callers run themselves, of a thousand.
     here_per_mille: u32,
     cancels_per_mille: u32,
+    /// Bytes of comments behind the program, so that its object goes in several parts.
+    comment_bytes: usize,
 }
 
 /// What a round came to.
@@ -84,6 +86,7 @@ impl Round {
             deaths: random.chance(200),
             here_per_mille: *random.pick(&[0, 0, 200]),
             cancels_per_mille: *random.pick(&[0, 50]),
+            comment_bytes: *random.pick(&[0, 10_000, 100_000]),
         }
     }
 
@@ -242,7 +245,7 @@ impl<'a> Play<'a> {
         let Some(caller) = &mut actor.caller else { return Ok(()) };
         let over = caller.turn().err();
         let Some(program) = actor.program.clone() else {
-            return register(actor, over);
+            return register(actor, over, self.round.comment_bytes);
         };
         let cell = |number: u64| (at as u64 * self.round.calls + number) * 8;
         while let Some((ticket, end)) = caller.poll_any() {
@@ -304,14 +307,15 @@ impl<'a> Play<'a> {
 }
 
 /// Registers the program, in a caller that must not block: its requests are made by hand.
-fn register(actor: &mut Actor, over: Option<Error>) -> Result<(), String> {
+fn register(actor: &mut Actor, over: Option<Error>, comment_bytes: usize) -> Result<(), String> {
     let Some(caller) = &mut actor.caller else { return Ok(()) };
     if over.is_some() {
         actor.over = true;
         return Ok(());
     }
     if !actor.registering {
-        actor.registering = caller.begin_register(TALLY.as_bytes()).map_err(text)?;
+        let object = format!("{TALLY}//{}", "-".repeat(comment_bytes));
+        actor.registering = caller.begin_register(object.as_bytes()).map_err(text)?;
         return Ok(());
     }
     match caller.registered() {

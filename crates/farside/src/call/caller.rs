@@ -1,6 +1,7 @@
 //! The end that invokes calls.
 
 mod share;
+mod upload;
 
 use super::across::BLOCK_BYTES;
 use super::again::Again;
@@ -11,20 +12,21 @@ use super::hello::{Hello, Purpose, TENANT_BYTES_MAX, Welcome};
 use super::loaded::Loaded;
 use super::mail::{BACKLOG_NAP, Event, Mail, Measures};
 use super::memory::{Lent, Place};
-use super::programs::{self, Program};
+use super::programs::Program;
 use crate::patience::Patience;
 use crate::registered::{Registered, control, not_reached};
 use crate::{Error, ErrorCode};
 use farside_base::{Access, LinkId, RegionKind, RegionToken};
 use farside_fabric::{Fabric, LinkEvent};
 use farside_protocol::call::{
-    Header, Invocation, Part, SLOTS_MAX, SessionId, Verb, Window, decode_reply,
+    Header, Invocation, SLOTS_MAX, SessionId, Verb, Window, decode_reply,
 };
 use farside_rmc::Limits;
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
+use upload::Upload;
 
 /// Calls that this end runs itself at once.
 const HERE_MAX: usize = 32;
@@ -139,17 +141,6 @@ pub struct Caller {
     upload: Option<Upload>,
     /// Objects by the numbers of their programs, for runs here.
     objects: BTreeMap<u64, (Arc<[u8]>, String)>,
-}
-
-/// An object on its way to the executor.
-struct Upload {
-    object: Arc<[u8]>,
-    /// Bytes that were sent.
-    sent: usize,
-    /// The part on its way.
-    ticket: Option<Ticket>,
-    /// The list of its programs, or why there is none.
-    end: Option<Result<Vec<u8>, Error>>,
 }
 
 /// What runs at this end.
@@ -283,109 +274,6 @@ impl Caller {
     /// Regions that the executor lends: number, bytes, and what may be done with them.
     pub fn regions(&self) -> impl Iterator<Item = (u8, u64, Access)> {
         self.regions.iter().map(|(number, token)| (*number, token.bytes, token.access))
-    }
-
-    /// Registers every program of an object that clang has made, or the one of a text for the assembler
-    /// ([`super::rmc::assembler`]), and tells them.
-    ///
-    /// *Blocks*, for at most [`CallerOptions::timeout`]. *Cost*: a round trip for each 4 KiB of it.
-    ///
-    /// # Errors
-    /// `BadProgram`, `UnsafeProgram`, `OverQuota`, `FabricLacks` for a helper that the executor does not
-    /// have; `PeerLost`, `TimedOut`.
-    pub fn register(&mut self, object: &[u8]) -> Result<Vec<Program>, Error> {
-        let mut patience = Patience::of_turns(self.options.timeout);
-        while !self.begin_register(object)? {
-            self.turn()?;
-            self.wait_a_little(&mut patience)?;
-        }
-        loop {
-            // What is over is told with the registration itself.
-            let _ = self.turn();
-            if let Some(programs) = self.registered() {
-                return programs;
-            }
-            self.wait_a_little(&mut patience)?;
-        }
-    }
-
-    /// Begins to register an object; false while that cannot begin, since another one is being
-    /// registered or the executor has not welcomed this caller. [`Self::registered`] tells what came of
-    /// it. Never blocks.
-    ///
-    /// # Errors
-    /// `BadProgram` for an object that is empty or far too large, `PeerLost`.
-    pub fn begin_register(&mut self, object: &[u8]) -> Result<bool, Error> {
-        if let Link::Over(error) = &self.link {
-            return Err(error.clone());
-        }
-        if object.is_empty() || u32::try_from(object.len()).is_err() {
-            let text = "it is empty, or larger than 4 GiB";
-            return Err(Error::with(ErrorCode::BadProgram, text));
-        }
-        if self.upload.is_some() || !self.welcomed {
-            return Ok(false);
-        }
-        self.upload = Some(Upload { object: object.into(), sent: 0, ticket: None, end: None });
-        self.go_on_registering();
-        Ok(true)
-    }
-
-    /// The programs of the object that was being registered, once that is over; asked for once.
-    ///
-    /// # Errors
-    /// As [`Self::register`].
-    pub fn registered(&mut self) -> Option<Result<Vec<Program>, Error>> {
-        self.go_on_registering();
-        let upload = self.upload.take_if(|upload| upload.end.is_some())?;
-        let programs = upload.end?.and_then(|list| {
-            programs::read(&list).ok_or_else(|| {
-                Error::with(ErrorCode::ProtocolViolation, "the list of programs is none")
-            })
-        });
-        if let Ok(programs) = &programs {
-            for program in programs {
-                let known = (Arc::clone(&upload.object), program.name.clone());
-                self.objects.insert(program.number, known);
-            }
-        }
-        Some(programs)
-    }
-
-    /// Sends the next part when the one before was taken.
-    fn go_on_registering(&mut self) {
-        let Some(mut upload) = self.upload.take() else { return };
-        if let Some(end) = upload.ticket.and_then(|ticket| self.poll(ticket)) {
-            upload.ticket = None;
-            let whole = upload.sent == upload.object.len();
-            match end {
-                Ok(answer) if whole => upload.end = Some(Ok(answer.output)),
-                Ok(_) => {}
-                Err(error) => upload.end = Some(Err(error)),
-            }
-        }
-        if upload.ticket.is_none() && upload.end.is_none() {
-            let most = (self.message_bytes as usize).saturating_sub(Part::BYTES).max(1);
-            let (offset, whole) = (upload.sent, upload.object.len());
-            let part = &upload.object[offset..whole.min(offset + most)];
-            let number = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX);
-            let head = Part { whole: number(whole), offset: number(offset) }.encode();
-            match self.ask(Verb::Register, &head, part) {
-                Ok(Some(ticket)) => {
-                    upload.ticket = Some(ticket);
-                    upload.sent += part.len();
-                }
-                Ok(None) => {}
-                Err(error) => upload.end = Some(Err(error)),
-            }
-            // Whoever waits for it sleeps before the next turn.
-            if let Some(link) = self.mail.flush() {
-                self.upload = Some(upload);
-                self.lost(link, "the fabric cannot take its message");
-                return;
-            }
-        }
-        self.upload = Some(upload);
     }
 
     /// Gives a program back. Its state for this caller is erased, and everything of it with its last
@@ -593,8 +481,8 @@ impl Caller {
 
     /// The call that ended first of those not asked for yet.
     pub fn poll_any(&mut self) -> Option<(Ticket, Result<Answer, Error>)> {
-        let own = self.upload.as_ref().and_then(|upload| upload.ticket);
-        let at = self.ended.iter().position(|(ticket, _)| Some(*ticket) != own)?;
+        let own = |ticket| self.upload.as_ref().is_some_and(|upload| upload.awaits(ticket));
+        let at = self.ended.iter().position(|(ticket, _)| !own(*ticket))?;
         self.ended.remove(at)
     }
 
@@ -808,7 +696,10 @@ impl Caller {
             self.window = Window::new(usize::from(welcome.slots).min(self.waiting.len()));
             return;
         }
-        for header in self.window.again().collect::<Vec<_>>() {
+        let mut again = self.window.again().collect::<Vec<_>>();
+        // Parts of an object go in their order.
+        again.sort_by_key(|header| self.waiting[usize::from(header.slot)].map(|of| of.ticket));
+        for header in again {
             let place = usize::from(header.slot);
             if let Some(waiting) = self.waiting[place] {
                 self.mail.send_again(link, header, place, waiting.bytes);

@@ -5,12 +5,13 @@ mod coherent;
 use super::across::{Across, BLOCK_BYTES, Come, Step};
 use super::beside::{Beside, Later, Notice};
 use super::global::{Global, Seat};
-use super::loaded::Loaded;
+use super::loaded::{Loaded, NotLoaded};
 use super::memory::{Denied, Memory};
 use super::state::{Holder, States};
 use farside_base::CompletionStatus;
 use farside_fabric::Arena;
 use farside_protocol::call::Stopped;
+use farside_rmc::Limits;
 use farside_rmc::helpers::{Call, Effect, Helper, status};
 use farside_rmc::program::Scope;
 use farside_rmc::run::{Buffers, Lent, Machine, Near, Outcome, Reply, Request, StartError, Stop};
@@ -113,6 +114,8 @@ pub(super) struct Executor {
     #[expect(clippy::vec_box, reason = "moved to and from `calls` without copying the machine")]
     spare: Vec<Box<Running>>,
     programs: BTreeMap<u64, Registered>,
+    /// Objects all of whose programs are here, with the numbers of these in their order.
+    objects: BTreeMap<Arc<[u8]>, Vec<u64>>,
     /// Scratch memory for accesses across, if there are any: of each block.
     scratch: Box<[Arena]>,
     blocks: Vec<Block>,
@@ -166,6 +169,7 @@ impl Executor {
             calls: Vec::new(),
             spare: Vec::new(),
             programs: BTreeMap::new(),
+            objects: BTreeMap::new(),
             scratch,
             blocks: vec![Block::default(); blocks],
             free: (0..blocks).rev().collect(),
@@ -185,6 +189,25 @@ impl Executor {
         let fits =
             |number: &u64| self.programs.get(number).is_none_or(|known| known.loaded.is(loaded));
         numbers.find(fits).unwrap_or(0)
+    }
+
+    /// All programs of an object: those that are here where all of them are, else read, verified and
+    /// compiled.
+    pub(super) fn load(
+        &self,
+        object: &Arc<[u8]>,
+        limits: &Limits,
+    ) -> Result<Vec<Arc<Loaded>>, NotLoaded> {
+        if let Some(numbers) = self.objects.get(object) {
+            return Ok(numbers.iter().filter_map(|number| self.loaded(*number).cloned()).collect());
+        }
+        let all = Loaded::all(object, limits, self.global.is_some())?;
+        Ok(all.into_iter().map(Arc::new).collect())
+    }
+
+    /// All programs of an object are here now.
+    pub(super) fn know(&mut self, object: &Arc<[u8]>, numbers: Vec<u64>) {
+        self.objects.insert(Arc::clone(object), numbers);
     }
 
     /// Keeps a program for a session.
@@ -207,7 +230,9 @@ impl Executor {
 
     /// Erases a program and all its state. Calls of it were stopped before.
     pub(super) fn erase(&mut self, number: u64) {
-        self.programs.remove(&number);
+        if let Some(known) = self.programs.remove(&number) {
+            self.objects.remove(&known.loaded.object);
+        }
     }
 
     pub(super) fn loaded(&self, number: u64) -> Option<&Arc<Loaded>> {
@@ -738,4 +763,34 @@ fn ended(loaded: &Loaded, stop: &Stop) -> End {
 /// Who holds the locks of a call: nobody else's number, and not nobody's.
 fn holder(at: usize) -> Holder {
     at as Holder + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_is_verified_once_while_its_programs_are_here() {
+        let mut executor = Executor::new(None);
+        let object = |text: &str| -> Arc<[u8]> { text.as_bytes().into() };
+        let text = ".program one\nr0 = 1\nexit\n";
+        let load = |executor: &Executor, text| {
+            executor.load(&object(text), &Limits::DEFAULT).unwrap().remove(0)
+        };
+        let loaded = load(&executor, text);
+        assert!(!Arc::ptr_eq(&loaded, &load(&executor, text)), "nobody has kept it");
+        let number = executor.number_for(&loaded);
+        for session in [1, 2] {
+            executor.keep(number, session, &loaded);
+            executor.know(&object(text), vec![number]);
+            assert!(Arc::ptr_eq(&loaded, &load(&executor, text)), "other bytes, the same contents");
+        }
+        let other = load(&executor, ".program one\nr0 = 2\nexit\n");
+        assert_ne!(executor.number_for(&other), number);
+        executor.erase_own(1, number);
+        assert!(Arc::ptr_eq(&loaded, &load(&executor, text)), "another session has it");
+        executor.erase(number);
+        assert!(!Arc::ptr_eq(&loaded, &load(&executor, text)), "it went with its last session");
+        assert!(executor.objects.is_empty());
+    }
 }

@@ -5,7 +5,7 @@ use super::executor::{End, Executor, Slice};
 use super::global::Global;
 use super::hello::{Hello, Purpose, Welcome};
 use super::host::Host;
-use super::loaded::{Loaded, NotLoaded};
+use super::loaded::NotLoaded;
 use super::mail::{BACKLOG_NAP, Event, Mail, Measures, Output};
 use super::memory::{Lent, Place};
 use super::topics::Topics;
@@ -659,9 +659,8 @@ impl CallServer {
     /// Registers all programs of an object, or none; the list of their numbers and names.
     fn register(&mut self, session: Session, object: &Arc<[u8]>) -> Result<Vec<u8>, NotLoaded> {
         let mut list = Vec::new();
-        let mut registered = Vec::new();
-        for loaded in Loaded::all(object, &self.options.limits, self.executor.global.is_some())? {
-            let loaded = Arc::new(loaded);
+        let (mut numbers, mut registered) = (Vec::new(), Vec::new());
+        for loaded in self.executor.load(object, &self.options.limits)? {
             let number = self.executor.number_for(&loaded);
             let loaded = self.executor.loaded(number).map_or(loaded, Arc::clone);
             let had = self.machine.has_registered(session, number);
@@ -679,7 +678,9 @@ impl CallServer {
                 registered.push(number);
             }
             super::programs::write(&mut list, number, &loaded);
+            numbers.push(number);
         }
+        self.executor.know(object, numbers);
         Ok(list)
     }
 
