@@ -5,12 +5,13 @@
 use super::call::failed;
 use super::fairness::{self, Fairness};
 use super::peers::Peers;
+use super::registrations::{self, Registration};
 use super::{NAME, median};
 use crate::arguments::{BenchRmc, FabricArguments, FabricKind};
 use crate::choice::{self, Chosen};
 use crate::failure::Failure;
 use crate::output::{Output, time};
-use farside::call::rmc::library::{ENTRIES, Entry, ListSearch, Place};
+use farside::call::rmc::library::{Entry, ListSearch, Place};
 use farside::call::rmc::run::{Buffers, Lent, Machine, Near, Outcome, Reply, Request};
 use farside::call::rmc::{Limits, Verified, helpers::status, verify};
 use farside::call::{Caller, CallerOptions, Program, Runs};
@@ -76,13 +77,6 @@ struct Search {
     predicted: f64,
 }
 
-/// From the first byte sent until the programs are known: verified and compiled there.
-#[derive(Debug, Serialize)]
-struct Registration {
-    object: &'static str,
-    median_ns: u64,
-}
-
 /// Key, value and next of each node, scattered; the place of the first.
 fn list() -> (Vec<u8>, u64) {
     let place = |at: u64| START + (at * 37 % NODES) * NODE_BYTES;
@@ -126,13 +120,18 @@ pub(crate) fn run(arguments: &BenchRmc, output: Output) -> Result<(), Failure> {
 }
 
 /// An executor in a process of its own, which ends with this value.
-struct Server {
+pub(super) struct Server {
     child: Child,
-    address: String,
+    pub(super) address: String,
 }
 
 impl Server {
-    fn start(at: &str, memory: &std::path::Path) -> Result<Self, Failure> {
+    /// With `more` arguments.
+    pub(super) fn start(
+        at: &str,
+        memory: &std::path::Path,
+        more: &[&str],
+    ) -> Result<Self, Failure> {
         let system = |error: std::io::Error| {
             let text = format!("starting an executor: {error}");
             Failure::from(farside::Error::with(farside::ErrorCode::System, text))
@@ -140,7 +139,7 @@ impl Server {
         let program = std::env::current_exe().map_err(system)?;
         let region = format!("0={}", memory.display());
         let mut command = Command::new(program);
-        command.args(["--json", "rmc", "serve", at, "--memory", &region]);
+        command.args(["--json", "rmc", "serve", at, "--memory", &region]).args(more);
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(system)?;
         let mut line = String::new();
@@ -171,13 +170,17 @@ fn over(fabric: FabricKind, rounds: usize) -> Result<Over, Failure> {
     file.1.write_all(&memory).map_err(|error| Failure::usage(error.to_string()))?;
     let name = format!("bench-rmc-{}", std::process::id());
     let at = if fabric == FabricKind::Tcp { "127.0.0.1:0" } else { &name };
-    let server = Server::start(at, &file.0.0)?;
+    let server = Server::start(at, &file.0.0, &[])?;
     let choice = FabricArguments::default();
     let Chosen { fabric: ours, address, .. } = choice::caller(&choice, &server.address, NAME)?;
     let connected = Caller::connect(&ours, &address, &CallerOptions::default());
     let mut caller = connected.map_err(failed)?;
     let path = caller.path().unwrap_or_default();
-    let registrations = registrations(&mut caller, rounds)?;
+    let connect = || Caller::connect(&ours, &address, &CallerOptions::default()).map_err(failed);
+    let mut other = connect()?;
+    let registrations =
+        registrations::measure([&mut caller, &mut other], fabric, &file.0.0, rounds)?;
+    drop(other);
     let object = Entry::with_name("list_search").map(|entry| entry.object).unwrap_or_default();
     let search = caller.register(object).map_err(failed)?.remove(0);
     let mut searches = Vec::new();
@@ -186,7 +189,6 @@ fn over(fabric: FabricKind, rounds: usize) -> Result<Over, Failure> {
     }
     predict(&mut searches);
     let calls_per_second = rate(&mut caller, &search, head, rounds)?;
-    let connect = || Caller::connect(&ours, &address, &CallerOptions::default()).map_err(failed);
     let fairness =
         fairness::measure(&mut caller, connect()?, &search, &parameters(head, 1), rounds)?;
     Ok(Over { fabric: ours.name(), path, searches, calls_per_second, registrations, fairness })
@@ -291,34 +293,6 @@ fn rate(caller: &mut Caller, search: &Program, head: u64, rounds: usize) -> Resu
         }
     }
     Ok(calls as f64 / began.elapsed().as_secs_f64())
-}
-
-fn registrations(caller: &mut Caller, rounds: usize) -> Result<Vec<Registration>, Failure> {
-    let mut told = Vec::new();
-    for entry in ENTRIES {
-        let object: &'static str = entry.file;
-        if told.iter().any(|known: &Registration| known.object == object) {
-            continue;
-        }
-        let mut samples = Vec::new();
-        for _ in 0..rounds.clamp(1, 50) {
-            let began = Instant::now();
-            let programs = match caller.register(entry.object) {
-                // It names global addresses, and this executor is part of no node.
-                Err(error) if error.code == farside::ErrorCode::FabricLacks => break,
-                registered => registered.map_err(failed)?,
-            };
-            samples.push(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX));
-            // The last one out erases it, so that the next round begins anew.
-            for program in &programs {
-                caller.unregister(program).map_err(failed)?;
-            }
-        }
-        if !samples.is_empty() {
-            told.push(Registration { object, median_ns: median(samples) });
-        }
-    }
-    Ok(told)
 }
 
 /// Memory of this process, as an executor beside it answers.
@@ -463,9 +437,7 @@ impl Report {
             }
             let rate = over.calls_per_second;
             lines.push(format!("{rate:>12.0} calls a second, {WINDOW} in progress"));
-            for Registration { object, median_ns } in &over.registrations {
-                lines.push(format!("{:>14} to register {object}", time(*median_ns as f64)));
-            }
+            lines.extend(registrations::lines(&over.registrations));
             lines.extend(over.fairness.lines());
         }
         lines

@@ -14,6 +14,7 @@ mod list;
 mod membership;
 mod memory;
 mod peers;
+mod registrations;
 mod run;
 mod serve;
 mod source;
