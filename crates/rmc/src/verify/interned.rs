@@ -64,14 +64,21 @@ pub(super) struct Interned {
     recent: Vec<Id>,
     memos: Vec<Memo>,
     full: usize,
+    /// It is never full before.
+    full_least: usize,
 }
 
 impl Interned {
     pub(super) fn new() -> Self {
+        Self::full_at(FULL)
+    }
+
+    /// One that is full with so many sets already.
+    pub(super) fn full_at(full: usize) -> Self {
         let mut scalars = Vec::with_capacity(64);
         scalars.push(Scalar::UNKNOWN);
         let recent = alloc::vec![Id::UNKNOWN; ROWS];
-        Self { scalars, recent, memos: alloc::vec![NO_MEMO; ROWS], full: FULL }
+        Self { scalars, recent, memos: alloc::vec![NO_MEMO; ROWS], full, full_least: full }
     }
 
     /// A set of which no copy has a link.
@@ -121,7 +128,7 @@ impl Interned {
 
     /// Forgets all sets but those that these states name.
     pub(super) fn keep<'a>(&mut self, states: impl Iterator<Item = &'a mut State>) {
-        let mut kept = Self { full: self.full, ..Self::new() };
+        let mut kept = Self::full_at(self.full_least);
         let mut moved = alloc::vec![Id::NONE; self.scalars.len()];
         moved[0] = Id::UNKNOWN;
         for state in states {
@@ -134,7 +141,7 @@ impl Interned {
                 *to
             });
         }
-        kept.full = FULL.max(kept.scalars.len() * 2);
+        kept.full = kept.full_least.max(kept.scalars.len() * 2);
         *self = kept;
     }
 }
@@ -159,4 +166,86 @@ pub(super) fn pair(ids: Option<(Id, Id)>) -> (Id, Id) {
 #[inline]
 pub(super) fn unpair(a: Id, b: Id) -> Option<(Id, Id)> {
     (a != Id::NONE).then_some((a, b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::explore::{Explored, Explorer};
+    use super::super::step::{Cost, Stepper};
+    use super::super::{live, prove, structure, verify};
+    use super::*;
+    use crate::Limits;
+    use crate::assembler::assemble;
+    use crate::library::ENTRIES;
+    use crate::program::{Program, load};
+    use alloc::format;
+    use alloc::string::String;
+
+    const LIMITS: Limits = Limits { walked_max: 1 << 20, ..Limits::DEFAULT };
+    const TURNS: u64 = 60_000;
+    /// Of a turn: that many instructions, of which so many make a set that was not there before.
+    const INSTRUCTIONS: u64 = 5;
+    const SETS: u64 = 3;
+
+    /// Counts, and keeps a number of 0 to 15 on the stack meanwhile, which then says where it writes 8 bytes:
+    /// at most up to so far behind the end of its frame.
+    fn counts(beyond: i64) -> Program {
+        let text = format!(
+            ".program counts\n\
+             r6 = *(u8 *)(r1 + 0)\nr6 &= 15\n*(u64 *)(r10 - 8) = r6\nr7 = 0\n\
+             again:\nr7 += 1\nr8 = r7\nr8 *= 3\nr8 ^= 0x5a5a5a\nif r7 != {TURNS} goto again\n\
+             r6 = *(u64 *)(r10 - 8)\nr1 = r10\nr1 += {}\nr1 += r6\n\
+             *(u64 *)(r1 + 0) = r7\nr0 = r6\nexit\n",
+            beyond - 8 - 15
+        );
+        assemble(&text).unwrap()
+    }
+
+    fn verdict(program: &Program, limits: &Limits, full: usize) -> String {
+        match prove(program, limits, &|| Interned::full_at(full)) {
+            Ok((facts, worst, metered)) => {
+                let (reached, places) = (facts.reached, facts.places);
+                format!("{worst:?} {metered} {} {reached:?} {places:?}", facts.context_bytes)
+            }
+            Err(problem) => format!("{problem:?}"),
+        }
+    }
+
+    #[test]
+    fn more_sets_than_there_is_room_for_are_forgotten_but_those_in_use() {
+        let program = counts(0);
+        let (points, live) = (structure::meeting_points(&program), live::live(&program));
+        let mut stepper = Stepper::new(&program, &LIMITS, Interned::new());
+        let start = State::new(LIMITS.context_bytes_max, &mut stepper.known);
+        let explored = Explorer::new(&mut stepper, &points, &live).explore(start);
+        let Ok(Explored::Bounded(worst)) = explored else { panic!("it has an end") };
+        let instructions = 4 + TURNS * INSTRUCTIONS + 7;
+        assert_eq!(worst, Cost { instructions, ..Cost::default() });
+        // It was full more than once, and never had more than it may, or twice what was in use.
+        assert!(TURNS * SETS > 2 * FULL as u64);
+        let known = &stepper.known;
+        assert!(known.scalars.len() <= FULL + 8, "{}", known.scalars.len());
+        assert!(known.scalars.capacity() <= 2 * FULL, "{}", known.scalars.capacity());
+        assert_eq!(known.full, FULL);
+    }
+
+    #[test]
+    fn what_was_known_before_sets_were_forgotten_is_known_behind() {
+        assert!(!verify(counts(0), &LIMITS).unwrap().metered());
+        let refusal = verify(counts(1), &LIMITS).unwrap_err();
+        assert_eq!(refusal.instruction, "*(u64 *)(r1 + 0) = r7");
+    }
+
+    #[test]
+    fn verdicts_are_the_same_however_little_room_there_is() {
+        for entry in ENTRIES {
+            for program in load(entry.object, &Limits::DEFAULT).unwrap() {
+                let expected = verdict(&program, &Limits::DEFAULT, FULL);
+                for full in [1, 40, 300] {
+                    let found = verdict(&program, &Limits::DEFAULT, full);
+                    assert!(found == expected, "{} with {full}: {found}", program.name);
+                }
+            }
+        }
+    }
 }

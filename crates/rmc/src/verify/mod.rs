@@ -156,7 +156,7 @@ impl Verified {
 
 /// Verifies a program against limits.
 pub fn verify(program: Program, limits: &Limits) -> Result<Verified, Box<Refusal>> {
-    match prove(&program, limits) {
+    match prove(&program, limits, &Interned::new) {
         Ok((facts, worst, metered)) => Ok(accept(program, limits, &facts, worst, metered)),
         Err((slot, problem)) => Err(Box::new(refusal(&program, slot, problem))),
     }
@@ -164,11 +164,16 @@ pub fn verify(program: Program, limits: &Limits) -> Result<Verified, Box<Refusal
 
 type Proof = (Facts, Cost, bool);
 
-fn prove(program: &Program, limits: &Limits) -> Result<Proof, (Option<usize>, Problem)> {
+/// With new tables of numbers from `numbers`.
+fn prove(
+    program: &Program,
+    limits: &Limits,
+    numbers: &dyn Fn() -> Interned,
+) -> Result<Proof, (Option<usize>, Problem)> {
     structure::check(program, limits)?;
     let points = structure::meeting_points(program);
     let live = live::live(program);
-    let mut stepper = Stepper::new(program, limits);
+    let mut stepper = Stepper::new(program, limits, numbers());
     let start = State::new(limits.context_bytes_max, &mut stepper.known);
     let at = |(slot, problem)| (Some(slot), problem);
     let explored = Explorer::new(&mut stepper, &points, &live).explore(start);
@@ -181,7 +186,7 @@ fn prove(program: &Program, limits: &Limits) -> Result<Proof, (Option<usize>, Pr
             (stepper.facts, worst, true)
         });
     }
-    stepper.known = Interned::new();
+    stepper.known = numbers();
     let start = State::new(limits.context_bytes_max, &mut stepper.known);
     fixpoint::fixpoint(&mut stepper, &points, &live, start).map_err(at)?;
     if !stepper.facts.ends {

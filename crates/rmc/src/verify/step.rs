@@ -108,7 +108,7 @@ pub(super) struct Stepper<'a> {
 }
 
 impl<'a> Stepper<'a> {
-    pub(super) fn new(program: &'a Program, limits: &'a Limits) -> Self {
+    pub(super) fn new(program: &'a Program, limits: &'a Limits, known: Interned) -> Self {
         Self {
             program,
             limits,
@@ -116,7 +116,7 @@ impl<'a> Stepper<'a> {
             cost: Cost::default(),
             at: 0,
             links: 0,
-            known: Interned::new(),
+            known,
             jumped: None,
             spare: Vec::new(),
         }
