@@ -8,7 +8,7 @@
 use alloc::vec::Vec;
 
 use super::problem::Problem;
-use super::state::{CELLS_MAX, State, Value};
+use super::state::{CELLS_MAX, Spot, State, Value};
 use super::step::{Cost, Next, Stepper};
 use crate::isa::Register;
 
@@ -56,8 +56,8 @@ pub(super) struct Explorer<'a, 'p> {
     /// Slots that some jump goes back to.
     heads: Vec<bool>,
     memories: Vec<Vec<Memory>>,
-    /// By which register two states of a place differed the last time: mostly what a loop counts by.
-    differing: Vec<u8>,
+    /// Where two states of a place differed the last time: mostly in what a loop counts by.
+    differing: Vec<Spot>,
     path: Vec<Stretch>,
     walked: u32,
     /// Paths that have ended.
@@ -84,7 +84,7 @@ impl<'a, 'p> Explorer<'a, 'p> {
             live,
             heads,
             memories,
-            differing: alloc::vec![0; points.len()],
+            differing: alloc::vec![Spot::default(); points.len()],
             path: Vec::new(),
             walked: 0,
             ended: 0,
@@ -109,10 +109,10 @@ impl<'a, 'p> Explorer<'a, 'p> {
     }
 
     /// The present stretch has cost what was stepped since.
+    #[inline]
     fn settle(&mut self) {
-        let cost = core::mem::take(&mut self.stepper.cost);
         if let Some(stretch) = self.path.last_mut() {
-            stretch.own = stretch.own.plus(cost);
+            stretch.own.take(&mut self.stepper.cost);
         }
     }
 
@@ -209,12 +209,12 @@ impl<'a, 'p> Explorer<'a, 'p> {
         let mut unbounded = None;
         let known = &self.stepper.known;
         for memory in self.memories[at].iter().rev() {
-            if !memory.state.may_contain_at(state, usize::from(self.differing[at]), known) {
+            if !memory.state.may_contain_at(state, self.differing[at], known) {
                 continue;
             }
             if !memory.state.contains(state, known) {
-                if let Some(register) = memory.state.differs_at(state, known) {
-                    self.differing[at] = register as u8;
+                if let Some(spot) = memory.state.differs_at(state, known) {
+                    self.differing[at] = spot;
                 }
                 continue;
             }

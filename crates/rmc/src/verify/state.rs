@@ -317,6 +317,15 @@ impl Frame {
     }
 }
 
+/// A place of a frame: a register, or a slot of the stack.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Spot(u8);
+
+impl Spot {
+    /// The first slot of the stack.
+    const STACK: u8 = Register::COUNT as u8;
+}
+
 /// All frames; the last one runs.
 #[derive(Clone, Debug)]
 pub(super) struct State {
@@ -380,15 +389,28 @@ impl State {
             && pairs.all(|(a, b)| a.contains(b, &mut links, known))
     }
 
-    /// The first register of the running frame that shows that [`State::contains`] is false, if one does.
-    pub(super) fn differs_at(&self, other: &Self, known: &Interned) -> Option<usize> {
-        (0..Register::COUNT).find(|at| !self.may_contain_at(other, *at, known))
+    /// The first place of the running frame that shows that [`State::contains`] is false, if one does.
+    pub(super) fn differs_at(&self, other: &Self, known: &Interned) -> Option<Spot> {
+        let registers = (0..Register::COUNT).map(|at| Spot(at as u8));
+        let held = self.frame().stack.held.iter().map(|(slot, _)| Spot(Spot::STACK + slot));
+        registers.chain(held).find(|spot| !self.may_contain_at(other, *spot, known))
     }
 
-    /// Whether a register of the running frame leaves it open that [`State::contains`] is true.
-    pub(super) fn may_contain_at(&self, other: &Self, register: usize, known: &Interned) -> bool {
-        let of = |state: &Self| state.frame().registers[register];
-        of(self).contains(&of(other), &mut Links::default(), known)
+    /// Whether a place of the running frame leaves it open that [`State::contains`] is true.
+    pub(super) fn may_contain_at(&self, other: &Self, spot: Spot, known: &Interned) -> bool {
+        let (frame, other) = (self.frame(), other.frame());
+        let Some(slot) = spot.0.checked_sub(Spot::STACK) else {
+            let at = usize::from(spot.0);
+            return frame.registers[at].contains(
+                &other.registers[at],
+                &mut Links::default(),
+                known,
+            );
+        };
+        let (stack, other) = (&frame.stack, &other.stack);
+        let Ok(at) = stack.place(slot) else { return true };
+        let of_other = other.place(slot).map_or(Value::UNKNOWN, |at| other.held[at].1);
+        stack.held[at].1.contains(&of_other, &mut Links::default(), known)
     }
 
     /// What holds in either.
