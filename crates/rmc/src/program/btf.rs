@@ -6,12 +6,22 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+/// Where instructions came from.
+#[derive(Default)]
+pub(super) struct Source<'a> {
+    /// Names of sections and files, by their indices in the lines.
+    pub(super) sections: Vec<&'a str>,
+    pub(super) files: Vec<Arc<str>>,
+    pub(super) lines: Vec<SourceLine>,
+}
+
 /// A section's instruction came from a line.
+#[derive(Clone, Copy)]
 pub(super) struct SourceLine {
-    pub(super) section: Arc<str>,
+    pub(super) section: usize,
     /// In slots.
     pub(super) slot: usize,
-    pub(super) file: Arc<str>,
+    pub(super) file: usize,
     pub(super) line: u32,
 }
 
@@ -64,14 +74,14 @@ fn string(strings: &[u8], offset: u32) -> Option<&str> {
 }
 
 /// The lines of all sections, as far as they can be read, at most `most`.
-pub(super) fn lines(btf: &[u8], ext: &[u8], most: usize) -> Vec<SourceLine> {
-    let mut lines = Vec::new();
-    read(btf, ext, most, &mut lines);
-    lines
+pub(super) fn lines<'a>(btf: &'a [u8], ext: &[u8], most: usize) -> Source<'a> {
+    let mut source = Source::default();
+    read(btf, ext, most, &mut source);
+    source
 }
 
 /// `None` at the first thing that is not as expected; what was read before stays.
-fn read(btf: &[u8], ext: &[u8], most: usize, lines: &mut Vec<SourceLine>) -> Option<()> {
+fn read<'a>(btf: &'a [u8], ext: &[u8], most: usize, source: &mut Source<'a>) -> Option<()> {
     let strings = strings(btf)?;
     let mut reader = Reader { bytes: ext };
     let header = reader.header()?;
@@ -80,29 +90,26 @@ fn read(btf: &[u8], ext: &[u8], most: usize, lines: &mut Vec<SourceLine>) -> Opt
     let mut reader = Reader { bytes: part(ext, header, offset, length)? };
     let record = usize::try_from(reader.number()?).ok()?;
     let surplus = record.checked_sub(RECORD)?;
-    let mut file: (u32, Arc<str>) = (u32::MAX, Arc::from(""));
+    let mut last = None;
     while !reader.bytes.is_empty() {
-        let section: Arc<str> = Arc::from(string(strings, reader.number()?)?);
+        let section = source.sections.len();
+        source.sections.push(string(strings, reader.number()?)?);
         for _ in 0..reader.number()? {
-            if lines.len() >= most {
+            if source.lines.len() >= most {
                 return None;
             }
             let (at, name) = (reader.number()?, reader.number()?);
             reader.take(4)?;
             let line = reader.number()? >> 10;
             reader.take(surplus)?;
-            if file.0 != name {
-                file = (name, Arc::from(string(strings, name)?));
+            if last != Some(name) {
+                source.files.push(Arc::from(string(strings, name)?));
+                last = Some(name);
             }
             // Line 0 belongs to no line.
             if line > 0 {
-                let slot = usize::try_from(at / 8).ok()?;
-                lines.push(SourceLine {
-                    section: section.clone(),
-                    slot,
-                    file: file.1.clone(),
-                    line,
-                });
+                let (slot, file) = (usize::try_from(at / 8).ok()?, source.files.len() - 1);
+                source.lines.push(SourceLine { section, slot, file, line });
             }
         }
     }

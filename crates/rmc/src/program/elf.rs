@@ -25,7 +25,7 @@ use object::{
     RelocationTarget, SectionIndex, SectionKind, SymbolIndex, SymbolKind,
 };
 
-use super::btf::{self, SourceLine};
+use super::btf::{self, Source, SourceLine};
 use super::{Function, Line, Program, Scope, StateDeclaration, Variables};
 use crate::helpers::StateKind;
 use crate::isa::{DecodeError, Instruction, Wide, decode_all};
@@ -360,6 +360,8 @@ struct Code {
     starts: BTreeMap<(usize, usize), usize>,
     /// Lines by section and slot, in that order.
     lines: Vec<((usize, usize), SourceLine)>,
+    /// Their files.
+    files: Vec<Arc<str>>,
 }
 
 impl Code {
@@ -374,22 +376,20 @@ impl Code {
             }
             slots_total += bytes.len() / 8;
             bounded("slots of code", slots_total, limits.slots_max * 4)?;
-            let slots = bytes.chunks_exact(8).map(|slot| {
-                slot.iter().rev().fold(0u64, |value, byte| value << 8 | u64::from(*byte))
-            });
-            let slots = slots.collect();
+            let (slots, _) = bytes.as_chunks();
+            let slots = slots.iter().map(|slot| u64::from_le_bytes(*slot)).collect();
             texts.push(Text { name, index: section.index(), slots, code: Vec::new() });
         }
         let pieces = pieces(file, &texts)?;
         let section = |name| file.section_by_name(name).and_then(|section| section.data().ok());
         let found = match (section(".BTF"), section(".BTF.ext")) {
             (Some(btf), Some(ext)) => btf::lines(btf, ext, limits.slots_max * 4),
-            _ => Vec::new(),
+            _ => Source::default(),
         };
-        let lines = placed(found, &texts);
+        let lines = placed(&found, &texts);
         let starts = pieces.iter().enumerate();
         let starts = starts.map(|(at, piece)| ((piece.section, piece.start), at)).collect();
-        Ok(Self { texts, pieces, calls: BTreeMap::new(), starts, lines })
+        Ok(Self { texts, pieces, calls: BTreeMap::new(), starts, lines, files: found.files })
     }
 
     /// Puts data into wide loads, finds where calls go, and decodes.
@@ -558,27 +558,20 @@ impl Code {
         let lines = &self.lines[before(piece.start)..before(piece.end)];
         for ((_, slot), line) in lines {
             let slot = start + slot - piece.start;
-            program.lines.push(Line { slot, file: line.file.clone(), line: line.line });
+            let file = Arc::clone(&self.files[line.file]);
+            program.lines.push(Line { slot, file, line: line.line });
         }
         Ok(())
     }
 }
 
 /// Lines by section and slot; of several for one slot, the last.
-fn placed(lines: Vec<SourceLine>, texts: &[Text]) -> Vec<((usize, usize), SourceLine)> {
-    let mut placed = Vec::with_capacity(lines.len());
-    let mut last = None;
-    for line in lines {
-        // Lines of a section follow each other and share its name. Of texts of one name, the last is meant.
-        let text = match &last {
-            Some((name, text)) if Arc::ptr_eq(name, &line.section) => *text,
-            _ => texts.iter().rposition(|text| *text.name == *line.section),
-        };
-        last = Some((line.section.clone(), text));
-        if let Some(text) = text {
-            placed.push(((text, line.slot), line));
-        }
-    }
+fn placed(source: &Source<'_>, texts: &[Text]) -> Vec<((usize, usize), SourceLine)> {
+    // Of texts of one name, the last is meant.
+    let text = |name: &&str| texts.iter().rposition(|text| text.name == **name);
+    let of_section: Vec<_> = source.sections.iter().map(text).collect();
+    let place = |line: &SourceLine| Some(((of_section[line.section]?, line.slot), *line));
+    let mut placed: Vec<_> = source.lines.iter().filter_map(place).collect();
     placed.sort_by_key(|(at, _)| *at);
     placed.dedup_by(|after, kept| {
         let same = after.0 == kept.0;

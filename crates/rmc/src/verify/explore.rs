@@ -109,10 +109,10 @@ impl<'a, 'p> Explorer<'a, 'p> {
     }
 
     /// The present stretch has cost what was stepped since.
-    #[inline]
     fn settle(&mut self) {
+        let cost = core::mem::take(&mut self.stepper.cost);
         if let Some(stretch) = self.path.last_mut() {
-            stretch.own.take(&mut self.stepper.cost);
+            stretch.own = stretch.own.plus(cost);
         }
     }
 

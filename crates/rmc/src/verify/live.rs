@@ -7,10 +7,31 @@ use crate::helpers::Helper;
 use crate::isa::{AtomicOp, Instruction, Operand, Register};
 use crate::program::Program;
 
+/// What a slot does to registers, and where it goes on.
+struct Flow {
+    read: u16,
+    written: u16,
+    /// The slot behind it and the target of its jump; the end of the code where there is none.
+    next: [u32; 2],
+}
+
+impl Flow {
+    fn of(slot: usize, code: &[Instruction]) -> Self {
+        let instruction = code[slot];
+        let (read, written) = uses(instruction);
+        let behind = instruction.falls_through().then(|| slot + instruction.slots());
+        let target = instruction.jump_target(slot).and_then(|at| usize::try_from(at).ok());
+        let next = |next: Option<usize>| next.map_or(code.len(), |at| at.min(code.len())) as u32;
+        Self { read, written, next: [next(behind), next(target)] }
+    }
+}
+
 /// Bits of registers that are read before they are written, at each slot.
 pub(super) fn live(program: &Program) -> Vec<u16> {
     let code = &program.code;
-    let mut live = alloc::vec![0u16; code.len()];
+    let flows: Vec<_> = (0..code.len()).map(|slot| Flow::of(slot, code)).collect();
+    // Nothing is read behind the end.
+    let mut live = alloc::vec![0u16; code.len() + 1];
     // Loops need some rounds; where they are not enough, registers only look more alive.
     let mut changed = true;
     let mut rounds = 0;
@@ -20,15 +41,8 @@ pub(super) fn live(program: &Program) -> Vec<u16> {
         if rounds > 64 {
             return alloc::vec![u16::MAX; code.len()];
         }
-        for slot in (0..code.len()).rev() {
-            let instruction = code[slot];
-            let mut after = 0;
-            if instruction.falls_through() {
-                after |= live.get(slot + instruction.slots()).copied().unwrap_or(0);
-            }
-            let target = instruction.jump_target(slot).and_then(|at| usize::try_from(at).ok());
-            after |= target.and_then(|at| live.get(at)).copied().unwrap_or(0);
-            let (read, written) = uses(instruction);
+        for (slot, Flow { read, written, next }) in flows.iter().enumerate().rev() {
+            let after = live[next[0] as usize] | live[next[1] as usize];
             let before = after & !written | read;
             changed |= before != live[slot];
             live[slot] = before;

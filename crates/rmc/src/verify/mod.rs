@@ -157,7 +157,7 @@ impl Verified {
 /// Verifies a program against limits.
 pub fn verify(program: Program, limits: &Limits) -> Result<Verified, Box<Refusal>> {
     match prove(&program, limits, &Interned::new) {
-        Ok((facts, worst, metered)) => Ok(accept(program, limits, &facts, worst, metered)),
+        Ok((facts, worst, metered)) => Ok(accept(program, limits, facts, worst, metered)),
         Err((slot, problem)) => Err(Box::new(refusal(&program, slot, problem))),
     }
 }
@@ -214,13 +214,7 @@ fn metered_worst(worst: Cost, budget: Budget) -> Cost {
     }
 }
 
-fn accept(
-    program: Program,
-    limits: &Limits,
-    facts: &Facts,
-    worst: Cost,
-    metered: bool,
-) -> Verified {
+fn accept(program: Program, limits: &Limits, facts: Facts, worst: Cost, metered: bool) -> Verified {
     let charged = metered || worst.instructions > limits.unpaused_max;
     let ops = predecode(&program, &facts.reached, charged);
     let second = crate::isa::Instruction::SecondHalf;
@@ -236,7 +230,7 @@ fn accept(
         frames: facts.frames,
         context_bytes: u32::try_from(facts.context_bytes).unwrap_or(u32::MAX),
         unreached,
-        places: facts.places.clone(),
+        places: facts.places,
         identity: VERIFIED.fetch_add(1, Ordering::Relaxed),
         program,
     }

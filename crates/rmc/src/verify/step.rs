@@ -40,22 +40,6 @@ impl Cost {
         }
     }
 
-    /// Adds what the other one has, and leaves nothing there. Part by part, since these have just been
-    /// written one by one: see `run/native`.
-    #[inline]
-    pub(super) fn take(&mut self, other: &mut Self) {
-        let parts = [
-            (&mut self.instructions, &mut other.instructions),
-            (&mut self.helper_calls, &mut other.helper_calls),
-            (&mut self.bytes, &mut other.bytes),
-            (&mut self.words, &mut other.words),
-        ];
-        for (part, of) in parts {
-            *part = part.saturating_add(*of);
-            *of = 0;
-        }
-    }
-
     /// The greater of each part: a bound on whichever path is taken.
     pub(super) fn or(self, other: Self) -> Self {
         Self {

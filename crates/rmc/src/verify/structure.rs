@@ -67,7 +67,8 @@ fn one(program: &Program, slot: usize, instruction: Instruction) -> Result<(), P
     let own = program.function_at(slot).ok_or(Problem::BadFunctions)?;
     let function = &program.functions[own];
     if let Some(target) = instruction.jump_target(slot) {
-        let to = usize::try_from(target).ok().filter(|to| program.function_at(*to) == Some(own));
+        let within = function.start..function.end;
+        let to = usize::try_from(target).ok().filter(|to| within.contains(to));
         let to = to.ok_or(Problem::JumpOutside { target })?;
         if program.code[to] == Instruction::SecondHalf {
             return Err(Problem::IntoTheMiddle { target });
