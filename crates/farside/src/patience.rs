@@ -10,6 +10,9 @@ const SPINS: u32 = 1 << 12;
 /// how many of them the processor is offered to the peer, who may be waiting for it.
 const TURNS: u32 = 512;
 const TURNS_TO_YIELD: u32 = 32;
+/// The same as [`TURNS`] where the peer works on each answer for some 100 us: being woken costs a tenth of
+/// that again.
+const TURNS_OF_WORK: u32 = 4 * TURNS;
 /// The clock is asked after so many looks, some microseconds.
 const LOOKS_TO_CLOCK: u32 = 16;
 /// Shortest and longest sleep between looks of a channel that can only be polled.
@@ -45,6 +48,11 @@ impl Patience {
     pub(crate) const fn of_turns(timeout: Duration) -> Self {
         let new = Self::new(timeout);
         Self { looks_max: TURNS, looks_to_yield: TURNS_TO_YIELD, ..new }
+    }
+
+    /// For whoever turns a loop while the peer works.
+    pub(crate) const fn of_work(timeout: Duration) -> Self {
+        Self { looks_max: TURNS_OF_WORK, ..Self::of_turns(timeout) }
     }
 
     /// Whether the time is up; asks the clock now and then only.

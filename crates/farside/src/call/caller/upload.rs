@@ -43,7 +43,7 @@ impl Caller {
     /// `BadProgram`, `UnsafeProgram`, `OverQuota`, `FabricLacks` for a helper that the executor does not
     /// have; `PeerLost`, `TimedOut`.
     pub fn register(&mut self, object: &[u8]) -> Result<Vec<Program>, Error> {
-        let mut patience = Patience::of_turns(self.options.timeout);
+        let mut patience = Patience::of_work(self.options.timeout);
         while !self.begin_register(object)? {
             self.turn()?;
             self.wait_a_little(&mut patience)?;
