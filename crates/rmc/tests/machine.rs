@@ -314,6 +314,30 @@ mod native {
         assert_eq!(outcome, Outcome::Returned(42));
     }
 
+    /// The parameters' length says how deep it goes: the frame that exits says whether the program has.
+    #[test]
+    fn a_program_that_calls_itself_returns_from_every_depth() {
+        let text = "
+                if r2 == 0 goto deepest
+                if r2 s> 7 goto deepest
+                r6 = r2
+                r2 += -1
+                call -5
+                r0 *= 10
+                r0 += r6
+                exit
+            deepest:
+                r0 = 0
+                exit
+        ";
+        let verified = verified(text);
+        for depth in 0..8 {
+            let expected = (1..=depth).fold(0, |sum, digit| sum * 10 + digit);
+            let (outcome, ..) = run_both_near(&verified, &[0; 8][..depth as usize], || Far);
+            assert_eq!(outcome, Outcome::Returned(expected));
+        }
+    }
+
     #[test]
     fn machines_of_other_programs_are_interpreted() {
         let compiled = Compiled::new(verified(SUM)).unwrap();

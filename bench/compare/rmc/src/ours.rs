@@ -93,7 +93,8 @@ pub(crate) fn searches(cases: &mut Vec<Case>) {
                     let lent = Lent::default();
                     let outcome =
                         code.call(&mut machine, context, budget, lent, &regions, &mut host);
-                    assert_eq!(outcome, Ok(Outcome::Returned(value(n))));
+                    let found = matches!(outcome, Ok(Outcome::Returned(at)) if at == value(n));
+                    assert!(found, "{outcome:?}");
                 }
             }));
         }
@@ -107,7 +108,8 @@ pub(crate) fn searches(cases: &mut Vec<Case>) {
                 for _ in 0..turns {
                     let _ = machine.start(&verified, black_box(&context), budget);
                     let outcome = machine.run(&verified, Lent::default(), &mut host);
-                    assert_eq!(outcome, Outcome::Returned(value(n)));
+                    let found = matches!(outcome, Outcome::Returned(at) if at == value(n));
+                    assert!(found, "{outcome:?}");
                 }
             }));
         }

@@ -163,6 +163,11 @@ impl Program {
         Self { name: name.into(), code, functions, ..Self::default() }
     }
 
+    /// Slots of the program's own function.
+    pub(crate) fn first_slots(&self) -> usize {
+        self.functions.first().map_or(0, |function| function.end)
+    }
+
     /// The function that has this slot.
     pub fn function_at(&self, slot: usize) -> Option<usize> {
         let after = self.functions.partition_point(|function| function.start <= slot);

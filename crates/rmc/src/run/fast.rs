@@ -174,6 +174,9 @@ pub(super) fn outcome(machine: &mut Machine, end: End) -> Outcome {
     }
 }
 
+/// Takes the lent variables apart, in registers: whoever lends has just written where they are, word by
+/// word, and reading that back as a whole would have to wait.
+#[inline(never)]
 fn interpret(
     machine: &mut Machine,
     verified: &Verified,

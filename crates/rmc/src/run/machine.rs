@@ -153,8 +153,8 @@ impl Machine {
 
     pub(super) fn begin_verified(&mut self, verified: &Verified, context: &[u8], budget: Budget) {
         self.output_max = verified.limits().output_bytes_max;
-        let meter = Meter::new(verified.program(), &budget, verified.metered());
-        self.begin(context, meter, verified.frames(), verified.charged());
+        self.meter = Meter::new(Meter::of_instructions(verified, &budget), &budget);
+        self.begin(context, verified.frames(), verified.charged());
         self.proven = Some(verified.identity());
     }
 
@@ -173,11 +173,13 @@ impl Machine {
     /// Starts a call of a program that nobody has verified, for [`Machine::run_checked`] alone.
     pub fn start_unverified(&mut self, program: &Program, context: &[u8], budget: Budget) {
         self.output_max = crate::Limits::DEFAULT.output_bytes_max;
-        self.begin(context, Meter::new(program, &budget, true), FRAMES_MAX, true);
+        self.meter = Meter::new(Meter::of_unverified(program, &budget), &budget);
+        self.begin(context, FRAMES_MAX, true);
     }
 
-    fn begin(&mut self, context: &[u8], meter: Meter, frames: usize, charged: bool) {
-        self.meter = meter;
+    /// Sets up all but the meter, which is made in its place: a copy as a whole would wait for the words that
+    /// have just been written one by one.
+    fn begin(&mut self, context: &[u8], frames: usize, charged: bool) {
         self.charged = charged;
         let stack = frames * FRAME_BYTES as usize;
         if self.stack.len() != stack {

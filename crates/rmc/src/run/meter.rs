@@ -25,21 +25,29 @@ pub(super) struct Meter {
 }
 
 impl Meter {
-    /// A call's at its start. What is proven to end within the budget is charged for slices alone, by
-    /// distances that may be more than what it executes: it must not be stopped.
+    /// A call's at its start.
     #[inline]
-    pub(super) fn new(program: &Program, budget: &Budget, metered: bool) -> Self {
-        let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
-        let first = program.functions.first().map_or(0, |function| function.end);
-        // What is behind the last jump backwards is not charged.
-        let instructions = signed(budget.instructions).saturating_sub_unsigned(first as u64);
+    pub(super) fn new(instructions: i64, budget: &Budget) -> Self {
         Self {
-            instructions: if metered { instructions } else { i64::MAX },
+            instructions,
             helper_calls: signed(budget.helper_calls),
             bytes: signed(budget.bytes),
             instructions_aside: 0,
             bytes_aside: 0,
         }
+    }
+
+    /// Instructions of a verified program's call at its start. What is proven to end within the budget is
+    /// charged for slices alone, by distances that may be more than what it executes: it must not be
+    /// stopped.
+    #[inline]
+    pub(super) fn of_instructions(verified: &Verified, budget: &Budget) -> i64 {
+        if verified.metered() { behind_first(budget, verified.first_slots()) } else { i64::MAX }
+    }
+
+    /// Those of any other program.
+    pub(super) fn of_unverified(program: &Program, budget: &Budget) -> i64 {
+        behind_first(budget, program.first_slots())
     }
 
     /// Keeps back all but a slice.
@@ -76,6 +84,16 @@ impl Meter {
         let passed = |left: i64, aside: i64| left < 0 && aside > 0 && left + aside >= 0;
         passed(self.instructions, self.instructions_aside) || passed(self.bytes, self.bytes_aside)
     }
+}
+
+fn signed(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+/// What is behind the last jump backwards is not charged: a budget without the slots of the first function.
+#[inline]
+fn behind_first(budget: &Budget, slots: usize) -> i64 {
+    signed(budget.instructions).saturating_sub_unsigned(slots as u64)
 }
 
 impl Machine {

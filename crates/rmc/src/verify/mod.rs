@@ -70,6 +70,7 @@ pub struct Verified {
     metered: bool,
     charged: bool,
     frames: usize,
+    first_slots: usize,
     context_bytes: u32,
     unreached: usize,
     /// Bits of the places that each slot may touch.
@@ -106,6 +107,11 @@ impl Verified {
     /// Frames that it needs.
     pub fn frames(&self) -> usize {
         self.frames
+    }
+
+    /// Slots of its first function.
+    pub(crate) fn first_slots(&self) -> usize {
+        self.first_slots
     }
 
     /// Bytes of parameters that it reads, so that a call needs at least as many.
@@ -228,6 +234,7 @@ fn accept(program: Program, limits: &Limits, facts: Facts, worst: Cost, metered:
         metered,
         charged,
         frames: facts.frames,
+        first_slots: program.first_slots(),
         context_bytes: u32::try_from(facts.context_bytes).unwrap_or(u32::MAX),
         unreached,
         places: facts.places,

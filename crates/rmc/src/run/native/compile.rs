@@ -17,9 +17,9 @@ use super::emit::{
     Reg, When,
 };
 use super::entry::{
-    AREAS, CONTEXT_BYTES, ENDED, HELP, HOW, KEPT, KEPT_BACK, KEPT_BYTES, KEPT_FIRST, KEPT_R6,
-    LAST_BASE, LAST_NUMBER, LAST_WORDS, LEFT, METER, REGION_COUNT, REGION_SHIFT, REGIONS,
-    REGISTERS, SLOT,
+    AREAS, CONTEXT_BYTES, ENDED, HELP, KEPT, KEPT_BACK, KEPT_BYTES, KEPT_R6, LAST_BASE,
+    LAST_NUMBER, LAST_WORDS, LEFT, METER, REGION_COUNT, REGION_SHIFT, REGIONS, REGISTERS, RETURNED,
+    SLOT,
 };
 use crate::helpers::Call;
 use crate::isa::{AtomicOp, Instruction, Width};
@@ -154,7 +154,12 @@ impl Compiler<'_> {
         self.out.load(METER_HOME, Place::at(RBP, METER));
     }
 
-    fn leave(&mut self) {
+    fn leave(&mut self, how: u64) {
+        if how == RETURNED {
+            self.out.clear(RDX);
+        } else {
+            self.out.set(RDX, how);
+        }
         self.kept.iter().rev().for_each(|reg| self.out.pop(*reg));
         self.out.ret();
     }
@@ -187,8 +192,8 @@ impl Compiler<'_> {
 
         self.leave = self.out.code.len();
         self.store_all();
-        self.out.store_number(Place::at(RBP, HOW), LEFT);
-        self.leave();
+        self.out.load(RAX, Place::at(RBP, SLOT));
+        self.leave(LEFT);
 
         // Calls the helper of the slot in R10. Registers that a call destroys hold nothing of the host's
         // behind it.
@@ -208,8 +213,8 @@ impl Compiler<'_> {
         out.here(ends);
         // What would have been returned to.
         out.pop(RCX);
-        out.store_number(Place::at(RBP, HOW), ENDED);
-        self.leave();
+        out.load(RAX, Place::at(RBP, SLOT));
+        self.leave(ENDED);
     }
 
     /// The way in at the first slot, whose code follows.
@@ -625,15 +630,15 @@ impl Compiler<'_> {
     /// Returns from a function, or from the program.
     fn exit(&mut self, slot: usize) {
         self.later = [None; FIRST_KEPT];
-        let first = self.verified.program().functions.first().map_or(0, |first| first.end);
+        let first = self.verified.program().first_slots();
         if slot < first {
             let out = &mut self.out;
+            // The lower half of R10 says which frame it is.
             let inner = self.recursive.then(|| {
-                out.load(RCX, Place::at(RBP, KEPT));
-                out.memory(true, &[0x3b], RCX.0, Place::at(RBP, KEPT_FIRST));
+                out.with_number(false, 7, HOMES[10], frame_pointer(0) as i32);
                 out.jump_if(When::NOT_EQUAL)
             });
-            self.leave();
+            self.leave(RETURNED);
             match inner {
                 Some(inner) => self.out.here(inner),
                 None => return,

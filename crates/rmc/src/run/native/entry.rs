@@ -62,10 +62,10 @@ impl<'a> Region<'a> {
     }
 }
 
-/// How machine code ended.
-const RETURNED: u64 = 0;
-pub(super) const LEFT: i32 = 1;
-pub(super) const ENDED: i32 = 2;
+/// How machine code ended, in RDX.
+pub(super) const RETURNED: u64 = 0;
+pub(super) const LEFT: u64 = 1;
+pub(super) const ENDED: u64 = 2;
 
 /// What machine code works on. Its offsets are part of the code.
 #[repr(C)]
@@ -74,21 +74,20 @@ pub(super) struct Frame<'a> {
     /// The region of which a word was loaded last, and its number.
     last: Region<'a>,
     last_number: u64,
-    /// The machine's present frame, and its first.
+    /// The machine's present frame.
     kept: *mut Kept,
-    kept_first: *mut Kept,
-    /// What turns an address of an area into one of the processor, by the area's number.
-    areas: [u64; 8],
+    /// What turns an address of an area into one of the processor, by the area's number. Only of those that
+    /// the program has.
+    areas: [MaybeUninit<u64>; 8],
     context_bytes: u64,
     /// Those of the machine, where they are not in the processor's.
     registers: MaybeUninit<Registers>,
     regions: *const Region<'a>,
     region_count: u64,
     /// Registers of the processor that an instruction borrows.
-    borrowed: u64,
-    /// Where the code has left, and how.
-    slot: u64,
-    how: u64,
+    borrowed: MaybeUninit<u64>,
+    /// Where the code leaves.
+    slot: MaybeUninit<u64>,
     help: extern "sysv64" fn(*mut Frame<'a>, u64) -> u64,
     driver: *mut c_void,
 }
@@ -105,7 +104,6 @@ offsets! {
     LAST_WORDS last.words;
     LAST_NUMBER last_number;
     KEPT kept;
-    KEPT_FIRST kept_first;
     AREAS areas;
     CONTEXT_BYTES context_bytes;
     REGISTERS registers;
@@ -113,7 +111,6 @@ offsets! {
     REGION_COUNT region_count;
     BORROWED borrowed;
     SLOT slot;
-    HOW how;
     HELP help;
 }
 
@@ -130,6 +127,14 @@ pub(super) const KEPT_BYTES: i32 = size_of::<Kept>() as i32;
 pub(super) const KEPT_BACK: i32 = offset_of!(Kept, back) as i32;
 pub(super) const KEPT_R6: i32 = offset_of!(Kept, kept) as i32;
 
+/// What machine code returns.
+#[repr(C)]
+struct Ended {
+    /// That of the program, or the slot where the code has left.
+    value: u64,
+    how: u64,
+}
+
 /// What machine code works with. It all stays where it is while the code runs.
 pub(super) struct Start {
     /// The code of a slot to go on with; `None` at a start of the program.
@@ -137,12 +142,18 @@ pub(super) struct Start {
     pub(super) meter: i64,
     pub(super) depth: usize,
     pub(super) frames: *mut Kept,
-    pub(super) constants: *const u8,
-    pub(super) own: *mut u8,
-    pub(super) shared: *mut u8,
+    /// Constants and variables, where the program has any.
+    pub(super) data: Option<Data>,
     pub(super) context: *const u8,
     pub(super) context_bytes: u64,
     pub(super) stack: *mut u8,
+}
+
+/// Constants and variables of a program.
+pub(super) struct Data {
+    pub(super) constants: *const u8,
+    pub(super) own: *mut u8,
+    pub(super) shared: *mut u8,
 }
 
 /// Who carries out what has no code.
@@ -225,27 +236,29 @@ pub(super) fn enter<'a, D: Driver>(
     driver: &mut D,
     regions: &'a [Region<'a>],
 ) -> End {
-    let by = |area: Area, start: *const u8| (start as u64).wrapping_sub(area.base());
-    let mut areas = [0; 8];
-    areas[Area::Constants as usize] = by(Area::Constants, start.constants);
-    areas[Area::Own as usize] = by(Area::Own, start.own);
-    areas[Area::Shared as usize] = by(Area::Shared, start.shared);
-    areas[Area::Context as usize] = by(Area::Context, start.context);
-    areas[Area::Stack as usize] = by(Area::Stack, start.stack);
+    let mut areas = [MaybeUninit::uninit(); 8];
+    let mut has = |area: Area, start: *const u8| {
+        areas[area as usize].write((start as u64).wrapping_sub(area.base()));
+    };
+    if let Some(data) = start.data {
+        has(Area::Constants, data.constants);
+        has(Area::Own, data.own);
+        has(Area::Shared, data.shared);
+    }
+    has(Area::Context, start.context);
+    has(Area::Stack, start.stack);
     let mut frame = Frame {
         meter: start.meter,
         last: regions.first().copied().unwrap_or(Region::NOTHING),
         last_number: 0,
         kept: start.frames.wrapping_add(start.depth),
-        kept_first: start.frames,
         areas,
         context_bytes: start.context_bytes,
         registers: MaybeUninit::uninit(),
         regions: regions.as_ptr(),
         region_count: regions.len() as u64,
-        borrowed: 0,
-        slot: 0,
-        how: RETURNED,
+        borrowed: MaybeUninit::uninit(),
+        slot: MaybeUninit::uninit(),
         help: help::<D>,
         driver: core::ptr::null_mut(),
     };
@@ -261,19 +274,19 @@ pub(super) fn enter<'a, D: Driver>(
     frame.driver = (&raw mut *driver).cast();
     // SAFETY: both places of the mapping start with code that `compile` has put there for this signature.
     // It keeps what the convention wants kept, and touches what the table above says.
-    let result = unsafe {
-        let code: extern "sysv64" fn(*mut Frame<'a>, *const c_void) -> u64 =
+    let ended = unsafe {
+        let code: extern "sysv64" fn(*mut Frame<'a>, *const c_void) -> Ended =
             core::mem::transmute(code);
         code(&raw mut frame, target)
     };
-    if frame.how == RETURNED {
-        return End::Returned(result);
+    if ended.how == RETURNED {
+        return End::Returned(ended.value);
     }
-    let depth = (frame.kept as usize - frame.kept_first as usize) / size_of::<Kept>();
+    let depth = (frame.kept as usize - start.frames as usize) / size_of::<Kept>();
     // SAFETY: the code that leaves has just stored all registers.
     let registers = unsafe { settled(&mut frame.registers) };
-    driver.stopped(frame.slot as usize, depth, frame.meter, registers);
-    if frame.how == ENDED as u64 { End::Stopped } else { End::Left }
+    driver.stopped(ended.value as usize, depth, frame.meter, registers);
+    if ended.how == ENDED { End::Stopped } else { End::Left }
 }
 
 /// Registers of a frame, those of the program and those that are always zero.

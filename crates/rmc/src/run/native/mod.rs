@@ -25,9 +25,12 @@ use super::meter::Meter;
 use super::{Area, Lent, Near, Outcome};
 use crate::limits::Budget;
 use crate::verify::Verified;
-use entry::{End, Mapping, Start};
+use entry::{Data, End, Mapping, Start};
 
 pub use entry::Region;
+
+/// Bits of the places that are constants and variables.
+const DATA: u8 = 7;
 
 /// Why there is no machine code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,6 +60,8 @@ pub struct Compiled {
     mapping: Mapping,
     /// Where the code of each slot starts that can be entered.
     places: Vec<Option<u32>>,
+    /// Whether its instructions access constants or variables.
+    has_data: bool,
 }
 
 impl Compiled {
@@ -73,7 +78,10 @@ impl Compiled {
             Ok((mapping, places))
         });
         match made {
-            Ok((mapping, places)) => Ok(Self { verified, mapping, places }),
+            Ok((mapping, places)) => {
+                let has_data = (0..places.len()).any(|slot| verified.places(slot) & DATA != 0);
+                Ok(Self { verified, mapping, places, has_data })
+            }
             Err(error) => Err((error, Box::new(verified))),
         }
     }
@@ -129,10 +137,10 @@ impl Compiled {
         near: &mut impl Near,
     ) -> Result<Outcome, StartError> {
         self.verified.admits(context, &budget)?;
-        Ok(match self.start(machine, context, &budget, &mut lent, regions, near) {
-            Exit::Returned(result) => Outcome::Returned(result),
-            exit => self.outcome(machine, exit, lent, near),
-        })
+        match self.start(machine, context, &budget, &mut lent, regions, near) {
+            Exit::Returned(result) => Ok(Outcome::Returned(result)),
+            exit => self.started(machine, exit, lent, near),
+        }
     }
 
     /// What is passed on the way to the code is passed by reference: values of several words that have just
@@ -147,8 +155,7 @@ impl Compiled {
         near: &mut impl Near,
     ) -> Exit {
         machine.begin_call(&self.verified);
-        let meter = Meter::new(self.verified.program(), budget, self.verified.metered());
-        let meter = meter.instructions;
+        let meter = Meter::of_instructions(&self.verified, budget);
         if !self.fits(lent) || meter < 0 {
             machine.begin_verified(&self.verified, context, *budget);
             return Exit::Left;
@@ -178,7 +185,9 @@ impl Compiled {
     /// Whether the variables are as long as was verified.
     fn fits(&self, lent: &Lent<'_>) -> bool {
         let variables = &self.verified.program().variables;
-        lent.own.len() >= variables.own.len() && lent.shared.len() >= variables.shared.len()
+        let fit =
+            || lent.own.len() >= variables.own.len() && lent.shared.len() >= variables.shared.len();
+        !self.has_data || fit()
     }
 
     #[inline(always)]
@@ -199,22 +208,35 @@ impl Compiled {
             context: context.as_ptr(),
             context_bytes: context.len() as u64,
             frames: machine.frames.as_mut_ptr(),
-            constants: self.verified.program().constants.as_ptr(),
-            own: lent.own.as_mut_ptr(),
-            shared: lent.shared.as_mut_ptr(),
+            data: self.has_data.then(|| Data {
+                constants: self.verified.program().constants.as_ptr(),
+                own: lent.own.as_mut_ptr(),
+                shared: lent.shared.as_mut_ptr(),
+            }),
             stack: machine.stack.as_mut_ptr(),
         };
         let verified = &self.verified;
         let mut driver = Driver { machine, verified, fresh, lent, near, end: None };
-        match (entry::enter(&self.mapping, start, &mut driver, regions), driver.end) {
-            (End::Returned(result), _) => {
-                driver.machine.registers[0] = result;
+        match entry::enter(&self.mapping, start, &mut driver, regions) {
+            End::Returned(result) => {
                 driver.machine.running = false;
                 Exit::Returned(result)
             }
-            (End::Stopped, Some(end)) => Exit::Ended(end),
-            (End::Stopped, None) | (End::Left, _) => Exit::Left,
+            End::Stopped => driver.end.map_or(Exit::Left, Exit::Ended),
+            End::Left => Exit::Left,
         }
+    }
+
+    /// As [`Compiled::outcome`], apart so that results that are at hand are not copied with it.
+    #[inline(never)]
+    fn started(
+        &self,
+        machine: &mut Machine,
+        exit: Exit,
+        lent: Lent<'_>,
+        near: &mut impl Near,
+    ) -> Result<Outcome, StartError> {
+        Ok(self.outcome(machine, exit, lent, near))
     }
 
     /// What comes of it when machine code has not seen to it.
