@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "each user takes what it needs")]
 
 mod slices;
+mod words;
 
 use farside_rmc::assembler::Builder;
 use farside_rmc::helpers::{Call, Effect, HELPERS, Helper, StateKind};
@@ -19,6 +20,7 @@ use farside_rmc::{Budget, Limits, Program, Verified, verify};
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 use interpreted::{Compiled, Region};
+use words::REGIONS;
 
 /// What stands for machine code where there is none.
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
@@ -490,33 +492,6 @@ impl Maker<'_> {
         }
     }
 
-    /// Words of a region, as searches load them.
-    fn words(&mut self) {
-        let region = self.chance.of(&[7, 8, 9]);
-        if self.chance.one_in(2) {
-            let value = self.chance.of(&[0, 1, 2, 3, -1]);
-            self.builder.set(R[region], value);
-        }
-        for _ in 0..1 + self.chance.below(3) {
-            let offset = self.number();
-            if self.chance.one_in(2) {
-                self.builder.alu(AluOp::And, offset, Operand::Immediate(127));
-            }
-            self.builder.copy(R[1], R[region]).copy(R[2], offset);
-            if self.chance.one_in(2) {
-                let more = Operand::Immediate(self.chance.of(&[8, 16, -8, 1]));
-                self.builder.alu(AluOp::Add, R[2], more);
-            }
-            let call = self.chance.of(&[Call::LoadU64, Call::LoadU64, Call::LoadU32]);
-            self.builder.call(call);
-            if self.chance.one_in(2) {
-                let kept = self.chance.of(&[7, 8, 9]);
-                self.builder.copy(R[kept], R[0]);
-            }
-        }
-        self.builder.alu(AluOp::And, R[7], Operand::Immediate(63));
-    }
-
     /// Addresses and numbers through the stack.
     fn spill(&mut self) {
         let writes = self.chance.one_in(2);
@@ -577,14 +552,11 @@ impl Maker<'_> {
     }
 }
 
-/// Regions of the executor, whose words are what stands there.
-const REGIONS: [&[u8]; 3] = [&[3; 100], &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13], &[9; 7]];
-
 /// An executor whose answers are chance, the same for the same seed, but for words of its regions.
 #[derive(Clone)]
 pub(crate) struct AnyHost {
     chance: Chance,
-    /// All that was asked of it, in one number.
+    /// All that was asked of it, in one number, but for words of its regions.
     asked: u64,
 }
 
@@ -621,10 +593,10 @@ impl AnyHost {
 
 impl Near for AnyHost {
     fn load_u64(&mut self, region: u64, offset: u64) -> Reply {
-        self.note(Call::LoadU64, &[region, offset]);
         if let Some(word) = Self::word(region, offset) {
             return Reply::Now(u64::from_le_bytes(word));
         }
+        self.note(Call::LoadU64, &[region, offset]);
         let row = Helper::with_number(Call::LoadU64 as u32);
         row.map_or(Reply::Later, |row| self.result(row))
     }
@@ -638,17 +610,17 @@ impl Near for AnyHost {
     }
 
     fn perform(&mut self, request: &Request, buffers: Buffers<'_>) -> Reply {
+        if request.call == Call::LoadU32
+            && let Some(word) = Self::word(request.arguments[0], request.arguments[1])
+        {
+            return Reply::Now(u64::from(u32::from_le_bytes(word)));
+        }
         self.note(request.call, &request.arguments);
         for byte in buffers.inputs.into_iter().flatten() {
             self.asked = (self.asked ^ u64::from(*byte)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         }
         for byte in buffers.output {
             *byte = self.chance.next() as u8;
-        }
-        if request.call == Call::LoadU32
-            && let Some(word) = Self::word(request.arguments[0], request.arguments[1])
-        {
-            return Reply::Now(u64::from(u32::from_le_bytes(word)));
         }
         let row = Helper::with_number(request.call as u32);
         row.map_or(Reply::Later, |row| self.result(row))
@@ -804,12 +776,14 @@ fn run_moved(
         return Ok((Outcome::Stopped(Stop::NotRunning), own, shared, Vec::new()));
     }
     let mut turn = 0;
+    let lent_regions = REGIONS.map(Region::of);
+    let regions = if host.chance.clone().one_in(2) { &lent_regions[..] } else { &[] };
     loop {
         turn += 1;
         let lent = Lent { own: &mut own, shared: &mut shared };
         // Machine code and the interpreter by turns, until the machine has moved.
         let outcome = if turn % 2 == 1 {
-            compiled.run(&mut machine, lent, &[], &mut Far)
+            compiled.run(&mut machine, lent, regions, &mut Far)
         } else {
             machine.run(verified, lent, &mut Far)
         };

@@ -4,7 +4,8 @@
 use farside_rmc::run::{Lent, Machine, Outcome};
 use farside_rmc::{Budget, Verified};
 
-use super::{AnyHost, Chance, Compiled, End, variables};
+use super::words::REGIONS;
+use super::{AnyHost, Chance, Compiled, End, Region, variables};
 
 /// What a whole run is compared by: its end, what it asked, and what its machine is then.
 pub(super) type Whole = (End, u64, Vec<u8>);
@@ -71,6 +72,8 @@ pub(super) fn run_sliced(
     }
     let most = chance.of(&[1, 2, 10, 100, 100, 1_000, 6_000]);
     let engines = chance.below(4);
+    let lent_regions = REGIONS.map(Region::of);
+    let regions = if chance.one_in(2) { &lent_regions[..] } else { &[] };
     let (mut moved, mut pauses) = (false, 0);
     loop {
         let slice = chance.below(most);
@@ -81,7 +84,7 @@ pub(super) fn run_sliced(
         };
         let lent = Lent { own: &mut one.own, shared: &mut one.shared };
         let outcome = if native {
-            compiled.run_slice(&mut one.machine, slice, lent, &[], &mut one.host)
+            compiled.run_slice(&mut one.machine, slice, lent, regions, &mut one.host)
         } else {
             one.machine.run_slice(verified, slice, lent, &mut one.host)
         };

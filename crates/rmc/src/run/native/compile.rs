@@ -3,7 +3,7 @@
 //! R0 to R10 live in registers of the processor throughout, and so does the meter. RBP is the frame, R10 and
 //! RCX are for the moment. R6 to R10 live where calls of the convention keep them.
 //!
-//! Sums and copies for R1 to R5, mostly arguments, wait until somebody reads them ([`Later`]): helpers that
+//! Sums and copies for R1 to R5, mostly arguments, wait until somebody reads them ([`Waiting`]): helpers that
 //! load words take them as they are, and what a call destroys is never computed.
 
 use alloc::vec::Vec;
@@ -17,11 +17,11 @@ use super::emit::{
     Reg, When,
 };
 use super::entry::{
-    AREAS, CONTEXT_BYTES, ENDED, HELP, KEPT, KEPT_BACK, KEPT_BYTES, KEPT_R6, LAST_BASE,
-    LAST_NUMBER, LAST_WORDS, LEFT, METER, REGION_COUNT, REGION_SHIFT, REGIONS, REGISTERS, RETURNED,
-    SLOT,
+    AREAS, CONTEXT_BYTES, ENDED, HELP, KEPT, KEPT_BACK, KEPT_BYTES, KEPT_R6, LAST_BASE, LEFT,
+    METER, REGISTERS, RETURNED, SLOT,
 };
-use crate::helpers::Call;
+use super::later::{FIRST_KEPT, Later, Waiting};
+use super::words::{Careful, Group, word_bytes};
 use crate::isa::{AtomicOp, Instruction, Width};
 use crate::limits::FRAME_BYTES;
 use crate::verify::{Verified, meeting_points, uses};
@@ -30,19 +30,8 @@ use crate::verify::{Verified, meeting_points, uses};
 const HOMES: [Reg; 11] = [RAX, RDI, RSI, RDX, R9, R8, RBX, R13, R14, R15, R12];
 /// Where the instructions that are left live.
 const METER_HOME: Reg = R11;
-/// The first register that outlives calls.
-const FIRST_KEPT: usize = 6;
-
-/// What a register will hold when somebody reads it.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Later {
-    Number(i32),
-    /// A register's home plus a number.
-    Sum(u8, i32),
-}
-
 /// Code that is rarely run, behind all other.
-enum Cold {
+pub(super) enum Cold {
     /// Leaves at a slot, where so much is to be paid back to the meter.
     Leave { from: Hole, slot: usize, cost: u32 },
     /// Makes a region the last one, copies R0, and goes on with the code of a slot.
@@ -59,23 +48,39 @@ enum Cold {
         /// What gets the word besides R0.
         to: Reg,
     },
+    /// A group of words that has to be looked at one by one.
+    Careful(Careful),
+}
+
+/// What is known of the program's and the processor's registers where code is added.
+#[derive(Clone, Copy, Default)]
+pub(super) struct State {
+    /// What R1 to R5 will hold, where they do not hold it yet.
+    pub(super) later: Waiting,
+    /// The region that is certainly the last one, and whether R10 has where it starts.
+    pub(super) last: Option<Later>,
+    pub(super) base_known: bool,
 }
 
 pub(super) struct Compiler<'a> {
-    ops: &'a [Op],
-    verified: &'a Verified,
+    pub(super) ops: &'a [Op],
+    pub(super) verified: &'a Verified,
     pub(super) out: Emitter,
     /// Where the code of each slot starts, and where it is entered.
-    places: Vec<(u32, Option<u32>)>,
+    pub(super) places: Vec<(u32, Option<u32>)>,
     /// Slots where paths meet.
-    meetings: Vec<bool>,
+    pub(super) meetings: Vec<bool>,
     /// Those among them where a call may pause.
     pauses: Vec<bool>,
-    /// What R1 to R5 will hold, where they do not hold it yet.
-    later: [Option<Later>; FIRST_KEPT],
+    pub(super) state: State,
+    /// Words that have been checked together, and whether the code that is added checks each for itself.
+    pub(super) group: Option<Group>,
+    pub(super) careful: bool,
+    /// What R0 has been copied to already, which is all that the next slot does.
+    pub(super) copied: Option<Reg>,
     /// Jumps to slots.
     jumps: Vec<(Hole, usize)>,
-    cold: Vec<Cold>,
+    pub(super) cold: Vec<Cold>,
     /// Who looks up where to return to.
     tables: Vec<Hole>,
     /// Code that calls a helper, and code that leaves.
@@ -87,11 +92,6 @@ pub(super) struct Compiler<'a> {
     used: u16,
     /// What the convention wants kept, of what is used. An even number, as calls need it.
     kept: Vec<Reg>,
-    /// The region that is certainly the last one, and whether R10 has where it starts.
-    last: Option<Later>,
-    base_known: bool,
-    /// What R0 has been copied to already, which is all that the next slot does.
-    copied: Option<Reg>,
 }
 
 /// The code of a program.
@@ -113,7 +113,10 @@ pub(super) fn compile(verified: &Verified) -> Result<Compiled, CompileError> {
         places: Vec::with_capacity(ops.len()),
         meetings: meeting_points(verified.program()),
         pauses: pauses(ops),
-        later: [None; FIRST_KEPT],
+        state: State::default(),
+        group: None,
+        careful: false,
+        copied: None,
         jumps: Vec::new(),
         cold: Vec::new(),
         tables: Vec::new(),
@@ -122,9 +125,6 @@ pub(super) fn compile(verified: &Verified) -> Result<Compiled, CompileError> {
         recursive: ops.iter().any(|op| op.code == Code::Call && op.offset == 0),
         used: used(verified),
         kept: Vec::new(),
-        last: None,
-        base_known: false,
-        copied: None,
     };
     compiler.choose_kept();
     compiler.ways_in_and_out();
@@ -233,8 +233,9 @@ impl Compiler<'_> {
     }
 
     fn finish(&mut self) -> Result<(), CompileError> {
-        for cold in core::mem::take(&mut self.cold) {
-            self.cold(cold)?;
+        // Code that is careful has rare code of its own.
+        while !self.cold.is_empty() {
+            core::mem::take(&mut self.cold).into_iter().try_for_each(|cold| self.cold(cold))?;
         }
         for (hole, slot) in core::mem::take(&mut self.jumps) {
             let (place, _) = *self.places.get(slot).ok_or(CompileError::TooLarge)?;
@@ -252,7 +253,7 @@ impl Compiler<'_> {
         tables.into_iter().try_for_each(|hole| self.fill(hole, table))
     }
 
-    fn fill(&mut self, hole: Hole, to: usize) -> Result<(), CompileError> {
+    pub(super) fn fill(&mut self, hole: Hole, to: usize) -> Result<(), CompileError> {
         if self.out.fill(hole, to) { Ok(()) } else { Err(CompileError::TooLarge) }
     }
 
@@ -281,92 +282,79 @@ impl Compiler<'_> {
                 self.fill(end, to)
             }
             Cold::Word { other, outside, slot, arguments, known, done, to } => {
-                let asks = self.out.code.len();
-                self.out.here(outside);
-                for (at, argument) in arguments.into_iter().enumerate() {
-                    self.make(HOMES[at + 1], argument);
-                }
-                self.helper(slot)?;
-                self.out.load(R10, Place::at(RBP, LAST_BASE));
-                if to != RAX {
-                    self.out.copy(true, to, RAX);
-                }
-                let end = self.out.jump();
-                self.fill(end, done)?;
-                let Some(other) = other else {
-                    return Ok(());
-                };
-                self.out.here(other);
-                self.make(RCX, arguments[0]);
-                let unknown = self.other_region();
-                self.fill(unknown, asks)?;
-                let end = self.out.jump();
-                self.fill(end, known)
+                self.cold_word((other, outside), (slot, arguments), (known, done), to)
             }
+            Cold::Careful(careful) => self.careful_group(careful),
         }
     }
 
-    /// Makes the region in RCX the last one. Where it is unknown it has no words.
-    fn other_region(&mut self) -> Hole {
-        let out = &mut self.out;
-        out.store(Place::at(RBP, LAST_NUMBER), RCX);
-        out.store_number(Place::at(RBP, LAST_WORDS), 0);
-        out.memory(true, &[0x3b], RCX.0, Place::at(RBP, REGION_COUNT));
-        let unknown = out.jump_if(When::ABOVE_EQUAL);
-        out.shift_by(true, 4, RCX, REGION_SHIFT);
-        out.memory(true, &[0x03], RCX.0, Place::at(RBP, REGIONS));
-        out.load(R10, Place::at(RCX, 0));
-        out.store(Place::at(RBP, LAST_BASE), R10);
-        out.load(R10, Place::at(RCX, 8));
-        out.store(Place::at(RBP, LAST_WORDS), R10);
-        unknown
-    }
-
     /// Leaves at a slot, at once.
-    fn leave_at(&mut self, slot: usize) -> Result<(), CompileError> {
+    pub(super) fn leave_at(&mut self, slot: usize) -> Result<(), CompileError> {
         self.out.store_number(Place::at(RBP, SLOT), slot as i32);
         let hole = self.out.jump();
         self.fill(hole, self.leave)
     }
 
     /// Calls the helper of a slot.
-    fn helper(&mut self, slot: usize) -> Result<(), CompileError> {
+    pub(super) fn helper(&mut self, slot: usize) -> Result<(), CompileError> {
         self.out.set(R10, slot as u64);
         if self.out.call(self.help) { Ok(()) } else { Err(CompileError::TooLarge) }
     }
 
     fn slot(&mut self, slot: usize) -> Result<(), CompileError> {
-        let before = slot.checked_sub(1).map(|before| self.ops[before].code);
-        let helped = matches!(before, Some(Code::HelperLoad | Code::HelperRead | Code::Helper));
         let meets = self.meetings.get(slot).copied().unwrap_or(true);
-        if meets || helped {
+        if meets || self.is_helped(slot) {
             self.now(u16::MAX);
         }
         if meets {
-            self.last = None;
+            self.state.last = None;
         }
-        let place = u32::try_from(self.out.code.len()).map_err(|_| CompileError::TooLarge)?;
-        let copy = self.copied.take();
-        let entry = match (self.last, copy) {
-            _ if !helped && slot > 0 && !self.pauses[slot] => None,
+        let (place, copied) = (self.place()?, self.copied.take());
+        // Within a group nobody has checked anything who enters: its careful code sees to them.
+        let around = self.group.is_some_and(|group| group.is_around(slot));
+        let entered = self.is_entered(slot) && !around;
+        let entry = if entered { self.entry(slot, place, copied) } else { None };
+        self.places.push((place, entry));
+        self.instructions(slot, copied.is_some())
+    }
+
+    pub(super) fn place(&self) -> Result<u32, CompileError> {
+        u32::try_from(self.out.code.len()).map_err(|_| CompileError::TooLarge)
+    }
+
+    /// Whether a helper is called right before a slot.
+    fn is_helped(&self, slot: usize) -> bool {
+        let before = slot.checked_sub(1).map(|before| self.ops[before].code);
+        matches!(before, Some(Code::HelperLoad | Code::HelperRead | Code::Helper))
+    }
+
+    /// Whether a call may start or go on at a slot.
+    pub(super) fn is_entered(&self, slot: usize) -> bool {
+        slot == 0 || self.pauses[slot] || self.is_helped(slot)
+    }
+
+    /// Where code is entered that starts at a place; `None` if it is not known yet.
+    pub(super) fn entry(&mut self, slot: usize, place: u32, copied: Option<Reg>) -> Option<u32> {
+        match (self.state.last, copied) {
             (None, None) => Some(place),
             // Who enters here has to know the region first, or has not copied yet.
             (region, copy) => {
                 self.cold.push(Cold::Entry { slot, region, copy, to: place as usize });
                 None
             }
-        };
-        self.places.push((place, entry));
-        if copy.is_some() {
-            return Ok(());
         }
+    }
+
+    /// The instructions of a slot, unless all that it does has been done.
+    pub(super) fn instructions(&mut self, slot: usize, done: bool) -> Result<(), CompileError> {
         // Nobody comes to the second slot of a wide load but by falling through.
-        if before == Some(Code::LoadWide) {
+        let second = slot.checked_sub(1).is_some_and(|at| self.ops[at].code == Code::LoadWide);
+        if done || second {
             return Ok(());
         }
         let op = self.ops[slot];
         let instruction = self.verified.program().code[slot];
-        if self.waits(op) {
+        if self.state.later.takes(op) {
             return Ok(());
         }
         let word = word_bytes(op);
@@ -385,7 +373,7 @@ impl Compiler<'_> {
             }
             Code::Atomic => self.atomic(instruction, slot),
             Code::HelperLoad | Code::HelperRead | Code::Helper => match word {
-                Some(bytes) => self.load_word(slot, bytes == 8),
+                Some(bytes) => self.load_word(slot, bytes == 8)?,
                 None => self.helper(slot)?,
             },
             Code::Call => self.call(op, slot)?,
@@ -395,61 +383,24 @@ impl Compiler<'_> {
         Ok(())
     }
 
-    /// Whether the operation is one of those that wait for somebody who reads their result.
-    fn waits(&mut self, op: Op) -> bool {
-        let to = usize::from(op.dst);
-        if to == 0 || to >= FIRST_KEPT {
-            return false;
-        }
-        let of = |later: &Self, register: u8| match later.later.get(usize::from(register)) {
-            Some(Some(known)) => Some(*known),
-            _ => (!(1..FIRST_KEPT as u8).contains(&register)).then_some(Later::Sum(register, 0)),
-        };
-        let next = match op.code {
-            Code::Move if op.src == ZERO => Some(Later::Number(op.immediate)),
-            Code::Move => of(self, op.src),
-            Code::Add if op.src == ZERO => match self.later[to] {
-                Some(Later::Number(number)) => number.checked_add(op.immediate).map(Later::Number),
-                Some(Later::Sum(base, number)) => {
-                    number.checked_add(op.immediate).map(|number| Later::Sum(base, number))
-                }
-                None => None,
-            },
-            _ => None,
-        };
-        if next.is_some() {
-            self.later[to] = next;
-        }
-        next.is_some()
-    }
-
     /// Makes what an instruction reads, and what its result would destroy.
     fn prepare(&mut self, op: Op, read: u16, written: u16) {
         let steps = matches!(op.code, Code::Jump | Code::Call | Code::Atomic | Code::Trap)
             || condition(op.code).is_some();
-        self.now(if steps { u16::MAX } else { read });
-        for at in 1..FIRST_KEPT {
-            if written >> at & 1 == 1 {
-                self.later[at] = None;
-            }
-            if let Some(Later::Sum(base, _)) = self.later[at]
-                && written >> base & 1 == 1
-            {
-                self.now(1 << at);
-            }
-        }
+        let due = self.state.later.due(if steps { u16::MAX } else { read }, written);
+        self.now(due);
     }
 
     /// Forgets what an instruction changes of the last region.
     fn forget(&mut self, op: Op, written: u16) {
         let calls = matches!(op.code, Code::HelperRead | Code::Helper | Code::Call | Code::Atomic);
-        if calls || matches!(self.last, Some(Later::Sum(base, _)) if written >> base & 1 == 1) {
-            self.last = None;
+        if calls || self.state.last.is_some_and(|last| last.changes_with(written)) {
+            self.state.last = None;
         }
         // Accesses to memory and divisions use R10 for themselves.
         let simple = op.code < Code::Rare || condition(op.code).is_some();
         if !simple && op.code != Code::LoadWide {
-            self.base_known = false;
+            self.state.base_known = false;
         }
     }
 
@@ -457,14 +408,14 @@ impl Compiler<'_> {
     fn now(&mut self, registers: u16) {
         for (at, home) in HOMES.into_iter().enumerate().take(FIRST_KEPT) {
             if registers >> at & 1 == 1
-                && let Some(later) = self.later[at].take()
+                && let Some(later) = self.state.later.take(at)
             {
                 self.make(home, later);
             }
         }
     }
 
-    fn make(&mut self, to: Reg, later: Later) {
+    pub(super) fn make(&mut self, to: Reg, later: Later) {
         match later {
             Later::Number(number) => self.out.set(to, i64::from(number) as u64),
             Later::Sum(base, number) => self.out.sum(to, home(base), number),
@@ -629,7 +580,7 @@ impl Compiler<'_> {
 
     /// Returns from a function, or from the program.
     fn exit(&mut self, slot: usize) {
-        self.later = [None; FIRST_KEPT];
+        self.state.later = Waiting::default();
         let first = self.verified.program().first_slots();
         if slot < first {
             let out = &mut self.out;
@@ -657,64 +608,6 @@ impl Compiler<'_> {
         let place = Place { base: RCX, index: Some(R10), eights: true, offset: 0 };
         out.memory(true, &[0x03], RCX.0, place);
         out.jump_to(RCX);
-    }
-
-    /// The helpers `load_u64` and `load_u32`: from a lent region in place, otherwise by calling them.
-    fn load_word(&mut self, slot: usize, wide: bool) {
-        let arguments = [1, 2].map(|at| self.later[at].unwrap_or(Later::Sum(at as u8, 0)));
-        self.later = [None; FIRST_KEPT];
-        let other = (self.last != Some(arguments[0])).then(|| {
-            self.base_known = false;
-            self.compare(arguments[0], Place::at(RBP, LAST_NUMBER));
-            self.out.jump_if(When::NOT_EQUAL)
-        });
-        let known = self.out.code.len();
-        self.compare(arguments[1], Place::at(RBP, LAST_WORDS));
-        let outside = self.out.jump_if(When::ABOVE_EQUAL);
-        if !self.base_known {
-            self.out.load(R10, Place::at(RBP, LAST_BASE));
-        }
-        let place = match arguments[1] {
-            Later::Number(_) => Place::sum(R10, RCX, 0),
-            Later::Sum(base, number) => Place::sum(R10, home(base), number),
-        };
-        // Where the word is kept at once, it is loaded there: searches wait for each word, and a copy would
-        // be another step of the way.
-        self.copied = self.copy_behind(slot, arguments[0]);
-        let to = self.copied.unwrap_or(RAX);
-        self.out.memory(wide, &[0x8b], to.0, place);
-        if to != RAX {
-            self.out.copy(true, RAX, to);
-        }
-        let done = self.out.code.len();
-        self.cold.push(Cold::Word { other, outside, slot, arguments, known, done, to });
-        // What the call has destroyed says nothing any more.
-        let stays = match arguments[0] {
-            Later::Number(_) => true,
-            Later::Sum(base, _) => usize::from(base) >= FIRST_KEPT,
-        };
-        self.last = stays.then_some(arguments[0]);
-        self.base_known = stays;
-    }
-
-    /// The home of the register to which the slot behind this one copies R0, if that is all it does.
-    fn copy_behind(&self, slot: usize, region: Later) -> Option<Reg> {
-        let op = self.ops.get(slot + 1).filter(|_| !self.meetings[slot + 1])?;
-        let kept = (FIRST_KEPT..10).contains(&usize::from(op.dst));
-        let is_region = matches!(region, Later::Sum(base, _) if base == op.dst);
-        (op.code == Code::Move && op.src == 0 && kept && !is_region).then(|| home(op.dst))
-    }
-
-    /// Compares what waits with what stands somewhere, by way of RCX where it stands in no register.
-    fn compare(&mut self, later: Later, with: Place) {
-        let reg = match later {
-            Later::Sum(base, 0) => home(base),
-            _ => {
-                self.make(RCX, later);
-                RCX
-            }
-        };
-        self.out.memory(true, &[0x3b], reg.0, with);
     }
 }
 
@@ -756,21 +649,12 @@ pub(super) fn home(register: u8) -> Reg {
     HOMES[usize::from(register).min(10)]
 }
 
-/// Bytes of the word that an operation loads from a region.
-fn word_bytes(op: Op) -> Option<u8> {
-    match op.code {
-        Code::HelperLoad => Some(8),
-        Code::Helper if op.immediate == Call::LoadU32 as i32 => Some(4),
-        _ => None,
-    }
-}
-
 fn condition_or_jump(code: Code) -> bool {
     code == Code::Jump || condition(code).is_some()
 }
 
 /// Whether a comparison is of 64 bits, and when it jumps.
-fn condition(code: Code) -> Option<(bool, When)> {
+pub(super) fn condition(code: Code) -> Option<(bool, When)> {
     Some(match code {
         Code::Equal => (true, When::EQUAL),
         Code::Greater => (true, When::ABOVE),

@@ -74,6 +74,8 @@ pub(super) struct Frame<'a> {
     /// The region of which a word was loaded last, and its number.
     last: Region<'a>,
     last_number: u64,
+    /// Offsets below it have a whole word, and so has every offset up to [`ROOM`] further.
+    last_inner: u64,
     /// The machine's present frame.
     kept: *mut Kept,
     /// What turns an address of an area into one of the processor, by the area's number. Only of those that
@@ -103,6 +105,7 @@ offsets! {
     LAST_BASE last.base;
     LAST_WORDS last.words;
     LAST_NUMBER last_number;
+    LAST_INNER last_inner;
     KEPT kept;
     AREAS areas;
     CONTEXT_BYTES context_bytes;
@@ -113,6 +116,9 @@ offsets! {
     SLOT slot;
     HELP help;
 }
+
+/// Bytes that words may lie apart that are checked together.
+pub(super) const ROOM: i64 = 128;
 
 /// Registers that machine code stores.
 const STORED: usize = 11;
@@ -247,10 +253,12 @@ pub(super) fn enter<'a, D: Driver>(
     }
     has(Area::Context, start.context);
     has(Area::Stack, start.stack);
+    let last = regions.first().copied().unwrap_or(Region::NOTHING);
     let mut frame = Frame {
         meter: start.meter,
-        last: regions.first().copied().unwrap_or(Region::NOTHING),
+        last,
         last_number: 0,
+        last_inner: last.words.saturating_sub(ROOM as u64),
         kept: start.frames.wrapping_add(start.depth),
         areas,
         context_bytes: start.context_bytes,

@@ -14,6 +14,8 @@ mod arithmetic;
 mod compile;
 mod emit;
 mod entry;
+mod later;
+mod words;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
