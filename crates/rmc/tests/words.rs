@@ -211,3 +211,62 @@ fn a_list_may_change_its_region_at_every_node() {
     let outcome = judge(ROAMING, &[0, 24], &memories);
     assert!(matches!(outcome, Outcome::Stopped(_)), "{outcome:?}");
 }
+
+/// Two ways back into the loop, of which one changes the region, and a way out of line that does not.
+const ALTERNATING: &str = "
+        r6 = *(u64 *)(r1 + 0)
+        r7 = *(u64 *)(r1 + 8)
+        r9 = 0
+    again:
+        r1 = r6
+        r2 = r7
+        call load_u64
+        r9 *= 31
+        r9 += r0
+        if r0 s> 100 goto same
+        r6 ^= 1
+        r7 += 8
+        if r7 != 200 goto again
+        r0 = r9
+        exit
+    same:
+        r1 = r6
+        r2 = r7
+        r2 += 16
+        call load_u64
+        r9 += r0
+        r7 = r0
+        if r7 != 0 goto again
+        r0 = r9
+        exit
+";
+
+#[test]
+fn a_loop_may_change_its_region_at_some_turns() {
+    let memories = |hops: &[(usize, usize, u64)]| {
+        let mut memories = [vec![1; 224], vec![2; 224]];
+        memories
+            .iter_mut()
+            .for_each(|memory| memory.chunks_mut(8).for_each(|word| word[1..].fill(0)));
+        for (region, at, next) in hops {
+            memories[*region][*at..][..8].copy_from_slice(&1_000u64.to_le_bytes());
+            memories[*region][*at + 16..][..8].copy_from_slice(&next.to_le_bytes());
+        }
+        memories
+    };
+    let end = 0u64;
+    for (start, hops) in [
+        ([0u64, 8u64], &[][..]),
+        ([1, 8], &[]),
+        ([0, 8], &[(1, 16, 48), (1, 48, 80), (0, 88, 176)]),
+        ([1, 8], &[(1, 8, 40), (0, 48, 160), (1, 168, end)]),
+        ([0, 8], &[(1, 16, 4_000)]),
+    ] {
+        let outcome = judge(ALTERNATING, &start, &memories(hops));
+        let lost = hops.iter().any(|(_, _, next)| *next > 224);
+        assert_eq!(matches!(outcome, Outcome::Returned(_)), !lost, "{hops:?}: {outcome:?}");
+    }
+    // Regions that nobody has.
+    let outcome = judge(ALTERNATING, &[2, 8], &memories(&[]));
+    assert!(matches!(outcome, Outcome::Stopped(_)), "{outcome:?}");
+}

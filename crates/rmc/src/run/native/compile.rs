@@ -21,6 +21,7 @@ use super::entry::{
     METER, REGISTERS, RETURNED, SLOT,
 };
 use super::later::{FIRST_KEPT, Later, Waiting};
+use super::relied::Relied;
 use super::words::{Careful, Group, word_bytes};
 use crate::isa::{AtomicOp, Instruction, Width};
 use crate::limits::FRAME_BYTES;
@@ -50,6 +51,10 @@ pub(super) enum Cold {
     },
     /// A group of words that has to be looked at one by one.
     Careful(Careful),
+    /// Makes a region the last one, and goes back to a place of the code.
+    Other { from: Hole, region: Later, to: usize },
+    /// Sees to what the code of a slot relies on, and goes on there.
+    Rely { from: Hole, relied: Relied, slot: usize },
 }
 
 /// What is known of the program's and the processor's registers where code is added.
@@ -72,6 +77,10 @@ pub(super) struct Compiler<'a> {
     pub(super) meetings: Vec<bool>,
     /// Those among them where a call may pause.
     pauses: Vec<bool>,
+    /// What the code of a slot relies on. Whoever comes there has seen to it.
+    pub(super) relied: Vec<Option<Relied>>,
+    /// Slots that one jump alone leads to, and no other way.
+    pub(super) behind_one: Vec<bool>,
     pub(super) state: State,
     /// Words that have been checked together, and whether the code that is added checks each for itself.
     pub(super) group: Option<Group>,
@@ -79,7 +88,7 @@ pub(super) struct Compiler<'a> {
     /// What R0 has been copied to already, which is all that the next slot does.
     pub(super) copied: Option<Reg>,
     /// Jumps to slots.
-    jumps: Vec<(Hole, usize)>,
+    pub(super) jumps: Vec<(Hole, usize)>,
     pub(super) cold: Vec<Cold>,
     /// Who looks up where to return to.
     tables: Vec<Hole>,
@@ -113,6 +122,8 @@ pub(super) fn compile(verified: &Verified) -> Result<Compiled, CompileError> {
         places: Vec::with_capacity(ops.len()),
         meetings: meeting_points(verified.program()),
         pauses: pauses(ops),
+        relied: alloc::vec![None; ops.len()],
+        behind_one: behind_one(verified),
         state: State::default(),
         group: None,
         careful: false,
@@ -126,6 +137,7 @@ pub(super) fn compile(verified: &Verified) -> Result<Compiled, CompileError> {
         used: used(verified),
         kept: Vec::new(),
     };
+    compiler.rely_in_loops();
     compiler.choose_kept();
     compiler.ways_in_and_out();
     let first = compiler.first();
@@ -285,6 +297,21 @@ impl Compiler<'_> {
                 self.cold_word((other, outside), (slot, arguments), (known, done), to)
             }
             Cold::Careful(careful) => self.careful_group(careful),
+            Cold::Other { from, region, to } => {
+                self.out.here(from);
+                self.make(RCX, region);
+                let unknown = self.other_region();
+                self.out.here(unknown);
+                let end = self.out.jump();
+                self.fill(end, to)
+            }
+            Cold::Rely { from, relied, slot } => {
+                self.out.here(from);
+                self.rely(relied.region);
+                let end = self.out.jump();
+                self.jumps.push((end, slot));
+                Ok(())
+            }
         }
     }
 
@@ -307,7 +334,8 @@ impl Compiler<'_> {
             self.now(u16::MAX);
         }
         if meets {
-            self.state.last = None;
+            let comes = slot.checked_sub(1).is_none_or(|before| !leaves(self.ops[before]));
+            self.arrive(slot, comes);
         }
         let (place, copied) = (self.place()?, self.copied.take());
         // Within a group nobody has checked anything who enters: its careful code sees to them.
@@ -398,7 +426,7 @@ impl Compiler<'_> {
             self.state.last = None;
         }
         // Accesses to memory and divisions use R10 for themselves.
-        let simple = op.code < Code::Rare || condition(op.code).is_some();
+        let simple = op.code < Code::Rare || condition_or_jump(op.code);
         if !simple && op.code != Code::LoadWide {
             self.state.base_known = false;
         }
@@ -522,8 +550,9 @@ impl Compiler<'_> {
     fn jump(&mut self, op: Op, slot: usize) -> Result<bool, CompileError> {
         if op.code == Code::Jump {
             self.pay(op, slot);
+            self.depart(slot, op.offset as usize);
             let hole = self.out.jump();
-            self.jumps.push((hole, op.offset as usize));
+            self.lead(hole, op.offset as usize);
             return Ok(true);
         }
         let Some((wide, when)) = condition(op.code) else {
@@ -531,6 +560,7 @@ impl Compiler<'_> {
         };
         // Jumps backwards are mostly taken: they are paid beforehand, and it is given back otherwise.
         self.pay(op, slot);
+        self.depart(slot, op.offset as usize);
         let sets = matches!(op.code, Code::Set | Code::Set32);
         let (first, second) = (home(op.dst), op.src);
         match (sets, second == ZERO) {
@@ -544,7 +574,7 @@ impl Compiler<'_> {
             (true, false) => self.out.test(wide, home(second), first),
         }
         let hole = self.out.jump_if(when);
-        self.jumps.push((hole, op.offset as usize));
+        self.lead(hole, op.offset as usize);
         if op.extra > 0 {
             self.out.with_number(true, 0, METER_HOME, op.extra as i32);
         }
@@ -624,6 +654,26 @@ fn pauses(ops: &[Op]) -> Vec<bool> {
     pauses
 }
 
+/// Slots that one jump forward leads to, and that neither follow another slot nor start a function.
+fn behind_one(verified: &Verified) -> Vec<bool> {
+    let ops = verified.ops();
+    let mut jumps = alloc::vec![0u32; ops.len()];
+    for (slot, op) in ops.iter().enumerate().filter(|(_, op)| condition_or_jump(op.code)) {
+        if let Some(count) = jumps.get_mut(op.offset as usize) {
+            // A jump backwards comes from code that is not there yet: as good as two.
+            *count += 1 + u32::from(op.offset as usize <= slot);
+        }
+    }
+    verified.program().functions.iter().for_each(|function| jumps[function.start] += 2);
+    let alone = |slot: usize| slot > 0 && leaves(ops[slot - 1]) && jumps[slot] == 1;
+    (0..ops.len()).map(alone).collect()
+}
+
+/// Whether nobody comes from an operation to the one behind it.
+pub(super) fn leaves(op: Op) -> bool {
+    matches!(op.code, Code::Jump | Code::Exit)
+}
+
 /// Bits of the registers that a program has to do with. Functions keep those that outlive calls.
 fn used(verified: &Verified) -> u16 {
     let code = &verified.program().code;
@@ -649,7 +699,7 @@ pub(super) fn home(register: u8) -> Reg {
     HOMES[usize::from(register).min(10)]
 }
 
-fn condition_or_jump(code: Code) -> bool {
+pub(super) fn condition_or_jump(code: Code) -> bool {
     code == Code::Jump || condition(code).is_some()
 }
 

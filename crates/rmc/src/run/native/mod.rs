@@ -15,6 +15,7 @@ mod compile;
 mod emit;
 mod entry;
 mod later;
+mod relied;
 mod words;
 
 use alloc::boxed::Box;

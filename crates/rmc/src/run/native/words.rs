@@ -172,7 +172,7 @@ impl Compiler<'_> {
     }
 
     /// Compares what waits with what stands somewhere, by way of RCX where it stands in no register.
-    fn compare(&mut self, later: Later, with: Place) {
+    pub(super) fn compare(&mut self, later: Later, with: Place) {
         let reg = match later {
             Later::Sum(base, 0) => home(base),
             _ => {
@@ -200,6 +200,7 @@ impl Compiler<'_> {
         self.careful = false;
         self.copied = None;
         let behind = self.places.get(group.last + 1).ok_or(CompileError::TooLarge)?.0;
+        self.arrive(group.last + 1, true);
         let end = self.out.jump();
         self.fill(end, behind as usize)
     }
@@ -259,7 +260,7 @@ impl Compiler<'_> {
 
 /// Whether behind an operation it may be another region that is the last one, or another instruction that is
 /// next.
-fn ends_group(op: Op) -> bool {
+pub(super) fn ends_group(op: Op) -> bool {
     matches!(
         op.code,
         Code::HelperLoad

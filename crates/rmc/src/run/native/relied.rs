@@ -1,0 +1,114 @@
+//! What code relies on where paths meet: which region is the last one, and that R10 has where it starts.
+//!
+//! Loops that load words rely on it from their first slot on, so that they look it up once and not at every
+//! turn. Every way to that slot sees to it: what falls into it, jumps, and whoever enters there. So does a
+//! slot behind a single jump, with what was known at the jump.
+
+use super::super::ops::Code;
+use super::compile::{Cold, Compiler, condition, condition_or_jump};
+use super::emit::{Hole, Place, R10, RBP, When};
+use super::entry::{LAST_BASE, LAST_NUMBER};
+use super::later::{Later, Waiting};
+use super::words::{ends_group, word_bytes};
+use crate::verify::uses;
+
+/// What the code of a slot relies on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Relied {
+    /// The last region.
+    pub(super) region: Later,
+    /// Whether R10 has where it starts.
+    base: bool,
+}
+
+impl Compiler<'_> {
+    /// Lets loops rely on the region of the first word that they load.
+    pub(super) fn rely_in_loops(&mut self) {
+        let functions = &self.verified.program().functions;
+        for (slot, op) in self.ops.iter().enumerate() {
+            let head = op.offset as usize;
+            if !condition_or_jump(op.code) || head > slot || self.relied[head].is_some() {
+                continue;
+            }
+            // Calls and returns go where they go without looking.
+            let called = functions.iter().any(|function| function.start == head);
+            let returned = head.checked_sub(1).is_some_and(|at| self.ops[at].code == Code::Call);
+            if !called && !returned {
+                self.relied[head] = self.first_region(head);
+            }
+        }
+    }
+
+    /// The region of the first word that is loaded behind a slot, if it is known there already.
+    fn first_region(&self, head: usize) -> Option<Relied> {
+        let (mut waiting, mut changed) = (Waiting::default(), 0);
+        for (slot, op) in self.ops.iter().enumerate().skip(head) {
+            let (read, written) = uses(self.verified.program().code[slot]);
+            if slot > head && self.meetings[slot] {
+                return None;
+            }
+            if word_bytes(*op).is_some() {
+                let [region, _] = waiting.arguments();
+                let stays = region.outlives_calls() && !region.changes_with(changed);
+                return stays.then_some(Relied { region, base: true });
+            }
+            if ends_group(*op) {
+                return None;
+            }
+            changed |= written;
+            if !waiting.takes(*op) {
+                let all = condition(op.code).is_some();
+                let due = waiting.due(if all { u16::MAX } else { read }, written);
+                waiting.drop(due);
+            }
+        }
+        None
+    }
+
+    /// Whether what a slot relies on is known here.
+    fn is_seen_to(&self, relied: Relied) -> bool {
+        self.state.last == Some(relied.region) && (self.state.base_known || !relied.base)
+    }
+
+    /// Sees to what the code of a slot relies on that comes next, if anybody comes to it from here.
+    pub(super) fn arrive(&mut self, slot: usize, comes: bool) {
+        let relied = self.relied.get(slot).copied().flatten();
+        if let Some(relied) = relied.filter(|relied| comes && !self.is_seen_to(*relied)) {
+            self.rely(relied.region);
+        }
+        self.state.last = relied.map(|relied| relied.region);
+        self.state.base_known = relied.is_some_and(|relied| relied.base);
+    }
+
+    /// Before a jump: loads what its target relies on and is at hand, or lets it rely on what is known here.
+    pub(super) fn depart(&mut self, slot: usize, target: usize) {
+        if self.behind_one[target] && target > slot && !self.careful {
+            let base = self.state.base_known;
+            self.relied[target] = self.state.last.map(|region| Relied { region, base });
+        }
+        if let Some(relied) = self.relied[target]
+            && self.state.last == Some(relied.region)
+            && !self.is_seen_to(relied)
+        {
+            self.out.load(R10, Place::at(RBP, LAST_BASE));
+            self.state.base_known = true;
+        }
+    }
+
+    /// Lets a jump go to a slot, by way of what that relies on and is not known.
+    pub(super) fn lead(&mut self, from: Hole, slot: usize) {
+        match self.relied[slot].filter(|relied| !self.is_seen_to(*relied)) {
+            Some(relied) => self.cold.push(Cold::Rely { from, relied, slot }),
+            None => self.jumps.push((from, slot)),
+        }
+    }
+
+    /// Makes a region the last one, and loads R10.
+    pub(super) fn rely(&mut self, region: Later) {
+        self.compare(region, Place::at(RBP, LAST_NUMBER));
+        let from = self.out.jump_if(When::NOT_EQUAL);
+        let to = self.out.code.len();
+        self.out.load(R10, Place::at(RBP, LAST_BASE));
+        self.cold.push(Cold::Other { from, region, to });
+    }
+}
