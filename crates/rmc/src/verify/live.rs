@@ -1,5 +1,6 @@
 //! Which registers are read later. What is not can be forgotten where paths meet, so that more of them
-//! turn out to be alike. An error here costs precision alone: what was forgotten cannot be read.
+//! turn out to be alike; there an error costs precision alone, as what was forgotten cannot be read. Machine
+//! code does not compute what nobody reads, and believes it.
 
 use alloc::vec::Vec;
 
@@ -27,7 +28,7 @@ impl Flow {
 }
 
 /// Bits of registers that are read before they are written, at each slot.
-pub(super) fn live(program: &Program) -> Vec<u16> {
+pub(crate) fn live(program: &Program) -> Vec<u16> {
     let code = &program.code;
     let flows: Vec<_> = (0..code.len()).map(|slot| Flow::of(slot, code)).collect();
     // Nothing is read behind the end.

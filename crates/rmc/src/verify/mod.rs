@@ -49,7 +49,7 @@ use interned::Interned;
 use state::State;
 use step::{Facts, Stepper};
 
-pub(crate) use live::uses;
+pub(crate) use live::{live, uses};
 pub(crate) use structure::meeting_points;
 
 pub use problem::{Expected, Found, Memory, Problem, Refusal};
@@ -178,7 +178,7 @@ fn prove(
 ) -> Result<Proof, (Option<usize>, Problem)> {
     structure::check(program, limits)?;
     let points = structure::meeting_points(program);
-    let live = live::live(program);
+    let live = live(program);
     let mut stepper = Stepper::new(program, limits, numbers());
     let start = State::new(limits.context_bytes_max, &mut stepper.known);
     let at = |(slot, problem)| (Some(slot), problem);

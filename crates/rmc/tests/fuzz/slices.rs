@@ -30,14 +30,14 @@ impl Side {
     }
 }
 
-/// A machine as bytes but for the stack, of which a moved one has the living part alone, and for R1 to R5
+/// A machine as bytes but for the stack, of which a moved one has the living part alone, and for R0 to R5
 /// where they may be dead.
 fn bytes(machine: &Machine, exact: bool) -> Vec<u8> {
     let mut bytes = machine.to_bytes();
     if !exact {
         let depth = u64::from_le_bytes(bytes[96..104].try_into().unwrap_or_default()) as usize;
         bytes.truncate(bytes.len() - (depth + 1) * 512);
-        bytes[8..48].fill(0);
+        bytes[..48].fill(0);
     }
     bytes
 }

@@ -25,7 +25,7 @@ use super::relied::Relied;
 use super::words::{Careful, Group, word_bytes};
 use crate::isa::{AtomicOp, Instruction, Width};
 use crate::limits::FRAME_BYTES;
-use crate::verify::{Verified, meeting_points, uses};
+use crate::verify::{Verified, live, meeting_points, uses};
 
 /// Where R0 to R10 live.
 const HOMES: [Reg; 11] = [RAX, RDI, RSI, RDX, R9, R8, RBX, R13, R14, R15, R12];
@@ -62,9 +62,20 @@ pub(super) enum Cold {
 pub(super) struct State {
     /// What R1 to R5 will hold, where they do not hold it yet.
     pub(super) later: Waiting,
-    /// The region that is certainly the last one, and whether R10 has where it starts.
+    /// The region that is certainly the last one.
     pub(super) last: Option<Later>,
-    pub(super) base_known: bool,
+    pub(super) held: Held,
+}
+
+/// What R10 of the processor has.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Held {
+    #[default]
+    Nothing,
+    /// Where the last region starts.
+    Base,
+    /// What turns addresses of an area into the processor's.
+    Area(u8),
 }
 
 pub(super) struct Compiler<'a> {
@@ -79,6 +90,8 @@ pub(super) struct Compiler<'a> {
     pauses: Vec<bool>,
     /// What the code of a slot relies on. Whoever comes there has seen to it.
     pub(super) relied: Vec<Option<Relied>>,
+    /// Bits of the registers that are read behind each slot, or at it.
+    pub(super) live: Vec<u16>,
     /// Slots that one jump alone leads to, and no other way.
     pub(super) behind_one: Vec<bool>,
     pub(super) state: State,
@@ -123,6 +136,7 @@ pub(super) fn compile(verified: &Verified) -> Result<Compiled, CompileError> {
         meetings: meeting_points(verified.program()),
         pauses: pauses(ops),
         relied: alloc::vec![None; ops.len()],
+        live: live(verified.program()),
         behind_one: behind_one(verified),
         state: State::default(),
         group: None,
@@ -232,8 +246,9 @@ impl Compiler<'_> {
     /// The way in at the first slot, whose code follows.
     fn first(&mut self) -> usize {
         let first = self.out.code.len();
+        let set = self.set_at_first();
         self.enter();
-        for (at, home) in self.homes() {
+        for (at, home) in self.homes().filter(|(at, _)| set >> at & 1 == 0) {
             match at {
                 1 => self.out.set(home, Area::Context.base()),
                 2 => self.out.load(home, Place::at(RBP, CONTEXT_BYTES)),
@@ -242,6 +257,17 @@ impl Compiler<'_> {
             }
         }
         first
+    }
+
+    /// Bits of the registers that are set before anybody could read them: of those whose results do not wait.
+    fn set_at_first(&self) -> u16 {
+        let simple = |(slot, op): &(usize, &Op)| {
+            op.code < Code::Atomic && (*slot == 0 || !self.meetings[*slot])
+        };
+        let first = self.ops.iter().enumerate().take_while(simple);
+        let code = &self.verified.program().code;
+        let set = first.fold(0, |set, (slot, _)| set | uses(code[slot]).1);
+        set & !((1 << FIRST_KEPT) - 1) | set & 1
     }
 
     fn finish(&mut self) -> Result<(), CompileError> {
@@ -425,10 +451,10 @@ impl Compiler<'_> {
         if calls || self.state.last.is_some_and(|last| last.changes_with(written)) {
             self.state.last = None;
         }
-        // Accesses to memory and divisions use R10 for themselves.
-        let simple = op.code < Code::Rare || condition_or_jump(op.code);
-        if !simple && op.code != Code::LoadWide {
-            self.state.base_known = false;
+        // Divisions and whatever leaves the code use R10 for themselves.
+        let keeps = op.code < Code::Atomic && op.code != Code::Rare;
+        if !keeps && !condition_or_jump(op.code) {
+            self.state.held = Held::Nothing;
         }
     }
 
@@ -453,15 +479,20 @@ impl Compiler<'_> {
     /// Puts into R10 what turns addresses of `base + offset` into the processor's.
     fn area(&mut self, slot: usize, base: Reg, offset: i32) {
         let area = match self.verified.places(slot) {
-            1 => Some(1),
+            1 => Some(1u8),
             2 => Some(2),
             4 => Some(3),
             8 => Some(4),
             16 => Some(5),
             _ => None,
         };
+        let held = area.map_or(Held::Nothing, Held::Area);
+        if held == self.state.held && held != Held::Nothing {
+            return;
+        }
+        self.state.held = held;
         if let Some(area) = area {
-            self.out.load(R10, Place::at(RBP, AREAS + area * 8));
+            self.out.load(R10, Place::at(RBP, AREAS + i32::from(area) * 8));
             return;
         }
         // Several areas: the upper half of the address says which. The base alone may be out of it.
@@ -683,6 +714,8 @@ fn used(verified: &Verified) -> u16 {
             let (read, written) = uses(*instruction);
             read | written | 1
         }
+        // What it destroys is not used.
+        Instruction::CallHelper { .. } => uses(*instruction).0 | 1,
         _ => {
             let (read, written) = uses(*instruction);
             read | written

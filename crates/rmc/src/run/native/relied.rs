@@ -5,7 +5,7 @@
 //! slot behind a single jump, with what was known at the jump.
 
 use super::super::ops::Code;
-use super::compile::{Cold, Compiler, condition, condition_or_jump};
+use super::compile::{Cold, Compiler, Held, condition, condition_or_jump};
 use super::emit::{Hole, Place, R10, RBP, When};
 use super::entry::{LAST_BASE, LAST_NUMBER};
 use super::later::{Later, Waiting};
@@ -67,7 +67,7 @@ impl Compiler<'_> {
 
     /// Whether what a slot relies on is known here.
     fn is_seen_to(&self, relied: Relied) -> bool {
-        self.state.last == Some(relied.region) && (self.state.base_known || !relied.base)
+        self.state.last == Some(relied.region) && (self.state.held == Held::Base || !relied.base)
     }
 
     /// Sees to what the code of a slot relies on that comes next, if anybody comes to it from here.
@@ -77,13 +77,14 @@ impl Compiler<'_> {
             self.rely(relied.region);
         }
         self.state.last = relied.map(|relied| relied.region);
-        self.state.base_known = relied.is_some_and(|relied| relied.base);
+        let base = relied.is_some_and(|relied| relied.base);
+        self.state.held = if base { Held::Base } else { Held::Nothing };
     }
 
     /// Before a jump: loads what its target relies on and is at hand, or lets it rely on what is known here.
     pub(super) fn depart(&mut self, slot: usize, target: usize) {
         if self.behind_one[target] && target > slot && !self.careful {
-            let base = self.state.base_known;
+            let base = self.state.held == Held::Base;
             self.relied[target] = self.state.last.map(|region| Relied { region, base });
         }
         if let Some(relied) = self.relied[target]
@@ -91,7 +92,7 @@ impl Compiler<'_> {
             && !self.is_seen_to(relied)
         {
             self.out.load(R10, Place::at(RBP, LAST_BASE));
-            self.state.base_known = true;
+            self.state.held = Held::Base;
         }
     }
 

@@ -8,7 +8,7 @@
 
 use super::super::ops::{Code, Op};
 use super::CompileError;
-use super::compile::{Cold, Compiler, State, condition, home};
+use super::compile::{Cold, Compiler, Held, State, condition, home};
 use super::emit::{Hole, Place, R10, RAX, RBP, RCX, Reg, When};
 use super::entry::{
     LAST_BASE, LAST_INNER, LAST_NUMBER, LAST_WORDS, REGION_COUNT, REGION_SHIFT, REGIONS, ROOM,
@@ -123,7 +123,7 @@ impl Compiler<'_> {
     /// Goes elsewhere where a region is not the last one.
     fn check_region(&mut self, region: Later) -> Option<Hole> {
         (self.state.last != Some(region)).then(|| {
-            self.state.base_known = false;
+            self.state.held = Held::Nothing;
             self.compare(region, Place::at(RBP, LAST_NUMBER));
             self.out.jump_if(When::NOT_EQUAL)
         })
@@ -141,7 +141,7 @@ impl Compiler<'_> {
     /// Loads a word that has been checked; where it goes besides R0.
     fn take_word(&mut self, slot: usize, wide: bool, [region, offset]: [Later; 2]) -> Reg {
         self.state.later = Waiting::default();
-        if !self.state.base_known {
+        if self.state.held != Held::Base {
             self.out.load(R10, Place::at(RBP, LAST_BASE));
         }
         let place = match offset {
@@ -153,13 +153,14 @@ impl Compiler<'_> {
         self.copied = self.copy_behind(slot, region);
         let to = self.copied.unwrap_or(RAX);
         self.out.memory(wide, &[0x8b], to.0, place);
-        if to != RAX {
+        let read = self.live.get(slot + 2).is_none_or(|live| live & 1 == 1);
+        if to != RAX && read {
             self.out.copy(true, RAX, to);
         }
         // What the call has destroyed says nothing any more.
         let stays = region.outlives_calls();
         self.state.last = stays.then_some(region);
-        self.state.base_known = stays;
+        self.state.held = if stays { Held::Base } else { Held::Nothing };
         to
     }
 
