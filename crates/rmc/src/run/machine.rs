@@ -161,12 +161,27 @@ impl Machine {
     /// What a call that has not begun needs to run at all: no output, and a stack.
     #[inline]
     pub(super) fn begin_call(&mut self, verified: &Verified) {
-        self.output.clear();
-        self.pending = None;
-        self.proven = None;
+        // Short calls are as fast as their words are stored: none is that says what it is already.
+        if !self.output.is_empty() {
+            self.output.clear();
+        }
+        if self.pending.is_some() {
+            self.pending = None;
+        }
+        if self.proven.is_some() {
+            self.proven = None;
+        }
         let stack = verified.frames() * FRAME_BYTES as usize;
         if self.stack.len() != stack {
             self.stack.resize(stack, 0);
+        }
+    }
+
+    /// The program has returned.
+    #[inline]
+    pub(super) fn end(&mut self) {
+        if self.running {
+            self.running = false;
         }
     }
 

@@ -17,8 +17,8 @@ use super::emit::{
     Reg, When,
 };
 use super::entry::{
-    AREAS, CONTEXT_BYTES, ENDED, HELP, KEPT, KEPT_BACK, KEPT_BYTES, KEPT_R6, LAST_BASE, LEFT,
-    METER, REGISTERS, RETURNED, SLOT,
+    AREAS, ENDED, HELP, KEPT, KEPT_BACK, KEPT_BYTES, KEPT_R6, LAST_BASE, LEFT, METER, REGISTERS,
+    RETURNED, SLOT,
 };
 use super::later::{FIRST_KEPT, Later, Waiting};
 use super::relied::Relied;
@@ -174,10 +174,11 @@ impl Compiler<'_> {
         }
     }
 
+    /// Code is passed the frame, a place to go to, the meter and the parameters' length.
     fn enter(&mut self) {
         self.kept.iter().for_each(|reg| self.out.push(*reg));
         self.out.copy(true, RBP, RDI);
-        self.out.load(METER_HOME, Place::at(RBP, METER));
+        self.out.copy(true, METER_HOME, RDX);
     }
 
     fn leave(&mut self, how: u64) {
@@ -251,7 +252,7 @@ impl Compiler<'_> {
         for (at, home) in self.homes().filter(|(at, _)| set >> at & 1 == 0) {
             match at {
                 1 => self.out.set(home, Area::Context.base()),
-                2 => self.out.load(home, Place::at(RBP, CONTEXT_BYTES)),
+                2 => self.out.copy(true, home, RCX),
                 10 => self.out.set(home, frame_pointer(0)),
                 _ => self.out.clear(home),
             }

@@ -6,7 +6,7 @@
 //! | machine code | [`Frame`], frames of the machine, and the memory of the call that its areas name | during [`enter`], but not while it calls [`help`] |
 //! | machine code | memory of lent [`Region`]s, reading | during [`enter`] |
 //! | [`Driver::help`] | the driver, and registers and meter of [`Frame`] | while machine code calls [`help`] |
-//! | everybody else | none of these | during [`enter`], which holds the driver by `&mut` |
+//! | everybody else | none of these | during [`enter`], which has the driver |
 //!
 //! What machine code touches is in bounds because the verifier has proven it of the program that the code
 //! was made of (memory of the call), or because the code compares first (regions).
@@ -70,7 +70,8 @@ pub(super) const ENDED: u64 = 2;
 /// What machine code works on. Its offsets are part of the code.
 #[repr(C)]
 pub(super) struct Frame<'a> {
-    meter: i64,
+    /// The meter, where it is not in the processor's register.
+    meter: MaybeUninit<i64>,
     /// The region of which a word was loaded last, and its number.
     last: Region<'a>,
     last_number: u64,
@@ -81,7 +82,6 @@ pub(super) struct Frame<'a> {
     /// What turns an address of an area into one of the processor, by the area's number. Only of those that
     /// the program has.
     areas: [MaybeUninit<u64>; 8],
-    context_bytes: u64,
     /// Those of the machine, where they are not in the processor's.
     registers: MaybeUninit<Registers>,
     regions: *const Region<'a>,
@@ -91,7 +91,13 @@ pub(super) struct Frame<'a> {
     /// Where the code leaves.
     slot: MaybeUninit<u64>,
     help: extern "sysv64" fn(*mut Frame<'a>, u64) -> u64,
-    driver: *mut c_void,
+}
+
+/// A frame and who helps it, so that the place of one says where the other is.
+#[repr(C)]
+struct Whole<'a, D> {
+    frame: Frame<'a>,
+    driver: D,
 }
 
 macro_rules! offsets {
@@ -108,7 +114,6 @@ offsets! {
     LAST_INNER last_inner;
     KEPT kept;
     AREAS areas;
-    CONTEXT_BYTES context_bytes;
     REGISTERS registers;
     REGIONS regions;
     REGION_COUNT region_count;
@@ -236,65 +241,74 @@ impl Drop for Mapping {
 /// Runs code of a mapping until it ends. The driver sees to it that the mapping was
 /// made of the program that its registers belong to, and that all areas are as long as it was verified for.
 #[inline(always)]
-pub(super) fn enter<'a, D: Driver>(
+pub(super) fn enter<'a, D: Driver, T>(
     mapping: &Mapping,
     start: Start,
-    driver: &mut D,
+    driver: D,
     regions: &'a [Region<'a>],
-) -> End {
-    let mut areas = [MaybeUninit::uninit(); 8];
-    let mut has = |area: Area, start: *const u8| {
-        areas[area as usize].write((start as u64).wrapping_sub(area.base()));
-    };
-    if let Some(data) = start.data {
-        has(Area::Constants, data.constants);
-        has(Area::Own, data.own);
-        has(Area::Shared, data.shared);
-    }
-    has(Area::Context, start.context);
-    has(Area::Stack, start.stack);
+    ended: impl FnOnce(End, &mut D) -> T,
+) -> T {
     let last = regions.first().copied().unwrap_or(Region::NOTHING);
-    let mut frame = Frame {
-        meter: start.meter,
+    let frame = Frame {
+        meter: MaybeUninit::uninit(),
         last,
         last_number: 0,
         last_inner: last.words.saturating_sub(ROOM as u64),
         kept: start.frames.wrapping_add(start.depth),
-        areas,
-        context_bytes: start.context_bytes,
+        areas: [MaybeUninit::uninit(); 8],
         registers: MaybeUninit::uninit(),
         regions: regions.as_ptr(),
         region_count: regions.len() as u64,
         borrowed: MaybeUninit::uninit(),
         slot: MaybeUninit::uninit(),
         help: help::<D>,
-        driver: core::ptr::null_mut(),
     };
+    let mut whole = Whole { frame, driver };
+    if let Some(data) = start.data {
+        data.name(&mut whole.frame.areas);
+    }
+    name(&mut whole.frame.areas, Area::Context, start.context);
+    name(&mut whole.frame.areas, Area::Stack, start.stack);
     let (from, place) = match start.place {
         Some(place) => {
-            frame.registers.write(*driver.registers());
+            whole.frame.registers.write(*whole.driver.registers());
             (0, place as usize)
         }
         None => (mapping.first, 0),
     };
     let code = mapping.start.as_ptr().wrapping_byte_add(from);
     let target = mapping.start.as_ptr().wrapping_byte_add(place);
-    frame.driver = (&raw mut *driver).cast();
     // SAFETY: both places of the mapping start with code that `compile` has put there for this signature.
     // It keeps what the convention wants kept, and touches what the table above says.
-    let ended = unsafe {
-        let code: extern "sysv64" fn(*mut Frame<'a>, *const c_void) -> Ended =
+    let end = unsafe {
+        let code: extern "sysv64" fn(*mut Frame<'a>, *const c_void, i64, u64) -> Ended =
             core::mem::transmute(code);
-        code(&raw mut frame, target)
+        code((&raw mut whole).cast(), target, start.meter, start.context_bytes)
     };
-    if ended.how == RETURNED {
-        return End::Returned(ended.value);
+    let Whole { frame, driver } = &mut whole;
+    if end.how == RETURNED {
+        return ended(End::Returned(end.value), driver);
     }
     let depth = (frame.kept as usize - start.frames as usize) / size_of::<Kept>();
-    // SAFETY: the code that leaves has just stored all registers.
-    let registers = unsafe { settled(&mut frame.registers) };
-    driver.stopped(ended.value as usize, depth, frame.meter, registers);
-    if ended.how == ENDED { End::Stopped } else { End::Left }
+    // SAFETY: the code that leaves has just stored the meter and all registers.
+    let (meter, registers) = unsafe { (frame.meter.assume_init(), settled(&mut frame.registers)) };
+    driver.stopped(end.value as usize, depth, meter, registers);
+    ended(if end.how == ENDED { End::Stopped } else { End::Left }, driver)
+}
+
+/// Says where an area is.
+fn name(areas: &mut [MaybeUninit<u64>; 8], area: Area, start: *const u8) {
+    areas[area as usize].write((start as u64).wrapping_sub(area.base()));
+}
+
+impl Data {
+    /// Apart, because most programs have none.
+    #[inline(never)]
+    fn name(self, areas: &mut [MaybeUninit<u64>; 8]) {
+        name(areas, Area::Constants, self.constants);
+        name(areas, Area::Own, self.own);
+        name(areas, Area::Shared, self.shared);
+    }
 }
 
 /// Registers of a frame, those of the program and those that are always zero.
@@ -314,10 +328,12 @@ unsafe fn settled(registers: &mut MaybeUninit<Registers>) -> &mut Registers {
 
 /// What machine code calls for a helper; zero when that ends the run.
 extern "sysv64" fn help<D: Driver>(frame: *mut Frame<'_>, slot: u64) -> u64 {
-    // SAFETY: machine code passes on the frame that it got from `enter`, which keeps it and the driver
-    // behind it alive, and it touches neither meanwhile. The driver holds no reference into the frame. All
-    // registers have been stored before the call.
-    let (driver, registers) =
-        unsafe { (&mut *(*frame).driver.cast::<D>(), settled(&mut (*frame).registers)) };
+    // SAFETY: machine code passes on what it got from `enter`, which is a whole of this type and stays alive
+    // and untouched meanwhile. The driver holds no reference into the frame. All registers have been stored
+    // before the call.
+    let (driver, registers) = unsafe {
+        let whole = &mut *frame.cast::<Whole<'_, D>>();
+        (&mut whole.driver, settled(&mut whole.frame.registers))
+    };
     u64::from(driver.help(slot as usize, registers))
 }

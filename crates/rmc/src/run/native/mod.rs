@@ -105,14 +105,24 @@ impl Compiled {
     pub fn run(
         &self,
         machine: &mut Machine,
-        mut lent: Lent<'_>,
+        lent: Lent<'_>,
         regions: &[Region<'_>],
         near: &mut impl Near,
     ) -> Outcome {
-        match self.go_on(machine, &mut lent, regions, near) {
-            Exit::Returned(result) => Outcome::Returned(result),
-            exit => self.outcome(machine, exit, lent, near),
-        }
+        let verified = &self.verified;
+        let fits = self.fits(&lent) && machine.proven == Some(verified.identity());
+        let place = self.places.get(machine.at).copied().flatten();
+        let meter = machine.meter.instructions;
+        // Machine code charges what is there: where nothing is, the interpreter says so.
+        let (true, Some(place), true) = (fits && meter >= 0, place, machine.ready()) else {
+            return machine.run(verified, lent, near);
+        };
+        let place = (machine.at > 0 || machine.paused).then_some(place);
+        let driver = Driver { machine, verified, fresh: None, lent, near, end: None };
+        self.enter(driver, (place, meter), regions, |end, driver| match end {
+            End::Returned(result) => driver.returned(result),
+            end => driver.outcome(end),
+        })
     }
 
     /// As [`Machine::run_slice`], with machine code.
@@ -135,57 +145,28 @@ impl Compiled {
         machine: &mut Machine,
         context: &[u8],
         budget: Budget,
-        mut lent: Lent<'_>,
+        lent: Lent<'_>,
         regions: &[Region<'_>],
         near: &mut impl Near,
     ) -> Result<Outcome, StartError> {
-        self.verified.admits(context, &budget)?;
-        match self.start(machine, context, &budget, &mut lent, regions, near) {
-            Exit::Returned(result) => Ok(Outcome::Returned(result)),
-            exit => self.started(machine, exit, lent, near),
+        let verified = &self.verified;
+        verified.admits(context, &budget)?;
+        machine.begin_call(verified);
+        let meter = Meter::of_instructions(verified, &budget);
+        if !self.fits(&lent) || meter < 0 {
+            machine.begin_verified(verified, context, budget);
+            return Ok(machine.run(verified, lent, near));
         }
-    }
-
-    /// What is passed on the way to the code is passed by reference: values of several words that have just
-    /// been written one by one would have to be waited for when they are copied as a whole.
-    fn start(
-        &self,
-        machine: &mut Machine,
-        context: &[u8],
-        budget: &Budget,
-        lent: &mut Lent<'_>,
-        regions: &[Region<'_>],
-        near: &mut impl Near,
-    ) -> Exit {
-        machine.begin_call(&self.verified);
-        let meter = Meter::of_instructions(&self.verified, budget);
-        if !self.fits(lent) || meter < 0 {
-            machine.begin_verified(&self.verified, context, *budget);
-            return Exit::Left;
-        }
-        let context = Fresh { context, budget };
-        self.enter(machine, (None, meter), Some(context), lent, regions, near)
-    }
-
-    fn go_on(
-        &self,
-        machine: &mut Machine,
-        lent: &mut Lent<'_>,
-        regions: &[Region<'_>],
-        near: &mut impl Near,
-    ) -> Exit {
-        let fits = self.fits(lent) && machine.proven == Some(self.verified.identity());
-        let place = self.places.get(machine.at).copied().flatten();
-        let meter = machine.meter.instructions;
-        // Machine code charges what is there: where nothing is, the interpreter says so.
-        let (true, Some(place), true) = (fits && meter >= 0, place, machine.ready()) else {
-            return Exit::Left;
-        };
-        let place = (machine.at > 0 || machine.paused).then_some(place);
-        self.enter(machine, (place, meter), None, lent, regions, near)
+        let fresh = Some(Fresh { context, budget });
+        let driver = Driver { machine, verified, fresh, lent, near, end: None };
+        self.enter(driver, (None, meter), regions, |end, driver| match end {
+            End::Returned(result) => Ok(driver.returned(result)),
+            end => driver.result(end),
+        })
     }
 
     /// Whether the variables are as long as was verified.
+    #[inline]
     fn fits(&self, lent: &Lent<'_>) -> bool {
         let variables = &self.verified.program().variables;
         let fit =
@@ -194,15 +175,14 @@ impl Compiled {
     }
 
     #[inline(always)]
-    fn enter(
+    fn enter<'a, 'l, N: Near, T>(
         &self,
-        machine: &mut Machine,
+        mut driver: Driver<'a, 'l, N>,
         (place, meter): (Option<u32>, i64),
-        fresh: Option<Fresh<'_>>,
-        lent: &mut Lent<'_>,
         regions: &[Region<'_>],
-        near: &mut impl Near,
-    ) -> Exit {
+        ended: impl FnOnce(End, &mut Driver<'a, 'l, N>) -> T,
+    ) -> T {
+        let Driver { machine, fresh, lent, .. } = &mut driver;
         let context = fresh.as_ref().map_or(&machine.context[..], |fresh| fresh.context);
         let start = Start {
             place,
@@ -218,60 +198,14 @@ impl Compiled {
             }),
             stack: machine.stack.as_mut_ptr(),
         };
-        let verified = &self.verified;
-        let mut driver = Driver { machine, verified, fresh, lent, near, end: None };
-        match entry::enter(&self.mapping, start, &mut driver, regions) {
-            End::Returned(result) => {
-                driver.machine.running = false;
-                Exit::Returned(result)
-            }
-            End::Stopped => driver.end.map_or(Exit::Left, Exit::Ended),
-            End::Left => Exit::Left,
-        }
+        entry::enter(&self.mapping, start, driver, regions, ended)
     }
-
-    /// As [`Compiled::outcome`], apart so that results that are at hand are not copied with it.
-    #[inline(never)]
-    fn started(
-        &self,
-        machine: &mut Machine,
-        exit: Exit,
-        lent: Lent<'_>,
-        near: &mut impl Near,
-    ) -> Result<Outcome, StartError> {
-        Ok(self.outcome(machine, exit, lent, near))
-    }
-
-    /// What comes of it when machine code has not seen to it.
-    fn outcome(
-        &self,
-        machine: &mut Machine,
-        exit: Exit,
-        lent: Lent<'_>,
-        near: &mut impl Near,
-    ) -> Outcome {
-        match exit {
-            Exit::Returned(result) => Outcome::Returned(result),
-            Exit::Ended(end) => fast::outcome(machine, end),
-            Exit::Left => machine.run(&self.verified, lent, near),
-        }
-    }
-}
-
-/// How machine code was left.
-enum Exit {
-    /// The program has returned.
-    Returned(u64),
-    /// A helper has ended the run.
-    Ended(fast::End),
-    /// The interpreter goes on.
-    Left,
 }
 
 /// What a machine has been started with, but not been told yet.
 struct Fresh<'a> {
     context: &'a [u8],
-    budget: &'a Budget,
+    budget: Budget,
 }
 
 /// What machine code asks while it runs.
@@ -279,7 +213,7 @@ struct Driver<'a, 'l, N> {
     machine: &'a mut Machine,
     verified: &'a Verified,
     fresh: Option<Fresh<'a>>,
-    lent: &'a mut Lent<'l>,
+    lent: Lent<'l>,
     near: &'a mut N,
     end: Option<fast::End>,
 }
@@ -289,8 +223,37 @@ impl<N> Driver<'_, '_, N> {
     #[inline]
     fn settle(&mut self) {
         if let Some(fresh) = self.fresh.take() {
-            self.machine.begin_verified(self.verified, fresh.context, *fresh.budget);
+            self.machine.begin_verified(self.verified, fresh.context, fresh.budget);
         }
+    }
+}
+
+impl<N: Near> Driver<'_, '_, N> {
+    #[inline]
+    fn returned(&mut self, result: u64) -> Outcome {
+        self.machine.end();
+        Outcome::Returned(result)
+    }
+
+    /// What comes of it when machine code has not seen to it.
+    #[inline(never)]
+    fn outcome(&mut self, end: End) -> Outcome {
+        self.settle();
+        match (end, self.end.take()) {
+            (End::Returned(result), _) => self.returned(result),
+            (End::Stopped, Some(end)) => fast::outcome(self.machine, end),
+            (End::Stopped | End::Left, _) => {
+                let lent = Lent { own: &mut *self.lent.own, shared: &mut *self.lent.shared };
+                self.machine.run(self.verified, lent, self.near)
+            }
+        }
+    }
+
+    /// The same where it is wanted so: outcomes are made where they are returned, as copying them costs more
+    /// than a short call.
+    #[inline(never)]
+    fn result(&mut self, end: End) -> Result<Outcome, StartError> {
+        Ok(self.outcome(end))
     }
 }
 
