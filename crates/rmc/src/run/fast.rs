@@ -73,6 +73,37 @@ macro_rules! store {
     }};
 }
 
+/// Loads a word of host memory, by so many slots of sums before the call and of copies behind it, and maybe
+/// jumps.
+macro_rules! word {
+    ($sums:literal, $copies:literal, $asks:literal, $op:ident, ($a:ident, $b:ident),
+     ($registers:ident, $at:ident, $left:ident, $aside:ident, $view:ident),
+     ($ops:ident, $near:ident, $frames:ident)) => {{
+        ($registers[1], $registers[2]) = ($a, $b);
+        let value = match $near.load_u64($a, $b) {
+            Reply::Now(value) => value,
+            reply => {
+                $at += 2 + $sums;
+                break word_later(reply, $at, $registers, $frames.pending);
+            }
+        };
+        $registers[0] = value;
+        if $copies > 0 {
+            $registers[($op.extra & 15) as usize] = value;
+        }
+        $at += 3 + $sums + $copies;
+        if $asks {
+            let Some(op) = $ops.get($at) else {
+                break End::Fault(FaultKind::LostControl);
+            };
+            let first = $registers[usize::from(op.dst & 15)];
+            let second = $registers[usize::from(op.src & 15)];
+            let equal = first == second.wrapping_add(op.immediate as i64 as u64);
+            jump!(op, ($registers, $at, $left, $aside, $view), equal == (op.code == Code::Equal));
+        }
+    }};
+}
+
 /// Every arm that belongs into the loop; `$m` are its variables.
 macro_rules! dispatch {
     ($op:ident, $a:ident, $b:ident, $m:tt; $($rest:tt)*) => {
@@ -148,8 +179,13 @@ pub(super) fn run(
     lent: Lent<'_>,
     near: &mut impl Near,
 ) -> Outcome {
-    let end = interpret(machine, verified, lent.own, lent.shared, near);
-    outcome(machine, end)
+    match interpret(machine, verified, lent.own, lent.shared, near) {
+        End::Returned => {
+            machine.running = false;
+            Outcome::Returned(machine.registers[0])
+        }
+        end => outcome(machine, end),
+    }
 }
 
 /// What a run ends with. Outcomes are made where they are returned: copying them costs more than a short
@@ -225,17 +261,14 @@ fn interpret(
                 Some(behind) => at = behind,
                 None => break End::Fault(FaultKind::LostControl),
             },
-            Code::LoadWord => {
-                let call = at + op.offset as usize;
-                (registers[1], registers[2]) = (a, b);
-                match near.load_u64(a, b) {
-                    Reply::Now(value) => at = load_word(op, call, value, registers),
-                    reply => {
-                        at = call;
-                        break word_later(reply, at, registers, frames.pending);
-                    }
-                }
-            }
+            Code::Word => word!(0, 0, false, op, (a, b), (registers, at, left, aside, view), (ops, near, frames)),
+            Code::WordIf => word!(0, 0, true, op, (a, b), (registers, at, left, aside, view), (ops, near, frames)),
+            Code::WordKept => word!(0, 1, false, op, (a, b), (registers, at, left, aside, view), (ops, near, frames)),
+            Code::WordKeptIf => word!(0, 1, true, op, (a, b), (registers, at, left, aside, view), (ops, near, frames)),
+            Code::SumWord => word!(1, 0, false, op, (a, b), (registers, at, left, aside, view), (ops, near, frames)),
+            Code::SumWordIf => word!(1, 0, true, op, (a, b), (registers, at, left, aside, view), (ops, near, frames)),
+            Code::SumWordKept => word!(1, 1, false, op, (a, b), (registers, at, left, aside, view), (ops, near, frames)),
+            Code::SumWordKeptIf => word!(1, 1, true, op, (a, b), (registers, at, left, aside, view), (ops, near, frames)),
             Code::Trap => break End::Fault(FaultKind::Unreachable),
         }
     };
@@ -270,14 +303,6 @@ fn moves(ops: &[Op], first: &Op, at: usize, registers: &mut Registers) -> Option
         registers[usize::from(op.dst & 15)] = from.wrapping_add(op.immediate as i64 as u64);
     }
     Some(behind)
-}
-
-/// A word has been loaded by the call at a slot; what stands behind it and its copy.
-#[inline(always)]
-fn load_word(op: &Op, call: usize, value: u64, registers: &mut Registers) -> usize {
-    registers[0] = value;
-    registers[(op.extra & 15) as usize] = value;
-    call + 1 + usize::from(op.extra != 0)
 }
 
 /// Calls the helper of an operation, of which R0 gets the result.

@@ -86,9 +86,24 @@ pub(crate) enum Code {
     Trap,
     /// Several moves, of which this is the first. Only among fused operations, as is the next.
     Moves,
-    /// The helper `load_u64` with its arguments, and where its result is copied to.
-    LoadWord,
+    /// The helper `load_u64` with its arguments. The next is known as soon as the code is: what comes before
+    /// the call and behind it is part of the code, so that nobody has to wait for it.
+    Word,
+    WordIf,
+    WordKept,
+    WordKeptIf,
+    SumWord,
+    SumWordIf,
+    SumWordKept,
+    SumWordKeptIf,
 }
+
+/// Codes of words: by whether there is a sum, then by whether the result is kept, then by whether a jump
+/// behind it asks if two numbers are equal.
+const WORDS: [[[Code; 2]; 2]; 2] = [
+    [[Code::Word, Code::WordIf], [Code::WordKept, Code::WordKeptIf]],
+    [[Code::SumWord, Code::SumWordIf], [Code::SumWordKept, Code::SumWordKeptIf]],
+];
 
 /// One pre-decoded instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -150,7 +165,7 @@ fn as_move(op: Op) -> Op {
 }
 
 /// `r1 = dst, r2 = src + immediate, call load_u64, extra = r0` in one, of which the sum and the copy may be
-/// missing. `offset` is where the call stands.
+/// missing, and maybe with the jump behind it.
 fn load_word(ops: &[Op]) -> Option<Op> {
     let is_move = |op: &Op, to: u8| matches!(op.code, Code::Move | Code::Moves) && op.dst == to;
     let (region, offset) = (ops.first()?, ops.get(1)?);
@@ -170,11 +185,13 @@ fn load_word(ops: &[Op]) -> Option<Op> {
     let copy = ops.get(call + 1).filter(|op| {
         matches!(op.code, Code::Move | Code::Moves) && op.src == 0 && op.immediate == 0
     });
+    let behind = ops.get(call + 1 + usize::from(copy.is_some()));
+    let asks = behind.is_some_and(|op| matches!(op.code, Code::Equal | Code::NotEqual));
     Some(Op {
-        code: Code::LoadWord,
+        code: WORDS[usize::from(more.is_some())][usize::from(copy.is_some())][usize::from(asks)],
         dst: region.src,
         src: offset.src,
-        offset: call as i32,
+        offset: 0,
         immediate,
         extra: copy.map_or(0, |op| u32::from(op.dst)),
     })
