@@ -26,15 +26,15 @@ pub(super) enum End {
 
 /// Assigns the destination and goes on.
 macro_rules! set {
-    ($op:ident, ($registers:ident, $at:ident, $left:ident, $aside:ident, $view:ident), $value:expr) => {{
-        $registers[usize::from($op.dst & 15)] = $value;
+    ($op:ident, ($machine:ident, $at:ident, $left:ident, $aside:ident, $view:ident), $value:expr) => {{
+        $machine.registers[usize::from($op.dst & 15)] = $value;
         $at += 1 + usize::from($op.code == Code::LoadWide);
     }};
 }
 
 /// Jumps when the condition holds, and pays for it.
 macro_rules! jump {
-    ($op:ident, ($registers:ident, $at:ident, $left:ident, $aside:ident, $view:ident), $holds:expr) => {{
+    ($op:ident, ($machine:ident, $at:ident, $left:ident, $aside:ident, $view:ident), $holds:expr) => {{
         if $holds {
             $left -= i64::from($op.extra);
             if $left < 0 {
@@ -49,24 +49,24 @@ macro_rules! jump {
 
 /// Loads a number and widens it.
 macro_rules! load {
-    ($op:ident, $b:ident, ($registers:ident, $at:ident, $left:ident, $aside:ident, $view:ident),
+    ($op:ident, $b:ident, ($machine:ident, $at:ident, $left:ident, $aside:ident, $view:ident),
      $number:ty, |$value:ident| $widen:expr) => {{
         let address = $b.wrapping_add($op.offset as i64 as u64);
-        let Some(bytes) = $view.load(address) else {
+        let Some(bytes) = $view!().load(address) else {
             break out_of_bounds(address, size_of::<$number>());
         };
         let $value = <$number>::from_le_bytes(bytes);
-        $registers[usize::from($op.dst & 15)] = $widen;
+        $machine.registers[usize::from($op.dst & 15)] = $widen;
         $at += 1;
     }};
 }
 
 /// Stores a number.
 macro_rules! store {
-    ($op:ident, $a:ident, $b:ident, ($registers:ident, $at:ident, $left:ident, $aside:ident, $view:ident),
+    ($op:ident, $a:ident, $b:ident, ($machine:ident, $at:ident, $left:ident, $aside:ident, $view:ident),
      $number:ty) => {{
         let address = $a.wrapping_add($op.offset as i64 as u64);
-        if $view.store(address, ($b as $number).to_le_bytes()).is_none() {
+        if $view!().store(address, ($b as $number).to_le_bytes()).is_none() {
             break out_of_bounds(address, size_of::<$number>());
         }
         $at += 1;
@@ -77,29 +77,29 @@ macro_rules! store {
 /// jumps.
 macro_rules! word {
     ($sums:literal, $copies:literal, $asks:literal, $op:ident, ($a:ident, $b:ident),
-     ($registers:ident, $at:ident, $left:ident, $aside:ident, $view:ident),
-     ($ops:ident, $near:ident, $frames:ident)) => {{
-        ($registers[1], $registers[2]) = ($a, $b);
+     ($machine:ident, $at:ident, $left:ident, $aside:ident, $view:ident),
+     ($ops:ident, $near:ident)) => {{
+        ($machine.registers[1], $machine.registers[2]) = ($a, $b);
         let value = match $near.load_u64($a, $b) {
             Reply::Now(value) => value,
             reply => {
                 $at += 2 + $sums;
-                break word_later(reply, $at, $registers, $frames.pending);
+                break word_later(reply, $at, &$machine.registers, &mut $machine.pending);
             }
         };
-        $registers[0] = value;
+        $machine.registers[0] = value;
         if $copies > 0 {
-            $registers[($op.extra & 15) as usize] = value;
+            $machine.registers[($op.extra & 15) as usize] = value;
         }
         $at += 3 + $sums + $copies;
         if $asks {
             let Some(op) = $ops.get($at) else {
                 break End::Fault(FaultKind::LostControl);
             };
-            let first = $registers[usize::from(op.dst & 15)];
-            let second = $registers[usize::from(op.src & 15)];
+            let first = $machine.registers[usize::from(op.dst & 15)];
+            let second = $machine.registers[usize::from(op.src & 15)];
             let equal = first == second.wrapping_add(op.immediate as i64 as u64);
-            jump!(op, ($registers, $at, $left, $aside, $view), equal == (op.code == Code::Equal));
+            jump!(op, ($machine, $at, $left, $aside, $view), equal == (op.code == Code::Equal));
         }
     }};
 }
@@ -225,56 +225,101 @@ fn interpret(
     let mut at = machine.at;
     let mut left = machine.meter.instructions;
     let aside = machine.meter.instructions_aside;
-    let (registers, mut view, mut rest, mut frames) =
-        machine.all_parts(program, Lent { own, shared });
+    // What few operations need is done apart: nothing of it is made ready at the start of a short run.
+    macro_rules! lent {
+        () => {
+            Lent { own: &mut *own, shared: &mut *shared }
+        };
+    }
+    macro_rules! view {
+        () => {
+            View::of(program, (&machine.context, &mut machine.stack), lent!())
+        };
+    }
     let end = loop {
         let Some(op) = ops.get(at) else {
             break End::Fault(FaultKind::LostControl);
         };
-        let a = registers[usize::from(op.dst & 15)];
-        let b = registers[usize::from(op.src & 15)].wrapping_add(op.immediate as i64 as u64);
-        dispatch! { op, a, b, (registers, at, left, aside, view);
-            Code::Rare => set!(op, (registers, at, left, aside, view), rare(program.code[at], a, b)),
-            Code::Atomic => match atomic(program.code[at], registers, &mut view) {
+        let a = machine.registers[usize::from(op.dst & 15)];
+        let b =
+            machine.registers[usize::from(op.src & 15)].wrapping_add(op.immediate as i64 as u64);
+        dispatch! { op, a, b, (machine, at, left, aside, view);
+            Code::Rare => set!(op, (machine, at, left, aside, view), rare(program, at, a, b)),
+            Code::HelperRead => match read(true, &mut machine.registers, &mut view!(), &mut machine.meter, near) {
                 Ok(()) => at += 1,
-                Err(kind) => break End::Fault(kind),
-            },
-            Code::HelperLoad | Code::HelperRead | Code::Helper => {
-                let memory = (&mut view, &mut rest, &mut frames);
-                match help((program, op, at), registers, memory, near) {
-                    Ok(()) => at += 1,
+                Err(said) => match apart(machine, program, (op, at), (left, aside), lent!(), (near, said)) {
+                    Ok(next) => at = next,
                     Err(end) => break end,
-                }
-            }
-            Code::Call => {
+                },
+            },
+            Code::Atomic | Code::HelperLoad | Code::Helper | Code::Call => {
                 left -= i64::from(op.extra);
-                match enter((op, at), (left, aside), registers, &mut frames) {
-                    Ok(()) => at = op.offset as usize,
+                match apart(machine, program, (op, at), (left, aside), lent!(), (near, None)) {
+                    Ok(next) => at = next,
                     Err(end) => break end,
                 }
             }
-            Code::Exit => match frames.leave(registers) {
-                Some(back) => at = back,
-                None => break End::Returned,
-            },
-            Code::Moves => match moves(ops, op, at, registers) {
+            Code::Exit if machine.depth == 0 => break End::Returned,
+            Code::Exit => at = leave(machine),
+            Code::Moves => match moves(ops, op, at, &mut machine.registers) {
                 Some(behind) => at = behind,
                 None => break End::Fault(FaultKind::LostControl),
             },
-            Code::Word => word!(0, 0, false, op, (a, b), (registers, at, left, aside, view), (ops, near, frames)),
-            Code::WordIf => word!(0, 0, true, op, (a, b), (registers, at, left, aside, view), (ops, near, frames)),
-            Code::WordKept => word!(0, 1, false, op, (a, b), (registers, at, left, aside, view), (ops, near, frames)),
-            Code::WordKeptIf => word!(0, 1, true, op, (a, b), (registers, at, left, aside, view), (ops, near, frames)),
-            Code::SumWord => word!(1, 0, false, op, (a, b), (registers, at, left, aside, view), (ops, near, frames)),
-            Code::SumWordIf => word!(1, 0, true, op, (a, b), (registers, at, left, aside, view), (ops, near, frames)),
-            Code::SumWordKept => word!(1, 1, false, op, (a, b), (registers, at, left, aside, view), (ops, near, frames)),
-            Code::SumWordKeptIf => word!(1, 1, true, op, (a, b), (registers, at, left, aside, view), (ops, near, frames)),
+            Code::Word => word!(0, 0, false, op, (a, b), (machine, at, left, aside, view), (ops, near)),
+            Code::WordIf => word!(0, 0, true, op, (a, b), (machine, at, left, aside, view), (ops, near)),
+            Code::WordKept => word!(0, 1, false, op, (a, b), (machine, at, left, aside, view), (ops, near)),
+            Code::WordKeptIf => word!(0, 1, true, op, (a, b), (machine, at, left, aside, view), (ops, near)),
+            Code::SumWord => word!(1, 0, false, op, (a, b), (machine, at, left, aside, view), (ops, near)),
+            Code::SumWordIf => word!(1, 0, true, op, (a, b), (machine, at, left, aside, view), (ops, near)),
+            Code::SumWordKept => word!(1, 1, false, op, (a, b), (machine, at, left, aside, view), (ops, near)),
+            Code::SumWordKeptIf => word!(1, 1, true, op, (a, b), (machine, at, left, aside, view), (ops, near)),
             Code::Trap => break End::Fault(FaultKind::Unreachable),
         }
     };
     machine.at = at;
     machine.meter.instructions = left;
     end
+}
+
+/// Atomics, helpers and calls of functions, which have been charged; what comes next. Of a helper that has been
+/// tried the executor has said something already.
+#[inline(never)]
+fn apart(
+    machine: &mut Machine,
+    program: &Program,
+    (op, at): (&Op, usize),
+    (left, aside): (i64, i64),
+    lent: Lent<'_>,
+    (near, said): (&mut impl Near, Option<Reply>),
+) -> Result<usize, End> {
+    let (registers, mut view, mut rest, mut frames) = machine.all_parts(program, lent);
+    match op.code {
+        Code::Atomic => {
+            atomic(program.code[at], registers, &mut view).map_err(End::Fault)?;
+            Ok(at + 1)
+        }
+        Code::Call => {
+            enter((op, at), (left, aside), registers, &mut frames)?;
+            Ok(op.offset as usize)
+        }
+        code => {
+            let memory = (&mut view, &mut rest, &mut frames);
+            if code == Code::HelperRead {
+                help_said((program, op, at), registers, memory, near, said)?;
+            } else {
+                help((program, op, at), registers, memory, near)?;
+            }
+            Ok(at + 1)
+        }
+    }
+}
+
+/// Leaves a frame that is not the last one; where it returns to.
+#[inline(never)]
+fn leave(machine: &mut Machine) -> usize {
+    let frames = &mut machine.frames;
+    let mut frames = Frames { depth: &mut machine.depth, frames, pending: &mut machine.pending };
+    frames.leave(&mut machine.registers).unwrap_or(usize::MAX)
 }
 
 /// Calls a function of the program, which has been charged.
@@ -321,16 +366,26 @@ pub(super) fn help(
         return Ok(());
     }
     let quick = op.code == Code::HelperRead;
-    if let Err(said) = read(quick, registers, view, rest.meter, near) {
-        match helper((program, op), registers, view, rest, near, said) {
-            Ok((Called::Done(result), _)) => registers[0] = result,
-            called => return Err(ended(called, at, frames.pending)),
-        }
-        if rest.meter.bytes_spent() {
-            return Err(End::Paused(at + 1));
-        }
+    match read(quick, registers, view, rest.meter, near) {
+        Ok(()) => Ok(()),
+        Err(said) => help_said((program, op, at), registers, (view, rest, frames), near, said),
     }
-    Ok(())
+}
+
+/// The general form, after what the executor has said already.
+#[inline(always)]
+fn help_said(
+    (program, op, at): (&Program, &Op, usize),
+    registers: &mut Registers,
+    (view, rest, frames): (&mut View<'_>, &mut Rest<'_>, &mut Frames<'_>),
+    near: &mut impl Near,
+    said: Option<Reply>,
+) -> Result<(), End> {
+    match helper((program, op), registers, view, rest, near, said) {
+        Ok((Called::Done(result), _)) => registers[0] = result,
+        called => return Err(ended(called, at, frames.pending)),
+    }
+    if rest.meter.bytes_spent() { Err(End::Paused(at + 1)) } else { Ok(()) }
 }
 
 /// A charge has passed what was left: of the budget, or of the slice alone, and then it is done.
@@ -374,7 +429,9 @@ fn read(
 }
 
 /// Arithmetic that is rare enough to be looked up.
-fn rare(instruction: Instruction, a: u64, b: u64) -> u64 {
+#[inline(never)]
+fn rare(program: &Program, at: usize, a: u64, b: u64) -> u64 {
+    let instruction = program.code[at];
     match instruction {
         Instruction::Alu { width, op, .. } => alu(width, op, a, b),
         Instruction::Bytes { order, size, .. } => byte_swap(order, size, a),

@@ -350,13 +350,7 @@ impl Machine {
         program: &'a Program,
         lent: Lent<'a>,
     ) -> (View<'a>, &'a mut Registers) {
-        let view = View {
-            constants: &program.constants,
-            context: &self.context,
-            stack: &mut self.stack,
-            own: lent.own,
-            shared: lent.shared,
-        };
+        let view = View::of(program, (&self.context, &mut self.stack), lent);
         (view, &mut self.registers)
     }
 
@@ -377,13 +371,7 @@ impl Machine {
         program: &'a Program,
         lent: Lent<'a>,
     ) -> (&'a mut Registers, View<'a>, Rest<'a>, Frames<'a>) {
-        let view = View {
-            constants: &program.constants,
-            context: &self.context,
-            stack: &mut self.stack,
-            own: lent.own,
-            shared: lent.shared,
-        };
+        let view = View::of(program, (&self.context, &mut self.stack), lent);
         let rest = Rest {
             meter: &mut self.meter,
             output: &mut self.output,
@@ -469,8 +457,8 @@ impl Machine {
 
 /// The frames of a machine.
 pub(super) struct Frames<'a> {
-    depth: &'a mut usize,
-    frames: &'a mut [Frame; FRAMES_MAX],
+    pub(super) depth: &'a mut usize,
+    pub(super) frames: &'a mut [Frame; FRAMES_MAX],
     pub(super) pending: &'a mut Option<Request>,
 }
 

@@ -1,5 +1,7 @@
 //! What addresses of a program mean.
 
+use crate::program::Program;
+
 /// Memory that a program can name. Its number is the upper half of an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[repr(u8)]
@@ -52,6 +54,17 @@ pub(crate) struct View<'a> {
     pub(crate) stack: &'a mut [u8],
     pub(crate) own: &'a mut [u8],
     pub(crate) shared: &'a mut [u8],
+}
+
+impl<'a> View<'a> {
+    #[inline(always)]
+    pub(crate) fn of(
+        program: &'a Program,
+        (context, stack): (&'a [u8], &'a mut [u8]),
+        lent: Lent<'a>,
+    ) -> Self {
+        Self { constants: &program.constants, context, stack, own: lent.own, shared: lent.shared }
+    }
 }
 
 impl View<'_> {
