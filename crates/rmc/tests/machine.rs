@@ -8,8 +8,8 @@ use farside_rmc::helpers::{Call, status};
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 use farside_rmc::run::native::{Compiled, Region};
 use farside_rmc::run::{
-    AnswerError, Buffers, Far, Lent, Machine, Near, Outcome, Reply, Request, Resource, StartError,
-    Stop,
+    AnswerError, Buffers, Far, Fault, FaultKind, Lent, Machine, Near, Outcome, Reply, Request,
+    Resource, StartError, Stop,
 };
 use farside_rmc::{Budget, Limits, verify};
 use host::Host;
@@ -125,6 +125,44 @@ fn a_suspended_call_goes_on_elsewhere() {
             let _ = machine.answer(verified.program(), variables.lend(), 7, &[]);
             let _ = machine.run(&verified, variables.lend(), &mut Far);
         }
+    }
+}
+
+#[test]
+fn a_restored_call_that_leaves_its_memory_ends_at_that_load() {
+    let text = "
+            r6 = r1
+            r1 = 0
+            r2 = 0
+            call load_u64
+            r7 = *(u64 *)(r6 + 0)
+            r8 = *(u64 *)(r6 + 8)
+            r9 = *(u64 *)(r6 + 16)
+            r0 = r7
+            r0 += r8
+            r0 += r9
+            exit
+    ";
+    let verified = verified(text);
+    let mut machine = Machine::new();
+    machine.start(&verified, &[1; 24], BUDGET).unwrap();
+    suspended(machine.run(&verified, Lent::default(), &mut Far));
+    let bytes = machine.to_bytes();
+    for (moved, fault) in [(0u64, None), (8, Some(6)), (16, Some(5)), (24, Some(4))] {
+        let mut bytes = bytes.clone();
+        // R6 is the seventh number.
+        let r6 = u64::from_le_bytes(bytes[48..56].try_into().unwrap()) + moved;
+        bytes[48..56].copy_from_slice(&r6.to_le_bytes());
+        let mut machine = Machine::from_bytes(&verified, &bytes).unwrap();
+        machine.answer(verified.program(), Lent::default(), 0, &[]).unwrap();
+        let outcome = machine.run(&verified, Lent::default(), &mut Far);
+        let Some(slot) = fault else {
+            assert!(matches!(outcome, Outcome::Returned(_)), "{outcome:?}");
+            continue;
+        };
+        let address = r6 + (slot as u64 - 4) * 8;
+        let kind = FaultKind::OutOfBounds { address, length: 8 };
+        assert_eq!(outcome, Outcome::Stopped(Stop::Fault(Fault { slot, kind })));
     }
 }
 

@@ -61,6 +61,28 @@ macro_rules! load {
     }};
 }
 
+/// Loads so many numbers of 64 bits.
+macro_rules! loads {
+    ($count:literal, ($machine:ident, $at:ident, $left:ident, $aside:ident, $view:ident), $ops:ident) => {{
+        let behind = $at + $count;
+        while $at < behind {
+            let Some(op) = $ops.get($at) else {
+                break;
+            };
+            let base = $machine.registers[usize::from(op.src & 15)];
+            let address = base.wrapping_add(op.offset as i64 as u64);
+            let Some(bytes) = $view!().load(address) else {
+                break;
+            };
+            $machine.registers[usize::from(op.dst & 15)] = u64::from_le_bytes(bytes);
+            $at += 1;
+        }
+        if $at < behind {
+            break lost_load($machine, $ops, $at);
+        }
+    }};
+}
+
 /// Stores a number.
 macro_rules! store {
     ($op:ident, $a:ident, $b:ident, ($machine:ident, $at:ident, $left:ident, $aside:ident, $view:ident),
@@ -265,6 +287,8 @@ fn interpret(
                 Some(behind) => at = behind,
                 None => break End::Fault(FaultKind::LostControl),
             },
+            Code::Loads2 => loads!(2, (machine, at, left, aside, view), ops),
+            Code::Loads3 => loads!(3, (machine, at, left, aside, view), ops),
             Code::Word => word!(0, 0, false, op, (a, b), (machine, at, left, aside, view), (ops, near)),
             Code::WordIf => word!(0, 0, true, op, (a, b), (machine, at, left, aside, view), (ops, near)),
             Code::WordKept => word!(0, 1, false, op, (a, b), (machine, at, left, aside, view), (ops, near)),
@@ -396,6 +420,15 @@ fn spent(left: i64, aside: i64, slot: usize, target: usize) -> End {
 
 fn over(slot: usize) -> End {
     End::Stopped(Stop::Budget { slot, resource: Resource::Instructions })
+}
+
+/// A load that cannot be done.
+#[cold]
+fn lost_load(machine: &Machine, ops: &[Op], at: usize) -> End {
+    ops.get(at).map_or(End::Fault(FaultKind::LostControl), |op| {
+        let base = machine.registers[usize::from(op.src & 15)];
+        out_of_bounds(base.wrapping_add(op.offset as i64 as u64), 8)
+    })
 }
 
 fn out_of_bounds(address: u64, length: usize) -> End {

@@ -86,6 +86,9 @@ pub(crate) enum Code {
     Trap,
     /// Several moves, of which this is the first. Only among fused operations, as is the next.
     Moves,
+    /// Two or three loads of 64 bits.
+    Loads2,
+    Loads3,
     /// The helper `load_u64` with its arguments. The next is known as soon as the code is: what comes before
     /// the call and behind it is part of the code, so that nobody has to wait for it.
     Word,
@@ -142,6 +145,12 @@ pub(crate) fn fuse(ops: &[Op]) -> Vec<Op> {
     for at in (0..fused.len()).rev() {
         if let Some(op) = load_word(&fused[at..]) {
             fused[at] = op;
+        } else if let [Op { code: Code::Load64, .. }, second, ..] = fused[at..] {
+            fused[at].code = match second.code {
+                Code::Load64 => Code::Loads2,
+                Code::Loads2 | Code::Loads3 => Code::Loads3,
+                _ => Code::Load64,
+            };
         } else if let [first, second, ..] = fused[at..]
             && first.code == Code::Move
         {
