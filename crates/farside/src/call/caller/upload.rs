@@ -35,9 +35,10 @@ impl Upload {
 
 impl Caller {
     /// Registers every program of an object that clang has made, or the one of a text for the assembler
-    /// ([`super::rmc::assembler`]), and tells them.
+    /// ([`crate::call::rmc::assembler`]), and tells them.
     ///
-    /// *Blocks*, for at most [`CallerOptions::timeout`]. *Cost*: a round trip for each 32 KiB of it.
+    /// *Blocks*, for at most [`CallerOptions::timeout`](crate::call::CallerOptions::timeout). *Cost*: a
+    /// round trip for each 32 KiB of it.
     ///
     /// # Errors
     /// `BadProgram`, `UnsafeProgram`, `OverQuota`, `FabricLacks` for a helper that the executor does not
