@@ -29,6 +29,9 @@ const NODES: u64 = 64;
 const NODE_BYTES: u64 = 24;
 /// Where the first place for a node is.
 const START: u64 = 64;
+/// How often each length has its turn, and how often it is searched in a turn before its time counts.
+const PASSES: usize = 20;
+const FIRST: usize = 8;
 /// After so long a call counts as lost.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Calls that are in progress at once where their rate is measured.
@@ -183,11 +186,7 @@ fn over(fabric: FabricKind, rounds: usize) -> Result<Over, Failure> {
     drop(other);
     let object = Entry::with_name("list_search").map(|entry| entry.object).unwrap_or_default();
     let search = caller.register(object).map_err(failed)?.remove(0);
-    let mut searches = Vec::new();
-    for nodes in LENGTHS {
-        searches.push(compare(&mut caller, &search, head, nodes, rounds)?);
-    }
-    predict(&mut searches);
+    let searches = compare(&mut caller, &search, head, rounds)?;
     let calls_per_second = rate(&mut caller, &search, head, rounds)?;
     let fairness =
         fairness::measure(&mut caller, connect()?, &search, &parameters(head, 1), rounds)?;
@@ -239,26 +238,34 @@ fn searched(
     Ok(ns)
 }
 
-/// Both ways by turns, so that what else the machine does meets both.
+/// All lengths by turns, and both ways by turns, so that what else the machine does meets all of them: both
+/// processes on one processor, say, for as long as the kernel leaves them there.
 fn compare(
     caller: &mut Caller,
     search: &Program,
     head: u64,
-    nodes: u64,
     rounds: usize,
-) -> Result<Search, Failure> {
-    let (mut calls, mut requests) = (Vec::new(), Vec::new());
-    for round in 0..rounds + rounds / 10 {
-        let call_ns = searched(caller, Runs::There, search, head, nodes)?;
-        let one_sided_ns = searched(caller, Runs::Here, search, head, nodes)?;
-        if round >= rounds / 10 {
-            calls.push(call_ns);
-            requests.push(one_sided_ns);
+) -> Result<Vec<Search>, Failure> {
+    let mut samples = LENGTHS.map(|nodes| (nodes, Vec::new(), Vec::new()));
+    for _ in 0..PASSES {
+        for (nodes, calls, requests) in &mut samples {
+            for round in 0..FIRST + rounds.div_ceil(PASSES) {
+                let call_ns = searched(caller, Runs::There, search, head, *nodes)?;
+                let one_sided_ns = searched(caller, Runs::Here, search, head, *nodes)?;
+                if round >= FIRST {
+                    calls.push(call_ns);
+                    requests.push(one_sided_ns);
+                }
+            }
         }
     }
-    let (call_ns, one_sided_ns) = (median(calls), median(requests));
-    let ratio = one_sided_ns as f64 / call_ns.max(1) as f64;
-    Ok(Search { nodes, call_ns, one_sided_ns, ratio, predicted: 0.0 })
+    let mut searches = samples.map(|(nodes, calls, requests)| {
+        let (call_ns, one_sided_ns) = (median(calls), median(requests));
+        let ratio = one_sided_ns as f64 / call_ns.max(1) as f64;
+        Search { nodes, call_ns, one_sided_ns, ratio, predicted: 0.0 }
+    });
+    predict(&mut searches);
+    Ok(searches.to_vec())
 }
 
 /// Fills in what round trips predict: the shortest search as a call is the round trip of a call, and what

@@ -7,7 +7,7 @@ use crate::output::time;
 use farside::call::{Caller, Program, Runs, Ticket};
 use serde::Serialize;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Long calls that are in progress at once.
 const LONG_CALLS: usize = 8;
@@ -16,6 +16,9 @@ const LONG_CALLS: usize = 8;
 const BLOCKS: usize = 20;
 /// How often a short call is made before its time counts, in each block.
 const FIRST: usize = 16;
+/// How long a block lasts at least: many turns of the long calls, and more than the kernel's own turns, of
+/// which a block that had met a single one would tell as if it were the rule.
+const BLOCK: Duration = Duration::from_millis(10);
 
 /// A loop without any access, of about as many instructions as a call may execute.
 const LONG: &str = "
@@ -79,11 +82,12 @@ pub(super) fn measure(
                 let samples = if block % 2 == 0 { &mut alone } else { &mut beside };
                 runs.store(block % 2 == 1, Ordering::Release);
                 other.thread().unpark();
-                for at in 0..FIRST + rounds / BLOCKS * 2 {
-                    let (ns, _) = timed(short, Runs::There, program, parameters)?;
-                    if at >= FIRST {
-                        samples.push(ns);
-                    }
+                for _ in 0..FIRST {
+                    timed(short, Runs::There, program, parameters)?;
+                }
+                let (began, wanted) = (Instant::now(), samples.len() + rounds / BLOCKS * 2);
+                while samples.len() < wanted || began.elapsed() < BLOCK {
+                    samples.push(timed(short, Runs::There, program, parameters)?.0);
                 }
             }
             Ok(())
