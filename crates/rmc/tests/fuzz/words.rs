@@ -45,6 +45,10 @@ impl Maker<'_> {
                 let more = Operand::Immediate(self.chance.of(&[8, 16, -8, 1, 120, 128, 136]));
                 self.builder.alu(AluOp::Add, R[2], more);
             }
+            if self.chance.one_in(4) {
+                self.read_of_words();
+                continue;
+            }
             let call = self.chance.of(&[Call::LoadU64, Call::LoadU64, Call::LoadU32]);
             self.builder.call(call);
             if self.chance.one_in(3) {
@@ -56,6 +60,19 @@ impl Maker<'_> {
             }
         }
         self.builder.alu(AluOp::And, R[7], Operand::Immediate(63));
+    }
+
+    /// A read into the stack of what R1 and R2 say, of which one word is kept.
+    fn read_of_words(&mut self) {
+        let bytes = self.chance.of(&[8, 16, 24, 24, 32, 64, 72, 12]);
+        self.builder.copy(R[3], R[10]).alu(AluOp::Add, R[3], Operand::Immediate(-bytes));
+        self.builder.set(R[4], i64::from(bytes)).call(Call::Read);
+        let (kept, at) =
+            (self.chance.of(&[7, 8, 9]), self.chance.of(&[8, 8, 16, 24]).min(bytes / 8 * 8));
+        self.builder.load(Size::Double, R[kept], R[10], -at as i16);
+        if self.chance.one_in(3) {
+            self.builder.alu(AluOp::Add, R[kept], Operand::Register(R[0]));
+        }
     }
 
     /// What a search does with a word before it loads the next one.

@@ -21,6 +21,7 @@ use super::entry::{
     RETURNED, SLOT,
 };
 use super::later::{FIRST_KEPT, Later, Waiting};
+use super::reads::Asked;
 use super::relied::Relied;
 use super::words::{Careful, Group, word_bytes};
 use crate::isa::{AtomicOp, Instruction, Width};
@@ -49,6 +50,8 @@ pub(super) enum Cold {
         /// What gets the word besides R0.
         to: Reg,
     },
+    /// A read of another region than the last one, or one that has to be asked for.
+    Read(Asked),
     /// A group of words that has to be looked at one by one.
     Careful(Careful),
     /// Makes a region the last one, and goes back to a place of the code.
@@ -323,6 +326,7 @@ impl Compiler<'_> {
             Cold::Word { other, outside, slot, arguments, known, done, to } => {
                 self.cold_word((other, outside), (slot, arguments), (known, done), to)
             }
+            Cold::Read(asked) => self.cold_read(asked),
             Cold::Careful(careful) => self.careful_group(careful),
             Cold::Other { from, region, to } => {
                 self.out.here(from);
@@ -409,7 +413,7 @@ impl Compiler<'_> {
         }
         let op = self.ops[slot];
         let instruction = self.verified.program().code[slot];
-        if self.state.later.takes(op) {
+        if self.state.later.takes(op) || self.read_in_place(op, slot) {
             return Ok(());
         }
         let word = word_bytes(op);
@@ -460,7 +464,7 @@ impl Compiler<'_> {
     }
 
     /// Makes what waits for these registers.
-    fn now(&mut self, registers: u16) {
+    pub(super) fn now(&mut self, registers: u16) {
         for (at, home) in HOMES.into_iter().enumerate().take(FIRST_KEPT) {
             if registers >> at & 1 == 1
                 && let Some(later) = self.state.later.take(at)

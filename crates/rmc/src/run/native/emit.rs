@@ -173,6 +173,24 @@ impl Emitter {
         }
     }
 
+    /// Compares what stands somewhere with a number.
+    pub(super) fn compare_short(&mut self, place: Place, number: i8) {
+        self.memory(true, &[0x83], 7, place);
+        self.byte(number as u8);
+    }
+
+    /// Takes a number from what stands somewhere.
+    pub(super) fn subtract_short(&mut self, place: Place, number: i8) {
+        self.memory(true, &[0x83], 5, place);
+        self.byte(number as u8);
+    }
+
+    /// Sets flags by bits of the lowest byte of a register.
+    pub(super) fn test_low(&mut self, reg: Reg, bits: u8) {
+        self.pair(false, &[0xf6], 0, reg);
+        self.byte(bits);
+    }
+
     /// Sets flags by the bits that both have.
     pub(super) fn test(&mut self, wide: bool, a: Reg, b: Reg) {
         self.pair(wide, &[0x85], a.0, b);

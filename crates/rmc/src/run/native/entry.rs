@@ -72,6 +72,8 @@ pub(super) const ENDED: u64 = 2;
 pub(super) struct Frame<'a> {
     /// The meter, where it is not in the processor's register.
     meter: MaybeUninit<i64>,
+    /// Calls of helpers and bytes that are left.
+    left: [i64; 2],
     /// The region of which a word was loaded last, and its number.
     last: Region<'a>,
     last_number: u64,
@@ -108,6 +110,7 @@ macro_rules! offsets {
 
 offsets! {
     METER meter;
+    CALLS_LEFT left;
     LAST_BASE last.base;
     LAST_WORDS last.words;
     LAST_NUMBER last_number;
@@ -121,6 +124,8 @@ offsets! {
     SLOT slot;
     HELP help;
 }
+
+pub(super) const BYTES_LEFT: i32 = CALLS_LEFT + 8;
 
 /// Bytes that words may lie apart that are checked together.
 pub(super) const ROOM: i64 = 128;
@@ -151,6 +156,8 @@ pub(super) struct Start {
     /// The code of a slot to go on with; `None` at a start of the program.
     pub(super) place: Option<u32>,
     pub(super) meter: i64,
+    /// Calls of helpers and bytes that are left.
+    pub(super) left: [i64; 2],
     pub(super) depth: usize,
     pub(super) frames: *mut Kept,
     /// Constants and variables, where the program has any.
@@ -172,8 +179,11 @@ pub(super) trait Driver {
     /// Registers to go on with.
     fn registers(&self) -> &Registers;
 
-    /// Calls the helper at a slot; false when that ends the run.
-    fn help(&mut self, slot: usize, registers: &mut Registers) -> bool;
+    /// Calls the helper at a slot, with what calls of helpers and bytes are left; false when that ends the run.
+    fn help(&mut self, slot: usize, registers: &mut Registers, left: &mut [i64; 2]) -> bool;
+
+    /// The calls of helpers and bytes that are left where the code has ended.
+    fn left(&mut self, left: [i64; 2]);
 
     /// Where the code has ended before the program did, and with what.
     fn stopped(&mut self, slot: usize, depth: usize, meter: i64, registers: &Registers);
@@ -251,6 +261,7 @@ pub(super) fn enter<'a, D: Driver, T>(
     let last = regions.first().copied().unwrap_or(Region::NOTHING);
     let frame = Frame {
         meter: MaybeUninit::uninit(),
+        left: start.left,
         last,
         last_number: 0,
         last_inner: last.words.saturating_sub(ROOM as u64),
@@ -287,12 +298,14 @@ pub(super) fn enter<'a, D: Driver, T>(
     };
     let Whole { frame, driver } = &mut whole;
     if end.how == RETURNED {
+        driver.left(frame.left);
         return ended(End::Returned(end.value), driver);
     }
     let depth = (frame.kept as usize - start.frames as usize) / size_of::<Kept>();
     // SAFETY: the code that leaves has just stored the meter and all registers.
     let (meter, registers) = unsafe { (frame.meter.assume_init(), settled(&mut frame.registers)) };
     driver.stopped(end.value as usize, depth, meter, registers);
+    driver.left(frame.left);
     ended(if end.how == ENDED { End::Stopped } else { End::Left }, driver)
 }
 
@@ -331,9 +344,10 @@ extern "sysv64" fn help<D: Driver>(frame: *mut Frame<'_>, slot: u64) -> u64 {
     // SAFETY: machine code passes on what it got from `enter`, which is a whole of this type and stays alive
     // and untouched meanwhile. The driver holds no reference into the frame. All registers have been stored
     // before the call.
-    let (driver, registers) = unsafe {
+    let (driver, registers, left) = unsafe {
         let whole = &mut *frame.cast::<Whole<'_, D>>();
-        (&mut whole.driver, settled(&mut whole.frame.registers))
+        let Frame { registers, left, .. } = &mut whole.frame;
+        (&mut whole.driver, settled(registers), left)
     };
-    u64::from(driver.help(slot as usize, registers))
+    u64::from(driver.help(slot as usize, registers, left))
 }

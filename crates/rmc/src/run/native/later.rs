@@ -33,6 +33,11 @@ impl Later {
 pub(super) struct Waiting([Option<Later>; FIRST_KEPT]);
 
 impl Waiting {
+    /// What a register will hold, if it waits.
+    pub(super) fn of(&self, register: usize) -> Option<Later> {
+        self.0.get(register).copied().flatten()
+    }
+
     /// What R1 and R2 will hold, or do hold.
     pub(super) fn arguments(&self) -> [Later; 2] {
         [1, 2].map(|at| self.0[at].unwrap_or(Later::Sum(at as u8, 0)))

@@ -15,6 +15,7 @@ mod compile;
 mod emit;
 mod entry;
 mod later;
+mod reads;
 mod relied;
 mod words;
 
@@ -99,8 +100,9 @@ impl Compiled {
         self.mapping.bytes()
     }
 
-    /// As [`Machine::run`], with machine code. Words in `regions` are loaded without asking `near`, which
-    /// must see the same memory under the same numbers. A panic of `near` ends the process.
+    /// As [`Machine::run`], with machine code. Words in `regions` are loaded, and short reads of whole words
+    /// into the stack carried out, without asking `near`, which must see the same memory under the same
+    /// numbers. A panic of `near` ends the process.
     #[inline]
     pub fn run(
         &self,
@@ -118,8 +120,9 @@ impl Compiled {
             return machine.run(verified, lent, near);
         };
         let place = (machine.at > 0 || machine.paused).then_some(place);
+        let left = [machine.meter.helper_calls, machine.meter.bytes];
         let driver = Driver { machine, verified, fresh: None, lent, near, end: None };
-        self.enter(driver, (place, meter), regions, |end, driver| match end {
+        self.enter(driver, (place, meter, left), regions, |end, driver| match end {
             End::Returned(result) => driver.returned(result),
             end => driver.outcome(end),
         })
@@ -152,14 +155,16 @@ impl Compiled {
         let verified = &self.verified;
         verified.admits(context, &budget)?;
         machine.begin_call(verified);
-        let meter = Meter::of_instructions(verified, &budget);
-        if !self.fits(&lent) || meter < 0 {
+        let instructions = Meter::of_instructions(verified, &budget);
+        if !self.fits(&lent) || instructions < 0 {
             machine.begin_verified(verified, context, budget);
             return Ok(machine.run(verified, lent, near));
         }
+        let meter = Meter::new(instructions, &budget);
+        let left = [meter.helper_calls, meter.bytes];
         let fresh = Some(Fresh { context, budget });
         let driver = Driver { machine, verified, fresh, lent, near, end: None };
-        self.enter(driver, (None, meter), regions, |end, driver| match end {
+        self.enter(driver, (None, instructions, left), regions, |end, driver| match end {
             End::Returned(result) => Ok(driver.returned(result)),
             end => driver.result(end),
         })
@@ -178,7 +183,7 @@ impl Compiled {
     fn enter<'a, 'l, N: Near, T>(
         &self,
         mut driver: Driver<'a, 'l, N>,
-        (place, meter): (Option<u32>, i64),
+        (place, meter, left): (Option<u32>, i64, [i64; 2]),
         regions: &[Region<'_>],
         ended: impl FnOnce(End, &mut Driver<'a, 'l, N>) -> T,
     ) -> T {
@@ -187,6 +192,7 @@ impl Compiled {
         let start = Start {
             place,
             meter,
+            left,
             depth: if place.is_some() { machine.depth } else { 0 },
             context: context.as_ptr(),
             context_bytes: context.len() as u64,
@@ -262,8 +268,9 @@ impl<N: Near> entry::Driver for Driver<'_, '_, N> {
         &self.machine.registers
     }
 
-    fn help(&mut self, slot: usize, registers: &mut Registers) -> bool {
+    fn help(&mut self, slot: usize, registers: &mut Registers, left: &mut [i64; 2]) -> bool {
         self.settle();
+        self.left(*left);
         let program = self.verified.program();
         let Some(op) = self.verified.ops().get(slot) else {
             return false;
@@ -271,12 +278,21 @@ impl<N: Near> entry::Driver for Driver<'_, '_, N> {
         let lent = Lent { own: &mut *self.lent.own, shared: &mut *self.lent.shared };
         let (mut view, mut rest, mut frames) = self.machine.parts(program, lent);
         let memory = (&mut view, &mut rest, &mut frames);
-        match fast::help((program, op, slot), registers, memory, self.near) {
+        let helped = fast::help((program, op, slot), registers, memory, self.near);
+        *left = [self.machine.meter.helper_calls, self.machine.meter.bytes];
+        match helped {
             Ok(()) => true,
             Err(end) => {
                 self.end = Some(end);
                 false
             }
+        }
+    }
+
+    fn left(&mut self, [helper_calls, bytes]: [i64; 2]) {
+        if self.fresh.is_none() {
+            self.machine.meter.helper_calls = helper_calls;
+            self.machine.meter.bytes = bytes;
         }
     }
 

@@ -1,0 +1,97 @@
+//! Short reads of host memory into the stack, word by word in place from the region that was used last.
+//!
+//! Each is checked: whether its region is the last one, whether all of it lies in it, whether it lies there as
+//! whole words (so that none of them tears), and whether the meter pays it. Where one of these fails the helper
+//! is called, which says why.
+
+use super::super::Area;
+use super::super::ops::{Code, Op};
+use super::CompileError;
+use super::compile::{Cold, Compiler, Held, home};
+use super::emit::{Hole, Place, R10, RAX, RBP, RCX, When};
+use super::entry::{AREAS, BYTES_LEFT, CALLS_LEFT, LAST_BASE, LAST_NUMBER, LAST_WORDS};
+use super::later::{Later, Waiting};
+
+/// Bytes of the longest read that is carried out in place.
+const BYTES_MAX: i32 = 64;
+
+/// A read whose helper may have to be called after all.
+pub(super) struct Asked {
+    /// Where its region is another one than the last.
+    other: Hole,
+    /// Where it cannot be carried out in place.
+    outside: [Option<Hole>; 5],
+    slot: usize,
+    waiting: Waiting,
+    /// Where the region is known, and where the bytes are read.
+    known: usize,
+    done: usize,
+}
+
+impl Compiler<'_> {
+    /// The helper `read`, where it reads few whole words into the stack; false where it does something else.
+    pub(super) fn read_in_place(&mut self, op: Op, slot: usize) -> bool {
+        let waiting = self.state.later;
+        let (Some(Later::Sum(10, to)), Some(Later::Number(bytes))) = (waiting.of(3), waiting.of(4))
+        else {
+            return false;
+        };
+        if op.code != Code::HelperRead || !(8..=BYTES_MAX).contains(&bytes) || bytes % 8 != 0 {
+            return false;
+        }
+        let [region, offset] = waiting.arguments();
+        self.compare(region, Place::at(RBP, LAST_NUMBER));
+        let other = self.out.jump_if(When::NOT_EQUAL);
+        let known = self.out.code.len();
+        self.make(RCX, offset);
+        let out = &mut self.out;
+        let mut outside = [None; 5];
+        // An offset in the region is far from the greatest number: the sum behind it stays a sum.
+        out.memory(true, &[0x3b], RCX.0, Place::at(RBP, LAST_WORDS));
+        outside[0] = Some(out.jump_if(When::ABOVE_EQUAL));
+        if bytes > 8 {
+            out.sum(R10, RCX, bytes - 8);
+            out.memory(true, &[0x3b], R10.0, Place::at(RBP, LAST_WORDS));
+            outside[1] = Some(out.jump_if(When::ABOVE_EQUAL));
+        }
+        out.memory(true, &[0x03], RCX.0, Place::at(RBP, LAST_BASE));
+        out.test_low(RCX, 7);
+        outside[2] = Some(out.jump_if(When::NOT_EQUAL));
+        let costs = [(CALLS_LEFT, 1), (BYTES_LEFT, bytes as i8)];
+        for (hole, (left, cost)) in outside[3..].iter_mut().zip(costs) {
+            out.compare_short(Place::at(RBP, left), cost);
+            *hole = Some(out.jump_if(When::LESS));
+        }
+        costs.into_iter().for_each(|(left, cost)| out.subtract_short(Place::at(RBP, left), cost));
+        out.load(R10, Place::at(RBP, AREAS + Area::Stack as i32 * 8));
+        for at in (0..bytes).step_by(8) {
+            out.load(RAX, Place::at(RCX, at));
+            out.store(Place::sum(R10, home(10), to + at), RAX);
+        }
+        out.clear(RAX);
+        let done = out.code.len();
+        self.cold.push(Cold::Read(Asked { other, outside, slot, waiting, known, done }));
+        self.state.later = Waiting::default();
+        self.state.last = None;
+        self.state.held = Held::Nothing;
+        true
+    }
+
+    /// Where a read's region is another one, or it cannot be carried out in place.
+    pub(super) fn cold_read(&mut self, asked: Asked) -> Result<(), CompileError> {
+        let Asked { other, outside, slot, waiting, known, done } = asked;
+        let asks = self.out.code.len();
+        outside.into_iter().flatten().for_each(|hole| self.out.here(hole));
+        self.state.later = waiting;
+        self.now(u16::MAX);
+        self.helper(slot)?;
+        let end = self.out.jump();
+        self.fill(end, done)?;
+        self.out.here(other);
+        self.make(RCX, waiting.arguments()[0]);
+        let unknown = self.other_region();
+        self.fill(unknown, asks)?;
+        let end = self.out.jump();
+        self.fill(end, known)
+    }
+}
