@@ -552,11 +552,11 @@ impl Maker<'_> {
     }
 }
 
-/// An executor whose answers are chance, the same for the same seed, but for words of its regions.
+/// An executor whose answers are chance, the same for the same seed, but for bytes of its regions.
 #[derive(Clone)]
 pub(crate) struct AnyHost {
     chance: Chance,
-    /// All that was asked of it, in one number, but for words of its regions.
+    /// All that was asked of it, in one number, but for words and reads of its regions.
     asked: u64,
 }
 
@@ -571,10 +571,14 @@ impl AnyHost {
         }
     }
 
-    fn word<const N: usize>(region: u64, offset: u64) -> Option<[u8; N]> {
+    fn bytes(region: u64, offset: u64, bytes: usize) -> Option<&'static [u8]> {
         let region = REGIONS.get(usize::try_from(region).ok()?)?;
         let from = usize::try_from(offset).ok()?;
-        region.get(from..from.checked_add(N)?)?.try_into().ok()
+        region.get(from..from.checked_add(bytes)?)
+    }
+
+    fn word<const N: usize>(region: u64, offset: u64) -> Option<[u8; N]> {
+        Self::bytes(region, offset, N)?.try_into().ok()
     }
 
     fn result(&mut self, helper: &Helper) -> Reply {
@@ -602,6 +606,10 @@ impl Near for AnyHost {
     }
 
     fn read(&mut self, region: u64, offset: u64, out: &mut [u8]) -> Reply {
+        if let Some(bytes) = Self::bytes(region, offset, out.len()) {
+            out.copy_from_slice(bytes);
+            return Reply::Now(0);
+        }
         self.note(Call::Read, &[region, offset, out.len() as u64]);
         for byte in out {
             *byte = self.chance.next() as u8;
@@ -797,7 +805,7 @@ fn run_moved(
         let mut output = vec![0; request.output.map_or(0, |span| span.length as usize)];
         let reply = match request.call {
             Call::LoadU64 => host.load_u64(request.arguments[0], request.arguments[1]),
-            Call::Read => host.read(0, 0, &mut output),
+            Call::Read => host.read(request.arguments[0], request.arguments[1], &mut output),
             _ => host.perform(&request, Buffers { inputs: [&[], &[]], output: &mut output }),
         };
         let lent = Lent { own: &mut own, shared: &mut shared };
