@@ -384,11 +384,21 @@ fn ours(verified: &Verified, bytes: &[u8], value: u64, host: &mut Host) -> Resul
     let mut wrong = None;
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     let compiled = farside::call::rmc::run::native::Compiled::new(verified.clone()).ok();
+    // As at an executor, whose machine code reads in place what it lends.
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    let (memory, region) = (host.0.clone(), farside::call::rmc::run::native::Region::of);
     let ns = least_ns(|| {
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
         let outcome = match &compiled {
             Some(code) => code
-                .call(&mut machine, black_box(bytes), budget, Lent::default(), &[], host)
+                .call(
+                    &mut machine,
+                    black_box(bytes),
+                    budget,
+                    Lent::default(),
+                    &[region(&memory)],
+                    host,
+                )
                 .unwrap_or(Outcome::Returned(u64::MAX)),
             None => interpreted(&mut machine, verified, bytes, host),
         };

@@ -1,4 +1,5 @@
-//! Words of lent regions, as machine code of calls loads them: in place, without asking anybody.
+//! Words of lent regions, as machine code of calls loads them, alone or a few by a read: in place, without
+//! asking anybody.
 //!
 //! | what | who touches it | when |
 //! | --- | --- | --- |

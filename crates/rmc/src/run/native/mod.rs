@@ -7,8 +7,8 @@
 //!
 //! Accesses to memory of the call are not checked at run time: the verifier has proven each of them, for
 //! this program. Therefore the code only takes machines that were started with it, and interprets those
-//! that were restored from bytes. Words of host memory are checked each time, against the regions that
-//! the executor lends.
+//! that were restored from bytes. Words and short reads of host memory are checked each time, against the
+//! regions that the executor lends.
 
 mod arithmetic;
 mod compile;
