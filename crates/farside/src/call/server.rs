@@ -25,10 +25,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Calls run for about so long before replies go and the port is looked at again, and for so many slices:
-/// whoever has a short call waits for no more than this beside the slice of another one.
+/// Short calls run for about so long before replies go and the port is looked at again, and so many.
 const TURN_NS: u64 = 2_000;
 const TURN_SLICES: usize = 64;
+/// With the slice of a long one the port is looked at again after so much: whoever has a short call waits for
+/// no more than this and one slice.
+const LONG_TURN_NS: u64 = 500;
 /// Things that have come which are looked at before calls run.
 const TURN_EVENTS: usize = 256;
 /// What a slice costs at least: a clock may be coarser than that.
@@ -71,7 +73,7 @@ impl Default for ServerOptions {
             output_bytes_max: 4096,
             limits: Limits::DEFAULT,
             grace: None,
-            quantum_ns: 2_000,
+            quantum_ns: 500,
             quota: Quota::DEFAULT,
             tenants: BTreeMap::new(),
         }
@@ -485,7 +487,8 @@ impl CallServer {
                 answered = true;
             }
             now_ns = then_ns;
-            if now_ns.saturating_sub(begun_ns) > TURN_NS {
+            let most_ns = if turn == Turn::Ready { LONG_TURN_NS } else { TURN_NS };
+            if now_ns.saturating_sub(begun_ns) > most_ns {
                 break;
             }
         }
