@@ -6,7 +6,7 @@ use crate::failure::Failure;
 use crate::output::time;
 use farside::call::{Caller, Program, Runs, Ticket};
 use serde::Serialize;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Long calls that are in progress at once.
@@ -14,7 +14,8 @@ const LONG_CALLS: usize = 8;
 /// Blocks of short calls, alone and beside long ones by turns, so that what else the machine does meets
 /// both.
 const BLOCKS: usize = 20;
-/// How often a short call is made before its time counts, in each block.
+/// How often a short call is made before its time counts, in each block; more often until the long ones have
+/// begun or ended.
 const FIRST: usize = 16;
 /// How long a block lasts at least: many turns of the long calls, and more than the kernel's own turns, of
 /// which a block that had met a single one would tell as if it were the rule.
@@ -74,16 +75,21 @@ pub(super) fn measure(
     let long_ns = (0..5).map(|_| once(&mut long)).collect::<Result<Vec<_>, _>>()?;
     let long_ns = super::median(long_ns);
     let (runs, ends) = (AtomicBool::new(false), AtomicBool::new(false));
+    let in_progress = AtomicUsize::new(0);
     let (mut alone, mut beside) = (Vec::new(), Vec::new());
     std::thread::scope(|scope| {
-        let other = scope.spawn(|| keep_busy(&mut long, &looping, &runs, &ends));
+        let other = scope.spawn(|| keep_busy(&mut long, &looping, [&runs, &ends], &in_progress));
         let mut blocks = || {
             for block in 0..BLOCKS {
                 let samples = if block % 2 == 0 { &mut alone } else { &mut beside };
-                runs.store(block % 2 == 1, Ordering::Release);
+                let is_beside = block % 2 == 1;
+                runs.store(is_beside, Ordering::Release);
                 other.thread().unpark();
-                for _ in 0..FIRST {
+                let mut first = 0;
+                let as_wanted = || (in_progress.load(Ordering::Acquire) > 0) == is_beside;
+                while (first < FIRST || !as_wanted()) && !other.is_finished() {
                     timed(short, Runs::There, program, parameters)?;
+                    first += 1;
                 }
                 let (began, wanted) = (Instant::now(), samples.len() + rounds / BLOCKS * 2);
                 while samples.len() < wanted || began.elapsed() < BLOCK {
@@ -107,12 +113,12 @@ pub(super) fn measure(
     })
 }
 
-/// Keeps long calls in progress while `runs` is set; how many have ended.
+/// Keeps long calls in progress while `runs` is set, until `ends` is; how many have ended.
 fn keep_busy(
     long: &mut Caller,
     program: &Program,
-    runs: &AtomicBool,
-    ends: &AtomicBool,
+    [runs, ends]: [&AtomicBool; 2],
+    in_progress: &AtomicUsize,
 ) -> Result<usize, Failure> {
     let mut begun: Vec<Ticket> = Vec::new();
     let mut ended = 0;
@@ -124,6 +130,7 @@ fn keep_busy(
                 None => break,
             }
         }
+        in_progress.store(begun.len(), Ordering::Release);
         match begun.first().copied() {
             // They end about in their order.
             Some(ticket) => {

@@ -7,6 +7,7 @@ use super::beside::{Beside, Later, Notice};
 use super::global::{Global, Seat};
 use super::loaded::{Loaded, NotLoaded};
 use super::memory::{Denied, Memory};
+use super::pace::Pace;
 use super::state::{Holder, States};
 use farside_base::CompletionStatus;
 use farside_fabric::Arena;
@@ -18,11 +19,6 @@ use farside_rmc::run::{Buffers, Lent, Machine, Near, Outcome, Reply, Request, St
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// Accesses of a slice: some microseconds.
-const SLICE_ACCESSES: usize = 256;
-/// Instructions of a slice, and bytes that helpers move in it: as long, though some of them are loads of words
-/// that no cache has.
-const SLICE_INSTRUCTIONS: u64 = 4_096;
 /// A lock that is not given back for so long is found busy: calls that wait for each other's locks end.
 const LOCK_WAIT_NS: u64 = 100_000_000;
 /// Bytes of buffers for accesses that are kept for the next ones.
@@ -74,6 +70,8 @@ struct Running {
 #[derive(Debug)]
 struct Registered {
     loaded: Arc<Loaded>,
+    /// How many instructions a slice of it has.
+    pace: Pace,
     shared: States,
     own: BTreeMap<u32, States>,
 }
@@ -214,6 +212,7 @@ impl Executor {
     pub(super) fn keep(&mut self, number: u64, session: u32, loaded: &Arc<Loaded>) {
         let known = self.programs.entry(number).or_insert_with(|| Registered {
             loaded: Arc::clone(loaded),
+            pace: Pace::INSTRUCTIONS,
             shared: States::new(loaded.verified().program(), Scope::Shared),
             own: BTreeMap::new(),
         });
@@ -345,13 +344,25 @@ impl Executor {
         running.is_some_and(|running| running.long)
     }
 
+    /// A slice after which a call could go on has taken so long: that tells how long those of its program
+    /// shall be.
+    pub(super) fn took(&mut self, at: usize, used_ns: u64) {
+        let running = self.calls.get(at).and_then(Option::as_ref);
+        let known = running.and_then(|running| self.programs.get_mut(&running.program));
+        if let Some(known) = known {
+            known.pace.took(used_ns);
+        }
+    }
+
     fn go_on(&mut self, at: usize, running: &mut Running, now_ns: u64) -> Slice {
         if let Wait::Fence(_) = running.wait
             && let Wait::Fence(end) = std::mem::replace(&mut running.wait, Wait::Turn)
         {
             return Slice::Over(end);
         }
-        let mut left = SLICE_ACCESSES;
+        let known = self.programs.get(&running.program);
+        let pace = known.map_or(Pace::INSTRUCTIONS, |known| known.pace);
+        let mut left = pace.accesses();
         loop {
             if let Some(request) = running.machine.pending().copied() {
                 match self.answer(at, running, &request, now_ns, &mut left) {
@@ -379,7 +390,7 @@ impl Executor {
             let lent = Lent { own: &mut own.variables, shared: &mut shared.variables };
             let machine = &mut running.machine;
             let words = self.memory.words();
-            let outcome = running.loaded.run(machine, SLICE_INSTRUCTIONS, lent, words, &mut beside);
+            let outcome = running.loaded.run(machine, pace.now(), lent, words, &mut beside);
             left = beside.left;
             match outcome {
                 Outcome::Returned(result) => return Slice::Over(End::Returned(result)),

@@ -39,7 +39,7 @@
 //! | --- | --- |
 //! | `caller.rs`, `server.rs` | the two ends |
 //! | `placement.rs`, `placed.rs` | where a call runs: the chooser, and a caller with several places |
-//! | `executor.rs` | calls in progress on one thread |
+//! | `executor.rs`, `pace.rs` | calls in progress on one thread, a slice at a time |
 //! | `global.rs`, `executor/coherent.rs` | global addresses, by sessions of a node that is shared |
 //! | `beside.rs`, `across.rs` | helpers by loads and stores, and by one-sided requests |
 //! | `memory.rs`, `state.rs`, `topics.rs` | regions, state that outlives calls, notifications |
@@ -59,6 +59,7 @@ mod host;
 mod loaded;
 mod mail;
 mod memory;
+mod pace;
 mod placed;
 mod placement;
 mod programs;

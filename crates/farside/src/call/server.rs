@@ -8,6 +8,7 @@ use super::host::Host;
 use super::loaded::NotLoaded;
 use super::mail::{BACKLOG_NAP, Event, Mail, Measures, Output};
 use super::memory::{Lent, Place};
+use super::pace::SLICE_NS;
 use super::topics::Topics;
 use crate::patience::Patience;
 use crate::registered::{Registered, control, not_reached};
@@ -30,7 +31,7 @@ const TURN_NS: u64 = 2_000;
 const TURN_SLICES: usize = 64;
 /// With the slice of a long one the port is looked at again after so much: whoever has a short call waits for
 /// no more than this and one slice.
-const LONG_TURN_NS: u64 = 500;
+const LONG_TURN_NS: u64 = SLICE_NS;
 /// Things that have come which are looked at before calls run.
 const TURN_EVENTS: usize = 256;
 /// What a slice costs at least: a clock may be coarser than that.
@@ -481,6 +482,9 @@ impl CallServer {
                 Slice::Over(_) => Turn::Over,
             };
             let used_ns = then_ns.saturating_sub(now_ns).max(SLICE_NS_MIN);
+            if turn == Turn::Ready {
+                self.executor.took(at, used_ns);
+            }
             self.machine.ran(call, used_ns, turn);
             if let Slice::Over(end) = slice {
                 self.end(call, end);

@@ -1,0 +1,70 @@
+//! How long a slice is: as much work as takes about [`SLICE_NS`], whatever one piece of it takes.
+
+/// What a slice shall take, to within a factor of two. Whoever has a short call waits for one slice.
+pub(super) const SLICE_NS: u64 = 500;
+const LEAST_NS: u64 = SLICE_NS / 2;
+const MOST_NS: u64 = SLICE_NS * 2;
+/// Instructions for each access of a slice: one takes about as long as so many.
+const INSTRUCTIONS_PER_ACCESS: u64 = 16;
+
+/// How much of something a slice has, as the last ones tell: half as much as one that has taken too long, and
+/// twice as much as one that was over too soon.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Pace {
+    now: u64,
+    least: u64,
+    most: u64,
+}
+
+impl Pace {
+    /// Of instructions, and of bytes that helpers move. Begins with what takes no longer on any processor of
+    /// this decade; the least is for loads that no cache has, and divisions.
+    pub(super) const INSTRUCTIONS: Self = Self { now: 512, least: 128, most: 4_096 };
+
+    /// How much the next slice has.
+    pub(super) const fn now(&self) -> u64 {
+        self.now
+    }
+
+    /// How many accesses it has, where these are instructions.
+    pub(super) const fn accesses(&self) -> usize {
+        (self.now / INSTRUCTIONS_PER_ACCESS) as usize
+    }
+
+    /// A slice that was used up has taken so long.
+    pub(super) fn took(&mut self, used_ns: u64) {
+        self.now = match used_ns {
+            0..LEAST_NS => (self.now * 2).min(self.most),
+            LEAST_NS..=MOST_NS => self.now,
+            _ => (self.now / 2).max(self.least),
+        };
+    }
+}
+
+const _: () = assert!(Pace::INSTRUCTIONS.least >= INSTRUCTIONS_PER_ACCESS, "a slice has accesses");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_come_to_take_what_they_shall() {
+        // Tenths of a nanosecond for each instruction, and what slices come to.
+        for (tenths, instructions) in [(1, 4_096), (5, 512), (10, 512), (30, 256), (500, 128)] {
+            let mut pace = Pace::INSTRUCTIONS;
+            for _ in 0..8 {
+                pace.took(pace.now() * tenths / 10);
+            }
+            assert_eq!(pace.now(), instructions, "{tenths} tenths");
+        }
+    }
+
+    #[test]
+    fn one_that_was_slow_for_a_while_recovers() {
+        let mut pace = Pace::INSTRUCTIONS;
+        (0..10).for_each(|_| pace.took(1_000_000));
+        assert_eq!((pace.now(), pace.accesses()), (128, 8));
+        (0..10).for_each(|_| pace.took(1));
+        assert_eq!((pace.now(), pace.accesses()), (4_096, 256));
+    }
+}
