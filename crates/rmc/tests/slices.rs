@@ -140,7 +140,8 @@ fn bytes_of_helpers_use_up_slices() {
     let fill: String = (1..=64).map(|word| format!("*(u64 *)(r10 - {}) = 5\n", word * 8)).collect();
     let verified = verified(&format!("{fill}{}exit", hash.repeat(6)));
     let whole = sliced(&verified, &[], BUDGET, u64::MAX, Engine::Fast);
-    for (slice, expected) in [(10_000, 0), (1_024, 2), (512, 3), (511, 6), (0, 6)] {
+    // Those that are longer than a slice take as many as they fill, after one to find that out.
+    for (slice, expected) in [(10_000, 0), (1_024, 2), (512, 3), (511, 6 * 3), (8, 6 * 65)] {
         for engine in ENGINES {
             let (_, outcome, pauses) = sliced(&verified, &[], BUDGET, slice, *engine);
             assert_eq!((outcome, pauses), (whole.1, expected), "{engine:?} by {slice}");
@@ -171,5 +172,125 @@ fn a_budget_below_the_program_ends_at_its_first_jump() {
             let (_, outcome, pauses) = sliced(&verified, &[], budget, slice, *engine);
             assert_eq!((outcome, pauses), (Outcome::Stopped(stop), 0), "{engine:?} by {slice}");
         }
+    }
+}
+
+/// Fills variables with bytes that shrink, hashes them both ways, compresses them in place, and emits what came
+/// of it all.
+const LONG: &str = "
+    .own 4096
+        r6 = own 0
+        r7 = 0
+    again:
+        r1 = r7
+        r1 *= r7
+        r1 *= 40503
+        r1 *= r7
+        r1 >>= 17
+        r1 &= 3
+        r2 = r6
+        r2 += r7
+        *(u8 *)(r2 + 0) = r1
+        r7 += 1
+        if r7 != 4096 goto again
+        r1 = r6
+        r2 = 4096
+        r3 = 0
+        call crc32c
+        r7 = r0
+        r1 = r6
+        r2 = 4096
+        r3 = r7
+        call xxhash64
+        r8 = r0
+        r1 = r6
+        r2 = 4096
+        r3 = r6
+        r4 = 4096
+        call compress
+        r9 = r0
+        r1 = r6
+        r2 = 4096
+        call emit
+        r7 ^= r8
+        r0 = r7
+        r0 += r9
+        exit
+";
+
+/// A call in slices: checked, or by turns in the other engines, and moved as bytes with every so many pauses.
+fn long(verified: &Verified, slice: u64, moves: u64) -> (Outcome, Vec<u8>, Vec<u8>, u64) {
+    let (mut own, mut machine) = (vec![0; 4096], Machine::new());
+    machine.start(verified, &[], Limits::DEFAULT.budget).unwrap();
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    let compiled = Compiled::new(verified.clone()).unwrap();
+    for pauses in 0.. {
+        let lent = Lent { own: &mut own, shared: &mut [] };
+        let outcome = match pauses % 2 {
+            _ if moves == 0 => machine.run_checked_slice(verified.program(), slice, lent, &mut Far),
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+            1 => compiled.run_slice(&mut machine, slice, lent, &[], &mut Far),
+            _ => machine.run_slice(verified, slice, lent, &mut Far),
+        };
+        if outcome != Outcome::Paused {
+            return (outcome, machine.output().to_vec(), own, pauses);
+        }
+        if moves > 0 && pauses % moves == 0 {
+            machine = Machine::from_bytes(verified, &machine.to_bytes()).unwrap();
+        }
+    }
+    unreachable!("a call of so many pauses would have been stopped")
+}
+
+#[test]
+fn helpers_with_long_buffers_pause_within() {
+    let verified = verified(LONG);
+    let (outcome, output, own, pauses) = long(&verified, u64::MAX, 0);
+    assert!(matches!(outcome, Outcome::Returned(_)) && pauses == 0, "{outcome:?}");
+    let block = own.iter().rposition(|byte| *byte != 0).unwrap();
+    assert!(output == own && (1_000..3_000).contains(&block), "a block of {block} B");
+    for slice in [1, 7, 100, 1_000, 4_095] {
+        for moves in [0, 1, 2, 5] {
+            let sliced = long(&verified, slice, moves);
+            assert!(
+                (sliced.0, &sliced.1, &sliced.2) == (outcome, &output, &own),
+                "slices of {slice}, moved by {moves}: {:?}",
+                sliced.0
+            );
+            // Two hashes alone are 8 KiB.
+            assert!(sliced.3 >= 8_192 / slice, "{} of {slice}", sliced.3);
+        }
+    }
+}
+
+#[test]
+fn a_long_helper_that_is_cancelled_leaves_nothing_behind() {
+    let verified = verified(LONG);
+    let (mut own, mut machine) = (vec![0; 4096], Machine::new());
+    machine.start(&verified, &[], Limits::DEFAULT.budget).unwrap();
+    let mut slice = |machine: &mut Machine| {
+        let lent = Lent { own: &mut own, shared: &mut [] };
+        machine.run_slice(&verified, 512, lent, &mut Far)
+    };
+    while machine.to_bytes()[(11 + 2 + 3 + 1) * 8] != 1 {
+        assert_eq!(slice(&mut machine), Outcome::Paused, "until a helper is in progress");
+    }
+    machine.cancel();
+    assert_eq!(slice(&mut machine), Outcome::Stopped(Stop::NotRunning));
+    let again = long(&verified, u64::MAX, 0);
+    machine.start(&verified, &[], Limits::DEFAULT.budget).unwrap();
+    let lent = Lent { own: &mut own, shared: &mut [] };
+    assert_eq!(machine.run(&verified, lent, &mut Far), again.0);
+}
+
+#[test]
+fn a_block_without_room_clears_its_place_however_it_is_cut() {
+    let text = LONG.replace("r4 = 4096", "r4 = 500");
+    let verified = verified(&text);
+    let whole = long(&verified, u64::MAX, 0);
+    assert!(whole.2[..500].iter().all(|byte| *byte == 0) && whole.2[500..].contains(&3));
+    for slice in [1, 300, 4_000] {
+        let sliced = long(&verified, slice, 3);
+        assert!((sliced.0, sliced.1, sliced.2) == (whole.0, whole.1.clone(), whole.2.clone()));
     }
 }

@@ -27,6 +27,8 @@ const LENGTHS: [u64; 5] = [1, 4, 8, 16, 64];
 /// Nodes of the list in memory, and bytes of one: key, value, next.
 const NODES: u64 = 64;
 const NODE_BYTES: u64 = 24;
+/// Bytes of the memory at executors.
+const LONG_BYTES: usize = 1 << 20;
 /// Where the first place for a node is.
 const START: u64 = 64;
 /// How often each length has its turn, and how often it is searched in a turn before its time counts.
@@ -62,7 +64,7 @@ struct Over {
     searches: Vec<Search>,
     calls_per_second: f64,
     registrations: Vec<Registration>,
-    fairness: Fairness,
+    fairness: Vec<Fairness>,
 }
 
 /// Medians of round trips, by turns.
@@ -168,7 +170,13 @@ impl Drop for Server {
 }
 
 fn over(fabric: FabricKind, rounds: usize) -> Result<Over, Failure> {
-    let (memory, head) = list();
+    let (mut memory, head) = list();
+    // Long calls find more: bytes without a pattern.
+    let mut last = 1_u32;
+    memory.resize_with(LONG_BYTES, || {
+        last = last.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (last >> 24) as u8
+    });
     let mut file = tempfile()?;
     file.1.write_all(&memory).map_err(|error| Failure::usage(error.to_string()))?;
     let name = format!("bench-rmc-{}", std::process::id());
@@ -455,7 +463,7 @@ impl Report {
             let rate = over.calls_per_second;
             lines.push(format!("{rate:>12.0} calls a second, {WINDOW} in progress"));
             lines.extend(registrations::lines(&over.registrations));
-            lines.extend(over.fairness.lines());
+            lines.extend(fairness::lines(&over.fairness));
         }
         lines
     }

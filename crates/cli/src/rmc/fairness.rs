@@ -21,9 +21,13 @@ const FIRST: usize = 16;
 /// which a block that had met a single one would tell as if it were the rule.
 const BLOCK: Duration = Duration::from_millis(10);
 
-/// A loop without any access, of about as many instructions as a call may execute.
-const LONG: &str = "
-.program long
+/// Programs of about as much work as a call may do, of each kind: instructions alone, long buffers read, hashed
+/// where they lie, hashed and compressed in the call's own memory.
+const LONG: [(&str, &str); 5] = [
+    (
+        "compute",
+        "
+.program compute
     r0 = 200000
 again:
     r1 = r0
@@ -31,11 +35,90 @@ again:
     r0 -= 1
     if r0 != 0 goto again
     exit
-";
+",
+    ),
+    (
+        "read",
+        "
+.program read
+.own 65536
+    r6 = 1000
+again:
+    r1 = 0
+    r2 = 0
+    r3 = own 0
+    r4 = 65536
+    call read
+    r6 -= 1
+    if r6 != 0 goto again
+    r0 = 0
+    exit
+",
+    ),
+    (
+        "hash in place",
+        "
+.program hash_in_place
+    r6 = 60
+again:
+    r1 = 0
+    r2 = 0
+    r3 = 1048576
+    r4 = 0
+    call crc32c_of
+    r6 -= 1
+    if r6 != 0 goto again
+    r0 = 0
+    exit
+",
+    ),
+    (
+        "hash",
+        "
+.program hash
+.own 65536
+    r6 = 1000
+again:
+    r1 = own 0
+    r2 = 65536
+    r3 = 0
+    call crc32c
+    r6 -= 1
+    if r6 != 0 goto again
+    r0 = 0
+    exit
+",
+    ),
+    (
+        "compress",
+        "
+.program compress
+.own 65536
+.shared 65536
+    r1 = 0
+    r2 = 0
+    r3 = own 0
+    r4 = 65536
+    call read
+    r6 = 500
+again:
+    r1 = own 0
+    r2 = 65536
+    r3 = shared 0
+    r4 = 65536
+    call compress
+    r6 -= 1
+    if r6 != 0 goto again
+    r0 = 0
+    exit
+",
+    ),
+];
 
-/// Short calls, alone and beside long ones.
+/// Short calls, alone and beside long ones of one kind.
 #[derive(Debug, Serialize)]
 pub(super) struct Fairness {
+    kind: &'static str,
     alone: Times,
     beside: Times,
     /// The 99th percentile beside long calls against the one alone.
@@ -62,23 +145,36 @@ impl Times {
     }
 }
 
-/// Measures both. `long` is a caller of its own.
+/// Measures both for each kind. `long` is a caller of its own.
 pub(super) fn measure(
     short: &mut Caller,
     mut long: Caller,
     program: &Program,
     parameters: &[u8],
     rounds: usize,
+) -> Result<Vec<Fairness>, Failure> {
+    let each = |(kind, text): &(&'static str, &str)| {
+        let looping = long.register(text.as_bytes()).map_err(failed)?.remove(0);
+        beside(kind, (short, program, parameters), (&mut long, &looping), rounds)
+    };
+    LONG.iter().map(each).collect()
+}
+
+/// Measures both for one kind.
+fn beside(
+    kind: &'static str,
+    (short, program, parameters): (&mut Caller, &Program, &[u8]),
+    (long, looping): (&mut Caller, &Program),
+    rounds: usize,
 ) -> Result<Fairness, Failure> {
-    let looping = long.register(LONG.as_bytes()).map_err(failed)?.remove(0);
-    let once = |long: &mut Caller| timed(long, Runs::There, &looping, &[]).map(|(ns, _)| ns);
-    let long_ns = (0..5).map(|_| once(&mut long)).collect::<Result<Vec<_>, _>>()?;
+    let once = |long: &mut Caller| timed(long, Runs::There, looping, &[]).map(|(ns, _)| ns);
+    let long_ns = (0..5).map(|_| once(long)).collect::<Result<Vec<_>, _>>()?;
     let long_ns = super::median(long_ns);
     let (runs, ends) = (AtomicBool::new(false), AtomicBool::new(false));
     let in_progress = AtomicUsize::new(0);
     let (mut alone, mut beside) = (Vec::new(), Vec::new());
     std::thread::scope(|scope| {
-        let other = scope.spawn(|| keep_busy(&mut long, &looping, [&runs, &ends], &in_progress));
+        let other = scope.spawn(|| keep_busy(long, looping, [&runs, &ends], &in_progress));
         let mut blocks = || {
             for block in 0..BLOCKS {
                 let samples = if block % 2 == 0 { &mut alone } else { &mut beside };
@@ -109,7 +205,7 @@ pub(super) fn measure(
         let (alone, beside) =
             (Times::of(std::mem::take(&mut alone)), Times::of(std::mem::take(&mut beside)));
         let ratio_p99 = beside.p99_ns as f64 / alone.p99_ns.max(1) as f64;
-        Ok(Fairness { alone, beside, ratio_p99, long_calls, long_ns })
+        Ok(Fairness { kind, alone, beside, ratio_p99, long_calls, long_ns })
     })
 }
 
@@ -144,20 +240,19 @@ fn keep_busy(
     Ok(ended)
 }
 
-impl Fairness {
-    pub(super) fn lines(&self) -> Vec<String> {
-        let long = time(self.long_ns as f64);
-        let mut lines =
-            vec![format!("short calls beside {LONG_CALLS} calls of {long} that only compute")];
-        lines.push(format!("{:>14} {:>14} {:>14}", "", "median", "p99"));
-        for (name, Times { median_ns, p99_ns }) in
-            [("alone", &self.alone), ("beside", &self.beside)]
-        {
-            let (median, p99) = (time(*median_ns as f64), time(*p99_ns as f64));
-            lines.push(format!("{name:>14} {median:>14} {p99:>14}"));
-        }
-        let (ratio, ended) = (self.ratio_p99, self.long_calls);
-        lines.push(format!("{ratio:>14.2} p99 beside against alone; {ended} long calls ended"));
-        lines
+/// One row for each kind.
+pub(super) fn lines(all: &[Fairness]) -> Vec<String> {
+    let mut lines = vec![format!(
+        "{:>14} {:>12} {:>12} {:>12} {:>12} {:>8} {:>10} {:>6}",
+        "short calls", "alone", "p99", "beside", "p99", "ratio", "one long", "ended"
+    )];
+    for Fairness { kind, alone, beside, ratio_p99, long_calls, long_ns } in all {
+        let [one, two, three, four, long] =
+            [alone.median_ns, alone.p99_ns, beside.median_ns, beside.p99_ns, *long_ns]
+                .map(|ns| time(ns as f64));
+        lines.push(format!(
+            "{kind:>14} {one:>12} {two:>12} {three:>12} {four:>12} {ratio_p99:>8.2} {long:>10} {long_calls:>6}"
+        ));
     }
+    lines
 }

@@ -11,28 +11,32 @@ const REACH: usize = 65_535;
 /// Positions that are remembered, by hash.
 const TABLE: usize = 1 << 12;
 
-/// The block's bytes so far; `None` when the output is too short.
+/// The output is too short for the block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct NoRoom;
+
+/// The block's bytes so far.
 struct Writer<'a> {
     out: &'a mut [u8],
     length: usize,
 }
 
 impl Writer<'_> {
-    fn put(&mut self, byte: u8) -> Option<()> {
-        *self.out.get_mut(self.length)? = byte;
+    fn put(&mut self, byte: u8) -> Result<(), NoRoom> {
+        *self.out.get_mut(self.length).ok_or(NoRoom)? = byte;
         self.length += 1;
-        Some(())
+        Ok(())
     }
 
-    fn put_all(&mut self, bytes: &[u8]) -> Option<()> {
-        let end = self.length.checked_add(bytes.len())?;
-        self.out.get_mut(self.length..end)?.copy_from_slice(bytes);
+    fn put_all(&mut self, bytes: &[u8]) -> Result<(), NoRoom> {
+        let end = self.length.checked_add(bytes.len()).ok_or(NoRoom)?;
+        self.out.get_mut(self.length..end).ok_or(NoRoom)?.copy_from_slice(bytes);
         self.length = end;
-        Some(())
+        Ok(())
     }
 
     /// What of a length does not fit into its four bits.
-    fn rest(&mut self, mut rest: usize) -> Option<()> {
+    fn rest(&mut self, mut rest: usize) -> Result<(), NoRoom> {
         while rest >= 255 {
             self.put(255)?;
             rest -= 255;
@@ -41,7 +45,12 @@ impl Writer<'_> {
     }
 
     /// Literals, then a match of `matched` bytes (none at the end) `back` bytes ago.
-    fn sequence(&mut self, literals: &[u8], back: usize, matched: Option<usize>) -> Option<()> {
+    fn sequence(
+        &mut self,
+        literals: &[u8],
+        back: usize,
+        matched: Option<usize>,
+    ) -> Result<(), NoRoom> {
         let match_code = matched.map_or(0, |length| length - MATCH_MIN);
         self.put((literals.len().min(15) as u8) << 4 | match_code.min(15) as u8)?;
         if literals.len() >= 15 {
@@ -55,7 +64,7 @@ impl Writer<'_> {
                 self.rest(match_code - 15)?;
             }
         }
-        Some(())
+        Ok(())
     }
 }
 
@@ -64,33 +73,98 @@ fn four(bytes: &[u8], at: usize) -> u32 {
     word.map_or(0, u32::from_le_bytes)
 }
 
+/// A block that is being made, a piece at a time. Steps of one unit and one of many come to the same.
+#[derive(Clone, Debug)]
+pub(crate) struct Compressor {
+    /// Where four bytes stood last, by their hash: one up, so that zero is nowhere.
+    table: [u32; TABLE],
+    at: usize,
+    /// Where the bytes begin that no match has.
+    literals: usize,
+    /// The match that begins at `at` while it grows: where it was before, and how long it is.
+    matched: Option<(usize, usize)>,
+    /// Bytes of the block.
+    length: usize,
+}
+
+impl Compressor {
+    pub(crate) const fn new() -> Self {
+        Self { table: [0; TABLE], at: 0, literals: 0, matched: None, length: 0 }
+    }
+
+    /// Goes on for so many units: each a position that is tried, or a byte that a match grows by, so that
+    /// there are no more of them than bytes. The block's length when it is over. `bytes` and `out` are those
+    /// of the first step.
+    pub(crate) fn step(
+        &mut self,
+        bytes: &[u8],
+        out: &mut [u8],
+        units: usize,
+    ) -> Result<Option<usize>, NoRoom> {
+        let mut left = units;
+        loop {
+            if let Some((from, length)) = self.matched {
+                let most = bytes.len() - LAST_LITERALS - self.at;
+                let until = most.min(length.saturating_add(left));
+                let here = &bytes[self.at + length..self.at + until];
+                let grown = equal(here, &bytes[from + length..from + until]);
+                left -= grown;
+                self.matched = Some((from, length + grown));
+                if grown == here.len() && length + grown < most {
+                    return Ok(None);
+                }
+                self.put(bytes, out, Some((self.at - from, length + grown)))?;
+                self.at += length + grown;
+                (self.literals, self.matched) = (self.at, None);
+            } else if self.at + LAST_MATCH >= bytes.len() {
+                self.put(bytes, out, None)?;
+                return Ok(Some(self.length));
+            } else if left == 0 {
+                return Ok(None);
+            } else {
+                left -= 1;
+                self.matched = self.find(bytes);
+                self.at += usize::from(self.matched.is_none());
+            }
+        }
+    }
+
+    /// Where the four bytes here stood before, and that so many are equal.
+    fn find(&mut self, bytes: &[u8]) -> Option<(usize, usize)> {
+        let word = four(bytes, self.at);
+        let place = &mut self.table[(word.wrapping_mul(2_654_435_761) >> 20) as usize % TABLE];
+        let last = core::mem::replace(place, self.at as u32 + 1);
+        let from = (last as usize).checked_sub(1)?;
+        (self.at - from <= REACH && four(bytes, from) == word).then_some((from, MATCH_MIN))
+    }
+
+    /// Puts what no match has, and a match: how far back it was, and its length.
+    fn put(
+        &mut self,
+        bytes: &[u8],
+        out: &mut [u8],
+        matched: Option<(usize, usize)>,
+    ) -> Result<(), NoRoom> {
+        let mut writer = Writer { out, length: self.length };
+        let end = if matched.is_some() { self.at } else { bytes.len() };
+        let (back, length) = matched.unzip();
+        writer.sequence(&bytes[self.literals..end], back.unwrap_or(0), length)?;
+        self.length = writer.length;
+        Ok(())
+    }
+}
+
+/// How many bytes at their beginning are equal.
+fn equal(one: &[u8], other: &[u8]) -> usize {
+    let words = one.chunks_exact(8).zip(other.chunks_exact(8));
+    let whole = words.take_while(|(one, other)| one == other).count() * 8;
+    let rest = one[whole..].iter().zip(&other[whole..]);
+    whole + rest.take_while(|(one, other)| one == other).count()
+}
+
 /// Compresses `bytes` into `out` as an LZ4 block; its length, or `None` when it does not fit.
 pub fn compress(bytes: &[u8], out: &mut [u8]) -> Option<usize> {
-    let mut writer = Writer { out, length: 0 };
-    let mut table = [0u32; TABLE];
-    let (mut at, mut literals) = (0, 0);
-    while at + LAST_MATCH < bytes.len() {
-        let word = four(bytes, at);
-        let hash = (word.wrapping_mul(2_654_435_761) >> 20) as usize % TABLE;
-        let candidate = table[hash] as usize;
-        table[hash] = at as u32 + 1;
-        // Positions are stored one up, so that zero is none.
-        let found =
-            candidate > 0 && at + 1 - candidate <= REACH && four(bytes, candidate - 1) == word;
-        if !found {
-            at += 1;
-            continue;
-        }
-        let from = candidate - 1;
-        let most = bytes.len() - LAST_LITERALS - at;
-        let equal = (MATCH_MIN..most).take_while(|k| bytes[from + k] == bytes[at + k]).count();
-        let length = MATCH_MIN + equal;
-        writer.sequence(&bytes[literals..at], at - from, Some(length))?;
-        at += length;
-        literals = at;
-    }
-    writer.sequence(&bytes[literals..], 0, None)?;
-    Some(writer.length)
+    Compressor::new().step(bytes, out, usize::MAX).ok().flatten()
 }
 
 #[cfg(test)]
@@ -148,6 +222,33 @@ mod tests {
                 let size = compress(&bytes, &mut out).unwrap();
                 assert_eq!(decompress(&out[..size]), bytes, "{length} of {letters}");
                 assert!(letters != 1 || length < 300 || size < length / 20, "{length} shrinks");
+            }
+        }
+    }
+
+    #[test]
+    fn a_block_by_steps_is_the_same_block() {
+        let mut seed = 7u32;
+        for letters in [1, 2, 3, 40] {
+            let bytes: Vec<u8> = (0..3_000)
+                .map(|_| {
+                    seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                    (seed >> 24) as u8 % letters
+                })
+                .collect();
+            let mut whole = alloc::vec![0; 4_000];
+            let size = compress(&bytes, &mut whole).unwrap();
+            for units in [1, 2, 7, 1_000, 2_999, 3_000] {
+                let (mut out, mut compressor) = (alloc::vec![0; 4_000], Compressor::new());
+                let mut steps = 1;
+                let length = loop {
+                    match compressor.step(&bytes, &mut out, units).unwrap() {
+                        Some(length) => break length,
+                        None => steps += 1,
+                    }
+                };
+                assert_eq!((length, &out), (size, &whole), "{letters} by {units}");
+                assert!(steps <= bytes.len() / units + 1, "{steps} of {units}");
             }
         }
     }

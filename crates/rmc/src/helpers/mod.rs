@@ -12,11 +12,12 @@
 
 mod compress;
 mod crc32c;
-mod xxhash;
+mod hashing;
 
+pub(crate) use compress::Compressor;
 pub use compress::compress;
 pub use crc32c::crc32c;
-pub use xxhash::xxhash64;
+pub use hashing::{Hashing, xxhash64};
 
 /// What a program finds no key, no room or no time by: negative results of helpers.
 pub mod status {
@@ -175,6 +176,11 @@ macro_rules! helpers {
         }
 
         impl Call {
+            /// Whether it touches memory outside of the call, so that the machine hands out a request.
+            pub fn suspends(self) -> bool {
+                matches!(Helper::of(self).effect, Effect::Suspends | Effect::Word)
+            }
+
             /// The helper with this number.
             pub const fn with_number(number: u32) -> Option<Self> {
                 match number {

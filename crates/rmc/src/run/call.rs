@@ -1,7 +1,9 @@
 //! Calls of helpers, as both interpreters and compiled code carry them out.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use super::long::{Long, is_long};
 use super::machine::{Machine, Registers};
 use super::memory::{Lent, View};
 use super::meter::Meter;
@@ -20,6 +22,8 @@ pub(super) enum Called {
     Done(u64),
     /// The machine suspends with this request.
     Later,
+    /// The machine pauses, and goes on with it a piece at a time.
+    Long,
     /// The word may not be accessed.
     Refused,
     /// The executor's answer is out of range.
@@ -119,6 +123,8 @@ pub(super) struct Rest<'a> {
     pub(super) output: &'a mut Vec<u8>,
     pub(super) output_max: usize,
     pub(super) scratch: &'a mut Vec<u8>,
+    pub(super) long: &'a mut Option<Box<Long>>,
+    pub(super) slice: Option<u64>,
 }
 
 /// Carries a request out, in place where that is possible. The executor may have `said` already what it
@@ -133,6 +139,10 @@ pub(super) fn perform(
 ) -> Result<Called, FaultKind> {
     if let Err(resource) = charge(rest.meter, helper, request) {
         return Ok(Called::Over(resource));
+    }
+    if is_long(helper, bytes_moved(helper, request), rest.slice) {
+        *rest.long = Some(Box::new(Long::new(*request, 0)));
+        return Ok(Called::Long);
     }
     let scratch = &mut *rest.scratch;
     scratch.clear();
@@ -155,7 +165,13 @@ pub(super) fn perform(
         }
     };
     Ok(match helper.effect {
-        Effect::Pure => Called::Done(pure(request, inputs[0], output)),
+        Effect::Pure => {
+            let result = pure(request, inputs[0], output);
+            if (result as i64) < 0 && request.output.is_some() {
+                clear(view, request);
+            }
+            Called::Done(result)
+        }
         Effect::Output => Called::Done(emit(rest.output, rest.output_max, inputs[0]) as u64),
         Effect::Suspends | Effect::Word => {
             if !pieces_fit(request, inputs[0]) {
@@ -195,7 +211,7 @@ fn out_of_bounds(span: Span) -> FaultKind {
     FaultKind::OutOfBounds { address: span.address, length: span.length }
 }
 
-fn input<'v>(view: &'v View<'_>, span: Span) -> Result<&'v [u8], FaultKind> {
+pub(super) fn input<'v>(view: &'v View<'_>, span: Span) -> Result<&'v [u8], FaultKind> {
     if span.length == 0 {
         return Ok(&[]);
     }
@@ -244,14 +260,13 @@ fn pieces_fit(request: &Request, pieces: &[u8]) -> bool {
     sum == u64::from(room)
 }
 
-/// The request of a machine that has been restored at a call.
+/// The request of a machine that has been restored at a call, or within a long one.
 pub(super) fn request_again(machine: &Machine, verified: &Verified) -> Option<Request> {
     let program = verified.program();
     let Some(Instruction::CallHelper { number }) = program.code.get(machine.at) else {
         return None;
     };
     let helper = Helper::with_number(*number)?;
-    let suspends = matches!(helper.effect, Effect::Suspends | Effect::Word);
     let request = request(helper, &machine.registers, &program.states).ok()?;
     // What stands in variables cannot be looked at here; the answer looks again.
     let held = |span: &Span, writes: bool| match Area::of(span.address) {
@@ -262,7 +277,7 @@ pub(super) fn request_again(machine: &Machine, verified: &Verified) -> Option<Re
     };
     let holds = request.inputs.iter().all(|span| held(span, false))
         && request.output.iter().all(|span| held(span, true));
-    (suspends && holds).then_some(request)
+    (helper.effect != Effect::Output && holds).then_some(request)
 }
 
 /// The row of a helper's number.

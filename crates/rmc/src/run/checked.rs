@@ -343,6 +343,10 @@ impl Run<'_> {
                 self.machine.pending = Some(request);
                 Step::End(Outcome::Suspended(request))
             }
+            Called::Long => {
+                self.machine.paused = true;
+                Step::End(Outcome::Paused)
+            }
             Called::Refused => Step::End(Outcome::Stopped(Stop::Refused { slot, call })),
             Called::BadReply => Step::End(Outcome::Stopped(Stop::BadReply { slot, call })),
             Called::Over(resource) => Step::End(Outcome::Stopped(Stop::Budget { slot, resource })),

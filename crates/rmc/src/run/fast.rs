@@ -521,6 +521,7 @@ fn ended(answer: Answer, slot: usize, pending: &mut Option<Request>) -> End {
             *pending = Some(request);
             End::Suspended
         }
+        Called::Long => End::Paused(slot),
         Called::Refused => End::Stopped(Stop::Refused { slot, call }),
         Called::BadReply => End::Stopped(Stop::BadReply { slot, call }),
         Called::Over(resource) => End::Stopped(Stop::Budget { slot, resource }),

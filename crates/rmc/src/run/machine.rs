@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use super::call::Rest;
+use super::long::Long;
 use super::memory::{Lent, View};
 use super::meter::Meter;
 use super::shadow::Shadow;
@@ -43,6 +44,10 @@ pub struct Machine {
     /// Whether jumps backwards and calls are charged.
     pub(super) charged: bool,
     pub(super) pending: Option<Request>,
+    /// The helper that is carried out a piece at a time, if one is.
+    pub(super) long: Option<Box<Long>>,
+    /// What the present slice has, of bytes too; `None` in a run to the end.
+    pub(super) slice: Option<u64>,
     pub(super) running: bool,
     /// Whether it has ever paused since its start.
     pub(super) paused: bool,
@@ -168,6 +173,9 @@ impl Machine {
         if self.pending.is_some() {
             self.pending = None;
         }
+        if self.long.is_some() {
+            self.long = None;
+        }
         if self.proven.is_some() {
             self.proven = None;
         }
@@ -213,6 +221,7 @@ impl Machine {
         self.at = 0;
         self.depth = 0;
         self.pending = None;
+        self.long = None;
         self.running = true;
         self.paused = false;
         self.executed = 0;
@@ -227,10 +236,14 @@ impl Machine {
         if self.proven != Some(verified.identity()) {
             self.proven = None;
         }
+        let Lent { own, shared } = lent;
         if !self.ready() {
-            return self.why_not();
+            let lent = Lent { own: &mut *own, shared: &mut *shared };
+            if let Some(outcome) = self.go_on_long(verified.program(), lent) {
+                return outcome;
+            }
         }
-        fast::run(self, verified, lent, near)
+        fast::run(self, verified, Lent { own, shared }, near)
     }
 
     /// As [`Machine::run`], but checks everything and needs no verification. Many times slower.
@@ -242,17 +255,21 @@ impl Machine {
     ) -> Outcome {
         // Which program it is cannot be told here.
         self.proven = None;
+        let Lent { own, shared } = lent;
         if !self.ready() {
-            return self.why_not();
+            let lent = Lent { own: &mut *own, shared: &mut *shared };
+            if let Some(outcome) = self.go_on_long(program, lent) {
+                return outcome;
+            }
         }
-        let outcome = checked::run(self, program, lent, near);
+        let outcome = checked::run(self, program, Lent { own, shared }, near);
         self.running = matches!(outcome, Outcome::Suspended(_) | Outcome::Paused);
         outcome
     }
 
     #[inline]
     pub(super) fn ready(&self) -> bool {
-        self.running && self.pending.is_none()
+        self.running && self.pending.is_none() && self.long.is_none()
     }
 
     /// The outcome of a run of a machine that is not ready.
@@ -311,6 +328,18 @@ impl Machine {
         if !helper.returns(result) {
             return Err(AnswerError::OutOfRange);
         }
+        self.settle(program, lent, &request, result, bytes)
+    }
+
+    /// Behind a helper, with its result and the bytes that it brings.
+    pub(super) fn settle(
+        &mut self,
+        program: &Program,
+        lent: Lent<'_>,
+        request: &Request,
+        result: u64,
+        bytes: &[u8],
+    ) -> Result<(), AnswerError> {
         let (mut view, registers) = self.view(program, lent);
         let room = request.output.map_or(0, |span| span.length as usize);
         if bytes.len() > room {
@@ -326,7 +355,7 @@ impl Machine {
         self.at += 1;
         self.pending = None;
         if let Some(shadow) = &mut self.shadow {
-            shadow.called(&request);
+            shadow.called(request);
         }
         Ok(())
     }
@@ -342,6 +371,7 @@ impl Machine {
     pub fn cancel(&mut self) -> Stop {
         self.running = false;
         self.pending = None;
+        self.long = None;
         Stop::Cancelled
     }
 
@@ -377,6 +407,8 @@ impl Machine {
             output: &mut self.output,
             output_max: self.output_max,
             scratch: &mut self.scratch,
+            long: &mut self.long,
+            slice: self.slice,
         };
         let frames =
             Frames { depth: &mut self.depth, frames: &mut self.frames, pending: &mut self.pending };
@@ -398,6 +430,8 @@ impl Machine {
         number(self.meter.helper_calls as u64);
         number(self.meter.bytes as u64);
         number(u64::from(self.pending.is_some()));
+        // One more than what is done of a long helper.
+        number(self.long.as_ref().map_or(0, |long| long.done() as u64 + 1));
         number(self.context.len() as u64);
         number(self.output.len() as u64);
         let frames = (self.depth + 1) * FRAME_BYTES as usize;
@@ -434,6 +468,7 @@ impl Machine {
         machine.meter.helper_calls = left(0)?;
         machine.meter.bytes = left(0)?;
         let pending = reader.below(2)? == 1;
+        let long = reader.number()?;
         let limits = verified.limits();
         machine.output_max = limits.output_bytes_max;
         let context = reader.below(limits.context_bytes_max + 1)?;
@@ -448,8 +483,17 @@ impl Machine {
         if !reader.bytes.is_empty() || machine.registers[10] != frame_pointer(machine.depth) {
             return Err(RestoreError);
         }
-        if pending {
-            machine.pending = Some(call::request_again(&machine, verified).ok_or(RestoreError)?);
+        if pending || long > 0 {
+            let again = call::request_again(&machine, verified).ok_or(RestoreError)?;
+            match (pending, long.checked_sub(1)) {
+                (true, None) if again.call.suspends() => machine.pending = Some(again),
+                (false, Some(done))
+                    if !again.call.suspends() && done <= u64::from(again.inputs[0].length) =>
+                {
+                    machine.long = Some(Box::new(Long::new(again, done as usize)));
+                }
+                _ => return Err(RestoreError),
+            }
         }
         Ok(machine)
     }

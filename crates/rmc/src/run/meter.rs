@@ -101,8 +101,10 @@ impl Machine {
     /// [`Outcome::Paused`], and the next run goes on there, in any form. What the call does, and what of its
     /// budget is left at the end, does not depend on how it is cut.
     ///
-    /// A slice is passed by less than the program has slots, and by one helper. Programs that end within
-    /// [`crate::Limits::unpaused_max`] instructions pause behind helpers alone.
+    /// A slice is passed by less than the program has slots, and by one helper. Pure helpers that move more
+    /// than a slice has are carried out a slice at a time: other calls run in between, so whoever hashes or
+    /// compresses shared variables that these change takes a lock. Programs that end within
+    /// [`crate::Limits::unpaused_max`] instructions pause at helpers alone.
     pub fn run_slice(
         &mut self,
         verified: &Verified,
@@ -126,7 +128,9 @@ impl Machine {
 
     pub(super) fn sliced(&mut self, most: u64, run: impl FnOnce(&mut Self) -> Outcome) -> Outcome {
         self.meter.cut(most);
+        self.slice = Some(most);
         let outcome = run(self);
+        self.slice = None;
         self.meter.join();
         outcome
     }

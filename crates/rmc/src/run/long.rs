@@ -1,0 +1,148 @@
+//! Pure helpers with long buffers: carried out a piece at a time, so that slices end within them.
+//!
+//! A helper that moves more than a slice may is a [`Long`] of its machine: the call pauses at the helper's
+//! slot, each further slice works on it, and behind the last one the call goes on. Only then is memory of
+//! the call written. A call that moves elsewhere takes along how far it was, and does that much again.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use super::call::input;
+use super::machine::Machine;
+use super::memory::{Lent, View};
+use super::{Fault, FaultKind, Outcome, Request, Span, Stop};
+use crate::helpers::{Compressor, Effect, Hashing, Helper, status};
+use crate::program::Program;
+
+/// A pure helper in progress.
+#[derive(Clone, Debug)]
+pub(super) struct Long {
+    request: Request,
+    /// Units that are done: bytes, or what a compressor counts.
+    done: usize,
+    /// `None` while nothing has been done here.
+    work: Option<Work>,
+}
+
+#[derive(Clone, Debug)]
+enum Work {
+    Hash(Hashing),
+    Compress(Box<Compress>),
+}
+
+/// Works on a copy: what it makes may lie where its input does.
+#[derive(Clone, Debug)]
+struct Compress {
+    compressor: Compressor,
+    bytes: Vec<u8>,
+    out: Vec<u8>,
+}
+
+impl Work {
+    fn of(request: &Request, view: &View<'_>) -> Result<Self, FaultKind> {
+        if let Some(hashing) = Hashing::of(request.call, request.arguments[2]) {
+            return Ok(Self::Hash(hashing));
+        }
+        let room = request.output.map_or(0, |span| span.length as usize);
+        Ok(Self::Compress(Box::new(Compress {
+            compressor: Compressor::new(),
+            bytes: input(view, request.inputs[0])?.to_vec(),
+            out: alloc::vec![0; room],
+        })))
+    }
+}
+
+impl Long {
+    /// Of which so many units are to be done again at once.
+    pub(super) fn new(request: Request, done: usize) -> Self {
+        Self { request, done, work: None }
+    }
+
+    /// Units that are done.
+    pub(super) const fn done(&self) -> usize {
+        self.done
+    }
+
+    /// Goes on for so many units; the result when it is over.
+    fn step(&mut self, view: &View<'_>, units: usize) -> Result<Option<u64>, FaultKind> {
+        let again = if self.work.is_none() { self.done } else { 0 };
+        let mut work = match self.work.take() {
+            Some(work) => work,
+            None => Work::of(&self.request, view)?,
+        };
+        let end = match &mut work {
+            Work::Hash(hashing) => {
+                let span = self.request.inputs[0];
+                let from = self.done - again;
+                let until = self.done.saturating_add(units).min(span.length as usize);
+                let piece = Span {
+                    address: span.address.wrapping_add(from as u64),
+                    length: (until - from) as u32,
+                };
+                hashing.take(input(view, piece)?);
+                (until == span.length as usize).then(|| hashing.result())
+            }
+            Work::Compress(compress) => {
+                let Compress { compressor, bytes, out } = &mut **compress;
+                match compressor.step(bytes, out, again.saturating_add(units)) {
+                    Ok(length) => length.map(|length| length as u64),
+                    Err(_) => Some(status::FULL as u64),
+                }
+            }
+        };
+        self.done = self.done.saturating_add(units).min(self.request.inputs[0].length as usize);
+        self.work = Some(work);
+        Ok(end)
+    }
+
+    /// Bytes that it has made.
+    fn made(&self, result: u64) -> &[u8] {
+        match &self.work {
+            Some(Work::Compress(compress)) => compress.out.get(..result as usize).unwrap_or(&[]),
+            Some(Work::Hash(_)) | None => &[],
+        }
+    }
+}
+
+/// Whether a helper is carried out a piece at a time, where a slice has so many bytes.
+pub(super) fn is_long(helper: &Helper, moved: u64, slice: Option<u64>) -> bool {
+    helper.effect == Effect::Pure && slice.is_some_and(|slice| moved > slice)
+}
+
+impl Machine {
+    /// A machine that is not ready: goes on with its long helper, if it has one. `None` where the call goes
+    /// on behind it.
+    #[cold]
+    pub(super) fn go_on_long(&mut self, program: &Program, lent: Lent<'_>) -> Option<Outcome> {
+        let long = if self.running { self.long.take() } else { None };
+        let Some(mut long) = long else { return Some(self.why_not()) };
+        // A slice of nothing gets on too.
+        let units =
+            self.slice.map_or(usize::MAX, |slice| usize::try_from(slice).unwrap_or(usize::MAX));
+        let Lent { own, shared } = lent;
+        let (view, _) = self.view(program, Lent { own: &mut *own, shared: &mut *shared });
+        match long.step(&view, units.max(1)) {
+            Ok(None) => {
+                self.long = Some(long);
+                return Some(Outcome::Paused);
+            }
+            Ok(Some(result)) => {
+                let made = long.made(result);
+                let settled =
+                    self.settle(program, Lent { own, shared }, &long.request, result, made);
+                if settled.is_ok() {
+                    self.paused |= self.slice.is_some();
+                    return self.slice.map(|_| Outcome::Paused);
+                }
+                let Span { address, length } = long.request.output.unwrap_or_default();
+                Some(self.faulted(FaultKind::OutOfBounds { address, length }))
+            }
+            Err(kind) => Some(self.faulted(kind)),
+        }
+    }
+
+    fn faulted(&mut self, kind: FaultKind) -> Outcome {
+        self.running = false;
+        Outcome::Stopped(Stop::Fault(Fault { slot: self.at, kind }))
+    }
+}
