@@ -1,14 +1,15 @@
 //! Helpers carried out by an executor away from the memory: each access becomes one-sided requests, and
 //! the call goes on when they have completed (003 §5.2).
 
-use super::beside::Piece;
+use super::beside::{BYTES_PER_ACCESS, Piece};
 use super::memory::{Denied, Memory, Place};
+use super::pieces;
 use farside_base::{
     Access, LinkId, LocalSlice, Operation, RegionId, RemoteRegionId, RemoteSlice, Source, Work,
     WorkFlags, WorkId,
 };
 use farside_fabric::Arena;
-use farside_rmc::helpers::{BUFFER_BYTES_MAX, Call, crc32c, status, xxhash64};
+use farside_rmc::helpers::{BUFFER_BYTES_MAX, Call, Hashing, status};
 use farside_rmc::run::Request;
 
 /// Bytes of scratch memory that a call has while it waits: the longest buffer of a helper.
@@ -65,8 +66,10 @@ impl Step {
 #[derive(Debug)]
 pub(super) struct Across {
     request: Request,
-    /// What is hashed so far, of more than one block.
-    gathered: Vec<u8>,
+    /// Of a hash: what it is so far, of how many bytes, and of how many of the present block.
+    hashing: Option<Hashing>,
+    hashed: u64,
+    of_block: usize,
 }
 
 /// What an access that has completed comes to.
@@ -76,6 +79,8 @@ pub(super) enum Come {
     Answer(u64),
     /// More requests are needed, which were added to what is lent for them.
     More,
+    /// The slice is over.
+    Slice,
     /// The word that is waited for is as it was: ask again.
     Same,
 }
@@ -89,7 +94,8 @@ impl Across {
         block: &Arena,
         steps: &mut Vec<Step>,
     ) -> Result<Self, Denied> {
-        let across = Self { request: *request, gathered: Vec::new() };
+        let hashing = Hashing::of(request.call, request.arguments[3]);
+        let across = Self { request: *request, hashing, hashed: 0, of_block: 0 };
         across.steps(inputs, memory, block, steps)?;
         Ok(across)
     }
@@ -142,11 +148,9 @@ impl Across {
             Call::Crc32cOf | Call::Xxhash64Of => {
                 // All of it must be open to the caller before the first byte is read.
                 memory.region(region, offset, third, Access::READ)?;
-                let done = self.gathered.len() as u64;
-                let bytes = usize::try_from((third - done).min(BLOCK_BYTES)).unwrap_or(0);
-                match bytes {
+                match self.block_bytes() {
                     0 => return Ok(()),
-                    _ => step(offset + done, 0, bytes, What::Read),
+                    bytes => step(offset + self.hashed, 0, bytes, What::Read),
                 }
             }
             _ => Err(Denied::NotPermitted),
@@ -155,15 +159,42 @@ impl Across {
         Ok(())
     }
 
-    /// Every request of the last steps has completed. Both lists are empty before.
+    /// Bytes that are hashed next by one request.
+    fn block_bytes(&self) -> usize {
+        let left = self.request.arguments[2].saturating_sub(self.hashed);
+        usize::try_from(left.min(BLOCK_BYTES)).unwrap_or(0)
+    }
+
+    /// Hashes of the block what the slice has `left`; whether that is all of it.
+    fn hash(&mut self, block: &Arena, left: &mut usize) -> Result<bool, Denied> {
+        let bytes = self.block_bytes();
+        let (from, most) = (self.of_block, left.saturating_mul(BYTES_PER_ACCESS));
+        let piece = most.min(bytes - from);
+        if let Some(hashing) = &mut self.hashing {
+            let hashed = pieces::hash(hashing, block, from as u64, piece);
+            hashed.map_err(|_| Denied::NotPermitted)?;
+        }
+        *left = left.saturating_sub(1 + piece / BYTES_PER_ACCESS);
+        self.of_block += piece;
+        let whole = self.of_block == bytes;
+        if whole {
+            self.hashed += bytes as u64;
+            self.of_block = 0;
+        }
+        Ok(whole)
+    }
+
+    /// Every request of the last steps has completed. Both lists are empty before. Goes on as long as the
+    /// slice has something `left`.
     pub(super) fn come(
         &mut self,
         memory: &Memory,
         block: &Arena,
+        left: &mut usize,
         bytes: &mut Vec<u8>,
         steps: &mut Vec<Step>,
     ) -> Result<Come, Denied> {
-        let [_, _, third, fourth, _] = self.request.arguments;
+        let third = self.request.arguments[2];
         let word = || {
             let mut word = [0; 8];
             block.read(0, &mut word).map(|()| u64::from_le_bytes(word)).unwrap_or(0)
@@ -179,20 +210,14 @@ impl Across {
                 answer(status::OK as u64)
             }
             Call::Crc32cOf | Call::Xxhash64Of => {
-                let had = self.gathered.len();
-                let bytes = (third - had as u64).min(BLOCK_BYTES);
-                self.gathered.resize(had + usize::try_from(bytes).unwrap_or(0), 0);
-                let read = block.read(0, &mut self.gathered[had..]);
-                read.map_err(|_| Denied::NotPermitted)?;
-                if (self.gathered.len() as u64) < third {
+                if !self.hash(block, left)? {
+                    return Ok(Come::Slice);
+                }
+                if self.hashed < third {
                     self.steps([&[], &[]], memory, block, steps)?;
                     return Ok(Come::More);
                 }
-                let bytes = std::mem::take(&mut self.gathered);
-                answer(match self.request.call {
-                    Call::Crc32cOf => crc32c(&bytes, fourth as u32).into(),
-                    _ => xxhash64(&bytes, fourth),
-                })
+                answer(self.hashing.as_ref().map_or(0, Hashing::result))
             }
             _ => answer(status::OK as u64),
         }

@@ -2,15 +2,16 @@
 
 use super::global::{Global, Seat, is_global, orders};
 use super::memory::{Denied, Memory};
+use super::pieces::{self, WHOLE_BYTES};
 use super::state::{Declared, Done, Holder};
 use farside_base::Access;
 use farside_fabric::Arena;
-use farside_rmc::helpers::{Call, PIECE_BYTES, crc32c, status, xxhash64};
+use farside_rmc::helpers::{Call, Hashing, PIECE_BYTES, status};
 use farside_rmc::run::{Buffers, Near, Reply, Request};
 use std::sync::atomic::Ordering;
 
 /// Bytes that cost as much as an access.
-const BYTES_PER_ACCESS: usize = 64;
+pub(super) const BYTES_PER_ACCESS: usize = 64;
 
 /// Most bytes of a notification, and most notifications of calls that nobody has carried away yet.
 const NOTICE_BYTES_MAX: usize = 4096;
@@ -47,6 +48,8 @@ pub(super) struct Beside<'a> {
 pub(super) enum Later {
     /// The slice is over.
     Slice,
+    /// It is long, and goes a piece at a time.
+    Pieces,
     /// The memory is at the other end of a link.
     Elsewhere,
     /// Another call holds the lock.
@@ -71,6 +74,11 @@ impl Beside<'_> {
     fn later(&mut self, why: Later) -> Reply {
         self.put_off = Some(why);
         Reply::Later
+    }
+
+    /// Whether so many bytes of a region are too many to be moved in one go here.
+    fn is_long(&self, region: u64, bytes: usize) -> bool {
+        bytes > WHOLE_BYTES && self.memory.is_here(region)
     }
 
     /// A status where memory is denied to a helper that returns one.
@@ -121,17 +129,13 @@ impl Beside<'_> {
         Ok(())
     }
 
-    fn of_bytes(
-        &self,
-        region: u64,
-        offset: u64,
-        length: u64,
-        hash: impl FnOnce(&[u8]) -> u64,
-    ) -> Result<u64, Denied> {
+    fn hash(&self, request: &Request) -> Result<u64, Denied> {
+        let [region, offset, length, seed, _] = request.arguments;
         let arena = self.memory.here(region, offset, length, Access::READ)?;
-        let mut bytes = vec![0; usize::try_from(length).unwrap_or(usize::MAX)];
-        arena.read(offset, &mut bytes).map_err(|_| Denied::NotPermitted)?;
-        Ok(hash(&bytes))
+        let mut hashing = Hashing::of(request.call, seed).ok_or(Denied::NotPermitted)?;
+        let bytes = usize::try_from(length).map_err(|_| Denied::NotPermitted)?;
+        let hashed = pieces::hash(&mut hashing, arena, offset, bytes);
+        hashed.map(|()| hashing.result()).map_err(|_| Denied::NotPermitted)
     }
 
     fn host(&mut self, request: &Request, buffers: &mut Buffers<'_>) -> Reply {
@@ -173,13 +177,8 @@ impl Beside<'_> {
                 self.status(written)
             }
             Call::ReadVector | Call::WriteVector => self.vector(request, buffers),
-            Call::Crc32cOf => {
-                let crc = |bytes: &[u8]| u64::from(crc32c(bytes, fourth as u32));
-                let hash = self.of_bytes(region, offset, third, crc);
-                self.word(hash)
-            }
-            Call::Xxhash64Of => {
-                let hash = self.of_bytes(region, offset, third, |bytes| xxhash64(bytes, fourth));
+            Call::Crc32cOf | Call::Xxhash64Of => {
+                let hash = self.hash(request);
                 self.word(hash)
             }
             Call::WaitWord => {
@@ -248,6 +247,9 @@ impl Near for Beside<'_> {
 
     #[inline]
     fn read(&mut self, region: u64, offset: u64, out: &mut [u8]) -> Reply {
+        if self.is_long(region, out.len()) {
+            return self.later(Later::Pieces);
+        }
         if !self.takes(out.len()) {
             return Reply::Later;
         }
@@ -256,12 +258,12 @@ impl Near for Beside<'_> {
     }
 
     fn perform(&mut self, request: &Request, mut buffers: Buffers<'_>) -> Reply {
-        let moved = buffers.inputs.iter().map(|input| input.len()).sum::<usize>();
-        let hashed = match request.call {
-            Call::Crc32cOf | Call::Xxhash64Of => usize::try_from(request.arguments[2]).unwrap_or(0),
-            _ => 0,
-        };
-        if !self.takes(moved + buffers.output.len() + hashed) {
+        let moved = pieces::moved(request);
+        if self.is_long(request.arguments[0], moved) {
+            return self.later(Later::Pieces);
+        }
+        let others = buffers.inputs.iter().map(|input| input.len()).sum::<usize>();
+        if !self.takes(others.max(moved).max(buffers.output.len())) {
             return Reply::Later;
         }
         if orders(request.call) && self.seat.as_deref_mut().is_some_and(|seat| !seat.settle()) {

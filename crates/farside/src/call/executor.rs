@@ -8,6 +8,7 @@ use super::global::{Global, Seat};
 use super::loaded::{Loaded, NotLoaded};
 use super::memory::{Denied, Memory};
 use super::pace::Pace;
+use super::pieces::{self, Pieces, WHOLE_BYTES};
 use super::state::{Holder, States};
 use farside_base::CompletionStatus;
 use farside_fabric::Arena;
@@ -35,6 +36,8 @@ enum Wait {
     Lock(u64),
     /// A word here that shall change, until then.
     Word(u64),
+    /// Its turn, to go on with an access of a long buffer.
+    Pieces(Box<Pieces>),
     /// Scratch memory.
     Block,
     /// The global memory, or a seat there.
@@ -420,6 +423,15 @@ impl Executor {
         if running.seat.as_ref().is_some_and(|seat| seat.accesses()) {
             return self.reach(at, running, request, [&[], &[]]);
         }
+        if matches!(running.wait, Wait::Turn)
+            && pieces::moved(request) > WHOLE_BYTES
+            && self.memory.is_here(request.arguments[0])
+        {
+            running.wait = Wait::Pieces(Box::new(Pieces::of(request)));
+        }
+        if matches!(running.wait, Wait::Pieces(_)) {
+            return self.go_on_by_pieces(running, request, left);
+        }
         let mut buffers = std::mem::take(&mut self.buffers);
         let answered = self.answer_by(at, running, request, now_ns, left, &mut buffers);
         buffers.clear();
@@ -438,10 +450,10 @@ impl Executor {
     ) -> Answered {
         let until = match running.wait {
             Wait::Across { .. } => {
-                return self.come(running, request, now_ns, &mut buffers.output);
+                return self.come(running, request, now_ns, left, &mut buffers.output);
             }
             Wait::Lock(until_ns) | Wait::Word(until_ns) => Some(until_ns),
-            Wait::Turn | Wait::Block | Wait::Global | Wait::Fence(_) => None,
+            Wait::Turn | Wait::Pieces(_) | Wait::Block | Wait::Global | Wait::Fence(_) => None,
         };
         let mut none = States::default();
         let Some((own, shared)) = states(&mut self.programs, running, &mut none) else {
@@ -487,14 +499,45 @@ impl Executor {
             }
             (Reply::Later, Some(Later::Global)) => return self.reach(at, running, request, inputs),
             (Reply::Later, Some(Later::Elsewhere)) => {
-                output.clear();
-                return self.set_out(at, running, request, inputs, now_ns, output);
+                return self.set_out(at, running, request, inputs, now_ns);
             }
             (Reply::Later, _) => return Answered::Slice(Slice::Ready),
         };
         running.wait = Wait::Turn;
         let output = if (result as i64) < 0 { &[][..] } else { &output[..] };
         take(&mut running.machine, &running.loaded, lent, result, output)
+    }
+
+    /// Goes on with an access of a long buffer.
+    fn go_on_by_pieces(
+        &mut self,
+        running: &mut Running,
+        request: &Request,
+        left: &mut usize,
+    ) -> Answered {
+        let Wait::Pieces(mut pieces) = std::mem::replace(&mut running.wait, Wait::Turn) else {
+            return Answered::GoesOn;
+        };
+        let mut none = States::default();
+        let Some((own, shared)) = states(&mut self.programs, running, &mut none) else {
+            return Answered::GoesOn; // the loop tells
+        };
+        let program = running.loaded.verified().program();
+        let lent = Lent { own: &mut own.variables, shared: &mut shared.variables };
+        let bytes = |span| running.machine.bytes(program, &lent, span).unwrap_or_default();
+        match pieces.step(request, request.inputs.map(bytes), &self.memory, left) {
+            Ok(Some(result)) => {
+                take(&mut running.machine, &running.loaded, lent, result, pieces.read())
+            }
+            Ok(None) => {
+                running.wait = Wait::Pieces(pieces);
+                Answered::Slice(Slice::Ready)
+            }
+            Err(Denied::NotPermitted) => self.denied(running, request, status::NOT_PERMITTED),
+            Err(Denied::Elsewhere | Denied::Gone) => {
+                self.denied(running, request, status::PEER_LOST)
+            }
+        }
     }
 
     /// Begins an access across.
@@ -505,7 +548,6 @@ impl Executor {
         request: &Request,
         inputs: [&[u8]; 2],
         now_ns: u64,
-        output: &mut Vec<u8>,
     ) -> Answered {
         let Some(block) = self.free.pop() else {
             running.wait = Wait::Block;
@@ -519,7 +561,7 @@ impl Executor {
                 self.blocks[block] = Block { awaited: 0, call: Some(at), failed: None };
                 running.wait = Wait::Across { across, block, until_ns };
                 if self.steps.is_empty() {
-                    return self.come(running, request, now_ns, output);
+                    return Answered::GoesOn; // it has come already
                 }
                 self.posts.extend(self.steps.drain(..).map(|step| (step, block)));
                 Answered::Slice(Slice::Waits)
@@ -556,6 +598,7 @@ impl Executor {
         running: &mut Running,
         request: &Request,
         now_ns: u64,
+        left: &mut usize,
         bytes: &mut Vec<u8>,
     ) -> Answered {
         let Wait::Across { across, block, until_ns } = &mut running.wait else {
@@ -567,11 +610,12 @@ impl Executor {
         }
         let arena = &self.scratch[block];
         let come = match self.blocks[block].failed {
-            None => across.come(&self.memory, arena, bytes, &mut self.steps),
+            None => across.come(&self.memory, arena, left, bytes, &mut self.steps),
             Some(_) => Err(Denied::Elsewhere),
         };
         let result = match come {
             Ok(Come::Answer(result)) => result,
+            Ok(Come::Slice) => return Answered::Slice(Slice::Ready),
             Ok(Come::Same) if late => status::TIMED_OUT as u64,
             Ok(Come::Same) => {
                 let steps = &mut self.steps;
@@ -679,7 +723,8 @@ impl Executor {
                 Wait::Word(until_ns) => until_ns <= now_ns || self.has_changed(running),
                 Wait::Lock(until_ns) => until_ns <= now_ns,
                 Wait::Block => !self.free.is_empty(),
-                Wait::Turn | Wait::Across { .. } | Wait::Global | Wait::Fence(_) => false,
+                Wait::Turn | Wait::Pieces(_) => false,
+                Wait::Across { .. } | Wait::Global | Wait::Fence(_) => false,
             };
             if over {
                 self.woken.push(at);

@@ -81,6 +81,16 @@ impl Memory {
         self.regions.iter().flatten().any(|lent| !matches!(lent.place, Place::Gone))
     }
 
+    #[inline]
+    fn lent(&self, region: u64) -> Option<&Lent> {
+        self.regions.get(usize::try_from(region).ok()?)?.as_ref()
+    }
+
+    /// Whether there is a region of this number whose bytes are here.
+    pub(super) fn is_here(&self, region: u64) -> bool {
+        self.lent(region).is_some_and(|lent| matches!(lent.place, Place::Here(_)))
+    }
+
     /// A region whose bytes may be accessed so, here or there.
     #[inline]
     pub(super) fn region(
@@ -90,8 +100,7 @@ impl Memory {
         bytes: u64,
         access: Access,
     ) -> Result<&Lent, Denied> {
-        let lent = usize::try_from(region).ok().and_then(|at| self.regions.get(at)?.as_ref());
-        let lent = lent.ok_or(Denied::NotPermitted)?;
+        let lent = self.lent(region).ok_or(Denied::NotPermitted)?;
         let inside = offset.checked_add(bytes).is_some_and(|end| end <= lent.bytes);
         if inside && lent.access.allows(access) { Ok(lent) } else { Err(Denied::NotPermitted) }
     }

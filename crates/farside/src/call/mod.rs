@@ -41,7 +41,8 @@
 //! | `placement.rs`, `placed.rs` | where a call runs: the chooser, and a caller with several places |
 //! | `executor.rs`, `pace.rs` | calls in progress on one thread, a slice at a time |
 //! | `global.rs`, `executor/coherent.rs` | global addresses, by sessions of a node that is shared |
-//! | `beside.rs`, `across.rs` | helpers by loads and stores, and by one-sided requests |
+//! | `beside.rs`, `pieces.rs` | helpers by loads and stores; those with long buffers, a piece at a time |
+//! | `across.rs` | helpers by one-sided requests |
 //! | `memory.rs`, `state.rs`, `topics.rs` | regions, state that outlives calls, notifications |
 //! | `words.rs` | what of regions machine code loads by itself |
 //! | `loaded.rs`, `programs.rs` | verified programs, and what is told of them |
@@ -60,6 +61,7 @@ mod loaded;
 mod mail;
 mod memory;
 mod pace;
+mod pieces;
 mod placed;
 mod placement;
 mod programs;

@@ -121,28 +121,24 @@ impl Machine {
             self.slice.map_or(usize::MAX, |slice| usize::try_from(slice).unwrap_or(usize::MAX));
         let Lent { own, shared } = lent;
         let (view, _) = self.view(program, Lent { own: &mut *own, shared: &mut *shared });
-        match long.step(&view, units.max(1)) {
+        let kind = match long.step(&view, units.max(1)) {
             Ok(None) => {
                 self.long = Some(long);
                 return Some(Outcome::Paused);
             }
             Ok(Some(result)) => {
-                let made = long.made(result);
-                let settled =
-                    self.settle(program, Lent { own, shared }, &long.request, result, made);
-                if settled.is_ok() {
+                let (request, made) = (&long.request, long.made(result));
+                let lent = Lent { own, shared };
+                if self.settle(program, lent, request, result, made).is_ok() {
                     self.paused |= self.slice.is_some();
                     return self.slice.map(|_| Outcome::Paused);
                 }
-                let Span { address, length } = long.request.output.unwrap_or_default();
-                Some(self.faulted(FaultKind::OutOfBounds { address, length }))
+                let Span { address, length } = request.output.unwrap_or_default();
+                FaultKind::OutOfBounds { address, length }
             }
-            Err(kind) => Some(self.faulted(kind)),
-        }
-    }
-
-    fn faulted(&mut self, kind: FaultKind) -> Outcome {
+            Err(kind) => kind,
+        };
         self.running = false;
-        Outcome::Stopped(Stop::Fault(Fault { slot: self.at, kind }))
+        Some(Outcome::Stopped(Stop::Fault(Fault { slot: self.at, kind })))
     }
 }

@@ -1,0 +1,129 @@
+//! Accesses with long buffers to memory that is here: a piece at a time, so that a slice ends within them.
+
+use super::beside::{BYTES_PER_ACCESS, Piece};
+use super::memory::{Denied, Memory};
+use farside_base::Access;
+use farside_fabric::Arena;
+use farside_rmc::helpers::{Call, Hashing, status};
+use farside_rmc::run::Request;
+use std::ops::Range;
+
+/// Buffers of at most so many bytes are moved in one go, so that nothing else runs in between.
+pub(super) const WHOLE_BYTES: usize = 1024;
+
+/// Bytes that a request moves between memory and the call, or hashes.
+pub(super) fn moved(request: &Request) -> usize {
+    let [_, _, third, ..] = request.arguments;
+    let length = |span: Option<farside_rmc::run::Span>| span.map_or(0, |span| span.length as usize);
+    match request.call {
+        Call::Read | Call::ReadVector => length(request.output),
+        Call::Write => length(Some(request.inputs[0])),
+        Call::WriteVector => length(Some(request.inputs[1])),
+        Call::Crc32cOf | Call::Xxhash64Of => usize::try_from(third).unwrap_or(usize::MAX),
+        _ => 0,
+    }
+}
+
+/// An access in progress.
+#[derive(Debug)]
+pub(super) struct Pieces {
+    done: usize,
+    /// What was read so far.
+    read: Vec<u8>,
+    hashing: Option<Hashing>,
+}
+
+impl Pieces {
+    /// One that has not begun.
+    pub(super) fn of(request: &Request) -> Self {
+        let room = request.output.map_or(0, |span| span.length as usize);
+        let hashing = Hashing::of(request.call, request.arguments[3]);
+        Self { done: 0, read: Vec::with_capacity(room), hashing }
+    }
+
+    /// What was read.
+    pub(super) fn read(&self) -> &[u8] {
+        &self.read
+    }
+
+    /// Goes on until the slice has nothing `left`; the helper's result when it is over. Nothing is moved
+    /// unless all of it may be.
+    pub(super) fn step(
+        &mut self,
+        request: &Request,
+        inputs: [&[u8]; 2],
+        memory: &Memory,
+        left: &mut usize,
+    ) -> Result<Option<u64>, Denied> {
+        let [region, offset, ..] = request.arguments;
+        let (whole, access) = (moved(request), access(request.call)?);
+        let vector = match request.call {
+            Call::ReadVector | Call::WriteVector => {
+                Some(Piece::all(inputs[0], whole).ok_or(Denied::NotPermitted)?)
+            }
+            _ => None,
+        };
+        let one = vector.is_none().then_some(Piece { offset, range: 0..whole });
+        let pieces = vector.into_iter().flatten().chain(one);
+        for Piece { offset, range } in pieces.clone() {
+            memory.here(region, offset, range.len() as u64, access)?;
+        }
+        let until = whole.min(self.done.saturating_add(left.saturating_mul(BYTES_PER_ACCESS)));
+        for Piece { offset, range } in pieces {
+            let (from, to) = (range.start.max(self.done), range.end.min(until));
+            if from < to {
+                let arena = memory.here(region, offset, range.len() as u64, access)?;
+                self.carry(request, inputs, arena, offset + (from - range.start) as u64, from..to)?;
+            }
+        }
+        *left = left.saturating_sub(1 + (until - self.done) / BYTES_PER_ACCESS);
+        self.done = until;
+        let result = || self.hashing.as_ref().map_or(status::OK as u64, Hashing::result);
+        Ok((until == whole).then(result))
+    }
+
+    /// These bytes of the buffer, at this place.
+    fn carry(
+        &mut self,
+        request: &Request,
+        inputs: [&[u8]; 2],
+        arena: &Arena,
+        offset: u64,
+        range: Range<usize>,
+    ) -> Result<(), Denied> {
+        let carried = match (request.call, &mut self.hashing) {
+            (_, Some(hashing)) => hash(hashing, arena, offset, range.len()),
+            (Call::Write, None) => arena.write(offset, &inputs[0][range]),
+            (Call::WriteVector, None) => arena.write(offset, &inputs[1][range]),
+            (_, None) => {
+                self.read.resize(range.end, 0);
+                arena.read(offset, &mut self.read[range])
+            }
+        };
+        carried.map_err(|_| Denied::NotPermitted)
+    }
+}
+
+/// Hashes so many bytes of memory.
+pub(super) fn hash(
+    hashing: &mut Hashing,
+    arena: &Arena,
+    offset: u64,
+    bytes: usize,
+) -> Result<(), farside_fabric::OutOfBounds> {
+    let mut piece = [0; WHOLE_BYTES];
+    for from in (0..bytes).step_by(WHOLE_BYTES) {
+        let piece = &mut piece[..WHOLE_BYTES.min(bytes - from)];
+        arena.read(offset + from as u64, piece)?;
+        hashing.take(piece);
+    }
+    Ok(())
+}
+
+fn access(call: Call) -> Result<Access, Denied> {
+    match call {
+        Call::Read | Call::ReadVector | Call::Crc32cOf | Call::Xxhash64Of => Ok(Access::READ),
+        Call::Write | Call::WriteVector => Ok(Access::WRITE),
+        _ => Err(Denied::NotPermitted),
+    }
+}
