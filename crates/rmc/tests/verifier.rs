@@ -50,6 +50,39 @@ const HOSTILE: &[(&str, u32, &str)] = &[
         3,
         "constant data is read-only",
     ),
+    // A comparison of numbers that another path reaches with addresses, which compare with a sign: what that one
+    // learns is not believed of the numbers.
+    (
+        "r6 = *(u64 *)(r1 + 0)
+r7 = *(u64 *)(r1 + 8)
+*(u64 *)(r10 - 512) = 0
+r6 &= 0xfffff
+r6 += -0xffff8
+if r7 == 0 goto numbers
+r1 = r10
+r1 += -512
+r1 += r6
+r2 = r10
+r2 += -508
+goto compare
+numbers:
+r1 = r6
+r2 = 4
+compare:
+if r1 < r2 goto small
+if r7 == 0 goto use
+small:
+r0 = 0
+exit
+use:
+r3 = r10
+r3 += -516
+r3 += r1
+r0 = *(u8 *)(r3 + 0)
+exit",
+        25,
+        "the address may lie",
+    ),
     // Signed and unsigned, 32 and 64 bits.
     (
         "r3 = *(u64 *)(r1 + 0)\nif r3 s> 7 goto +3\nr1 += r3\nr0 = *(u8 *)(r1 + 0)\nexit\nr0 = 0\nexit",

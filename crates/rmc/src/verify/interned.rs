@@ -34,6 +34,9 @@ pub(super) enum Kind {
     Result,
     /// What both ways of a jump teach of two numbers.
     Jump,
+    /// The same of two offsets, which a jump compares otherwise: a path may come with addresses where another
+    /// one comes with numbers.
+    JumpOfOffsets,
     /// What is loaded or returned, of nothing.
     Source,
 }

@@ -290,11 +290,12 @@ impl<'a> Stepper<'a> {
         let ways = match (a, b) {
             (Value::Number(a), Value::Number(b)) => {
                 let number = |id, of: Number| Value::Number(Number { id, ..of });
-                let ways = self.ways(width, condition, a.id, b.id);
+                let ways = self.ways(Kind::Jump, (width, condition), (a.id, b.id));
                 ways.map(|way| way.map(|(x, y)| (number(x, a), number(y, b))))
             }
             (Value::Address(at, x), Value::Address(place, y)) if double && at == place => {
-                let ways = self.ways(width, of_offsets(condition)?, x, y);
+                let compared = (width, of_offsets(condition)?);
+                let ways = self.ways(Kind::JumpOfOffsets, compared, (x, y));
                 ways.map(|way| way.map(|(x, y)| (Value::Address(at, x), Value::Address(at, y))))
             }
             // No address is zero.
@@ -340,8 +341,13 @@ impl<'a> Stepper<'a> {
     }
 
     /// What two numbers are where the condition holds, and where it does not.
-    fn ways(&mut self, width: Width, condition: Condition, a: Id, b: Id) -> [Option<(Id, Id)>; 2] {
-        if let Some([x, y, z, w]) = self.known.computed(self.at, Kind::Jump, a, b) {
+    fn ways(
+        &mut self,
+        kind: Kind,
+        (width, condition): (Width, Condition),
+        (a, b): (Id, Id),
+    ) -> [Option<(Id, Id)>; 2] {
+        if let Some([x, y, z, w]) = self.known.computed(self.at, kind, a, b) {
             return [unpair(x, y), unpair(z, w)];
         }
         let (first, second) = (self.known.get(a), self.known.get(b));
@@ -356,7 +362,7 @@ impl<'a> Stepper<'a> {
             Some((self.known.intern(&first), self.known.intern(&second)))
         });
         let ((x, y), (z, w)) = (pair(ways[0]), pair(ways[1]));
-        self.known.compute(self.at, Kind::Jump, (a, b), [x, y, z, w]);
+        self.known.compute(self.at, kind, (a, b), [x, y, z, w]);
         ways
     }
 

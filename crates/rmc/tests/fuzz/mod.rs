@@ -261,8 +261,9 @@ impl Maker<'_> {
     }
 
     fn piece(&mut self) {
-        match self.chance.below(18) {
+        match self.chance.below(19) {
             16 | 17 => self.words(),
+            18 => self.met(),
             0 | 1 => self.arithmetic(),
             2 => self.stack(),
             3 | 4 => self.masked(),
@@ -522,6 +523,35 @@ impl Maker<'_> {
         self.builder.copy(R[6], R[1]).copy(R[8], R[2]);
         self.builder.set(R[0], 1).set(R[7], 5).set(R[9], 9);
         self.depth += 1;
+    }
+
+    /// A comparison that one path reaches with addresses, and another with numbers of the same sets: what is
+    /// learnt of the ones must not be believed of the others.
+    fn met(&mut self) {
+        let [numbers, compare, small, used, end] = [(); 5].map(|()| self.builder.label());
+        let (number, which) = (self.number(), self.chance.of(&[R[8], R[9]]));
+        let mask = self.chance.of(&[0xf, 0xff, 0xf_ffff]);
+        let least = self.chance.of(&[0, 1, mask / 2, mask - 7]);
+        let end_of_range = self.chance.below(70) as i32;
+        self.builder.copy(R[1], number).alu(AluOp::And, R[1], Operand::Immediate(mask));
+        self.builder.alu(AluOp::Sub, R[1], Operand::Immediate(least));
+        self.builder.jump_if(Condition::Equal, which, Operand::Immediate(0), numbers);
+        self.builder.load_wide(R[3], Wide::Variable { shared: false, offset: 0 });
+        self.builder.copy(R[4], R[3]).alu(AluOp::Add, R[3], Operand::Register(R[1]));
+        self.builder.alu(AluOp::Add, R[4], Operand::Immediate(end_of_range));
+        self.builder.jump(compare).place(numbers);
+        self.builder.copy(R[3], R[1]).set(R[4], i64::from(end_of_range)).place(compare);
+        let condition = self.chance.of(&Condition::ALL);
+        self.builder.jump_if(condition, R[3], Operand::Register(R[4]), small);
+        self.builder.jump_if(Condition::Equal, which, Operand::Immediate(0), used);
+        self.builder.place(small).jump(end).place(used);
+        let writes = self.chance.one_in(3);
+        self.base(R[5], writes);
+        let from = self.chance.of(&[0, 0, -end_of_range, -4]);
+        self.builder.alu(AluOp::Add, R[5], Operand::Immediate(from));
+        self.builder.alu(AluOp::Add, R[5], Operand::Register(R[3]));
+        self.touch(R[5], writes);
+        self.builder.place(end);
     }
 
     /// An address that walks to another.
