@@ -80,8 +80,8 @@ r3 += -516
 r3 += r1
 r0 = *(u8 *)(r3 + 0)
 exit",
-        25,
-        "the address may lie",
+        26,
+        "1 B at offset -1048572 to 3 of the frame's stack",
     ),
     // Signed and unsigned, 32 and 64 bits.
     (
