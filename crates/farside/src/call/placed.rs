@@ -182,7 +182,7 @@ impl Placed {
     }
 
     /// Says where a program's state shall be, before its first call; all its calls run there. May be said
-    /// anew until a call has begun, and again at any time if it says the same.
+    /// anew until a call has begun, and again at any time if it says the same. Sends nothing.
     ///
     /// # Errors
     /// `NoProgram` for one of another `Placed`. `BadForm` for one that keeps no state, for which a place
@@ -224,6 +224,9 @@ impl Placed {
     /// Begins a call that will make about so many accesses, where it is expected to cost least, or where
     /// its program's state is; `None` while as many are in progress there as may be. The first call of a
     /// program that keeps state binds it to its place once it has begun, however it ends.
+    ///
+    /// *Cost*: what the call itself costs, and a look at each place. Nothing is allocated but for the first
+    /// call of a program and size class.
     ///
     /// # Errors
     /// As [`Caller::invoke`] and [`Caller::invoke_here`]; `NoProgram` for one of another `Placed`.
