@@ -106,9 +106,28 @@ fn until_quiet(what: &str, mut round: impl FnMut()) {
     }
 }
 
-/// Choosing where a call runs allocates nothing either.
+/// Keeps how often it was called.
+const COUNTS: &[u8] = b"
+    .program counts
+    .own 8
+    r1 = own 0
+    r0 = *(u64 *)(r1 + 0)
+    r0 += 1
+    *(u64 *)(r1 + 0) = r0
+    exit
+";
+
+/// Choosing where a call runs allocates nothing either, nor does finding where its state is.
 fn placed() {
-    let Ends { mut host, mut beside, caller, search, parameters } = Ends::new(false);
+    let Ends { mut host, mut beside, mut caller, search, parameters } = Ends::new(false);
+    let counts = loop {
+        host.turn();
+        caller.turn().expect("a living executor");
+        let _ = caller.begin_register(COUNTS).expect("an object");
+        if let Some(programs) = caller.registered() {
+            break programs.expect("a good program").remove(0);
+        }
+    };
     let model = |name: &str, core, round_trip_ns, access_ns| PlaceModel {
         name: name.into(),
         core,
@@ -123,16 +142,22 @@ fn placed() {
     let there = (Runs::There, model("there", Core::Host, 10_000, 100));
     placed.add(caller, &[here, there]).expect("two places");
     let search = placed.add_program(vec![search]).expect("a program");
+    let counts = placed.add_program(vec![counts]).expect("a program");
+    let mut counted = 0;
     until_quiet("placed", || {
-        for hint in [Some(1), Some(64), None] {
-            let begun = placed.begin(search, &parameters, hint).expect("a call");
+        let hints = [Some(1), Some(64), None];
+        for (program, hint) in [search, counts].iter().flat_map(|of| hints.map(|hint| (*of, hint)))
+        {
+            let begun = placed.begin(program, &parameters, hint).expect("a call");
             let ticket = begun.expect("a slot");
             loop {
                 placed.turn().expect("a living executor");
                 host.turn();
                 beside.turn();
                 if let Some(end) = placed.poll(ticket) {
-                    assert_eq!(end.expect("an answer").answer.result, NODES * 10);
+                    counted += u64::from(program == counts);
+                    let expected = if program == counts { counted } else { NODES * 10 };
+                    assert_eq!(end.expect("an answer").answer.result, expected);
                     break;
                 }
             }

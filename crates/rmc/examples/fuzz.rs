@@ -1,6 +1,6 @@
 //! Judges programs by chance: `fuzz [--seed FIRST] [--count MANY]`. Prints where it is, and for a defect
-//! the seed that shows it again.
-#![expect(clippy::print_stdout, reason = "it is a program for a terminal")]
+//! the seed that shows it again, which it ends with 1 for; arguments that it does not take, with 2.
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "it is a program for a terminal")]
 
 #[path = "../tests/fuzz/mod.rs"]
 mod fuzz;
@@ -9,15 +9,64 @@ use std::process::ExitCode;
 
 use fuzz::{Chance, Verdict, judge, program};
 
+const TAKES: &str = "\
+fuzz [--seed FIRST] [--count MANY]
+
+  --seed FIRST  the seed of the first program; 0 where it is not said
+  --count MANY  how many programs, each of the next seed; 10000000 where it is not said
+  --help        prints this";
+
+/// What it was asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Asked {
+    Help,
+    /// So many programs from this seed on; also the last one has a seed.
+    Programs {
+        first: u64,
+        count: u64,
+    },
+}
+
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().collect();
-    let value = |name: &str, default: u64| {
-        let at = arguments.iter().position(|argument| argument == name);
-        at.and_then(|at| arguments.get(at + 1)?.parse().ok()).unwrap_or(default)
-    };
-    let (first, count) = (value("--seed", 0), value("--count", 10_000_000));
+    let arguments = std::env::args_os().skip(1);
+    match asked(arguments.map(|argument| argument.to_string_lossy().into_owned())) {
+        Ok(Asked::Help) => {
+            println!("{TAKES}");
+            ExitCode::SUCCESS
+        }
+        Ok(Asked::Programs { first, count }) => run(first, count),
+        Err(why) => {
+            eprintln!("{why}\n\n{TAKES}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn asked(mut arguments: impl Iterator<Item = String>) -> Result<Asked, String> {
+    let (mut first, mut count) = (0u64, 10_000_000u64);
+    while let Some(argument) = arguments.next() {
+        let value = match argument.as_str() {
+            "--help" | "-h" => return Ok(Asked::Help),
+            "--seed" => &mut first,
+            "--count" => &mut count,
+            _ => return Err(format!("it takes no `{argument}`")),
+        };
+        let text = arguments.next().ok_or_else(|| format!("{argument} has no number"))?;
+        let parsed = text.parse();
+        *value = parsed.map_err(|why| format!("{argument} takes a number, not `{text}`: {why}"))?;
+    }
+    match first.checked_add(count.saturating_sub(1)) {
+        Some(_) => Ok(Asked::Programs { first, count }),
+        None => {
+            Err(format!("there are no {count} seeds from {first} on, the last is {}", u64::MAX))
+        }
+    }
+}
+
+fn run(first: u64, count: u64) -> ExitCode {
     let (mut accepted, mut metered) = (0u64, 0u64);
-    for seed in first..first.saturating_add(count) {
+    for done in 1..=count {
+        let seed = first + (done - 1);
         let mut chance = Chance::new(seed);
         let program = program(&mut chance);
         match judge(program, &mut chance) {
@@ -31,7 +80,6 @@ fn main() -> ExitCode {
                 return ExitCode::FAILURE;
             }
         }
-        let done = seed - first + 1;
         if done % 500_000 == 0 {
             println!("{done} programs, {accepted} accepted, {metered} of them metered");
         }

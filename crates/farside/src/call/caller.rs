@@ -431,8 +431,8 @@ impl Caller {
         }
     }
 
-    /// Why nothing can be asked any more.
-    fn over(&self) -> Error {
+    /// Why nothing can be asked any more, or at present.
+    pub(super) fn over(&self) -> Error {
         match &self.link {
             Link::Over(error) => error.clone(),
             _ => Error::with(ErrorCode::PeerLost, "the executor is out of reach at present"),

@@ -1,4 +1,4 @@
-//! A caller with several places: each call runs where it is expected to cost least.
+//! A caller with several places: each call runs where it is expected to cost least, or where its state is.
 
 use super::caller::{Answer, Caller, Runs, Ticket};
 use super::placement::{Choice, Manner, PlaceModel, Placement, Prices};
@@ -28,6 +28,47 @@ pub struct PlacedAnswer {
     pub took_ns: u64,
 }
 
+/// A program as this end knows it.
+struct Known {
+    /// As each caller knows it.
+    at: Vec<Program>,
+    state: State,
+}
+
+/// Where the state of a program is, by the number of its place.
+#[derive(Clone, Copy)]
+enum State {
+    /// It keeps none.
+    None,
+    /// Nowhere yet: it will be where the first call runs.
+    Open,
+    /// There, as the user has said; no call has begun.
+    Told(usize),
+    /// There, since a call has begun.
+    Begun(usize),
+}
+
+impl State {
+    const fn place(self) -> Option<usize> {
+        match self {
+            Self::None | Self::Open => None,
+            Self::Told(place) | Self::Begun(place) => Some(place),
+        }
+    }
+
+    /// A call has begun at a place.
+    const fn begun(self, place: usize) -> Self {
+        match self {
+            Self::None => Self::None,
+            Self::Open | Self::Told(_) | Self::Begun(_) => Self::Begun(place),
+        }
+    }
+
+    const fn is_kept(self) -> bool {
+        !matches!(self, Self::None)
+    }
+}
+
 struct UnderWay {
     ticket: PlacedTicket,
     caller: usize,
@@ -42,6 +83,14 @@ struct UnderWay {
 /// *Guarantees* are those of [`Caller`] for each call; between calls at different places there is no
 /// order. All executors must have the same memory under the same numbers, which is for whoever adds them
 /// to see to.
+///
+/// *State.* A program that keeps state between calls is bound to one place, an executor's, which its first
+/// call chooses as any call does, or which [`Self::bind`] has said before. All later calls run there,
+/// whatever costs less elsewhere by then; while it is out of reach they fail, since none ever runs where
+/// the state is not, and a place that is lost for good takes its state along. What each caller has of
+/// its own, and what callers share, is that of this executor: those that shall share state bind its
+/// program to the same one. Every other executor that the program is registered at reserves room for its
+/// state too, which stays unused.
 pub struct Placed {
     /// Whose clock measures.
     fabric: Arc<dyn Fabric>,
@@ -49,8 +98,7 @@ pub struct Placed {
     /// By place: which caller, and how it runs there.
     places: Vec<(usize, Runs)>,
     placement: Placement,
-    /// By program: as each caller knows it.
-    programs: Vec<Vec<Program>>,
+    programs: Vec<Known>,
     under_way: VecDeque<UnderWay>,
     tickets: u64,
 }
@@ -108,22 +156,64 @@ impl Placed {
     }
 
     /// Adds a program that was registered at each executor: as each of them has told it, in the order in
-    /// which their callers were added.
+    /// which their callers were added. One that was added before is the same again, wherever its state is.
     ///
     /// # Errors
     /// `BadForm` where these are not as many as there are callers or not the same program, or for one
-    /// that keeps state between calls, which is at one place: call it by its [`Caller`].
+    /// that keeps state between calls while no place is an executor's, which could keep it.
     pub fn add_program(&mut self, known: Vec<Program>) -> Result<PlacedProgram, Error> {
         let bad = |text: &str| Err(Error::with(ErrorCode::BadForm, text));
         let same = known.windows(2).all(|two| two[0].name == two[1].name);
         if known.is_empty() || known.len() != self.callers.len() || !same {
             return bad("each executor tells of the same program");
         }
-        if known.iter().any(|program| program.keeps_state) {
-            return bad("it keeps state between calls, which is at one place");
+        if let Some(before) = self.programs.iter().position(|one| one.at == known) {
+            return Ok(PlacedProgram(before));
         }
-        self.programs.push(known);
+        let keeps_state = known.iter().any(|program| program.keeps_state);
+        if keeps_state && !self.places.iter().any(|(_, runs)| *runs == Runs::There) {
+            return bad(
+                "it keeps state between calls, which only an executor can: add such a place",
+            );
+        }
+        let state = if keeps_state { State::Open } else { State::None };
+        self.programs.push(Known { at: known, state });
         Ok(PlacedProgram(self.programs.len() - 1))
+    }
+
+    /// Says where a program's state shall be, before its first call; all its calls run there. May be said
+    /// anew until a call has begun, and again at any time if it says the same. Sends nothing.
+    ///
+    /// # Errors
+    /// `NoProgram` for one of another `Placed`. `BadForm` for one that keeps no state, for which a place
+    /// can be pinned; for a place that there is not, or that runs calls here, which keeps no state; and
+    /// for another place than the one where a call has begun, since state does not move.
+    pub fn bind(&mut self, program: PlacedProgram, place: usize) -> Result<(), Error> {
+        let bad = |text: &str| Err(Error::with(ErrorCode::BadForm, text));
+        let known = self.programs.get_mut(program.0).ok_or(ErrorCode::NoProgram)?;
+        let runs = self.places.get(place).map(|(_, runs)| *runs);
+        match (known.state, runs) {
+            (State::None, _) => bad("it keeps no state: pin a place instead"),
+            (_, None) => bad("there is no place of this number"),
+            (_, Some(Runs::Here)) => {
+                bad("calls that run here keep no state: bind it to an executor's place")
+            }
+            (State::Open | State::Told(_), Some(Runs::There)) => {
+                known.state = State::Told(place);
+                Ok(())
+            }
+            (State::Begun(at), Some(Runs::There)) if at == place => Ok(()),
+            (State::Begun(at), Some(Runs::There)) => {
+                let name = name(&self.placement, at);
+                bad(&format!("its state is at `{name}` since its first call, and does not move"))
+            }
+        }
+    }
+
+    /// The place where a program's state is, or will be as [`Self::bind`] has said; `None` for one that
+    /// keeps none, or whose first call is still to choose it, or of another `Placed`.
+    pub fn bound(&self, program: PlacedProgram) -> Option<usize> {
+        self.programs.get(program.0).and_then(|known| known.state.place())
     }
 
     /// What chooses; to pin a place, to change prices, or to look.
@@ -131,33 +221,69 @@ impl Placed {
         &mut self.placement
     }
 
-    /// Begins a call that will make about so many accesses, where it is expected to cost least; `None`
-    /// while as many are in progress there as may be.
+    /// Begins a call that will make about so many accesses, where it is expected to cost least, or where
+    /// its program's state is; `None` while as many are in progress there as may be. The first call of a
+    /// program that keeps state binds it to its place once it has begun, however it ends.
+    ///
+    /// *Cost*: what the call itself costs, and a look at each place. Nothing is allocated but for the first
+    /// call of a program and size class.
     ///
     /// # Errors
-    /// As [`Caller::invoke`] and [`Caller::invoke_here`]; `PeerLost` where no place is in reach,
-    /// `NoProgram` for one of another `Placed`.
+    /// As [`Caller::invoke`] and [`Caller::invoke_here`]; `NoProgram` for one of another `Placed`.
+    /// `PeerLost` where no place that can run it is in reach, or the one that has its state is not: it
+    /// has not run. While the executor may come back, so may the call be tried again. `BadForm` where the
+    /// first call would keep state at a pinned place that cannot: bind its program to an executor's.
     pub fn begin(
         &mut self,
         program: PlacedProgram,
         parameters: &[u8],
         hint: Option<u64>,
     ) -> Result<Option<PlacedTicket>, Error> {
-        let known = self.programs.get(program.0).ok_or(ErrorCode::NoProgram)?;
+        let known = self.programs.get_mut(program.0).ok_or(ErrorCode::NoProgram)?;
         for (place, (caller, _)) in self.places.iter().enumerate() {
             self.placement.set_in_reach(place, self.callers[*caller].is_connected());
         }
-        let Some(choice) = self.placement.choose(program.0 as u64, hint) else {
-            return Err(Error::with(ErrorCode::PeerLost, "no place of this call is in reach"));
+        let (places, state) = (&self.places, known.state);
+        let can_run = |place: usize| match places.get(place) {
+            Some((_, Runs::There)) => true,
+            Some((_, Runs::Here)) => !state.is_kept(),
+            None => false,
         };
+        let number = program.0 as u64;
+        let chosen = self.placement.choose_among(number, hint, &can_run, state.place());
+        let Some(choice) = chosen else { return Err(self.not_chosen(state)) };
         let (caller, runs) = self.places[choice.place];
         let begun_ns = self.fabric.time_ns();
-        let begun = self.callers[caller].invoke_at(runs, &known[caller], parameters)?;
+        let begun = self.callers[caller].invoke_at(runs, &known.at[caller], parameters)?;
         let Some(at) = begun else { return Ok(None) };
+        known.state = state.begun(choice.place);
         self.tickets += 1;
         let ticket = PlacedTicket(self.tickets);
         self.under_way.push_back(UnderWay { ticket, caller, at, choice, begun_ns });
         Ok(Some(ticket))
+    }
+
+    /// Why no place was chosen for a call of a program whose state is there.
+    fn not_chosen(&self, state: State) -> Error {
+        if let Some(at) = state.place() {
+            let (name, caller) = (name(&self.placement, at), &self.callers[self.places[at].0]);
+            let Error { detail, .. } = caller.over();
+            let text = format!(
+                "its state is at `{name}`, which is out of reach, so it has not run: {detail}"
+            );
+            return Error::with(ErrorCode::PeerLost, text);
+        }
+        match self.placement.pinned().filter(|place| *place < self.places.len()) {
+            Some(pinned) => {
+                let name = name(&self.placement, pinned);
+                let text = format!(
+                    "it keeps state between calls, which `{name}` cannot, where calls are pinned: bind \
+                     its program to an executor's place, or pin one"
+                );
+                Error::with(ErrorCode::BadForm, text)
+            }
+            None => Error::with(ErrorCode::PeerLost, "no place that can run it is in reach"),
+        }
     }
 
     /// Turns all callers. Never blocks.
@@ -195,7 +321,7 @@ impl Placed {
         Ok(PlacedAnswer { answer, choice: one.choice, took_ns })
     }
 
-    /// Runs a program where it is expected to cost least and waits for its answer.
+    /// Runs a program where [`Self::begin`] does and waits for its answer.
     ///
     /// *Blocks*, as [`Caller::wait`].
     ///
@@ -226,4 +352,9 @@ impl Placed {
             None => Err(ErrorCode::NoProgram.into()),
         }
     }
+}
+
+/// What people call a place.
+fn name(placement: &Placement, place: usize) -> &str {
+    placement.places().get(place).map_or("?", |model| &model.name)
 }

@@ -113,7 +113,9 @@ impl Default for Manner {
 pub enum Why {
     /// It was told to.
     Pinned,
-    /// No other place is in reach.
+    /// Its program keeps state between calls, which is there.
+    StateThere,
+    /// No other place is in reach that can run it.
     Only,
     /// It costs least by the model alone.
     Model,
@@ -136,7 +138,8 @@ pub struct Choice {
     pub expected_ns: f64,
     /// What it was expected to cost.
     pub expected_cost: f64,
-    /// The cheapest other place in reach, and its cost.
+    /// The cheapest other place in reach that could run it, and its cost. Where its state is there, the
+    /// state could have been at this one.
     pub other: Option<(Arc<str>, f64)>,
     key: Key,
     accesses: u64,
@@ -148,7 +151,8 @@ impl fmt::Display for Choice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let why = match self.why {
             Why::Pinned => "it is pinned",
-            Why::Only => "no other place is in reach",
+            Why::StateThere => "its state is there",
+            Why::Only => "no other place in reach can run it",
             Why::Model => "cheapest by the model",
             Why::Measured => "cheapest by what was measured",
             Why::Explored => "its measurement is old",
@@ -248,7 +252,8 @@ impl Placement {
         self.prices = prices;
     }
 
-    /// Every call runs there from now on, or where it costs least.
+    /// Every call runs there from now on, or where it costs least. What has its state at a place stays at
+    /// that one.
     pub const fn pin(&mut self, place: Option<usize>) {
         self.pinned = place;
     }
@@ -272,7 +277,24 @@ impl Placement {
 
     /// Chooses the place of a call that will make about so many accesses, if its caller knows; `None`
     /// where no place is in reach. [`Self::ended`] shall be told what it took.
+    ///
+    /// *Cost*: a look at each place, and an allocation for the first call of a program and size class.
     pub fn choose(&mut self, program: u64, accesses: Option<u64>) -> Option<Choice> {
+        self.choose_among(program, accesses, &|_| true, None)
+    }
+
+    /// The same among the places that can run it. A call whose state is at a place runs there, whatever
+    /// is pinned and costs less elsewhere. `None` where no place that can run it is in reach, where the
+    /// one that has its state is not, or where the pinned one cannot run it.
+    ///
+    /// *Cost*: as [`Self::choose`].
+    pub fn choose_among(
+        &mut self,
+        program: u64,
+        accesses: Option<u64>,
+        can_run: &dyn Fn(usize) -> bool,
+        state_at: Option<usize>,
+    ) -> Option<Choice> {
         let key = Key::new(program, accesses);
         let (places, count) = (self.models.len(), accesses.unwrap_or(1));
         let class = self.classes.entry(key);
@@ -288,17 +310,19 @@ impl Placement {
         costs.clear();
         costs.extend((0..places).map(|at| cost(at, class.places[at].factor)));
         let costs = &*costs;
-        let in_reach = || (0..places).filter(|at| self.in_reach[*at]);
+        let in_reach = || (0..places).filter(|at| self.in_reach[*at] && can_run(*at));
         let cheapest = |except: Option<usize>| {
             let others = in_reach().filter(|at| Some(*at) != except);
             others.min_by(|one, other| costs[*one].1.total_cmp(&costs[*other].1))
         };
         let best = cheapest(None);
-        let (place, why) = match (self.pinned.filter(|place| *place < places), best) {
-            (Some(place), _) => (place, Why::Pinned),
-            (None, None) => return None,
-            (None, Some(place)) if in_reach().count() == 1 => (place, Why::Only),
-            (None, Some(best)) => {
+        let pinned = self.pinned.filter(|place| *place < places);
+        let (place, why) = match (state_at, pinned, best) {
+            (Some(place), _, _) if in_reach().any(|at| at == place) => (place, Why::StateThere),
+            (None, Some(place), _) if can_run(place) => (place, Why::Pinned),
+            (Some(_), _, _) | (None, Some(_), _) | (None, None, None) => return None,
+            (None, None, Some(place)) if in_reach().count() == 1 => (place, Why::Only),
+            (None, None, Some(best)) => {
                 let extra = |at: usize| {
                     let relaxed = class.places[at].relaxed(old_calls);
                     (cost(at, relaxed).1 - costs[best].1).max(0.0)
@@ -481,6 +505,69 @@ mod tests {
         assert_eq!(placement.choose(7, Some(4)), None);
         placement.pin(Some(1));
         assert_eq!(placement.choose(7, Some(4)).unwrap().why, Why::Pinned);
+    }
+
+    /// The client cannot run it.
+    fn not_at_client(place: usize) -> bool {
+        place != 0
+    }
+
+    #[test]
+    fn a_call_is_chosen_among_the_places_that_can_run_it() {
+        let mut placement = placement(Prices::LATENCY);
+        let choose = |placement: &mut Placement, accesses: u64| {
+            let choice = placement.choose_among(7, Some(accesses), &not_at_client, None)?;
+            let other = choice.other.map(|(name, _)| name.to_string());
+            Some((choice.place, choice.why, other))
+        };
+        let chosen = |place, why, other: Option<&str>| Some((place, why, other.map(str::to_owned)));
+        assert_eq!(choose(&mut placement, 1), chosen(1, Why::Model, Some("host")));
+        assert_eq!(choose(&mut placement, 64), chosen(2, Why::Model, Some("nic")));
+        placement.set_in_reach(2, false);
+        assert_eq!(choose(&mut placement, 64), chosen(1, Why::Only, None));
+        placement.set_in_reach(1, false);
+        assert_eq!(choose(&mut placement, 1), None, "the client is in reach");
+        placement.pin(Some(1));
+        assert_eq!(choose(&mut placement, 1), chosen(1, Why::Pinned, None));
+        placement.set_in_reach(1, true);
+        placement.pin(Some(0));
+        assert_eq!(choose(&mut placement, 1), None, "it is pinned to the client");
+    }
+
+    #[test]
+    fn what_cannot_run_it_is_not_tried_either() {
+        let mut placement = placement(Prices::LATENCY);
+        let mut ran = [0; 3];
+        for _ in 0..1_000 {
+            let choice = placement.choose_among(7, Some(4), &not_at_client, None).unwrap();
+            ran[choice.place] += 1;
+            placement.ended(&choice, [1, 6_050, 7_100][choice.place]);
+        }
+        assert!(ran[0] == 0 && ran[1] > 900 && ran[2] > 0, "{ran:?}");
+    }
+
+    #[test]
+    fn a_call_runs_where_its_state_is_whatever_costs_less_elsewhere() {
+        let mut placement = placement(Prices::LATENCY);
+        let at_nic = |placement: &mut Placement, accesses: u64| {
+            placement.choose_among(7, Some(accesses), &not_at_client, Some(1))
+        };
+        for pinned in [None, Some(0), Some(1), Some(2)] {
+            placement.pin(pinned);
+            for _ in 0..200 {
+                let choice = at_nic(&mut placement, 64).unwrap();
+                assert_eq!((choice.place, choice.why), (1, Why::StateThere), "{pinned:?}");
+                placement.ended(&choice, 80_000);
+            }
+        }
+        let text = "nic: its state is there; 80.0 us expected for 64 accesses, cost 80.00, beside 13.10 at host";
+        assert_eq!(at_nic(&mut placement, 64).unwrap().to_string(), text, "what it took counts");
+        placement.set_in_reach(1, false);
+        placement.pin(Some(1));
+        assert_eq!(at_nic(&mut placement, 64), None, "it is out of reach");
+        placement.set_in_reach(1, true);
+        let elsewhere = placement.choose_among(7, Some(64), &not_at_client, Some(0));
+        assert_eq!(elsewhere, None, "its state is where it cannot run");
     }
 
     #[test]

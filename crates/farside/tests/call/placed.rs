@@ -1,12 +1,16 @@
 //! A caller with several places, over every fabric.
 
-use crate::over::{FABRICS, over};
-use crate::programs::{LIST_SEARCH, parameters};
-use farside::ErrorCode;
+use crate::over::{FABRICS, over, pair};
+use crate::programs::{COUNT_OWN, COUNT_SHARED, LIST_SEARCH, parameters};
 use farside::call::{
-    Caller, CallerOptions, Core, Manner, PlaceModel, Placed, Prices, Program, Runs, ServerOptions,
-    Why,
+    CallServer, Caller, CallerOptions, Core, Manner, PlaceModel, Placed, PlacedAnswer,
+    PlacedProgram, PlacedTicket, Prices, Program, Runs, ServerOptions, Why,
 };
+use farside::{Error, ErrorCode};
+use farside_base::Access;
+use farside_fabric::{Fabric, FaultFabric, FaultPlan};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(30);
@@ -78,10 +82,332 @@ fn what_cannot_be_placed_is_refused() {
         let mut caller = ends.caller(&CallerOptions::default());
         let search = caller.register(LIST_SEARCH.as_bytes()).unwrap().remove(0);
         let keeps = Program { keeps_state: true, ..search };
-        assert_eq!(placed.add_program(vec![keeps]).unwrap_err().code, ErrorCode::BadForm);
+        let mut only_here = Placed::new(&ends.fabric, Prices::LATENCY, Manner::default());
+        let here = (Runs::Here, place("here", Core::Client, 0, 10_000));
+        only_here.add(caller, &[here]).unwrap();
+        assert_eq!(only_here.add_program(vec![keeps]).unwrap_err().code, ErrorCode::BadForm);
         assert_eq!(placed.add_program(Vec::new()).unwrap_err().code, ErrorCode::BadForm);
         placed.register(LIST_SEARCH.as_bytes()).unwrap();
         let late = placed.add(ends.caller(&CallerOptions::default()), &[]).unwrap_err();
         assert_eq!(late.code, ErrorCode::BadForm);
     });
+}
+
+const HERE: usize = 0;
+const HOST: usize = 1;
+const NIC: usize = 2;
+
+/// Executors at a host and beside its adapter, and a caller with these two places and itself, all on this
+/// thread. By the models a call of one access costs least here, and of the two executors at the adapter's;
+/// one of a hundred accesses at the host's.
+struct Three {
+    fabric: Arc<dyn Fabric>,
+    /// By place, while they live; none here.
+    servers: [Option<CallServer>; 3],
+    addresses: [String; 2],
+    placed: Placed,
+    count: PlacedProgram,
+    search: PlacedProgram,
+}
+
+fn turn(servers: &mut [Option<CallServer>; 3]) {
+    for server in servers.iter_mut().flatten() {
+        server.turn();
+    }
+}
+
+/// Registers an object with a caller whose executor is on this thread too.
+fn register(
+    servers: &mut [Option<CallServer>; 3],
+    caller: &mut Caller,
+    object: &str,
+) -> Result<Program, Error> {
+    let mut begun = false;
+    loop {
+        turn(servers);
+        caller.turn()?;
+        begun = begun || caller.begin_register(object.as_bytes())?;
+        if let Some(programs) = caller.registered() {
+            return Ok(programs?.remove(0));
+        }
+    }
+}
+
+impl Three {
+    fn new(fabric: &str) -> Self {
+        Self::on(pair(fabric), None)
+    }
+
+    /// Executors on the first fabric and callers on the second, which may have four calls in progress each
+    /// and call an executor that is out of reach for so long.
+    fn on(fabrics: (Arc<dyn Fabric>, Arc<dyn Fabric>), patience: Option<Duration>) -> Self {
+        static SCENES: AtomicUsize = AtomicUsize::new(0);
+        let number = SCENES.fetch_add(1, Ordering::Relaxed);
+        let name = |of: &str| format!("call-{of}-{}-{number}", std::process::id());
+        let (there, fabric) = fabrics;
+        let options = ServerOptions { grace: Some(LONG), ..ServerOptions::default() };
+        let mut host = CallServer::listen(&there, &name("host"), &options).unwrap();
+        host.make_region(0, 4096, Access::ALL).unwrap();
+        let to_host = host.address().unwrap();
+        let nic = CallServer::beside(&there, &name("nic"), &to_host, &options).unwrap();
+        let addresses = [to_host, nic.address().unwrap()];
+        let mut servers = [None, Some(host), Some(nic)];
+        while !servers[NIC].as_ref().unwrap().has_memory() {
+            turn(&mut servers);
+        }
+        let options = CallerOptions { slots: 4, patience, ..CallerOptions::default() };
+        let mut callers =
+            addresses.each_ref().map(|to| Caller::begin(&fabric, to, &options).unwrap());
+        let [count, search] = [COUNT_SHARED, LIST_SEARCH].map(|object| {
+            let each = callers.iter_mut();
+            each.map(|caller| register(&mut servers, caller, object).unwrap()).collect::<Vec<_>>()
+        });
+        let mut placed = Placed::new(&fabric, Prices::LATENCY, Manner::default());
+        let [to_host, to_nic] = callers;
+        let here = (Runs::Here, place("here", Core::Client, 0, 10_000));
+        let host = (Runs::There, place("host", Core::Host, 20_000, 100));
+        // What it takes there is time of its core, as far as it is not the way there and back.
+        let nic = PlaceModel { start_ns: 10_000, ..place("nic", Core::Nic, 0, 1_000) };
+        assert_eq!(placed.add(to_host, &[here, host]).unwrap(), HERE);
+        assert_eq!(placed.add(to_nic, &[(Runs::There, nic)]).unwrap(), NIC);
+        let count = placed.add_program(count).unwrap();
+        let search = placed.add_program(search).unwrap();
+        Self { fabric, servers, addresses, placed, count, search }
+    }
+
+    fn begin(&mut self, program: PlacedProgram, hint: u64) -> Result<Option<PlacedTicket>, Error> {
+        // A search of an empty list; whoever counts takes no parameters.
+        self.placed.begin(program, &parameters(&[0, 1]), Some(hint))
+    }
+
+    fn end(&mut self, ticket: PlacedTicket) -> Result<PlacedAnswer, Error> {
+        loop {
+            turn(&mut self.servers);
+            // What is over is told with the call.
+            let _ = self.placed.turn();
+            if let Some(end) = self.placed.poll(ticket) {
+                return end;
+            }
+        }
+    }
+
+    fn call(&mut self, program: PlacedProgram, hint: u64) -> Result<PlacedAnswer, Error> {
+        let ticket = self.begin(program, hint)?.expect("a free slot");
+        self.end(ticket)
+    }
+
+    /// Counts once; what it came to, where and why.
+    fn count(&mut self, hint: u64) -> (u64, usize, Why) {
+        let end = self.call(self.count, hint).unwrap();
+        (end.answer.result, end.choice.place, end.choice.why)
+    }
+
+    /// How often was counted at an executor, by one that counts too.
+    fn counted(&mut self, place: usize) -> u64 {
+        let address = &self.addresses[place - HOST];
+        let mut caller = Caller::begin(&self.fabric, address, &CallerOptions::default()).unwrap();
+        let count = register(&mut self.servers, &mut caller, COUNT_SHARED).unwrap();
+        let ticket = caller.invoke(&count, &[]).unwrap().unwrap();
+        loop {
+            turn(&mut self.servers);
+            caller.turn().unwrap();
+            if let Some(end) = caller.poll(ticket) {
+                return end.unwrap().result - 1;
+            }
+        }
+    }
+}
+
+#[test]
+fn state_stays_where_its_first_call_was_chosen_and_each_call_counts_once() {
+    for fabric in FABRICS {
+        let firsts = [
+            (None, None, 1, (NIC, Why::Model)),
+            (None, None, 100, (HOST, Why::Model)),
+            (Some(HOST), None, 1, (HOST, Why::Pinned)),
+            (None, Some(HOST), 1, (HOST, Why::StateThere)),
+            (Some(HERE), Some(NIC), 100, (NIC, Why::StateThere)),
+            (Some(NIC), Some(HOST), 1, (HOST, Why::StateThere)),
+        ];
+        for (pinned, told, hint, (place, why)) in firsts {
+            let mut three = Three::new(fabric);
+            three.placed.placement().pin(pinned);
+            if let Some(told) = told {
+                three.placed.bind(three.count, told).unwrap();
+            }
+            assert_eq!(three.placed.bound(three.count), told);
+            assert_eq!(three.count(hint), (1, place, why), "{fabric} {pinned:?} {told:?} {hint}");
+            assert_eq!(three.placed.bound(three.count), Some(place));
+            let mut counted = 1;
+            for pinned in [None, Some(HERE), Some(HOST), Some(NIC)] {
+                three.placed.placement().pin(pinned);
+                for hint in [1, 100, 1, 100] {
+                    counted += 1;
+                    let expected = (counted, place, Why::StateThere);
+                    assert_eq!(three.count(hint), expected, "{fabric} {pinned:?} {hint}");
+                }
+            }
+            assert_eq!(three.counted(place), counted, "{fabric}");
+            assert_eq!(three.counted(HOST + NIC - place), 0, "{fabric}: at the other one");
+        }
+    }
+}
+
+#[test]
+fn state_does_not_move_when_another_place_becomes_cheaper() {
+    for fabric in FABRICS {
+        let mut three = Three::new(fabric);
+        assert_eq!(three.count(1), (1, NIC, Why::Model), "{fabric}");
+        let dear = Prices { client_core: 1e6, nic_core: 1e6, ..Prices::LATENCY };
+        three.placed.placement().set_prices(dear);
+        let search = three.call(three.search, 1).unwrap();
+        assert_eq!(search.choice.place, HOST, "{fabric}: what keeps no state goes there");
+        for counted in 2..100 {
+            let end = three.call(three.count, 1).unwrap();
+            let (cost, other) = (end.choice.expected_cost, end.choice.other.clone());
+            let (name, other_cost) = other.expect("the host's");
+            assert!(name.as_ref() == "host" && other_cost < cost, "{fabric} {}", end.choice);
+            assert_eq!((end.answer.result, end.choice.place), (counted, NIC), "{fabric}");
+            assert_eq!(end.choice.why, Why::StateThere);
+        }
+        // The model says 11 us; what was measured counts instead, whatever it was.
+        let end = three.call(three.count, 1).unwrap();
+        assert!((end.choice.expected_ns - 11_000.0).abs() > 1e-6, "{fabric} {}", end.choice);
+    }
+}
+
+#[test]
+fn calls_at_once_have_their_state_at_one_place() {
+    for fabric in FABRICS {
+        let mut three = Three::new(fabric);
+        let hints = [1, 100, 1, 100];
+        let tickets = hints.map(|hint| three.begin(three.count, hint).unwrap().unwrap());
+        assert_eq!(three.begin(three.count, 100).unwrap(), None, "{fabric}: not at the host's");
+        let mut results = tickets.map(|ticket| {
+            let end = three.end(ticket).unwrap();
+            assert_eq!(end.choice.place, NIC, "{fabric}");
+            end.answer.result
+        });
+        results.sort_unstable();
+        assert_eq!(results, [1, 2, 3, 4], "{fabric}");
+    }
+}
+
+#[test]
+fn a_first_call_that_could_not_begin_has_no_state_anywhere() {
+    let mut three = Three::new("mem");
+    three.placed.placement().pin(Some(HOST));
+    let full = [(); 4].map(|()| three.begin(three.search, 1).unwrap().unwrap());
+    assert_eq!(three.begin(three.count, 1).unwrap(), None);
+    assert_eq!(three.placed.bound(three.count), None);
+    three.placed.placement().pin(None);
+    assert_eq!(three.count(1), (1, NIC, Why::Model));
+    for ticket in full {
+        assert_eq!(three.end(ticket).unwrap().answer.result, 0);
+    }
+}
+
+#[test]
+fn state_cannot_be_where_it_is_not_kept_or_in_two_places() {
+    let mut three = Three::new("mem");
+    let (count, search) = (three.count, three.search);
+    let refused = |three: &mut Three, program, place| {
+        let error = three.placed.bind(program, place).unwrap_err();
+        assert_eq!(error.code, ErrorCode::BadForm, "{error}");
+        error.detail
+    };
+    assert!(refused(&mut three, search, HOST).contains("it keeps no state"));
+    assert!(refused(&mut three, count, HERE).contains("bind it to an executor's place"));
+    assert!(refused(&mut three, count, 3).contains("no place of this number"));
+    three.placed.placement().pin(Some(HERE));
+    let error = three.begin(count, 1).unwrap_err();
+    assert_eq!(error.code, ErrorCode::BadForm, "{error}");
+    assert!(error.detail.contains("`here` cannot") && error.detail.contains("bind"), "{error}");
+    assert_eq!(three.placed.bound(count), None, "nothing was begun");
+    assert_eq!(three.call(search, 1).unwrap().choice.place, HERE, "what keeps none runs there");
+
+    three.placed.bind(count, NIC).unwrap();
+    three.placed.bind(count, HOST).unwrap();
+    assert_eq!(three.count(1), (1, HOST, Why::StateThere), "it may be said anew before a call");
+    assert!(refused(&mut three, count, NIC).contains("at `host` since its first call"));
+    three.placed.bind(count, HOST).unwrap();
+
+    // What is registered again is the same program, so that its state is where it was.
+    let to = three.addresses.clone();
+    let same = to.map(|to| {
+        let mut caller = Caller::begin(&three.fabric, &to, &CallerOptions::default()).unwrap();
+        let own = register(&mut three.servers, &mut caller, COUNT_OWN).unwrap();
+        (register(&mut three.servers, &mut caller, COUNT_SHARED).unwrap(), own)
+    });
+    let (same, own): (Vec<_>, Vec<_>) = same.into_iter().unzip();
+    assert_eq!(three.placed.add_program(same).unwrap(), count);
+    let third = three.placed.add_program(own).unwrap();
+    let mut another = Three::new("mem");
+    assert_eq!(another.placed.bind(third, HOST).unwrap_err().code, ErrorCode::NoProgram);
+    assert_eq!(another.placed.bound(third), None);
+}
+
+#[test]
+fn what_has_its_state_out_of_reach_fails_and_runs_nowhere_else() {
+    for fabric in FABRICS {
+        let mut three = Three::new(fabric);
+        assert_eq!(three.count(1), (1, NIC, Why::Model), "{fabric}");
+        three.servers[NIC] = None;
+        // A call that is begun before the loss is noticed ends with it.
+        let lost = three.call(three.count, 1).unwrap_err();
+        assert_eq!(lost.code, ErrorCode::PeerLost, "{fabric} {lost}");
+        for pinned in [None, Some(HERE), Some(HOST), Some(NIC)] {
+            three.placed.placement().pin(pinned);
+            let again = three.begin(three.count, 100).unwrap_err();
+            assert_eq!(again.code, ErrorCode::PeerLost, "{fabric} {again}");
+            let text = "its state is at `nic`, which is out of reach";
+            assert!(again.detail.contains(text), "{fabric} {again}");
+        }
+        assert_eq!(three.placed.bound(three.count), Some(NIC));
+        three.placed.placement().pin(None);
+        let search = three.call(three.search, 100).unwrap();
+        assert_eq!(search.choice.place, HOST, "{fabric}: others go on");
+        assert_eq!(three.counted(HOST), 0, "{fabric}");
+    }
+}
+
+#[test]
+fn what_has_its_state_out_of_reach_for_a_while_goes_on_there() {
+    for fabric in FABRICS {
+        let (there, here) = pair(fabric);
+        // Somewhere among the calls: the link of each caller once.
+        let plan = FaultPlan { lose_link_at: Some(100), ..FaultPlan::default() };
+        let here: Arc<dyn Fabric> = Arc::new(FaultFabric::new(here, plan));
+        let mut three = Three::on((there, here), Some(LONG));
+        three.placed.bind(three.count, NIC).unwrap();
+        let (mut under_way, mut results, mut refused) = (Vec::new(), Vec::new(), 0);
+        while results.len() < 200 {
+            // The link may be lost as a call goes, and is there again after another turn.
+            three.placed.turn().unwrap();
+            match three.begin(three.count, 1) {
+                Ok(ticket) => under_way.extend(ticket),
+                Err(error) => {
+                    assert_eq!(error.code, ErrorCode::PeerLost, "{fabric} {error}");
+                    refused += 1;
+                }
+            }
+            turn(&mut three.servers);
+            under_way.retain(|ticket| match three.placed.poll(*ticket) {
+                Some(end) => {
+                    let end = end.unwrap();
+                    assert_eq!(end.choice.place, NIC, "{fabric}");
+                    results.push(end.answer.result);
+                    false
+                }
+                None => true,
+            });
+        }
+        for ticket in under_way {
+            results.push(three.end(ticket).unwrap().answer.result);
+        }
+        results.sort_unstable();
+        assert!(results.iter().copied().eq(1..=results.len() as u64), "{fabric} {results:?}");
+        assert!(refused > 0, "{fabric}: it was out of reach");
+        assert_eq!(three.counted(HOST), 0, "{fabric}");
+    }
 }
