@@ -9,7 +9,6 @@ use super::ends::{end_here, end_of, not_loaded};
 use super::executor::{Executor, Slice};
 use super::global::Global;
 use super::hello::{Hello, Purpose, TENANT_BYTES_MAX, Welcome};
-use super::loaded::Loaded;
 use super::mail::{BACKLOG_NAP, Event, Mail, Measures};
 use super::memory::{Lent, Place};
 use super::programs::Program;
@@ -19,7 +18,7 @@ use crate::{Error, ErrorCode};
 use farside_base::{Access, LinkId, RegionKind, RegionToken};
 use farside_fabric::{Fabric, LinkEvent};
 use farside_protocol::call::{
-    Header, Invocation, SLOTS_MAX, SessionId, Verb, Window, decode_reply,
+    Header, Invocation, SLOTS_MAX, SessionId, Verb, Window, decode_reply, object_of,
 };
 use farside_rmc::Limits;
 use std::collections::{BTreeMap, VecDeque};
@@ -140,7 +139,7 @@ pub struct Caller {
     /// The object that is being registered.
     upload: Option<Upload>,
     /// Objects by the numbers of their programs, for runs here.
-    objects: BTreeMap<u64, (Arc<[u8]>, String)>,
+    objects: BTreeMap<u64, Arc<[u8]>>,
 }
 
 /// What runs at this end.
@@ -276,8 +275,8 @@ impl Caller {
         self.regions.iter().map(|(number, token)| (*number, token.bytes, token.access))
     }
 
-    /// Gives a program back. Its state for this caller is erased, and everything of it with its last
-    /// caller.
+    /// Gives a program back, with all programs of its object, which share their state. What they keep for this
+    /// caller is erased, and everything of them with the last caller; calls of them that are in progress end.
     ///
     /// *Blocks*, as [`Self::register`].
     ///
@@ -286,7 +285,11 @@ impl Caller {
     pub fn unregister(&mut self, program: &Program) -> Result<(), Error> {
         let ticket = self.ask_wait(Verb::Unregister, &program.number.to_le_bytes(), &[])?;
         self.wait(ticket, self.options.timeout)?;
-        self.objects.remove(&program.number);
+        let object = object_of(program.number);
+        self.objects.remove(&object);
+        if let Some(here) = &mut self.here {
+            here.executor.erase(object);
+        }
         Ok(())
     }
 
@@ -393,14 +396,14 @@ impl Caller {
         if here.executor.loaded(program.number).is_some() {
             return Ok(());
         }
-        let known = self.objects.get(&program.number);
-        let (object, name) = known.ok_or_else(|| Error::new(ErrorCode::NoProgram))?;
-        let all = Loaded::all(object, &Limits::DEFAULT, here.executor.global.is_some());
-        let all = all.map_err(not_loaded)?;
-        let found = all.into_iter().find(|loaded| loaded.name() == name);
-        let loaded = found.ok_or_else(|| Error::new(ErrorCode::NoProgram))?;
-        here.executor.keep(program.number, 0, &Arc::new(loaded));
-        Ok(())
+        let number = object_of(program.number);
+        let object = self.objects.get(&number).ok_or_else(|| Error::new(ErrorCode::NoProgram))?;
+        let programs = here.executor.load(object, &Limits::DEFAULT).map_err(not_loaded)?;
+        here.executor.keep(object, number, 0, &programs);
+        match here.executor.loaded(program.number) {
+            Some(_) => Ok(()),
+            None => Err(ErrorCode::NoProgram.into()),
+        }
     }
 
     /// Begins to wait for the next notification of a topic; `None` while no slot is free. The first time

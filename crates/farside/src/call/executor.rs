@@ -5,14 +5,14 @@ mod coherent;
 use super::across::{Across, BLOCK_BYTES, Come, Step};
 use super::beside::{Beside, Later, Notice};
 use super::global::{Global, Seat};
-use super::loaded::{Loaded, NotLoaded};
+use super::loaded::{self, Loaded, NotLoaded};
 use super::memory::{Denied, Memory};
 use super::pace::Pace;
 use super::pieces::{self, Pieces, WHOLE_BYTES};
 use super::state::{Holder, States};
 use farside_base::CompletionStatus;
 use farside_fabric::Arena;
-use farside_protocol::call::Stopped;
+use farside_protocol::call::{Stopped, object_of};
 use farside_rmc::Limits;
 use farside_rmc::helpers::{Call, Effect, Helper, status};
 use farside_rmc::program::Scope;
@@ -69,14 +69,38 @@ struct Running {
     seat: Option<Box<Seat>>,
 }
 
-/// A program, with the state that it keeps.
+/// An object that was registered: its programs, with the state that they keep together.
 #[derive(Debug)]
 struct Registered {
-    loaded: Arc<Loaded>,
-    /// How many instructions a slice of it has.
-    pace: Pace,
+    programs: Vec<Known>,
     shared: States,
+    /// Of each session that has registered it.
     own: BTreeMap<u32, States>,
+}
+
+/// A program, and how many instructions a slice of it has.
+#[derive(Debug)]
+struct Known {
+    loaded: Arc<Loaded>,
+    pace: Pace,
+}
+
+impl Registered {
+    fn new(programs: &[Arc<Loaded>]) -> Self {
+        let known =
+            |loaded: &Arc<Loaded>| Known { loaded: Arc::clone(loaded), pace: Pace::INSTRUCTIONS };
+        Self {
+            programs: programs.iter().map(known).collect(),
+            shared: states_of(programs, Scope::Shared),
+            own: BTreeMap::new(),
+        }
+    }
+}
+
+/// New state for an object: all its programs see the same.
+fn states_of(programs: &[Arc<Loaded>], scope: Scope) -> States {
+    let first = programs.first();
+    first.map_or_else(States::default, |one| States::new(one.verified().program(), scope))
 }
 
 /// Scratch memory of an access across.
@@ -114,9 +138,10 @@ pub(super) struct Executor {
     calls: Vec<Option<Box<Running>>>,
     #[expect(clippy::vec_box, reason = "moved to and from `calls` without copying the machine")]
     spare: Vec<Box<Running>>,
-    programs: BTreeMap<u64, Registered>,
-    /// Objects all of whose programs are here, with the numbers of these in their order.
-    objects: BTreeMap<Arc<[u8]>, Vec<u64>>,
+    /// Objects by number.
+    objects: BTreeMap<u64, Registered>,
+    /// Their numbers, by what they are.
+    numbers: BTreeMap<Arc<[u8]>, u64>,
     /// Scratch memory for accesses across, if there are any: of each block.
     scratch: Box<[Arena]>,
     blocks: Vec<Block>,
@@ -169,8 +194,8 @@ impl Executor {
             global: None,
             calls: Vec::new(),
             spare: Vec::new(),
-            programs: BTreeMap::new(),
             objects: BTreeMap::new(),
+            numbers: BTreeMap::new(),
             scratch,
             blocks: vec![Block::default(); blocks],
             free: (0..blocks).rev().collect(),
@@ -184,61 +209,80 @@ impl Executor {
         }
     }
 
-    /// The number under which a program is known here: its own if it is here already, else a free one.
-    pub(super) fn number_for(&self, loaded: &Loaded) -> u64 {
-        let mut numbers = (0..).map(|attempt| loaded.number(attempt));
-        let fits =
-            |number: &u64| self.programs.get(number).is_none_or(|known| known.loaded.is(loaded));
-        numbers.find(fits).unwrap_or(0)
+    /// The number under which an object is known here, or would be: made from its contents, and another one
+    /// where that is another object's.
+    pub(super) fn number_for(&self, object: &Arc<[u8]>) -> u64 {
+        if let Some(number) = self.numbers.get(object) {
+            return *number;
+        }
+        let mut numbers = (0..).map(|attempt| loaded::number(object, attempt));
+        numbers.find(|number| !self.objects.contains_key(number)).unwrap_or(0)
     }
 
-    /// All programs of an object: those that are here where all of them are, else read, verified and
-    /// compiled.
+    /// All programs of an object: those that are here, else read, verified and compiled.
     pub(super) fn load(
         &self,
         object: &Arc<[u8]>,
         limits: &Limits,
     ) -> Result<Vec<Arc<Loaded>>, NotLoaded> {
-        if let Some(numbers) = self.objects.get(object) {
-            return Ok(numbers.iter().filter_map(|number| self.loaded(*number).cloned()).collect());
+        let known = self.numbers.get(object).and_then(|number| self.objects.get(number));
+        if let Some(known) = known {
+            return Ok(known.programs.iter().map(|known| Arc::clone(&known.loaded)).collect());
         }
         let all = Loaded::all(object, limits, self.global.is_some())?;
         Ok(all.into_iter().map(Arc::new).collect())
     }
 
-    /// All programs of an object are here now.
-    pub(super) fn know(&mut self, object: &Arc<[u8]>, numbers: Vec<u64>) {
-        self.objects.insert(Arc::clone(object), numbers);
+    /// Keeps the programs of an object for a session.
+    pub(super) fn keep(
+        &mut self,
+        object: &Arc<[u8]>,
+        number: u64,
+        session: u32,
+        programs: &[Arc<Loaded>],
+    ) {
+        let known = self.objects.entry(number).or_insert_with(|| Registered::new(programs));
+        let own = || states_of(programs, Scope::QueuePair);
+        known.own.entry(session).or_insert_with(own);
+        self.numbers.insert(Arc::clone(object), number);
     }
 
-    /// Keeps a program for a session.
-    pub(super) fn keep(&mut self, number: u64, session: u32, loaded: &Arc<Loaded>) {
-        let known = self.programs.entry(number).or_insert_with(|| Registered {
-            loaded: Arc::clone(loaded),
-            pace: Pace::INSTRUCTIONS,
-            shared: States::new(loaded.verified().program(), Scope::Shared),
-            own: BTreeMap::new(),
-        });
-        let program = known.loaded.verified().program();
-        known.own.entry(session).or_insert_with(|| States::new(program, Scope::QueuePair));
-    }
-
-    /// Erases what a session has at a program.
+    /// Erases what a session has at an object. Calls of it end.
     pub(super) fn erase_own(&mut self, session: u32, number: u64) {
-        if let Some(known) = self.programs.get_mut(&number) {
+        if let Some(known) = self.objects.get_mut(&number) {
             known.own.remove(&session);
+            self.wake_orphans(number);
         }
     }
 
-    /// Erases a program and all its state. Calls of it were stopped before.
+    /// Erases an object and all its state. Calls of it end.
     pub(super) fn erase(&mut self, number: u64) {
-        if let Some(known) = self.programs.remove(&number) {
-            self.objects.remove(&known.loaded.object);
+        if self.objects.remove(&number).is_some() {
+            self.numbers.retain(|_, other| *other != number);
+            self.wake_orphans(number);
         }
     }
 
-    pub(super) fn loaded(&self, number: u64) -> Option<&Arc<Loaded>> {
-        self.programs.get(&number).map(|known| &known.loaded)
+    /// Calls whose program was unregistered wait for nothing more.
+    fn wake_orphans(&mut self, number: u64) {
+        let known = self.objects.get(&number);
+        let is_kept = |session| known.is_some_and(|known| known.own.contains_key(session));
+        for (at, running) in self.calls.iter().enumerate() {
+            let Some(running) = running else { continue };
+            let waits = !matches!(running.wait, Wait::Turn | Wait::Pieces(_));
+            if waits && object_of(running.program) == number && !is_kept(&running.session) {
+                self.woken.push(at);
+            }
+        }
+    }
+
+    fn known(&self, program: u64) -> Option<&Known> {
+        let object = self.objects.get(&object_of(program))?;
+        object.programs.get((program - object_of(program)) as usize)
+    }
+
+    pub(super) fn loaded(&self, program: u64) -> Option<&Arc<Loaded>> {
+        self.known(program).map(|known| &known.loaded)
     }
 
     /// Starts a call at a place of the caller's choice where none is in progress.
@@ -249,10 +293,9 @@ impl Executor {
         program: u64,
         parameters: &[u8],
     ) -> Result<(), StartError> {
-        let Some(known) = self.programs.get(&program) else {
+        let Some(loaded) = self.loaded(program).map(Arc::clone) else {
             return Ok(()); // the next slice tells
         };
-        let loaded = Arc::clone(&known.loaded);
         let mut running = match self.spare.pop() {
             Some(running) => running,
             None => Box::new(Running {
@@ -297,12 +340,13 @@ impl Executor {
         }
         self.leave_seat(at, &mut running);
         let holder = holder(at);
-        if let Some(known) = self.programs.get_mut(&running.program) {
+        let object = object_of(running.program);
+        if let Some(known) = self.objects.get_mut(&object) {
             let shared = known.shared.declared.release(holder);
             let own = known.own.get_mut(&running.session);
             let own = own.is_some_and(|states| states.declared.release(holder));
             if own || shared {
-                self.wake_lockers(running.program);
+                self.wake_lockers(object);
             }
         }
         self.watching.retain(|other| *other != at);
@@ -310,10 +354,10 @@ impl Executor {
         self.rest(running);
     }
 
-    fn wake_lockers(&mut self, program: u64) {
+    fn wake_lockers(&mut self, object: u64) {
         for at in &self.watching {
             let waits = self.calls[*at].as_ref().is_some_and(|running| {
-                running.program == program && matches!(running.wait, Wait::Lock(_))
+                object_of(running.program) == object && matches!(running.wait, Wait::Lock(_))
             });
             if waits {
                 self.woken.push(*at);
@@ -351,8 +395,10 @@ impl Executor {
     /// shall be.
     pub(super) fn took(&mut self, at: usize, used_ns: u64) {
         let running = self.calls.get(at).and_then(Option::as_ref);
-        let known = running.and_then(|running| self.programs.get_mut(&running.program));
-        if let Some(known) = known {
+        let Some(program) = running.map(|running| running.program) else { return };
+        let object = self.objects.get_mut(&object_of(program));
+        let place = (program - object_of(program)) as usize;
+        if let Some(known) = object.and_then(|object| object.programs.get_mut(place)) {
             known.pace.took(used_ns);
         }
     }
@@ -363,7 +409,7 @@ impl Executor {
         {
             return Slice::Over(end);
         }
-        let known = self.programs.get(&running.program);
+        let known = self.known(running.program);
         let pace = known.map_or(Pace::INSTRUCTIONS, |known| known.pace);
         let mut left = pace.accesses();
         loop {
@@ -373,8 +419,7 @@ impl Executor {
                     Answered::Slice(slice) => return slice,
                 }
             }
-            let mut none = States::default();
-            let Some((own, shared)) = states(&mut self.programs, running, &mut none) else {
+            let Some((own, shared)) = states(&mut self.objects, running) else {
                 let text = "its program was unregistered";
                 return Slice::Over(stopped(Stopped::Cancelled, None, text));
             };
@@ -455,8 +500,7 @@ impl Executor {
             Wait::Lock(until_ns) | Wait::Word(until_ns) => Some(until_ns),
             Wait::Turn | Wait::Pieces(_) | Wait::Block | Wait::Global | Wait::Fence(_) => None,
         };
-        let mut none = States::default();
-        let Some((own, shared)) = states(&mut self.programs, running, &mut none) else {
+        let Some((own, shared)) = states(&mut self.objects, running) else {
             return Answered::GoesOn; // the loop tells
         };
         let program = running.loaded.verified().program();
@@ -518,8 +562,7 @@ impl Executor {
         let Wait::Pieces(mut pieces) = std::mem::replace(&mut running.wait, Wait::Turn) else {
             return Answered::GoesOn;
         };
-        let mut none = States::default();
-        let Some((own, shared)) = states(&mut self.programs, running, &mut none) else {
+        let Some((own, shared)) = states(&mut self.objects, running) else {
             return Answered::GoesOn; // the loop tells
         };
         let program = running.loaded.verified().program();
@@ -642,8 +685,7 @@ impl Executor {
 
     /// Gives a call the answer to what it waits for.
     fn reply(&mut self, running: &mut Running, result: u64, bytes: &[u8]) -> Answered {
-        let mut none = States::default();
-        let Some((own, shared)) = states(&mut self.programs, running, &mut none) else {
+        let Some((own, shared)) = states(&mut self.objects, running) else {
             return Answered::GoesOn; // the loop tells
         };
         let lent = Lent { own: &mut own.variables, shared: &mut shared.variables };
@@ -761,15 +803,17 @@ impl Executor {
     }
 }
 
-/// What a call may touch besides its own stack: what its caller has at its program, and what all share;
-/// nothing once the program is gone.
+/// What a call may touch besides its own stack: what its session has at its object, and what all share;
+/// nothing once that is gone, though another object has its number by now.
 fn states<'a>(
-    programs: &'a mut BTreeMap<u64, Registered>,
+    objects: &'a mut BTreeMap<u64, Registered>,
     running: &Running,
-    none: &'a mut States,
 ) -> Option<(&'a mut States, &'a mut States)> {
-    let known = programs.get_mut(&running.program)?;
-    Some((known.own.get_mut(&running.session).unwrap_or(none), &mut known.shared))
+    let object = object_of(running.program);
+    let Registered { programs, shared, own } = objects.get_mut(&object)?;
+    let known = programs.get((running.program - object) as usize)?;
+    let own = own.get_mut(&running.session)?;
+    Arc::ptr_eq(&known.loaded, &running.loaded).then_some((own, shared))
 }
 
 /// What became of a request that a call waited for.
@@ -824,29 +868,77 @@ fn holder(at: usize) -> Holder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::call::memory::{self, Place};
+    use farside_base::Access;
+
+    fn object(text: &str) -> Arc<[u8]> {
+        text.as_bytes().into()
+    }
 
     #[test]
     fn an_object_is_verified_once_while_its_programs_are_here() {
         let mut executor = Executor::new(None);
-        let object = |text: &str| -> Arc<[u8]> { text.as_bytes().into() };
         let text = ".program one\nr0 = 1\nexit\n";
         let load = |executor: &Executor, text| {
             executor.load(&object(text), &Limits::DEFAULT).unwrap().remove(0)
         };
         let loaded = load(&executor, text);
         assert!(!Arc::ptr_eq(&loaded, &load(&executor, text)), "nobody has kept it");
-        let number = executor.number_for(&loaded);
+        let number = executor.number_for(&object(text));
         for session in [1, 2] {
-            executor.keep(number, session, &loaded);
-            executor.know(&object(text), vec![number]);
+            executor.keep(&object(text), number, session, &[Arc::clone(&loaded)]);
             assert!(Arc::ptr_eq(&loaded, &load(&executor, text)), "other bytes, the same contents");
         }
-        let other = load(&executor, ".program one\nr0 = 2\nexit\n");
-        assert_ne!(executor.number_for(&other), number);
+        assert_ne!(executor.number_for(&object(".program one\nr0 = 2\nexit\n")), number);
         executor.erase_own(1, number);
         assert!(Arc::ptr_eq(&loaded, &load(&executor, text)), "another session has it");
         executor.erase(number);
         assert!(!Arc::ptr_eq(&loaded, &load(&executor, text)), "it went with its last session");
-        assert!(executor.objects.is_empty());
+        assert!(executor.numbers.is_empty());
+    }
+
+    /// Registers an object under a number that somebody may choose, as numbers are no secret and contents can be
+    /// made that have a given one.
+    fn register(executor: &mut Executor, text: &str, number: u64) {
+        let programs = executor.load(&object(text), &Limits::DEFAULT).unwrap();
+        executor.keep(&object(text), number, 0, &programs);
+    }
+
+    #[test]
+    fn a_call_never_goes_on_with_what_another_object_keeps_under_its_number() {
+        let mut executor = Executor::new(None);
+        let place = Place::Here(Arena::heap(64));
+        executor.memory.lend(0, memory::Lent { place, bytes: 64, access: Access::ALL });
+        let waits = "
+            .state kept map 8 8 4 shared
+                r1 = 0
+                r2 = 0
+                r3 = 0
+                r4 = 1000000000
+                call wait_word
+                *(u64 *)(r10 - 8) = 1
+                r1 = state 0
+                r2 = r10
+                r2 += -8
+                r3 = r10
+                r3 += -16
+                call map_get
+                exit
+        ";
+        register(&mut executor, waits, 0x500);
+        executor.start(0, 0, 0x500, &[]).unwrap();
+        assert_eq!(executor.slice(0, 0), Slice::Waits);
+        executor.erase(0x500);
+        register(
+            &mut executor,
+            &waits.replace("map 8 8", "map 8 16").replace("- 16", "- 24"),
+            0x500,
+        );
+        assert_eq!(executor.take_woken(), Some(0), "it waits for nothing more");
+        let Slice::Over(End::Stopped(why, _, text)) = executor.slice(0, 1) else {
+            panic!("it goes on")
+        };
+        assert_eq!(why, Stopped::Cancelled, "{text}");
+        assert!(text.contains("unregistered"), "{text}");
     }
 }

@@ -1,7 +1,7 @@
 //! Programs that were registered: verified, compiled where the processor has a compiler, known by their
 //! contents.
 
-use farside_protocol::call::{Refused, Sizes};
+use farside_protocol::call::{PROGRAMS_MAX, Refused, Sizes, object_of};
 use farside_rmc::isa::Instruction;
 use farside_rmc::program::{Scope, read};
 use farside_rmc::run::{Lent, Machine, Near, Outcome, StartError};
@@ -21,10 +21,22 @@ enum Code {
 
 /// A program, ready to run.
 #[derive(Debug)]
-pub(super) struct Loaded {
-    /// The object that it came in; programs of the same object and name are the same.
-    pub(super) object: Arc<[u8]>,
-    code: Code,
+pub(super) struct Loaded(Code);
+
+/// The number that its contents give an object; another one for each attempt, should it be another's.
+pub(super) fn number(object: &[u8], attempt: u64) -> u64 {
+    object_of(helpers::xxhash64(object, attempt))
+}
+
+/// What an object takes: the state of its programs, which they share, and itself.
+pub(super) fn sizes(object: &[u8], programs: &[Arc<Loaded>]) -> Sizes {
+    let bytes =
+        |scope| programs.first().map_or(0, |one| States::bytes(one.verified().program(), scope));
+    Sizes {
+        programs: u32::try_from(programs.len()).unwrap_or(u32::MAX),
+        own_bytes: bytes(Scope::QueuePair),
+        shared_bytes: bytes(Scope::Shared).saturating_add(object.len() as u64),
+    }
 }
 
 /// Why an object was not taken: the reason and words for people.
@@ -44,6 +56,10 @@ impl Loaded {
         let refused = |why, text: String| NotLoaded { why, text };
         let programs =
             read(object, limits).map_err(|error| refused(Refused::Object, error.to_string()))?;
+        if programs.len() > PROGRAMS_MAX {
+            let text = format!("it has {} programs, and at most {PROGRAMS_MAX} go", programs.len());
+            return Err(refused(Refused::Object, text));
+        }
         programs
             .into_iter()
             .map(|program| {
@@ -57,13 +73,13 @@ impl Loaded {
                 }
                 let verified = verify(program, limits)
                     .map_err(|refusal| refused(Refused::Unsafe, refusal.to_string()))?;
-                Ok(Self { object: Arc::clone(object), code: Code::of(verified) })
+                Ok(Self(Code::of(verified)))
             })
             .collect()
     }
 
     pub(super) fn verified(&self) -> &Verified {
-        match &self.code {
+        match &self.0 {
             #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
             Code::Native(compiled) => compiled.verified(),
             Code::Interpreted(verified) => verified,
@@ -74,32 +90,11 @@ impl Loaded {
         &self.verified().program().name
     }
 
-    /// What it takes: its state, and itself.
-    pub(super) fn sizes(&self) -> Sizes {
-        let program = self.verified().program();
-        let shared_bytes = States::bytes(program, Scope::Shared);
-        Sizes {
-            own_bytes: States::bytes(program, Scope::QueuePair),
-            shared_bytes: shared_bytes.saturating_add(self.object.len() as u64),
-        }
-    }
-
     /// Whether it keeps anything between calls, so that it has to run where that is.
     pub(super) fn has_state(&self) -> bool {
         let program = self.verified().program();
         let scopes = [Scope::QueuePair, Scope::Shared];
         !program.states.is_empty() || scopes.iter().any(|scope| States::bytes(program, *scope) > 0)
-    }
-
-    /// The number that its contents give it; another one for each try, should it be another's.
-    pub(super) fn number(&self, attempt: u64) -> u64 {
-        let object = helpers::xxhash64(&self.object, attempt);
-        helpers::xxhash64(self.name().as_bytes(), object)
-    }
-
-    /// Whether it is the same program.
-    pub(super) fn is(&self, other: &Self) -> bool {
-        self.name() == other.name() && self.object == other.object
     }
 
     /// Starts a call.
@@ -117,7 +112,7 @@ impl Loaded {
         words: &Words,
         near: &mut impl Near,
     ) -> Outcome {
-        match &self.code {
+        match &self.0 {
             #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
             Code::Native(compiled) => {
                 compiled.run_slice(machine, instructions, lent, words.regions(), near)

@@ -5,7 +5,7 @@ use super::executor::{End, Executor, Slice};
 use super::global::Global;
 use super::hello::{Hello, Purpose, Welcome};
 use super::host::Host;
-use super::loaded::NotLoaded;
+use super::loaded::{self, NotLoaded};
 use super::mail::{BACKLOG_NAP, Event, Mail, Measures, Output};
 use super::memory::{Lent, Place};
 use super::pace::SLICE_NS;
@@ -17,7 +17,7 @@ use farside_base::{LinkId, LocalSlice, RegionKind, RemoteRegionId};
 use farside_fabric::{Arena, Fabric, LinkEvent, Region};
 use farside_protocol::call::{
     Asked, Call, Effect, Header, Invocation, Opened, Part, Quota, Refused, Reply, Server, Session,
-    Settings, Stopped, Turn, encode_reply,
+    Settings, Stopped, Turn, encode_reply, program_of,
 };
 use farside_protocol::wire::Violation;
 use farside_rmc::Limits;
@@ -641,6 +641,11 @@ impl CallServer {
         let Some(Some(side)) = self.sides.get_mut(call.session.0 as usize) else { return };
         if part.offset == 0 {
             side.upload.clear();
+            if !self.machine.may_register(call.session) {
+                let text = "its tenant has registered as many programs as it may";
+                self.answer(call, Reply::refused(Refused::Programs, 0), text.as_bytes());
+                return;
+            }
         }
         let most = self.options.limits.file_bytes_max;
         if part.offset as usize != side.upload.len() || part.whole as usize > most {
@@ -665,29 +670,19 @@ impl CallServer {
 
     /// Registers all programs of an object, or none; the list of their numbers and names.
     fn register(&mut self, session: Session, object: &Arc<[u8]>) -> Result<Vec<u8>, NotLoaded> {
-        let mut list = Vec::new();
-        let (mut numbers, mut registered) = (Vec::new(), Vec::new());
-        for loaded in self.executor.load(object, &self.options.limits)? {
-            let number = self.executor.number_for(&loaded);
-            let loaded = self.executor.loaded(number).map_or(loaded, Arc::clone);
-            let had = self.machine.has_registered(session, number);
-            if let Err(why) = self.machine.register(session, number, loaded.sizes()) {
-                let mut effects = std::mem::take(&mut self.effects);
-                for number in registered {
-                    self.machine.unregister(session, number, &mut effects);
-                }
-                self.carry_out(effects);
-                let text = format!("program `{}` is over the quota of its tenant", loaded.name());
-                return Err(NotLoaded { why, text });
-            }
-            self.executor.keep(number, session.0, &loaded);
-            if !had {
-                registered.push(number);
-            }
-            super::programs::write(&mut list, number, &loaded);
-            numbers.push(number);
+        let programs = self.executor.load(object, &self.options.limits)?;
+        let number = self.executor.number_for(object);
+        let sizes = loaded::sizes(object, &programs);
+        if let Err(why) = self.machine.register(session, number, sizes) {
+            let name = programs.first().map_or("", |one| one.name());
+            let text = format!("the object of program `{name}` is over the quota of its tenant");
+            return Err(NotLoaded { why, text });
         }
-        self.executor.know(object, numbers);
+        self.executor.keep(object, number, session.0, &programs);
+        let mut list = Vec::new();
+        for (at, loaded) in (0..).zip(&programs) {
+            super::programs::write(&mut list, program_of(number, at), loaded);
+        }
         Ok(list)
     }
 

@@ -34,7 +34,7 @@ pub use canary::Mutant;
 pub use message::{
     Header, Invocation, Part, Refused, Reply, Stopped, Verb, decode_reply, encode_reply,
 };
-pub use programs::{Quota, Sizes};
+pub use programs::{PROGRAMS_MAX, Quota, Sizes, object_of, program_of};
 pub use schedule::{Schedule, Turn};
 pub use server::{Asked, Call, Effect, Server, Settings};
 pub use sessions::{Opened, SessionId};

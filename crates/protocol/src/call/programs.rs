@@ -1,13 +1,26 @@
-//! Which sessions have registered which programs, and what tenants take.
+//! Which sessions have registered which objects, and what tenants take.
 //!
-//! A program is known by a number made from its bytes; it is there once for all sessions that have
-//! registered it, and goes with the last of them (003 §2).
+//! An object, which has one program or several that share their state, is known by a number made from its
+//! bytes; it is there once for all sessions that have registered it, and goes with the last of them (003 §2).
 
 use super::Session;
 use super::canary::{Canary, Mutant};
 use super::message::Refused;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
+
+/// Most programs of an object.
+pub const PROGRAMS_MAX: usize = 256;
+
+/// The number of the object of a program: which of its programs it is, is the lowest byte.
+pub const fn object_of(program: u64) -> u64 {
+    program & !0xff
+}
+
+/// The number of a program of an object.
+pub const fn program_of(object: u64, at: u8) -> u64 {
+    object_of(object) | at as u64
+}
 
 /// What a tenant may take, all its sessions together.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -36,9 +49,11 @@ impl Quota {
     };
 }
 
-/// What a program takes.
+/// What an object takes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Sizes {
+    /// Its programs, at most [`PROGRAMS_MAX`].
+    pub programs: u32,
     /// State of each session, variables included.
     pub own_bytes: u64,
     /// State that sessions share.
@@ -52,7 +67,7 @@ impl Sizes {
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct Program {
+struct Object {
     sessions: BTreeSet<Session>,
     sizes: Sizes,
 }
@@ -68,23 +83,23 @@ struct Tenant {
 /// What a session leaves behind.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Left {
-    /// State of the session at this program.
+    /// State of the session at this object.
     Own(u64),
-    /// The whole program.
+    /// The whole object.
     All(u64),
 }
 
 /// Programs and tenants.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Programs {
-    programs: BTreeMap<u64, Program>,
+    objects: BTreeMap<u64, Object>,
     tenants: Vec<Tenant>,
     canary: Canary,
 }
 
 impl Programs {
     pub(super) const fn new(canary: Canary) -> Self {
-        Self { programs: BTreeMap::new(), tenants: Vec::new(), canary }
+        Self { objects: BTreeMap::new(), tenants: Vec::new(), canary }
     }
 
     pub(super) fn add_tenant(&mut self, quota: Quota) -> usize {
@@ -96,75 +111,91 @@ impl Programs {
         self.tenants.get(tenant).map_or(Quota::DEFAULT, |tenant| tenant.quota)
     }
 
-    /// A session registers a program; whether it is new here. Once more does nothing.
+    /// Whether a tenant may register anything more.
+    pub(super) fn has_room(&self, tenant: usize) -> bool {
+        let tenant = self.tenants.get(tenant);
+        tenant.is_some_and(|tenant| tenant.programs < tenant.quota.programs)
+    }
+
+    /// A session registers an object; whether it is new here. Once more does nothing.
     pub(super) fn register(
         &mut self,
         session: Session,
         tenant: usize,
-        number: u64,
+        object: u64,
         sizes: Sizes,
     ) -> Result<bool, Refused> {
-        if self.has(session, number) {
+        if self.has(session, object) {
             return Ok(false);
         }
         let tenant = &mut self.tenants[tenant];
-        if tenant.programs >= tenant.quota.programs {
+        let programs = tenant.programs.saturating_add(sizes.programs);
+        if programs > tenant.quota.programs {
             return Err(Refused::Programs);
         }
         let state_bytes = tenant.state_bytes.saturating_add(sizes.all());
         if state_bytes > tenant.quota.state_bytes {
             return Err(Refused::State);
         }
-        (tenant.programs, tenant.state_bytes) = (tenant.programs + 1, state_bytes);
-        let is_new = !self.programs.contains_key(&number);
-        let program = self.programs.entry(number);
-        let program = program.or_insert(Program { sessions: BTreeSet::new(), sizes });
-        program.sessions.insert(session);
+        (tenant.programs, tenant.state_bytes) = (programs, state_bytes);
+        let is_new = !self.objects.contains_key(&object);
+        let known = self.objects.entry(object);
+        let known = known.or_insert(Object { sessions: BTreeSet::new(), sizes });
+        known.sessions.insert(session);
         Ok(is_new)
     }
 
-    /// Whether a session has registered it.
-    pub(super) fn has(&self, session: Session, number: u64) -> bool {
-        self.programs.get(&number).is_some_and(|program| program.sessions.contains(&session))
+    /// Whether a session has registered an object.
+    pub(super) fn has(&self, session: Session, object: u64) -> bool {
+        self.objects.get(&object).is_some_and(|known| known.sessions.contains(&session))
     }
 
-    /// A session needs a program no more.
+    /// Whether a session has registered a program.
+    fn has_program(&self, session: Session, program: u64) -> bool {
+        let known = self.objects.get(&object_of(program));
+        let at = program - object_of(program);
+        known.is_some_and(|known| {
+            at < u64::from(known.sizes.programs) && known.sessions.contains(&session)
+        })
+    }
+
+    /// A session needs an object no more.
     pub(super) fn unregister(
         &mut self,
         session: Session,
         tenant: usize,
-        number: u64,
+        object: u64,
     ) -> Option<Left> {
-        let program = self.programs.get_mut(&number)?;
-        if !program.sessions.remove(&session) {
+        let known = self.objects.get_mut(&object)?;
+        if !known.sessions.remove(&session) {
             return None;
         }
         let tenant = &mut self.tenants[tenant];
-        tenant.programs -= 1;
-        tenant.state_bytes -= program.sizes.all();
-        if !program.sessions.is_empty() && !self.canary.is(Mutant::ErasedEarly) {
-            return Some(Left::Own(number));
+        tenant.programs -= known.sizes.programs;
+        tenant.state_bytes -= known.sizes.all();
+        if !known.sessions.is_empty() && !self.canary.is(Mutant::ErasedEarly) {
+            return Some(Left::Own(object));
         }
-        self.programs.remove(&number);
-        Some(Left::All(number))
+        self.objects.remove(&object);
+        Some(Left::All(object))
     }
 
     /// What a session has registered.
     pub(super) fn of(&self, session: Session) -> Vec<u64> {
-        let all = self.programs.iter();
-        all.filter(|(_, program)| program.sessions.contains(&session))
+        let all = self.objects.iter();
+        all.filter(|(_, object)| object.sessions.contains(&session))
             .map(|(number, _)| *number)
             .collect()
     }
 
-    /// A call begins.
+    /// A call of a program begins.
     pub(super) fn call(
         &mut self,
         session: Session,
         tenant: usize,
-        number: u64,
+        program: u64,
     ) -> Result<(), Refused> {
-        if !self.has(session, number) {
+        if !self.has_program(session, program) {
             return Err(Refused::NoProgram);
         }
         let tenant = &mut self.tenants[tenant];
@@ -182,7 +213,7 @@ impl Programs {
 
     /// Programs that there are.
     pub(super) fn len(&self) -> usize {
-        self.programs.len()
+        self.objects.values().map(|object| object.sizes.programs as usize).sum()
     }
 }
 
@@ -190,20 +221,23 @@ impl Programs {
 mod tests {
     use super::*;
 
-    const SIZES: Sizes = Sizes { own_bytes: 10, shared_bytes: 20 };
+    const SIZES: Sizes = Sizes { programs: 1, own_bytes: 10, shared_bytes: 20 };
+    const SMALL: Sizes = Sizes { programs: 1, own_bytes: 0, shared_bytes: 0 };
+    /// Numbers of objects.
+    const NINE: u64 = 0x900;
 
     #[test]
     fn the_last_session_takes_the_program_with_it() {
         let mut programs = Programs::new(Canary::default());
         let tenant = programs.add_tenant(Quota::DEFAULT);
         let (one, two) = (Session(1), Session(2));
-        assert_eq!(programs.register(one, tenant, 9, SIZES), Ok(true));
-        assert_eq!(programs.register(one, tenant, 9, SIZES), Ok(false));
-        assert_eq!(programs.register(two, tenant, 9, SIZES), Ok(false));
-        assert_eq!((programs.len(), programs.of(two)), (1, alloc::vec![9]));
-        assert_eq!(programs.unregister(one, tenant, 9), Some(Left::Own(9)));
-        assert_eq!(programs.unregister(one, tenant, 9), None);
-        assert_eq!(programs.unregister(two, tenant, 9), Some(Left::All(9)));
+        assert_eq!(programs.register(one, tenant, NINE, SIZES), Ok(true));
+        assert_eq!(programs.register(one, tenant, NINE, SIZES), Ok(false));
+        assert_eq!(programs.register(two, tenant, NINE, SIZES), Ok(false));
+        assert_eq!((programs.len(), programs.of(two)), (1, alloc::vec![NINE]));
+        assert_eq!(programs.unregister(one, tenant, NINE), Some(Left::Own(NINE)));
+        assert_eq!(programs.unregister(one, tenant, NINE), None);
+        assert_eq!(programs.unregister(two, tenant, NINE), Some(Left::All(NINE)));
         assert_eq!((programs.len(), programs.tenants[tenant].state_bytes), (0, 0));
     }
 
@@ -213,10 +247,10 @@ mod tests {
         let mut programs = Programs::new(Canary::new(Mutant::ErasedEarly));
         let tenant = programs.add_tenant(Quota::DEFAULT);
         for session in [Session(1), Session(2)] {
-            programs.register(session, tenant, 9, SIZES).unwrap();
+            programs.register(session, tenant, NINE, SIZES).unwrap();
         }
-        assert_eq!(programs.unregister(Session(1), tenant, 9), Some(Left::All(9)));
-        assert!(!programs.has(Session(2), 9), "the test of the last session would find it");
+        assert_eq!(programs.unregister(Session(1), tenant, NINE), Some(Left::All(NINE)));
+        assert!(!programs.has(Session(2), NINE), "the test of the last session would find it");
     }
 
     #[test]
@@ -224,16 +258,37 @@ mod tests {
         let mut programs = Programs::new(Canary::default());
         let quota = Quota { programs: 2, state_bytes: 50, calls: 1, ..Quota::DEFAULT };
         let (tenant, one) = (programs.add_tenant(quota), Session(1));
-        assert_eq!(programs.register(one, tenant, 1, SIZES), Ok(true));
-        assert_eq!(programs.register(one, tenant, 2, SIZES), Err(Refused::State));
-        assert_eq!(programs.register(one, tenant, 2, Sizes::default()), Ok(true));
-        assert_eq!(programs.register(one, tenant, 3, Sizes::default()), Err(Refused::Programs));
-        assert_eq!(programs.call(one, tenant, 3), Err(Refused::NoProgram));
-        assert_eq!(programs.call(one, tenant, 1), Ok(()));
-        assert_eq!(programs.call(one, tenant, 1), Err(Refused::Calls));
+        assert_eq!(programs.register(one, tenant, 0x100, SIZES), Ok(true));
+        assert_eq!(programs.register(one, tenant, 0x200, SIZES), Err(Refused::State));
+        assert_eq!(programs.register(one, tenant, 0x200, SMALL), Ok(true));
+        assert_eq!(programs.register(one, tenant, 0x300, SMALL), Err(Refused::Programs));
+        assert_eq!(programs.call(one, tenant, 0x300), Err(Refused::NoProgram));
+        assert_eq!(programs.call(one, tenant, 0x100), Ok(()));
+        assert_eq!(programs.call(one, tenant, 0x100), Err(Refused::Calls));
         programs.ended(tenant);
-        assert_eq!(programs.call(one, tenant, 1), Ok(()));
-        assert_eq!(programs.unregister(one, tenant, 1), Some(Left::All(1)));
-        assert_eq!(programs.register(one, tenant, 3, SIZES), Ok(true));
+        assert_eq!(programs.call(one, tenant, 0x100), Ok(()));
+        assert_eq!(programs.unregister(one, tenant, 0x100), Some(Left::All(0x100)));
+        assert_eq!(programs.register(one, tenant, 0x300, SIZES), Ok(true));
+    }
+
+    #[test]
+    fn programs_of_an_object_come_and_go_together() {
+        let mut programs = Programs::new(Canary::default());
+        let quota = Quota { programs: 4, state_bytes: 50, ..Quota::DEFAULT };
+        let (tenant, one) = (programs.add_tenant(quota), Session(1));
+        let three = Sizes { programs: 3, ..SIZES };
+        assert_eq!(programs.register(one, tenant, NINE, three), Ok(true));
+        assert_eq!(programs.tenants[tenant].state_bytes, 30, "they share their state");
+        for at in 0..3 {
+            assert_eq!(programs.call(one, tenant, program_of(NINE, at)), Ok(()));
+        }
+        assert_eq!(programs.call(one, tenant, program_of(NINE, 3)), Err(Refused::NoProgram));
+        assert_eq!(programs.register(one, tenant, 0x100, three), Err(Refused::Programs));
+        assert_eq!((programs.len(), programs.has_room(tenant)), (3, true));
+        assert_eq!(programs.register(one, tenant, 0x100, SMALL), Ok(true));
+        assert!(!programs.has_room(tenant));
+        assert_eq!(programs.unregister(one, tenant, NINE), Some(Left::All(NINE)));
+        assert_eq!(programs.call(one, tenant, program_of(NINE, 0)), Err(Refused::NoProgram));
+        assert_eq!((programs.len(), programs.tenants[tenant].state_bytes), (1, 0));
     }
 }

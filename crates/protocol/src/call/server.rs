@@ -4,7 +4,7 @@ use super::canary::{Canary, Mutant};
 use super::message::{
     Header, Invocation, Part, Refused, Reply, Stopped, Verb, decode_target, one_word,
 };
-use super::programs::{Left, Programs, Quota, Sizes};
+use super::programs::{Left, Programs, Quota, Sizes, object_of};
 use super::schedule::{Schedule, Turn};
 use super::sessions::{Arrived, Opened, SessionId, Slots};
 use super::{SLOTS_MAX, Session};
@@ -41,9 +41,9 @@ pub enum Effect {
     Reply(Session, Header, Reply),
     /// Forget what it knows of a call: it goes on no more.
     Stop(Call),
-    /// Erase what this session has at this program.
+    /// Erase what this session has at this object.
     EraseOwn(Session, u64),
-    /// Erase a program with all its state.
+    /// Erase an object with its programs and all their state.
     Erase(u64),
     /// A session is over: forget what it has.
     Over(Session),
@@ -213,23 +213,23 @@ impl Server {
         entry.runs.iter().flatten().for_each(|_| self.programs.ended(entry.tenant));
         self.schedule.close(session);
         self.deadlines.retain(|(_, call, _)| call.session != session);
-        for program in self.programs.of(session) {
-            self.drop_program(session, entry.tenant, program, effects);
+        for object in self.programs.of(session) {
+            self.drop_object(session, entry.tenant, object, effects);
         }
         effects.push(Effect::Over(session));
     }
 
-    fn drop_program(
+    fn drop_object(
         &mut self,
         session: Session,
         tenant: usize,
-        program: u64,
+        object: u64,
         effects: &mut Vec<Effect>,
     ) -> bool {
-        let left = self.programs.unregister(session, tenant, program);
+        let left = self.programs.unregister(session, tenant, object);
         match left {
-            Some(Left::Own(program)) => effects.push(Effect::EraseOwn(session, program)),
-            Some(Left::All(program)) => effects.push(Effect::Erase(program)),
+            Some(Left::Own(object)) => effects.push(Effect::EraseOwn(session, object)),
+            Some(Left::All(object)) => effects.push(Effect::Erase(object)),
             None => {}
         }
         left.is_some()
@@ -350,19 +350,14 @@ impl Server {
         Asked::Run(call, invocation.program, parameters)
     }
 
-    /// A session needs a program no more; whether it had registered it.
-    pub fn unregister(
-        &mut self,
-        session: Session,
-        program: u64,
-        effects: &mut Vec<Effect>,
-    ) -> bool {
+    /// A session needs an object no more; whether it had registered it.
+    pub fn unregister(&mut self, session: Session, object: u64, effects: &mut Vec<Effect>) -> bool {
         let tenant = self.entry(session).map_or(0, |entry| entry.tenant);
-        self.drop_program(session, tenant, program, effects)
+        self.drop_object(session, tenant, object, effects)
     }
 
     fn asked_to_unregister(&mut self, call: Call, program: u64, effects: &mut Vec<Effect>) {
-        let reply = match self.unregister(call.session, program, effects) {
+        let reply = match self.unregister(call.session, object_of(program), effects) {
             true => Reply::returned(0, 0),
             false => Reply::refused(Refused::NoProgram, 0),
         };
@@ -402,23 +397,25 @@ impl Server {
         }
     }
 
-    /// A session registers a program; whether the program is new here and has to be kept.
+    /// A session registers an object, whose number's lowest byte is zero; whether the object is new here and
+    /// has to be kept.
     ///
     /// # Errors
     /// What the tenant has too much of.
     pub fn register(
         &mut self,
         session: Session,
-        program: u64,
+        object: u64,
         sizes: Sizes,
     ) -> Result<bool, Refused> {
         let tenant = self.entry(session).map_or(0, |entry| entry.tenant);
-        self.programs.register(session, tenant, program, sizes)
+        self.programs.register(session, tenant, object_of(object), sizes)
     }
 
-    /// Whether a session has registered a program.
-    pub fn has_registered(&self, session: Session, program: u64) -> bool {
-        self.programs.has(session, program)
+    /// Whether the tenant of a session may register anything more, so that it is worth reading.
+    pub fn may_register(&self, session: Session) -> bool {
+        let entry = self.sessions.get(session.0 as usize).and_then(Option::as_ref);
+        entry.is_some_and(|entry| self.programs.has_room(entry.tenant))
     }
 
     /// Whose call runs next.

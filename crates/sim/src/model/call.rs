@@ -10,7 +10,7 @@ use farside_protocol::call::{
 use std::collections::{BTreeMap, VecDeque};
 
 const ID: SessionId = SessionId(7);
-const PROGRAM: u64 = 11;
+const PROGRAM: u64 = 11 << 8;
 /// How long a session waits for its caller.
 const GRACE_NS: u64 = 1;
 
@@ -240,7 +240,11 @@ impl Calls {
                         self.ended(number, End::Unknown);
                     }
                 }
-                if let Err(refused) = self.server.register(session, PROGRAM, Sizes::default()) {
+                if let Err(refused) = self.server.register(
+                    session,
+                    PROGRAM,
+                    Sizes { programs: 1, ..Sizes::default() },
+                ) {
                     self.broken = Some(format!("{refused:?}"));
                 }
             }

@@ -4,7 +4,7 @@ use super::{Caller, Link, Ticket};
 use crate::call::programs::{self, Program};
 use crate::patience::Patience;
 use crate::{Error, ErrorCode};
-use farside_protocol::call::{Part, Verb};
+use farside_protocol::call::{Part, Verb, object_of};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -93,11 +93,8 @@ impl Caller {
                 Error::with(ErrorCode::ProtocolViolation, "the list of programs is none")
             })
         });
-        if let Ok(programs) = &programs {
-            for program in programs {
-                let known = (Arc::clone(&upload.object), program.name.clone());
-                self.objects.insert(program.number, known);
-            }
+        if let Some(first) = programs.iter().flatten().next() {
+            self.objects.insert(object_of(first.number), Arc::clone(&upload.object));
         }
         Some(programs)
     }

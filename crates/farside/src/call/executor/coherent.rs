@@ -2,7 +2,6 @@
 
 use super::{Answered, End, Executor, Running, Slice, Wait, states, stopped, take};
 use crate::call::global::{self, Global, Seat};
-use crate::call::state::States;
 use crate::patience::Patience;
 use crate::{Error, ErrorCode};
 use farside_protocol::call::Stopped;
@@ -138,8 +137,7 @@ impl Executor {
             Err(error) if told => status_of(error.code) as u64,
             Err(error) => return Answered::Slice(Slice::Over(lost(running, &error))),
         };
-        let mut none = States::default();
-        let Some((own, shared)) = states(&mut self.programs, running, &mut none) else {
+        let Some((own, shared)) = states(&mut self.objects, running) else {
             return Answered::GoesOn; // the loop tells
         };
         let lent = Lent { own: &mut own.variables, shared: &mut shared.variables };
