@@ -72,7 +72,7 @@ pub mod verify;
 pub use limits::{Budget, FRAME_BYTES, FRAMES_MAX, Limits};
 pub use program::Program;
 pub use run::Machine;
-pub use verify::{Refusal, Verified, verify};
+pub use verify::{Refusal, Verification, Verified, verify};
 
 /// The C header that programs include, for commands that compile them.
 pub const HEADER: &str = include_str!("../include/farside_rmc.h");

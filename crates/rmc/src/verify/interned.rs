@@ -54,9 +54,6 @@ const NO_MEMO: Memo = Memo { key: u32::MAX, a: Id::NONE, b: Id::NONE, results: [
 
 /// Rows of what was computed or interned last. Whatever falls out is computed or interned anew.
 const ROWS: usize = 256;
-/// Sets before those are looked for that no state names any more: some 5 MB.
-const FULL: usize = 1 << 16;
-
 /// All sets of numbers of a proof.
 pub(super) struct Interned {
     scalars: Vec<Scalar>,
@@ -69,9 +66,8 @@ pub(super) struct Interned {
 }
 
 impl Interned {
-    pub(super) fn new() -> Self {
-        Self::full_at(FULL)
-    }
+    /// Sets before those are looked for that no state names any more: some 5 MB.
+    pub(super) const FULL: usize = 1 << 16;
 
     /// One that is full with so many sets already.
     pub(super) fn full_at(full: usize) -> Self {
@@ -79,6 +75,11 @@ impl Interned {
         scalars.push(Scalar::UNKNOWN);
         let recent = alloc::vec![Id::UNKNOWN; ROWS];
         Self { scalars, recent, memos: alloc::vec![NO_MEMO; ROWS], full, full_least: full }
+    }
+
+    /// One without sets, which is full with as many as this one.
+    pub(super) fn emptied(&self) -> Self {
+        Self::full_at(self.full_least)
     }
 
     /// A set of which no copy has a link.
@@ -172,7 +173,7 @@ pub(super) fn unpair(a: Id, b: Id) -> Option<(Id, Id)> {
 mod tests {
     use super::super::explore::{Explored, Explorer};
     use super::super::step::{Cost, Stepper};
-    use super::super::{live, prove, structure, verify};
+    use super::super::{Verification, Verified, live, structure, verify};
     use super::*;
     use crate::Limits;
     use crate::assembler::assemble;
@@ -182,6 +183,7 @@ mod tests {
     use alloc::string::String;
 
     const LIMITS: Limits = Limits { walked_max: 1 << 20, ..Limits::DEFAULT };
+    const FULL: usize = Interned::FULL;
     const TURNS: u64 = 60_000;
     /// Of a turn: that many instructions, of which so many make a set that was not there before.
     const INSTRUCTIONS: u64 = 5;
@@ -202,12 +204,11 @@ mod tests {
     }
 
     fn verdict(program: &Program, limits: &Limits, full: usize) -> String {
-        match prove(program, limits, &|| Interned::full_at(full)) {
-            Ok((facts, worst, metered)) => {
-                let (reached, places) = (facts.reached, facts.places);
-                format!("{worst:?} {metered} {} {reached:?} {places:?}", facts.context_bytes)
-            }
-            Err(problem) => format!("{problem:?}"),
+        let mut verification = Verification::with_room(program.clone(), limits, full);
+        let verdict = core::iter::repeat_with(|| verification.step(u32::MAX)).flatten().next();
+        match verdict.unwrap() {
+            Ok(verified) => format!("{:?}", Verified { identity: 0, ..verified }),
+            Err(refusal) => format!("{refusal:?}"),
         }
     }
 
@@ -215,15 +216,16 @@ mod tests {
     fn more_sets_than_there_is_room_for_are_forgotten_but_those_in_use() {
         let program = counts(0);
         let (points, live) = (structure::meeting_points(&program), live::live(&program));
-        let mut stepper = Stepper::new(&program, &LIMITS, Interned::new());
-        let start = State::new(LIMITS.context_bytes_max, &mut stepper.known);
-        let explored = Explorer::new(&mut stepper, &points, &live).explore(start);
-        let Ok(Explored::Bounded(worst)) = explored else { panic!("it has an end") };
+        let stepper = Stepper::new(program, &LIMITS, Interned::full_at(FULL));
+        let mut explorer = Explorer::new(stepper, points, live);
+        let Ok(Some(Explored::Bounded(worst))) = explorer.explore(u32::MAX) else {
+            panic!("it has an end");
+        };
         let instructions = 4 + TURNS * INSTRUCTIONS + 7;
         assert_eq!(worst, Cost { instructions, ..Cost::default() });
         // It was full more than once, and never had more than it may, or twice what was in use.
         assert!(TURNS * SETS > 2 * FULL as u64);
-        let known = &stepper.known;
+        let known = &explorer.stepper.known;
         assert!(known.scalars.len() <= FULL + 8, "{}", known.scalars.len());
         assert!(known.scalars.capacity() <= 2 * FULL, "{}", known.scalars.capacity());
         assert_eq!(known.full, FULL);

@@ -1,0 +1,233 @@
+//! Verification by steps: what is long is cut, so that whoever verifies for many keeps none of them waiting.
+
+use alloc::boxed::Box;
+use core::fmt;
+use core::mem::replace;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use super::explore::{Explored, Explorer};
+use super::fixpoint::Fixpoint;
+use super::interned::Interned;
+use super::live::Liveness;
+use super::problem::{Problem, Refusal};
+use super::step::{Cost, Facts, Stepper};
+use super::{Verified, structure, within};
+use crate::assembler::disassemble;
+use crate::isa::Instruction;
+use crate::limits::{Budget, Limits};
+use crate::program::Program;
+use crate::run::{fuse, predecode};
+
+/// How many programs this process has verified.
+static VERIFIED: AtomicU64 = AtomicU64::new(0);
+
+/// A verification in progress: plain data that goes on when somebody steps it, on whatever thread.
+///
+/// It comes to what [`super::verify()`] comes to, which is a loop over it, whatever the steps. It ends within
+/// `walked_max` and `widened_max` instructions of [`Limits`], and some steps for the parts that walk none.
+///
+/// ```
+/// use farside_rmc::assembler::assemble;
+/// use farside_rmc::{Limits, Verification};
+///
+/// let program = assemble("again:\nr2 += -1\nif r2 s> 0 goto again\nr0 = 0\nexit")?;
+/// let mut verification = Verification::new(program, &Limits::DEFAULT);
+/// let verdict = loop {
+///     // Here others have their turn.
+///     if let Some(verdict) = verification.step(64) {
+///         break verdict?;
+///     }
+/// };
+/// // As many turns as there may be bytes of parameters.
+/// assert_eq!(verdict.worst().instructions, 2 * 4_096 + 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Verification {
+    limits: Limits,
+    stage: Stage,
+    walked: u64,
+    /// Sets of numbers before those are looked for that no state names any more.
+    sets: usize,
+}
+
+/// What comes next.
+enum Stage {
+    /// What can be seen without running anything.
+    Structure(Program),
+    /// Which registers are read later.
+    Liveness(Program, Liveness),
+    /// Every path to its end.
+    Paths(Box<Explorer>),
+    /// What holds however often loops turn.
+    Fixpoint(Box<Fixpoint>),
+    /// What a machine runs, with the worst case and whether it is metered.
+    Operations(Program, Facts, Cost, bool),
+    /// The verdict is out.
+    Over,
+}
+
+impl Verification {
+    /// Of which nothing is done yet. Costs nothing.
+    pub fn new(program: Program, limits: &Limits) -> Self {
+        Self::with_room(program, limits, Interned::FULL)
+    }
+
+    /// One that looks for sets of numbers to forget when there are so many.
+    pub(super) fn with_room(program: Program, limits: &Limits, sets: usize) -> Self {
+        Self { limits: *limits, stage: Stage::Structure(program), walked: 0, sets }
+    }
+
+    /// Goes on for about so many instructions of the walk, and for at least one: the verdict when it is over,
+    /// and `None` for ever behind that.
+    ///
+    /// # Errors
+    /// Which instruction is wrong, from which line, and why: as of [`super::verify()`].
+    ///
+    /// # Cost
+    /// Some 100 ns an instruction, of programs that want to be slow some microseconds. A step never walks
+    /// more of them than it was told to. Each part that walks none is a step of its own and takes as long as
+    /// the program is.
+    pub fn step(&mut self, instructions: u32) -> Option<Result<Verified, Box<Refusal>>> {
+        let instructions = instructions.max(1);
+        let next = match replace(&mut self.stage, Stage::Over) {
+            Stage::Structure(program) => check(program, &self.limits),
+            Stage::Liveness(program, liveness) => Ok(self.settle(program, liveness, instructions)),
+            Stage::Paths(explorer) => self.explore(explorer, instructions),
+            Stage::Fixpoint(fixpoint) => self.widen(fixpoint, instructions),
+            Stage::Operations(program, facts, worst, metered) => {
+                return Some(Ok(accept(program, &self.limits, facts, worst, metered)));
+            }
+            Stage::Over => return None,
+        };
+        match next {
+            Ok(stage) => {
+                self.stage = stage;
+                None
+            }
+            Err(refusal) => Some(Err(refusal)),
+        }
+    }
+
+    /// Instructions that were walked so far, as a measure of what it has cost.
+    pub fn walked(&self) -> u64 {
+        self.walked
+    }
+
+    fn settle(&self, program: Program, mut liveness: Liveness, instructions: u32) -> Stage {
+        let Some(live) = liveness.settle(instructions) else {
+            return Stage::Liveness(program, liveness);
+        };
+        let points = structure::meeting_points(&program);
+        let stepper = Stepper::new(program, &self.limits, Interned::full_at(self.sets));
+        Stage::Paths(Box::new(Explorer::new(stepper, points, live)))
+    }
+
+    fn explore(
+        &mut self,
+        mut explorer: Box<Explorer>,
+        instructions: u32,
+    ) -> Result<Stage, Box<Refusal>> {
+        let before = explorer.walked();
+        let explored = explorer.explore(instructions);
+        self.walked += explorer.walked() - before;
+        Ok(match explored {
+            Ok(None) => Stage::Paths(explorer),
+            Ok(Some(Explored::Bounded(worst))) => {
+                let metered = !within(&worst, &self.limits.budget);
+                let worst = if metered { metered_worst(worst, self.limits.budget) } else { worst };
+                let Stepper { program, facts, .. } = explorer.stepper;
+                Stage::Operations(program, facts, worst, metered)
+            }
+            Ok(Some(Explored::Unbounded)) => Stage::Fixpoint(Box::new(Fixpoint::new(*explorer))),
+            Err((slot, problem)) => {
+                return Err(refusal(&explorer.stepper.program, Some(slot), problem));
+            }
+        })
+    }
+
+    fn widen(
+        &mut self,
+        mut fixpoint: Box<Fixpoint>,
+        instructions: u32,
+    ) -> Result<Stage, Box<Refusal>> {
+        let before = fixpoint.walked();
+        let found = fixpoint.find(instructions);
+        self.walked += fixpoint.walked() - before;
+        match found {
+            Ok(false) => Ok(Stage::Fixpoint(fixpoint)),
+            Ok(true) if fixpoint.stepper.facts.ends => {
+                let worst = metered_worst(ENDLESS, self.limits.budget);
+                let Stepper { program, facts, .. } = fixpoint.stepper;
+                Ok(Stage::Operations(program, facts, worst, true))
+            }
+            Ok(true) => Err(refusal(&fixpoint.stepper.program, None, Problem::NeverEnds)),
+            Err((slot, problem)) => Err(refusal(&fixpoint.stepper.program, Some(slot), problem)),
+        }
+    }
+}
+
+impl fmt::Debug for Verification {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let over = matches!(self.stage, Stage::Over);
+        let mut out = out.debug_struct("Verification");
+        out.field("walked", &self.walked).field("over", &over).finish_non_exhaustive()
+    }
+}
+
+fn check(program: Program, limits: &Limits) -> Result<Stage, Box<Refusal>> {
+    match structure::check(&program, limits) {
+        Ok(()) => {
+            let liveness = Liveness::new(&program);
+            Ok(Stage::Liveness(program, liveness))
+        }
+        Err((slot, problem)) => Err(refusal(&program, slot, problem)),
+    }
+}
+
+/// What is known of the worst case of a program that has a path without an end.
+const ENDLESS: Cost =
+    Cost { instructions: u64::MAX, helper_calls: u64::MAX, bytes: u64::MAX, words: u64::MAX };
+
+/// What a meter leaves of a worst case.
+fn metered_worst(worst: Cost, budget: Budget) -> Cost {
+    Cost {
+        instructions: worst.instructions.min(budget.instructions),
+        helper_calls: worst.helper_calls.min(budget.helper_calls),
+        bytes: worst.bytes.min(budget.bytes),
+        words: worst.words.min(budget.instructions),
+    }
+}
+
+fn accept(program: Program, limits: &Limits, facts: Facts, worst: Cost, metered: bool) -> Verified {
+    let charged = metered || worst.instructions > limits.unpaused_max;
+    let ops = predecode(&program, &facts.reached, charged);
+    let second = Instruction::SecondHalf;
+    let seen = |(code, reached): &(&Instruction, &bool)| !**reached && **code != second;
+    let unreached = program.code.iter().zip(&facts.reached).filter(seen).count();
+    Verified {
+        fused: fuse(&ops),
+        ops,
+        limits: *limits,
+        worst,
+        metered,
+        charged,
+        frames: facts.frames,
+        first_slots: program.first_slots(),
+        context_bytes: u32::try_from(facts.context_bytes).unwrap_or(u32::MAX),
+        unreached,
+        places: facts.places,
+        identity: VERIFIED.fetch_add(1, Ordering::Relaxed),
+        program,
+    }
+}
+
+fn refusal(program: &Program, slot: Option<usize>, problem: Problem) -> Box<Refusal> {
+    let at = |slot: usize| program.code.get(slot).map(|code| disassemble(*code));
+    Box::new(Refusal {
+        program: program.name.clone(),
+        slot,
+        instruction: slot.and_then(at).unwrap_or_default(),
+        line: slot.and_then(|slot| program.line_at(slot)).cloned(),
+        problem,
+    })
+}
