@@ -7,6 +7,7 @@
 //!
 //! The walk can stop before every instruction and behind every stretch of a path, and goes on from there.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::problem::Problem;
@@ -52,7 +53,7 @@ struct Stretch {
 }
 
 pub(super) struct Explorer {
-    pub(super) stepper: Stepper,
+    pub(super) stepper: Box<Stepper>,
     pub(super) points: Vec<bool>,
     pub(super) live: Vec<u16>,
     /// Slots that some jump goes back to.
@@ -90,7 +91,7 @@ struct Going {
 
 impl Explorer {
     /// At the start of the program.
-    pub(super) fn new(mut stepper: Stepper, points: Vec<bool>, live: Vec<u16>) -> Self {
+    pub(super) fn new(mut stepper: Box<Stepper>, points: Vec<bool>, live: Vec<u16>) -> Self {
         let state = State::new(stepper.limits.context_bytes_max, &mut stepper.known);
         let mut explorer = Self {
             heads: super::structure::loop_heads(&stepper.program),

@@ -4,6 +4,7 @@
 //! program itself compares with. Calls are followed anew from each place that calls. It can stop before every
 //! instruction, and goes on from there.
 
+use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
@@ -38,7 +39,7 @@ struct Path {
 
 /// The proof: what is known at all places so far, and what follows from it that nobody has looked at.
 pub(super) struct Fixpoint {
-    pub(super) stepper: Stepper,
+    pub(super) stepper: Box<Stepper>,
     points: Vec<bool>,
     live: Vec<u16>,
     thresholds: Vec<i64>,

@@ -54,6 +54,9 @@ const NO_MEMO: Memo = Memo { key: u32::MAX, a: Id::NONE, b: Id::NONE, results: [
 
 /// Rows of what was computed or interned last. Whatever falls out is computed or interned anew.
 const ROWS: usize = 256;
+/// Sets before those are looked for that no state names any more: some 5 MB.
+const FULL: usize = 1 << 16;
+
 /// All sets of numbers of a proof.
 pub(super) struct Interned {
     scalars: Vec<Scalar>,
@@ -66,8 +69,9 @@ pub(super) struct Interned {
 }
 
 impl Interned {
-    /// Sets before those are looked for that no state names any more: some 5 MB.
-    pub(super) const FULL: usize = 1 << 16;
+    pub(super) fn new() -> Self {
+        Self::full_at(FULL)
+    }
 
     /// One that is full with so many sets already.
     pub(super) fn full_at(full: usize) -> Self {
@@ -179,11 +183,11 @@ mod tests {
     use crate::assembler::assemble;
     use crate::library::ENTRIES;
     use crate::program::{Program, load};
+    use alloc::boxed::Box;
     use alloc::format;
     use alloc::string::String;
 
     const LIMITS: Limits = Limits { walked_max: 1 << 20, ..Limits::DEFAULT };
-    const FULL: usize = Interned::FULL;
     const TURNS: u64 = 60_000;
     /// Of a turn: that many instructions, of which so many make a set that was not there before.
     const INSTRUCTIONS: u64 = 5;
@@ -204,7 +208,8 @@ mod tests {
     }
 
     fn verdict(program: &Program, limits: &Limits, full: usize) -> String {
-        let mut verification = Verification::with_room(program.clone(), limits, full);
+        let mut verification =
+            Verification::with_numbers(program.clone(), limits, Interned::full_at(full));
         let verdict = core::iter::repeat_with(|| verification.step(u32::MAX)).flatten().next();
         match verdict.unwrap() {
             Ok(verified) => format!("{:?}", Verified { identity: 0, ..verified }),
@@ -216,7 +221,7 @@ mod tests {
     fn more_sets_than_there_is_room_for_are_forgotten_but_those_in_use() {
         let program = counts(0);
         let (points, live) = (structure::meeting_points(&program), live::live(&program));
-        let stepper = Stepper::new(program, &LIMITS, Interned::full_at(FULL));
+        let stepper = Box::new(Stepper::new(program, &LIMITS, Interned::new()));
         let mut explorer = Explorer::new(stepper, points, live);
         let Ok(Some(Explored::Bounded(worst))) = explorer.explore(u32::MAX) else {
             panic!("it has an end");

@@ -10,7 +10,7 @@ use super::fixpoint::Fixpoint;
 use super::interned::Interned;
 use super::live::Liveness;
 use super::problem::{Problem, Refusal};
-use super::step::{Cost, Facts, Stepper};
+use super::step::{Cost, Stepper};
 use super::{Verified, structure, within};
 use crate::assembler::disassemble;
 use crate::isa::Instruction;
@@ -43,38 +43,36 @@ static VERIFIED: AtomicU64 = AtomicU64::new(0);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Verification {
-    limits: Limits,
     stage: Stage,
     walked: u64,
-    /// Sets of numbers before those are looked for that no state names any more.
-    sets: usize,
 }
 
-/// What comes next.
+/// What comes next. The stepper, which has the program, goes from each stage to the next.
 enum Stage {
     /// What can be seen without running anything.
-    Structure(Program),
+    Structure(Box<Stepper>),
     /// Which registers are read later.
-    Liveness(Program, Liveness),
+    Liveness(Box<Stepper>, Liveness),
     /// Every path to its end.
-    Paths(Box<Explorer>),
+    Paths(Explorer),
     /// What holds however often loops turn.
-    Fixpoint(Box<Fixpoint>),
+    Fixpoint(Fixpoint),
     /// What a machine runs, with the worst case and whether it is metered.
-    Operations(Program, Facts, Cost, bool),
+    Operations(Box<Stepper>, Cost, bool),
     /// The verdict is out.
     Over,
 }
 
 impl Verification {
-    /// Of which nothing is done yet. Costs nothing.
+    /// Of which nothing is done yet: whatever is wrong with the program is said by a step.
     pub fn new(program: Program, limits: &Limits) -> Self {
-        Self::with_room(program, limits, Interned::FULL)
+        Self::with_numbers(program, limits, Interned::new())
     }
 
-    /// One that looks for sets of numbers to forget when there are so many.
-    pub(super) fn with_room(program: Program, limits: &Limits, sets: usize) -> Self {
-        Self { limits: *limits, stage: Stage::Structure(program), walked: 0, sets }
+    /// With a new table of numbers.
+    pub(super) fn with_numbers(program: Program, limits: &Limits, numbers: Interned) -> Self {
+        let stepper = Box::new(Stepper::new(program, limits, numbers));
+        Self { stage: Stage::Structure(stepper), walked: 0 }
     }
 
     /// Goes on for about so many instructions of the walk, and for at least one: the verdict when it is over,
@@ -90,12 +88,12 @@ impl Verification {
     pub fn step(&mut self, instructions: u32) -> Option<Result<Verified, Box<Refusal>>> {
         let instructions = instructions.max(1);
         let next = match replace(&mut self.stage, Stage::Over) {
-            Stage::Structure(program) => check(program, &self.limits),
-            Stage::Liveness(program, liveness) => Ok(self.settle(program, liveness, instructions)),
+            Stage::Structure(stepper) => check(stepper),
+            Stage::Liveness(stepper, liveness) => Ok(settle(stepper, liveness, instructions)),
             Stage::Paths(explorer) => self.explore(explorer, instructions),
             Stage::Fixpoint(fixpoint) => self.widen(fixpoint, instructions),
-            Stage::Operations(program, facts, worst, metered) => {
-                return Some(Ok(accept(program, &self.limits, facts, worst, metered)));
+            Stage::Operations(stepper, worst, metered) => {
+                return Some(Ok(accept(*stepper, worst, metered)));
             }
             Stage::Over => return None,
         };
@@ -113,55 +111,39 @@ impl Verification {
         self.walked
     }
 
-    fn settle(&self, program: Program, mut liveness: Liveness, instructions: u32) -> Stage {
-        let Some(live) = liveness.settle(instructions) else {
-            return Stage::Liveness(program, liveness);
-        };
-        let points = structure::meeting_points(&program);
-        let stepper = Stepper::new(program, &self.limits, Interned::full_at(self.sets));
-        Stage::Paths(Box::new(Explorer::new(stepper, points, live)))
-    }
-
     fn explore(
         &mut self,
-        mut explorer: Box<Explorer>,
+        mut explorer: Explorer,
         instructions: u32,
     ) -> Result<Stage, Box<Refusal>> {
         let before = explorer.walked();
         let explored = explorer.explore(instructions);
         self.walked += explorer.walked() - before;
-        Ok(match explored {
-            Ok(None) => Stage::Paths(explorer),
+        match explored {
+            Ok(None) => Ok(Stage::Paths(explorer)),
             Ok(Some(Explored::Bounded(worst))) => {
-                let metered = !within(&worst, &self.limits.budget);
-                let worst = if metered { metered_worst(worst, self.limits.budget) } else { worst };
-                let Stepper { program, facts, .. } = explorer.stepper;
-                Stage::Operations(program, facts, worst, metered)
+                let budget = explorer.stepper.limits.budget;
+                let metered = !within(&worst, &budget);
+                let worst = if metered { metered_worst(worst, budget) } else { worst };
+                Ok(Stage::Operations(explorer.stepper, worst, metered))
             }
-            Ok(Some(Explored::Unbounded)) => Stage::Fixpoint(Box::new(Fixpoint::new(*explorer))),
-            Err((slot, problem)) => {
-                return Err(refusal(&explorer.stepper.program, Some(slot), problem));
-            }
-        })
+            Ok(Some(Explored::Unbounded)) => Ok(Stage::Fixpoint(Fixpoint::new(explorer))),
+            Err((slot, problem)) => Err(refusal(&explorer.stepper, Some(slot), problem)),
+        }
     }
 
-    fn widen(
-        &mut self,
-        mut fixpoint: Box<Fixpoint>,
-        instructions: u32,
-    ) -> Result<Stage, Box<Refusal>> {
+    fn widen(&mut self, mut fixpoint: Fixpoint, instructions: u32) -> Result<Stage, Box<Refusal>> {
         let before = fixpoint.walked();
         let found = fixpoint.find(instructions);
         self.walked += fixpoint.walked() - before;
         match found {
             Ok(false) => Ok(Stage::Fixpoint(fixpoint)),
             Ok(true) if fixpoint.stepper.facts.ends => {
-                let worst = metered_worst(ENDLESS, self.limits.budget);
-                let Stepper { program, facts, .. } = fixpoint.stepper;
-                Ok(Stage::Operations(program, facts, worst, true))
+                let worst = metered_worst(ENDLESS, fixpoint.stepper.limits.budget);
+                Ok(Stage::Operations(fixpoint.stepper, worst, true))
             }
-            Ok(true) => Err(refusal(&fixpoint.stepper.program, None, Problem::NeverEnds)),
-            Err((slot, problem)) => Err(refusal(&fixpoint.stepper.program, Some(slot), problem)),
+            Ok(true) => Err(refusal(&fixpoint.stepper, None, Problem::NeverEnds)),
+            Err((slot, problem)) => Err(refusal(&fixpoint.stepper, Some(slot), problem)),
         }
     }
 }
@@ -174,13 +156,23 @@ impl fmt::Debug for Verification {
     }
 }
 
-fn check(program: Program, limits: &Limits) -> Result<Stage, Box<Refusal>> {
-    match structure::check(&program, limits) {
+fn check(stepper: Box<Stepper>) -> Result<Stage, Box<Refusal>> {
+    match structure::check(&stepper.program, &stepper.limits) {
         Ok(()) => {
-            let liveness = Liveness::new(&program);
-            Ok(Stage::Liveness(program, liveness))
+            let liveness = Liveness::new(&stepper.program);
+            Ok(Stage::Liveness(stepper, liveness))
         }
-        Err((slot, problem)) => Err(refusal(&program, slot, problem)),
+        Err((slot, problem)) => Err(refusal(&stepper, slot, problem)),
+    }
+}
+
+fn settle(stepper: Box<Stepper>, mut liveness: Liveness, instructions: u32) -> Stage {
+    match liveness.settle(instructions) {
+        Some(live) => {
+            let points = structure::meeting_points(&stepper.program);
+            Stage::Paths(Explorer::new(stepper, points, live))
+        }
+        None => Stage::Liveness(stepper, liveness),
     }
 }
 
@@ -198,7 +190,8 @@ fn metered_worst(worst: Cost, budget: Budget) -> Cost {
     }
 }
 
-fn accept(program: Program, limits: &Limits, facts: Facts, worst: Cost, metered: bool) -> Verified {
+fn accept(stepper: Stepper, worst: Cost, metered: bool) -> Verified {
+    let Stepper { program, limits, facts, .. } = stepper;
     let charged = metered || worst.instructions > limits.unpaused_max;
     let ops = predecode(&program, &facts.reached, charged);
     let second = Instruction::SecondHalf;
@@ -207,7 +200,7 @@ fn accept(program: Program, limits: &Limits, facts: Facts, worst: Cost, metered:
     Verified {
         fused: fuse(&ops),
         ops,
-        limits: *limits,
+        limits,
         worst,
         metered,
         charged,
@@ -221,7 +214,8 @@ fn accept(program: Program, limits: &Limits, facts: Facts, worst: Cost, metered:
     }
 }
 
-fn refusal(program: &Program, slot: Option<usize>, problem: Problem) -> Box<Refusal> {
+fn refusal(stepper: &Stepper, slot: Option<usize>, problem: Problem) -> Box<Refusal> {
+    let program = &stepper.program;
     let at = |slot: usize| program.code.get(slot).map(|code| disassemble(*code));
     Box::new(Refusal {
         program: program.name.clone(),
