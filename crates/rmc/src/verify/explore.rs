@@ -118,6 +118,8 @@ impl Explorer {
 
     /// Walks at most so many instructions further, which must be some: how it ended, if it has. A problem
     /// comes with its slot.
+    // Not a part of what steps it, where the compiler has no registers left for it.
+    #[inline(never)]
     pub(super) fn explore(
         &mut self,
         instructions: u32,
