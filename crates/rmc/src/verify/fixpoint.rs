@@ -55,7 +55,7 @@ impl Fixpoint {
     /// At the start of a program whose paths were walked in vain. Of that only the facts stay.
     pub(super) fn new(explorer: Explorer) -> Self {
         let Explorer { mut stepper, points, live, .. } = explorer;
-        stepper.known = stepper.known.emptied();
+        stepper.known.clear();
         let state = State::new(stepper.limits.context_bytes_max, &mut stepper.known);
         Self {
             thresholds: thresholds(&stepper.program),
@@ -172,12 +172,14 @@ impl Fixpoint {
 
 /// The numbers that a program compares with, and their neighbours.
 fn thresholds(program: &Program) -> Vec<i64> {
-    let mut numbers = BTreeSet::from([-1, 0, 1]);
+    let mut numbers = alloc::vec![-1, 0, 1];
     for instruction in &program.code {
         if let Instruction::JumpIf { src: Operand::Immediate(value), .. } = instruction {
             let value = i64::from(*value);
             numbers.extend([value - 1, value, value + 1]);
         }
     }
-    numbers.into_iter().collect()
+    numbers.sort_unstable();
+    numbers.dedup();
+    numbers
 }

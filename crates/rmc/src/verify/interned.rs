@@ -54,8 +54,9 @@ const NO_MEMO: Memo = Memo { key: u32::MAX, a: Id::NONE, b: Id::NONE, results: [
 
 /// Rows of what was computed or interned last. Whatever falls out is computed or interned anew.
 const ROWS: usize = 256;
-/// Sets before those are looked for that no state names any more: some 5 MB.
-const FULL: usize = 1 << 16;
+/// Sets before those are looked for that no state names any more: some 5 MB. Few enough that those of one
+/// more stretch of code have room in what a growing table has then.
+const FULL: usize = 60_000;
 
 /// All sets of numbers of a proof.
 pub(super) struct Interned {
@@ -81,9 +82,12 @@ impl Interned {
         Self { scalars, recent, memos: alloc::vec![NO_MEMO; ROWS], full, full_least: full }
     }
 
-    /// One without sets, which is full with as many as this one.
-    pub(super) fn emptied(&self) -> Self {
-        Self::full_at(self.full_least)
+    /// Forgets all sets, as if it were new.
+    pub(super) fn clear(&mut self) {
+        self.scalars.truncate(1);
+        self.recent.fill(Id::UNKNOWN);
+        self.memos.fill(NO_MEMO);
+        self.full = self.full_least;
     }
 
     /// A set of which no copy has a link.

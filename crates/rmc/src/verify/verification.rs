@@ -49,8 +49,8 @@ pub struct Verification {
 
 /// What comes next. The stepper, which has the program, goes from each stage to the next.
 enum Stage {
-    /// What can be seen without running anything.
-    Structure(Box<Stepper>),
+    /// What can be seen without running anything; slots before this one are right.
+    Structure(Box<Stepper>, usize),
     /// Which registers are read later.
     Liveness(Box<Stepper>, Liveness),
     /// Every path to its end.
@@ -72,7 +72,7 @@ impl Verification {
     /// With a new table of numbers.
     pub(super) fn with_numbers(program: Program, limits: &Limits, numbers: Interned) -> Self {
         let stepper = Box::new(Stepper::new(program, limits, numbers));
-        Self { stage: Stage::Structure(stepper), walked: 0 }
+        Self { stage: Stage::Structure(stepper, 0), walked: 0 }
     }
 
     /// Goes on for about so many instructions of the walk, and for at least one: the verdict when it is over,
@@ -88,7 +88,7 @@ impl Verification {
     pub fn step(&mut self, instructions: u32) -> Option<Result<Verified, Box<Refusal>>> {
         let instructions = instructions.max(1);
         let next = match replace(&mut self.stage, Stage::Over) {
-            Stage::Structure(stepper) => check(stepper),
+            Stage::Structure(stepper, slot) => check(stepper, slot, instructions),
             Stage::Liveness(stepper, liveness) => Ok(settle(stepper, liveness, instructions)),
             Stage::Paths(explorer) => self.explore(explorer, instructions),
             Stage::Fixpoint(fixpoint) => self.widen(fixpoint, instructions),
@@ -156,14 +156,20 @@ impl fmt::Debug for Verification {
     }
 }
 
-fn check(stepper: Box<Stepper>) -> Result<Stage, Box<Refusal>> {
-    match structure::check(&stepper.program, &stepper.limits) {
-        Ok(()) => {
-            let liveness = Liveness::new(&stepper.program);
-            Ok(Stage::Liveness(stepper, liveness))
-        }
-        Err((slot, problem)) => Err(refusal(&stepper, slot, problem)),
+fn check(stepper: Box<Stepper>, slot: usize, slots: u32) -> Result<Stage, Box<Refusal>> {
+    let program = &stepper.program;
+    if slot == 0 {
+        structure::whole(program, &stepper.limits)
+            .map_err(|problem| refusal(&stepper, None, problem))?;
     }
+    let end = program.code.len().min(slot.saturating_add(slots as usize));
+    structure::check(program, slot..end)
+        .map_err(|(slot, problem)| refusal(&stepper, Some(slot), problem))?;
+    if end < program.code.len() {
+        return Ok(Stage::Structure(stepper, end));
+    }
+    let liveness = Liveness::new(program);
+    Ok(Stage::Liveness(stepper, liveness))
 }
 
 fn settle(stepper: Box<Stepper>, mut liveness: Liveness, instructions: u32) -> Stage {
