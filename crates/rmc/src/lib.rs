@@ -3,8 +3,9 @@
 //! A program is written in C against `farside_rmc.h` and compiled by stock clang to the eBPF instruction
 //! set ([`program::load`]), or assembled ([`assembler`]). [`verify()`] proves that it touches only its own
 //! memory, calls only known helpers with fitting arguments, lets no address out and ends within a known
-//! worst case, or else is stopped by a meter. A [`Machine`] runs one call of it and suspends at each
-//! access to memory outside; whoever has that memory answers. [`library`] has programs that are ready.
+//! worst case, or else is stopped by a meter; a [`Verification`] does so by steps. A [`Machine`] runs one call
+//! of it and suspends at each access to memory outside; whoever has that memory answers. [`library`] has
+//! programs that are ready.
 //!
 //! ```
 //! use farside_rmc::assembler::assemble;

@@ -12,7 +12,7 @@ use farside_rmc::{Limits, Program, Refusal, Verification, Verified, verify};
 use fuzz::Chance;
 use hostile::HOSTILE;
 
-/// Some instructions walked or widened are too many for every program of more than a few lines.
+/// So few instructions that many programs are not proven by walking them, and some not at all.
 const IMPATIENT: Limits = Limits { walked_max: 60, widened_max: 40, ..Limits::DEFAULT };
 
 /// Four loops within each other: more turns than anybody walks, of which no two are alike.

@@ -23,14 +23,14 @@ static VERIFIED: AtomicU64 = AtomicU64::new(0);
 
 /// A verification in progress: plain data that goes on when somebody steps it, on whatever thread.
 ///
-/// It comes to what [`super::verify()`] comes to, which is a loop over it, whatever the steps. It ends within
-/// `walked_max` and `widened_max` instructions of [`Limits`], and some steps for the parts that walk none.
+/// It comes to what [`super::verify()`] comes to, which is a loop over it, whatever the steps. It walks at most
+/// `walked_max` and then `widened_max` instructions of [`Limits`], and takes some steps that walk none.
 ///
 /// ```
 /// use farside_rmc::assembler::assemble;
 /// use farside_rmc::{Limits, Verification};
 ///
-/// let program = assemble("again:\nr2 += -1\nif r2 s> 0 goto again\nr0 = 0\nexit")?;
+/// let program = assemble("r0 = 0\nagain:\nr0 += 1\nif r0 < 1000 goto again\nexit")?;
 /// let mut verification = Verification::new(program, &Limits::DEFAULT);
 /// let verdict = loop {
 ///     // Here others have their turn.
@@ -38,8 +38,8 @@ static VERIFIED: AtomicU64 = AtomicU64::new(0);
 ///         break verdict?;
 ///     }
 /// };
-/// // As many turns as there may be bytes of parameters.
-/// assert_eq!(verdict.worst().instructions, 2 * 4_096 + 2);
+/// assert_eq!(verdict.worst().instructions, 1 + 2 * 1_000 + 1);
+/// assert_eq!(verification.walked(), 1 + 2 * 1_000 + 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Verification {
@@ -76,15 +76,17 @@ impl Verification {
     }
 
     /// Goes on for about so many instructions of the walk, and for at least one: the verdict when it is over,
-    /// and `None` for ever behind that.
+    /// once, and `None` for ever behind that.
     ///
     /// # Errors
     /// Which instruction is wrong, from which line, and why: as of [`super::verify()`].
     ///
     /// # Cost
-    /// Some 100 ns an instruction, of programs that want to be slow some microseconds. A step never walks
-    /// more of them than it was told to. Each part that walks none is a step of its own and takes as long as
-    /// the program is.
+    /// Some 100 ns an instruction, and a microsecond of programs that want to be slow. A step never walks
+    /// more instructions than it was told to, and counts ends of paths as instructions too. The parts that
+    /// walk none are steps of their own, of which the last takes as long as the program is. What grows is
+    /// moved, and what is over is freed, at once: up to some milliseconds for a program that fills whatever
+    /// a proof may keep.
     pub fn step(&mut self, instructions: u32) -> Option<Result<Verified, Box<Refusal>>> {
         let instructions = instructions.max(1);
         let next = match replace(&mut self.stage, Stage::Over) {
