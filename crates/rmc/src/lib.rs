@@ -3,8 +3,9 @@
 //! A program is written in C against `farside_rmc.h` and compiled by stock clang to the eBPF instruction
 //! set ([`program::load`]), or assembled ([`assembler`]). [`verify()`] proves that it touches only its own
 //! memory, calls only known helpers with fitting arguments, lets no address out and ends within a known
-//! worst case, or else is stopped by a meter. A [`Machine`] runs one call of it and suspends at each
-//! access to memory outside; whoever has that memory answers. [`library`] has programs that are ready.
+//! worst case, or else is stopped by a meter; a [`Verification`] does so by steps. A [`Machine`] runs one call
+//! of it and suspends at each access to memory outside; whoever has that memory answers. [`library`] has
+//! programs that are ready.
 //!
 //! ```
 //! use farside_rmc::assembler::assemble;
@@ -72,7 +73,7 @@ pub mod verify;
 pub use limits::{Budget, FRAME_BYTES, FRAMES_MAX, Limits};
 pub use program::Program;
 pub use run::Machine;
-pub use verify::{Refusal, Verified, verify};
+pub use verify::{Refusal, Verification, Verified, verify};
 
 /// The C header that programs include, for commands that compile them.
 pub const HEADER: &str = include_str!("../include/farside_rmc.h");

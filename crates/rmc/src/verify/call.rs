@@ -12,7 +12,7 @@ use crate::run::counted;
 /// Bytes that an argument points to, at least and at most.
 type Bytes = (u64, u64);
 
-impl Stepper<'_> {
+impl Stepper {
     pub(super) fn call_helper(&mut self, state: &mut State, number: u32) -> Result<(), Problem> {
         let helper = Helper::with_number(number).ok_or(Problem::UnknownHelper { number })?;
         let mut written: Option<(Reach, u64)> = None;

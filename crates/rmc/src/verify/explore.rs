@@ -4,7 +4,10 @@
 //! comes with no more than what was known before needs no second walk, and costs what the first one did.
 //! If the first one has not ended yet, the path has come round a loop without progress: there is no
 //! bound, and the program needs a meter.
+//!
+//! The walk can stop before every instruction and behind every stretch of a path, and goes on from there.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::problem::Problem;
@@ -49,17 +52,21 @@ struct Stretch {
     remembered: Option<usize>,
 }
 
-pub(super) struct Explorer<'a, 'p> {
-    pub(super) stepper: &'a mut Stepper<'p>,
-    pub(super) points: &'a [bool],
-    pub(super) live: &'a [u16],
+pub(super) struct Explorer {
+    pub(super) stepper: Box<Stepper>,
+    pub(super) points: Vec<bool>,
+    pub(super) live: Vec<u16>,
     /// Slots that some jump goes back to.
     heads: Vec<bool>,
     memories: Vec<Vec<Memory>>,
     /// Where two states of a place differed the last time: mostly in what a loop counts by.
     differing: Vec<Spot>,
     path: Vec<Stretch>,
-    walked: u32,
+    /// Where it stands between two of its steps.
+    walk: Walk,
+    walked: u64,
+    /// How many were walked when the present step is over; stretches that end count as instructions.
+    pause: u64,
     /// Paths that have ended.
     ended: u32,
     /// Values in memories and on other ways.
@@ -68,44 +75,69 @@ pub(super) struct Explorer<'a, 'p> {
 
 /// Where the walk stands.
 enum Walk {
-    Going(usize, State),
+    Going(Going),
     /// The present stretch ended, with what follows costing so much.
     Ended(Cost),
     Unbounded,
 }
 
-impl<'a, 'p> Explorer<'a, 'p> {
-    pub(super) fn new(stepper: &'a mut Stepper<'p>, points: &'a [bool], live: &'a [u16]) -> Self {
-        let memories = points.iter().map(|_| Vec::new()).collect();
-        let heads = super::structure::loop_heads(stepper.program);
-        Self {
+/// A path that has come to a slot.
+struct Going {
+    at: usize,
+    state: State,
+    /// Meeting points since the last memory.
+    since: u32,
+}
+
+impl Explorer {
+    /// At the start of the program.
+    pub(super) fn new(mut stepper: Box<Stepper>, points: Vec<bool>, live: Vec<u16>) -> Self {
+        let state = State::new(stepper.limits.context_bytes_max, &mut stepper.known);
+        let mut explorer = Self {
+            heads: super::structure::loop_heads(&stepper.program),
+            memories: points.iter().map(|_| Vec::new()).collect(),
+            differing: alloc::vec![Spot::default(); points.len()],
+            path: Vec::new(),
+            walk: Walk::Going(Going { at: 0, state, since: 0 }),
+            walked: 0,
+            pause: 0,
+            ended: 0,
+            cells: 0,
             stepper,
             points,
             live,
-            heads,
-            memories,
-            differing: alloc::vec![Spot::default(); points.len()],
-            path: Vec::new(),
-            walked: 0,
-            ended: 0,
-            cells: 0,
-        }
+        };
+        explorer.open(None, None);
+        explorer
     }
 
-    /// Walks from the start; a problem comes with its slot.
-    pub(super) fn explore(&mut self, start: State) -> Result<Explored, (usize, Problem)> {
-        self.open(None, None);
-        let mut walk = Walk::Going(0, start);
-        loop {
+    /// Instructions that were walked.
+    pub(super) fn walked(&self) -> u64 {
+        self.walked
+    }
+
+    /// Walks at most so many instructions further, which must be some: how it ended, if it has. A problem
+    /// comes with its slot.
+    // Not a part of what steps it, where the compiler has no registers left for it.
+    #[inline(never)]
+    pub(super) fn explore(
+        &mut self,
+        instructions: u32,
+    ) -> Result<Option<Explored>, (usize, Problem)> {
+        self.pause = self.walked + u64::from(instructions);
+        let mut walk = core::mem::replace(&mut self.walk, Walk::Unbounded);
+        while self.walked < self.pause {
             walk = match walk {
-                Walk::Going(at, state) => self.advance(at, state)?,
+                Walk::Going(going) => self.advance(going)?,
                 Walk::Ended(behind) => match self.close(behind) {
                     Ok(next) => next,
-                    Err(cost) => return Ok(Explored::Bounded(cost)),
+                    Err(cost) => return Ok(Some(Explored::Bounded(cost))),
                 },
-                Walk::Unbounded => return Ok(Explored::Unbounded),
+                Walk::Unbounded => return Ok(Some(Explored::Unbounded)),
             };
         }
+        self.walk = walk;
+        Ok(None)
     }
 
     /// The present stretch has cost what was stepped since.
@@ -125,7 +157,7 @@ impl<'a, 'p> Explorer<'a, 'p> {
     /// Ends stretches until one has another way to go. The whole cost when there is none.
     fn close(&mut self, mut behind: Cost) -> Result<Walk, Cost> {
         self.settle();
-        loop {
+        while self.walked < self.pause {
             let at = self.path.len();
             let Some(stretch) = self.path.last_mut() else {
                 return Err(behind);
@@ -135,7 +167,7 @@ impl<'a, 'p> Explorer<'a, 'p> {
                 self.cells -= state.cells();
                 // The other way is a stretch of its own, so that its cost is apart.
                 self.open(None, None);
-                return Ok(Walk::Going(slot, state));
+                return Ok(Walk::Going(Going { at: slot, state, since: 0 }));
             }
             behind = stretch.own.plus(stretch.behind);
             if let Some(slot) = stretch.remembered {
@@ -149,12 +181,14 @@ impl<'a, 'p> Explorer<'a, 'p> {
                 }
             }
             self.path.pop();
+            self.pause -= 1;
         }
+        Ok(Walk::Ended(behind))
     }
 
-    fn advance(&mut self, mut at: usize, mut state: State) -> Result<Walk, (usize, Problem)> {
-        let mut since = 0;
-        loop {
+    fn advance(&mut self, going: Going) -> Result<Walk, (usize, Problem)> {
+        let Going { mut at, mut state, mut since } = going;
+        while self.walked < self.pause {
             if self.points[at] {
                 if self.stepper.known.is_full() {
                     self.keep(&mut state);
@@ -171,10 +205,10 @@ impl<'a, 'p> Explorer<'a, 'p> {
                     since = 0;
                 }
             }
-            self.walked += 1;
-            if self.walked > self.stepper.limits.walked_max || self.cells > CELLS_MAX {
+            if self.walked >= u64::from(self.stepper.limits.walked_max) || self.cells > CELLS_MAX {
                 return Ok(Walk::Unbounded);
             }
+            self.walked += 1;
             let next = self.stepper.step(&mut state, at).map_err(|problem| (at, problem))?;
             match next {
                 Next::Through => at += self.stepper.program.code[at].slots(),
@@ -194,6 +228,7 @@ impl<'a, 'p> Explorer<'a, 'p> {
                 }
             }
         }
+        Ok(Walk::Going(Going { at, state, since }))
     }
 
     /// Forgets sets of numbers that neither the path nor anything else names.

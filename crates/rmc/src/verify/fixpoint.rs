@@ -1,13 +1,14 @@
 //! What holds at every place however often it is passed: the proof for programs that need a meter.
 //!
 //! Where paths meet, what is known is joined; where they come back, widened, to the next number that the
-//! program itself compares with. Calls are followed anew from each place that calls.
+//! program itself compares with. Calls are followed anew from each place that calls. It can stop before every
+//! instruction, and goes on from there.
 
+use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-use super::explore::forget_dead;
-use super::interned::Interned;
+use super::explore::{Explorer, forget_dead};
 use super::problem::Problem;
 use super::scalar::Scalar;
 use super::state::{CELLS_MAX, Number, State};
@@ -28,105 +29,157 @@ struct Known {
     visits: u32,
 }
 
-pub(super) fn fixpoint(
-    stepper: &mut Stepper<'_>,
-    points: &[bool],
-    live: &[u16],
-    start: State,
-) -> Result<(), (usize, Problem)> {
-    let thresholds = thresholds(stepper.program);
-    let mut known: BTreeMap<Key, Known> = BTreeMap::new();
-    let mut open: BTreeSet<Key> = BTreeSet::new();
-    let first = alloc::vec![0];
-    known.insert(first.clone(), Known { state: start, visits: 0 });
-    open.insert(first);
-    let mut walked = 0;
-    while let Some(key) = open.pop_first() {
-        if stepper.known.is_full() {
-            stepper.known.keep(known.values_mut().map(|known| &mut known.state));
-        }
-        let Some(state) = known.get(&key).map(|known| stepper.copy(&known.state)) else {
-            continue;
-        };
-        let at = key[key.len() - 1];
-        // States of a place only lose values, so the first size is the greatest.
-        let cells = known.len().saturating_mul(state.cells());
-        if cells > CELLS_MAX {
-            return Err((at, Problem::TooComplex { walked }));
-        }
-        let mut paths = alloc::vec![(at, state, true)];
-        while let Some((mut at, mut state, mut first)) = paths.pop() {
-            loop {
-                if points[at] && !first {
-                    forget_dead(&mut state, live[at]);
-                    let left =
-                        meet((&mut known, &mut open), at, state, &mut stepper.known, &thresholds);
-                    stepper.spare.extend(left);
-                    break;
-                }
-                first = false;
-                walked += 1;
-                if walked > stepper.limits.widened_max {
-                    return Err((at, Problem::TooComplex { walked }));
-                }
-                match stepper.step(&mut state, at).map_err(|problem| (at, problem))? {
-                    Next::Through => at += stepper.program.code[at].slots(),
-                    Next::At(target) => at = target,
-                    Next::Either(target) => {
-                        paths.extend(stepper.jumped.take().map(|jumped| (target, jumped, false)));
-                        at += 1;
-                    }
-                    Next::End => break,
-                }
-            }
-        }
-    }
-    Ok(())
-}
-
-/// A path has come to a meeting point. Its state, unless that was new.
-fn meet(
-    (known, open): (&mut BTreeMap<Key, Known>, &mut BTreeSet<Key>),
+/// A path on its way from a place to the next ones.
+struct Path {
     at: usize,
     state: State,
-    numbers: &mut Interned,
-    thresholds: &[i64],
-) -> Option<State> {
-    let mut key: Key = state.frames[1..].iter().map(|frame| frame.back).collect();
-    key.push(at);
-    let Some(before) = known.get_mut(&key) else {
-        known.insert(key.clone(), Known { state, visits: 0 });
-        open.insert(key);
-        return None;
-    };
-    if before.state.contains(&state, numbers) {
-        return Some(state);
+    /// Whether it has not left its place yet, which is no meeting with it.
+    first: bool,
+}
+
+/// The proof: what is known at all places so far, and what follows from it that nobody has looked at.
+pub(super) struct Fixpoint {
+    pub(super) stepper: Box<Stepper>,
+    points: Vec<bool>,
+    live: Vec<u16>,
+    thresholds: Vec<i64>,
+    known: BTreeMap<Key, Known>,
+    /// Places where more may happen than was followed.
+    open: BTreeSet<Key>,
+    /// Paths from the place that was opened last.
+    paths: Vec<Path>,
+    walked: u32,
+}
+
+impl Fixpoint {
+    /// At the start of a program whose paths were walked in vain. Of that only the facts stay.
+    pub(super) fn new(explorer: Explorer) -> Self {
+        let Explorer { mut stepper, points, live, .. } = explorer;
+        stepper.known.clear();
+        let state = State::new(stepper.limits.context_bytes_max, &mut stepper.known);
+        Self {
+            thresholds: thresholds(&stepper.program),
+            known: BTreeMap::from([(alloc::vec![0], Known { state, visits: 0 })]),
+            open: BTreeSet::from([alloc::vec![0]]),
+            paths: Vec::new(),
+            walked: 0,
+            stepper,
+            points,
+            live,
+        }
     }
-    before.visits += 1;
-    let visits = before.visits;
-    before.state = before.state.merge(&state, &mut |old: Number, new: Number| {
-        let (old, new) = (numbers.number(old), numbers.number(new));
-        let joined = if visits <= PATIENCE {
-            old.join(&new)
-        } else if visits <= PATIENCE_LAST || old.contains(&new) {
-            old.widen(&new, thresholds)
-        } else {
-            Scalar::UNKNOWN
+
+    /// Instructions that were walked.
+    pub(super) fn walked(&self) -> u64 {
+        u64::from(self.walked)
+    }
+
+    /// Walks at most so many instructions further, which must be some: whether the fixpoint is found. A
+    /// problem comes with its slot.
+    pub(super) fn find(&mut self, instructions: u32) -> Result<bool, (usize, Problem)> {
+        let mut left = instructions;
+        while left > 0 {
+            if let Some(path) = self.paths.pop() {
+                self.follow(path, &mut left)?;
+            } else if let Some(key) = self.open.pop_first() {
+                self.depart(&key)?;
+            } else {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Goes on from a place with what is known there now.
+    fn depart(&mut self, key: &Key) -> Result<(), (usize, Problem)> {
+        if self.stepper.known.is_full() {
+            self.stepper.known.keep(self.known.values_mut().map(|known| &mut known.state));
+        }
+        let Some(known) = self.known.get(key) else {
+            return Ok(());
         };
-        Number { id: numbers.intern(&joined), link: joined.link }
-    });
-    open.insert(key);
-    Some(state)
+        let (at, state) = (key[key.len() - 1], self.stepper.copy(&known.state));
+        // States of a place only lose values, so the first size is the greatest.
+        let cells = self.known.len().saturating_mul(state.cells());
+        if cells > CELLS_MAX {
+            return Err((at, Problem::TooComplex { walked: self.walked }));
+        }
+        self.paths.push(Path { at, state, first: true });
+        Ok(())
+    }
+
+    /// Follows a path to its end or to the next place, or keeps it for the next step.
+    fn follow(&mut self, path: Path, left: &mut u32) -> Result<(), (usize, Problem)> {
+        let Path { mut at, mut state, mut first } = path;
+        while *left > 0 {
+            if self.points[at] && !first {
+                forget_dead(&mut state, self.live[at]);
+                self.meet(at, state);
+                return Ok(());
+            }
+            first = false;
+            self.walked += 1;
+            *left -= 1;
+            if self.walked > self.stepper.limits.widened_max {
+                return Err((at, Problem::TooComplex { walked: self.walked }));
+            }
+            match self.stepper.step(&mut state, at).map_err(|problem| (at, problem))? {
+                Next::Through => at += self.stepper.program.code[at].slots(),
+                Next::At(target) => at = target,
+                Next::Either(target) => {
+                    let jumped = self.stepper.jumped.take();
+                    let path = |state| Path { at: target, state, first: false };
+                    self.paths.extend(jumped.map(path));
+                    at += 1;
+                }
+                Next::End => return Ok(()),
+            }
+        }
+        self.paths.push(Path { at, state, first });
+        Ok(())
+    }
+
+    /// A path has come to a meeting point.
+    fn meet(&mut self, at: usize, state: State) {
+        let (known, open) = (&mut self.known, &mut self.open);
+        let (numbers, thresholds) = (&mut self.stepper.known, &self.thresholds);
+        let mut key: Key = state.frames[1..].iter().map(|frame| frame.back).collect();
+        key.push(at);
+        let Some(before) = known.get_mut(&key) else {
+            known.insert(key.clone(), Known { state, visits: 0 });
+            open.insert(key);
+            return;
+        };
+        if !before.state.contains(&state, numbers) {
+            before.visits += 1;
+            let visits = before.visits;
+            before.state = before.state.merge(&state, &mut |old: Number, new: Number| {
+                let (old, new) = (numbers.number(old), numbers.number(new));
+                let joined = if visits <= PATIENCE {
+                    old.join(&new)
+                } else if visits <= PATIENCE_LAST || old.contains(&new) {
+                    old.widen(&new, thresholds)
+                } else {
+                    Scalar::UNKNOWN
+                };
+                Number { id: numbers.intern(&joined), link: joined.link }
+            });
+            open.insert(key);
+        }
+        self.stepper.spare.push(state);
+    }
 }
 
 /// The numbers that a program compares with, and their neighbours.
 fn thresholds(program: &Program) -> Vec<i64> {
-    let mut numbers = BTreeSet::from([-1, 0, 1]);
+    let mut numbers = alloc::vec![-1, 0, 1];
     for instruction in &program.code {
         if let Instruction::JumpIf { src: Operand::Immediate(value), .. } = instruction {
             let value = i64::from(*value);
             numbers.extend([value - 1, value, value + 1]);
         }
     }
-    numbers.into_iter().collect()
+    numbers.sort_unstable();
+    numbers.dedup();
+    numbers
 }

@@ -57,8 +57,9 @@ const NO_MEMO: Memo = Memo { key: u32::MAX, a: Id::NONE, b: Id::NONE, results: [
 
 /// Rows of what was computed or interned last. Whatever falls out is computed or interned anew.
 const ROWS: usize = 256;
-/// Sets before those are looked for that no state names any more: some 5 MB.
-const FULL: usize = 1 << 16;
+/// Sets before those are looked for that no state names any more: some 5 MB. Few enough that those of one
+/// more stretch of code have room in what a growing table has then.
+const FULL: usize = 60_000;
 
 /// All sets of numbers of a proof.
 pub(super) struct Interned {
@@ -82,6 +83,14 @@ impl Interned {
         scalars.push(Scalar::UNKNOWN);
         let recent = alloc::vec![Id::UNKNOWN; ROWS];
         Self { scalars, recent, memos: alloc::vec![NO_MEMO; ROWS], full, full_least: full }
+    }
+
+    /// Forgets all sets, as if it were new.
+    pub(super) fn clear(&mut self) {
+        self.scalars.truncate(1);
+        self.recent.fill(Id::UNKNOWN);
+        self.memos.fill(NO_MEMO);
+        self.full = self.full_least;
     }
 
     /// A set of which no copy has a link.
@@ -175,12 +184,13 @@ pub(super) fn unpair(a: Id, b: Id) -> Option<(Id, Id)> {
 mod tests {
     use super::super::explore::{Explored, Explorer};
     use super::super::step::{Cost, Stepper};
-    use super::super::{live, prove, structure, verify};
+    use super::super::{Verification, Verified, live, structure, verify};
     use super::*;
     use crate::Limits;
     use crate::assembler::assemble;
     use crate::library::ENTRIES;
     use crate::program::{Program, load};
+    use alloc::boxed::Box;
     use alloc::format;
     use alloc::string::String;
 
@@ -205,12 +215,12 @@ mod tests {
     }
 
     fn verdict(program: &Program, limits: &Limits, full: usize) -> String {
-        match prove(program, limits, &|| Interned::full_at(full)) {
-            Ok((facts, worst, metered)) => {
-                let (reached, places) = (facts.reached, facts.places);
-                format!("{worst:?} {metered} {} {reached:?} {places:?}", facts.context_bytes)
-            }
-            Err(problem) => format!("{problem:?}"),
+        let mut verification =
+            Verification::with_numbers(program.clone(), limits, Interned::full_at(full));
+        let verdict = core::iter::repeat_with(|| verification.step(u32::MAX)).flatten().next();
+        match verdict.unwrap() {
+            Ok(verified) => format!("{:?}", Verified { identity: 0, ..verified }),
+            Err(refusal) => format!("{refusal:?}"),
         }
     }
 
@@ -218,15 +228,16 @@ mod tests {
     fn more_sets_than_there_is_room_for_are_forgotten_but_those_in_use() {
         let program = counts(0);
         let (points, live) = (structure::meeting_points(&program), live::live(&program));
-        let mut stepper = Stepper::new(&program, &LIMITS, Interned::new());
-        let start = State::new(LIMITS.context_bytes_max, &mut stepper.known);
-        let explored = Explorer::new(&mut stepper, &points, &live).explore(start);
-        let Ok(Explored::Bounded(worst)) = explored else { panic!("it has an end") };
+        let stepper = Box::new(Stepper::new(program, &LIMITS, Interned::new()));
+        let mut explorer = Explorer::new(stepper, points, live);
+        let Ok(Some(Explored::Bounded(worst))) = explorer.explore(u32::MAX) else {
+            panic!("it has an end");
+        };
         let instructions = 4 + TURNS * INSTRUCTIONS + 7;
         assert_eq!(worst, Cost { instructions, ..Cost::default() });
         // It was full more than once, and never had more than it may, or twice what was in use.
         assert!(TURNS * SETS > 2 * FULL as u64);
-        let known = &stepper.known;
+        let known = &explorer.stepper.known;
         assert!(known.scalars.len() <= FULL + 8, "{}", known.scalars.len());
         assert!(known.scalars.capacity() <= 2 * FULL, "{}", known.scalars.capacity());
         assert_eq!(known.full, FULL);

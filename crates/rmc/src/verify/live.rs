@@ -27,29 +27,63 @@ impl Flow {
     }
 }
 
-/// Bits of registers that are read before they are written, at each slot.
-pub(crate) fn live(program: &Program) -> Vec<u16> {
-    let code = &program.code;
-    let flows: Vec<_> = (0..code.len()).map(|slot| Flow::of(slot, code)).collect();
-    // Nothing is read behind the end.
-    let mut live = alloc::vec![0u16; code.len() + 1];
-    // Loops need some rounds; where they are not enough, registers only look more alive.
-    let mut changed = true;
-    let mut rounds = 0;
-    while changed {
-        changed = false;
-        rounds += 1;
-        if rounds > 64 {
-            return alloc::vec![u16::MAX; code.len()];
+/// Rounds over a program after which what is not known yet counts as read.
+const ROUNDS_MAX: u32 = 64;
+
+/// The search for registers that are read later, by rounds over the program from its end.
+pub(super) struct Liveness {
+    flows: Vec<Flow>,
+    /// What was found so far. Nothing is read behind the end.
+    live: Vec<u16>,
+    rounds: u32,
+}
+
+impl Liveness {
+    pub(super) fn new(program: &Program) -> Self {
+        let code = &program.code;
+        let flows = (0..code.len()).map(|slot| Flow::of(slot, code)).collect();
+        Self { flows, live: alloc::vec![0; code.len() + 1], rounds: 0 }
+    }
+
+    /// Looks at about so many slots, one round at least: bits of registers that are read before they are
+    /// written, at each slot, when all are found.
+    pub(super) fn settle(&mut self, slots: u32) -> Option<Vec<u16>> {
+        let mut seen = 0;
+        while seen < slots as usize {
+            if self.rounds >= ROUNDS_MAX {
+                // Loops need some rounds; where they are not enough, registers only look more alive.
+                return Some(alloc::vec![u16::MAX; self.flows.len()]);
+            }
+            self.rounds += 1;
+            if !self.round() {
+                return Some(core::mem::take(&mut self.live));
+            }
+            seen += self.flows.len();
         }
-        for (slot, Flow { read, written, next }) in flows.iter().enumerate().rev() {
+        None
+    }
+
+    /// Whether it has changed anything.
+    fn round(&mut self) -> bool {
+        let (live, mut changed) = (&mut self.live, false);
+        for (slot, Flow { read, written, next }) in self.flows.iter().enumerate().rev() {
             let after = live[next[0] as usize] | live[next[1] as usize];
             let before = after & !written | read;
             changed |= before != live[slot];
             live[slot] = before;
         }
+        changed
     }
-    live
+}
+
+/// Bits of registers that are read before they are written, at each slot.
+pub(crate) fn live(program: &Program) -> Vec<u16> {
+    let mut liveness = Liveness::new(program);
+    loop {
+        if let Some(live) = liveness.settle(u32::MAX) {
+            return live;
+        }
+    }
 }
 
 fn bit(register: Register) -> u16 {

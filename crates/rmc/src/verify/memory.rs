@@ -23,7 +23,7 @@ impl Reach {
     }
 }
 
-impl Stepper<'_> {
+impl Stepper {
     fn bound(&self, place: Place) -> u64 {
         match place {
             Place::Constants => self.program.constants.len() as u64,

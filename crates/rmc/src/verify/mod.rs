@@ -17,6 +17,8 @@
 //! that no path reaches are tolerated, since compilers leave some behind conditions that they could not
 //! see through: they become traps, so that no mistake of the verifier could run what it did not see.
 //!
+//! Whoever verifies for many does so by steps (`verification.rs`), and has other work between them.
+//!
 //! What an address is never becomes known to a program: addresses are no numbers, do not leave the stack,
 //! and are no results.
 
@@ -35,28 +37,21 @@ mod structure;
 #[cfg(test)]
 mod tests;
 mod tnum;
+mod verification;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU64, Ordering};
 
-use crate::assembler::disassemble;
 use crate::limits::{Budget, Limits};
 use crate::program::Program;
-use crate::run::{Op, StartError, fuse, predecode};
-use explore::{Explored, Explorer};
-use interned::Interned;
-use state::State;
-use step::{Facts, Stepper};
+use crate::run::{Op, StartError};
 
 pub(crate) use live::{live, uses};
 pub(crate) use structure::meeting_points;
 
 pub use problem::{Expected, Found, Memory, Problem, Refusal};
 pub use step::Cost;
-
-/// How many programs this process has verified.
-static VERIFIED: AtomicU64 = AtomicU64::new(0);
+pub use verification::Verification;
 
 /// A program that was accepted, ready to run.
 #[derive(Clone, Debug)]
@@ -160,47 +155,20 @@ impl Verified {
     }
 }
 
-/// Verifies a program against limits.
+/// Verifies a program against limits: a [`Verification`] from its start to its end.
+///
+/// # Errors
+/// Which instruction is wrong, from which line, and why. The same program is refused again by the same limits.
+///
+/// # Cost
+/// Some microseconds for a program of the library, tens of milliseconds for one that wants to be slow.
 pub fn verify(program: Program, limits: &Limits) -> Result<Verified, Box<Refusal>> {
-    match prove(&program, limits, &Interned::new) {
-        Ok((facts, worst, metered)) => Ok(accept(program, limits, facts, worst, metered)),
-        Err((slot, problem)) => Err(Box::new(refusal(&program, slot, problem))),
+    let mut verification = Verification::new(program, limits);
+    loop {
+        if let Some(verdict) = verification.step(u32::MAX) {
+            return verdict;
+        }
     }
-}
-
-type Proof = (Facts, Cost, bool);
-
-/// With new tables of numbers from `numbers`.
-fn prove(
-    program: &Program,
-    limits: &Limits,
-    numbers: &dyn Fn() -> Interned,
-) -> Result<Proof, (Option<usize>, Problem)> {
-    structure::check(program, limits)?;
-    let points = structure::meeting_points(program);
-    let live = live(program);
-    let mut stepper = Stepper::new(program, limits, numbers());
-    let start = State::new(limits.context_bytes_max, &mut stepper.known);
-    let at = |(slot, problem)| (Some(slot), problem);
-    let explored = Explorer::new(&mut stepper, &points, &live).explore(start);
-    let budget = limits.budget;
-    if let Explored::Bounded(worst) = explored.map_err(at)? {
-        return Ok(if within(&worst, &budget) {
-            (stepper.facts, worst, false)
-        } else {
-            let worst = metered_worst(worst, budget);
-            (stepper.facts, worst, true)
-        });
-    }
-    stepper.known = numbers();
-    let start = State::new(limits.context_bytes_max, &mut stepper.known);
-    fixpoint::fixpoint(&mut stepper, &points, &live, start).map_err(at)?;
-    if !stepper.facts.ends {
-        return Err((None, Problem::NeverEnds));
-    }
-    let endless =
-        Cost { instructions: u64::MAX, helper_calls: u64::MAX, bytes: u64::MAX, words: u64::MAX };
-    Ok((stepper.facts, metered_worst(endless, budget), true))
 }
 
 #[inline]
@@ -208,48 +176,4 @@ fn within(worst: &Cost, budget: &Budget) -> bool {
     worst.instructions <= budget.instructions
         && worst.helper_calls <= budget.helper_calls
         && worst.bytes <= budget.bytes
-}
-
-/// What a meter leaves of a worst case.
-fn metered_worst(worst: Cost, budget: Budget) -> Cost {
-    Cost {
-        instructions: worst.instructions.min(budget.instructions),
-        helper_calls: worst.helper_calls.min(budget.helper_calls),
-        bytes: worst.bytes.min(budget.bytes),
-        words: worst.words.min(budget.instructions),
-    }
-}
-
-fn accept(program: Program, limits: &Limits, facts: Facts, worst: Cost, metered: bool) -> Verified {
-    let charged = metered || worst.instructions > limits.unpaused_max;
-    let ops = predecode(&program, &facts.reached, charged);
-    let second = crate::isa::Instruction::SecondHalf;
-    let seen = |(code, reached): &(&crate::isa::Instruction, &bool)| !**reached && **code != second;
-    let unreached = program.code.iter().zip(&facts.reached).filter(seen).count();
-    Verified {
-        fused: fuse(&ops),
-        ops,
-        limits: *limits,
-        worst,
-        metered,
-        charged,
-        frames: facts.frames,
-        first_slots: program.first_slots(),
-        context_bytes: u32::try_from(facts.context_bytes).unwrap_or(u32::MAX),
-        unreached,
-        places: facts.places,
-        identity: VERIFIED.fetch_add(1, Ordering::Relaxed),
-        program,
-    }
-}
-
-fn refusal(program: &Program, slot: Option<usize>, problem: Problem) -> Refusal {
-    let at = |slot: usize| program.code.get(slot).map(|code| disassemble(*code));
-    Refusal {
-        program: program.name.clone(),
-        slot,
-        instruction: slot.and_then(at).unwrap_or_default(),
-        line: slot.and_then(|slot| program.line_at(slot)).cloned(),
-        problem,
-    }
 }

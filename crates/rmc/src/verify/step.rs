@@ -90,9 +90,9 @@ impl Facts {
 }
 
 /// The transfer function.
-pub(super) struct Stepper<'a> {
-    pub(super) program: &'a Program,
-    pub(super) limits: &'a Limits,
+pub(super) struct Stepper {
+    pub(super) program: Program,
+    pub(super) limits: Limits,
     pub(super) facts: Facts,
     /// What the instructions cost since somebody took this.
     pub(super) cost: Cost,
@@ -107,12 +107,12 @@ pub(super) struct Stepper<'a> {
     pub(super) spare: Vec<State>,
 }
 
-impl<'a> Stepper<'a> {
-    pub(super) fn new(program: &'a Program, limits: &'a Limits, known: Interned) -> Self {
+impl Stepper {
+    pub(super) fn new(program: Program, limits: &Limits, known: Interned) -> Self {
         Self {
-            program,
-            limits,
             facts: Facts::new(program.code.len()),
+            program,
+            limits: *limits,
             cost: Cost::default(),
             at: 0,
             links: 0,

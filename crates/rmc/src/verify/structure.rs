@@ -1,6 +1,7 @@
 //! What can be seen without running anything: sizes, jumps, calls, names of data.
 
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use super::problem::Problem;
 use crate::helpers::Helper;
@@ -8,16 +9,8 @@ use crate::isa::{Instruction, Register, Wide, encode};
 use crate::limits::Limits;
 use crate::program::Program;
 
-/// The first thing that is wrong, and at which slot.
-pub(super) fn check(program: &Program, limits: &Limits) -> Result<(), (Option<usize>, Problem)> {
-    whole(program, limits).map_err(|problem| (None, problem))?;
-    for (slot, instruction) in program.code.iter().enumerate() {
-        one(program, slot, *instruction).map_err(|problem| (Some(slot), problem))?;
-    }
-    Ok(())
-}
-
-fn whole(program: &Program, limits: &Limits) -> Result<(), Problem> {
+/// The first thing that is wrong with the program as a whole, but for its slots.
+pub(super) fn whole(program: &Program, limits: &Limits) -> Result<(), Problem> {
     if program.code.is_empty() {
         return Err(Problem::NoCode);
     }
@@ -47,6 +40,14 @@ fn whole(program: &Program, limits: &Limits) -> Result<(), Problem> {
         if let Some(why) = state.problem(limits.state_bytes_max) {
             return Err(Problem::BadState { name: state.name.clone(), why });
         }
+    }
+    Ok(())
+}
+
+/// The first slot of some that is wrong, in a program that is right as a whole.
+pub(super) fn check(program: &Program, slots: Range<usize>) -> Result<(), (usize, Problem)> {
+    for (slot, instruction) in program.code.iter().enumerate().take(slots.end).skip(slots.start) {
+        one(program, slot, *instruction).map_err(|problem| (slot, problem))?;
     }
     Ok(())
 }
@@ -83,10 +84,10 @@ fn one(program: &Program, slot: usize, instruction: Instruction) -> Result<(), P
         }
         Instruction::CallFunction { offset } => {
             let target = slot as i64 + 1 + i64::from(offset);
-            let starts = program.functions.iter().any(|function| function.start as i64 == target);
-            if !starts {
-                return Err(Problem::NoFunction { target });
-            }
+            let functions = &program.functions;
+            functions
+                .binary_search_by_key(&target, |function| function.start as i64)
+                .map_err(|_| Problem::NoFunction { target })?;
         }
         Instruction::LoadWide { value, .. } => data(program, value)?,
         _ => {}

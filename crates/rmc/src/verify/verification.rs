@@ -1,0 +1,235 @@
+//! Verification by steps: what is long is cut, so that whoever verifies for many keeps none of them waiting.
+
+use alloc::boxed::Box;
+use core::fmt;
+use core::mem::replace;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use super::explore::{Explored, Explorer};
+use super::fixpoint::Fixpoint;
+use super::interned::Interned;
+use super::live::Liveness;
+use super::problem::{Problem, Refusal};
+use super::step::{Cost, Stepper};
+use super::{Verified, structure, within};
+use crate::assembler::disassemble;
+use crate::isa::Instruction;
+use crate::limits::{Budget, Limits};
+use crate::program::Program;
+use crate::run::{fuse, predecode};
+
+/// How many programs this process has verified.
+static VERIFIED: AtomicU64 = AtomicU64::new(0);
+
+/// A verification in progress: plain data that goes on when somebody steps it, on whatever thread.
+///
+/// It comes to what [`super::verify()`] comes to, which is a loop over it, whatever the steps. It walks at most
+/// `walked_max` and then `widened_max` instructions of [`Limits`], and takes some steps that walk none.
+///
+/// ```
+/// use farside_rmc::assembler::assemble;
+/// use farside_rmc::{Limits, Verification};
+///
+/// let program = assemble("r0 = 0\nagain:\nr0 += 1\nif r0 < 1000 goto again\nexit")?;
+/// let mut verification = Verification::new(program, &Limits::DEFAULT);
+/// let verdict = loop {
+///     // Here others have their turn.
+///     if let Some(verdict) = verification.step(64) {
+///         break verdict?;
+///     }
+/// };
+/// assert_eq!(verdict.worst().instructions, 1 + 2 * 1_000 + 1);
+/// assert_eq!(verification.walked(), 1 + 2 * 1_000 + 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Verification {
+    stage: Stage,
+    walked: u64,
+}
+
+/// What comes next. The stepper, which has the program, goes from each stage to the next.
+enum Stage {
+    /// What can be seen without running anything; slots before this one are right.
+    Structure(Box<Stepper>, usize),
+    /// Which registers are read later.
+    Liveness(Box<Stepper>, Liveness),
+    /// Every path to its end.
+    Paths(Explorer),
+    /// What holds however often loops turn.
+    Fixpoint(Fixpoint),
+    /// What a machine runs, with the worst case and whether it is metered.
+    Operations(Box<Stepper>, Cost, bool),
+    /// The verdict is out.
+    Over,
+}
+
+impl Verification {
+    /// Of which nothing is done yet: whatever is wrong with the program is said by a step.
+    pub fn new(program: Program, limits: &Limits) -> Self {
+        Self::with_numbers(program, limits, Interned::new())
+    }
+
+    /// With a new table of numbers.
+    pub(super) fn with_numbers(program: Program, limits: &Limits, numbers: Interned) -> Self {
+        let stepper = Box::new(Stepper::new(program, limits, numbers));
+        Self { stage: Stage::Structure(stepper, 0), walked: 0 }
+    }
+
+    /// Goes on for about so many instructions of the walk, and for at least one: the verdict when it is over,
+    /// once, and `None` for ever behind that.
+    ///
+    /// # Errors
+    /// Which instruction is wrong, from which line, and why: as of [`super::verify()`].
+    ///
+    /// # Cost
+    /// Some 100 ns an instruction, and a microsecond of programs that want to be slow. A step never walks
+    /// more instructions than it was told to, and counts ends of paths as instructions too. The parts that
+    /// walk none are steps of their own, of which the last takes as long as the program is. What grows is
+    /// moved, and what is over is freed, at once: up to some milliseconds for a program that fills whatever
+    /// a proof may keep.
+    pub fn step(&mut self, instructions: u32) -> Option<Result<Verified, Box<Refusal>>> {
+        let instructions = instructions.max(1);
+        let next = match replace(&mut self.stage, Stage::Over) {
+            Stage::Structure(stepper, slot) => check(stepper, slot, instructions),
+            Stage::Liveness(stepper, liveness) => Ok(settle(stepper, liveness, instructions)),
+            Stage::Paths(explorer) => self.explore(explorer, instructions),
+            Stage::Fixpoint(fixpoint) => self.widen(fixpoint, instructions),
+            Stage::Operations(stepper, worst, metered) => {
+                return Some(Ok(accept(*stepper, worst, metered)));
+            }
+            Stage::Over => return None,
+        };
+        match next {
+            Ok(stage) => {
+                self.stage = stage;
+                None
+            }
+            Err(refusal) => Some(Err(refusal)),
+        }
+    }
+
+    /// Instructions that were walked so far, as a measure of what it has cost.
+    pub fn walked(&self) -> u64 {
+        self.walked
+    }
+
+    fn explore(
+        &mut self,
+        mut explorer: Explorer,
+        instructions: u32,
+    ) -> Result<Stage, Box<Refusal>> {
+        let before = explorer.walked();
+        let explored = explorer.explore(instructions);
+        self.walked += explorer.walked() - before;
+        match explored {
+            Ok(None) => Ok(Stage::Paths(explorer)),
+            Ok(Some(Explored::Bounded(worst))) => {
+                let budget = explorer.stepper.limits.budget;
+                let metered = !within(&worst, &budget);
+                let worst = if metered { metered_worst(worst, budget) } else { worst };
+                Ok(Stage::Operations(explorer.stepper, worst, metered))
+            }
+            Ok(Some(Explored::Unbounded)) => Ok(Stage::Fixpoint(Fixpoint::new(explorer))),
+            Err((slot, problem)) => Err(refusal(&explorer.stepper, Some(slot), problem)),
+        }
+    }
+
+    fn widen(&mut self, mut fixpoint: Fixpoint, instructions: u32) -> Result<Stage, Box<Refusal>> {
+        let before = fixpoint.walked();
+        let found = fixpoint.find(instructions);
+        self.walked += fixpoint.walked() - before;
+        match found {
+            Ok(false) => Ok(Stage::Fixpoint(fixpoint)),
+            Ok(true) if fixpoint.stepper.facts.ends => {
+                let worst = metered_worst(ENDLESS, fixpoint.stepper.limits.budget);
+                Ok(Stage::Operations(fixpoint.stepper, worst, true))
+            }
+            Ok(true) => Err(refusal(&fixpoint.stepper, None, Problem::NeverEnds)),
+            Err((slot, problem)) => Err(refusal(&fixpoint.stepper, Some(slot), problem)),
+        }
+    }
+}
+
+impl fmt::Debug for Verification {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let over = matches!(self.stage, Stage::Over);
+        let mut out = out.debug_struct("Verification");
+        out.field("walked", &self.walked).field("over", &over).finish_non_exhaustive()
+    }
+}
+
+fn check(stepper: Box<Stepper>, slot: usize, slots: u32) -> Result<Stage, Box<Refusal>> {
+    let program = &stepper.program;
+    if slot == 0 {
+        structure::whole(program, &stepper.limits)
+            .map_err(|problem| refusal(&stepper, None, problem))?;
+    }
+    let end = program.code.len().min(slot.saturating_add(slots as usize));
+    structure::check(program, slot..end)
+        .map_err(|(slot, problem)| refusal(&stepper, Some(slot), problem))?;
+    if end < program.code.len() {
+        return Ok(Stage::Structure(stepper, end));
+    }
+    let liveness = Liveness::new(program);
+    Ok(Stage::Liveness(stepper, liveness))
+}
+
+fn settle(stepper: Box<Stepper>, mut liveness: Liveness, instructions: u32) -> Stage {
+    match liveness.settle(instructions) {
+        Some(live) => {
+            let points = structure::meeting_points(&stepper.program);
+            Stage::Paths(Explorer::new(stepper, points, live))
+        }
+        None => Stage::Liveness(stepper, liveness),
+    }
+}
+
+/// What is known of the worst case of a program that has a path without an end.
+const ENDLESS: Cost =
+    Cost { instructions: u64::MAX, helper_calls: u64::MAX, bytes: u64::MAX, words: u64::MAX };
+
+/// What a meter leaves of a worst case.
+fn metered_worst(worst: Cost, budget: Budget) -> Cost {
+    Cost {
+        instructions: worst.instructions.min(budget.instructions),
+        helper_calls: worst.helper_calls.min(budget.helper_calls),
+        bytes: worst.bytes.min(budget.bytes),
+        words: worst.words.min(budget.instructions),
+    }
+}
+
+fn accept(stepper: Stepper, worst: Cost, metered: bool) -> Verified {
+    let Stepper { program, limits, facts, .. } = stepper;
+    let charged = metered || worst.instructions > limits.unpaused_max;
+    let ops = predecode(&program, &facts.reached, charged);
+    let second = Instruction::SecondHalf;
+    let seen = |(code, reached): &(&Instruction, &bool)| !**reached && **code != second;
+    let unreached = program.code.iter().zip(&facts.reached).filter(seen).count();
+    Verified {
+        fused: fuse(&ops),
+        ops,
+        limits,
+        worst,
+        metered,
+        charged,
+        frames: facts.frames,
+        first_slots: program.first_slots(),
+        context_bytes: u32::try_from(facts.context_bytes).unwrap_or(u32::MAX),
+        unreached,
+        places: facts.places,
+        identity: VERIFIED.fetch_add(1, Ordering::Relaxed),
+        program,
+    }
+}
+
+fn refusal(stepper: &Stepper, slot: Option<usize>, problem: Problem) -> Box<Refusal> {
+    let program = &stepper.program;
+    let at = |slot: usize| program.code.get(slot).map(|code| disassemble(*code));
+    Box::new(Refusal {
+        program: program.name.clone(),
+        slot,
+        instruction: slot.and_then(at).unwrap_or_default(),
+        line: slot.and_then(|slot| program.line_at(slot)).cloned(),
+        problem,
+    })
+}

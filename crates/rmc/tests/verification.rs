@@ -1,0 +1,166 @@
+//! Verification by steps: it comes to the same however it is cut, and no step is long.
+
+mod clang;
+mod common;
+mod fuzz;
+mod hostile;
+
+use common::program;
+use farside_rmc::library::ENTRIES;
+use farside_rmc::program::load;
+use farside_rmc::{Limits, Program, Refusal, Verification, Verified, verify};
+use fuzz::Chance;
+use hostile::HOSTILE;
+
+/// So few instructions that many programs are not proven by walking them, and some not at all.
+const IMPATIENT: Limits = Limits { walked_max: 60, widened_max: 40, ..Limits::DEFAULT };
+
+/// Four loops within each other: more turns than anybody walks, of which no two are alike.
+const NESTED: &str = "
+        r0 = 0
+        r6 = 0
+    first:
+        r7 = 0
+    second:
+        r8 = 0
+    third:
+        r9 = 0
+    fourth:
+        r0 += 1
+        r9 += 1
+        if r9 < 100 goto fourth
+        r8 += 1
+        if r8 < 100 goto third
+        r7 += 1
+        if r7 < 100 goto second
+        r6 += 1
+        if r6 < 100 goto first
+        exit
+";
+
+/// All that is known of a verdict but how many programs were verified before.
+fn told(verdict: Result<Verified, Box<Refusal>>) -> String {
+    match verdict {
+        Ok(verified) => {
+            let text = format!("{verified:?}");
+            let (all, _) = text.rsplit_once("identity: ").expect("it is the last field");
+            all.to_owned()
+        }
+        Err(refusal) => format!("{refusal}\n{refusal:?}"),
+    }
+}
+
+fn by_steps(program: &Program, limits: &Limits, instructions: u32) -> String {
+    let mut verification = Verification::new(program.clone(), limits);
+    let verdict = loop {
+        let before = verification.walked();
+        let verdict = verification.step(instructions);
+        assert!(verification.walked() - before <= u64::from(instructions.max(1)));
+        if let Some(verdict) = verdict {
+            break verdict;
+        }
+    };
+    assert!(verification.step(instructions).is_none(), "it has said all");
+    told(verdict)
+}
+
+/// Whether it was accepted.
+fn check(program: &Program, limits: &Limits) -> bool {
+    let whole = verify(program.clone(), limits);
+    let (accepted, whole) = (whole.is_ok(), told(whole));
+    for instructions in [1, 7, 100, u32::MAX] {
+        let found = by_steps(program, limits, instructions);
+        assert!(found == whole, "{} by {instructions}:\n{found}\n{whole}", program.name);
+    }
+    accepted
+}
+
+#[test]
+fn programs_of_the_library_come_to_the_same_by_steps() {
+    for entry in ENTRIES {
+        for program in load(entry.object, &Limits::DEFAULT).unwrap() {
+            assert!(check(&program, &Limits::DEFAULT), "{}", program.name);
+            check(&program, &IMPATIENT);
+        }
+    }
+}
+
+#[test]
+fn programs_in_c_come_to_the_same_by_steps() {
+    for file in ["global.c", "hash.c", "kitchen.c", "search.c", "wrong.c"] {
+        let Some(object) = clang::compiled(&format!("tests/c/{file}"), &[]) else {
+            return;
+        };
+        for program in load(&object, &Limits::DEFAULT).unwrap() {
+            assert_eq!(check(&program, &Limits::DEFAULT), file != "wrong.c", "{}", program.name);
+        }
+    }
+}
+
+#[test]
+fn refusals_are_the_same_by_steps() {
+    for (text, _, says) in HOSTILE {
+        let program = program(text);
+        assert!(!check(&program, &Limits::DEFAULT), "{text}");
+        assert!(by_steps(&program, &Limits::DEFAULT, 0).contains(says), "{text}");
+    }
+    assert!(!check(&Program::default(), &Limits::DEFAULT));
+}
+
+#[test]
+fn programs_by_chance_come_to_the_same_by_steps() {
+    let (mut accepted, mut impatient) = (0, 0);
+    for seed in 0..3_000 {
+        let program = fuzz::program(&mut Chance::new(seed));
+        accepted += u32::from(check(&program, &Limits::DEFAULT));
+        impatient += u32::from(check(&program, &IMPATIENT));
+    }
+    // Some are refused for what they do, some for how long they are, some are metered.
+    assert!(accepted > 750 && impatient > 100 && impatient < accepted, "{accepted} {impatient}");
+}
+
+#[test]
+fn a_step_of_an_enormous_walk_is_short() {
+    let endless = "again:\nr1 = 0\nr2 = r7\ncall load_u64\nr7 += 1\ngoto again\nexit";
+    let nested = program(NESTED);
+    let lost = program(&NESTED.replace("exit", "r0 = *(u8 *)(r10 + 0)\nexit"));
+    let endless = program(&format!("r7 = 0\n{endless}"));
+    for (program, accepted, walked_least) in
+        [(&nested, true, 100_000), (&lost, false, 100_000), (&endless, false, 100_000)]
+    {
+        let mut verification = Verification::new(program.clone(), &Limits::DEFAULT);
+        let (mut steps, mut before) = (0, 0);
+        let verdict = loop {
+            let verdict = verification.step(64);
+            let walked = verification.walked();
+            assert!(walked - before <= 64, "{walked} after {before}");
+            (steps, before) = (steps + 1, walked);
+            if let Some(verdict) = verdict {
+                break verdict;
+            }
+        };
+        assert_eq!(verdict.is_ok(), accepted, "{}", program.name);
+        assert!(before >= walked_least, "{before}");
+        // Ends of stretches take from a step too, and there are fewer of them than instructions.
+        assert!(steps >= before / 64 && steps <= before / 32 + 20, "{steps} for {before}");
+    }
+}
+
+#[test]
+fn it_goes_on_in_another_thread() {
+    let whole = told(verify(program(NESTED), &Limits::DEFAULT));
+    let mut verification = Verification::new(program(NESTED), &Limits::DEFAULT);
+    let found = loop {
+        let stepped = std::thread::spawn(move || {
+            let verdict = verification.step(10_000);
+            (verification, verdict)
+        });
+        let verdict;
+        (verification, verdict) = stepped.join().unwrap();
+        if let Some(verdict) = verdict {
+            break told(verdict);
+        }
+    };
+    assert_eq!(found, whole);
+    assert!(format!("{verification:?}").contains("over: true"));
+}
