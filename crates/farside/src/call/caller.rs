@@ -816,7 +816,8 @@ impl Caller {
             let Some(at) = here.ready.pop_front() else { break };
             match here.executor.slice(at, now_ns) {
                 Slice::Ready => here.ready.push_back(at),
-                Slice::Waits => {}
+                // Here objects are loaded at once.
+                Slice::Waits | Slice::Loaded(..) => {}
                 Slice::Over(end) => {
                     let output = std::mem::take(&mut here.executor.output);
                     if let Some(ticket) = here.tickets[at].take() {

@@ -5,7 +5,7 @@ mod coherent;
 use super::across::{Across, BLOCK_BYTES, Come, Step};
 use super::beside::{Beside, Later, Notice};
 use super::global::{Global, Seat};
-use super::loaded::{self, Loaded, NotLoaded};
+use super::loaded::{self, Loaded, Loading, NotLoaded};
 use super::memory::{Denied, Memory};
 use super::pace::Pace;
 use super::pieces::{self, Pieces, WHOLE_BYTES};
@@ -122,9 +122,11 @@ pub(super) enum End {
 }
 
 /// What became of a slice.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Debug)]
 pub(super) enum Slice {
     Over(End),
+    /// An object has its programs, or has none.
+    Loaded(Arc<[u8]>, Result<Vec<Arc<Loaded>>, NotLoaded>),
     Ready,
     Waits,
 }
@@ -136,6 +138,8 @@ pub(super) struct Executor {
     /// The global memory, where calls may reach it.
     pub(super) global: Option<Global>,
     calls: Vec<Option<Box<Running>>>,
+    /// Objects that are being loaded, by the places of those who register them.
+    loads: BTreeMap<usize, Box<(Loading, Pace)>>,
     #[expect(clippy::vec_box, reason = "moved to and from `calls` without copying the machine")]
     spare: Vec<Box<Running>>,
     /// Objects by number.
@@ -193,6 +197,7 @@ impl Executor {
             memory: Memory::default(),
             global: None,
             calls: Vec::new(),
+            loads: BTreeMap::new(),
             spare: Vec::new(),
             objects: BTreeMap::new(),
             numbers: BTreeMap::new(),
@@ -219,18 +224,46 @@ impl Executor {
         numbers.find(|number| !self.objects.contains_key(number)).unwrap_or(0)
     }
 
-    /// All programs of an object: those that are here, else read, verified and compiled.
+    /// All programs of an object that is here.
+    pub(super) fn programs_of(&self, object: &Arc<[u8]>) -> Option<Vec<Arc<Loaded>>> {
+        let known = self.objects.get(self.numbers.get(object)?)?;
+        Some(known.programs.iter().map(|known| Arc::clone(&known.loaded)).collect())
+    }
+
+    /// All programs of an object: those that are here, else read, verified and compiled at once.
     pub(super) fn load(
         &self,
         object: &Arc<[u8]>,
         limits: &Limits,
     ) -> Result<Vec<Arc<Loaded>>, NotLoaded> {
-        let known = self.numbers.get(object).and_then(|number| self.objects.get(number));
-        if let Some(known) = known {
-            return Ok(known.programs.iter().map(|known| Arc::clone(&known.loaded)).collect());
+        match self.programs_of(object) {
+            Some(programs) => Ok(programs),
+            None => Loading::new(object, limits, self.global.is_some()).whole(),
         }
-        let all = Loaded::all(object, limits, self.global.is_some())?;
-        Ok(all.into_iter().map(Arc::new).collect())
+    }
+
+    /// Begins to load an object, by slices at a place of the caller's choice where nothing is in progress.
+    pub(super) fn begin_loading(&mut self, at: usize, object: &Arc<[u8]>, limits: &Limits) {
+        let loading = Loading::new(object, limits, self.global.is_some());
+        self.loads.insert(at, Box::new((loading, Pace::WALKED)));
+    }
+
+    /// Whether an object is being loaded at one of these places.
+    pub(super) fn is_loading(&self, mut places: std::ops::Range<usize>) -> bool {
+        !self.loads.is_empty() && places.any(|at| self.loads.contains_key(&at))
+    }
+
+    fn go_on_loading(&mut self, at: usize) -> Slice {
+        let Some(load) = self.loads.get_mut(&at) else {
+            return Slice::Over(stopped(Stopped::Fault, None, "there is no such call"));
+        };
+        let (loading, pace) = &mut **load;
+        let Some(end) = loading.step(u32::try_from(pace.now()).unwrap_or(u32::MAX)) else {
+            return Slice::Ready;
+        };
+        let object = Arc::clone(loading.object());
+        self.loads.remove(&at);
+        Slice::Loaded(object, end)
     }
 
     /// Keeps the programs of an object for a session.
@@ -327,8 +360,9 @@ impl Executor {
         }
     }
 
-    /// Ends a call; what it holds comes back.
+    /// Ends a call or a registration; what it holds comes back.
     pub(super) fn stop(&mut self, at: usize) {
+        self.loads.remove(&at);
         if let Some(running) = self.calls.get_mut(at).and_then(Option::take) {
             self.put_away(at, running);
         }
@@ -368,7 +402,7 @@ impl Executor {
     /// Runs a call until it ends, has to wait, or has had its slice.
     pub(super) fn slice(&mut self, at: usize, now_ns: u64) -> Slice {
         let Some(mut running) = self.calls.get_mut(at).and_then(Option::take) else {
-            return Slice::Over(stopped(Stopped::Fault, None, "there is no such call"));
+            return self.go_on_loading(at);
         };
         let slice = self.go_on(at, &mut running, now_ns);
         let slice = self.settled(at, &mut running, slice);
@@ -376,8 +410,8 @@ impl Executor {
             running.machine.output().clone_into(&mut self.output);
             self.put_away(at, running);
         } else {
-            running.long |= slice == Slice::Ready;
-            if slice == Slice::Waits && !running.wait.is_announced() {
+            running.long |= matches!(slice, Slice::Ready);
+            if matches!(slice, Slice::Waits) && !running.wait.is_announced() {
                 self.watching.push(at);
             }
             self.calls[at] = Some(running);
@@ -385,15 +419,18 @@ impl Executor {
         slice
     }
 
-    /// Whether a call has had a whole slice before.
+    /// Whether a call has had a whole slice before, or is the loading of an object.
     pub(super) fn is_long(&self, at: usize) -> bool {
         let running = self.calls.get(at).and_then(Option::as_ref);
-        running.is_some_and(|running| running.long)
+        running.map_or_else(|| self.loads.contains_key(&at), |running| running.long)
     }
 
     /// A slice after which a call could go on has taken so long: that tells how long those of its program
     /// shall be.
     pub(super) fn took(&mut self, at: usize, used_ns: u64) {
+        if let Some(load) = self.loads.get_mut(&at) {
+            return load.1.took(used_ns);
+        }
         let running = self.calls.get(at).and_then(Option::as_ref);
         let Some(program) = running.map(|running| running.program) else { return };
         let object = self.objects.get_mut(&object_of(program));
@@ -927,7 +964,7 @@ mod tests {
         ";
         register(&mut executor, waits, 0x500);
         executor.start(0, 0, 0x500, &[]).unwrap();
-        assert_eq!(executor.slice(0, 0), Slice::Waits);
+        assert!(matches!(executor.slice(0, 0), Slice::Waits));
         executor.erase(0x500);
         register(
             &mut executor,

@@ -5,7 +5,7 @@ use farside_protocol::call::{PROGRAMS_MAX, Refused, Sizes, object_of};
 use farside_rmc::isa::Instruction;
 use farside_rmc::program::{Scope, read};
 use farside_rmc::run::{Lent, Machine, Near, Outcome, StartError};
-use farside_rmc::{Limits, Program, Verified, helpers, verify};
+use farside_rmc::{Limits, Program, Verification, Verified, helpers};
 use std::sync::Arc;
 
 use super::state::States;
@@ -46,38 +46,115 @@ pub(super) struct NotLoaded {
     pub(super) text: String,
 }
 
-impl Loaded {
-    /// All programs of an object. `global` where calls may reach the global memory.
-    pub(super) fn all(
-        object: &Arc<[u8]>,
-        limits: &Limits,
-        global: bool,
-    ) -> Result<Vec<Self>, NotLoaded> {
-        let refused = |why, text: String| NotLoaded { why, text };
-        let programs =
-            read(object, limits).map_err(|error| refused(Refused::Object, error.to_string()))?;
-        if programs.len() > PROGRAMS_MAX {
-            let text = format!("it has {} programs, and at most {PROGRAMS_MAX} go", programs.len());
-            return Err(refused(Refused::Object, text));
+/// An object that is being read, verified and compiled, a step at a time: whoever registers a program that takes
+/// long to be proven keeps nobody else waiting.
+#[derive(Debug)]
+pub(super) struct Loading {
+    object: Arc<[u8]>,
+    limits: Limits,
+    /// Whether calls may reach the global memory.
+    global: bool,
+    stage: Stage,
+    /// Those that come behind.
+    programs: std::vec::IntoIter<Program>,
+    loaded: Vec<Arc<Loaded>>,
+}
+
+/// What is done next.
+#[derive(Debug)]
+enum Stage {
+    Read,
+    Take,
+    Verify(Box<Verification>),
+    Compile(Box<Verified>),
+}
+
+impl Loading {
+    pub(super) fn new(object: &Arc<[u8]>, limits: &Limits, global: bool) -> Self {
+        Self {
+            object: Arc::clone(object),
+            limits: *limits,
+            global,
+            stage: Stage::Read,
+            programs: Vec::new().into_iter(),
+            loaded: Vec::new(),
         }
-        programs
-            .into_iter()
-            .map(|program| {
-                if let (false, Some(name)) = (global, global_helper(&program)) {
-                    let text = format!(
-                        "program `{}` calls {name}, and this executor is no node of a global memory: make \
-                         it one with `share`, or farside rmc serve --cluster",
-                        program.name
-                    );
-                    return Err(refused(Refused::Lacks, text));
-                }
-                let verified = verify(program, limits)
-                    .map_err(|refusal| refused(Refused::Unsafe, refusal.to_string()))?;
-                Ok(Self(Code::of(verified)))
-            })
-            .collect()
     }
 
+    pub(super) const fn object(&self) -> &Arc<[u8]> {
+        &self.object
+    }
+
+    /// All at once.
+    pub(super) fn whole(mut self) -> Result<Vec<Arc<Loaded>>, NotLoaded> {
+        loop {
+            if let Some(end) = self.step(u32::MAX) {
+                return end;
+            }
+        }
+    }
+
+    /// Goes on, in a verification for so many instructions; its programs when that is over.
+    ///
+    /// *Cost*: the object is read in one step, and a program compiled in one.
+    pub(super) fn step(
+        &mut self,
+        instructions: u32,
+    ) -> Option<Result<Vec<Arc<Loaded>>, NotLoaded>> {
+        self.stage = match std::mem::replace(&mut self.stage, Stage::Take) {
+            Stage::Read => match read_all(&self.object, &self.limits) {
+                Ok(programs) => {
+                    self.programs = programs.into_iter();
+                    Stage::Take
+                }
+                Err(why) => return Some(Err(why)),
+            },
+            Stage::Take => {
+                let Some(program) = self.programs.next() else {
+                    return Some(Ok(std::mem::take(&mut self.loaded)));
+                };
+                if let (false, Some(name)) = (self.global, global_helper(&program)) {
+                    return Some(Err(lacks_node(&program, name)));
+                }
+                Stage::Verify(Box::new(Verification::new(program, &self.limits)))
+            }
+            Stage::Verify(mut verification) => match verification.step(instructions) {
+                None => Stage::Verify(verification),
+                Some(Ok(verified)) => Stage::Compile(Box::new(verified)),
+                Some(Err(refusal)) => {
+                    let text = refusal.to_string();
+                    return Some(Err(NotLoaded { why: Refused::Unsafe, text }));
+                }
+            },
+            Stage::Compile(verified) => {
+                self.loaded.push(Arc::new(Loaded(Code::of(*verified))));
+                Stage::Take
+            }
+        };
+        None
+    }
+}
+
+fn read_all(object: &[u8], limits: &Limits) -> Result<Vec<Program>, NotLoaded> {
+    let refused = |text| NotLoaded { why: Refused::Object, text };
+    let programs = read(object, limits).map_err(|error| refused(error.to_string()))?;
+    if programs.len() > PROGRAMS_MAX {
+        let text = format!("it has {} programs, and at most {PROGRAMS_MAX} go", programs.len());
+        return Err(refused(text));
+    }
+    Ok(programs)
+}
+
+fn lacks_node(program: &Program, helper: &str) -> NotLoaded {
+    let text = format!(
+        "program `{}` calls {helper}, and this executor is no node of a global memory: make it one with \
+         `share`, or farside rmc serve --cluster",
+        program.name
+    );
+    NotLoaded { why: Refused::Lacks, text }
+}
+
+impl Loaded {
     pub(super) fn verified(&self) -> &Verified {
         match &self.0 {
             #[cfg(all(target_arch = "x86_64", target_os = "linux"))]

@@ -1,9 +1,9 @@
-//! How long a slice is: as much work as takes about [`SLICE_NS`], whatever one piece of it takes.
+//! How long a slice is: as much work as takes about so long, whatever one piece of it takes.
 
-/// What a slice shall take, to within a factor of two. Whoever has a short call waits for one slice.
+/// What a slice of a call shall take, to within a factor of two. Whoever has a short call waits for one slice.
 pub(super) const SLICE_NS: u64 = 500;
-const LEAST_NS: u64 = SLICE_NS / 2;
-const MOST_NS: u64 = SLICE_NS * 2;
+/// What a slice of a registration shall take: more, since there are fewer of them, and each costs a turn.
+const LOADING_NS: u64 = 1_000;
 /// Instructions for each access of a slice: one takes about as long as so many.
 const INSTRUCTIONS_PER_ACCESS: u64 = 16;
 
@@ -14,12 +14,17 @@ pub(super) struct Pace {
     now: u64,
     least: u64,
     most: u64,
+    slice_ns: u64,
 }
 
 impl Pace {
     /// Of instructions, and of bytes that helpers move. Begins with what takes no longer on any processor of
     /// this decade; the least is for loads that no cache has, and divisions.
-    pub(super) const INSTRUCTIONS: Self = Self { now: 512, least: 128, most: 4_096 };
+    pub(super) const INSTRUCTIONS: Self =
+        Self { now: 512, least: 128, most: 4_096, slice_ns: SLICE_NS };
+    /// Of instructions that a verification walks: some 50 ns each, and a microsecond of those that want to take
+    /// long.
+    pub(super) const WALKED: Self = Self { now: 16, least: 1, most: 64, slice_ns: LOADING_NS };
 
     /// How much the next slice has.
     pub(super) const fn now(&self) -> u64 {
@@ -33,11 +38,11 @@ impl Pace {
 
     /// A slice that was used up has taken so long.
     pub(super) fn took(&mut self, used_ns: u64) {
-        self.now = match used_ns {
-            0..LEAST_NS => (self.now * 2).min(self.most),
-            LEAST_NS..=MOST_NS => self.now,
-            _ => (self.now / 2).max(self.least),
-        };
+        if used_ns < self.slice_ns / 2 {
+            self.now = (self.now * 2).min(self.most);
+        } else if used_ns > self.slice_ns * 2 {
+            self.now = (self.now / 2).max(self.least);
+        }
     }
 }
 
@@ -57,6 +62,15 @@ mod tests {
             }
             assert_eq!(pace.now(), instructions, "{tenths} tenths");
         }
+    }
+
+    #[test]
+    fn those_of_a_verification_are_longer() {
+        let mut pace = Pace::WALKED;
+        (0..8).for_each(|_| pace.took(pace.now() * 40));
+        assert_eq!(pace.now(), 16);
+        (0..8).for_each(|_| pace.took(pace.now() * 1_500));
+        assert_eq!(pace.now(), 1);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::executor::{End, Executor, Slice};
 use super::global::Global;
 use super::hello::{Hello, Purpose, Welcome};
 use super::host::Host;
-use super::loaded::{self, NotLoaded};
+use super::loaded::{self, Loaded, NotLoaded};
 use super::mail::{BACKLOG_NAP, Event, Mail, Measures, Output};
 use super::memory::{Lent, Place};
 use super::pace::SLICE_NS;
@@ -479,16 +479,23 @@ impl CallServer {
             let turn = match slice {
                 Slice::Ready => Turn::Ready,
                 Slice::Waits => Turn::Waits,
-                Slice::Over(_) => Turn::Over,
+                Slice::Over(_) | Slice::Loaded(..) => Turn::Over,
             };
             let used_ns = then_ns.saturating_sub(now_ns).max(SLICE_NS_MIN);
             if turn == Turn::Ready {
                 self.executor.took(at, used_ns);
             }
             self.machine.ran(call, used_ns, turn);
-            if let Slice::Over(end) = slice {
-                self.end(call, end);
-                answered = true;
+            match slice {
+                Slice::Over(end) => {
+                    self.end(call, end);
+                    answered = true;
+                }
+                Slice::Loaded(object, loaded) => {
+                    self.loaded(call, &object, loaded);
+                    answered = true;
+                }
+                Slice::Ready | Slice::Waits => {}
             }
             now_ns = then_ns;
             let most_ns = if turn == Turn::Ready { LONG_TURN_NS } else { TURN_NS };
@@ -660,7 +667,29 @@ impl CallServer {
             return;
         }
         let object: Arc<[u8]> = std::mem::take(&mut side.upload).into();
-        match self.register(call.session, &object) {
+        if let Some(programs) = self.executor.programs_of(&object) {
+            return self.loaded(call, &object, Ok(programs));
+        }
+        let first = self.at(Call { slot: 0, ..call });
+        if self.executor.is_loading(first..first + self.machine.slots()) {
+            let text =
+                "another object of this caller is being registered: wait for its programs first";
+            self.answer(call, Reply::refused(Refused::Programs, 0), text.as_bytes());
+            return;
+        }
+        let at = self.at(call);
+        self.executor.begin_loading(at, &object, &self.options.limits);
+        self.machine.load(call);
+    }
+
+    /// An object is loaded, or cannot be.
+    fn loaded(
+        &mut self,
+        call: Call,
+        object: &Arc<[u8]>,
+        loaded: Result<Vec<Arc<Loaded>>, NotLoaded>,
+    ) {
+        match loaded.and_then(|programs| self.register(call.session, object, programs)) {
             Ok(list) => self.answer(call, Reply::returned(0, 0), &list),
             Err(NotLoaded { why, text }) => {
                 self.answer(call, Reply::refused(why, 0), text.as_bytes());
@@ -669,8 +698,14 @@ impl CallServer {
     }
 
     /// Registers all programs of an object, or none; the list of their numbers and names.
-    fn register(&mut self, session: Session, object: &Arc<[u8]>) -> Result<Vec<u8>, NotLoaded> {
-        let programs = self.executor.load(object, &self.options.limits)?;
+    fn register(
+        &mut self,
+        session: Session,
+        object: &Arc<[u8]>,
+        programs: Vec<Arc<Loaded>>,
+    ) -> Result<Vec<u8>, NotLoaded> {
+        // Somebody else may have been faster.
+        let programs = self.executor.programs_of(object).unwrap_or(programs);
         let number = self.executor.number_for(object);
         let sizes = loaded::sizes(object, &programs);
         if let Err(why) = self.machine.register(session, number, sizes) {

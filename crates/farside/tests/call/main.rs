@@ -6,6 +6,7 @@ mod library;
 mod over;
 mod placed;
 mod programs;
+mod turns;
 mod words;
 
 use farside::ErrorCode;

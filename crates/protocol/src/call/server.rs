@@ -70,14 +70,17 @@ struct Entry {
     /// When it ends unless its caller comes back.
     ends_at_ns: u64,
     slots: Slots,
-    /// Runs of programs, by slot: they count towards their tenant's calls.
+    /// What is scheduled, by slot.
     runs: Vec<Option<Run>>,
 }
 
-/// A run of a program in progress.
+/// A request in progress that the processor works on.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-struct Run {
-    deadline_ns: Option<u64>,
+enum Run {
+    /// A call of a program, which counts towards its tenant's calls, until then.
+    Call(Option<u64>),
+    /// The loading of an object.
+    Loading,
 }
 
 /// The executor's machine. See the module.
@@ -210,7 +213,8 @@ impl Server {
             effects.push(Effect::Stop(Call { session, slot }));
         }
         self.away -= usize::from(!entry.linked);
-        entry.runs.iter().flatten().for_each(|_| self.programs.ended(entry.tenant));
+        let calls = entry.runs.iter().filter(|run| matches!(run, Some(Run::Call(_))));
+        calls.for_each(|_| self.programs.ended(entry.tenant));
         self.schedule.close(session);
         self.deadlines.retain(|(_, call, _)| call.session != session);
         for object in self.programs.of(session) {
@@ -341,7 +345,7 @@ impl Server {
         }
         let deadline_ns = invocation.timeout_ns.map(|timeout_ns| now_ns.saturating_add(timeout_ns));
         if let Some(entry) = self.entry(call.session) {
-            entry.runs[usize::from(call.slot)] = Some(Run { deadline_ns });
+            entry.runs[usize::from(call.slot)] = Some(Run::Call(deadline_ns));
         }
         if let Some(at_ns) = deadline_ns {
             self.deadlines.insert((at_ns, call, sequence));
@@ -384,9 +388,11 @@ impl Server {
             return;
         };
         let (run, tenant) = (entry.runs[usize::from(call.slot)].take(), entry.tenant);
-        if let Some(Run { deadline_ns }) = run {
-            self.programs.ended(tenant);
+        if run.is_some() {
             self.schedule.forget(call);
+        }
+        if let Some(Run::Call(deadline_ns)) = run {
+            self.programs.ended(tenant);
             if let Some(at_ns) = deadline_ns {
                 self.deadlines.remove(&(at_ns, call, sequence));
             }
@@ -416,6 +422,15 @@ impl Server {
     pub fn may_register(&self, session: Session) -> bool {
         let entry = self.sessions.get(session.0 as usize).and_then(Option::as_ref);
         entry.is_some_and(|entry| self.programs.has_room(entry.tenant))
+    }
+
+    /// An object whose last part was taken is loaded in turns as calls have them, at its session's cost, until
+    /// [`Self::answer`].
+    pub fn load(&mut self, call: Call) {
+        if let Some(entry) = self.entry(call.session) {
+            entry.runs[usize::from(call.slot)] = Some(Run::Loading);
+            self.schedule.ready(call);
+        }
     }
 
     /// Whose call runs next.

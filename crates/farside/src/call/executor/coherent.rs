@@ -153,7 +153,7 @@ impl Executor {
         };
         let end = match slice {
             Slice::Over(end) => end,
-            Slice::Ready | Slice::Waits => {
+            Slice::Ready | Slice::Waits | Slice::Loaded(..) => {
                 if !matches!(running.wait, Wait::Global) && seat.settle() {
                     self.leave_seat(at, running);
                 }

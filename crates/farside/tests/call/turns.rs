@@ -1,0 +1,187 @@
+//! How many turns of an executor a short call of one caller waits while another caller keeps it busy: counted,
+//! with all of them on one thread.
+
+use farside::call::{CallServer, Caller, CallerOptions, Program, ServerOptions};
+use farside_base::{Access, Capabilities, RegionId};
+use farside_fabric::{Arena, Fabric, FabricError, MemFabric, Port, PortSpec, Region, RegionSpec};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Turns that a short call may take: one in which it comes, those in which the other one has its share, and
+/// one in which its answer goes.
+const TURNS_MAX: usize = 8;
+const REGION_BYTES: u64 = 1 << 20;
+
+/// A fabric on which whatever lies between two looks at the clock takes equally long, so that turns are the same
+/// on every machine.
+struct Ticking {
+    inner: MemFabric,
+    ticks: AtomicU64,
+}
+
+const TICK_NS: u64 = 400;
+
+impl Fabric for Ticking {
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn lease_ns(&self) -> u64 {
+        self.inner.lease_ns()
+    }
+
+    fn time_ns(&self) -> u64 {
+        self.ticks.fetch_add(1, Ordering::Relaxed) * TICK_NS
+    }
+
+    fn register(&self, spec: &RegionSpec) -> Result<Region, FabricError> {
+        self.inner.register(spec)
+    }
+
+    fn register_memory(&self, memory: Arena, access: Access) -> Result<Region, FabricError> {
+        self.inner.register_memory(memory, access)
+    }
+
+    fn deregister(&self, region: RegionId) -> Result<(), FabricError> {
+        self.inner.deregister(region)
+    }
+
+    fn open(&self, spec: &PortSpec) -> Result<Box<dyn Port>, FabricError> {
+        self.inner.open(spec)
+    }
+}
+
+/// An executor, a caller whose calls are short, and another one.
+struct Three {
+    server: CallServer,
+    quick: Caller,
+    other: Caller,
+    short: Program,
+}
+
+impl Three {
+    fn new() -> Self {
+        let fabric: Arc<dyn Fabric> =
+            Arc::new(Ticking { inner: MemFabric::new(), ticks: AtomicU64::new(0) });
+        let options = ServerOptions::default();
+        let mut server = CallServer::listen(&fabric, "turns", &options).unwrap();
+        server.make_region(0, REGION_BYTES, Access::ALL).unwrap();
+        let begin = || Caller::begin(&fabric, "turns", &CallerOptions::default()).unwrap();
+        let (mut quick, mut other) = (begin(), begin());
+        while !quick.is_connected() || !other.is_connected() {
+            server.turn();
+            quick.turn().unwrap();
+            other.turn().unwrap();
+        }
+        let short = register(&mut server, &mut quick, b".program short\nr0 = 7\nexit").remove(0);
+        Self { server, quick, other, short }
+    }
+
+    /// A short call, answered within its turns.
+    fn short_call(&mut self, beside: &str) {
+        let ticket = self.quick.invoke(&self.short, &[]).unwrap().unwrap();
+        for _ in 0..TURNS_MAX {
+            self.quick.turn().unwrap();
+            self.server.turn();
+            self.quick.turn().unwrap();
+            if let Some(answer) = self.quick.poll(ticket) {
+                assert_eq!(answer.unwrap().result, 7, "beside {beside}");
+                return;
+            }
+        }
+        panic!("beside {beside} a short call takes more than {TURNS_MAX} turns");
+    }
+}
+
+fn register(server: &mut CallServer, caller: &mut Caller, object: &[u8]) -> Vec<Program> {
+    while !caller.begin_register(object).unwrap() {
+        server.turn();
+        caller.turn().unwrap();
+    }
+    loop {
+        caller.turn().unwrap();
+        server.turn();
+        if let Some(programs) = caller.registered() {
+            return programs.unwrap();
+        }
+    }
+}
+
+/// Its proof walks 80,000 instructions.
+const LONG_PROOF: &[u8] =
+    b".program long_proof\nr0 = 0\nagain:\nr0 += 1\nif r0 != 40000 goto again\nexit";
+
+#[test]
+fn a_registration_that_takes_long_keeps_no_other_caller_waiting() {
+    let mut three = Three::new();
+    assert!(three.other.begin_register(LONG_PROOF).unwrap());
+    let mut answered = 0;
+    let programs = loop {
+        three.other.turn().unwrap();
+        if let Some(programs) = three.other.registered() {
+            break programs.unwrap();
+        }
+        three.short_call("a registration");
+        answered += 1;
+    };
+    assert_eq!(programs[0].name, "long_proof");
+    // A slice walks 64 instructions at most.
+    assert!(answered >= 80_000 / 64 / TURNS_MAX, "only {answered} calls meanwhile");
+}
+
+#[test]
+fn a_caller_that_leaves_in_the_middle_of_its_registration_is_forgotten() {
+    let mut three = Three::new();
+    assert!(three.other.begin_register(LONG_PROOF).unwrap());
+    for _ in 0..10 {
+        three.other.turn().unwrap();
+        three.server.turn();
+    }
+    assert!(three.other.registered().is_none(), "it takes longer");
+    drop(three.other);
+    while three.server.sessions() > 1 {
+        three.server.turn();
+    }
+    assert_eq!(three.server.programs(), 1);
+    // The same place takes the next one.
+    let programs = register(&mut three.server, &mut three.quick, LONG_PROOF);
+    assert_eq!((programs.len(), three.server.programs()), (1, 2));
+}
+
+#[test]
+fn helpers_with_long_buffers_keep_no_other_caller_waiting() {
+    const LONG: &[(&str, &str)] = &[
+        ("crc32c_of", "r1 = 0\nr2 = 0\nr3 = 1048576\nr4 = 0\ncall crc32c_of"),
+        ("xxhash64_of", "r1 = 0\nr2 = 0\nr3 = 1048576\nr4 = 0\ncall xxhash64_of"),
+        ("read", ".own 65536\nr1 = 0\nr2 = 0\nr3 = own 0\nr4 = 65536\ncall read"),
+        ("write", ".own 65536\nr1 = 0\nr2 = 0\nr3 = own 0\nr4 = 65536\ncall write"),
+        ("crc32c", ".own 65536\nr1 = own 0\nr2 = 65536\nr3 = 0\ncall crc32c"),
+        (
+            "compress",
+            ".own 65536\n.shared 65536\nr1 = own 0\nr2 = 65536\nr3 = shared 0\nr4 = 65536\ncall compress",
+        ),
+    ];
+    for (helper, body) in LONG {
+        let mut three = Three::new();
+        let text = format!("{body}\nr0 = 1\nexit");
+        let long = register(&mut three.server, &mut three.other, text.as_bytes()).remove(0);
+        let ticket = three.other.invoke(&long, &[]).unwrap().unwrap();
+        let mut answered = 0;
+        let answer = loop {
+            three.other.turn().unwrap();
+            if let Some(answer) = three.other.poll(ticket) {
+                break answer.unwrap();
+            }
+            three.short_call(helper);
+            answered += 1;
+        };
+        assert_eq!(answer.result, 1, "{helper}");
+        // A slice has at most 4,096 instructions, and as many bytes of the call's own memory, or 256 accesses.
+        let least = 65_536 / (256 * 64) / TURNS_MAX;
+        assert!(answered > least, "{helper}: only {answered} calls meanwhile");
+    }
+}
