@@ -349,7 +349,7 @@ impl Caller {
         let Some(at) = here.tickets.iter().position(Option::is_none) else {
             return Ok(None);
         };
-        let started = here.executor.start(at, 0, program.number, parameters);
+        let started = here.executor.start(at, (0, 0), program.number, parameters);
         started.map_err(|error| Error::with(ErrorCode::BadParameters, error.to_string()))?;
         self.tickets += 1;
         here.tickets[at] = Some(Ticket(self.tickets));
@@ -380,11 +380,12 @@ impl Caller {
         if self.here.is_none() {
             let scratch = Registered::own(&self.fabric, HERE_MAX as u64 * BLOCK_BYTES)?;
             let mut executor = Executor::new(Some(scratch.region.arena.clone()));
+            executor.memory.add(0);
             for (number, token) in &self.regions {
                 let region = self.mail.port.import(link, token).map_err(|error| control(&error))?;
                 let place = Place::There(link, region);
                 let lent = Lent { place, bytes: token.bytes, access: token.access };
-                executor.memory.lend(*number, lent);
+                executor.memory.lend(*number, lent, None);
             }
             executor.global = self.global.take();
             let (tickets, ready) = (vec![None; HERE_MAX], VecDeque::new());

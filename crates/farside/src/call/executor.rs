@@ -6,7 +6,7 @@ use super::across::{Across, BLOCK_BYTES, Come, Step};
 use super::beside::{Beside, Later, Notice};
 use super::global::{Global, Seat};
 use super::loaded::{self, Loaded, Loading, NotLoaded};
-use super::memory::{Denied, Memory};
+use super::memory::{Denied, Memories};
 use super::pace::Pace;
 use super::pieces::{self, Pieces, WHOLE_BYTES};
 use super::state::{Holder, States};
@@ -60,6 +60,8 @@ impl Wait {
 struct Running {
     program: u64,
     session: u32,
+    /// Whose memory it reaches.
+    tenant: usize,
     loaded: Arc<Loaded>,
     machine: Machine,
     wait: Wait,
@@ -134,7 +136,7 @@ pub(super) enum Slice {
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Executor {
-    pub(super) memory: Memory,
+    pub(super) memory: Memories,
     /// The global memory, where calls may reach it.
     pub(super) global: Option<Global>,
     calls: Vec<Option<Box<Running>>>,
@@ -194,7 +196,7 @@ impl Executor {
         let scratch: Box<[_]> = (0..).map_while(block).collect();
         let blocks = scratch.len();
         Self {
-            memory: Memory::default(),
+            memory: Memories::default(),
             global: None,
             calls: Vec::new(),
             loads: BTreeMap::new(),
@@ -322,7 +324,7 @@ impl Executor {
     pub(super) fn start(
         &mut self,
         at: usize,
-        session: u32,
+        (session, tenant): (u32, usize),
         program: u64,
         parameters: &[u8],
     ) -> Result<(), StartError> {
@@ -334,6 +336,7 @@ impl Executor {
             None => Box::new(Running {
                 program,
                 session,
+                tenant,
                 loaded: Arc::clone(&loaded),
                 machine: Machine::new(),
                 wait: Wait::Turn,
@@ -343,7 +346,7 @@ impl Executor {
         };
         let started = loaded.start(&mut running.machine, parameters);
         (running.program, running.session, running.loaded) = (program, session, loaded);
-        (running.wait, running.long) = (Wait::Turn, false);
+        (running.tenant, running.wait, running.long) = (tenant, Wait::Turn, false);
         if self.calls.len() <= at {
             self.calls.resize_with(at + 1, || None);
         }
@@ -461,7 +464,7 @@ impl Executor {
                 return Slice::Over(stopped(Stopped::Cancelled, None, text));
             };
             let mut beside = Beside {
-                memory: &self.memory,
+                memory: self.memory.of(running.tenant),
                 own: &mut own.declared,
                 shared: &mut shared.declared,
                 now_ns,
@@ -474,7 +477,7 @@ impl Executor {
             };
             let lent = Lent { own: &mut own.variables, shared: &mut shared.variables };
             let machine = &mut running.machine;
-            let words = self.memory.words();
+            let words = self.memory.of(running.tenant).words();
             let outcome = running.loaded.run(machine, pace.now(), lent, words, &mut beside);
             left = beside.left;
             match outcome {
@@ -507,7 +510,7 @@ impl Executor {
         }
         if matches!(running.wait, Wait::Turn)
             && pieces::moved(request) > WHOLE_BYTES
-            && self.memory.is_here(request.arguments[0])
+            && self.memory.of(running.tenant).is_here(request.arguments[0])
         {
             running.wait = Wait::Pieces(Box::new(Pieces::of(request)));
         }
@@ -550,7 +553,7 @@ impl Executor {
         let inputs = [&inputs[0][..], &inputs[1][..]];
         output.resize(request.output.map_or(0, |span| span.length as usize), 0);
         let mut beside = Beside {
-            memory: &self.memory,
+            memory: self.memory.of(running.tenant),
             own: &mut own.declared,
             shared: &mut shared.declared,
             now_ns,
@@ -605,7 +608,8 @@ impl Executor {
         let program = running.loaded.verified().program();
         let lent = Lent { own: &mut own.variables, shared: &mut shared.variables };
         let bytes = |span| running.machine.bytes(program, &lent, span).unwrap_or_default();
-        match pieces.step(request, request.inputs.map(bytes), &self.memory, left) {
+        let memory = self.memory.of(running.tenant);
+        match pieces.step(request, request.inputs.map(bytes), memory, left) {
             Ok(Some(result)) => {
                 take(&mut running.machine, &running.loaded, lent, result, pieces.read())
             }
@@ -634,7 +638,8 @@ impl Executor {
             return Answered::Slice(Slice::Waits);
         };
         let arena = &self.scratch[block];
-        match Across::begin(request, inputs, &self.memory, arena, &mut self.steps) {
+        let memory = self.memory.of(running.tenant);
+        match Across::begin(request, inputs, memory, arena, &mut self.steps) {
             Ok(across) => {
                 let waits = request.call == Call::WaitWord;
                 let until_ns = waits.then(|| now_ns.saturating_add(request.arguments[3]));
@@ -689,8 +694,9 @@ impl Executor {
             return Answered::Slice(Slice::Waits);
         }
         let arena = &self.scratch[block];
+        let memory = self.memory.of(running.tenant);
         let come = match self.blocks[block].failed {
-            None => across.come(&self.memory, arena, left, bytes, &mut self.steps),
+            None => across.come(memory, arena, left, bytes, &mut self.steps),
             Some(_) => Err(Denied::Elsewhere),
         };
         let result = match come {
@@ -699,7 +705,7 @@ impl Executor {
             Ok(Come::Same) if late => status::TIMED_OUT as u64,
             Ok(Come::Same) => {
                 let steps = &mut self.steps;
-                if Across::begin(request, [&[], &[]], &self.memory, arena, steps).is_err() {
+                if Across::begin(request, [&[], &[]], memory, arena, steps).is_err() {
                     self.steps.clear();
                     return self.failed(running, request, block);
                 }
@@ -814,7 +820,8 @@ impl Executor {
     fn has_changed(&self, running: &Running) -> bool {
         let Some(request) = running.machine.pending() else { return true };
         let [region, offset, old, ..] = request.arguments;
-        let arena = self.memory.here(region, offset, 8, farside_base::Access::READ);
+        let memory = self.memory.of(running.tenant);
+        let arena = memory.here(region, offset, 8, farside_base::Access::READ);
         let mut word = [0; 8];
         let read = arena.is_ok_and(|arena| arena.read(offset, &mut word).is_ok());
         !read || u64::from_le_bytes(word) != old
@@ -945,7 +952,8 @@ mod tests {
     fn a_call_never_goes_on_with_what_another_object_keeps_under_its_number() {
         let mut executor = Executor::new(None);
         let place = Place::Here(Arena::heap(64));
-        executor.memory.lend(0, memory::Lent { place, bytes: 64, access: Access::ALL });
+        executor.memory.add(0);
+        executor.memory.lend(0, memory::Lent { place, bytes: 64, access: Access::ALL }, None);
         let waits = "
             .state kept map 8 8 4 shared
                 r1 = 0
@@ -963,7 +971,7 @@ mod tests {
                 exit
         ";
         register(&mut executor, waits, 0x500);
-        executor.start(0, 0, 0x500, &[]).unwrap();
+        executor.start(0, (0, 0), 0x500, &[]).unwrap();
         assert!(matches!(executor.slice(0, 0), Slice::Waits));
         executor.erase(0x500);
         register(

@@ -3,6 +3,7 @@
 use super::words::Words;
 use farside_base::{Access, LinkId, RemoteRegionId};
 use farside_fabric::Arena;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Most regions of an executor: their numbers are below.
 pub const REGIONS_MAX: usize = 256;
@@ -45,6 +46,8 @@ pub(super) struct Memory {
 }
 
 impl Memory {
+    const NOTHING: Self = Self { regions: Vec::new(), words: Words::NOTHING };
+
     /// Puts a region at a number below [`REGIONS_MAX`].
     pub(super) fn lend(&mut self, number: u8, lent: Lent) {
         let at = usize::from(number);
@@ -74,11 +77,6 @@ impl Memory {
                 lent.place = Place::Gone;
             }
         }
-    }
-
-    /// Whether any region is in reach.
-    pub(super) fn has_any(&self) -> bool {
-        self.regions.iter().flatten().any(|lent| !matches!(lent.place, Place::Gone))
     }
 
     #[inline]
@@ -122,9 +120,105 @@ impl Memory {
     }
 }
 
+/// What each tenant may reach: a table of regions for each, so that no access pays for looking whose it is.
+#[derive(Debug, Default)]
+pub(super) struct Memories {
+    lent: BTreeMap<u8, (Lent, Option<BTreeSet<usize>>)>,
+    /// By tenant.
+    views: Vec<Memory>,
+}
+
+impl Memories {
+    /// A tenant, unless it is here already.
+    pub(super) fn add(&mut self, tenant: usize) {
+        while self.views.len() <= tenant {
+            let mut view = Memory::default();
+            for (number, (lent, tenants)) in &self.lent {
+                if is_open(tenants.as_ref(), self.views.len()) {
+                    view.lend(*number, lent.clone());
+                }
+            }
+            self.views.push(view);
+        }
+    }
+
+    /// Lends a region to these tenants, or to all, those to come included.
+    pub(super) fn lend(&mut self, number: u8, lent: Lent, tenants: Option<BTreeSet<usize>>) {
+        for (tenant, view) in self.views.iter_mut().enumerate() {
+            if is_open(tenants.as_ref(), tenant) {
+                view.lend(number, lent.clone());
+            } else {
+                view.take_back(number);
+            }
+        }
+        self.lent.insert(number, (lent, tenants));
+    }
+
+    pub(super) fn take_back(&mut self, number: u8) {
+        self.lent.remove(&number);
+        for view in &mut self.views {
+            view.take_back(number);
+        }
+    }
+
+    /// Whether a tenant may reach a region.
+    pub(super) fn is_lent(&self, number: u8, tenant: usize) -> bool {
+        let lent = self.lent.get(&number);
+        lent.is_some_and(|(_, tenants)| is_open(tenants.as_ref(), tenant))
+    }
+
+    /// What lies at the other end of this link is gone.
+    pub(super) fn lost(&mut self, link: LinkId) {
+        for lent in self.lent.values_mut().map(|(lent, _)| lent) {
+            if matches!(lent.place, Place::There(of, _) if of == link) {
+                lent.place = Place::Gone;
+            }
+        }
+        self.views.iter_mut().for_each(|view| view.lost(link));
+    }
+
+    /// Whether any region is in reach of anybody.
+    pub(super) fn has_any(&self) -> bool {
+        self.lent.values().any(|(lent, _)| !matches!(lent.place, Place::Gone))
+    }
+
+    /// What a tenant may reach that was added.
+    #[inline]
+    pub(super) fn of(&self, tenant: usize) -> &Memory {
+        static NOTHING: Memory = Memory::NOTHING;
+        self.views.get(tenant).unwrap_or(&NOTHING)
+    }
+}
+
+fn is_open(tenants: Option<&BTreeSet<usize>>, tenant: usize) -> bool {
+    tenants.is_none_or(|tenants| tenants.contains(&tenant))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_tenant_reaches_what_is_lent_to_it() {
+        let mut memories = Memories::default();
+        let lent =
+            |bytes| Lent { place: Place::Here(Arena::heap(64)), bytes, access: Access::READ };
+        memories.add(1);
+        memories.lend(0, lent(64), None);
+        memories.lend(3, lent(64), Some([1, 2].into()));
+        memories.add(2);
+        let reach = |memories: &Memories, number| {
+            [0, 1, 2, 3].map(|tenant| memories.of(tenant).here(number, 0, 8, Access::READ).is_ok())
+        };
+        assert_eq!(reach(&memories, 0), [true, true, true, false], "the last was not added");
+        assert_eq!(reach(&memories, 3), [false, true, true, false]);
+        assert_eq!([0, 1].map(|tenant| memories.is_lent(3, tenant)), [false, true]);
+        memories.lend(3, lent(64), Some([0].into()));
+        assert_eq!(reach(&memories, 3), [true, false, false, false]);
+        memories.take_back(3);
+        assert_eq!(reach(&memories, 3), [false; 4]);
+        assert!(memories.has_any() && !memories.is_lent(3, 0));
+    }
 
     #[test]
     fn regions_are_reached_within_bounds_and_rights() {
@@ -150,6 +244,5 @@ mod tests {
         assert_eq!(memory.here(0, 0, 8, Access::READ).err(), Some(Denied::Elsewhere));
         memory.lost(LinkId(1));
         assert_eq!(memory.here(0, 0, 8, Access::READ).err(), Some(Denied::Elsewhere));
-        assert!(!memory.has_any(), "what is gone is none");
     }
 }

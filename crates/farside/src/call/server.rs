@@ -21,7 +21,7 @@ use farside_protocol::call::{
 };
 use farside_protocol::wire::Violation;
 use farside_rmc::Limits;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -85,6 +85,7 @@ impl Default for ServerOptions {
 #[derive(Debug)]
 struct Side {
     link: Option<LinkId>,
+    tenant: usize,
     /// Where its outputs go, over this link.
     room: Option<RemoteRegionId>,
     /// How much room each output has there, over any link.
@@ -258,11 +259,32 @@ impl CallServer {
         })
     }
 
-    /// Lets calls reach a region of this fabric under a number, as its access allows peers to.
+    /// Lets calls of all tenants reach a region of this fabric under a number, as its access allows peers to.
     pub fn lend(&mut self, number: u8, region: &Region) {
+        self.lend_among(number, region, None);
+    }
+
+    /// The same for calls of these tenants alone: for everybody else there is no region of this number, and no
+    /// key of it is told.
+    ///
+    /// # Errors
+    /// `BadConfiguration` for a tenant that [`ServerOptions::tenants`] does not name.
+    pub fn lend_to(&mut self, number: u8, region: &Region, tenants: &[&str]) -> Result<(), Error> {
+        let unknown = tenants.iter().find(|name| !self.options.tenants.contains_key(**name));
+        if let Some(name) = unknown {
+            let text =
+                format!("tenant `{name}` has no quota: name it in ServerOptions::tenants first");
+            return Err(Error::with(ErrorCode::BadConfiguration, text));
+        }
+        let tenants = tenants.iter().map(|name| self.tenant(name)).collect();
+        self.lend_among(number, region, Some(tenants));
+        Ok(())
+    }
+
+    fn lend_among(&mut self, number: u8, region: &Region, tenants: Option<BTreeSet<usize>>) {
         let place = Place::Here(region.arena.clone());
         let lent = Lent { place, bytes: region.token.bytes, access: region.token.access };
-        self.executor.memory.lend(number, lent);
+        self.executor.memory.lend(number, lent, tenants);
         self.lent.insert(number, region.clone());
     }
 
@@ -628,7 +650,11 @@ impl CallServer {
             Asked::Nothing => {}
             Asked::Run(call, program, parameters) => {
                 let at = self.at(call);
-                if let Err(error) = self.executor.start(at, session.0, program, parameters) {
+                let side = self.sides.get(session.0 as usize).and_then(Option::as_ref);
+                let tenant = side.map_or(usize::MAX, |side| side.tenant);
+                if let Err(error) =
+                    self.executor.start(at, (session.0, tenant), program, parameters)
+                {
                     let text = error.to_string();
                     self.answer(call, Reply::refused(Refused::Parameters, 0), text.as_bytes());
                 }
@@ -771,13 +797,17 @@ impl CallServer {
             return *tenant;
         }
         let tenant = self.machine.add_tenant(quota);
+        self.executor.memory.add(tenant);
         self.tenants.insert(name.to_owned(), tenant);
         tenant
     }
 
     fn requested(&mut self, link: LinkId, hello: &[u8]) -> Result<(), String> {
         let hello = Hello::decode(hello)?;
-        let regions = self.lent.iter().map(|(number, region)| (*number, region.token)).collect();
+        let tenant = self.tenant(&hello.tenant);
+        let lent = self.lent.iter();
+        let open = lent.filter(|(number, _)| self.executor.memory.is_lent(**number, tenant));
+        let regions = open.map(|(number, region)| (*number, region.token)).collect();
         let mut welcome = Welcome {
             resumed: false,
             slots: hello.slots.min(self.options.slots).max(1),
@@ -790,7 +820,6 @@ impl CallServer {
             self.seat(link, Seat::Visitor);
             return Ok(());
         }
-        let tenant = self.tenant(&hello.tenant);
         let (session, resumed) = match self.machine.open(hello.session, tenant) {
             Ok(Opened::New(session)) => (session, false),
             Ok(Opened::Resumed(session)) => (session, true),
@@ -811,7 +840,7 @@ impl CallServer {
             self.sides.resize_with(at + 1, || None);
         }
         let room_bytes = if hello.room.is_some() { hello.output_bytes } else { 0 };
-        self.sides[at] = Some(Side { link: Some(link), room: None, room_bytes, upload });
+        self.sides[at] = Some(Side { link: Some(link), tenant, room: None, room_bytes, upload });
         let accepted = self.mail.port.accept(link, &welcome.encode(), self.mail.queue);
         let room = accepted.and_then(|()| {
             let token = hello.room.map(|token| (token, self.mail.port.import(link, &token)));
@@ -847,7 +876,7 @@ impl CallServer {
                 Ok(region) => {
                     let place = Place::There(link, region);
                     let lent = Lent { place, bytes: token.bytes, access: token.access };
-                    self.executor.memory.lend(number, lent);
+                    self.executor.memory.lend(number, lent, None);
                 }
                 Err(error) => trouble = Some(error.to_string()),
             }

@@ -24,6 +24,13 @@ pub(super) struct Words {
 }
 
 impl Words {
+    /// None.
+    pub(super) const NOTHING: Self = Self {
+        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        regions: Vec::new(),
+        arenas: Vec::new(),
+    };
+
     /// What is lent under a number from now on, if anything.
     pub(super) fn set(&mut self, at: usize, lent: Option<&Lent>) {
         let arena = match lent {
