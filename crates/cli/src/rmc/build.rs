@@ -12,13 +12,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// What clang is told besides files.
-const FLAGS: [&str; 8] = [
+const FLAGS: [&str; 9] = [
     "-target",
     "bpf",
     "-O2",
     // Lines of the source, for messages.
     "-g",
     "-Wall",
+    // There is no C library: its names are free for users, and loops stay loops, as nobody has a memcpy.
+    "-ffreestanding",
     // The same source makes the same object in whatever folder it is compiled; the header's folder, whose
     // name is another one each time, is renamed for the same reason.
     "-fdebug-compilation-dir=.",
