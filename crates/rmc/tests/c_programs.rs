@@ -131,6 +131,38 @@ fn a_refusal_names_the_line_of_the_source() {
 }
 
 #[test]
+fn refused_objects_say_where_and_what_to_do_instead() {
+    let cases = [
+        &["program `by_pointer`, ", "refused.c:9, section rmc/by_pointer, slot ", "switch"][..],
+        &["program `address`, ", "refused.c:16, ", "the address of function `"],
+        &["function `helper`, ", "refused.c:23, ", "`elsewhere` is not defined", "is one file"],
+        &["program `library`, ", "refused.c:31, ", "`memcpy`", "write __builtin_memcpy"],
+        &["section .farside.state: state `odd_kind`: there is no kind 9: ", "FARSIDE_MAP"],
+        &["state `odd_scope`: there is no scope 7: ", "FARSIDE_PER_QUEUE_PAIR"],
+        &["state `word`: 8 B are no declaration"],
+        &["section .rodata: the first value of `colours` holds addresses", "indices"],
+    ];
+    for (case, parts) in cases.iter().enumerate() {
+        let option = format!("-DCASE={}", case + 1);
+        let Some(object) = clang::compiled("tests/c/refused.c", &[&option]) else {
+            return;
+        };
+        let refusal = load(&object, &Limits::DEFAULT).unwrap_err();
+        let said = refusal.to_string();
+        for part in *parts {
+            assert!(said.contains(part), "{option}: {said}");
+        }
+        // What knows its slot knows the function, and the line that it says.
+        assert_eq!(refusal.slot.is_some(), refusal.within.is_some(), "{said}");
+        assert_eq!(refusal.slot.is_some(), refusal.line.is_some(), "{said}");
+    }
+    // Without line information the function is still known.
+    let object = clang::compiled("tests/c/refused.c", &["-DCASE=1", "-g0"]).unwrap();
+    let said = load(&object, &Limits::DEFAULT).unwrap_err().to_string();
+    assert!(said.starts_with("program `by_pointer`, section rmc/by_pointer, slot "), "{said}");
+}
+
+#[test]
 fn damaged_objects_are_errors() {
     let Some(bytes) = clang::compiled("tests/c/kitchen.c", &[]) else {
         return;
