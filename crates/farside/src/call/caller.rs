@@ -327,8 +327,9 @@ impl Caller {
     /// while as many are in progress as may be.
     ///
     /// # Errors
-    /// As [`Self::invoke`]; `NoProgram` for one of another caller, `BadForm` for one that keeps state,
-    /// which is where its executor is.
+    /// As [`Self::invoke`]; `NoProgram` for one of another caller, `ExecutorLacks` for one of global
+    /// addresses where this caller is no node; `NotHere` for one that keeps state, which is where its
+    /// executor is.
     pub fn invoke_here(
         &mut self,
         program: &Program,
@@ -336,7 +337,7 @@ impl Caller {
     ) -> Result<Option<Ticket>, Error> {
         if program.keeps_state {
             let text = "it keeps state between calls, which is at its executor";
-            return Err(Error::with(ErrorCode::BadForm, text));
+            return Err(Error::with(ErrorCode::NotHere, text));
         }
         fits(program, parameters, Limits::DEFAULT.context_bytes_max)?;
         self.prepare_here(program)?;
@@ -491,7 +492,8 @@ impl Caller {
     /// *Blocks.* Spins first, then sleeps.
     ///
     /// # Errors
-    /// How it ended; `TimedOut` when it has not, and may yet.
+    /// How it ended, `DeadlinePassed` where [`Self::invoke_until`] gave it too little time; `TimedOut` when it
+    /// has not, and may yet.
     pub fn wait(&mut self, ticket: Ticket, timeout: Duration) -> Result<Answer, Error> {
         let mut patience = Patience::of_turns(timeout);
         loop {

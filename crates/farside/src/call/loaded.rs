@@ -154,10 +154,15 @@ impl Code {
 
 /// A helper of the global memory that a program calls.
 fn global_helper(program: &Program) -> Option<&'static str> {
+    helper_that(program, |helper| helper.name.starts_with("global_"))
+}
+
+/// The name of the first of its helpers of which something is so.
+fn helper_that(program: &Program, is: impl Fn(&helpers::Helper) -> bool) -> Option<&'static str> {
     program.code.iter().find_map(|instruction| match instruction {
         Instruction::CallHelper { number } => {
-            let name = helpers::Helper::with_number(*number)?.name;
-            name.starts_with("global_").then_some(name)
+            let helper = helpers::Helper::with_number(*number)?;
+            is(helper).then_some(helper.name)
         }
         _ => None,
     })

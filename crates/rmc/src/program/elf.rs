@@ -219,13 +219,11 @@ fn declarations(
 
 /// What the bytes of a declaration say.
 fn declaration(name: &str, row: &[u8]) -> core::result::Result<StateDeclaration, StateProblem> {
-    let (numbers, []) = row.as_chunks() else {
+    let (&[kind, key_bytes, value_bytes, entries, scope], []) = row.as_chunks() else {
         return Err(StateProblem::CutOff(row.len()));
     };
-    let numbers: Vec<_> = numbers.iter().map(|number| u32::from_le_bytes(*number)).collect();
-    let [kind, key_bytes, value_bytes, entries, scope] = numbers[..] else {
-        return Err(StateProblem::CutOff(row.len()));
-    };
+    let numbers = [kind, key_bytes, value_bytes, entries, scope];
+    let [kind, key_bytes, value_bytes, entries, scope] = numbers.map(u32::from_le_bytes);
     let kind = match kind {
         1 => StateKind::Array,
         2 => StateKind::Counters,
@@ -349,8 +347,10 @@ impl Code {
     ) -> core::result::Result<(SectionIndex, u64), LoadProblem> {
         let symbol = file.symbol_by_index(symbol);
         let symbol = symbol.map_err(|why| LoadProblem::NotAnObject(why.to_string()))?;
-        let name = || symbol.name().unwrap_or_default().to_string();
-        let undefined = || LoadProblem::Undefined { name: name() };
+        let undefined = || {
+            let name = symbol.name().unwrap_or_default().to_string();
+            LoadProblem::Undefined { name }
+        };
         Ok((symbol.section_index().ok_or_else(undefined)?, symbol.address()))
     }
 

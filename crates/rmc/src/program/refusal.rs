@@ -130,7 +130,8 @@ impl fmt::Display for LoadProblem {
         match self {
             Self::NotAnObject(why) => write!(
                 out,
-                "no relocatable ELF object for eBPF ({why}): compile with clang -target bpf -c"
+                "no relocatable ELF object for eBPF ({why}): compile with farside rmc build, or as the \
+                 top of farside_rmc.h says"
             ),
             Self::TooLarge { what, found, most } => {
                 write!(out, "{what}: {found}, which is over the limit of {most}")
