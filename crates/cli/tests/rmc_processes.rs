@@ -525,6 +525,12 @@ fn process_a_process_beside_the_host_works_on_its_memory() {
         let parameters = format!("{},1", 3_u64 << 48 | head);
         let call = ["call", &at, "list_search", "--parameters", &parameters];
         assert_eq!(value(&call)["returned"]["result"], 1000, "{fabric}");
+        // There is nothing that a caller could reach by itself: said before the call, not by it.
+        let (code, kind, said) = failure(&[&call[..], &["--here"]].concat());
+        assert_eq!((code, kind.as_str()), (Some(1), "NotHere"), "{fabric} {said}");
+        assert!(said.contains("calls read") && said.contains("--beside"), "{fabric} {said}");
+        let seven = folder.file("seven.s", b".program seven\nr0 = 7\nexit\n");
+        assert_eq!(value(&["call", &at, &seven, "--here"])["returned"]["result"], 7, "{fabric}");
         assert_eq!(end(near)["written_back"], Value::Array(vec![]));
         end(host);
     }

@@ -329,7 +329,7 @@ impl Caller {
     /// # Errors
     /// As [`Self::invoke`]; `NoProgram` for one of another caller, `ExecutorLacks` for one of global
     /// addresses where this caller is no node; `NotHere` for one that keeps state, which is where its
-    /// executor is.
+    /// executor is, and for one of host memory whose executor lends none itself.
     pub fn invoke_here(
         &mut self,
         program: &Program,
@@ -400,6 +400,14 @@ impl Caller {
         let all = all.map_err(not_loaded)?;
         let found = all.into_iter().find(|loaded| loaded.name() == name);
         let loaded = found.ok_or_else(|| Error::new(ErrorCode::NoProgram))?;
+        // Each of its accesses would be refused, and it might take that for an answer.
+        if let (true, Some(helper)) = (self.regions.is_empty(), loaded.memory_helper()) {
+            let text = format!(
+                "`{name}` calls {helper}, and this executor lends no memory itself: where it was \
+                 started with --beside, call the executor that stands there"
+            );
+            return Err(Error::with(ErrorCode::NotHere, text));
+        }
         here.executor.keep(program.number, 0, &Arc::new(loaded));
         Ok(())
     }

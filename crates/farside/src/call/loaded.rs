@@ -70,6 +70,14 @@ impl Loaded {
         }
     }
 
+    /// A helper that it calls on memory of the host, by name.
+    pub(super) fn memory_helper(&self) -> Option<&'static str> {
+        let of_regions = |helper: &helpers::Helper| {
+            helper.arguments.iter().any(|argument| matches!(argument, helpers::Argument::Region))
+        };
+        helper_that(self.verified().program(), of_regions)
+    }
+
     pub(super) fn name(&self) -> &str {
         &self.verified().program().name
     }
