@@ -94,7 +94,7 @@ errors! {
     10 LineSpanning Caller No "A single-line atomic crosses a line." "Keep it within one line, or use read_atomic and write_atomic.";
     11 BadForm Caller No "The channel cannot send or receive a message in this form." "See the text for the form that it takes.";
     12 NotHeld Caller No "No such message is held." "Release or fetch a message once.";
-    13 BadProgram Caller No "It is no object with programs for remote memory calls." "Compile it with clang -target bpf against farside_rmc.h; the text says what is wrong.";
+    13 BadProgram Caller No "It is no object with programs for remote memory calls." "Mend what the text names, and compile it with farside rmc build, or as the top of farside_rmc.h says.";
     14 UnsafeProgram Caller No "The verifier refused the program." "Mend the line that the text names; farside rmc check says the same.";
     15 NoProgram Caller No "The caller has registered no such program at this executor." "Register its object first, over the same connection.";
     16 BadParameters Caller No "The parameters do not fit the program." "Pass as many bytes as it reads, and no more than the limit; larger data go into memory.";
@@ -111,6 +111,9 @@ errors! {
     27 TimedOut Environment Later "The deadline passed first." "Look whether the peer is alive (farside info), then try again.";
     28 PeerLost Environment No "The peer at the other end is gone." "Connect anew; what was not acknowledged may not have been received.";
     29 OverQuota Configuration Later "The tenant has as much of this as it may." "Let calls end or unregister programs; or raise the tenant's quota at the executor.";
+    30 ExecutorLacks Configuration No "What is to run the program lacks something that it needs." "Give it what the text names, or run the program where that is.";
+    31 NotHere Caller No "The program cannot run at its caller." "Run it at its executor, or call the executor that the text names.";
+    32 DeadlinePassed Caller Later "The call was stopped at its deadline." "Give it more time, or less to do; what it had done by then is done.";
     40 NodeLost Environment No "The home of this address has left or died; its memory is gone." "Allocate anew on a living node; what other nodes are home of is still there.";
     41 LineLost Environment No "The only up-to-date copy was at a node that died." "Free the allocation and write it anew from your own source.";
     42 NodeClosed Caller No "This node has left its cluster." "Join again.";

@@ -35,6 +35,9 @@ pub(crate) enum Failure {
     },
     /// Ended by a signal; exit code 130.
     Interrupted,
+    /// One of the others, which stands in the command's result already.
+    #[serde(skip)]
+    Told(Box<Self>),
 }
 
 impl Failure {
@@ -56,6 +59,7 @@ impl Failure {
             Self::Usage { .. } => ExitCode::from(2),
             Self::Interrupted => ExitCode::from(130),
             Self::Operation { .. } | Self::System { .. } | Self::Check { .. } => ExitCode::from(1),
+            Self::Told(failure) => failure.exit_code(),
         }
     }
 
@@ -73,6 +77,7 @@ impl fmt::Display for Failure {
             }
             Self::Operation { name, text, .. } => write!(f, "{name}: {text}"),
             Self::Interrupted => f.write_str("interrupted"),
+            Self::Told(failure) => failure.fmt(f),
         }
     }
 }

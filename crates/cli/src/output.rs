@@ -4,6 +4,7 @@
 use crate::failure::Failure;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
+use serde_json::Value;
 use std::io::{IsTerminal, Write};
 
 /// How to speak to whoever started the command.
@@ -34,6 +35,16 @@ impl Output {
         }
     }
 
+    /// The result as one line of JSON, which also says why the command fails where it does; nothing
+    /// without `--json`. What it returns ends the command.
+    pub(crate) fn ended(&self, mut value: Value, end: Result<(), Failure>) -> Result<(), Failure> {
+        if let (Err(failure), Some(fields)) = (&end, value.as_object_mut()) {
+            fields.insert("error".to_owned(), serde_json::json!(failure));
+        }
+        self.value(&value);
+        end.map_err(|failure| Failure::Told(Box::new(failure)))
+    }
+
     /// Lines that are the result itself and may be read by another program; nothing with `--json`.
     pub(crate) fn text(&self, lines: &[u8]) -> Result<(), Failure> {
         if self.json {
@@ -58,7 +69,9 @@ impl Output {
         struct Wrapped<'a> {
             error: &'a Failure,
         }
-        self.value(&Wrapped { error: failure });
+        if !matches!(failure, Failure::Told(_)) {
+            self.value(&Wrapped { error: failure });
+        }
         put(std::io::stderr().lock(), &format!("farside: {failure}"));
     }
 

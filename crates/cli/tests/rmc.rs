@@ -23,9 +23,11 @@ fn value(arguments: &[&str]) -> Value {
     report(&rmc(&[arguments, &["--json"]].concat()))
 }
 
-/// The exit code, the name or kind of the error, and what was said of it.
+/// The exit code, the name or kind of the error, and what was said of it, which is one object.
 fn failure(arguments: &[&str]) -> (Option<i32>, String, String) {
-    common::failure(&rmc(&[arguments, &["--json"]].concat()))
+    let done = rmc(&[arguments, &["--json"]].concat());
+    assert_eq!(text(&done.stdout).lines().count(), 1, "{arguments:?}: {}", text(&done.stdout));
+    common::failure(&done)
 }
 
 fn words(words: &[u64]) -> Vec<u8> {
@@ -72,7 +74,8 @@ fn programs_are_checked_and_refusals_say_where_and_why() {
     }
     assert!(text(&done.stderr).contains("bad is refused"), "{}", text(&done.stderr));
     let done = rmc(&["check", &bad, "--json"]);
-    let told = json(text(&done.stdout).lines().next().unwrap());
+    let told = json(&text(&done.stdout));
+    assert_eq!(told["error"]["kind"], "check", "{told}");
     let refusal = &told["files"][0]["programs"][0]["refusal"];
     assert_eq!((&refusal["line"], &refusal["slot"]), (&3.into(), &1.into()));
     assert!(refusal["problem"].as_str().unwrap().contains("r3"), "{refusal}");
@@ -83,6 +86,28 @@ fn programs_are_checked_and_refusals_say_where_and_why() {
         listed.contains("call read") && listed.contains("; library/list_search.c:"),
         "{listed}"
     );
+}
+
+#[test]
+fn several_files_are_one_object_whatever_is_wrong_with_them() {
+    let folder = Folder::new();
+    let good = folder.file("good.s", b"r0 = 7\nexit\n");
+    let bad = folder.file("bad.s", b"r0 += r3\nexit\n");
+    let (none, empty) = (folder.path("none.o"), folder.file("empty.o", b""));
+    let done = rmc(&["check", &good, &bad, &none, &empty, "--json"]);
+    assert_eq!(done.status.code(), Some(1));
+    let told = json(&text(&done.stdout));
+    let files = told["files"].as_array().unwrap();
+    assert_eq!(files[0]["programs"][0]["accepted"], true);
+    assert_eq!(files[1]["programs"][0]["accepted"], false);
+    assert_eq!(
+        (&files[2]["error"]["kind"], &files[3]["error"]["kind"]),
+        (&"system".into(), &"check".into())
+    );
+    let why = told["error"]["text"].as_str().unwrap();
+    assert!(why.contains("bad is refused") && why.contains("none.o"), "{why}");
+    // People read the same once, on the other stream.
+    assert_eq!(text(&done.stderr).trim_end(), format!("farside: {why}"));
 }
 
 #[test]
@@ -399,6 +424,63 @@ fn sources_in_c_are_built_and_only_good_ones_written() {
     let left: Vec<_> =
         std::fs::read_dir(folder.path("")).unwrap().map(|file| file.unwrap().file_name()).collect();
     assert!(!left.iter().any(|name| name.to_string_lossy().contains("part")), "{left:?}");
+}
+
+#[test]
+fn a_build_says_accepted_once_the_object_is_there_and_fails_as_one_object() {
+    if !clang() {
+        skipped("clang is not installed");
+        return;
+    }
+    let folder = Folder::new();
+    // A name that is the C library's elsewhere, and a header that needs no C library.
+    let source = b"#include <stdint.h>\n#include \"farside_rmc.h\"\n\
+        FARSIDE_MAP(index, uint64_t, uint64_t, 16, FARSIDE_PER_QUEUE_PAIR);\n\
+        FARSIDE_PROGRAM(find)(const uint64_t *key, uint64_t size) {\n\
+            uint64_t value;\n\
+            return farside_map_get(&index, key, &value) ? 0 : value;\n\
+        }\n";
+    let source = folder.file("index.c", source);
+    let nowhere = folder.path("no/such/folder.o");
+    let done = rmc(&["build", &source, "-o", &nowhere]);
+    assert_eq!((done.status.code(), text(&done.stdout).as_str()), (Some(1), ""));
+    assert!(text(&done.stderr).contains(&nowhere), "{}", text(&done.stderr));
+    let done = rmc(&["build", &source, "-o", &nowhere, "--json"]);
+    let told = json(&text(&done.stdout));
+    assert_eq!((&told["object"], &told["error"]["kind"]), (&Value::Null, &"system".into()));
+    let done = rmc(&["build", &source]);
+    assert!(text(&done.stdout).contains("index.o: find: accepted"), "{}", text(&done.stdout));
+    let wrong =
+        b"#include \"farside_rmc.h\"\nFARSIDE_PROGRAM(wrong)(farside_u64 *p, farside_u64 size) \
+        { return *(farside_u64 *)p[0]; }\n";
+    let wrong = folder.file("wrong.c", wrong);
+    let done = rmc(&["build", &wrong, "--json"]);
+    let told = json(&text(&done.stdout));
+    assert_eq!((&told["object"], &told["programs"][0]["accepted"]), (&Value::Null, &false.into()));
+    assert!(told["error"]["text"].as_str().unwrap().contains("refused: wrong"), "{told}");
+}
+
+/// A program has all state of its file, also what another one is there for.
+#[test]
+fn state_that_a_program_does_not_use_is_said_to_be_so() {
+    let folder = Folder::new();
+    if !clang() {
+        skipped("clang is not installed");
+        return;
+    }
+    let two = b"#include \"farside_rmc.h\"\nFARSIDE_COUNTERS(calls, 1, FARSIDE_PER_QUEUE_PAIR);\n\
+        FARSIDE_PROGRAM(count)(void *p, farside_u64 size) \
+        { return farside_counter_add(&calls, 0, 1); }\n\
+        FARSIDE_PROGRAM(seven)(void *p, farside_u64 size) { return 7; }\n";
+    let two = folder.file("two.c", two);
+    let said = text(&rmc(&["build", &two]).stdout);
+    assert_eq!(said.matches("state       calls: ").count(), 2, "{said}");
+    let (count, seven) = said.split_once("seven: accepted").unwrap();
+    let unused = "which it does not use";
+    assert!(!count.contains(unused) && seven.contains(unused), "{said}");
+    let programs = &value(&["build", &two])["programs"];
+    assert_eq!(programs[0]["unused_states"], Value::Array(vec![]));
+    assert_eq!(programs[1]["unused_states"][0], "calls");
 }
 
 #[expect(clippy::print_stderr, reason = "what is skipped is said")]

@@ -229,7 +229,7 @@ fn process_a_caller_runs_programs_of_the_global_memory_itself() {
     let (code, kind, said) = refused(&["--here", "--cluster", &name()]);
     assert_eq!((code, kind.as_str()), (Some(1), "NoSuchCluster"), "{said}");
     let (code, kind, said) = refused(&["--here"]);
-    assert_eq!((code, kind.as_str()), (Some(1), "FabricLacks"), "{said}");
+    assert_eq!((code, kind.as_str()), (Some(1), "ExecutorLacks"), "{said}");
     assert!(said.contains("--cluster"), "{said}");
     server.signal(Signal::INT);
     assert_eq!(server.end(), (Some(0), String::new()));
@@ -294,7 +294,7 @@ fn process_without_a_node_global_addresses_are_refused() {
     server.event("serving");
     let (code, kind, said) =
         failure(&output(&[], &["rmc", "call", &to, &add, "--parameters", "0,1", "--json"]));
-    assert_eq!((code, kind.as_str()), (Some(1), "FabricLacks"), "{said}");
+    assert_eq!((code, kind.as_str()), (Some(1), "ExecutorLacks"), "{said}");
     assert!(said.contains("--cluster"), "{said}");
     let none = output(&[], &["--json", "rmc", "serve", &name(), "--cluster", &name()]);
     let (code, kind, said) = failure(&none);

@@ -301,7 +301,8 @@ fn process_serving_what_cannot_be_is_refused() {
     let (zero, one, hole) = (format!("0={full}"), format!("1={full}"), format!("0={empty}"));
     let (key, good) = (folder.path("no.key"), new_key(&folder, "good.key"));
     let at = name();
-    let cases: [(&[&str], i32, &str); 10] = [
+    let cases: [(&[&str], i32, &str); 11] = [
+        (&["serve", &at, "--memory", "7=99999G"], 1, "region 7 of 107373108658176 B: over"),
         (&["serve", &at], 2, "--memory 0=FILE"),
         (&["serve", &at, "--memory", &zero, "--memory", &one], 2, "a file is one region"),
         (&["serve", &at, "--memory", &zero, "--memory", "0=4K"], 2, "lent twice"),
@@ -524,6 +525,12 @@ fn process_a_process_beside_the_host_works_on_its_memory() {
         let parameters = format!("{},1", 3_u64 << 48 | head);
         let call = ["call", &at, "list_search", "--parameters", &parameters];
         assert_eq!(value(&call)["returned"]["result"], 1000, "{fabric}");
+        // There is nothing that a caller could reach by itself: said before the call, not by it.
+        let (code, kind, said) = failure(&[&call[..], &["--here"]].concat());
+        assert_eq!((code, kind.as_str()), (Some(1), "NotHere"), "{fabric} {said}");
+        assert!(said.contains("calls read") && said.contains("--beside"), "{fabric} {said}");
+        let seven = folder.file("seven.s", b".program seven\nr0 = 7\nexit\n");
+        assert_eq!(value(&["call", &at, &seven, "--here"])["returned"]["result"], 7, "{fabric}");
         assert_eq!(end(near)["written_back"], Value::Array(vec![]));
         end(host);
     }
@@ -581,6 +588,20 @@ fn process_a_host_killed_in_mid_call_ends_the_call_and_not_who_is_beside_it() {
 }
 
 #[test]
+fn process_a_program_that_keeps_state_is_told_to_run_where_that_is() {
+    let folder = Folder::new();
+    let counts = b".program counts\n.state c counters 0 8 4 own\nr1 = state c\nr2 = 0\nr3 = 1\n\
+        call counter_add\nexit\n";
+    let counts = folder.file("counts.s", counts);
+    let (server, to) = serve("shm", &["--memory", "0=4K"]);
+    let (code, kind, said) = failure(&["call", &to, &counts, "--here"]);
+    assert_eq!((code, kind.as_str()), (Some(1), "NotHere"), "{said}");
+    assert!(said.contains("keeps state") && said.contains("Run it at its executor"), "{said}");
+    assert_eq!(value(&["call", &to, &counts])["calls"], 1);
+    end(server);
+}
+
+#[test]
 fn process_a_call_is_stopped_at_its_deadline() {
     for fabric in FABRICS {
         let folder = Folder::new();
@@ -589,7 +610,11 @@ fn process_a_call_is_stopped_at_its_deadline() {
         for here in [&[][..], &["--here"]] {
             let call = ["call", &to, &waits, "--timeout-ms", "20"];
             let (code, kind, said) = failure(&[&call[..], here].concat());
-            assert_eq!((code, kind.as_str()), (Some(1), "TimedOut"), "{fabric} {here:?} {said}");
+            assert_eq!(
+                (code, kind.as_str()),
+                (Some(1), "DeadlinePassed"),
+                "{fabric} {here:?} {said}"
+            );
         }
         end(server);
     }

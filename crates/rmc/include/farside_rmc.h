@@ -1,6 +1,10 @@
 /* Remote memory calls in C.
  *
- *     clang -target bpf -O2 -g -c search.c -o search.o
+ *     clang -target bpf -O2 -g -Wall -ffreestanding -c search.c -o search.o
+ *
+ * or `farside rmc build search.c`, which finds this header by itself and checks what came out.
+ * -ffreestanding says that there is no C library: its names, such as index and log, are free, loops do not
+ * become calls of memcpy and memset, and <stdint.h> is clang's own.
  *
  * A program is a function that FARSIDE_PROGRAM makes one. It gets its parameters, which are read-only,
  * and their size; what it returns, and what it emits, goes to the caller. It may have local variables
@@ -13,6 +17,21 @@
  * Memory of the host is reached by regions and offsets. A call of a word (farside_load_u64 and others)
  * that may not be accessed ends the program, and its caller hears why; calls with buffers return one of
  * the negative numbers below.
+ *
+ * What of C does not work here, and what does instead:
+ * - / and % of signed numbers, which the instruction set has not up to -mcpu=v3: divide farside_u64, and
+ *   put the sign back.
+ * - float and double: count in small units.
+ * - memset, memcpy, memcmp and all else of the C library: assign, initialise with {0}, or write
+ *   __builtin_memset or __builtin_memcpy where the length is a constant of at most some hundred bytes and
+ *   what is copied are words. Loops do the rest.
+ * - More than 512 bytes of local variables: static ones. Each queue pair has its own, and finds in them
+ *   what its call before left there.
+ * - Calls by pointers to functions: switch or if.
+ * - Pointers in global variables and constants, also tables of strings: arrays in arrays, such as
+ *   char colours[3][8], and indices.
+ * - Variable arguments, more than five, and structures as results: the address of a structure.
+ * - Recursion deeper than those eight functions: a loop, with an array of what is left to do.
  */
 #ifndef FARSIDE_RMC_H
 #define FARSIDE_RMC_H
@@ -24,14 +43,23 @@ typedef unsigned long long farside_u64;
 typedef signed int farside_i32;
 typedef signed long long farside_i64;
 
-/* Defines a program:  FARSIDE_PROGRAM(search)(const struct parameters *p, farside_u64 size) { ... } */
+/* Defines a program:
+ *     struct parameters { farside_u64 least, most; };
+ *     FARSIDE_PROGRAM(middle)(const struct parameters *p, farside_u64 size) {
+ *         return (p->least + p->most) / 2;
+ *     }
+ */
 #define FARSIDE_PROGRAM(name) __attribute__((section("rmc/" #name), used)) farside_u64 name
 
-/* A function that is called rather than copied into its callers. */
+/* A function that is called rather than copied into its callers:
+ *     FARSIDE_FUNCTION farside_u64 square(farside_u64 n) { return n * n; }
+ */
 #define FARSIDE_FUNCTION static __attribute__((noinline))
 
 /* A global variable that all queue pairs share which registered the program; without it, each has its
- * own. FARSIDE_SHARED farside_u64 calls; */
+ * own:
+ *     FARSIDE_SHARED farside_u64 calls;
+ */
 #define FARSIDE_SHARED __attribute__((section(".data.shared")))
 
 /* What calls with buffers return. */
@@ -45,8 +73,17 @@ typedef signed long long farside_i64;
 #define FARSIDE_PEER_LOST (-7)
 
 /* State that the executor keeps near the memory, declared at the top of the file:
+ *     struct entry { farside_u64 first, last; };
  *     FARSIDE_MAP(index, farside_u64, struct entry, 1024, FARSIDE_PER_QUEUE_PAIR);
- * and named by its address: farside_map_get(&index, &key, &entry). */
+ * and named by its address:
+ *     FARSIDE_PROGRAM(last_of)(const farside_u64 *key, farside_u64 size) {
+ *         struct entry entry;
+ *         __sync_fetch_and_add(&calls, 1);
+ *         if (farside_map_get(&index, key, &entry))
+ *             return FARSIDE_NOT_FOUND;
+ *         return square(entry.last);
+ *     }
+ */
 struct farside_state {
     farside_u32 kind, key_bytes, value_bytes, entries, scope;
 };

@@ -16,7 +16,7 @@
 //! ```
 
 use alloc::boxed::Box;
-use alloc::string::{String, ToString};
+use alloc::string::ToString;
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -98,8 +98,7 @@ impl Entry {
         let programs = load(self.object, &Limits::DEFAULT)?;
         let found = programs.into_iter().find(|program| program.name == self.name);
         found.ok_or_else(|| {
-            let problem = LoadProblem::Undefined { name: self.name.to_string() };
-            Box::new(LoadError { section: String::new(), problem })
+            LoadError::of_section("", LoadProblem::Undefined { name: self.name.to_string() })
         })
     }
 }

@@ -116,6 +116,7 @@ fn slots_that_are_no_instructions_are_refused() {
         (&[0x2085], DecodeError::Variant),
         (&[0x00d4], DecodeError::Variant),
         (&[0x99], DecodeError::Opcode(0x99)),
+        (&[0x1_0000_008d], DecodeError::CallByPointer),
         (&[0x04_0037], DecodeError::Variant),
         (&[0x1018, 0], DecodeError::Variant),
     ] {

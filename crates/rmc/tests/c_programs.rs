@@ -10,6 +10,7 @@ use farside_rmc::program::load;
 use farside_rmc::run::{Lent, Machine, Outcome};
 use farside_rmc::{HEADER, Limits, Program, Verified, verify};
 use host::Host;
+use std::path::Path;
 
 fn programs(file: &str) -> Option<Vec<Program>> {
     let bytes = clang::compiled(&format!("tests/c/{file}"), &[])?;
@@ -130,6 +131,38 @@ fn a_refusal_names_the_line_of_the_source() {
 }
 
 #[test]
+fn refused_objects_say_where_and_what_to_do_instead() {
+    let cases = [
+        &["program `by_pointer`, ", "refused.c:9, section rmc/by_pointer, slot ", "switch"][..],
+        &["program `address`, ", "refused.c:16, ", "the address of function `"],
+        &["function `helper`, ", "refused.c:23, ", "`elsewhere` is not defined", "is one file"],
+        &["program `library`, ", "refused.c:31, ", "`memcpy`", "write __builtin_memcpy"],
+        &["section .farside.state: state `odd_kind`: there is no kind 9: ", "FARSIDE_MAP"],
+        &["state `odd_scope`: there is no scope 7: ", "FARSIDE_PER_QUEUE_PAIR"],
+        &["state `word`: 8 B are no declaration"],
+        &["section .rodata: the first value of `colours` holds addresses", "indices"],
+    ];
+    for (case, parts) in cases.iter().enumerate() {
+        let option = format!("-DCASE={}", case + 1);
+        let Some(object) = clang::compiled("tests/c/refused.c", &[&option]) else {
+            return;
+        };
+        let refusal = load(&object, &Limits::DEFAULT).unwrap_err();
+        let said = refusal.to_string();
+        for part in *parts {
+            assert!(said.contains(part), "{option}: {said}");
+        }
+        // What knows its slot knows the function, and the line that it says.
+        assert_eq!(refusal.slot.is_some(), refusal.within.is_some(), "{said}");
+        assert_eq!(refusal.slot.is_some(), refusal.line.is_some(), "{said}");
+    }
+    // Without line information the function is still known.
+    let object = clang::compiled("tests/c/refused.c", &["-DCASE=1", "-g0"]).unwrap();
+    let said = load(&object, &Limits::DEFAULT).unwrap_err().to_string();
+    assert!(said.starts_with("program `by_pointer`, section rmc/by_pointer, slot "), "{said}");
+}
+
+#[test]
 fn damaged_objects_are_errors() {
     let Some(bytes) = clang::compiled("tests/c/kitchen.c", &[]) else {
         return;
@@ -178,4 +211,56 @@ fn the_header_has_every_helper() {
     }
     assert_eq!(HEADER.matches("(*const farside_").count(), HELPERS.len());
     let _ = Lent::default();
+}
+
+/// What clang is told on the header's first page: the line that starts with its name.
+fn flags_of_the_header() -> Vec<&'static str> {
+    let line = HEADER.lines().find_map(|line| line.strip_prefix(" *     clang "));
+    let words = line.expect("the header says how to compile").split(' ');
+    words.take_while(|word| *word != "-c").collect()
+}
+
+/// Lines in the header's comments that are set in are code, and one file in the order they stand in.
+#[test]
+fn the_examples_of_the_header_are_accepted_when_compiled_as_it_says() {
+    let lines = HEADER.lines().filter_map(|line| line.strip_prefix(" *     "));
+    let code: Vec<_> = lines.filter(|line| !line.starts_with("clang ")).collect();
+    assert!(code.len() > 10, "{code:?}");
+    let text = format!("#include \"farside_rmc.h\"\n{}\n", code.join("\n"));
+    let source = clang::temporary("c");
+    std::fs::write(&source, text).unwrap();
+    let object = clang::tried(&source, &[&flags_of_the_header()[..], &["-Werror"]].concat());
+    let _ = std::fs::remove_file(source);
+    let Some(object) = object else {
+        return;
+    };
+    let object = object.unwrap_or_else(|error| panic!("{error}"));
+    let programs = load(&object, &Limits::DEFAULT).unwrap();
+    let names: Vec<_> = programs.iter().map(|program| program.name.as_str()).collect();
+    assert_eq!(names, ["middle", "last_of"]);
+    names.iter().for_each(|name| drop(named(&programs, name)));
+}
+
+/// What the header says does not work, with what it says does instead.
+#[test]
+fn what_the_header_advises_instead_of_other_c_is_accepted() {
+    let accepted = |case: usize, more: &[&str]| {
+        let case = format!("-DCASE={case}");
+        let options = [&flags_of_the_header()[..], &[&case], more].concat();
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/language.c");
+        let object = clang::tried(&source, &options)?;
+        let loaded = |object: Vec<u8>| load(&object, &Limits::DEFAULT).map_err(|e| e.to_string());
+        let verified = |mut programs: Vec<Program>| {
+            verify(programs.remove(0), &Limits::DEFAULT).map_err(|refusal| refusal.to_string())
+        };
+        Some(object.and_then(loaded).and_then(verified))
+    };
+    for case in 1..=11 {
+        let Some(outcome) = accepted(case, &["-DWRONG"]) else {
+            return;
+        };
+        assert!(outcome.is_err(), "case {case} works, and the header says that it does not");
+        let instead = accepted(case, &["-Werror"]).unwrap();
+        instead.unwrap_or_else(|error| panic!("case {case}: {error}"));
+    }
 }

@@ -13,8 +13,8 @@ Examples:
   farside rmc build search.c -o /tmp/search.o --clang clang-19
   farside rmc build search.c --json | jq '.programs[].worst'
 
-Runs clang -target bpf -O2 -g -Wall with farside_rmc.h in its include path (the header says what programs
-may use), then checks what came out. The object is only written when every program is accepted.")]
+Runs clang -target bpf -O2 -g -Wall -ffreestanding with farside_rmc.h in its include path (the header says
+what programs may use, and which C they are written in), then checks what came out. The object is only written when every program is accepted.")]
 pub(crate) struct RmcBuild {
     /// The source
     #[arg(value_name = "SOURCE.c")]

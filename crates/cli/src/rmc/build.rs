@@ -12,13 +12,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// What clang is told besides files.
-const FLAGS: [&str; 8] = [
+const FLAGS: [&str; 9] = [
     "-target",
     "bpf",
     "-O2",
     // Lines of the source, for messages.
     "-g",
     "-Wall",
+    // There is no C library: its names are free for users, and loops stay loops, as nobody has a memcpy.
+    "-ffreestanding",
     // The same source makes the same object in whatever folder it is compiled; the header's folder, whose
     // name is another one each time, is renamed for the same reason.
     "-fdebug-compilation-dir=.",
@@ -40,14 +42,14 @@ pub(super) fn run(arguments: &RmcBuild, output: Output) -> Result<(), Failure> {
     let programs: Vec<_> = programs.into_iter().map(|program| checked(program, false).0).collect();
     let accepted = programs.iter().all(|program| program.accepted);
     let written = if accepted { replace(&object, &bytes) } else { Ok(()) };
-    output.value(&serde_json::json!({
-        "object": (accepted && written.is_ok()).then(|| object.display().to_string()),
-        "programs": programs,
-    }));
-    let shown = if accepted { &object } else { source };
-    programs.iter().flat_map(|program| program.lines(shown)).for_each(|line| output.line(line));
-    written?;
-    refusals(&programs).map_or(Ok(()), Err)
+    // What is accepted is said once it is there.
+    if written.is_ok() {
+        let shown = if accepted { &object } else { source };
+        programs.iter().flat_map(|program| program.lines(shown)).for_each(|line| output.line(line));
+    }
+    let end = written.and_then(|()| refusals(&programs).map_or(Ok(()), Err));
+    let object = end.is_ok().then(|| object.display().to_string());
+    output.ended(serde_json::json!({ "object": object, "programs": programs }), end)
 }
 
 fn refusals(programs: &[Checked]) -> Option<Failure> {

@@ -175,7 +175,11 @@ fn round_trip(
         (Some(timeout), false) => timeout.saturating_add(GRACE),
         (None, _) => Duration::MAX,
     };
-    caller.wait(ticket, patience).map_err(failed)
+    caller.wait(ticket, patience).map_err(|error| match (arguments.here, error.code) {
+        // Whoever runs a call keeps its deadline, and nobody else was asked.
+        (true, ErrorCode::TimedOut) => failed(ErrorCode::DeadlinePassed.into()),
+        _ => failed(error),
+    })
 }
 
 impl Connection {

@@ -6,7 +6,7 @@ use crate::failure::Failure;
 use crate::output::{Output, bytes, count};
 use farside_rmc::assembler::disassemble;
 use farside_rmc::helpers::StateKind;
-use farside_rmc::isa::Instruction;
+use farside_rmc::isa::{Instruction, Wide};
 use farside_rmc::program::{Scope, StateDeclaration};
 use farside_rmc::verify::{Cost, Refusal};
 use farside_rmc::{Limits, Program, Verified, verify};
@@ -27,7 +27,10 @@ pub(super) struct Checked {
     constants_bytes: usize,
     own_variables_bytes: usize,
     shared_variables_bytes: usize,
+    /// All of its file, since each program has the same.
     states: Vec<State>,
+    /// Those of them that it does not name, and others of its file may.
+    unused_states: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     listing: Vec<String>,
 }
@@ -134,6 +137,8 @@ impl State {
 /// Verifies a program; also the proof, where it is accepted.
 pub(super) fn checked(program: Program, listed: bool) -> (Checked, Option<Verified>) {
     let listing = if listed { listing(&program) } else { Vec::new() };
+    let unused = program.states.iter().enumerate().filter(|(at, _)| !names_state(&program, *at));
+    let unused_states = unused.map(|(_, state)| state.name.clone()).collect();
     let mut checked = Checked {
         program: program.name.clone(),
         accepted: false,
@@ -144,6 +149,7 @@ pub(super) fn checked(program: Program, listed: bool) -> (Checked, Option<Verifi
         own_variables_bytes: program.variables.own.len(),
         shared_variables_bytes: program.variables.shared.len(),
         states: program.states.iter().map(State::from).collect(),
+        unused_states,
         listing,
     };
     match verify(program, &Limits::DEFAULT) {
@@ -157,6 +163,16 @@ pub(super) fn checked(program: Program, listed: bool) -> (Checked, Option<Verifi
             (checked, None)
         }
     }
+}
+
+/// Whether an instruction of a program loads the handle of a state.
+fn names_state(program: &Program, state: usize) -> bool {
+    program.code.iter().any(|instruction| match instruction {
+        Instruction::LoadWide { value: Wide::StateHandle(at), .. } => {
+            usize::try_from(*at) == Ok(state)
+        }
+        _ => false,
+    })
 }
 
 fn refused(refusal: &Refusal) -> Refused {
@@ -244,7 +260,11 @@ impl Checked {
         ];
         let data = data.iter().filter(|(_, bytes)| *bytes > 0);
         lines.extend(data.map(|(what, bytes)| format!("  data        {bytes} B of {what}")));
-        lines.extend(self.states.iter().map(|state| format!("  state       {}", state.text())));
+        lines.extend(self.states.iter().map(|state| {
+            let unused = self.unused_states.contains(&state.name);
+            let unused = if unused { ", which it does not use" } else { "" };
+            format!("  state       {}{unused}", state.text())
+        }));
         lines.extend(self.listing.iter().map(|line| format!("    {line}")));
         lines
     }
@@ -285,8 +305,8 @@ pub(super) fn run(arguments: &RmcCheck, output: Output) -> Result<(), Failure> {
         }
         reports.push(report);
     }
-    output.value(&serde_json::json!({ "files": reports }));
-    complaint(&reports).map_or(Ok(()), Err)
+    let end = complaint(&reports).map_or(Ok(()), Err);
+    output.ended(serde_json::json!({ "files": reports }), end)
 }
 
 /// What went wrong, in one sentence; a single file that is none keeps its own error.

@@ -70,7 +70,7 @@ fn taken(
         }
         let kept = match other.register(entry.object) {
             // It names global addresses.
-            Err(error) if error.code == farside::ErrorCode::FabricLacks && !global => continue,
+            Err(error) if error.code == farside::ErrorCode::ExecutorLacks && !global => continue,
             registered => registered.map_err(failed)?,
         };
         let known_ns = median_of(caller, entry.object, rounds)?;

@@ -88,15 +88,15 @@ pub(super) fn run(arguments: &RmcRun, output: Output) -> Result<(), Failure> {
         written_back: if write { files.write_back()? } else { Vec::new() },
         counts: files.counts,
     };
-    output.value(&json!(report));
     report.lines().iter().for_each(|line| output.line(line));
-    match report.ending {
+    let end = match &report.ending {
         Ending::Returned { .. } => Ok(()),
         Ending::Stopped { why, line } => {
-            let line = line.map(|line| format!("{line}: ")).unwrap_or_default();
+            let line = line.as_ref().map(|line| format!("{line}: ")).unwrap_or_default();
             Err(Failure::check(format!("{}: {line}{why}", report.program)))
         }
-    }
+    };
+    output.ended(json!(report), end)
 }
 
 fn start_failure(error: StartError) -> Failure {

@@ -330,8 +330,9 @@ impl Caller {
     /// while as many are in progress as may be.
     ///
     /// # Errors
-    /// As [`Self::invoke`]; `NoProgram` for one of another caller, `BadForm` for one that keeps state,
-    /// which is where its executor is.
+    /// As [`Self::invoke`]; `NoProgram` for one of another caller, `ExecutorLacks` for one of global
+    /// addresses where this caller is no node; `NotHere` for one that keeps state, which is where its
+    /// executor is, and for one of host memory whose executor lends none itself.
     pub fn invoke_here(
         &mut self,
         program: &Program,
@@ -339,7 +340,7 @@ impl Caller {
     ) -> Result<Option<Ticket>, Error> {
         if program.keeps_state {
             let text = "it keeps state between calls, which is at its executor";
-            return Err(Error::with(ErrorCode::BadForm, text));
+            return Err(Error::with(ErrorCode::NotHere, text));
         }
         fits(program, parameters, Limits::DEFAULT.context_bytes_max)?;
         self.prepare_here(program)?;
@@ -400,11 +401,19 @@ impl Caller {
         let number = object_of(program.number);
         let object = self.objects.get(&number).ok_or_else(|| Error::new(ErrorCode::NoProgram))?;
         let programs = here.executor.load(object, &Limits::DEFAULT).map_err(not_loaded)?;
-        here.executor.keep(object, number, 0, &programs);
-        match here.executor.loaded(program.number) {
-            Some(_) => Ok(()),
-            None => Err(ErrorCode::NoProgram.into()),
+        let place = (program.number - number) as usize;
+        let loaded = programs.get(place).ok_or_else(|| Error::new(ErrorCode::NoProgram))?;
+        // Each of its accesses would be refused, and it might take that for an answer.
+        if let (true, Some(helper)) = (self.regions.is_empty(), loaded.memory_helper()) {
+            let text = format!(
+                "`{}` calls {helper}, and this executor lends no memory itself: where it was started with \
+                 --beside, call the executor that stands there",
+                loaded.name()
+            );
+            return Err(Error::with(ErrorCode::NotHere, text));
         }
+        here.executor.keep(object, number, 0, &programs);
+        Ok(())
     }
 
     /// Begins to wait for the next notification of a topic; `None` while no slot is free. The first time
@@ -495,7 +504,8 @@ impl Caller {
     /// *Blocks.* Spins first, then sleeps.
     ///
     /// # Errors
-    /// How it ended; `TimedOut` when it has not, and may yet.
+    /// How it ended, `DeadlinePassed` where [`Self::invoke_until`] gave it too little time; `TimedOut` when it
+    /// has not, and may yet.
     pub fn wait(&mut self, ticket: Ticket, timeout: Duration) -> Result<Answer, Error> {
         let mut patience = Patience::of_turns(timeout);
         loop {

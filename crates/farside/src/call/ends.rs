@@ -28,7 +28,7 @@ pub(super) fn end_here(end: End, output: Vec<u8>) -> Result<Answer, Error> {
 pub(super) fn stop_error(why: Stopped, text: String) -> Error {
     match why {
         Stopped::Cancelled => Error::with(ErrorCode::CallCancelled, text),
-        Stopped::Late => Error::with(ErrorCode::TimedOut, "the call was stopped at its deadline"),
+        Stopped::Late => ErrorCode::DeadlinePassed.into(),
         Stopped::Budget | Stopped::NotPermitted => Error::with(ErrorCode::CallStopped, text),
         Stopped::TooMuchOutput => {
             let text = "it emitted more than its caller or its executor has room for";
@@ -48,7 +48,7 @@ pub(super) fn refusal_error(why: Refused, text: String) -> Error {
         Refused::Object => ErrorCode::BadProgram,
         Refused::Unsafe => ErrorCode::UnsafeProgram,
         Refused::Parameters => ErrorCode::BadParameters,
-        Refused::Lacks => ErrorCode::FabricLacks,
+        Refused::Lacks => ErrorCode::ExecutorLacks,
     };
     let what = match why {
         Refused::Sessions => "sessions",

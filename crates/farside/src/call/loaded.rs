@@ -163,6 +163,14 @@ impl Loaded {
         }
     }
 
+    /// A helper that it calls on memory of the host, by name.
+    pub(super) fn memory_helper(&self) -> Option<&'static str> {
+        let of_regions = |helper: &helpers::Helper| {
+            helper.arguments.iter().any(|argument| matches!(argument, helpers::Argument::Region))
+        };
+        helper_that(self.verified().program(), of_regions)
+    }
+
     pub(super) fn name(&self) -> &str {
         &self.verified().program().name
     }
@@ -226,10 +234,15 @@ impl Code {
 
 /// A helper of the global memory that a program calls.
 fn global_helper(program: &Program) -> Option<&'static str> {
+    helper_that(program, |helper| helper.name.starts_with("global_"))
+}
+
+/// The name of the first of its helpers of which something is so.
+fn helper_that(program: &Program, is: impl Fn(&helpers::Helper) -> bool) -> Option<&'static str> {
     program.code.iter().find_map(|instruction| match instruction {
         Instruction::CallHelper { number } => {
-            let name = helpers::Helper::with_number(*number)?.name;
-            name.starts_with("global_").then_some(name)
+            let helper = helpers::Helper::with_number(*number)?;
+            is(helper).then_some(helper.name)
         }
         _ => None,
     })

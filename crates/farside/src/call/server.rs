@@ -14,7 +14,7 @@ use crate::patience::Patience;
 use crate::registered::{Registered, control, not_reached};
 use crate::{Error, ErrorCode, Node};
 use farside_base::{LinkId, LocalSlice, RegionKind, RemoteRegionId};
-use farside_fabric::{Arena, Fabric, LinkEvent, Region};
+use farside_fabric::{Arena, Fabric, FabricError, LinkEvent, Region};
 use farside_protocol::call::{
     Asked, Call, Effect, Header, Invocation, Opened, Part, Quota, Refused, Reply, Server, Session,
     Settings, Stopped, Turn, encode_reply, program_of,
@@ -965,13 +965,22 @@ impl CallServer {
         access: farside_base::Access,
     ) -> Result<Arena, Error> {
         let spec = farside_fabric::RegionSpec { bytes, access, kind: RegionKind::Memory };
-        let mut region = self.fabric.register(&spec).map_err(|error| control(&error))?;
+        let registered = self.fabric.register(&spec);
+        let mut region = registered.map_err(|error| self.no_region(number, bytes, &error))?;
         // A fabric may round up; what nobody asked for, no call shall find.
         if let Ok(asked) = region.arena.part(0, bytes as usize) {
             (region.arena, region.token.bytes) = (asked, bytes);
         }
         self.lend(number, &region);
         Ok(region.arena)
+    }
+
+    /// Why there is no such region: what was asked, and what there may be where that was more.
+    fn no_region(&self, number: u8, bytes: u64, error: &FabricError) -> Error {
+        let most = self.fabric.capabilities().region_bytes_max;
+        let limit = if bytes > most { format!(" of {most} B") } else { String::new() };
+        let error = control(error);
+        Error { detail: format!("region {number} of {bytes} B: {}{limit}", error.detail), ..error }
     }
 }
 

@@ -670,7 +670,7 @@ fn a_deadline_ends_a_call_that_waits_for_memory_and_its_session_serves_again() {
                 let program = [&load, &add, &spread][round as usize % 3];
                 let ticket = caller.invoke_until(program, &words, soon).unwrap().unwrap();
                 let error = caller.wait(ticket, LONG).unwrap_err();
-                assert_eq!(error.code, ErrorCode::TimedOut, "{fabric} {error}");
+                assert_eq!(error.code, ErrorCode::DeadlinePassed, "{fabric} {error}");
             }
             let here = caller.invoke_here(&load, &parameters(&[held.to_bits()])).unwrap().unwrap();
             caller.turn().unwrap();
@@ -863,7 +863,7 @@ fn an_executor_whose_node_has_left_serves_what_needs_none_and_may_be_given_anoth
         server.unshare().unwrap();
     }
     let refused = register(&mut server, &mut caller, STORE).unwrap_err();
-    assert_eq!(refused.code, ErrorCode::FabricLacks, "{refused}");
+    assert_eq!(refused.code, ErrorCode::ExecutorLacks, "{refused}");
     server.share(&second).unwrap();
     assert_eq!(call(&mut server, &mut caller, &add, &[two.to_bits(), 3]), Ok(0));
     assert_eq!(call(&mut server, &mut caller, &load, &[two.to_bits()]), Ok(3));
@@ -874,14 +874,14 @@ fn who_is_no_node_refuses_programs_that_name_global_addresses_and_says_what_to_d
     crate::over::over("mem", &ServerOptions::default(), |ends| {
         let mut caller = ends.caller(&CallerOptions::default());
         let error = caller.register(LOAD.as_bytes()).unwrap_err();
-        assert_eq!(error.code, ErrorCode::FabricLacks, "{error}");
+        assert_eq!(error.code, ErrorCode::ExecutorLacks, "{error}");
         assert!(error.detail.contains("`load`") && error.detail.contains("share"), "{error}");
     });
     cluster("mem", 2, false, |cluster| {
         let mut caller = cluster.caller();
         let load = register(&mut caller, LOAD);
         let error = caller.invoke_here(&load, &parameters(&[0])).unwrap_err();
-        assert_eq!(error.code, ErrorCode::FabricLacks, "{error}");
+        assert_eq!(error.code, ErrorCode::ExecutorLacks, "{error}");
         caller.share(&cluster.nodes[0]).unwrap();
         let word = cluster.nodes[1].session().unwrap().alloc(8).unwrap();
         assert_eq!(result(&mut caller, Runs::Here, LOAD, &[word.to_bits()]), 0);

@@ -242,7 +242,7 @@ fn what_is_wrong_is_an_error_that_says_where_and_the_executor_goes_on() {
             assert_eq!(error.code, ErrorCode::UnsafeProgram, "{error}");
             assert!(error.detail.contains("bad") && error.detail.contains(":2"), "{error}");
             let error = code(caller.register(b"r1 = 0\ncall global_load_u64\nexit"));
-            assert_eq!(error.code, ErrorCode::FabricLacks, "{error}");
+            assert_eq!(error.code, ErrorCode::ExecutorLacks, "{error}");
             assert_eq!(code(caller.register(b"")).code, ErrorCode::BadProgram);
 
             let search = caller.register(LIST_SEARCH.as_bytes()).unwrap().remove(0);
@@ -317,7 +317,7 @@ fn state_is_a_callers_own_or_shared_as_declared_and_goes_with_the_last_caller() 
             }
             let here = one.register(programs::COUNT_OWN.as_bytes()).unwrap().remove(0);
             assert!(here.keeps_state);
-            assert_eq!(one.invoke_here(&here, &[]).unwrap_err().code, ErrorCode::BadForm);
+            assert_eq!(one.invoke_here(&here, &[]).unwrap_err().code, ErrorCode::NotHere);
             drop((one, two));
             let mut three = ends.caller(&CallerOptions::default());
             ends.until(|counts| counts.sessions == 1);
@@ -353,7 +353,7 @@ fn calls_are_cancelled_stopped_at_their_deadline_and_at_their_budget() {
             let waits = parameters(&[0, 1000 * second]);
             let short = Some(Duration::from_millis(1));
             let ticket = caller.invoke_until(&wait, &waits, short).unwrap().unwrap();
-            assert_eq!(caller.wait(ticket, LONG).unwrap_err().code, ErrorCode::TimedOut);
+            assert_eq!(caller.wait(ticket, LONG).unwrap_err().code, ErrorCode::DeadlinePassed);
             let error = caller.call(&endless, &[], LONG).unwrap_err();
             assert_eq!(error.code, ErrorCode::CallStopped, "{error}");
             assert!(error.detail.contains("it has used up its instructions"), "{error}");

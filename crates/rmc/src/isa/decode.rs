@@ -14,6 +14,8 @@ pub enum DecodeError {
     Opcode(u8),
     /// An instruction of the legacy packet access.
     Legacy(u8),
+    /// A call of the function whose address a register holds.
+    CallByPointer,
     /// There is no such register.
     Register(u8),
     /// A field that the instruction does not use is not zero.
@@ -31,6 +33,11 @@ impl fmt::Display for DecodeError {
             Self::Legacy(code) => {
                 write!(out, "legacy packet access ({code:#04x}) is not supported")
             }
+            Self::CallByPointer => write!(
+                out,
+                "a call by a pointer to a function: only functions that are named can be called, so \
+                 choose among them with if or switch"
+            ),
             Self::Register(number) => write!(out, "there is no register r{number}"),
             Self::Reserved => write!(out, "a field that must be zero is not"),
             Self::Variant => write!(out, "the instruction has no such variant"),
@@ -279,6 +286,9 @@ fn jump(slot: Slot, width: Width) -> Result<Instruction, DecodeError> {
 
 /// Jumps without condition, calls and exits: their whole operation codes.
 fn unconditional(slot: Slot) -> Result<Instruction, DecodeError> {
+    if slot.code == 0x8d {
+        return Err(DecodeError::CallByPointer);
+    }
     let known = matches!(slot.code, 0x05 | 0x06 | 0x85 | 0x95);
     if !known {
         return Err(DecodeError::Opcode(slot.code));

@@ -26,9 +26,10 @@ use object::{
 };
 
 use super::btf::{self, Source, SourceLine};
+use super::refusal::{LoadError, LoadProblem, StateProblem, Within};
 use super::{Function, Line, Program, Scope, StateDeclaration, Variables};
 use crate::helpers::StateKind;
-use crate::isa::{DecodeError, Instruction, Wide, decode_all};
+use crate::isa::{Instruction, Wide, decode_all};
 use crate::limits::Limits;
 
 /// Where declarations of state stand.
@@ -38,128 +39,17 @@ const STATE_BYTES: usize = 20;
 /// Data of each section starts at a multiple of this.
 const ALIGN: usize = 16;
 
-/// Why a file is not loaded.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct LoadError {
-    /// The section, where it is one's.
-    pub section: String,
-    /// What is wrong.
-    pub problem: LoadProblem,
-}
-
-/// What is wrong with a file.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum LoadProblem {
-    /// It is no relocatable ELF object for eBPF.
-    NotAnObject(String),
-    /// Something is over its limit.
-    TooLarge {
-        /// What.
-        what: &'static str,
-        /// How much there is.
-        found: u64,
-        /// The limit.
-        most: u64,
-    },
-    /// It has no global function.
-    NoProgram,
-    /// Code is not whole slots.
-    NotSlots,
-    /// A slot is no instruction.
-    Decode {
-        /// The slot in its section.
-        slot: usize,
-        /// Why.
-        error: DecodeError,
-    },
-    /// A relocation that is not supported here.
-    Relocation {
-        /// Where it applies, in bytes.
-        offset: u64,
-        /// Why not.
-        why: &'static str,
-    },
-    /// A symbol that is declared, but not defined in this file.
-    Undefined {
-        /// Its name.
-        name: String,
-    },
-    /// A call goes where no function starts.
-    NoFunction {
-        /// The slot in its section that calls.
-        slot: usize,
-    },
-    /// A jump leaves its function.
-    JumpOutside {
-        /// The slot in its section that jumps.
-        slot: usize,
-    },
-    /// Functions overlap, or reach over the end of their section.
-    BadFunction {
-        /// Its name.
-        name: String,
-    },
-    /// Data holds addresses, which nobody can relocate before the run.
-    DataHasAddresses,
-    /// A declaration of state is cut off or has an unknown kind or scope.
-    BadState {
-        /// Which, counted from zero.
-        index: usize,
-    },
-}
-
-impl fmt::Display for LoadProblem {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotAnObject(why) => write!(
-                out,
-                "no relocatable ELF object for eBPF ({why}): compile with clang -target bpf -c"
-            ),
-            Self::TooLarge { what, found, most } => {
-                write!(out, "{what}: {found}, which is over the limit of {most}")
-            }
-            Self::NoProgram => out.write_str("no global function: use FARSIDE_PROGRAM"),
-            Self::NotSlots => out.write_str("the code is not a whole number of slots"),
-            Self::Decode { slot, error } => write!(out, "slot {slot}: {error}"),
-            Self::Relocation { offset, why } => {
-                write!(out, "the relocation at byte {offset}: {why}")
-            }
-            Self::Undefined { name } => write!(
-                out,
-                "`{name}` is not defined in this file: a program is one file, and helpers are those \
-                 of farside_rmc.h"
-            ),
-            Self::NoFunction { slot } => write!(out, "slot {slot} calls where no function starts"),
-            Self::JumpOutside { slot } => write!(out, "slot {slot} jumps out of its function"),
-            Self::BadFunction { name } => {
-                write!(out, "function `{name}` does not lie within its section")
-            }
-            Self::DataHasAddresses => out.write_str(
-                "initialised data holds addresses, which only the run has: set them in code",
-            ),
-            Self::BadState { index } => {
-                write!(out, "declaration {index} of state is none: use the macros of farside_rmc.h")
-            }
-        }
-    }
-}
-
-impl fmt::Display for LoadError {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !self.section.is_empty() {
-            write!(out, "section {}: ", self.section)?;
-        }
-        self.problem.fmt(out)
-    }
-}
-
-impl core::error::Error for LoadError {}
-
 type Result<T> = core::result::Result<T, Box<LoadError>>;
 
 fn error(section: &str, problem: LoadProblem) -> Box<LoadError> {
-    Box::new(LoadError { section: section.to_string(), problem })
+    LoadError::of_section(section, problem)
+}
+
+/// Its function and line are looked up once it is certain that the file is refused.
+fn error_at(section: &str, slot: usize, problem: LoadProblem) -> Box<LoadError> {
+    let mut error = LoadError::of_section(section, problem);
+    error.slot = Some(slot);
+    error
 }
 
 fn not_an_object(why: &dyn fmt::Display) -> Box<LoadError> {
@@ -174,6 +64,10 @@ fn bounded(what: &'static str, found: usize, most: usize) -> Result<()> {
 }
 
 /// All programs of a file.
+///
+/// # Errors
+/// What is wrong with it, in which program or other function, and in which line of the source where the
+/// object knows its lines (`clang -g`).
 pub fn load(bytes: &[u8], limits: &Limits) -> Result<Vec<Program>> {
     bounded("bytes of the file", bytes.len(), limits.file_bytes_max)?;
     let file = parse(bytes)?;
@@ -181,13 +75,14 @@ pub fn load(bytes: &[u8], limits: &Limits) -> Result<Vec<Program>> {
     bounded("symbols", file.symbols().count(), limits.entries_max)?;
     let data = Data::gather(&file, limits)?;
     let mut code = Code::gather(&file, limits)?;
-    code.relocate(&file, &data)?;
+    code.relocate(&file, &data).map_err(|error| code.located(error))?;
     let entries = code.entries();
     if entries.is_empty() {
         return Err(error("", LoadProblem::NoProgram));
     }
     bounded("programs", entries.len(), limits.programs_max)?;
-    entries.into_iter().map(|entry| code.link(entry, &data, limits)).collect()
+    let linked = entries.into_iter().map(|entry| code.link(entry, &data, limits));
+    linked.collect::<Result<_>>().map_err(|error| code.located(error))
 }
 
 type File<'a> = ElfFile64<'a, LittleEndian>;
@@ -237,8 +132,9 @@ impl Data {
                 continue;
             }
             let shared = name.ends_with(".shared");
-            if section.relocations().next().is_some() {
-                return Err(error(name, LoadProblem::DataHasAddresses));
+            if let Some((offset, _)) = section.relocations().next() {
+                let of = symbol_at(file, section.index(), offset).to_string();
+                return Err(error(name, LoadProblem::DataHasAddresses { name: of }));
             }
             let zero = section.kind() == SectionKind::UninitializedData;
             let size = usize::try_from(section.size()).unwrap_or(usize::MAX);
@@ -282,6 +178,15 @@ impl Data {
     }
 }
 
+/// The name of the data that a byte of a section belongs to; empty where it has none.
+fn symbol_at<'a>(file: &File<'a>, section: SectionIndex, offset: u64) -> &'a str {
+    let mut data = file.symbols().filter(|symbol| {
+        let within = offset.wrapping_sub(symbol.address()) < symbol.size();
+        symbol.kind() == SymbolKind::Data && symbol.section_index() == Some(section) && within
+    });
+    data.next().and_then(|symbol| symbol.name().ok()).unwrap_or_default()
+}
+
 fn append(place: &mut Vec<u8>, bytes: &[u8], most: usize) -> Result<u32> {
     let from = place.len().next_multiple_of(ALIGN);
     bounded("bytes of data", from + bytes.len(), most)?;
@@ -303,34 +208,35 @@ fn declarations(
             names.insert(symbol.address(), symbol.name().unwrap_or_default());
         }
     }
-    let mut states = Vec::new();
-    for (index, row) in bytes.chunks(STATE_BYTES).enumerate() {
-        let bad = || error(STATES, LoadProblem::BadState { index });
-        if row.len() < STATE_BYTES {
-            return Err(bad());
-        }
-        let mut numbers = row.chunks_exact(4).map(|number| {
-            number.iter().rev().fold(0u32, |value, byte| value << 8 | u32::from(*byte))
-        });
-        let mut number = || numbers.next().unwrap_or(0);
-        let kind = match number() {
-            1 => StateKind::Array,
-            2 => StateKind::Counters,
-            3 => StateKind::Map,
-            4 => StateKind::Locks,
-            _ => return Err(bad()),
-        };
-        let (key_bytes, value_bytes, entries) = (number(), number(), number());
-        let scope = match number() {
-            0 => Scope::QueuePair,
-            1 => Scope::Shared,
-            _ => return Err(bad()),
-        };
+    let rows = bytes.chunks(STATE_BYTES).enumerate().map(|(index, row)| {
         let at = (index * STATE_BYTES) as u64;
         let name = names.get(&at).map_or_else(|| format!("state {index}"), |n| (*n).to_string());
-        states.push(StateDeclaration { name, kind, key_bytes, value_bytes, entries, scope });
-    }
-    Ok(states)
+        let bad = |why| error(STATES, LoadProblem::BadState { name: name.clone(), why });
+        declaration(&name, row).map_err(bad)
+    });
+    rows.collect()
+}
+
+/// What the bytes of a declaration say.
+fn declaration(name: &str, row: &[u8]) -> core::result::Result<StateDeclaration, StateProblem> {
+    let (&[kind, key_bytes, value_bytes, entries, scope], []) = row.as_chunks() else {
+        return Err(StateProblem::CutOff(row.len()));
+    };
+    let numbers = [kind, key_bytes, value_bytes, entries, scope];
+    let [kind, key_bytes, value_bytes, entries, scope] = numbers.map(u32::from_le_bytes);
+    let kind = match kind {
+        1 => StateKind::Array,
+        2 => StateKind::Counters,
+        3 => StateKind::Map,
+        4 => StateKind::Locks,
+        other => return Err(StateProblem::Kind(other)),
+    };
+    let scope = match scope {
+        0 => Scope::QueuePair,
+        1 => Scope::Shared,
+        other => return Err(StateProblem::Scope(other)),
+    };
+    Ok(StateDeclaration { name: name.into(), kind, key_bytes, value_bytes, entries, scope })
 }
 
 /// A function of the file: where it stands, in slots of its section.
@@ -399,27 +305,22 @@ impl Code {
             let section = file.section_by_index(index).map_err(|why| not_an_object(&why))?;
             let mut wides = Vec::new();
             for (offset, relocation) in section.relocations() {
-                let problem = |why| error(&name, LoadProblem::Relocation { offset, why });
+                let slot = usize::try_from(offset / 8).unwrap_or(usize::MAX);
+                let problem = |why| error_at(&name, slot, LoadProblem::Relocation { offset, why });
                 let RelocationTarget::Symbol(symbol) = relocation.target() else {
                     return Err(problem("it names no symbol"));
                 };
                 let RelocationFlags::Elf { r_type } = relocation.flags() else {
                     return Err(problem("its kind is unknown"));
                 };
-                let slot = usize::try_from(offset / 8).unwrap_or(usize::MAX);
                 let whole = offset % 8 == 0 && slot < self.texts[at].slots.len();
                 if !whole {
                     return Err(problem("it applies to no instruction"));
                 }
-                let target = self.target(file, symbol, &name)?;
+                let target = self.target(file, symbol).map_err(|why| error_at(&name, slot, why))?;
                 if r_type == R_BPF_64_64 {
-                    let word = self.texts[at].slots[slot];
-                    let is_wide = word as u8 == 0x18;
-                    let (section, value) = target;
-                    let value = value.wrapping_add(word >> 32);
-                    let wide = data.wide(section, value).filter(|_| is_wide);
-                    let wide = wide.ok_or_else(|| problem("only data has addresses"))?;
-                    wides.push((slot, wide));
+                    let wide = self.wide(data, self.texts[at].slots[slot], target);
+                    wides.push((slot, wide.map_err(|why| error_at(&name, slot, why))?));
                 } else if r_type == R_BPF_64_32 {
                     let word = self.texts[at].slots[slot];
                     let is_call = word as u8 == 0x85;
@@ -427,7 +328,7 @@ impl Code {
                     let to = i64::try_from(target.1 / 8).ok().and_then(|at| at.checked_add(by));
                     let to = to.and_then(|to| usize::try_from(to).ok()).filter(|_| is_call);
                     let piece = to.and_then(|to| self.piece(target.0, to));
-                    let missing = || error(&name, LoadProblem::NoFunction { slot });
+                    let missing = || error_at(&name, slot, LoadProblem::NoFunction);
                     self.calls.insert((at, slot), piece.ok_or_else(missing)?);
                 } else {
                     return Err(problem("its kind is not supported"));
@@ -443,14 +344,30 @@ impl Code {
         &self,
         file: &File<'_>,
         symbol: SymbolIndex,
-        section: &str,
-    ) -> Result<(SectionIndex, u64)> {
-        let symbol = file.symbol_by_index(symbol).map_err(|why| not_an_object(&why))?;
+    ) -> core::result::Result<(SectionIndex, u64), LoadProblem> {
+        let symbol = file.symbol_by_index(symbol);
+        let symbol = symbol.map_err(|why| LoadProblem::NotAnObject(why.to_string()))?;
         let undefined = || {
             let name = symbol.name().unwrap_or_default().to_string();
-            error(section, LoadProblem::Undefined { name })
+            LoadProblem::Undefined { name }
         };
         Ok((symbol.section_index().ok_or_else(undefined)?, symbol.address()))
+    }
+
+    /// What the first slot of a wide load, whose immediate is added to a symbol's place, becomes.
+    fn wide(
+        &self,
+        data: &Data,
+        word: u64,
+        (section, value): (SectionIndex, u64),
+    ) -> core::result::Result<Wide, LoadProblem> {
+        let value = value.wrapping_add(word >> 32);
+        let is_wide = word as u8 == 0x18;
+        data.wide(section, value).filter(|_| is_wide).ok_or_else(|| {
+            let slot = usize::try_from(value / 8).unwrap_or(usize::MAX);
+            let piece = self.piece(section, slot).map(|piece| self.pieces[piece].name.clone());
+            LoadProblem::NoAddress { function: piece }
+        })
     }
 
     /// The function that starts at a slot of a section.
@@ -461,9 +378,8 @@ impl Code {
 
     fn decode(&mut self, at: usize, wides: &[(usize, Wide)]) -> Result<()> {
         let text = &mut self.texts[at];
-        text.code = decode_all(&text.slots).map_err(|(slot, error_at)| {
-            error(&text.name, LoadProblem::Decode { slot, error: error_at })
-        })?;
+        text.code = decode_all(&text.slots)
+            .map_err(|(slot, error)| error_at(&text.name, slot, LoadProblem::Decode(error)))?;
         for (slot, wide) in wides {
             if let Instruction::LoadWide { value, .. } = &mut text.code[*slot] {
                 *value = *wide;
@@ -477,7 +393,7 @@ impl Code {
             {
                 let to = usize::try_from(slot as i64 + 1 + i64::from(offset)).ok();
                 let piece = to.and_then(|to| self.piece(text.index, to));
-                let missing = || error(&text.name, LoadProblem::NoFunction { slot });
+                let missing = || error_at(&text.name, slot, LoadProblem::NoFunction);
                 self.calls.insert((at, slot), piece.ok_or_else(missing)?);
             }
         }
@@ -540,12 +456,12 @@ impl Code {
             if let Some(target) = instruction.jump_target(slot) {
                 let inside = target >= piece.start as i64 && target < piece.end as i64;
                 if !inside {
-                    return Err(error(&text.name, LoadProblem::JumpOutside { slot }));
+                    return Err(error_at(&text.name, slot, LoadProblem::JumpOutside));
                 }
             }
             if let Instruction::CallFunction { offset } = &mut instruction {
                 let to = self.calls.get(&(piece.section, slot)).and_then(|to| starts.get(to));
-                let missing = || error(&text.name, LoadProblem::NoFunction { slot });
+                let missing = || error_at(&text.name, slot, LoadProblem::NoFunction);
                 let to = *to.ok_or_else(missing)? as i64;
                 let from = program.code.len() as i64 + 1;
                 *offset = i32::try_from(to - from).map_err(|_| missing())?;
@@ -562,6 +478,34 @@ impl Code {
             program.lines.push(Line { slot, file, line: line.line });
         }
         Ok(())
+    }
+}
+
+impl Code {
+    /// An error with the function and the line that its slot belongs to.
+    fn located(&self, mut error: Box<LoadError>) -> Box<LoadError> {
+        let text = self.texts.iter().position(|text| text.name == error.section);
+        let Some(at) = text.zip(error.slot) else {
+            return error;
+        };
+        let before = self.pieces.partition_point(|piece| (piece.section, piece.start) <= at);
+        let piece = before.checked_sub(1).map(|piece| (piece, &self.pieces[piece]));
+        let within = |piece: &Piece| piece.section == at.0 && at.1 < piece.end;
+        let Some((number, piece)) = piece.filter(|(_, piece)| within(piece)) else {
+            return error;
+        };
+        let name = piece.name.clone();
+        let is_program = self.entries().contains(&number);
+        error.within =
+            Some(if is_program { Within::Program(name) } else { Within::Function(name) });
+        let before = self.lines.partition_point(|(place, _)| *place <= at);
+        let line = before.checked_sub(1).map(|line| &self.lines[line]);
+        let line = line.filter(|(place, _)| *place >= (piece.section, piece.start));
+        error.line = line.map(|((_, slot), line)| {
+            let file = Arc::clone(&self.files[line.file]);
+            Line { slot: *slot, file, line: line.line }
+        });
+        error
     }
 }
 

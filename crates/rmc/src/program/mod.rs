@@ -3,6 +3,7 @@
 
 mod btf;
 mod elf;
+mod refusal;
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -15,7 +16,8 @@ use crate::helpers::StateKind;
 use crate::isa::Instruction;
 use crate::limits::Limits;
 
-pub use elf::{LoadError, LoadProblem, load};
+pub use elf::load;
+pub use refusal::{LoadError, LoadProblem, StateProblem, Within};
 
 /// Why bytes hold no programs.
 #[derive(Clone, PartialEq, Eq, Debug)]

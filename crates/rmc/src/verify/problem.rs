@@ -3,7 +3,7 @@
 use alloc::string::String;
 use core::fmt;
 
-use crate::helpers::{Argument, Helper};
+use crate::helpers::{Argument, Helper, StateKind};
 use crate::isa::Register;
 use crate::program::Line;
 
@@ -45,8 +45,8 @@ pub enum Found {
     Number(i64, i64),
     /// An address in that memory.
     Address(Memory),
-    /// The handle of a declared state.
-    Handle,
+    /// The handle of a declared state of that kind.
+    Handle(StateKind),
 }
 
 impl fmt::Display for Found {
@@ -57,7 +57,7 @@ impl fmt::Display for Found {
             Self::Number(least, most) if least == most => write!(out, "the number {least}"),
             Self::Number(least, most) => write!(out, "a number from {least} to {most}"),
             Self::Address(memory) => write!(out, "an address in {memory}"),
-            Self::Handle => out.write_str("the handle of a state"),
+            Self::Handle(kind) => write!(out, "the handle of a state of kind {kind:?}"),
         }
     }
 }

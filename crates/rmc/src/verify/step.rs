@@ -502,7 +502,11 @@ impl Stepper {
                 Found::Number(number.signed_least, number.signed_most)
             }
             Value::Address(place, _) => Found::Address(memory(*place)),
-            Value::Handle(_) => Found::Handle,
+            Value::Handle(handle) => {
+                // The structure of the program has been checked: there is such a state.
+                let state = self.program.states.get(*handle as usize);
+                state.map_or(Found::Nothing, |state| Found::Handle(state.kind))
+            }
         }
     }
 }

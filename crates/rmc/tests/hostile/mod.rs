@@ -168,7 +168,8 @@ exit",
     (
         ".state m map 8 8 4 own\nr1 = state m\nr2 = 0\nr3 = r10\nr3 += -8\ncall array_read\nexit",
         6,
-        "argument 1 of array_read must be the handle of a state of kind Array",
+        "argument 1 of array_read must be the handle of a state of kind Array, but is the handle of a \
+         state of kind Map",
     ),
     ("r1 = 0\nr2 = 0\nr3 = r10\ncall array_read\nexit", 4, "but is the number 0"),
     (
@@ -177,7 +178,11 @@ exit",
         7,
         "16 B at offset 504",
     ),
-    (".state c counters 0 8 4 own\nr0 = state c\nexit", 3, "but is the handle of a state"),
+    (
+        ".state c counters 0 8 4 own\nr0 = state c\nexit",
+        3,
+        "but is the handle of a state of kind Counters",
+    ),
     (".state c counters 0 8 4 own\nr0 = state c\nr0 += 1\nexit", 3, "arithmetic on an address"),
     // A store somewhere changes what was known everywhere.
     (

@@ -41,7 +41,7 @@ impl Caller {
     /// round trip for each 32 KiB of it.
     ///
     /// # Errors
-    /// `BadProgram`, `UnsafeProgram`, `OverQuota`, `FabricLacks` for a helper that the executor does not
+    /// `BadProgram`, `UnsafeProgram`, `OverQuota`, `ExecutorLacks` for a helper that the executor does not
     /// have; `PeerLost`, `TimedOut`.
     pub fn register(&mut self, object: &[u8]) -> Result<Vec<Program>, Error> {
         let mut patience = Patience::of_work(self.options.timeout);
