@@ -9,7 +9,7 @@ use super::loaded::{Loaded, NotLoaded};
 use super::memory::{Denied, Memory};
 use super::pace::Pace;
 use super::pieces::{self, Pieces, WHOLE_BYTES};
-use super::state::{Holder, States};
+use super::state::{Erased, Holder, States};
 use farside_base::CompletionStatus;
 use farside_fabric::Arena;
 use farside_protocol::call::Stopped;
@@ -115,6 +115,8 @@ pub(super) struct Executor {
     #[expect(clippy::vec_box, reason = "moved to and from `calls` without copying the machine")]
     spare: Vec<Box<Running>>,
     programs: BTreeMap<u64, Registered>,
+    /// State of programs that are gone.
+    erased: Erased,
     /// Objects all of whose programs are here, with the numbers of these in their order.
     objects: BTreeMap<Arc<[u8]>, Vec<u64>>,
     /// Scratch memory for accesses across, if there are any: of each block.
@@ -170,6 +172,7 @@ impl Executor {
             calls: Vec::new(),
             spare: Vec::new(),
             programs: BTreeMap::new(),
+            erased: Erased::default(),
             objects: BTreeMap::new(),
             scratch,
             blocks: vec![Block::default(); blocks],
@@ -225,8 +228,10 @@ impl Executor {
 
     /// Erases what a session has at a program.
     pub(super) fn erase_own(&mut self, session: u32, number: u64) {
-        if let Some(known) = self.programs.get_mut(&number) {
-            known.own.remove(&session);
+        if let Some(known) = self.programs.get_mut(&number)
+            && let Some(own) = known.own.remove(&session)
+        {
+            self.erased.add(own);
         }
     }
 
@@ -234,7 +239,14 @@ impl Executor {
     pub(super) fn erase(&mut self, number: u64) {
         if let Some(known) = self.programs.remove(&number) {
             self.objects.remove(&known.loaded.object);
+            known.own.into_values().chain([known.shared]).for_each(|gone| self.erased.add(gone));
         }
+    }
+
+    /// Frees some of what was erased; whether there was anything. A turn does so once, so that no call waits
+    /// while much is freed.
+    pub(super) fn free_some(&mut self) -> bool {
+        self.erased.free_some()
     }
 
     pub(super) fn loaded(&self, number: u64) -> Option<&Arc<Loaded>> {
@@ -746,9 +758,9 @@ impl Executor {
         !self.watching.is_empty()
     }
 
-    /// Whether something that no event of the port announces can make a call run on.
+    /// Whether there is something to do that no event of the port announces.
     pub(super) fn looks_around(&self) -> bool {
-        self.watches() || self.global.is_some()
+        self.watches() || self.global.is_some() || !self.erased.is_empty()
     }
 
     /// A call whose wait is over; it could run.
@@ -848,5 +860,30 @@ mod tests {
         executor.erase(number);
         assert!(!Arc::ptr_eq(&loaded, &load(&executor, text)), "it went with its last session");
         assert!(executor.objects.is_empty());
+    }
+
+    #[test]
+    fn a_slice_ends_where_memory_is_made_for_state() {
+        let mut executor = Executor::new(None);
+        let write = "r3 = r10\nr3 += -8\nr1 = state far\ncall array_write\n";
+        let writes: String = (0..8).map(|at| format!("r2 = {}\n{write}", at * 100_000)).collect();
+        let begin = ".state far array 0 8 1000000 shared\nr1 = 1\n*(u64 *)(r10 - 8) = r1\n";
+        let object: Arc<[u8]> = format!("{begin}{writes}r0 = 5\nexit\n").as_bytes().into();
+        let loaded = executor.load(&object, &Limits::DEFAULT).unwrap().remove(0);
+        executor.keep(1, 0, &loaded);
+        // The first call makes a chunk with each write, and one slice is its last; the second finds them.
+        for expected in [7, 0] {
+            executor.start(0, 0, 1, &[]).unwrap();
+            let mut slices = 0;
+            while executor.slice(0, 0) == Slice::Ready {
+                slices += 1;
+            }
+            assert_eq!(slices, expected);
+        }
+        assert!(!executor.free_some(), "nothing was erased");
+        executor.erase(1);
+        assert!(executor.looks_around() && executor.free_some());
+        while executor.free_some() {}
+        assert!(!executor.looks_around());
     }
 }

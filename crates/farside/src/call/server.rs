@@ -448,6 +448,7 @@ impl CallServer {
         }
         busy |= self.run(now_ns);
         self.send();
+        busy |= self.executor.free_some();
         busy
     }
 
