@@ -9,7 +9,7 @@ use super::loaded::NotLoaded;
 use super::mail::{BACKLOG_NAP, Event, Mail, Measures, Output};
 use super::memory::{Lent, Place};
 use super::pace::SLICE_NS;
-use super::topics::Topics;
+use super::topics::{Heard, Topics};
 use crate::patience::Patience;
 use crate::registered::{Registered, control, not_reached};
 use crate::{Error, ErrorCode, Node};
@@ -628,11 +628,11 @@ impl CallServer {
                 }
             }
             Asked::Take(call, part, bytes) => self.take(call, part, bytes),
-            Asked::Listen(call, topic) => {
-                if let Some((lost, bytes)) = self.topics.listen(call, topic) {
-                    self.answer(call, Reply::returned(lost, 0), &bytes);
-                }
-            }
+            Asked::Listen(call, topic) => match self.topics.listen(call, topic) {
+                Heard::Notice(lost, bytes) => self.answer(call, Reply::returned(lost, 0), &bytes),
+                Heard::Nothing => {}
+                Heard::TooMany => self.answer(call, Reply::refused(Refused::Topics, 0), &[]),
+            },
         }
         Ok(())
     }
@@ -695,8 +695,9 @@ impl CallServer {
     /// Brings notifications to those who listen.
     fn notify(&mut self) {
         for notice in std::mem::take(&mut self.executor.notices) {
-            for call in self.topics.notify(&notice) {
-                self.answer(call, Reply::returned(0, 0), &notice.bytes);
+            let (calls, bytes) = self.topics.notify(notice);
+            for call in calls {
+                self.answer(call, Reply::returned(0, 0), &bytes);
             }
         }
     }
