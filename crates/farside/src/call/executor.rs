@@ -1,6 +1,7 @@
 //! Calls in progress on one thread: each runs for a slice at a time and waits for what is not here.
 
 mod coherent;
+mod watching;
 
 use super::across::{Across, BLOCK_BYTES, Come, Step};
 use super::beside::{Beside, Later, Notice};
@@ -19,6 +20,7 @@ use farside_rmc::program::Scope;
 use farside_rmc::run::{Buffers, Lent, Machine, Near, Outcome, Reply, Request, StartError, Stop};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use watching::{Awaited, Watching};
 
 /// A lock that is not given back for so long is found busy: calls that wait for each other's locks end.
 const LOCK_WAIT_NS: u64 = 100_000_000;
@@ -49,9 +51,15 @@ enum Wait {
 }
 
 impl Wait {
-    /// Whether somebody tells when it is over.
-    const fn is_announced(&self) -> bool {
-        matches!(self, Self::Across { .. } | Self::Global | Self::Fence(_))
+    /// What a call of this program waits for, unless somebody tells when that is over.
+    const fn awaited(&self, program: u64) -> Option<Awaited> {
+        match self {
+            Self::Word(_) => Some(Awaited::Word),
+            Self::Lock(_) => Some(Awaited::Lock(program)),
+            Self::Block => Some(Awaited::Block),
+            Self::Turn | Self::Pieces(_) => None,
+            Self::Across { .. } | Self::Global | Self::Fence(_) => None,
+        }
     }
 }
 
@@ -125,10 +133,8 @@ pub(super) struct Executor {
     free: Vec<usize>,
     /// Requests to be posted, each with its block.
     posts: VecDeque<(Step, usize)>,
-    /// Calls that wait for a word or a lock or a block.
-    watching: Vec<usize>,
-    /// Calls whose wait is over.
-    woken: Vec<usize>,
+    /// Calls that wait for a word or a lock or a block, and those whose wait is over.
+    watching: Watching,
     /// For subscribers.
     pub(super) notices: Vec<Notice>,
     /// Output of the call that has just ended.
@@ -178,8 +184,7 @@ impl Executor {
             blocks: vec![Block::default(); blocks],
             free: (0..blocks).rev().collect(),
             posts: VecDeque::new(),
-            watching: Vec::new(),
-            woken: Vec::new(),
+            watching: Watching::default(),
             notices: Vec::new(),
             output: Vec::new(),
             buffers: AccessBuffers::default(),
@@ -314,23 +319,11 @@ impl Executor {
             let own = known.own.get_mut(&running.session);
             let own = own.is_some_and(|states| states.declared.release(holder));
             if own || shared {
-                self.wake_lockers(running.program);
+                self.watching.wake_those(Awaited::Lock(running.program), usize::MAX);
             }
         }
-        self.watching.retain(|other| *other != at);
-        self.woken.retain(|other| *other != at);
+        self.watching.remove(at);
         self.rest(running);
-    }
-
-    fn wake_lockers(&mut self, program: u64) {
-        for at in &self.watching {
-            let waits = self.calls[*at].as_ref().is_some_and(|running| {
-                running.program == program && matches!(running.wait, Wait::Lock(_))
-            });
-            if waits {
-                self.woken.push(*at);
-            }
-        }
     }
 
     /// Runs a call until it ends, has to wait, or has had its slice.
@@ -345,8 +338,9 @@ impl Executor {
             self.put_away(at, running);
         } else {
             running.long |= slice == Slice::Ready;
-            if slice == Slice::Waits && !running.wait.is_announced() {
-                self.watching.push(at);
+            let awaited = running.wait.awaited(running.program);
+            if let Some(awaited) = awaited.filter(|_| slice == Slice::Waits) {
+                self.watching.add(at, awaited);
             }
             self.calls[at] = Some(running);
         }
@@ -596,11 +590,7 @@ impl Executor {
         self.blocks[block].call = None;
         if self.blocks[block].awaited == 0 {
             self.free.push(block);
-            let waiting = self.watching.iter().copied().find(|at| {
-                let running = self.calls[*at].as_ref();
-                running.is_some_and(|running| matches!(running.wait, Wait::Block))
-            });
-            self.woken.extend(waiting);
+            self.watching.wake_those(Awaited::Block, 1);
         }
     }
 
@@ -705,7 +695,7 @@ impl Executor {
     pub(super) fn not_posted(&mut self) {
         if let Some((_, block)) = self.posts.pop_front() {
             self.blocks[block].failed = Some(CompletionStatus::PeerLost);
-            self.woken.extend(self.blocks[block].call);
+            self.blocks[block].call.into_iter().for_each(|at| self.watching.wake(at));
         }
     }
 
@@ -722,38 +712,41 @@ impl Executor {
             return;
         }
         match place.call {
-            Some(at) => self.woken.push(at),
-            None => self.free.push(block),
-        }
-    }
-
-    /// Looks whether words have changed or waits are over; then [`Self::take_woken`] tells.
-    pub(super) fn watch(&mut self, now_ns: u64) {
-        for &at in &self.watching {
-            let Some(running) = self.calls[at].as_ref() else { continue };
-            let over = match running.wait {
-                Wait::Word(until_ns) => until_ns <= now_ns || self.has_changed(running),
-                Wait::Lock(until_ns) => until_ns <= now_ns,
-                Wait::Block => !self.free.is_empty(),
-                Wait::Turn | Wait::Pieces(_) => false,
-                Wait::Across { .. } | Wait::Global | Wait::Fence(_) => false,
-            };
-            if over {
-                self.woken.push(at);
+            Some(at) => self.watching.wake(at),
+            None => {
+                self.free.push(block);
+                self.watching.wake_those(Awaited::Block, 1);
             }
         }
     }
 
-    fn has_changed(&self, running: &Running) -> bool {
-        let Some(request) = running.machine.pending() else { return true };
-        let [region, offset, old, ..] = request.arguments;
-        let arena = self.memory.here(region, offset, 8, farside_base::Access::READ);
-        let mut word = [0; 8];
-        let read = arena.is_ok_and(|arena| arena.read(offset, &mut word).is_ok());
-        !read || u64::from_le_bytes(word) != old
+    /// Looks at a few calls, the next ones each time, whether their words have changed or their waits are
+    /// over; then [`Self::take_woken`] tells.
+    pub(super) fn watch(&mut self, now_ns: u64) {
+        self.look(false, now_ns);
     }
 
-    /// Whether some call waits for something that nobody announces.
+    /// Looks at all of them, for who has nothing else to do; whether a wait is over.
+    pub(super) fn watch_all(&mut self, now_ns: u64) -> bool {
+        self.look(true, now_ns);
+        self.watching.has_woken()
+    }
+
+    fn look(&mut self, at_all: bool, now_ns: u64) {
+        let (calls, memory, free) = (&self.calls, &self.memory, &self.free);
+        self.watching.look(at_all, |at| {
+            let Some(running) = calls[at].as_ref() else { return false };
+            match running.wait {
+                Wait::Word(until_ns) => until_ns <= now_ns || has_changed(memory, running),
+                Wait::Lock(until_ns) => until_ns <= now_ns,
+                Wait::Block => !free.is_empty(),
+                Wait::Turn | Wait::Pieces(_) => false,
+                Wait::Across { .. } | Wait::Global | Wait::Fence(_) => false,
+            }
+        });
+    }
+
+    /// Whether some call waits for something that nobody announces, or could run since.
     pub(super) fn watches(&self) -> bool {
         !self.watching.is_empty()
     }
@@ -766,11 +759,18 @@ impl Executor {
     /// A call whose wait is over; it could run.
     pub(super) fn take_woken(&mut self) -> Option<usize> {
         self.hear();
-        let at = self.woken.pop()?;
-        self.woken.retain(|other| *other != at);
-        self.watching.retain(|other| *other != at);
-        Some(at)
+        self.watching.take()
     }
+}
+
+/// Whether the word that a call waits for is another one, or none.
+fn has_changed(memory: &Memory, running: &Running) -> bool {
+    let Some(request) = running.machine.pending() else { return true };
+    let [region, offset, old, ..] = request.arguments;
+    let arena = memory.here(region, offset, 8, farside_base::Access::READ);
+    let mut word = [0; 8];
+    let read = arena.is_ok_and(|arena| arena.read(offset, &mut word).is_ok());
+    !read || u64::from_le_bytes(word) != old
 }
 
 /// What a call may touch besides its own stack: what its caller has at its program, and what all share;
@@ -885,5 +885,41 @@ mod tests {
         assert!(executor.looks_around() && executor.free_some());
         while executor.free_some() {}
         assert!(!executor.looks_around());
+    }
+
+    #[test]
+    fn a_turn_looks_at_a_few_of_many_calls_that_wait_and_each_is_looked_at() {
+        let mut executor = Executor::new(None);
+        let arena = Arena::heap(4096);
+        let place = crate::call::memory::Place::Here(arena.clone());
+        let access = farside_base::Access::ALL;
+        executor.memory.lend(0, crate::call::memory::Lent { place, bytes: 4096, access });
+        // Waits until the word at the parameter is no zero, for the time that is the other parameter.
+        let wait = "r6 = r1\nr1 = 0\nr2 = *(u64 *)(r6 + 0)\nr3 = 0\nr4 = *(u64 *)(r6 + 8)\n";
+        let object: Arc<[u8]> = format!("{wait}call wait_word\nexit\n").as_bytes().into();
+        let loaded = executor.load(&object, &Limits::DEFAULT).unwrap().remove(0);
+        executor.keep(1, 0, &loaded);
+        for at in 0..100 {
+            let wait_ns = if at < 50 { 1000 } else { u64::MAX };
+            let parameters = [at as u64 * 8, wait_ns].map(u64::to_le_bytes).concat();
+            executor.start(at, 0, 1, &parameters).unwrap();
+            assert_eq!(executor.slice(at, 0), Slice::Waits);
+        }
+        arena.write(99 * 8, &[1]).unwrap();
+        let mut over = Vec::new();
+        for _ in 0..7 {
+            let before = over.len();
+            executor.watch(1000);
+            over.extend(std::iter::from_fn(|| executor.take_woken()));
+            assert!(over.len() - before <= 16, "{over:?}");
+        }
+        over.sort_unstable();
+        assert_eq!(over, (0..50).chain([99]).collect::<Vec<_>>());
+        for at in over {
+            let result = if at == 99 { 0 } else { status::TIMED_OUT as u64 };
+            assert_eq!(executor.slice(at, 1000), Slice::Over(End::Returned(result)));
+        }
+        (50..99).for_each(|at| executor.stop(at));
+        assert!(!executor.watches());
     }
 }

@@ -110,6 +110,8 @@ enum Seat {
 ///
 /// *Guarantees.* Each call runs at most once, whatever links do. Calls of different callers share the
 /// processor by weight. A call that is stopped tells its caller where, and disturbs no other.
+/// *Cost.* Nobody pays for calls that wait for a word or a lock: a turn looks at 16 of them, so that what one
+/// waits for, and the end of its wait, are noticed once all others had their look.
 pub struct CallServer {
     fabric: Arc<dyn Fabric>,
     mail: Mail,
@@ -873,6 +875,9 @@ impl CallServer {
             let watches = self.executor.watches();
             let nap = if patience.sleeps_next() { self.nap() } else { NAP };
             let waited = match watches {
+                true if patience.naps_next() && self.executor.watch_all(self.fabric.time_ns()) => {
+                    Ok(())
+                }
                 true => patience.wait(),
                 false => {
                     let port = &mut *self.mail.port;
