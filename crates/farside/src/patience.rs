@@ -75,6 +75,11 @@ impl Patience {
         self.looks + 1 >= self.looks_max
     }
 
+    /// Whether the next [`Self::wait`] sleeps.
+    pub(crate) const fn naps_next(&self) -> bool {
+        self.looks + 1 >= SPINS
+    }
+
     /// Waits before the next look at something that no event announces.
     pub(crate) fn wait(&mut self) -> Result<(), Error> {
         self.looks += 1;

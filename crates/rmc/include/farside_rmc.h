@@ -83,7 +83,9 @@ typedef signed long long farside_i64;
  *             return FARSIDE_NOT_FOUND;
  *         return square(entry.last);
  *     }
- */
+ * All programs of a file name the same state. What it takes when it is full counts towards a tenant's quota:
+ * for a map 12 bytes with each key and value, for a lock 8. A call holds at most 64 locks of each scope at
+ * once. */
 struct farside_state {
     farside_u32 kind, key_bytes, value_bytes, entries, scope;
 };

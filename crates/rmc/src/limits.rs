@@ -22,7 +22,8 @@ pub struct Limits {
     pub variables_bytes_max: usize,
     /// Most states that a program declares.
     pub states_max: usize,
-    /// Most bytes that one declared state may take when it is full.
+    /// Most bytes that one declared state may take when it is full, as
+    /// [`StateDeclaration::bytes`](crate::program::StateDeclaration::bytes) counts them.
     pub state_bytes_max: u64,
     /// Most bytes of parameters of a call.
     pub context_bytes_max: usize,

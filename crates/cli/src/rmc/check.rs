@@ -104,6 +104,8 @@ struct State {
     key_bytes: u32,
     value_bytes: u32,
     entries: u32,
+    /// What it takes when it is full.
+    bytes: u64,
     shared: bool,
 }
 
@@ -116,21 +118,21 @@ impl From<&StateDeclaration> for State {
             StateKind::Locks => "locks",
         };
         let StateDeclaration { key_bytes, value_bytes, entries, .. } = *declared;
-        let shared = declared.scope == Scope::Shared;
-        Self { name: declared.name.clone(), kind, key_bytes, value_bytes, entries, shared }
+        let (bytes, shared) = (declared.bytes(), declared.scope == Scope::Shared);
+        Self { name: declared.name.clone(), kind, key_bytes, value_bytes, entries, bytes, shared }
     }
 }
 
 impl State {
     fn text(&self) -> String {
-        let Self { name, kind, key_bytes, value_bytes, entries, shared } = self;
+        let Self { name, kind, key_bytes, value_bytes, entries, bytes, shared } = self;
         let entry = match (*key_bytes, *value_bytes) {
             (0, 0) => String::new(),
             (0, value) => format!(" of {value} B"),
             (key, value) => format!(" of {key} B to {value} B"),
         };
         let scope = if *shared { "shared" } else { "of each queue pair" };
-        format!("{name}: {kind} with {entries} entries{entry}, {scope}")
+        format!("{name}: {kind} with {entries} entries{entry}, {bytes} B in all, {scope}")
     }
 }
 

@@ -227,6 +227,10 @@ impl Beside<'_> {
             Done::Elsewhere => perform(self.shared),
             done => done,
         };
+        // Nobody waits for more than one of these.
+        if self.own.take_made() | self.shared.take_made() {
+            self.left = 0;
+        }
         match done {
             Done::Result(result) => Reply::Now(result),
             Done::Held => self.later(Later::Lock),

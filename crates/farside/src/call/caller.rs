@@ -419,6 +419,12 @@ impl Caller {
     /// Begins to wait for the next notification of a topic; `None` while no slot is free. The first time
     /// subscribes. The answer's output is what was sent, its result how many were lost before it.
     ///
+    /// *Limits.* 16 notifications are kept while it does not listen. It subscribes to 64 topics: with
+    /// another one, that which it has not listened to for the longest ends, of those on which nothing waits,
+    /// with what was kept for it. Where something waits on all 64, the answer is `OverQuota` and nothing
+    /// changes. *Cost.* A round trip and the wait; a notification costs its executor what its subscribers
+    /// cost.
+    ///
     /// # Errors
     /// `PeerLost`.
     pub fn listen(&mut self, topic: u64) -> Result<Option<Ticket>, Error> {

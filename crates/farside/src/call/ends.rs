@@ -41,9 +41,11 @@ pub(super) fn stop_error(why: Stopped, text: String) -> Error {
 
 pub(super) fn refusal_error(why: Refused, text: String) -> Error {
     let code = match why {
-        Refused::Sessions | Refused::Programs | Refused::State | Refused::Calls => {
-            ErrorCode::OverQuota
-        }
+        Refused::Sessions
+        | Refused::Programs
+        | Refused::State
+        | Refused::Calls
+        | Refused::Topics => ErrorCode::OverQuota,
         Refused::NoProgram => ErrorCode::NoProgram,
         Refused::Object => ErrorCode::BadProgram,
         Refused::Unsafe => ErrorCode::UnsafeProgram,
@@ -55,6 +57,7 @@ pub(super) fn refusal_error(why: Refused, text: String) -> Error {
         Refused::Programs => "registered programs",
         Refused::State => "state of programs",
         Refused::Calls => "calls in progress",
+        Refused::Topics => "topics that are waited on",
         _ => "",
     };
     let text = if text.is_empty() { what.to_owned() } else { text };

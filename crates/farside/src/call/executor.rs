@@ -1,6 +1,7 @@
 //! Calls in progress on one thread: each runs for a slice at a time and waits for what is not here.
 
 mod coherent;
+mod watching;
 
 use super::across::{Across, BLOCK_BYTES, Come, Step};
 use super::beside::{Beside, Later, Notice};
@@ -9,7 +10,7 @@ use super::loaded::{self, Loaded, Loading, NotLoaded};
 use super::memory::{Denied, Memories};
 use super::pace::Pace;
 use super::pieces::{self, Pieces, WHOLE_BYTES};
-use super::state::{Holder, States};
+use super::state::{Erased, Holder, States};
 use farside_base::CompletionStatus;
 use farside_fabric::Arena;
 use farside_protocol::call::{Stopped, object_of};
@@ -19,6 +20,7 @@ use farside_rmc::program::Scope;
 use farside_rmc::run::{Buffers, Lent, Machine, Near, Outcome, Reply, Request, StartError, Stop};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use watching::{Awaited, Watching};
 
 /// A lock that is not given back for so long is found busy: calls that wait for each other's locks end.
 const LOCK_WAIT_NS: u64 = 100_000_000;
@@ -49,9 +51,15 @@ enum Wait {
 }
 
 impl Wait {
-    /// Whether somebody tells when it is over.
-    const fn is_announced(&self) -> bool {
-        matches!(self, Self::Across { .. } | Self::Global | Self::Fence(_))
+    /// What a call of this program waits for, unless somebody tells when that is over.
+    const fn awaited(&self, program: u64) -> Option<Awaited> {
+        match self {
+            Self::Word(_) => Some(Awaited::Word),
+            Self::Lock(_) => Some(Awaited::Lock(program)),
+            Self::Block => Some(Awaited::Block),
+            Self::Turn | Self::Pieces(_) => None,
+            Self::Across { .. } | Self::Global | Self::Fence(_) => None,
+        }
     }
 }
 
@@ -144,6 +152,8 @@ pub(super) struct Executor {
     loads: BTreeMap<usize, Box<(Loading, Pace)>>,
     #[expect(clippy::vec_box, reason = "moved to and from `calls` without copying the machine")]
     spare: Vec<Box<Running>>,
+    /// State of objects that are gone.
+    erased: Erased,
     /// Objects by number.
     objects: BTreeMap<u64, Registered>,
     /// Their numbers, by what they are.
@@ -154,10 +164,8 @@ pub(super) struct Executor {
     free: Vec<usize>,
     /// Requests to be posted, each with its block.
     posts: VecDeque<(Step, usize)>,
-    /// Calls that wait for a word or a lock or a block.
-    watching: Vec<usize>,
-    /// Calls whose wait is over.
-    woken: Vec<usize>,
+    /// Calls that wait for a word or a lock or a block, and those whose wait is over.
+    watching: Watching,
     /// For subscribers.
     pub(super) notices: Vec<Notice>,
     /// Output of the call that has just ended.
@@ -201,14 +209,14 @@ impl Executor {
             calls: Vec::new(),
             loads: BTreeMap::new(),
             spare: Vec::new(),
+            erased: Erased::default(),
             objects: BTreeMap::new(),
             numbers: BTreeMap::new(),
             scratch,
             blocks: vec![Block::default(); blocks],
             free: (0..blocks).rev().collect(),
             posts: VecDeque::new(),
-            watching: Vec::new(),
-            woken: Vec::new(),
+            watching: Watching::default(),
             notices: Vec::new(),
             output: Vec::new(),
             buffers: AccessBuffers::default(),
@@ -284,16 +292,19 @@ impl Executor {
 
     /// Erases what a session has at an object. Calls of it end.
     pub(super) fn erase_own(&mut self, session: u32, number: u64) {
-        if let Some(known) = self.objects.get_mut(&number) {
-            known.own.remove(&session);
+        if let Some(known) = self.objects.get_mut(&number)
+            && let Some(own) = known.own.remove(&session)
+        {
+            self.erased.add(own);
             self.wake_orphans(number);
         }
     }
 
     /// Erases an object and all its state. Calls of it end.
     pub(super) fn erase(&mut self, number: u64) {
-        if self.objects.remove(&number).is_some() {
+        if let Some(known) = self.objects.remove(&number) {
             self.numbers.retain(|_, other| *other != number);
+            known.own.into_values().chain([known.shared]).for_each(|gone| self.erased.add(gone));
             self.wake_orphans(number);
         }
     }
@@ -306,9 +317,15 @@ impl Executor {
             let Some(running) = running else { continue };
             let waits = !matches!(running.wait, Wait::Turn | Wait::Pieces(_));
             if waits && object_of(running.program) == number && !is_kept(&running.session) {
-                self.woken.push(at);
+                self.watching.wake(at);
             }
         }
+    }
+
+    /// Frees some of what was erased; whether there was anything. A turn does so once, so that no call waits
+    /// while much is freed.
+    pub(super) fn free_some(&mut self) -> bool {
+        self.erased.free_some()
     }
 
     fn known(&self, program: u64) -> Option<&Known> {
@@ -383,23 +400,11 @@ impl Executor {
             let own = known.own.get_mut(&running.session);
             let own = own.is_some_and(|states| states.declared.release(holder));
             if own || shared {
-                self.wake_lockers(object);
+                self.watching.wake_those(Awaited::Lock(object), usize::MAX);
             }
         }
-        self.watching.retain(|other| *other != at);
-        self.woken.retain(|other| *other != at);
+        self.watching.remove(at);
         self.rest(running);
-    }
-
-    fn wake_lockers(&mut self, object: u64) {
-        for at in &self.watching {
-            let waits = self.calls[*at].as_ref().is_some_and(|running| {
-                object_of(running.program) == object && matches!(running.wait, Wait::Lock(_))
-            });
-            if waits {
-                self.woken.push(*at);
-            }
-        }
     }
 
     /// Runs a call until it ends, has to wait, or has had its slice.
@@ -414,8 +419,9 @@ impl Executor {
             self.put_away(at, running);
         } else {
             running.long |= matches!(slice, Slice::Ready);
-            if matches!(slice, Slice::Waits) && !running.wait.is_announced() {
-                self.watching.push(at);
+            let awaited = running.wait.awaited(object_of(running.program));
+            if let Some(awaited) = awaited.filter(|_| matches!(slice, Slice::Waits)) {
+                self.watching.add(at, awaited);
             }
             self.calls[at] = Some(running);
         }
@@ -669,11 +675,7 @@ impl Executor {
         self.blocks[block].call = None;
         if self.blocks[block].awaited == 0 {
             self.free.push(block);
-            let waiting = self.watching.iter().copied().find(|at| {
-                let running = self.calls[*at].as_ref();
-                running.is_some_and(|running| matches!(running.wait, Wait::Block))
-            });
-            self.woken.extend(waiting);
+            self.watching.wake_those(Awaited::Block, 1);
         }
     }
 
@@ -778,7 +780,7 @@ impl Executor {
     pub(super) fn not_posted(&mut self) {
         if let Some((_, block)) = self.posts.pop_front() {
             self.blocks[block].failed = Some(CompletionStatus::PeerLost);
-            self.woken.extend(self.blocks[block].call);
+            self.blocks[block].call.into_iter().for_each(|at| self.watching.wake(at));
         }
     }
 
@@ -795,56 +797,66 @@ impl Executor {
             return;
         }
         match place.call {
-            Some(at) => self.woken.push(at),
-            None => self.free.push(block),
-        }
-    }
-
-    /// Looks whether words have changed or waits are over; then [`Self::take_woken`] tells.
-    pub(super) fn watch(&mut self, now_ns: u64) {
-        for &at in &self.watching {
-            let Some(running) = self.calls[at].as_ref() else { continue };
-            let over = match running.wait {
-                Wait::Word(until_ns) => until_ns <= now_ns || self.has_changed(running),
-                Wait::Lock(until_ns) => until_ns <= now_ns,
-                Wait::Block => !self.free.is_empty(),
-                Wait::Turn | Wait::Pieces(_) => false,
-                Wait::Across { .. } | Wait::Global | Wait::Fence(_) => false,
-            };
-            if over {
-                self.woken.push(at);
+            Some(at) => self.watching.wake(at),
+            None => {
+                self.free.push(block);
+                self.watching.wake_those(Awaited::Block, 1);
             }
         }
     }
 
-    fn has_changed(&self, running: &Running) -> bool {
-        let Some(request) = running.machine.pending() else { return true };
-        let [region, offset, old, ..] = request.arguments;
-        let memory = self.memory.of(running.tenant);
-        let arena = memory.here(region, offset, 8, farside_base::Access::READ);
-        let mut word = [0; 8];
-        let read = arena.is_ok_and(|arena| arena.read(offset, &mut word).is_ok());
-        !read || u64::from_le_bytes(word) != old
+    /// Looks at a few calls, the next ones each time, whether their words have changed or their waits are
+    /// over; then [`Self::take_woken`] tells.
+    pub(super) fn watch(&mut self, now_ns: u64) {
+        self.look(false, now_ns);
     }
 
-    /// Whether some call waits for something that nobody announces.
+    /// Looks at all of them, for who has nothing else to do; whether a wait is over.
+    pub(super) fn watch_all(&mut self, now_ns: u64) -> bool {
+        self.look(true, now_ns);
+        self.watching.has_woken()
+    }
+
+    fn look(&mut self, at_all: bool, now_ns: u64) {
+        let (calls, memory, free) = (&self.calls, &self.memory, &self.free);
+        self.watching.look(at_all, |at| {
+            let Some(running) = calls[at].as_ref() else { return false };
+            match running.wait {
+                Wait::Word(until_ns) => until_ns <= now_ns || has_changed(memory, running),
+                Wait::Lock(until_ns) => until_ns <= now_ns,
+                Wait::Block => !free.is_empty(),
+                Wait::Turn | Wait::Pieces(_) => false,
+                Wait::Across { .. } | Wait::Global | Wait::Fence(_) => false,
+            }
+        });
+    }
+
+    /// Whether some call waits for something that nobody announces, or could run since.
     pub(super) fn watches(&self) -> bool {
         !self.watching.is_empty()
     }
 
-    /// Whether something that no event of the port announces can make a call run on.
+    /// Whether there is something to do that no event of the port announces.
     pub(super) fn looks_around(&self) -> bool {
-        self.watches() || self.global.is_some()
+        self.watches() || self.global.is_some() || !self.erased.is_empty()
     }
 
     /// A call whose wait is over; it could run.
     pub(super) fn take_woken(&mut self) -> Option<usize> {
         self.hear();
-        let at = self.woken.pop()?;
-        self.woken.retain(|other| *other != at);
-        self.watching.retain(|other| *other != at);
-        Some(at)
+        self.watching.take()
     }
+}
+
+/// Whether the word that a call waits for is another one, or none.
+fn has_changed(memory: &Memories, running: &Running) -> bool {
+    let Some(request) = running.machine.pending() else { return true };
+    let [region, offset, old, ..] = request.arguments;
+    let memory = memory.of(running.tenant);
+    let arena = memory.here(region, offset, 8, farside_base::Access::READ);
+    let mut word = [0; 8];
+    let read = arena.is_ok_and(|arena| arena.read(offset, &mut word).is_ok());
+    !read || u64::from_le_bytes(word) != old
 }
 
 /// What a call may touch besides its own stack: what its session has at its object, and what all share;
@@ -985,5 +997,68 @@ mod tests {
         };
         assert_eq!(why, Stopped::Cancelled, "{text}");
         assert!(text.contains("unregistered"), "{text}");
+    }
+
+    #[test]
+    fn a_slice_ends_where_memory_is_made_for_state() {
+        let mut executor = Executor::new(None);
+        let write = "r3 = r10\nr3 += -8\nr1 = state far\ncall array_write\n";
+        let writes: String = (0..8).map(|at| format!("r2 = {}\n{write}", at * 100_000)).collect();
+        let begin = ".state far array 0 8 1000000 shared\nr1 = 1\n*(u64 *)(r10 - 8) = r1\n";
+        let object: Arc<[u8]> = format!("{begin}{writes}r0 = 5\nexit\n").as_bytes().into();
+        let programs = executor.load(&object, &Limits::DEFAULT).unwrap();
+        executor.keep(&object, 0x100, 0, &programs);
+        // The first call makes a chunk with each write, and one slice is its last; the second finds them.
+        for expected in [7, 0] {
+            executor.start(0, (0, 0), 0x100, &[]).unwrap();
+            let mut slices = 0;
+            while matches!(executor.slice(0, 0), Slice::Ready) {
+                slices += 1;
+            }
+            assert_eq!(slices, expected);
+        }
+        assert!(!executor.free_some(), "nothing was erased");
+        executor.erase(0x100);
+        assert!(executor.looks_around() && executor.free_some());
+        while executor.free_some() {}
+        assert!(!executor.looks_around());
+    }
+
+    #[test]
+    fn a_turn_looks_at_a_few_of_many_calls_that_wait_and_each_is_looked_at() {
+        let mut executor = Executor::new(None);
+        let arena = Arena::heap(4096);
+        let place = crate::call::memory::Place::Here(arena.clone());
+        let access = farside_base::Access::ALL;
+        executor.memory.add(0);
+        executor.memory.lend(0, crate::call::memory::Lent { place, bytes: 4096, access }, None);
+        // Waits until the word at the parameter is no zero, for the time that is the other parameter.
+        let wait = "r6 = r1\nr1 = 0\nr2 = *(u64 *)(r6 + 0)\nr3 = 0\nr4 = *(u64 *)(r6 + 8)\n";
+        let object: Arc<[u8]> = format!("{wait}call wait_word\nexit\n").as_bytes().into();
+        let programs = executor.load(&object, &Limits::DEFAULT).unwrap();
+        executor.keep(&object, 0x100, 0, &programs);
+        for at in 0..100 {
+            let wait_ns = if at < 50 { 1000 } else { u64::MAX };
+            let parameters = [at as u64 * 8, wait_ns].map(u64::to_le_bytes).concat();
+            executor.start(at, (0, 0), 0x100, &parameters).unwrap();
+            assert!(matches!(executor.slice(at, 0), Slice::Waits));
+        }
+        arena.write(99 * 8, &[1]).unwrap();
+        let mut over = Vec::new();
+        for _ in 0..7 {
+            let before = over.len();
+            executor.watch(1000);
+            over.extend(std::iter::from_fn(|| executor.take_woken()));
+            assert!(over.len() - before <= 16, "{over:?}");
+        }
+        over.sort_unstable();
+        assert_eq!(over, (0..50).chain([99]).collect::<Vec<_>>());
+        for at in over {
+            let result = if at == 99 { 0 } else { status::TIMED_OUT as u64 };
+            let Slice::Over(end) = executor.slice(at, 1000) else { panic!("{at} goes on") };
+            assert_eq!(end, End::Returned(result));
+        }
+        (50..99).for_each(|at| executor.stop(at));
+        assert!(!executor.watches());
     }
 }

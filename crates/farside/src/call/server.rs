@@ -9,7 +9,7 @@ use super::loaded::{self, Loaded, NotLoaded};
 use super::mail::{BACKLOG_NAP, Event, Mail, Measures, Output};
 use super::memory::{Lent, Place};
 use super::pace::SLICE_NS;
-use super::topics::Topics;
+use super::topics::{Heard, Topics};
 use crate::patience::Patience;
 use crate::registered::{Registered, control, not_reached};
 use crate::{Error, ErrorCode, Node};
@@ -111,6 +111,8 @@ enum Seat {
 ///
 /// *Guarantees.* Each call runs at most once, whatever links do. Calls of different callers share the
 /// processor by weight. A call that is stopped tells its caller where, and disturbs no other.
+/// *Cost.* Nobody pays for calls that wait for a word or a lock: a turn looks at 16 of them, so that what one
+/// waits for, and the end of its wait, are noticed once all others had their look.
 pub struct CallServer {
     fabric: Arc<dyn Fabric>,
     mail: Mail,
@@ -470,6 +472,7 @@ impl CallServer {
         }
         busy |= self.run(now_ns);
         self.send();
+        busy |= self.executor.free_some();
         busy
     }
 
@@ -660,11 +663,11 @@ impl CallServer {
                 }
             }
             Asked::Take(call, part, bytes) => self.take(call, part, bytes),
-            Asked::Listen(call, topic) => {
-                if let Some((lost, bytes)) = self.topics.listen(call, topic) {
-                    self.answer(call, Reply::returned(lost, 0), &bytes);
-                }
-            }
+            Asked::Listen(call, topic) => match self.topics.listen(call, topic) {
+                Heard::Notice(lost, bytes) => self.answer(call, Reply::returned(lost, 0), &bytes),
+                Heard::Nothing => {}
+                Heard::TooMany => self.answer(call, Reply::refused(Refused::Topics, 0), &[]),
+            },
         }
         Ok(())
     }
@@ -750,8 +753,9 @@ impl CallServer {
     /// Brings notifications to those who listen.
     fn notify(&mut self) {
         for notice in std::mem::take(&mut self.executor.notices) {
-            for call in self.topics.notify(&notice) {
-                self.answer(call, Reply::returned(0, 0), &notice.bytes);
+            let (calls, bytes) = self.topics.notify(notice);
+            for call in calls {
+                self.answer(call, Reply::returned(0, 0), &bytes);
             }
         }
     }
@@ -930,6 +934,9 @@ impl CallServer {
             let watches = self.executor.watches();
             let nap = if patience.sleeps_next() { self.nap() } else { NAP };
             let waited = match watches {
+                true if patience.naps_next() && self.executor.watch_all(self.fabric.time_ns()) => {
+                    Ok(())
+                }
                 true => patience.wait(),
                 false => {
                     let port = &mut *self.mail.port;

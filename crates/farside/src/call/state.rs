@@ -1,9 +1,17 @@
 //! State near the memory: variables, arrays, counters, maps and locks that outlive calls (003 §2).
 
+mod erased;
+mod locks;
+mod map;
+mod records;
+
+pub(super) use erased::Erased;
 use farside_rmc::Program;
 use farside_rmc::helpers::{Call, StateKind, status};
 use farside_rmc::program::{Scope, StateDeclaration};
-use std::collections::HashMap;
+use locks::{Held, Locks};
+use map::Map;
+use records::Records;
 
 /// Who holds a lock; zero is nobody.
 pub(super) type Holder = u64;
@@ -13,16 +21,10 @@ pub(super) type Holder = u64;
 enum Kept {
     /// Declared for the other scope.
     Elsewhere,
-    Array {
-        value_bytes: usize,
-        bytes: Vec<u8>,
-    },
-    Counters(Vec<u64>),
-    Map {
-        entries_max: usize,
-        entries: HashMap<Box<[u8]>, Box<[u8]>>,
-    },
-    Locks(Vec<Holder>),
+    Array(Records),
+    Counters(Records),
+    Map(Map),
+    Locks(Locks),
 }
 
 /// All state of one scope of one program: of a session, or shared.
@@ -35,7 +37,12 @@ pub(super) struct States {
 
 /// What is kept for the declarations of a program, by handle.
 #[derive(Debug, Default)]
-pub(super) struct Declared(Vec<Kept>);
+pub(super) struct Declared {
+    kept: Vec<Kept>,
+    held: Held,
+    /// Memory was made for it that takes longer than many accesses.
+    made: bool,
+}
 
 /// What came of an operation on state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,26 +60,26 @@ fn done(status: i64) -> Done {
 }
 
 impl States {
-    /// State as it is when a program is registered.
+    /// State as it is when a program is registered. Takes little memory and time, however much it declares:
+    /// a chunk is made when a call first writes there.
     pub(super) fn new(program: &Program, scope: Scope) -> Self {
         let variables = match scope {
             Scope::QueuePair => program.variables.own.clone(),
             Scope::Shared => program.variables.shared.clone(),
         };
         let kept = |state: &StateDeclaration| {
-            let entries = state.entries as usize;
+            let [key_bytes, value_bytes, entries] =
+                [state.key_bytes, state.value_bytes, state.entries].map(|number| number as usize);
             match state.kind {
                 _ if state.scope != scope => Kept::Elsewhere,
-                StateKind::Array => {
-                    let value_bytes = state.value_bytes as usize;
-                    Kept::Array { value_bytes, bytes: vec![0; value_bytes * entries] }
-                }
-                StateKind::Counters => Kept::Counters(vec![0; entries]),
-                StateKind::Map => Kept::Map { entries_max: entries, entries: HashMap::new() },
-                StateKind::Locks => Kept::Locks(vec![0; entries]),
+                StateKind::Array => Kept::Array(Records::new(value_bytes, entries)),
+                StateKind::Counters => Kept::Counters(Records::new(size_of::<u64>(), entries)),
+                StateKind::Map => Kept::Map(Map::new(key_bytes, value_bytes, entries)),
+                StateKind::Locks => Kept::Locks(Locks::new(entries)),
             }
         };
-        Self { variables, declared: Declared(program.states.iter().map(kept).collect()) }
+        let kept = program.states.iter().map(kept).collect();
+        Self { variables, declared: Declared { kept, ..Declared::default() } }
     }
 
     /// Bytes that a program's state takes in a scope, when it is full.
@@ -86,6 +93,18 @@ impl States {
     }
 }
 
+impl Kept {
+    /// Chunks made so far.
+    const fn made(&self) -> usize {
+        match self {
+            Self::Elsewhere => 0,
+            Self::Array(records) | Self::Counters(records) => records.made(),
+            Self::Map(map) => map.made(),
+            Self::Locks(locks) => locks.made(),
+        }
+    }
+}
+
 impl Declared {
     /// Carries a helper out on the state that its first argument names.
     pub(super) fn perform(
@@ -96,105 +115,69 @@ impl Declared {
         output: &mut [u8],
         holder: Holder,
     ) -> Done {
-        let kept = usize::try_from(arguments[0]).ok().and_then(|at| self.0.get_mut(at));
-        let Some(kept) = kept else {
+        let [handle, index] =
+            [arguments[0], arguments[1]].map(|word| usize::try_from(word).unwrap_or(usize::MAX));
+        let Some(kept) = self.kept.get_mut(handle) else {
             return done(status::NOT_PERMITTED);
         };
-        let index = usize::try_from(arguments[1]).unwrap_or(usize::MAX);
-        match (kept, call) {
+        let made = kept.made();
+        let result = match (&mut *kept, call) {
             (Kept::Elsewhere, _) => Done::Elsewhere,
-            (Kept::Array { value_bytes, bytes }, Call::ArrayRead | Call::ArrayWrite) => {
-                let start = index.checked_mul(*value_bytes);
-                let range = start.and_then(|start| Some(start..start.checked_add(*value_bytes)?));
-                let Some(value) = range.and_then(|range| bytes.get_mut(range)) else {
-                    return done(status::OUT_OF_RANGE);
-                };
-                match call {
-                    Call::ArrayRead => output.copy_from_slice(value),
-                    _ => value.copy_from_slice(inputs[0]),
-                }
-                done(status::OK)
-            }
-            (Kept::Counters(counters), Call::CounterAdd) => match counters.get_mut(index) {
-                Some(counter) => {
-                    *counter = counter.wrapping_add(arguments[2]);
-                    Done::Result(*counter)
-                }
-                None => done(status::OUT_OF_RANGE),
-            },
-            (Kept::Map { entries_max, entries }, _) => {
-                map(*entries_max, entries, call, inputs, output)
-            }
-            (Kept::Locks(locks), _) => lock(locks, index, call, holder),
+            (Kept::Array(values), Call::ArrayRead) => done(read(values, index, output)),
+            (Kept::Array(values), Call::ArrayWrite) => done(write(values, index, inputs[0])),
+            (Kept::Counters(counters), Call::CounterAdd) => add(counters, index, arguments[2]),
+            (Kept::Map(map), Call::MapGet) => done(map.get(inputs[0], output)),
+            (Kept::Map(map), Call::MapPut) => done(map.put(inputs[0], inputs[1])),
+            (Kept::Map(map), Call::MapRemove) => done(map.remove(inputs[0])),
+            (Kept::Locks(locks), _) => locks.perform(&mut self.held, call, [handle, index], holder),
             _ => done(status::NOT_PERMITTED),
-        }
+        };
+        self.made |= kept.made() > made;
+        result
+    }
+
+    /// Whether memory was made since this was asked last, which takes longer than many accesses.
+    pub(super) fn take_made(&mut self) -> bool {
+        std::mem::take(&mut self.made)
     }
 
     /// Gives every lock of a holder back; whether it had any.
     pub(super) fn release(&mut self, holder: Holder) -> bool {
         let mut had = false;
-        for kept in &mut self.0 {
-            if let Kept::Locks(locks) = kept {
-                for lock in locks.iter_mut().filter(|lock| **lock == holder) {
-                    *lock = 0;
-                    had = true;
-                }
+        while let Some((handle, index)) = self.held.take(holder) {
+            if let Some(Kept::Locks(locks)) = self.kept.get_mut(handle) {
+                locks.set(index, 0);
             }
+            had = true;
         }
         had
     }
 }
 
-fn map(
-    entries_max: usize,
-    entries: &mut HashMap<Box<[u8]>, Box<[u8]>>,
-    call: Call,
-    inputs: [&[u8]; 2],
-    output: &mut [u8],
-) -> Done {
-    let [key, value] = inputs;
-    match call {
-        Call::MapGet => match entries.get(key) {
-            Some(value) => {
-                output.copy_from_slice(value);
-                done(status::OK)
-            }
-            None => done(status::NOT_FOUND),
-        },
-        Call::MapPut => {
-            if let Some(place) = entries.get_mut(key) {
-                place.copy_from_slice(value);
-            } else if entries.len() < entries_max {
-                entries.insert(key.into(), value.into());
-            } else {
-                return done(status::FULL);
-            }
-            done(status::OK)
-        }
-        Call::MapRemove if entries.remove(key).is_some() => done(status::OK),
-        Call::MapRemove => done(status::NOT_FOUND),
-        _ => done(status::NOT_PERMITTED),
+fn read(values: &Records, index: usize, output: &mut [u8]) -> i64 {
+    match values.get(index) {
+        Some([]) => output.fill(0),
+        Some(value) if value.len() == output.len() => output.copy_from_slice(value),
+        _ => return status::OUT_OF_RANGE,
     }
+    status::OK
 }
 
-fn lock(locks: &mut [Holder], index: usize, call: Call, holder: Holder) -> Done {
-    let Some(lock) = locks.get_mut(index) else {
+fn write(values: &mut Records, index: usize, bytes: &[u8]) -> i64 {
+    match values.get_mut(index) {
+        Some(value) if value.len() == bytes.len() => value.copy_from_slice(bytes),
+        _ => return status::OUT_OF_RANGE,
+    }
+    status::OK
+}
+
+fn add(counters: &mut Records, index: usize, addend: u64) -> Done {
+    let Some(place) = counters.get_mut(index).and_then(|bytes| bytes.first_chunk_mut()) else {
         return done(status::OUT_OF_RANGE);
     };
-    match (call, *lock) {
-        (Call::Lock | Call::TryLock, 0) => {
-            *lock = holder;
-            done(status::OK)
-        }
-        // Whoever waits for what it holds itself would wait for ever.
-        (Call::Lock, other) if other != holder => Done::Held,
-        (Call::Lock | Call::TryLock, _) => done(status::BUSY),
-        (Call::Unlock, other) if other == holder => {
-            *lock = 0;
-            done(status::OK)
-        }
-        _ => done(status::NOT_PERMITTED),
-    }
+    let sum = u64::from_le_bytes(*place).wrapping_add(addend);
+    *place = sum.to_le_bytes();
+    Done::Result(sum)
 }
 
 #[cfg(test)]
@@ -220,7 +203,7 @@ mod tests {
             ],
             ..Program::default()
         };
-        assert_eq!(States::bytes(&program, Scope::Shared), 8 + 16 + 6);
+        assert_eq!(States::bytes(&program, Scope::Shared), 8 + 16 + 2 * (12 + 3) + 2 * 8);
         assert_eq!(States::bytes(&program, Scope::QueuePair), 8);
         States::new(&program, Scope::Shared).declared
     }
@@ -290,5 +273,85 @@ mod tests {
         assert_eq!(lock(Call::Unlock, 7), done(status::OK));
         assert_eq!(lock(Call::Lock, 8), done(status::OK));
         assert!(states.release(8) && !states.release(8));
+    }
+
+    #[test]
+    fn a_call_holds_so_many_locks_and_gives_those_back_that_it_has() {
+        let state = StateDeclaration {
+            name: String::new(),
+            kind: StateKind::Locks,
+            key_bytes: 0,
+            value_bytes: 0,
+            entries: 1 << 24,
+            scope: Scope::Shared,
+        };
+        let program = Program { states: vec![state], ..Program::default() };
+        let mut states = States::new(&program, Scope::Shared).declared;
+        let mut lock = |call, index, holder| {
+            let arguments = [0, index, 0, 0, 0];
+            states.perform(call, &arguments, [&[], &[]], &mut [], holder)
+        };
+        for index in 0..64 {
+            assert_eq!(lock(Call::Lock, index << 18, 7), done(status::OK));
+        }
+        assert_eq!(lock(Call::TryLock, 1, 7), done(status::FULL));
+        assert_eq!(lock(Call::TryLock, 1, 8), done(status::OK), "another call has its own");
+        assert_eq!(lock(Call::Unlock, 5 << 18, 7), done(status::OK));
+        assert_eq!(lock(Call::TryLock, 2, 7), done(status::OK));
+        assert!(states.release(7) && !states.release(7));
+        let mut lock = |index, holder| {
+            states.perform(Call::TryLock, &[0, index, 0, 0, 0], [&[], &[]], &mut [], holder)
+        };
+        assert_eq!(lock(2, 9), done(status::OK));
+        assert_eq!(lock(1, 9), done(status::BUSY), "it is another call's");
+    }
+
+    #[test]
+    fn buffers_that_are_no_value_and_no_key_are_refused_by_everything() {
+        let mut states = states();
+        let short = [1_u8; 1];
+        for length in [0, 1, 3, 5] {
+            let bytes = &[1; 5][..length];
+            let mut output = vec![9; length];
+            for call in (0..=255).filter_map(Call::with_number) {
+                for handle in 0..6 {
+                    let arguments = [handle, 0, 1, 0, 0];
+                    states.perform(call, &arguments, [bytes, bytes], &mut output, 7);
+                    states.perform(call, &arguments, [&short, bytes], &mut output, 7);
+                }
+            }
+        }
+        let array = perform(&mut states, Call::ArrayRead, [0, 0, 0], [&[], &[]]);
+        assert_eq!(array, Done::Result(0), "nothing was written");
+    }
+
+    #[test]
+    fn erased_state_is_freed_a_few_chunks_at_a_time_until_nothing_is_left() {
+        let mut program = Program::default();
+        for (kind, key_bytes, value_bytes, entries) in [
+            (StateKind::Array, 0, 64, 1 << 18),
+            (StateKind::Counters, 0, 8, 1 << 20),
+            (StateKind::Map, 4, 4, 1 << 20),
+            (StateKind::Locks, 0, 0, 1 << 20),
+        ] {
+            let (name, scope) = (String::new(), Scope::Shared);
+            let declared = StateDeclaration { name, kind, key_bytes, value_bytes, entries, scope };
+            program.states.push(declared);
+        }
+        let mut erased = Erased::default();
+        let mut freed = 0;
+        for _ in 0..3 {
+            let mut states = States::new(&program, Scope::Shared);
+            for index in 0..1 << 12 {
+                let arguments = [0, index << 6, 0, 0, 0];
+                states.declared.perform(Call::ArrayWrite, &arguments, [&[1; 64], &[]], &mut [], 7);
+            }
+            erased.add(states);
+        }
+        while erased.free_some() {
+            freed += 1;
+        }
+        assert!((512..10_000).contains(&freed), "{freed}");
+        assert!(erased.is_empty() && !erased.free_some());
     }
 }

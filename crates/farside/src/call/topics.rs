@@ -2,62 +2,95 @@
 
 use super::beside::Notice;
 use farside_protocol::call::{Call, Session};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 /// Notifications that are kept for a subscriber who is not listening; the oldest go first.
 const KEPT_MAX: usize = 16;
 /// Topics of one session.
 const TOPICS_MAX: usize = 64;
 
-/// A session that has listened to a topic.
+/// What one session has of one topic that it has listened to.
 #[derive(Debug, Default)]
 struct Subscription {
-    /// The request that waits for the next notification.
+    /// The requests that wait for the next notifications.
     listening: VecDeque<Call>,
-    kept: VecDeque<Vec<u8>>,
+    kept: VecDeque<Arc<[u8]>>,
     /// Notifications that were dropped since the last that was taken.
     lost: u64,
+    /// The number of the last listening.
+    listened: u64,
 }
 
-/// Subscriptions by session and topic.
+/// A session that has listened.
+#[derive(Debug, Default)]
+struct Subscriber {
+    topics: BTreeSet<u64>,
+    /// Those of them on which no request waits, each behind its last listening.
+    idle: BTreeSet<(u64, u64)>,
+}
+
+/// Subscriptions by topic, so that a notification looks at no other than those who hear of it.
 #[derive(Debug, Default)]
 pub(super) struct Topics {
-    all: BTreeMap<(Session, u64), Subscription>,
+    subscriptions: BTreeMap<u64, BTreeMap<Session, Subscription>>,
+    subscribers: BTreeMap<Session, Subscriber>,
+    /// The topic on which each request waits.
+    waiting: BTreeMap<Call, u64>,
+    /// Listenings so far.
+    listenings: u64,
+}
+
+/// What a session hears when it listens.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Heard {
+    /// What was kept for it, after so many that were lost.
+    Notice(u64, Arc<[u8]>),
+    /// Nothing yet: the request waits.
+    Nothing,
+    /// Requests wait on as many topics as it may have.
+    TooMany,
 }
 
 impl Topics {
-    /// A session listens: what was kept for it and how many were lost before, or it waits. The first
-    /// listening subscribes.
-    pub(super) fn listen(&mut self, call: Call, topic: u64) -> Option<(u64, Vec<u8>)> {
-        let known = self.all.contains_key(&(call.session, topic));
-        if !known && self.of(call.session) >= TOPICS_MAX {
-            // The oldest subscription in numbers gives way: they are bounded, and this is told by what
-            // is lost.
-            let first = self.all.range((call.session, 0)..).next().map(|(key, _)| *key);
-            first.map(|key| self.all.remove(&key));
+    /// A session listens. The first listening subscribes; where the session has all its topics already,
+    /// the one that it has not listened to for the longest gives way, if no request waits there.
+    pub(super) fn listen(&mut self, call: Call, topic: u64) -> Heard {
+        let subscriber = self.subscribers.entry(call.session).or_default();
+        if subscriber.topics.len() >= TOPICS_MAX && !subscriber.topics.contains(&topic) {
+            let Some((_, oldest)) = subscriber.idle.pop_first() else {
+                return Heard::TooMany;
+            };
+            subscriber.topics.remove(&oldest);
+            unsubscribe(&mut self.subscriptions, call.session, oldest);
         }
-        let subscription = self.all.entry((call.session, topic)).or_default();
+        subscriber.topics.insert(topic);
+        let subscription = self.subscriptions.entry(topic).or_default();
+        let subscription = subscription.entry(call.session).or_default();
+        subscriber.idle.remove(&(subscription.listened, topic));
+        self.listenings += 1;
+        subscription.listened = self.listenings;
         match subscription.kept.pop_front() {
-            Some(bytes) => Some((std::mem::take(&mut subscription.lost), bytes)),
+            Some(bytes) => {
+                subscriber.idle.insert((subscription.listened, topic));
+                Heard::Notice(std::mem::take(&mut subscription.lost), bytes)
+            }
             None => {
                 subscription.listening.push_back(call);
-                None
+                self.waiting.insert(call, topic);
+                Heard::Nothing
             }
         }
-    }
-
-    fn of(&self, session: Session) -> usize {
-        self.all.range((session, 0)..=(session, u64::MAX)).count()
     }
 
     /// Somebody notifies a topic: the requests to be answered with it.
-    pub(super) fn notify(&mut self, notice: &Notice) -> Vec<Call> {
+    pub(super) fn notify(&mut self, notice: Notice) -> (Vec<Call>, Arc<[u8]>) {
+        let (topic, bytes) = (notice.topic, Arc::from(notice.bytes));
         let mut calls = Vec::new();
-        for ((_, topic), subscription) in &mut self.all {
-            if *topic != notice.topic {
-                continue;
-            }
+        for (session, subscription) in self.subscriptions.get_mut(&topic).into_iter().flatten() {
             if let Some(call) = subscription.listening.pop_front() {
+                self.waiting.remove(&call);
+                rests(&mut self.subscribers, *session, topic, subscription);
                 calls.push(call);
                 continue;
             }
@@ -65,21 +98,59 @@ impl Topics {
                 subscription.kept.pop_front();
                 subscription.lost += 1;
             }
-            subscription.kept.push_back(notice.bytes.clone());
+            subscription.kept.push_back(Arc::clone(&bytes));
         }
-        calls
+        (calls, bytes)
     }
 
     /// A request waits no more.
     pub(super) fn forget(&mut self, call: Call) {
-        for (_, subscription) in self.all.range_mut((call.session, 0)..=(call.session, u64::MAX)) {
+        let Some(topic) = self.waiting.remove(&call) else { return };
+        let subscriptions = self.subscriptions.get_mut(&topic);
+        let subscription = subscriptions.and_then(|all| all.get_mut(&call.session));
+        if let Some(subscription) = subscription {
             subscription.listening.retain(|other| *other != call);
+            rests(&mut self.subscribers, call.session, topic, subscription);
         }
     }
 
     /// A session is over.
     pub(super) fn over(&mut self, session: Session) {
-        self.all.retain(|(of, _), _| *of != session);
+        let Some(subscriber) = self.subscribers.remove(&session) else { return };
+        for topic in subscriber.topics {
+            unsubscribe(&mut self.subscriptions, session, topic);
+        }
+        let (first, last) = (Call { session, slot: 0 }, Call { session, slot: u8::MAX });
+        while let Some(call) = self.waiting.range(first..=last).next().map(|(call, _)| *call) {
+            self.waiting.remove(&call);
+        }
+    }
+}
+
+fn unsubscribe(
+    subscriptions: &mut BTreeMap<u64, BTreeMap<Session, Subscription>>,
+    session: Session,
+    topic: u64,
+) {
+    if let Some(all) = subscriptions.get_mut(&topic) {
+        all.remove(&session);
+        if all.is_empty() {
+            subscriptions.remove(&topic);
+        }
+    }
+}
+
+/// A topic may give way once no request waits there.
+fn rests(
+    subscribers: &mut BTreeMap<Session, Subscriber>,
+    session: Session,
+    topic: u64,
+    subscription: &Subscription,
+) {
+    if let Some(subscriber) = subscribers.get_mut(&session)
+        && subscription.listening.is_empty()
+    {
+        subscriber.idle.insert((subscription.listened, topic));
     }
 }
 
@@ -91,46 +162,84 @@ mod tests {
         Call { session: Session(session), slot }
     }
 
-    fn notice(topic: u64, byte: u8) -> Notice {
-        Notice { topic, bytes: vec![byte] }
+    /// The requests that are answered with a notification.
+    fn notify(topics: &mut Topics, topic: u64, byte: u8) -> Vec<Call> {
+        let (calls, bytes) = topics.notify(Notice { topic, bytes: vec![byte] });
+        assert_eq!(&*bytes, [byte]);
+        calls
+    }
+
+    fn heard(lost: u64, byte: u8) -> Heard {
+        Heard::Notice(lost, [byte].into())
     }
 
     #[test]
     fn each_subscriber_hears_of_its_topic_once_each_in_order() {
         let mut topics = Topics::default();
-        assert!(topics.notify(&notice(1, 0)).is_empty());
-        assert_eq!(topics.listen(call(0, 0), 1), None);
-        assert_eq!(topics.listen(call(1, 0), 1), None);
-        assert_eq!(topics.listen(call(1, 1), 2), None);
-        assert_eq!(topics.notify(&notice(1, 1)), [call(0, 0), call(1, 0)]);
-        assert!(topics.notify(&notice(1, 2)).is_empty());
-        assert!(topics.notify(&notice(1, 3)).is_empty());
-        assert_eq!(topics.listen(call(0, 0), 1), Some((0, vec![2])));
-        assert_eq!(topics.listen(call(0, 0), 1), Some((0, vec![3])));
+        assert!(notify(&mut topics, 1, 0).is_empty());
+        assert_eq!(topics.listen(call(0, 0), 1), Heard::Nothing);
+        assert_eq!(topics.listen(call(1, 0), 1), Heard::Nothing);
+        assert_eq!(topics.listen(call(1, 1), 2), Heard::Nothing);
+        assert_eq!(notify(&mut topics, 1, 1), [call(0, 0), call(1, 0)]);
+        assert!(notify(&mut topics, 1, 2).is_empty());
+        assert!(notify(&mut topics, 1, 3).is_empty());
+        assert_eq!(topics.listen(call(0, 0), 1), heard(0, 2));
+        assert_eq!(topics.listen(call(0, 0), 1), heard(0, 3));
         topics.forget(call(1, 1));
-        assert!(topics.notify(&notice(2, 1)).is_empty());
+        assert!(notify(&mut topics, 2, 1).is_empty());
         topics.over(Session(1));
-        assert_eq!(topics.all.len(), 1);
+        assert_eq!((topics.subscriptions.len(), topics.subscribers.len()), (1, 1));
+        topics.over(Session(0));
+        assert!(topics.subscriptions.is_empty() && topics.waiting.is_empty());
     }
 
     #[test]
     fn who_does_not_listen_loses_the_oldest_and_hears_how_many() {
         let mut topics = Topics::default();
-        assert_eq!(topics.listen(call(0, 0), 1), None);
+        assert_eq!(topics.listen(call(0, 0), 1), Heard::Nothing);
         topics.forget(call(0, 0));
         for byte in 0..20 {
-            assert!(topics.notify(&notice(1, byte)).is_empty());
+            assert!(notify(&mut topics, 1, byte).is_empty());
         }
-        assert_eq!(topics.listen(call(0, 0), 1), Some((4, vec![4])));
-        assert_eq!(topics.listen(call(0, 0), 1), Some((0, vec![5])));
+        assert_eq!(topics.listen(call(0, 0), 1), heard(4, 4));
+        assert_eq!(topics.listen(call(0, 0), 1), heard(0, 5));
     }
 
     #[test]
-    fn topics_of_a_session_are_bounded() {
+    fn a_topic_on_which_a_request_waits_gives_way_to_none() {
         let mut topics = Topics::default();
-        for topic in 0..100 {
-            topics.listen(call(0, 0), topic);
+        for topic in 0..64 {
+            assert_eq!(topics.listen(call(0, topic as u8), topic), Heard::Nothing);
         }
-        assert_eq!(topics.of(Session(0)), TOPICS_MAX);
+        assert_eq!(topics.listen(call(0, 64), 64), Heard::TooMany);
+        assert_eq!(topics.listen(call(1, 0), 64), Heard::Nothing, "another session has its own");
+        assert_eq!(topics.listen(call(0, 64), 63), Heard::Nothing, "one that it has");
+        for topic in 0..64 {
+            assert_eq!(notify(&mut topics, topic, 1), [call(0, topic as u8)]);
+        }
+        assert_eq!(notify(&mut topics, 63, 1), [call(0, 64)]);
+    }
+
+    #[test]
+    fn the_topic_that_was_not_listened_to_for_the_longest_gives_way() {
+        let mut topics = Topics::default();
+        for topic in 0..64 {
+            assert_eq!(topics.listen(call(0, 0), topic), Heard::Nothing);
+            assert_eq!(notify(&mut topics, topic, 1), [call(0, 0)]);
+        }
+        assert_eq!(topics.listen(call(0, 1), 0), Heard::Nothing, "the first, once more");
+        assert_eq!(topics.listen(call(0, 2), 64), Heard::Nothing);
+        assert_eq!(topics.subscribers[&Session(0)].topics.len(), TOPICS_MAX);
+        assert!(!topics.subscriptions.contains_key(&1), "the second has gone");
+        for (topic, slot) in [(0, 1), (64, 2)] {
+            assert_eq!(notify(&mut topics, topic, 1), [call(0, slot)]);
+        }
+        for topic in 100..300 {
+            topics.listen(call(0, 3), topic);
+            topics.forget(call(0, 3));
+        }
+        let subscriber = &topics.subscribers[&Session(0)];
+        assert_eq!((subscriber.topics.len(), subscriber.idle.len()), (TOPICS_MAX, TOPICS_MAX));
+        assert_eq!((topics.subscriptions.len(), topics.waiting.len()), (TOPICS_MAX, 0));
     }
 }

@@ -437,6 +437,29 @@ fn subscribers_hear_of_notifications() {
 }
 
 #[test]
+fn whoever_waits_on_too_many_topics_is_told_and_hears_of_the_others() {
+    let options = ServerOptions { slots: 100, ..ServerOptions::default() };
+    for fabric in FABRICS {
+        over(fabric, &options, |ends| {
+            let slots = CallerOptions { slots: 100, ..CallerOptions::default() };
+            let mut caller = ends.caller(&slots);
+            let notify = caller.register(programs::NOTIFY.as_bytes()).unwrap().remove(0);
+            let mut tickets: Vec<_> =
+                (0..65).map(|topic| caller.listen(topic).unwrap().expect("a free slot")).collect();
+            let refused = caller.wait(tickets.pop().unwrap(), LONG).unwrap_err();
+            assert_eq!(refused.code, ErrorCode::OverQuota, "{fabric}: {refused}");
+            for (topic, ticket) in (0..).zip(tickets) {
+                caller.call(&notify, &parameters(&[topic, 0x41]), LONG).unwrap();
+                assert_eq!(caller.wait(ticket, LONG).unwrap().output[0], 0x41, "{fabric} {topic}");
+            }
+            let heard = caller.listen(64).unwrap().unwrap();
+            caller.call(&notify, &parameters(&[64, 0x42]), LONG).unwrap();
+            assert_eq!(caller.wait(heard, LONG).unwrap().output[0], 0x42, "{fabric}");
+        });
+    }
+}
+
+#[test]
 fn quotas_are_kept_and_hurt_nobody_else() {
     for fabric in FABRICS {
         let small = Quota { programs: 1, state_bytes: 400, calls: 2, ..Quota::DEFAULT };

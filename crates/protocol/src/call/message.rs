@@ -264,6 +264,8 @@ pub enum Refused {
     Parameters = 8,
     /// The executor lacks a helper that the program calls, or memory for it.
     Lacks = 9,
+    /// The session waits on as many topics as it may have.
+    Topics = 10,
 }
 
 impl Stopped {
@@ -297,7 +299,7 @@ impl Stopped {
 }
 
 impl Refused {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Sessions,
         Self::Programs,
         Self::State,
@@ -307,6 +309,7 @@ impl Refused {
         Self::Unsafe,
         Self::Parameters,
         Self::Lacks,
+        Self::Topics,
     ];
 
     /// Reads a result.

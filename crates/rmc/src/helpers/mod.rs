@@ -48,9 +48,11 @@ pub enum StateKind {
     Array,
     /// Numbers of 64 bits by index.
     Counters,
-    /// A hash map with room for so many entries.
+    /// A hash map with room for so many entries. A key that meets dozens of others there may find it full
+    /// before; which keys meet is drawn anew for each map, so that this happens to nobody by chance.
     Map,
-    /// Locks by index.
+    /// Locks by index. A call may hold 64 of its session's and 64 of those that are shared at once; one
+    /// more is refused as full.
     Locks,
 }
 

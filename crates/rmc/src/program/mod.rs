@@ -79,10 +79,25 @@ pub struct StateDeclaration {
     pub scope: Scope,
 }
 
+/// Bytes that an entry of a map takes besides its key and its value: what leads to it and to the next one,
+/// and a part of its key's hash.
+pub const MAP_ENTRY_BYTES: u64 = 12;
+/// Bytes that a lock takes: whose it is.
+pub const LOCK_BYTES: u64 = 8;
+
 impl StateDeclaration {
-    /// Bytes it may take when it is full, without what the executor adds.
+    /// Bytes it takes at an executor when it is full: what counts towards a tenant's quota, and what
+    /// [`Limits::state_bytes_max`] bounds.
+    ///
+    /// An executor takes some 16 bytes more for each 64 KiB, and less until all of it was used.
     pub fn bytes(&self) -> u64 {
-        (u64::from(self.key_bytes) + u64::from(self.value_bytes)) * u64::from(self.entries)
+        let (key, value) = (u64::from(self.key_bytes), u64::from(self.value_bytes));
+        let entry = match self.kind {
+            StateKind::Array | StateKind::Counters => key + value,
+            StateKind::Map => MAP_ENTRY_BYTES + key + value,
+            StateKind::Locks => LOCK_BYTES,
+        };
+        entry * u64::from(self.entries)
     }
 
     /// Why it makes no sense, where it does not.

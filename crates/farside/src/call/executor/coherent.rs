@@ -29,7 +29,8 @@ impl Executor {
             return Err(Error::with(ErrorCode::Busy, text));
         }
         // Who waits for a seat looks again.
-        self.woken.extend(self.global.take().into_iter().flat_map(Global::into_queue));
+        let queue = self.global.take().into_iter().flat_map(Global::into_queue);
+        queue.for_each(|at| self.watching.wake(at));
         Ok(())
     }
 
@@ -60,7 +61,7 @@ impl Executor {
     fn wake_with(&mut self, at: usize, seat: Option<Box<Seat>>) {
         if let Some(running) = self.calls.get_mut(at).and_then(Option::as_mut) {
             running.seat = running.seat.take().or(seat);
-            self.woken.push(at);
+            self.watching.wake(at);
         }
     }
 

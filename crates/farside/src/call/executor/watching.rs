@@ -1,0 +1,197 @@
+//! Calls that wait for what nobody announces, and calls whose wait is over.
+
+use std::collections::{BTreeSet, VecDeque};
+
+/// Calls that are looked at in a turn: so many take some hundred nanoseconds.
+const LOOKS_MAX: usize = 16;
+
+/// What a call waits for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Awaited {
+    /// A word here.
+    Word,
+    /// A lock of this program.
+    Lock(u64),
+    /// Scratch memory.
+    Block,
+}
+
+/// A place in a queue: what for, and since when.
+type Turn = (Awaited, u64);
+
+/// Each call is watched at most once and woken at most once, whatever happens meanwhile. What is done here for
+/// one call takes the logarithm of how many there are.
+#[derive(Debug, Default)]
+pub(super) struct Watching {
+    /// Calls that wait.
+    all: BTreeSet<usize>,
+    /// Where the next look begins; it goes round, so that each call has its look.
+    next: usize,
+    /// The same calls by what they wait for, the longest wait first.
+    queues: BTreeSet<(Turn, usize)>,
+    waits: u64,
+    /// Of each call: where it waits, and whether it is among the woken.
+    places: Vec<Place>,
+    /// Calls whose wait is over, and some that were taken out since.
+    woken: VecDeque<usize>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    turn: Option<Turn>,
+    is_woken: bool,
+}
+
+impl Watching {
+    fn place(&mut self, at: usize) -> &mut Place {
+        if self.places.len() <= at {
+            self.places.resize(at + 1, Place::default());
+        }
+        &mut self.places[at]
+    }
+
+    /// A call waits from now on.
+    pub(super) fn add(&mut self, at: usize, awaited: Awaited) {
+        self.leave(at);
+        self.waits += 1;
+        let turn = (awaited, self.waits);
+        self.place(at).turn = Some(turn);
+        self.queues.insert((turn, at));
+        self.all.insert(at);
+    }
+
+    /// A call waits no more, and is not woken either.
+    pub(super) fn remove(&mut self, at: usize) {
+        self.leave(at);
+        self.place(at).is_woken = false;
+    }
+
+    fn leave(&mut self, at: usize) {
+        if let Some(turn) = self.place(at).turn.take() {
+            self.queues.remove(&(turn, at));
+            self.all.remove(&at);
+        }
+    }
+
+    /// The wait of a call is over.
+    pub(super) fn wake(&mut self, at: usize) {
+        self.leave(at);
+        if !std::mem::replace(&mut self.place(at).is_woken, true) {
+            self.woken.push_back(at);
+        }
+    }
+
+    /// What these wait for may be had; the longest wait comes first. No more than `most` of them are woken.
+    pub(super) fn wake_those(&mut self, awaited: Awaited, most: usize) {
+        for _ in 0..most {
+            let waiting = self.queues.range(((awaited, 0), 0)..=((awaited, u64::MAX), usize::MAX));
+            let Some((_, at)) = waiting.copied().next() else { break };
+            self.wake(at);
+        }
+    }
+
+    /// Looks at the next few, or at all, and wakes those whose wait `is_over`.
+    pub(super) fn look(&mut self, at_all: bool, is_over: impl Fn(usize) -> bool) {
+        let most = if at_all { self.all.len() } else { LOOKS_MAX };
+        let (behind, before) = (self.all.range(self.next..), self.all.range(..self.next));
+        let mut next = self.next;
+        let mut over = [usize::MAX; LOOKS_MAX];
+        let mut found = 0;
+        for at in behind.chain(before).take(most) {
+            next = at + 1;
+            if is_over(*at) {
+                over[found] = *at;
+                found += 1;
+            }
+            if found == LOOKS_MAX {
+                break;
+            }
+        }
+        self.next = next;
+        over[..found].iter().for_each(|at| self.wake(*at));
+    }
+
+    /// The next call whose wait is over.
+    pub(super) fn take(&mut self) -> Option<usize> {
+        loop {
+            let at = self.woken.pop_front()?;
+            if std::mem::take(&mut self.place(at).is_woken) {
+                return Some(at);
+            }
+        }
+    }
+
+    /// Whether a call waits, or was woken.
+    pub(super) fn is_empty(&self) -> bool {
+        self.all.is_empty() && self.woken.is_empty()
+    }
+
+    /// Whether a call was woken.
+    pub(super) fn has_woken(&self) -> bool {
+        !self.woken.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    fn taken(watching: &mut Watching) -> Vec<usize> {
+        std::iter::from_fn(|| watching.take()).collect()
+    }
+
+    #[test]
+    fn each_call_has_its_look_and_no_turn_has_more_than_a_few() {
+        let mut watching = Watching::default();
+        (0..100).for_each(|at| watching.add(at, Awaited::Word));
+        let seen = RefCell::new(vec![0; 100]);
+        for turn in 1..=70 {
+            watching.look(false, |at| {
+                seen.borrow_mut()[at] += 1;
+                false
+            });
+            assert_eq!(seen.borrow().iter().sum::<usize>(), turn * LOOKS_MAX);
+        }
+        assert!(seen.borrow().iter().all(|looks| (11..=12).contains(looks)), "{seen:?}");
+        watching.look(true, |at| at % 10 == 3);
+        assert_eq!(taken(&mut watching).len(), 10);
+        assert!(!watching.has_woken() && !watching.is_empty());
+    }
+
+    #[test]
+    fn a_call_is_woken_once_and_not_once_it_was_taken_out() {
+        let mut watching = Watching::default();
+        (0..4).for_each(|at| watching.add(at, Awaited::Word));
+        watching.wake(2);
+        watching.wake(2);
+        watching.look(false, |at| at == 2 || at == 0);
+        watching.wake(9);
+        watching.remove(0);
+        assert_eq!(taken(&mut watching), [2, 9]);
+        watching.add(2, Awaited::Word);
+        watching.wake(2);
+        watching.remove(2);
+        watching.add(2, Awaited::Word);
+        watching.wake(2);
+        assert_eq!(taken(&mut watching), [2], "another call at the same place");
+        (0..10).for_each(|at| watching.remove(at));
+        assert!(watching.is_empty() && watching.queues.is_empty());
+    }
+
+    #[test]
+    fn who_has_waited_longest_is_woken_first_and_nobody_who_waits_for_something_else() {
+        let mut watching = Watching::default();
+        let awaited = [Awaited::Block, Awaited::Lock(1), Awaited::Lock(2), Awaited::Word];
+        for at in (0..12).rev() {
+            watching.add(at, awaited[at % 4]);
+        }
+        watching.wake_those(Awaited::Block, 1);
+        assert_eq!(taken(&mut watching), [8]);
+        watching.wake_those(Awaited::Lock(2), usize::MAX);
+        assert_eq!(taken(&mut watching), [10, 6, 2]);
+        watching.wake_those(Awaited::Lock(2), usize::MAX);
+        watching.wake_those(Awaited::Lock(3), 1);
+        assert_eq!(taken(&mut watching), []);
+    }
+}
