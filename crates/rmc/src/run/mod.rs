@@ -21,6 +21,7 @@
 //! lower ones), the same wherever the call runs.
 
 mod call;
+mod charges;
 mod checked;
 mod fast;
 mod long;
@@ -33,6 +34,7 @@ mod ops;
 mod shadow;
 
 pub(crate) use call::is_counted as counted;
+pub(crate) use charges::{Charges, is_slow};
 pub use machine::{AnswerError, Machine, RestoreError, StartError};
 pub use memory::{Area, Lent};
 pub(crate) use ops::{Op, fuse, predecode};

@@ -41,9 +41,9 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::assembler::disassemble;
-use crate::limits::{Budget, Limits};
+use crate::limits::{Budget, Limits, SLOW_WEIGHT, UNPAUSED_HELPER_WEIGHT};
 use crate::program::Program;
-use crate::run::{Op, StartError, fuse, predecode};
+use crate::run::{Charges, Op, StartError, fuse, predecode};
 use explore::{Explored, Explorer};
 use interned::Interned;
 use state::State;
@@ -68,9 +68,11 @@ pub struct Verified {
     limits: Limits,
     worst: Cost,
     metered: bool,
-    charged: bool,
+    /// Where and what it is charged, if it is at all.
+    charges: Option<Charges>,
+    /// What its start costs.
+    start_cost: u32,
     frames: usize,
-    first_slots: usize,
     context_bytes: u32,
     unreached: usize,
     /// Bits of the places that each slot may touch.
@@ -99,19 +101,20 @@ impl Verified {
         self.metered
     }
 
-    /// Whether jumps backwards and calls are charged: for the budget, or so that a long call can pause.
-    pub(crate) fn charged(&self) -> bool {
-        self.charged
+    /// Where and what a call is charged: for the budget, or so that a long one can pause. `None` where it is
+    /// nothing.
+    pub(crate) fn charges(&self) -> Option<&Charges> {
+        self.charges.as_ref()
+    }
+
+    /// What is charged at its start.
+    pub(crate) fn start_cost(&self) -> u32 {
+        self.start_cost
     }
 
     /// Frames that it needs.
     pub fn frames(&self) -> usize {
         self.frames
-    }
-
-    /// Slots of its first function.
-    pub(crate) fn first_slots(&self) -> usize {
-        self.first_slots
     }
 
     /// Bytes of parameters that it reads, so that a call needs at least as many.
@@ -198,8 +201,13 @@ fn prove(
     if !stepper.facts.ends {
         return Err((None, Problem::NeverEnds));
     }
-    let endless =
-        Cost { instructions: u64::MAX, helper_calls: u64::MAX, bytes: u64::MAX, words: u64::MAX };
+    let endless = Cost {
+        instructions: u64::MAX,
+        helper_calls: u64::MAX,
+        bytes: u64::MAX,
+        words: u64::MAX,
+        slow: u64::MAX,
+    };
     Ok((stepper.facts, metered_worst(endless, budget), true))
 }
 
@@ -217,24 +225,34 @@ fn metered_worst(worst: Cost, budget: Budget) -> Cost {
         helper_calls: worst.helper_calls.min(budget.helper_calls),
         bytes: worst.bytes.min(budget.bytes),
         words: worst.words.min(budget.instructions),
+        slow: worst.slow.min(budget.instructions),
     }
 }
 
+/// What a call weighs at most that never pauses, in instructions.
+fn unpaused_weight(worst: &Cost) -> u64 {
+    let helpers = worst.words.saturating_add(worst.helper_calls);
+    let slow = worst.slow.saturating_mul(u64::from(SLOW_WEIGHT));
+    let helpers = helpers.saturating_mul(UNPAUSED_HELPER_WEIGHT);
+    worst.instructions.saturating_add(helpers).saturating_add(slow)
+}
+
 fn accept(program: Program, limits: &Limits, facts: Facts, worst: Cost, metered: bool) -> Verified {
-    let charged = metered || worst.instructions > limits.unpaused_max;
-    let ops = predecode(&program, &facts.reached, charged);
+    let charged = metered || unpaused_weight(&worst) > limits.unpaused_max;
+    let charges = charged.then(|| Charges::of(&program));
+    let ops = predecode(&program, &facts.reached, charges.as_ref());
     let second = crate::isa::Instruction::SecondHalf;
     let seen = |(code, reached): &(&crate::isa::Instruction, &bool)| !**reached && **code != second;
     let unreached = program.code.iter().zip(&facts.reached).filter(seen).count();
     Verified {
-        fused: fuse(&ops),
+        fused: fuse(&ops, charges.as_ref()),
         ops,
         limits: *limits,
         worst,
         metered,
-        charged,
+        start_cost: charges.as_ref().map_or(0, |charges| charges.start(0)),
+        charges,
         frames: facts.frames,
-        first_slots: program.first_slots(),
         context_bytes: u32::try_from(facts.context_bytes).unwrap_or(u32::MAX),
         unreached,
         places: facts.places,
