@@ -382,6 +382,10 @@ impl Compiler<'_> {
         if meets || marked || self.is_entered(slot) {
             self.now(u16::MAX);
         }
+        // Whoever enters knows of regions alone.
+        if self.pauses[slot] && matches!(self.state.held, Held::Area(_)) {
+            self.state.held = Held::Nothing;
+        }
         if meets {
             let comes = slot.checked_sub(1).is_none_or(|before| !leaves(self.ops[before]));
             self.arrive(slot, comes);
