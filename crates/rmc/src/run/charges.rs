@@ -231,3 +231,71 @@ impl<'p> Walk<'p> {
         at
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::helpers::Call;
+    use crate::isa::{Condition, Operand, Register, Width};
+
+    /// Numbers by chance.
+    struct Chance(u64);
+
+    impl Chance {
+        fn below(&mut self, bound: usize) -> usize {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            (self.0 >> 33) as usize % bound
+        }
+
+        fn code(&mut self) -> Vec<Instruction> {
+            let length = 1 + self.below(2_000);
+            let (jumps, reach) = (1 + self.below(60), [4, 40, 400, 2_000][self.below(4)]);
+            let one = |at: usize| {
+                let (dst, src, width) = (Register::R0, Operand::Immediate(1), Width::Double);
+                if self.below(jumps) == 0 {
+                    let least = at.saturating_sub(reach);
+                    let target = (least + self.below(2 * reach)).min(length);
+                    let offset = (target as i64 - at as i64 - 1) as i16;
+                    let condition = Condition::Equal;
+                    return Instruction::JumpIf { width, condition, dst, src, offset };
+                }
+                match self.below(6) {
+                    0 => Instruction::CallHelper { number: Call::LoadU64 as u32 },
+                    1 => Instruction::Alu { width, op: AluOp::Div, dst, src },
+                    _ => Instruction::Alu { width, op: AluOp::Add, dst, src },
+                }
+            };
+            (0..length).map(one).chain([Instruction::Exit]).collect()
+        }
+    }
+
+    #[test]
+    fn every_path_pauses_and_is_charged_between_what_it_executes_and_whole_turns() {
+        for seed in 1..2_000 {
+            let mut chance = Chance(seed << 32 | seed);
+            let code = chance.code();
+            let program = Program::from_code("chance", code.clone());
+            let charges = Charges::of(&program);
+            let (mut charged, mut whole) = (charges.start(0) as usize, code.len());
+            let (mut at, mut executed, mut since) = (0, 0, 0);
+            while at < code.len() && executed < 5_000 {
+                let mark = charges.mark(at);
+                (charged, executed) = (charged + mark as usize, executed + 1);
+                since += weight(code[at]);
+                assert!(since <= STRETCH_WEIGHT + HELPER_WEIGHT, "seed {seed}, slot {at}: {since}");
+                let target = code[at].jump_target(at).filter(|_| chance.below(3) > 0);
+                let next = target.map_or(at + 1, |target| target as usize);
+                let cost = target.map_or(0, |_| charges.jump(at, next));
+                charged += cost as usize;
+                whole += if next <= at { at + 1 - next } else { 0 };
+                if mark > 0 || cost > 0 {
+                    since = 0;
+                }
+                assert!(executed <= charged && charged <= whole, "seed {seed}, slot {at}");
+                at = next;
+            }
+        }
+    }
+}
