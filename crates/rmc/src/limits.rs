@@ -5,6 +5,18 @@ pub const FRAME_BYTES: u32 = 512;
 /// Most frames of a call, its own counted: what eBPF has everywhere.
 pub const FRAMES_MAX: usize = 8;
 
+/// Most that straight code weighs between two places where a call can pause, in sums: some hundred nanoseconds
+/// of them, as a slice of the executor.
+pub(crate) const STRETCH_WEIGHT: u32 = 256;
+/// What a call of a helper weighs there. Sixteen words of the host's memory that miss every cache take two to five
+/// microseconds; searches that load the fields of a record or a bucket shall have no such place within.
+pub(crate) const HELPER_WEIGHT: u32 = 16;
+/// What a division or an atomic change of memory weighs: some nanoseconds, interpreted or not.
+pub(crate) const SLOW_WEIGHT: u32 = 8;
+/// What a call of a helper weighs in a program that does not pause at all: as many sums as take as long as a
+/// word that misses every cache, interpreted.
+pub(crate) const UNPAUSED_HELPER_WEIGHT: u64 = 64;
+
 /// Bounds on what is loaded and verified. An executor may lower them for a tenant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
@@ -34,7 +46,8 @@ pub struct Limits {
     /// Most instructions that it walks besides while it looks for a fixpoint.
     pub widened_max: u32,
     /// Most instructions of a program whose jumps are not counted, so that it cannot pause: it ends within
-    /// some microseconds anyway, interpreted too, which is what a slice of the executor takes.
+    /// some microseconds anyway, interpreted too, which is what a slice of the executor takes. A call of a
+    /// helper, also one for a single word, counts as 64 there, a division or an atomic change as 8.
     pub unpaused_max: u64,
     /// What a call may execute at most, proven or metered.
     pub budget: Budget,

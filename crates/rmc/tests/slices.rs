@@ -4,8 +4,8 @@ mod common;
 
 use common::{BUDGET, program, verified};
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-use farside_rmc::run::native::Compiled;
-use farside_rmc::run::{Far, Lent, Machine, Outcome, Resource, Stop};
+use farside_rmc::run::native::{Compiled, Region};
+use farside_rmc::run::{Far, Lent, Machine, Near, Outcome, Reply, Resource, Stop};
 use farside_rmc::{Budget, Limits, Verified, verify};
 
 /// Who runs a slice.
@@ -292,5 +292,165 @@ fn a_block_without_room_clears_its_place_however_it_is_cut() {
     for slice in [1, 300, 4_000] {
         let sliced = long(&verified, slice, 3);
         assert!((sliced.0, sliced.1, sliced.2) == (whole.0, whole.1.clone(), whole.2.clone()));
+    }
+}
+
+/// Host memory of which each word says where the next one is.
+struct Words(Vec<u8>);
+
+impl Words {
+    fn new() -> Self {
+        let next = (0..512u64).flat_map(|at| ((at * 37 + 11) % 512 * 8).to_le_bytes());
+        Self(next.collect())
+    }
+}
+
+impl Near for Words {
+    fn load_u64(&mut self, region: u64, offset: u64) -> Reply {
+        let word = self.0.get(offset as usize..).and_then(|bytes| bytes.first_chunk());
+        match word.filter(|_| region == 0) {
+            Some(word) => Reply::Now(u64::from_le_bytes(*word)),
+            None => Reply::Refused,
+        }
+    }
+}
+
+/// A call that all engines run in slices, and that is the same in all of them at every pause; how it ends,
+/// how often it paused, and the most instructions of a slice. Of registers it is R6 to R10: the others may
+/// be dead.
+fn in_step(verified: &Verified, budget: Budget, slice: u64) -> (Outcome, u64, u64) {
+    let (mut checked, mut fast, mut words) = (Machine::new(), Machine::new(), Words::new());
+    checked.start(verified, &[], budget).unwrap();
+    fast.start(verified, &[], budget).unwrap();
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    let (mut native, bytes, compiled) =
+        (fast.clone(), Words::new().0, Compiled::new(verified.clone()).unwrap());
+    let mut most = 0;
+    for pauses in 0.. {
+        let (before, lent) = (checked.executed(), Lent::default());
+        let outcome = checked.run_checked_slice(verified.program(), slice, lent, &mut words);
+        most = most.max(checked.executed() - before);
+        let again = fast.run_slice(verified, slice, Lent::default(), &mut words);
+        assert_eq!((again, fast.to_bytes()), (outcome, checked.to_bytes()), "pause {pauses}");
+        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        {
+            let (lent, regions) = (Lent::default(), [Region::of(&bytes)]);
+            let again = compiled.run_slice(&mut native, slice, lent, &regions, &mut words);
+            assert_eq!(again, outcome, "pause {pauses}, compiled");
+            // Whatever returns is not told what nobody needs any more.
+            let returned = matches!(outcome, Outcome::Returned(_));
+            let same = || native.to_bytes()[48..] == checked.to_bytes()[48..];
+            assert!(returned || same(), "pause {pauses}, compiled");
+        }
+        if outcome != Outcome::Paused {
+            return (outcome, pauses, most);
+        }
+    }
+    unreachable!("a call of so many pauses would have been stopped")
+}
+
+/// Straight code, and how often it pauses at least where each slice is as short as can be.
+fn straight() -> Vec<(&'static str, String, u64)> {
+    let start = "r6 = 0\nr7 = 8\nr8 = 3\nr0 = 1\n*(u64 *)(r10 - 8) = 5\n";
+    let word = "r1 = r6\nr2 = r7\ncall load_u64\nr7 = r0\n";
+    let over = |at: usize| {
+        format!("if r8 == 3 goto over{at}\n{}over{at}:\nr0 += 2\n", "r0 += 1\n".repeat(250))
+    };
+    let near = |at: usize| format!("if r0 s> {at} goto near{at}\nr0 += 3\nnear{at}:\n");
+    let calls = format!(
+        "{}exit\n.function heavy\nr0 = 0\n{}exit\n.function light\nr0 = 1\nexit\n\
+         .function inner\ncall light\n{}exit",
+        format!("call heavy\n{}call inner\ncall light\n", "r0 += 1\n".repeat(30)).repeat(40),
+        "r0 += 1\n".repeat(700),
+        "r0 ^= 9\n".repeat(240),
+    );
+    let loops = format!(
+        "{}again:\n{}r8 += -1\n*(u64 *)(r10 - 16) = 3\nshort:\n{}r1 = *(u64 *)(r10 - 16)\n\
+         r1 += -1\n*(u64 *)(r10 - 16) = r1\nif r1 != 0 goto short\nif r8 != 0 goto again\nexit",
+        start,
+        word.repeat(300),
+        "r0 += 5\n".repeat(200)
+    );
+    vec![
+        ("sums", format!("{start}{}exit", "r0 += 1\n".repeat(7_994)), 8_000 / 256),
+        ("words", format!("{start}{}exit", word.repeat(2_000)), 2_000 / 16),
+        ("divisions", format!("{start}{}exit", "r0 /= r8\n".repeat(7_990)), 7_990 / 32),
+        ("wide loads", format!("{start}{}exit", "r0 = 5000000000 ll\n".repeat(3_990)), 31),
+        ("jumps", format!("{start}{}exit", "goto +0\n".repeat(7_990)), 31),
+        ("conditions", format!("{start}{}exit", "if r0 == 1 goto +0\n".repeat(7_990)), 31),
+        ("jumps over it", format!("{start}{}exit", (0..31).map(over).collect::<String>()), 15),
+        ("jumps nearby", format!("{start}{}exit", (0..3_000).map(near).collect::<String>()), 23),
+        ("functions", calls, 40 * 3),
+        ("a long loop", loops, 3 * 300 / 16 + 3 * 3),
+    ]
+}
+
+#[test]
+fn straight_code_pauses() {
+    let limits = Limits { unpaused_max: 0, ..Limits::DEFAULT };
+    for (name, text, least) in straight() {
+        let verified = verify(program(&text), &limits).unwrap();
+        let whole = in_step(&verified, BUDGET, u64::MAX);
+        assert!(matches!(whole.0, Outcome::Returned(_)) && whole.1 == 0, "{name}: {whole:?}");
+        let (outcome, pauses, most) = in_step(&verified, BUDGET, 0);
+        assert_eq!(outcome, whole.0, "{name}");
+        // From its start to behind a marked instruction it is one more than between two of these.
+        assert!(pauses >= least && most <= 257, "{name}: {pauses} pauses, {most} instructions");
+        for slice in [1, 300, 1_000, 5_000] {
+            let (outcome, fewer, _) = in_step(&verified, BUDGET, slice);
+            assert!(outcome == whole.0 && fewer <= pauses, "{name} by {slice}: {fewer} pauses");
+        }
+    }
+}
+
+#[test]
+fn a_budget_ends_in_straight_code() {
+    for (name, text, _) in straight() {
+        for instructions in [40, 1_000, 2_500] {
+            let budget = Budget { instructions, ..BUDGET };
+            let limits = Limits { budget, ..Limits::DEFAULT };
+            let verified = verify(program(&text), &limits).unwrap();
+            let whole = in_step(&verified, budget, u64::MAX);
+            // What is paid and not executed is less than a stretch, but where instructions have two slots or jumps
+            // leave some out.
+            let left_out = ["jumps over it", "jumps nearby", "wide loads"].contains(&name);
+            if let Outcome::Stopped(Stop::Budget { .. }) = whole.0 {
+                let paid = whole.2 + 256 > instructions;
+                assert!(paid || left_out, "{name} of {instructions}: {whole:?}");
+            }
+            assert!(whole.2 <= instructions.max(256), "{name} of {instructions}: {whole:?}");
+            for slice in [0, 100, 700] {
+                let (outcome, ..) = in_step(&verified, budget, slice);
+                assert_eq!(outcome, whole.0, "{name} of {instructions} by {slice}");
+            }
+        }
+    }
+}
+
+#[test]
+fn words_and_divisions_weigh_in_what_does_not_pause() {
+    let word = "r1 = 0\nr2 = 8\ncall load_u64\n";
+    for (text, few, many) in [(word, 60, 62), ("r0 /= 3\n", 450, 460), ("r0 += 3\n", 4_090, 4_100)]
+    {
+        for (count, pauses) in [(few, false), (many, true)] {
+            let verified = verified(&format!("r0 = 9\n{}exit", text.repeat(count)));
+            assert_eq!(in_step(&verified, BUDGET, 0).1 > 0, pauses, "{count} of {text}");
+        }
+    }
+}
+
+#[test]
+fn short_loops_pause_at_their_ends_alone() {
+    // However long the code around them is: a turn of twelve words is one charge.
+    let word = "r1 = r6\nr2 = r7\ncall load_u64\n";
+    for before in 0..300 {
+        let text = format!(
+            "r6 = 0\nr7 = 8\nr8 = 0\n{}again:\n{}r8 += 1\nif r8 != 20 goto again\n{}exit",
+            "r7 ^= 0\n".repeat(before),
+            word.repeat(12),
+            "r0 += 1\n".repeat(600),
+        );
+        let (_, pauses, _) = in_step(&verified(&text), BUDGET, 0);
+        assert!((19 + 2..=19 + 5).contains(&pauses), "{before} before it: {pauses}");
     }
 }

@@ -73,7 +73,7 @@ pub(super) struct Worst {
 
 impl From<Cost> for Worst {
     fn from(cost: Cost) -> Self {
-        let Cost { instructions, helper_calls, bytes, words } = cost;
+        let Cost { instructions, helper_calls, bytes, words, .. } = cost;
         Self { instructions, helper_calls, bytes, words }
     }
 }

@@ -7,7 +7,7 @@ use super::call::{self, Called};
 use super::fast::atomic;
 use super::machine::{Machine, frame_pointer};
 use super::memory::{Area, Lent};
-use super::ops::{back_edge_cost, wide_value};
+use super::ops::wide_value;
 use super::shadow::{Held, Shadow};
 use super::{Fault, FaultKind, Near, Outcome, Resource, Stop};
 use crate::helpers::{Argument, Helper};
@@ -31,12 +31,15 @@ pub(super) fn run(
     lent: Lent<'_>,
     near: &mut impl Near,
 ) -> Outcome {
-    let mut shadow = machine.shadow.take().unwrap_or_else(|| Box::new(Shadow::new()));
+    let mut shadow = machine.shadow.take().unwrap_or_else(|| Box::new(Shadow::new(program)));
     let outcome = loop {
         let slot = machine.at;
         let Some(instruction) = program.code.get(slot).copied() else {
             break fault(slot, FaultKind::LostControl);
         };
+        if let Some(stopped) = mark(machine, &shadow) {
+            break stopped;
+        }
         machine.executed += 1;
         // Charged programs end by their meter, others (also unverified ones) here.
         if machine.executed > EXECUTED_MAX {
@@ -76,6 +79,25 @@ const EXECUTED_MAX: u64 = 1 << 40;
 
 fn fault(slot: usize, kind: FaultKind) -> Outcome {
     Outcome::Stopped(Stop::Fault(Fault { slot, kind }))
+}
+
+/// Pays what the present slot costs because it is marked.
+fn mark(machine: &mut Machine, shadow: &Shadow) -> Option<Outcome> {
+    match shadow.charges.mark(machine.at) {
+        0 => None,
+        cost => charge(machine, cost),
+    }
+}
+
+fn charge(machine: &mut Machine, cost: u32) -> Option<Outcome> {
+    if !machine.charged {
+        return None;
+    }
+    let meter = &mut machine.meter;
+    meter.instructions -= i64::from(cost);
+    let over = meter.instructions + meter.instructions_aside < 0;
+    let (slot, resource) = (machine.at, Resource::Instructions);
+    over.then_some(Outcome::Stopped(Stop::Budget { slot, resource }))
 }
 
 struct Run<'a> {
@@ -262,24 +284,14 @@ impl Run<'_> {
         atomic(instruction, registers, &mut view)
     }
 
-    fn charge(&mut self, cost: u32) -> Option<Step> {
-        if !self.machine.charged {
-            return None;
-        }
-        let meter = &mut self.machine.meter;
-        meter.instructions -= i64::from(cost);
-        let over = meter.instructions + meter.instructions_aside < 0;
-        let (slot, resource) = (self.machine.at, Resource::Instructions);
-        over.then_some(Step::End(Outcome::Stopped(Stop::Budget { slot, resource })))
-    }
-
     fn jump(&mut self, target: i64) -> Result<Step, FaultKind> {
         let at = self.machine.at;
         let to = usize::try_from(target).map_err(|_| FaultKind::LostControl)?;
         if self.program.function_at(to) != self.program.function_at(at) {
             return Err(FaultKind::LostControl);
         }
-        Ok(self.charge(back_edge_cost(at, to)).unwrap_or(Step::Goto(target)))
+        let cost = self.shadow.charges.jump(at, to);
+        Ok(charge(self.machine, cost).map_or(Step::Goto(target), Step::End))
     }
 
     fn call(&mut self, target: i64) -> Result<Step, FaultKind> {
@@ -289,9 +301,9 @@ impl Run<'_> {
         if function.start != to {
             return Err(FaultKind::LostControl);
         }
-        let cost = (function.end - function.start) as u32;
-        if let Some(stopped) = self.charge(cost) {
-            return Ok(stopped);
+        let cost = self.shadow.charges.start(to);
+        if let Some(stopped) = charge(self.machine, cost) {
+            return Ok(Step::End(stopped));
         }
         let machine = &mut *self.machine;
         let depth = machine.depth + 1;

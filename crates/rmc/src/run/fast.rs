@@ -20,6 +20,8 @@ pub(super) enum End {
     Suspended,
     /// The slice is used up, and the call goes on at this slot.
     Paused(usize),
+    /// One operation has been done, which is all that was wanted.
+    Stepped,
     Stopped(Stop),
     Fault(FaultKind),
 }
@@ -201,7 +203,7 @@ pub(super) fn run(
     lent: Lent<'_>,
     near: &mut impl Near,
 ) -> Outcome {
-    match interpret(machine, verified, lent.own, lent.shared, near) {
+    match interpret::<false>(machine, verified, lent.own, lent.shared, near) {
         End::Returned => {
             machine.running = false;
             Outcome::Returned(machine.registers[0])
@@ -228,21 +230,23 @@ pub(super) fn outcome(machine: &mut Machine, end: End) -> Outcome {
             Outcome::Paused
         }
         End::Stopped(stop) => Outcome::Stopped(stop),
+        End::Stepped => Outcome::Stopped(Stop::NotRunning),
         End::Fault(kind) => Outcome::Stopped(Stop::Fault(Fault { slot, kind })),
     }
 }
 
 /// Takes the lent variables apart, in registers: whoever lends has just written where they are, word by
-/// word, and reading that back as a whole would have to wait.
+/// word, and reading that back as a whole would have to wait. With `ONCE` it does one operation, whether its slot
+/// is marked or not.
 #[inline(never)]
-fn interpret(
+fn interpret<const ONCE: bool>(
     machine: &mut Machine,
     verified: &Verified,
     own: &mut [u8],
     shared: &mut [u8],
     near: &mut impl Near,
 ) -> End {
-    let ops = verified.fused();
+    let ops = if ONCE { verified.ops() } else { verified.fused() };
     let program = verified.program();
     let mut at = machine.at;
     let mut left = machine.meter.instructions;
@@ -297,12 +301,47 @@ fn interpret(
             Code::SumWordIf => word!(1, 0, true, op, (a, b), (machine, at, left, aside, view), (ops, near)),
             Code::SumWordKept => word!(1, 1, false, op, (a, b), (machine, at, left, aside, view), (ops, near)),
             Code::SumWordKeptIf => word!(1, 1, true, op, (a, b), (machine, at, left, aside, view), (ops, near)),
+            Code::Mark => {
+                left -= i64::from(op.extra);
+                match marked(machine, verified, (at, left, aside), lent!(), near) {
+                    Ok(next) => (at, left) = next,
+                    Err(end) => {
+                        (at, left) = (machine.at, machine.meter.instructions);
+                        break end;
+                    }
+                }
+            }
             Code::Trap => break End::Fault(FaultKind::Unreachable),
+        }
+        if ONCE {
+            break End::Stepped;
         }
     };
     machine.at = at;
     machine.meter.instructions = left;
     end
+}
+
+/// The operation of a marked slot, which has been charged, and the pause behind it where that has passed the
+/// slice. Where it goes on, and what is left.
+#[inline(never)]
+fn marked(
+    machine: &mut Machine,
+    verified: &Verified,
+    (at, left, aside): (usize, i64, i64),
+    lent: Lent<'_>,
+    near: &mut impl Near,
+) -> Result<(usize, i64), End> {
+    machine.at = at;
+    machine.meter.instructions = left;
+    if left < 0 && left + aside < 0 {
+        return Err(over(at));
+    }
+    match interpret::<true>(machine, verified, lent.own, lent.shared, near) {
+        End::Stepped if machine.meter.instructions < 0 => Err(End::Paused(machine.at)),
+        End::Stepped => Ok((machine.at, machine.meter.instructions)),
+        end => Err(end),
+    }
 }
 
 /// Atomics, helpers and calls of functions, which have been charged; what comes next. Of a helper that has been

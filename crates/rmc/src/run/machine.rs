@@ -41,7 +41,7 @@ pub struct Machine {
     pub(super) output_max: usize,
     pub(super) scratch: Vec<u8>,
     pub(super) meter: Meter,
-    /// Whether jumps backwards and calls are charged.
+    /// Whether it is charged.
     pub(super) charged: bool,
     pub(super) pending: Option<Request>,
     /// The helper that is carried out a piece at a time, if one is.
@@ -159,7 +159,7 @@ impl Machine {
     pub(super) fn begin_verified(&mut self, verified: &Verified, context: &[u8], budget: Budget) {
         self.output_max = verified.limits().output_bytes_max;
         self.meter = Meter::new(Meter::of_instructions(verified, &budget), &budget);
-        self.begin(context, verified.frames(), verified.charged());
+        self.begin(context, verified.frames(), verified.charges().is_some());
         self.proven = Some(verified.identity());
     }
 
@@ -446,7 +446,8 @@ impl Machine {
     /// only. Nonsense is refused or ends in a [`super::Fault`].
     pub fn from_bytes(verified: &Verified, bytes: &[u8]) -> Result<Self, RestoreError> {
         let mut reader = Reader { bytes };
-        let mut machine = Self { running: true, charged: verified.charged(), ..Self::default() };
+        let mut machine =
+            Self { running: true, charged: verified.charges().is_some(), ..Self::default() };
         for register in 0..11 {
             machine.registers[register] = reader.number()?;
         }

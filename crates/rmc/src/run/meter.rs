@@ -2,10 +2,12 @@
 //!
 //! A slice is a part of the budget: what is kept back stands aside, so that a charge costs the same with
 //! and without slices. Where a charge passes the slice and not the budget, the call pauses *behind* what
-//! was charged (at the target of the jump, at the start of the function, behind the helper). So every slice
+//! was charged (at the target of the jump, at the start of the function, behind the helper or the marked
+//! instruction, see `charges.rs`). So every slice
 //! gets on, however short it is, and nothing is done twice; and since what stood aside comes back when the
 //! slice ends, a budget ends at the same charge however a call is cut into slices.
 
+use super::charges::Charges;
 use super::machine::Machine;
 use super::memory::Lent;
 use super::{Near, Outcome};
@@ -42,12 +44,12 @@ impl Meter {
     /// stopped.
     #[inline]
     pub(super) fn of_instructions(verified: &Verified, budget: &Budget) -> i64 {
-        if verified.metered() { behind_first(budget, verified.first_slots()) } else { i64::MAX }
+        if verified.metered() { behind_start(budget, verified.start_cost()) } else { i64::MAX }
     }
 
     /// Those of any other program.
     pub(super) fn of_unverified(program: &Program, budget: &Budget) -> i64 {
-        behind_first(budget, program.first_slots())
+        behind_start(budget, Charges::of(program).start(0))
     }
 
     /// Keeps back all but a slice.
@@ -90,10 +92,10 @@ fn signed(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-/// What is behind the last jump backwards is not charged: a budget without the slots of the first function.
+/// The start of a program is paid as that of a function.
 #[inline]
-fn behind_first(budget: &Budget, slots: usize) -> i64 {
-    signed(budget.instructions).saturating_sub_unsigned(slots as u64)
+fn behind_start(budget: &Budget, cost: u32) -> i64 {
+    signed(budget.instructions).saturating_sub_unsigned(u64::from(cost))
 }
 
 impl Machine {
@@ -101,7 +103,8 @@ impl Machine {
     /// [`Outcome::Paused`], and the next run goes on there, in any form. What the call does, and what of its
     /// budget is left at the end, does not depend on how it is cut.
     ///
-    /// A slice is passed by less than the program has slots, and by one helper. Pure helpers that move more
+    /// A slice is passed by what the program does until the next place where it can pause: some 256 instructions,
+    /// of which a helper counts as 16 and a division or an atomic change as 8. Pure helpers that move more
     /// than a slice has are carried out a slice at a time: other calls run in between, so whoever hashes or
     /// compresses shared variables that these change takes a lock. Programs that end within
     /// [`crate::Limits::unpaused_max`] instructions pause at helpers alone.

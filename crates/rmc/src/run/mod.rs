@@ -8,8 +8,8 @@
 //! not leave the machine for each word.
 //!
 //! A call that only computes does not hold its thread: [`Machine::run_slice`] ends with
-//! [`Outcome::Paused`] after so many instructions or bytes that helpers move, at a jump backwards, a call or
-//! a helper. Slices cost nothing where no slice ends: they take the place of the budget in the meter, and
+//! [`Outcome::Paused`] after so many instructions or bytes that helpers move, at a jump backwards, a call, a
+//! helper or one of the marks that straight code has every 256 instructions or sixteen helpers. Slices cost nothing where no slice ends: they take the place of the budget in the meter, and
 //! programs that end within [`crate::Limits::unpaused_max`] instructions are charged for neither.
 //!
 //! Two interpreters do the same. `run` works on pre-decoded instructions of a verified program and checks
@@ -21,6 +21,7 @@
 //! lower ones), the same wherever the call runs.
 
 mod call;
+mod charges;
 mod checked;
 mod fast;
 mod long;
@@ -33,6 +34,7 @@ mod ops;
 mod shadow;
 
 pub(crate) use call::is_counted as counted;
+pub(crate) use charges::{Charges, is_slow};
 pub use machine::{AnswerError, Machine, RestoreError, StartError};
 pub use memory::{Area, Lent};
 pub(crate) use ops::{Op, fuse, predecode};
@@ -144,7 +146,7 @@ pub enum Resource {
 pub enum Stop {
     /// The budget is used up.
     Budget {
-        /// The jump or call that would have passed it.
+        /// The jump, call or mark that would have passed it.
         slot: usize,
         /// What ran out.
         resource: Resource,

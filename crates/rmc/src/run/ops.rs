@@ -1,5 +1,5 @@
-//! Instructions as the interpreter likes them: sixteen bytes, operands ready, jumps absolute, and back
-//! edges with what they cost.
+//! Instructions as the interpreter likes them: sixteen bytes, operands ready, jumps absolute and with what
+//! they cost.
 //!
 //! The second operand is always `register + immediate`: immediate forms take the register that is always
 //! zero. That costs an addition and halves the number of cases.
@@ -10,6 +10,7 @@ use crate::helpers::{Call, Helper};
 use crate::isa::{AluOp, Condition, Instruction, Operand, Order, Register, Size, Wide, Width};
 use crate::program::Program;
 
+use super::charges::Charges;
 use super::memory::Area;
 
 /// The register that is always zero.
@@ -84,7 +85,10 @@ pub(crate) enum Code {
     Exit,
     /// The verifier never came here.
     Trap,
-    /// Several moves, of which this is the first. Only among fused operations, as is the next.
+    /// A marked slot, which is charged; the original operation says what it does. Only among fused operations,
+    /// as are the next.
+    Mark,
+    /// Several moves, of which this is the first.
     Moves,
     /// Two or three loads of 64 bits.
     Loads2,
@@ -120,28 +124,33 @@ pub(crate) struct Op {
     pub(crate) offset: i32,
     /// Added to the second operand; low half of a wide value; number of a helper.
     pub(crate) immediate: i32,
-    /// High half of a wide value; what a back edge or call costs.
+    /// High half of a wide value; what a jump, a call or a mark costs.
     pub(crate) extra: u32,
 }
 
 const TRAP: Op = Op { code: Code::Trap, dst: 0, src: 0, offset: 0, immediate: 0, extra: 0 };
 
 /// The instructions of a program, one entry a slot. Those that `reached` says nothing ever reaches become
-/// traps. Back edges and calls cost something only where they are charged.
-pub(crate) fn predecode(program: &Program, reached: &[bool], charged: bool) -> Vec<Op> {
+/// traps. Jumps and calls cost something only where they are charged.
+pub(crate) fn predecode(program: &Program, reached: &[bool], charges: Option<&Charges>) -> Vec<Op> {
     let one = |(at, instruction): (usize, &Instruction)| {
         if !reached.get(at).copied().unwrap_or(false) {
             return TRAP;
         }
-        translate(program, at, *instruction, charged).unwrap_or(TRAP)
+        translate(at, *instruction, charges).unwrap_or(TRAP)
     };
     program.code.iter().enumerate().map(one).collect()
 }
 
 /// Operations for the interpreter: where several slots are often run one behind the other, the first does the
-/// work of all. Every slot can still be started from.
-pub(crate) fn fuse(ops: &[Op]) -> Vec<Op> {
+/// work of all, unless one is marked. Every slot can still be started from.
+pub(crate) fn fuse(ops: &[Op], charges: Option<&Charges>) -> Vec<Op> {
     let mut fused: Vec<Op> = ops.iter().map(|op| as_move(*op)).collect();
+    for (slot, extra) in charges.into_iter().flat_map(Charges::marks) {
+        if let Some(op) = fused.get_mut(slot) {
+            *op = Op { code: Code::Mark, extra, ..TRAP };
+        }
+    }
     for at in (0..fused.len()).rev() {
         if let Some(op) = load_word(&fused[at..]) {
             fused[at] = op;
@@ -206,7 +215,7 @@ fn load_word(ops: &[Op]) -> Option<Op> {
     })
 }
 
-fn translate(program: &Program, at: usize, instruction: Instruction, charged: bool) -> Option<Op> {
+fn translate(at: usize, instruction: Instruction, charges: Option<&Charges>) -> Option<Op> {
     let op = match instruction {
         Instruction::Alu { width, op, dst, src } => {
             let (src, immediate) = operand(src);
@@ -233,11 +242,11 @@ fn translate(program: &Program, at: usize, instruction: Instruction, charged: bo
             Op { code, dst: base.number(), src, offset: i32::from(offset), immediate, extra: 0 }
         }
         Instruction::Atomic { .. } => Op { code: Code::Atomic, ..TRAP },
-        Instruction::Jump { .. } => Op { code: Code::Jump, ..jump(at, instruction, charged)? },
+        Instruction::Jump { .. } => Op { code: Code::Jump, ..jump(at, instruction, charges)? },
         Instruction::JumpIf { width, condition, dst, src, .. } => {
             let (src, immediate) = operand(src);
             let code = comparison(width, condition);
-            let jump = jump(at, instruction, charged)?;
+            let jump = jump(at, instruction, charges)?;
             Op { code, dst: dst.number(), src, immediate, ..jump }
         }
         Instruction::CallHelper { number } => {
@@ -251,8 +260,7 @@ fn translate(program: &Program, at: usize, instruction: Instruction, charged: bo
         }
         Instruction::CallFunction { offset } => {
             let target = usize::try_from(at as i64 + 1 + i64::from(offset)).ok()?;
-            let function = &program.functions[program.function_at(target)?];
-            let extra = if charged { (function.end - function.start) as u32 } else { 0 };
+            let extra = charges.map_or(0, |charges| charges.start(target));
             Op { code: Code::Call, offset: i32::try_from(target).ok()?, extra, ..TRAP }
         }
         Instruction::Exit => Op { code: Code::Exit, ..TRAP },
@@ -272,15 +280,9 @@ pub(crate) fn wide_value(value: Wide) -> u64 {
     }
 }
 
-/// What a jump from `at` to `target` costs: the most instructions since that target was last passed, so
-/// that the sum over a run bounds what it executes.
-pub(crate) fn back_edge_cost(at: usize, target: usize) -> u32 {
-    if target <= at { (at - target + 1) as u32 } else { 0 }
-}
-
-fn jump(at: usize, instruction: Instruction, charged: bool) -> Option<Op> {
+fn jump(at: usize, instruction: Instruction, charges: Option<&Charges>) -> Option<Op> {
     let target = usize::try_from(instruction.jump_target(at)?).ok()?;
-    let extra = if charged { back_edge_cost(at, target) } else { 0 };
+    let extra = charges.map_or(0, |charges| charges.jump(at, target));
     Some(Op { offset: i32::try_from(target).ok()?, extra, ..TRAP })
 }
 

@@ -1,12 +1,15 @@
 //! What the checked interpreter knows of every register and every byte of the stack: whether it was
-//! written, and whether it is a number, an address or the handle of a state.
+//! written, and whether it is a number, an address or the handle of a state. And of the program: what it is
+//! charged, which it works out for itself.
 
 use alloc::vec::Vec;
 
+use super::charges::Charges;
 use super::memory::Area;
 use super::{FaultKind, Request};
 use crate::isa::Register;
 use crate::limits::{FRAME_BYTES, FRAMES_MAX};
+use crate::program::Program;
 
 /// What a register holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,17 +31,19 @@ pub(crate) struct Shadow {
     pub(super) registers: [Held; Register::COUNT],
     kept: [[Held; 4]; FRAMES_MAX],
     stack: Vec<u8>,
+    pub(super) charges: Charges,
 }
 
 impl Shadow {
     /// At the start of a call.
-    pub(super) fn new() -> Self {
+    pub(super) fn new(program: &Program) -> Self {
         let mut registers = [Held::Nothing; Register::COUNT];
         registers[1] = Held::Address(Area::Context);
         registers[2] = Held::Number;
         registers[10] = Held::Address(Area::Stack);
         let stack = alloc::vec![NOTHING; FRAMES_MAX * FRAME_BYTES as usize];
-        Self { registers, kept: [[Held::Nothing; 4]; FRAMES_MAX], stack }
+        let kept = [[Held::Nothing; 4]; FRAMES_MAX];
+        Self { registers, kept, stack, charges: Charges::of(program) }
     }
 
     /// What a register holds, which must be something.

@@ -44,7 +44,7 @@ use alloc::vec::Vec;
 
 use crate::limits::{Budget, Limits};
 use crate::program::Program;
-use crate::run::{Op, StartError};
+use crate::run::{Charges, Op, StartError};
 
 pub(crate) use live::{live, uses};
 pub(crate) use structure::meeting_points;
@@ -63,9 +63,11 @@ pub struct Verified {
     limits: Limits,
     worst: Cost,
     metered: bool,
-    charged: bool,
+    /// Where and what it is charged, if it is at all.
+    charges: Option<Charges>,
+    /// What its start costs.
+    start_cost: u32,
     frames: usize,
-    first_slots: usize,
     context_bytes: u32,
     unreached: usize,
     /// Bits of the places that each slot may touch.
@@ -94,19 +96,20 @@ impl Verified {
         self.metered
     }
 
-    /// Whether jumps backwards and calls are charged: for the budget, or so that a long call can pause.
-    pub(crate) fn charged(&self) -> bool {
-        self.charged
+    /// Where and what a call is charged: for the budget, or so that a long one can pause. `None` where it is
+    /// nothing.
+    pub(crate) fn charges(&self) -> Option<&Charges> {
+        self.charges.as_ref()
+    }
+
+    /// What is charged at its start.
+    pub(crate) fn start_cost(&self) -> u32 {
+        self.start_cost
     }
 
     /// Frames that it needs.
     pub fn frames(&self) -> usize {
         self.frames
-    }
-
-    /// Slots of its first function.
-    pub(crate) fn first_slots(&self) -> usize {
-        self.first_slots
     }
 
     /// Bytes of parameters that it reads, so that a call needs at least as many.

@@ -12,6 +12,7 @@ use crate::isa::{
 };
 use crate::limits::{FRAME_BYTES, FRAMES_MAX, Limits};
 use crate::program::Program;
+use crate::run::is_slow;
 
 /// Addresses must stay so near to the start of their memory, which keeps all arithmetic on them far from
 /// the ends of the numbers.
@@ -28,6 +29,8 @@ pub struct Cost {
     pub bytes: u64,
     /// Calls of helpers that load or store a single word.
     pub words: u64,
+    /// Divisions and atomic changes of memory.
+    pub slow: u64,
 }
 
 impl Cost {
@@ -37,6 +40,7 @@ impl Cost {
             helper_calls: self.helper_calls.saturating_add(other.helper_calls),
             bytes: self.bytes.saturating_add(other.bytes),
             words: self.words.saturating_add(other.words),
+            slow: self.slow.saturating_add(other.slow),
         }
     }
 
@@ -47,6 +51,7 @@ impl Cost {
             helper_calls: self.helper_calls.max(other.helper_calls),
             bytes: self.bytes.max(other.bytes),
             words: self.words.max(other.words),
+            slow: self.slow.max(other.slow),
         }
     }
 }
@@ -135,6 +140,8 @@ impl Stepper {
         self.at = at;
         self.facts.reached[at] = true;
         self.cost.instructions = self.cost.instructions.saturating_add(1);
+        let slow = u64::from(is_slow(self.program.code[at]));
+        self.cost.slow = self.cost.slow.saturating_add(slow);
         match self.program.code[at] {
             Instruction::Alu { width, op, dst, src } => {
                 self.arithmetic(state, width, op, dst, src)?;

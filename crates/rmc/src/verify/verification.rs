@@ -14,9 +14,9 @@ use super::step::{Cost, Stepper};
 use super::{Verified, structure, within};
 use crate::assembler::disassemble;
 use crate::isa::Instruction;
-use crate::limits::{Budget, Limits};
+use crate::limits::{Budget, Limits, SLOW_WEIGHT, UNPAUSED_HELPER_WEIGHT};
 use crate::program::Program;
-use crate::run::{fuse, predecode};
+use crate::run::{Charges, fuse, predecode};
 
 /// How many programs this process has verified.
 static VERIFIED: AtomicU64 = AtomicU64::new(0);
@@ -185,8 +185,13 @@ fn settle(stepper: Box<Stepper>, mut liveness: Liveness, instructions: u32) -> S
 }
 
 /// What is known of the worst case of a program that has a path without an end.
-const ENDLESS: Cost =
-    Cost { instructions: u64::MAX, helper_calls: u64::MAX, bytes: u64::MAX, words: u64::MAX };
+const ENDLESS: Cost = Cost {
+    instructions: u64::MAX,
+    helper_calls: u64::MAX,
+    bytes: u64::MAX,
+    words: u64::MAX,
+    slow: u64::MAX,
+};
 
 /// What a meter leaves of a worst case.
 fn metered_worst(worst: Cost, budget: Budget) -> Cost {
@@ -195,25 +200,35 @@ fn metered_worst(worst: Cost, budget: Budget) -> Cost {
         helper_calls: worst.helper_calls.min(budget.helper_calls),
         bytes: worst.bytes.min(budget.bytes),
         words: worst.words.min(budget.instructions),
+        slow: worst.slow.min(budget.instructions),
     }
+}
+
+/// What a call weighs at most that never pauses, in instructions.
+fn unpaused_weight(worst: &Cost) -> u64 {
+    let helpers = worst.words.saturating_add(worst.helper_calls);
+    let slow = worst.slow.saturating_mul(u64::from(SLOW_WEIGHT));
+    let helpers = helpers.saturating_mul(UNPAUSED_HELPER_WEIGHT);
+    worst.instructions.saturating_add(helpers).saturating_add(slow)
 }
 
 fn accept(stepper: Stepper, worst: Cost, metered: bool) -> Verified {
     let Stepper { program, limits, facts, .. } = stepper;
-    let charged = metered || worst.instructions > limits.unpaused_max;
-    let ops = predecode(&program, &facts.reached, charged);
+    let charged = metered || unpaused_weight(&worst) > limits.unpaused_max;
+    let charges = charged.then(|| Charges::of(&program));
+    let ops = predecode(&program, &facts.reached, charges.as_ref());
     let second = Instruction::SecondHalf;
     let seen = |(code, reached): &(&Instruction, &bool)| !**reached && **code != second;
     let unreached = program.code.iter().zip(&facts.reached).filter(seen).count();
     Verified {
-        fused: fuse(&ops),
+        fused: fuse(&ops, charges.as_ref()),
         ops,
         limits,
         worst,
         metered,
-        charged,
+        start_cost: charges.as_ref().map_or(0, |charges| charges.start(0)),
+        charges,
         frames: facts.frames,
-        first_slots: program.first_slots(),
         context_bytes: u32::try_from(facts.context_bytes).unwrap_or(u32::MAX),
         unreached,
         places: facts.places,

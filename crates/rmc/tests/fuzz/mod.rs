@@ -262,6 +262,7 @@ impl Maker<'_> {
 
     fn piece(&mut self) {
         match self.chance.below(19) {
+            16 if self.depth < 3 && self.chance.one_in(2) => self.stretch(),
             16 | 17 => self.words(),
             18 => self.met(),
             0 | 1 => self.arithmetic(),
@@ -277,6 +278,22 @@ impl Maker<'_> {
             14 => self.atomic(),
             _ => self.branch(),
         }
+    }
+
+    /// So much straight code that a call can pause within.
+    fn stretch(&mut self) {
+        self.depth += 1;
+        for _ in 0..self.chance.below(100) {
+            match self.chance.below(16) {
+                0 => self.words(),
+                1 => self.branch(),
+                2 => self.stack(),
+                3 => self.atomic(),
+                4 => self.spill(),
+                _ => self.arithmetic(),
+            }
+        }
+        self.depth -= 1;
     }
 
     fn arithmetic(&mut self) {

@@ -10,6 +10,9 @@ use super::{AnyHost, Chance, Compiled, End, Region, variables};
 /// What a whole run is compared by: its end, what it asked, and what its machine is then.
 pub(super) type Whole = (End, u64, Vec<u8>);
 
+/// Most instructions between two places where a call can pause that is charged, both ends counted.
+const STRETCH: u64 = 257;
+
 /// A machine with what it works on.
 struct Side {
     machine: Machine,
@@ -90,9 +93,14 @@ pub(super) fn run_sliced(
         };
         let lent = Lent { own: &mut checked.own, shared: &mut checked.shared };
         let program = verified.program();
+        let before = checked.machine.executed();
         let expected = checked.machine.run_checked_slice(program, slice, lent, &mut checked.host);
+        let executed = checked.machine.executed() - before;
         let number = pauses;
         let at = || format!("slice {number} of {slice}, compiled: {native}, moved: {moved}");
+        if slice == 0 && verified.metered() && executed > STRETCH {
+            return Err(format!("{}: {executed} instructions", at()));
+        }
         if outcome != expected {
             return Err(format!("{}: {outcome:?}, checked {expected:?}", at()));
         }

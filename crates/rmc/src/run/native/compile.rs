@@ -9,6 +9,7 @@
 use alloc::vec::Vec;
 
 use super::super::Area;
+use super::super::charges::Charges;
 use super::super::machine::frame_pointer;
 use super::super::ops::{Code, Op, ZERO};
 use super::CompileError;
@@ -56,8 +57,18 @@ pub(super) enum Cold {
     Careful(Careful),
     /// Makes a region the last one, and goes back to a place of the code.
     Other { from: Hole, region: Later, to: usize },
-    /// Sees to what the code of a slot relies on, and goes on there.
-    Rely { from: Hole, relied: Relied, slot: usize },
+    /// Pays for a jump, where it costs something, sees to what the code of its target relies on, and goes on
+    /// there.
+    Way { from: Hole, paid: Option<Paid>, relied: Option<Relied>, target: usize },
+}
+
+/// What a slot is charged before anything of it is done.
+#[derive(Clone, Copy)]
+pub(super) struct Paid {
+    slot: usize,
+    /// Of the instruction, and of the mark too, which is paid already.
+    cost: u32,
+    mark: u32,
 }
 
 /// What is known of the program's and the processor's registers where code is added.
@@ -89,8 +100,8 @@ pub(super) struct Compiler<'a> {
     pub(super) places: Vec<(u32, Option<u32>)>,
     /// Slots where paths meet.
     pub(super) meetings: Vec<bool>,
-    /// Those among them where a call may pause.
-    pauses: Vec<bool>,
+    /// Slots where a call may pause, but for those behind helpers.
+    pub(super) pauses: Vec<bool>,
     /// What the code of a slot relies on. Whoever comes there has seen to it.
     pub(super) relied: Vec<Option<Relied>>,
     /// Bits of the registers that are read behind each slot, or at it.
@@ -137,7 +148,7 @@ pub(super) fn compile(verified: &Verified) -> Result<Compiled, CompileError> {
         out: Emitter::with_room(512 + ops.len() * 24),
         places: Vec::with_capacity(ops.len()),
         meetings: meeting_points(verified.program()),
-        pauses: pauses(ops),
+        pauses: pauses(verified),
         relied: alloc::vec![None; ops.len()],
         live: live(verified.program()),
         behind_one: behind_one(verified),
@@ -266,7 +277,8 @@ impl Compiler<'_> {
     /// Bits of the registers that are set before anybody could read them: of those whose results do not wait.
     fn set_at_first(&self) -> u16 {
         let simple = |(slot, op): &(usize, &Op)| {
-            op.code < Code::Atomic && (*slot == 0 || !self.meetings[*slot])
+            op.code < Code::Atomic
+                && (*slot == 0 || !self.meetings[*slot] && !self.is_marked(*slot))
         };
         let first = self.ops.iter().enumerate().take_while(simple);
         let code = &self.verified.program().code;
@@ -336,11 +348,16 @@ impl Compiler<'_> {
                 let end = self.out.jump();
                 self.fill(end, to)
             }
-            Cold::Rely { from, relied, slot } => {
+            Cold::Way { from, paid, relied, target } => {
                 self.out.here(from);
-                self.rely(relied.region);
+                if let Some(paid) = paid {
+                    self.pay(paid);
+                }
+                if let Some(relied) = relied {
+                    self.rely(relied.region);
+                }
                 let end = self.out.jump();
-                self.jumps.push((end, slot));
+                self.jumps.push((end, target));
                 Ok(())
             }
         }
@@ -361,8 +378,13 @@ impl Compiler<'_> {
 
     fn slot(&mut self, slot: usize) -> Result<(), CompileError> {
         let meets = self.meetings.get(slot).copied().unwrap_or(true);
-        if meets || self.is_helped(slot) {
+        let marked = self.is_marked(slot);
+        if meets || marked || self.is_entered(slot) {
             self.now(u16::MAX);
+        }
+        // Whoever enters knows of regions alone.
+        if self.pauses[slot] && matches!(self.state.held, Held::Area(_)) {
+            self.state.held = Held::Nothing;
         }
         if meets {
             let comes = slot.checked_sub(1).is_none_or(|before| !leaves(self.ops[before]));
@@ -374,7 +396,20 @@ impl Compiler<'_> {
         let entered = self.is_entered(slot) && !around;
         let entry = if entered { self.entry(slot, place, copied) } else { None };
         self.places.push((place, entry));
+        if marked {
+            let paid = Paid { slot, cost: self.mark(slot), mark: 0 };
+            self.pay(paid);
+        }
         self.instructions(slot, copied.is_some())
+    }
+
+    /// What a slot costs because it is marked.
+    fn mark(&self, slot: usize) -> u32 {
+        self.verified.charges().map_or(0, |charges| charges.mark(slot))
+    }
+
+    pub(super) fn is_marked(&self, slot: usize) -> bool {
+        self.mark(slot) > 0
     }
 
     pub(super) fn place(&self) -> Result<u32, CompileError> {
@@ -584,19 +619,23 @@ impl Compiler<'_> {
     }
 
     fn jump(&mut self, op: Op, slot: usize) -> Result<bool, CompileError> {
+        let target = op.offset as usize;
+        let paid = self.paid(op, slot);
         if op.code == Code::Jump {
-            self.pay(op, slot);
-            self.depart(slot, op.offset as usize);
+            paid.into_iter().for_each(|paid| self.pay(paid));
+            self.depart(slot, target);
             let hole = self.out.jump();
-            self.lead(hole, op.offset as usize);
+            self.lead(hole, None, target);
             return Ok(true);
         }
         let Some((wide, when)) = condition(op.code) else {
             return Ok(false);
         };
-        // Jumps backwards are mostly taken: they are paid beforehand, and it is given back otherwise.
-        self.pay(op, slot);
-        self.depart(slot, op.offset as usize);
+        // Jumps backwards are mostly taken: they are paid beforehand, and it is given back otherwise. Others are
+        // paid on their way.
+        let (before, after) = if target <= slot { (paid, None) } else { (None, paid) };
+        before.into_iter().for_each(|paid| self.pay(paid));
+        self.depart(slot, target);
         let sets = matches!(op.code, Code::Set | Code::Set32);
         let (first, second) = (home(op.dst), op.src);
         match (sets, second == ZERO) {
@@ -610,25 +649,28 @@ impl Compiler<'_> {
             (true, false) => self.out.test(wide, home(second), first),
         }
         let hole = self.out.jump_if(when);
-        self.lead(hole, op.offset as usize);
-        if op.extra > 0 {
-            self.out.with_number(true, 0, METER_HOME, op.extra as i32);
+        self.lead(hole, after, target);
+        if let Some(before) = before {
+            self.out.with_number(true, 0, METER_HOME, before.cost as i32);
         }
         Ok(true)
     }
 
-    /// Pays what an operation costs; where the meter is empty, leaves before it.
-    fn pay(&mut self, op: Op, slot: usize) {
-        if op.extra > 0 {
-            self.out.with_number(true, 5, METER_HOME, op.extra as i32);
-            let from = self.out.jump_if(When::BELOW);
-            self.cold.push(Cold::Leave { from, slot, cost: op.extra });
-        }
+    /// What a jump or call costs, if it does.
+    fn paid(&self, op: Op, slot: usize) -> Option<Paid> {
+        (op.extra > 0).then(|| Paid { slot, cost: op.extra, mark: self.mark(slot) })
+    }
+
+    /// Pays what a slot costs; where the meter is empty, leaves before it, as if nothing of it had been paid.
+    fn pay(&mut self, Paid { slot, cost, mark }: Paid) {
+        self.out.with_number(true, 5, METER_HOME, cost as i32);
+        let from = self.out.jump_if(When::BELOW);
+        self.cold.push(Cold::Leave { from, slot, cost: cost + mark });
     }
 
     /// Calls a function of the program. That there is a frame left has been proven.
     fn call(&mut self, op: Op, slot: usize) -> Result<(), CompileError> {
-        self.pay(op, slot);
+        self.paid(op, slot).into_iter().for_each(|paid| self.pay(paid));
         let out = &mut self.out;
         out.load(RCX, Place::at(RBP, KEPT));
         out.with_number(true, 0, RCX, KEPT_BYTES);
@@ -677,14 +719,28 @@ impl Compiler<'_> {
     }
 }
 
-/// Slots that something leads to that is charged.
-fn pauses(ops: &[Op]) -> Vec<bool> {
+/// Slots that something leads to that is charged. What a marked exit returns to is not among them.
+fn pauses(verified: &Verified) -> Vec<bool> {
+    let ops = verified.ops();
     let mut pauses = alloc::vec![false; ops.len()];
+    let mut pause = |slot: usize| {
+        if let Some(pauses) = pauses.get_mut(slot) {
+            *pauses = true;
+        }
+    };
+    let marks = verified.charges().into_iter().flat_map(Charges::marks).map(|(slot, _)| slot);
+    for slot in marks {
+        let op = ops[slot];
+        if condition_or_jump(op.code) {
+            pause(op.offset as usize);
+        }
+        if !leaves(op) {
+            pause(slot + verified.program().code[slot].slots());
+        }
+    }
     for op in ops.iter().filter(|op| op.code == Code::Call || condition_or_jump(op.code)) {
-        if op.extra > 0
-            && let Some(target) = pauses.get_mut(op.offset as usize)
-        {
-            *target = true;
+        if op.extra > 0 {
+            pause(op.offset as usize);
         }
     }
     pauses

@@ -5,7 +5,7 @@
 //! slot behind a single jump, with what was known at the jump.
 
 use super::super::ops::Code;
-use super::compile::{Cold, Compiler, Held, condition, condition_or_jump};
+use super::compile::{Cold, Compiler, Held, Paid, condition, condition_or_jump};
 use super::emit::{Hole, Place, R10, RBP, When};
 use super::entry::{LAST_BASE, LAST_NUMBER};
 use super::later::{Later, Waiting};
@@ -96,11 +96,13 @@ impl Compiler<'_> {
         }
     }
 
-    /// Lets a jump go to a slot, by way of what that relies on and is not known.
-    pub(super) fn lead(&mut self, from: Hole, slot: usize) {
-        match self.relied[slot].filter(|relied| !self.is_seen_to(*relied)) {
-            Some(relied) => self.cold.push(Cold::Rely { from, relied, slot }),
-            None => self.jumps.push((from, slot)),
+    /// Lets a jump go to a slot, by way of what it costs and of what that slot relies on and is not known.
+    pub(super) fn lead(&mut self, from: Hole, paid: Option<Paid>, target: usize) {
+        let relied = self.relied[target].filter(|relied| !self.is_seen_to(*relied));
+        if paid.is_some() || relied.is_some() {
+            self.cold.push(Cold::Way { from, paid, relied, target });
+        } else {
+            self.jumps.push((from, target));
         }
     }
 

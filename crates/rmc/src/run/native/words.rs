@@ -17,7 +17,7 @@ use super::later::{FIRST_KEPT, Later, Waiting};
 use crate::helpers::Call;
 use crate::verify::uses;
 
-/// Words of one region around one register that are loaded one behind the other. No path comes in between.
+/// Words of one region around one register that are loaded one behind the other. No path comes in between, and no mark.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Group {
     /// The slots of its first and its last call.
@@ -64,7 +64,7 @@ impl Compiler<'_> {
         for slot in first + 1..self.ops.len() {
             let op = self.ops[slot];
             let (read, written) = uses(self.verified.program().code[slot]);
-            if self.meetings[slot] {
+            if self.meetings[slot] || self.is_marked(slot) || self.pauses[slot] {
                 break;
             }
             if word_bytes(op).is_some() {
@@ -166,7 +166,10 @@ impl Compiler<'_> {
 
     /// The home of the register to which the slot behind this one copies R0, if that is all it does.
     fn copy_behind(&self, slot: usize, region: Later) -> Option<Reg> {
-        let op = self.ops.get(slot + 1).filter(|_| !self.meetings[slot + 1])?;
+        let op = self
+            .ops
+            .get(slot + 1)
+            .filter(|_| !self.meetings[slot + 1] && !self.is_marked(slot + 1))?;
         let kept = (FIRST_KEPT..10).contains(&usize::from(op.dst));
         let is_region = region.changes_with(1 << op.dst);
         (op.code == Code::Move && op.src == 0 && kept && !is_region).then(|| home(op.dst))
