@@ -75,9 +75,17 @@ fn what_only_bytes_can_say_is_refused() {
         "array 0 65537 1",
         "array 0 65536 4000",
         "locks 0 0 99999999",
+        // What keys and values take would do, but not what the entries take.
+        "map 1 3 4194305",
+        "locks 0 0 8388609",
     ] {
         let text = format!(".state s {state} own\nr0 = 0\nexit");
         assert!(refused(&text).contains("state `s`"), "{state}");
+    }
+    for state in ["map 1 3 4194304", "locks 0 0 8388608", "array 0 4 16777216"] {
+        let accepted = verified(&format!(".state s {state} own\nr0 = 0\nexit"));
+        let bytes = accepted.program().states[0].bytes();
+        assert_eq!(bytes, Limits::DEFAULT.state_bytes_max, "{state}");
     }
 }
 

@@ -89,7 +89,7 @@ impl StateDeclaration {
     /// Bytes it takes at an executor when it is full: what counts towards a tenant's quota, and what
     /// [`Limits::state_bytes_max`] bounds.
     ///
-    /// An executor takes some 16 bytes more for each 64 KiB, and less until all of it was used.
+    /// An executor takes up to two thousandths and a few hundred bytes more, and less until all of it was used.
     pub fn bytes(&self) -> u64 {
         let (key, value) = (u64::from(self.key_bytes), u64::from(self.value_bytes));
         let entry = match self.kind {
