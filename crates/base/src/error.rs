@@ -110,7 +110,7 @@ errors! {
     26 TooManyLocks Caller Later "The session holds its most locks." "Release some, or raise Limits::locks_per_session_max.";
     27 TimedOut Environment Later "The deadline passed first." "Look whether the peer is alive (farside info), then try again.";
     28 PeerLost Environment No "The peer at the other end is gone." "Connect anew; what was not acknowledged may not have been received.";
-    29 OverQuota Configuration Later "The tenant has as much of this as it may." "Let calls end or unregister programs; or raise the tenant's quota at the executor.";
+    29 OverQuota Configuration Later "The tenant has as much of this as it may, or the executor as it can." "Let calls or callers end, or unregister programs; or raise the tenant's quota or the executor's bounds.";
     40 NodeLost Environment No "The home of this address has left or died; its memory is gone." "Allocate anew on a living node; what other nodes are home of is still there.";
     41 LineLost Environment No "The only up-to-date copy was at a node that died." "Free the allocation and write it anew from your own source.";
     42 NodeClosed Caller No "This node has left its cluster." "Join again.";

@@ -41,9 +41,11 @@ pub(super) fn stop_error(why: Stopped, text: String) -> Error {
 
 pub(super) fn refusal_error(why: Refused, text: String) -> Error {
     let code = match why {
-        Refused::Sessions | Refused::Programs | Refused::State | Refused::Calls => {
-            ErrorCode::OverQuota
-        }
+        Refused::Sessions
+        | Refused::TenantSessions
+        | Refused::Programs
+        | Refused::State
+        | Refused::Calls => ErrorCode::OverQuota,
         Refused::NoProgram => ErrorCode::NoProgram,
         Refused::Object => ErrorCode::BadProgram,
         Refused::Unsafe => ErrorCode::UnsafeProgram,
@@ -51,10 +53,11 @@ pub(super) fn refusal_error(why: Refused, text: String) -> Error {
         Refused::Lacks => ErrorCode::FabricLacks,
     };
     let what = match why {
-        Refused::Sessions => "sessions",
+        Refused::Sessions => "callers of the executor",
+        Refused::TenantSessions => "callers of its tenant",
         Refused::Programs => "registered programs",
         Refused::State => "state of programs",
-        Refused::Calls => "calls in progress",
+        Refused::Calls => "calls in progress of its tenant",
         _ => "",
     };
     let text = if text.is_empty() { what.to_owned() } else { text };

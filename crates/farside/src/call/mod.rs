@@ -65,6 +65,7 @@ mod pieces;
 mod placed;
 mod placement;
 mod programs;
+mod quota;
 mod server;
 mod state;
 mod topics;

@@ -246,7 +246,7 @@ pub enum Stopped {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u64)]
 pub enum Refused {
-    /// There are as many sessions as there can be.
+    /// There are as many sessions as there can be, of all tenants together.
     Sessions = 1,
     /// The tenant has as many programs as it may.
     Programs = 2,
@@ -264,6 +264,8 @@ pub enum Refused {
     Parameters = 8,
     /// The executor lacks a helper that the program calls, or memory for it.
     Lacks = 9,
+    /// The tenant has as many sessions as it may.
+    TenantSessions = 10,
 }
 
 impl Stopped {
@@ -297,7 +299,7 @@ impl Stopped {
 }
 
 impl Refused {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Sessions,
         Self::Programs,
         Self::State,
@@ -307,6 +309,7 @@ impl Refused {
         Self::Unsafe,
         Self::Parameters,
         Self::Lacks,
+        Self::TenantSessions,
     ];
 
     /// Reads a result.

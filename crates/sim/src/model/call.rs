@@ -85,7 +85,13 @@ impl Calls {
         cancels: u8,
         change: impl Fn(Window, Settings) -> (Window, Server),
     ) -> Self {
-        let settings = Settings { sessions_max: 1, slots, grace_ns: GRACE_NS, quantum_ns: 1000 };
+        let settings = Settings {
+            sessions_max: 1,
+            tenant_sessions_max: 1,
+            slots,
+            grace_ns: GRACE_NS,
+            quantum_ns: 1000,
+        };
         let (window, mut server) = change(Window::new(slots), settings);
         server.add_tenant(Quota::DEFAULT);
         let mut model = Self {
