@@ -29,7 +29,7 @@ pub(super) fn no_place(why: Refused, sessions_max: u32, (taken, quota): (Taken, 
     Refusal { why, text }
 }
 
-/// Why a program is not registered.
+/// Why a program is not registered. Those before it in its object count as taken.
 pub(super) fn over(
     why: Refused,
     program: &str,

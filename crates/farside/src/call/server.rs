@@ -679,13 +679,13 @@ impl CallServer {
             let loaded = self.executor.loaded(number).map_or(loaded, Arc::clone);
             let had = self.machine.has_registered(session, number);
             if let Err(why) = self.machine.register(session, number, loaded.sizes()) {
+                let taken = self.machine.taken(self.machine.tenant(session).unwrap_or(0));
+                let text = quota::over(why, loaded.name(), loaded.sizes(), taken);
                 let mut effects = std::mem::take(&mut self.effects);
                 for number in registered {
                     self.machine.unregister(session, number, &mut effects);
                 }
                 self.carry_out(effects);
-                let taken = self.machine.taken(self.machine.tenant(session).unwrap_or(0));
-                let text = quota::over(why, loaded.name(), loaded.sizes(), taken);
                 return Err(NotLoaded { why, text });
             }
             self.executor.keep(number, session.0, &loaded);

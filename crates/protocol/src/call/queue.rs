@@ -17,7 +17,7 @@
 //! Who comes and is ahead of the clock by less than a quantum goes next all the same: in a round of many
 //! that have long turns, a short one would else wait for all those that have had nothing in this round.
 
-use alloc::vec::Vec;
+use alloc::collections::VecDeque;
 
 /// No debt is longer than this, for each of a member's weight. It is more than any turn takes, so that
 /// whoever has long turns pays for them; and a turn in which the kernel took the processor away for
@@ -41,6 +41,17 @@ impl Account {
         Self { weight: u64::from(weight.max(1)), at_ns, rest_ns: 0, stands: false }
     }
 
+    /// What is to be charged for so much.
+    const fn share(&mut self, used_ns: u64) -> u64 {
+        // Most weights are one, and a division takes longer than all the rest of a charge.
+        if self.weight == 1 {
+            return used_ns;
+        }
+        let whole_ns = self.rest_ns.saturating_add(used_ns);
+        self.rest_ns = whole_ns % self.weight;
+        whole_ns / self.weight
+    }
+
     pub(super) const fn at_ns(&self) -> u64 {
         self.at_ns
     }
@@ -60,13 +71,18 @@ struct Place {
     who: u32,
 }
 
+impl Place {
+    const fn key(&self) -> (u64, bool) {
+        (self.at_ns, self.served)
+    }
+}
+
 /// Members that want a turn. Their accounts are kept by whoever has the queue.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Queue {
     quantum_ns: u64,
-    /// Who goes next is last: a sorted list, since it needs no memory once it has grown, and what is moved
-    /// at an insertion is little.
-    places: Vec<Place>,
+    /// Sorted, who goes next first: needs no memory once it has grown, and moves little at an insertion.
+    places: VecDeque<Place>,
     clock_ns: u64,
     /// When the last one left.
     empty_since_ns: u64,
@@ -74,7 +90,7 @@ pub(super) struct Queue {
 
 impl Queue {
     pub(super) const fn new(quantum_ns: u64) -> Self {
-        Self { quantum_ns, places: Vec::new(), clock_ns: 0, empty_since_ns: 0 }
+        Self { quantum_ns, places: VecDeque::new(), clock_ns: 0, empty_since_ns: 0 }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -83,7 +99,7 @@ impl Queue {
 
     /// Whose turn it is.
     pub(super) fn first(&self) -> Option<u32> {
-        self.places.last().map(|place| place.who)
+        self.places.front().map(|place| place.who)
     }
 
     /// Somebody wants turns who does not stand yet.
@@ -110,9 +126,7 @@ impl Queue {
     /// Somebody has used so much, at its turn or otherwise.
     pub(super) fn charge(&mut self, who: u32, account: &mut Account, used_ns: u64) {
         let before_ns = account.at_ns.max(self.clock_ns);
-        let whole_ns = account.rest_ns.saturating_add(used_ns);
-        let share_ns = whole_ns / account.weight;
-        account.rest_ns = whole_ns % account.weight;
+        let share_ns = account.share(used_ns);
         let most_ns = self.clock_ns.saturating_add(DEBT_NS_MAX);
         account.at_ns = before_ns.saturating_add(share_ns).min(most_ns);
         if account.stands {
@@ -120,20 +134,27 @@ impl Queue {
             self.insert(Place { at_ns: account.at_ns, served: true, who });
         }
         // Not past where this turn began: who comes now may have come while it went on.
-        let next_ns = self.places.last().map_or(before_ns, |place| place.at_ns);
+        let next_ns = self.places.front().map_or(before_ns, |place| place.at_ns);
         let twice_ns = self.clock_ns.saturating_add(share_ns).saturating_add(share_ns);
         self.clock_ns = self.clock_ns.max(twice_ns.min(before_ns).min(next_ns));
     }
 
     fn insert(&mut self, place: Place) {
-        let key = (place.at_ns, place.served);
-        let at = self.places.partition_point(|other| (other.at_ns, other.served) > key);
-        self.places.insert(at, place);
+        // Most that had a turn go to the end, and most that come to the front.
+        if self.places.back().is_none_or(|last| last.key() <= place.key()) {
+            self.places.push_back(place);
+        } else if self.places.front().is_some_and(|next| next.key() > place.key()) {
+            self.places.push_front(place);
+        } else {
+            let at = self.places.partition_point(|other| other.key() <= place.key());
+            self.places.insert(at, place);
+        }
     }
 
     fn remove(&mut self, who: u32) {
-        // From the end, where the one at turn is.
-        if let Some(at) = self.places.iter().rposition(|place| place.who == who) {
+        if self.places.front().is_some_and(|next| next.who == who) {
+            self.places.pop_front();
+        } else if let Some(at) = self.places.iter().position(|place| place.who == who) {
             self.places.remove(at);
         }
     }
@@ -142,6 +163,7 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec::Vec;
 
     /// A queue in which the first so many stand.
     fn queue(weights: &[u32]) -> (Queue, Vec<Account>) {

@@ -284,22 +284,22 @@ impl Schedule {
 
     /// The call that was at turn has used so much, and goes on as `turn` says.
     pub fn ran(&mut self, call: Call, used_ns: u64, turn: Turn) {
-        if turn == Turn::Ready {
-            self.ready(call, self.now_ns);
-        }
-        self.charge(call.session, used_ns);
+        self.now_ns = self.now_ns.saturating_add(used_ns);
         if let Some(at_turn) = &mut self.at_turn {
             at_turn.used_ns = at_turn.used_ns.saturating_add(used_ns);
+        }
+        if turn == Turn::Ready {
+            self.ready(call, self.now_ns);
         }
         let line = self.lines.get(call.session.0 as usize);
         if line.is_some_and(|line| line.ready.is_empty()) {
             self.leave(call.session);
         }
+        self.charge(call.session, used_ns);
     }
 
     /// A session has used so much.
     pub(super) fn charge(&mut self, session: Session, used_ns: u64) {
-        self.now_ns = self.now_ns.saturating_add(used_ns);
         let Some(line) = self.lines.get_mut(session.0 as usize) else {
             return;
         };
