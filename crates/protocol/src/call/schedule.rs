@@ -4,8 +4,9 @@
 //! A session is at turn until it has used a quantum, or has nothing to run. What a call's slice costs is
 //! known afterwards. So with `q` for the quantum and `s` for the longest slice of either:
 //!
-//! - what two tenants that both always have calls to run have used, each divided by its weight, differs by
-//!   no more than `q + s`, however many sessions and calls each has; so it is with two sessions of a tenant;
+//! - while two tenants both have calls to run, what they have used, each divided by its weight, comes to
+//!   differ by no more than a turn of each (`q + s`, divided by its weight), however many sessions and calls
+//!   either has; so it is with two sessions of a tenant;
 //! - a call of a session that owes less than `q`, of a tenant that owes less, waits for the turn that is
 //!   going on, at most `q + s`, and for those that came like it before it, however many have long calls;
 //! - slices of more than `DEBT_NS_MAX` for each of their tenant's weight are not charged in full.
