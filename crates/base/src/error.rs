@@ -110,7 +110,7 @@ errors! {
     26 TooManyLocks Caller Later "The session holds its most locks." "Release some, or raise Limits::locks_per_session_max.";
     27 TimedOut Environment Later "The deadline passed first." "Look whether the peer is alive (farside info), then try again.";
     28 PeerLost Environment No "The peer at the other end is gone." "Connect anew; what was not acknowledged may not have been received.";
-    29 OverQuota Configuration Later "The tenant has as much of this as it may." "Let calls end or unregister programs; or raise the tenant's quota at the executor.";
+    29 OverQuota Configuration Later "The tenant has as much of this as it may, or the executor as it can." "Let calls or callers end, or unregister programs; or raise the tenant's quota or the executor's bounds.";
     30 ExecutorLacks Configuration No "What is to run the program lacks something that it needs." "Give it what the text names, or run the program where that is.";
     31 NotHere Caller No "The program cannot run at its caller." "Run it at its executor, or call the executor that the text names.";
     32 DeadlinePassed Caller Later "The call was stopped at its deadline." "Give it more time, or less to do; what it had done by then is done.";

@@ -46,8 +46,10 @@ pub(crate) struct RmcServe {
     /// Most calls of a caller that are in progress at once
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) slots: u16,
-    /// What a tenant may take: weight:W, calls:N, programs:N, state:BYTES, processor:PERCENT; `*` is
-    /// everybody of whom nothing is said, all together
+    /// What a tenant may take: weight:W, callers:N, calls:N, programs:N, state:BYTES, processor:PERCENT;
+    /// `*` is everybody of whom nothing is said, all together. Tenants share the processor by weight,
+    /// callers of a tenant equally. Without callers:N a tenant has all --sessions but a quarter, and but
+    /// one for each other tenant
     #[arg(long, value_name = "NAME=SHARE,...")]
     pub(crate) tenant: Vec<Tenant>,
     /// Serve without a key beyond this machine: whoever reaches the address may use all memory
@@ -200,7 +202,8 @@ impl FromStr for Tenant {
 }
 
 fn set(quota: &mut Quota, share: &str) -> Result<(), String> {
-    let known = "there are weight:W, calls:N, programs:N, state:BYTES and processor:PERCENT";
+    let known =
+        "there are weight:W, callers:N, calls:N, programs:N, state:BYTES and processor:PERCENT";
     let (what, value) = share.split_once(':').ok_or_else(|| format!("`{share}`: {known}"))?;
     let number = |least: u32| {
         let read = value.parse().ok().filter(|number| *number >= least);
@@ -208,6 +211,7 @@ fn set(quota: &mut Quota, share: &str) -> Result<(), String> {
     };
     match what {
         "weight" => quota.weight = number(1)?,
+        "callers" => quota.sessions = Some(number(0)?),
         "calls" => quota.calls = number(0)?,
         "programs" => quota.programs = number(0)?,
         "state" => quota.state_bytes = bytes(value).map_err(|e| format!("`{share}`: {e}"))?,
@@ -245,11 +249,13 @@ mod tests {
 
     #[test]
     fn tenants_have_shares() {
-        let all: Tenant = "a=weight:3,calls:4,programs:5,state:1K,processor:12.5".parse().unwrap();
+        let all: Tenant =
+            "a=weight:3,callers:2,calls:4,programs:5,state:1K,processor:12.5".parse().unwrap();
         let quota = Quota {
             programs: 5,
             state_bytes: 1024,
             calls: 4,
+            sessions: Some(2),
             processor_ns_per_s: Some(125_000_000),
             weight: 3,
         };
@@ -264,6 +270,8 @@ mod tests {
             "a=calls",
             "a=calls:x",
             "a=calls:-1",
+            "a=callers:-1",
+            "a=callers:all",
             "a=weight:0",
             "a=speed:1",
             "a=processor:0",

@@ -5,10 +5,10 @@ mod upload;
 
 use super::across::BLOCK_BYTES;
 use super::again::Again;
-use super::ends::{end_here, end_of, not_loaded};
+use super::ends::{end_here, end_of, not_loaded, refusal_error};
 use super::executor::{Executor, Slice};
 use super::global::Global;
-use super::hello::{Hello, Purpose, TENANT_BYTES_MAX, Welcome};
+use super::hello::{Hello, Purpose, Refusal, TENANT_BYTES_MAX, Welcome};
 use super::mail::{BACKLOG_NAP, Event, Mail, Measures};
 use super::memory::{Lent, Place};
 use super::programs::Program;
@@ -163,7 +163,8 @@ impl Caller {
     /// *Blocks*, for at most [`CallerOptions::timeout`].
     ///
     /// # Errors
-    /// As [`Self::begin`]; `TimedOut`, `NobodyListens`, `ChannelMismatch` when it refuses, with its reason.
+    /// As [`Self::begin`]; `TimedOut`, `NobodyListens`; `OverQuota` when the tenant has all its callers, or the
+    /// executor; `ChannelMismatch` when it refuses otherwise, with its reason.
     pub fn connect(
         fabric: &Arc<dyn Fabric>,
         name: &str,
@@ -684,8 +685,8 @@ impl Caller {
                 }
             },
             LinkEvent::Refused { reason, .. } => {
-                let text = String::from_utf8_lossy(&reason).into_owned();
-                self.end_session(&Error::with(ErrorCode::ChannelMismatch, text));
+                let error = self.refused(&reason);
+                self.end_session(&error);
             }
             // It may be back later.
             LinkEvent::NotReached { .. } if self.welcomed => self.try_later(),
@@ -723,6 +724,25 @@ impl Caller {
             let place = usize::from(header.slot);
             if let Some(waiting) = self.waiting[place] {
                 self.mail.send_again(link, header, place, waiting.bytes);
+            }
+        }
+    }
+
+    /// What it means to be refused.
+    fn refused(&self, reason: &[u8]) -> Error {
+        match Refusal::decode(reason) {
+            // Its place was given to somebody else while it was away.
+            Some(Refusal { text, .. }) if self.welcomed => {
+                let text = format!(
+                    "the executor has given this caller up, and {text}; whether calls in progress ran is \
+                     not known"
+                );
+                Error::with(ErrorCode::PeerLost, text)
+            }
+            Some(Refusal { why, text }) => refusal_error(why, text),
+            None => {
+                let text = String::from_utf8_lossy(reason).into_owned();
+                Error::with(ErrorCode::ChannelMismatch, text)
             }
         }
     }

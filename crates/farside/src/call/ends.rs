@@ -42,6 +42,7 @@ pub(super) fn stop_error(why: Stopped, text: String) -> Error {
 pub(super) fn refusal_error(why: Refused, text: String) -> Error {
     let code = match why {
         Refused::Sessions
+        | Refused::TenantSessions
         | Refused::Programs
         | Refused::State
         | Refused::Calls
@@ -53,10 +54,11 @@ pub(super) fn refusal_error(why: Refused, text: String) -> Error {
         Refused::Lacks => ErrorCode::ExecutorLacks,
     };
     let what = match why {
-        Refused::Sessions => "sessions",
+        Refused::Sessions => "callers of the executor",
+        Refused::TenantSessions => "callers of its tenant",
         Refused::Programs => "registered programs",
         Refused::State => "state of programs",
-        Refused::Calls => "calls in progress",
+        Refused::Calls => "calls in progress of its tenant",
         Refused::Topics => "topics that are waited on",
         _ => "",
     };

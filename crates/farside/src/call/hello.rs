@@ -5,15 +5,16 @@
 //!          | room for each slot's output (8) | token of that room
 //! welcome  "FSRC" | version (1) | resumed (1) | slots (2) | message bytes (4) | output bytes (4)
 //!          | regions (2) | zero (6) | for each: number (1), zero (7), token
+//! refusal  "FSRC" | version (1) | why (1) | zero (2) | words
 //! ```
 //! A tenant's name is filled up with zeroes. Who wants the memory alone has no session and no room.
 
 use farside_base::RegionToken;
-use farside_protocol::call::SessionId;
+use farside_protocol::call::{Refused, SessionId};
 
 const MAGIC: [u8; 4] = *b"FSRC";
 /// Raised with every change of a wire form of calls.
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 /// Most bytes of a tenant's name.
 pub(super) const TENANT_BYTES_MAX: usize = 32;
 
@@ -49,6 +50,14 @@ pub(super) struct Welcome {
     /// Most bytes of a request's body.
     pub(super) message_bytes: u32,
     pub(super) regions: Vec<(u8, RegionToken)>,
+}
+
+/// What an executor answers whose caller did nothing wrong. To any other hello it answers with words alone.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Refusal {
+    pub(super) why: Refused,
+    /// For people: how much is taken, and what to do.
+    pub(super) text: String,
 }
 
 const NOT_A_HELLO: &str = "this is an executor of calls, and no hello of a caller came";
@@ -164,6 +173,25 @@ impl Welcome {
     }
 }
 
+impl Refusal {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut out = MAGIC.to_vec();
+        out.extend([VERSION, self.why as u8, 0, 0]);
+        out.extend(self.text.as_bytes());
+        out
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        let (head, text) = bytes.split_first_chunk()?;
+        let why = match *head {
+            [m0, m1, m2, m3, VERSION, why, 0, 0] if [m0, m1, m2, m3] == MAGIC => u64::from(why),
+            _ => return None,
+        };
+        let text = std::str::from_utf8(text).ok()?.to_owned();
+        Some(Self { why: Refused::of(why)?, text })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -218,5 +246,20 @@ mod tests {
         assert_eq!(Welcome::decode(&bytes), Some(welcome));
         assert!((0..bytes.len()).all(|length| Welcome::decode(&bytes[..length]).is_none()));
         assert_eq!(Welcome::decode(&[&bytes[..], &[0]].concat()), None);
+    }
+
+    #[test]
+    fn a_refusal_leads_back_and_words_alone_are_none() {
+        let text = "its tenant has 1 of its 1 callers".to_owned();
+        let refusal = Refusal { why: Refused::TenantSessions, text };
+        let bytes = refusal.encode();
+        assert_eq!(Refusal::decode(&bytes), Some(refusal));
+        assert!((0..8).all(|length| Refusal::decode(&bytes[..length]).is_none()));
+        for (at, byte) in [(0, 0), (4, VERSION + 1), (5, 0), (5, 200), (7, 1), (8, 0xff)] {
+            let mut changed = bytes.clone();
+            changed[at] = byte;
+            assert_eq!(Refusal::decode(&changed), None, "{at}");
+        }
+        assert_eq!(Refusal::decode(NOT_A_HELLO.as_bytes()), None);
     }
 }

@@ -31,8 +31,9 @@
 //! calls. *Global addresses* are for executors and callers that are part of a node
 //! ([`CallServer::share`]). *Visibility.* What a call wrote to its executor's memory is visible to calls and one-sided
 //! requests that begin after its answer. *Isolation.* A program touches only its own memory, its
-//! declared state, and regions as their access allows peers to; it ends within its budget. Calls of
-//! different callers share the processor by weight, and what is too much for a quota is refused.
+//! declared state, and regions as their access allows peers to; it ends within its budget. Tenants
+//! share the processor by weight and callers of a tenant its part, however long their calls and the slices of
+//! them are; what is too much for a quota is refused.
 //! *Durability.* None.
 //!
 //! | file | what |
@@ -47,6 +48,7 @@
 //! | `memory.rs`, `state.rs`, `topics.rs` | regions, state that outlives calls, notifications |
 //! | `words.rs` | what of regions machine code loads by itself |
 //! | `loaded.rs`, `programs.rs` | verified programs, and what is told of them |
+//! | `quota.rs` | quotas where nothing is said, and words about what is over them |
 //! | `hello.rs`, `mail.rs` | what goes over links |
 
 mod across;
@@ -66,6 +68,7 @@ mod pieces;
 mod placed;
 mod placement;
 mod programs;
+mod quota;
 mod server;
 mod state;
 mod topics;

@@ -9,6 +9,7 @@ use super::loaded::{self, Loaded, NotLoaded};
 use super::mail::{BACKLOG_NAP, Event, Mail, Measures, Output};
 use super::memory::{Lent, Place};
 use super::pace::SLICE_NS;
+use super::quota;
 use super::topics::{Heard, Topics};
 use crate::patience::Patience;
 use crate::registered::{Registered, control, not_reached};
@@ -58,7 +59,7 @@ pub struct ServerOptions {
     /// How long the session of a caller that is out of reach is kept; `None`: the fabric's lease, so
     /// not at all where nobody is ever out of reach.
     pub grace: Option<Duration>,
-    /// What a caller of weight one may use of the processor before it is another one's turn.
+    /// What a caller may use of the processor before it is another one's turn.
     pub quantum_ns: u64,
     /// What tenants may take that are not in `tenants`.
     pub quota: Quota,
@@ -109,8 +110,9 @@ enum Seat {
 /// Its memory is what [`CallServer::lend`] lends, or what it finds at another executor
 /// ([`CallServer::beside`]).
 ///
-/// *Guarantees.* Each call runs at most once, whatever links do. Calls of different callers share the
-/// processor by weight. A call that is stopped tells its caller where, and disturbs no other.
+/// *Guarantees.* Each call runs at most once, whatever links do. Tenants share the processor by weight,
+/// however many callers each has, and callers of a tenant share its part equally; those of whom nothing was
+/// said are one tenant. A call that is stopped tells its caller where, and disturbs no other.
 /// *Cost.* Nobody pays for calls that wait for a word or a lock: a turn looks at 16 of them, so that what one
 /// waits for, and the end of its wait, are noticed once all others had their look.
 pub struct CallServer {
@@ -239,6 +241,7 @@ impl CallServer {
         Ok(Self {
             machine: machine(Settings {
                 sessions_max: options.sessions,
+                tenant_sessions_max: quota::callers_max(&options),
                 slots,
                 grace_ns: u64::try_from(grace.as_nanos()).unwrap_or(u64::MAX),
                 quantum_ns: options.quantum_ns,
@@ -468,7 +471,7 @@ impl CallServer {
         }
         while let Some(at) = self.executor.take_woken() {
             let call = self.call_at(at);
-            self.machine.ready(call);
+            self.machine.ready(call, now_ns);
         }
         busy |= self.run(now_ns);
         self.send();
@@ -708,7 +711,8 @@ impl CallServer {
         }
         let at = self.at(call);
         self.executor.begin_loading(at, &object, &self.options.limits);
-        self.machine.load(call);
+        let now_ns = self.fabric.time_ns();
+        self.machine.load(call, now_ns);
     }
 
     /// An object is loaded, or cannot be.
@@ -739,7 +743,8 @@ impl CallServer {
         let sizes = loaded::sizes(object, &programs);
         if let Err(why) = self.machine.register(session, number, sizes) {
             let name = programs.first().map_or("", |one| one.name());
-            let text = format!("the object of program `{name}` is over the quota of its tenant");
+            let taken = self.machine.taken(self.machine.tenant(session).unwrap_or(0));
+            let text = quota::over(why, name, sizes, taken);
             return Err(NotLoaded { why, text });
         }
         self.executor.keep(object, number, session.0, &programs);
@@ -770,7 +775,7 @@ impl CallServer {
         match event {
             LinkEvent::Requested { link, hello } => {
                 if let Err(reason) = self.requested(link, &hello) {
-                    let _ = self.mail.port.refuse(link, reason.as_bytes());
+                    let _ = self.mail.port.refuse(link, &reason);
                 }
             }
             LinkEvent::Connected { link, reply } => self.found_host(link, &reply),
@@ -806,7 +811,7 @@ impl CallServer {
         tenant
     }
 
-    fn requested(&mut self, link: LinkId, hello: &[u8]) -> Result<(), String> {
+    fn requested(&mut self, link: LinkId, hello: &[u8]) -> Result<(), Vec<u8>> {
         let hello = Hello::decode(hello)?;
         let tenant = self.tenant(&hello.tenant);
         let lent = self.lent.iter();
@@ -827,7 +832,10 @@ impl CallServer {
         let (session, resumed) = match self.machine.open(hello.session, tenant) {
             Ok(Opened::New(session)) => (session, false),
             Ok(Opened::Resumed(session)) => (session, true),
-            Err(_) => return Err(format!("it has its {} callers", self.options.sessions)),
+            Err(why) => {
+                let taken = self.machine.taken(tenant);
+                return Err(quota::no_place(why, self.options.sessions, taken).encode());
+            }
         };
         welcome.resumed = resumed;
         let before = self.sides.get_mut(session.0 as usize).and_then(Option::as_mut);

@@ -473,6 +473,7 @@ fn quotas_are_kept_and_hurt_nobody_else() {
             let wait = poor.register(programs::WAIT_WORD.as_bytes()).unwrap().remove(0);
             let error = poor.register(programs::NOTIFY.as_bytes()).unwrap_err();
             assert_eq!(error.code, ErrorCode::OverQuota, "{error}");
+            assert!(error.detail.contains("has registered 1 of 1"), "{error}");
             rich.register(programs::NOTIFY.as_bytes()).unwrap();
             let ever = parameters(&[0, u64::MAX]);
             let calls = [(); 3].map(|()| poor.invoke(&wait, &ever).unwrap().unwrap());
@@ -483,8 +484,38 @@ fn quotas_are_kept_and_hurt_nobody_else() {
             poor.unregister(&wait).unwrap();
             let error = poor.register(programs::BIG_STATE.as_bytes()).unwrap_err();
             assert_eq!(error.code, ErrorCode::OverQuota, "{error}");
+            assert!(error.detail.contains("has 0 B of 400 B"), "{error}");
             let error = Caller::connect(&ends.fabric, &ends.address, &tenant("third")).unwrap_err();
-            assert_eq!(error.code, ErrorCode::ChannelMismatch, "{fabric} {error}");
+            assert_eq!(error.code, ErrorCode::OverQuota, "{fabric} {error}");
+            assert!(error.detail.contains("the executor has its 2 callers"), "{error}");
+        });
+    }
+}
+
+#[test]
+fn a_tenant_cannot_take_the_places_of_all_callers() {
+    for fabric in FABRICS {
+        let mut options = ServerOptions { sessions: 4, ..ServerOptions::default() };
+        options.tenants.insert("greedy".to_owned(), Quota::DEFAULT);
+        options.tenants.insert("one".to_owned(), Quota { sessions: Some(1), ..Quota::DEFAULT });
+        over(fabric, &options, |ends| {
+            let tenant =
+                |name: &str| CallerOptions { tenant: name.into(), ..CallerOptions::default() };
+            let refused = |name: &str| {
+                let error =
+                    Caller::connect(&ends.fabric, &ends.address, &tenant(name)).unwrap_err();
+                assert_eq!(error.code, ErrorCode::OverQuota, "{fabric} {error}");
+                error.detail
+            };
+            let mut greedy = vec![ends.caller(&tenant("greedy")), ends.caller(&tenant("greedy"))];
+            assert!(refused("greedy").contains("2 of its 2 callers"));
+            let _one = ends.caller(&tenant("one"));
+            assert!(refused("one").contains("1 of its 1 callers"));
+            let mut other = ends.caller(&tenant("other"));
+            other.register(LIST_SEARCH.as_bytes()).unwrap();
+            greedy.pop();
+            ends.until(|counts| counts.sessions == 3);
+            greedy.push(ends.caller(&tenant("greedy")));
         });
     }
 }

@@ -16,6 +16,12 @@ pub enum Mutant {
     SlotsForgotten,
     /// What a call has used is not charged to its session.
     NothingCharged,
+    /// What a call has used is not charged to its tenant.
+    TenantsUncharged,
+    /// A session that ends takes its debt with it.
+    DebtShed,
+    /// A session that ends goes on counting towards its tenant's.
+    PlacesKept,
     /// A program is erased with the first session that ends.
     ErasedEarly,
     /// A call that was cancelled stays in the schedule.

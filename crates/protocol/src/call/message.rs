@@ -246,7 +246,7 @@ pub enum Stopped {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u64)]
 pub enum Refused {
-    /// There are as many sessions as there can be.
+    /// There are as many sessions as there can be, of all tenants together.
     Sessions = 1,
     /// The tenant has as many programs as it may.
     Programs = 2,
@@ -266,6 +266,8 @@ pub enum Refused {
     Lacks = 9,
     /// The session waits on as many topics as it may have.
     Topics = 10,
+    /// The tenant has as many sessions as it may.
+    TenantSessions = 11,
 }
 
 impl Stopped {
@@ -299,7 +301,7 @@ impl Stopped {
 }
 
 impl Refused {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Sessions,
         Self::Programs,
         Self::State,
@@ -310,6 +312,7 @@ impl Refused {
         Self::Parameters,
         Self::Lacks,
         Self::Topics,
+        Self::TenantSessions,
     ];
 
     /// Reads a result.

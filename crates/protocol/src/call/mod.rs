@@ -18,12 +18,14 @@
 //! | `window.rs` | the caller's half: slots, what to send again, what came of it |
 //! | `sessions.rs` | the executor's half: at most once |
 //! | `programs.rs` | which sessions have registered which programs, and what that takes |
-//! | `schedule.rs` | whose call runs next: deficit round robin by weight |
-//! | `server.rs` | the executor's machine, of the three before |
+//! | `queue.rs` | who has had least goes next: fair queueing by weight |
+//! | `schedule.rs` | whose call runs next: tenants by weight, sessions of a tenant equally |
+//! | `server.rs` | the executor's machine, of the four before |
 
 mod canary;
 mod message;
 mod programs;
+mod queue;
 mod schedule;
 mod server;
 mod sessions;
@@ -34,7 +36,7 @@ pub use canary::Mutant;
 pub use message::{
     Header, Invocation, Part, Refused, Reply, Stopped, Verb, decode_reply, encode_reply,
 };
-pub use programs::{PROGRAMS_MAX, Quota, Sizes, object_of, program_of};
+pub use programs::{PROGRAMS_MAX, Quota, Sizes, Taken, object_of, program_of};
 pub use schedule::{Schedule, Turn};
 pub use server::{Asked, Call, Effect, Server, Settings};
 pub use sessions::{Opened, SessionId};

@@ -32,9 +32,14 @@ pub struct Quota {
     pub state_bytes: u64,
     /// Calls in progress.
     pub calls: u32,
+    /// Sessions: callers, those that are out of reach and may come back included. `None`: as many as an
+    /// executor lets a tenant have of whom nothing is said, which is all but a quarter, and but one for
+    /// each other tenant; where no tenant is named, all.
+    pub sessions: Option<u32>,
     /// Nanoseconds of processor for each second, on the average; `None` for what is there.
     pub processor_ns_per_s: Option<u64>,
-    /// Its share of the processor, relative to others.
+    /// Its share of the processor, relative to other tenants', however many sessions either has; they
+    /// share it equally. At least 1.
     pub weight: u32,
 }
 
@@ -44,9 +49,23 @@ impl Quota {
         programs: 256,
         state_bytes: 64 << 20,
         calls: 1024,
+        sessions: None,
         processor_ns_per_s: None,
         weight: 1,
     };
+}
+
+/// What a tenant has taken.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Taken {
+    /// Registrations.
+    pub programs: u32,
+    /// Bytes of registered programs and their state.
+    pub state_bytes: u64,
+    /// Calls in progress.
+    pub calls: u32,
+    /// Sessions.
+    pub sessions: u32,
 }
 
 /// What an object takes.
@@ -61,7 +80,8 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    const fn all(self) -> u64 {
+    /// Both.
+    pub const fn all(self) -> u64 {
         self.own_bytes.saturating_add(self.shared_bytes)
     }
 }
@@ -75,9 +95,7 @@ struct Object {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Tenant {
     quota: Quota,
-    programs: u32,
-    state_bytes: u64,
-    calls: u32,
+    taken: Taken,
 }
 
 /// What a session leaves behind.
@@ -94,27 +112,50 @@ pub(super) enum Left {
 pub(super) struct Programs {
     objects: BTreeMap<u64, Object>,
     tenants: Vec<Tenant>,
+    /// Most sessions of a tenant whose quota does not say.
+    sessions_max: u32,
     canary: Canary,
 }
 
 impl Programs {
-    pub(super) const fn new(canary: Canary) -> Self {
-        Self { objects: BTreeMap::new(), tenants: Vec::new(), canary }
+    pub(super) const fn new(sessions_max: u32, canary: Canary) -> Self {
+        Self { objects: BTreeMap::new(), tenants: Vec::new(), sessions_max, canary }
     }
 
     pub(super) fn add_tenant(&mut self, quota: Quota) -> usize {
-        self.tenants.push(Tenant { quota, programs: 0, state_bytes: 0, calls: 0 });
+        let sessions = Some(quota.sessions.unwrap_or(self.sessions_max));
+        let quota = Quota { sessions, ..quota };
+        self.tenants.push(Tenant { quota, taken: Taken::default() });
         self.tenants.len() - 1
     }
 
-    pub(super) fn quota(&self, tenant: usize) -> Quota {
-        self.tenants.get(tenant).map_or(Quota::DEFAULT, |tenant| tenant.quota)
+    /// What a tenant has taken, and what it may.
+    pub(super) fn taken(&self, tenant: usize) -> (Taken, Quota) {
+        let known = self.tenants.get(tenant);
+        known.map_or((Taken::default(), Quota::DEFAULT), |tenant| (tenant.taken, tenant.quota))
+    }
+
+    /// A session begins.
+    pub(super) fn open(&mut self, tenant: usize) -> Result<(), Refused> {
+        let Tenant { quota, taken } = &mut self.tenants[tenant];
+        if quota.sessions.is_some_and(|most| taken.sessions >= most) {
+            return Err(Refused::TenantSessions);
+        }
+        taken.sessions += 1;
+        Ok(())
+    }
+
+    /// A session is over.
+    pub(super) fn close(&mut self, tenant: usize) {
+        if !self.canary.is(Mutant::PlacesKept) {
+            self.tenants[tenant].taken.sessions -= 1;
+        }
     }
 
     /// Whether a tenant may register anything more.
     pub(super) fn has_room(&self, tenant: usize) -> bool {
         let tenant = self.tenants.get(tenant);
-        tenant.is_some_and(|tenant| tenant.programs < tenant.quota.programs)
+        tenant.is_some_and(|tenant| tenant.taken.programs < tenant.quota.programs)
     }
 
     /// A session registers an object; whether it is new here. Once more does nothing.
@@ -128,16 +169,16 @@ impl Programs {
         if self.has(session, object) {
             return Ok(false);
         }
-        let tenant = &mut self.tenants[tenant];
-        let programs = tenant.programs.saturating_add(sizes.programs);
-        if programs > tenant.quota.programs {
+        let Tenant { quota, taken } = &mut self.tenants[tenant];
+        let programs = taken.programs.saturating_add(sizes.programs);
+        if programs > quota.programs {
             return Err(Refused::Programs);
         }
-        let state_bytes = tenant.state_bytes.saturating_add(sizes.all());
-        if state_bytes > tenant.quota.state_bytes {
+        let state_bytes = taken.state_bytes.saturating_add(sizes.all());
+        if state_bytes > quota.state_bytes {
             return Err(Refused::State);
         }
-        (tenant.programs, tenant.state_bytes) = (programs, state_bytes);
+        (taken.programs, taken.state_bytes) = (programs, state_bytes);
         let is_new = !self.objects.contains_key(&object);
         let known = self.objects.entry(object);
         let known = known.or_insert(Object { sessions: BTreeSet::new(), sizes });
@@ -170,9 +211,9 @@ impl Programs {
         if !known.sessions.remove(&session) {
             return None;
         }
-        let tenant = &mut self.tenants[tenant];
-        tenant.programs -= known.sizes.programs;
-        tenant.state_bytes -= known.sizes.all();
+        let taken = &mut self.tenants[tenant].taken;
+        taken.programs -= known.sizes.programs;
+        taken.state_bytes -= known.sizes.all();
         if !known.sessions.is_empty() && !self.canary.is(Mutant::ErasedEarly) {
             return Some(Left::Own(object));
         }
@@ -198,17 +239,17 @@ impl Programs {
         if !self.has_program(session, program) {
             return Err(Refused::NoProgram);
         }
-        let tenant = &mut self.tenants[tenant];
-        if tenant.calls >= tenant.quota.calls {
+        let Tenant { quota, taken } = &mut self.tenants[tenant];
+        if taken.calls >= quota.calls {
             return Err(Refused::Calls);
         }
-        tenant.calls += 1;
+        taken.calls += 1;
         Ok(())
     }
 
     /// A call has ended.
     pub(super) fn ended(&mut self, tenant: usize) {
-        self.tenants[tenant].calls -= 1;
+        self.tenants[tenant].taken.calls -= 1;
     }
 
     /// Programs that there are.
@@ -228,7 +269,7 @@ mod tests {
 
     #[test]
     fn the_last_session_takes_the_program_with_it() {
-        let mut programs = Programs::new(Canary::default());
+        let mut programs = Programs::new(1, Canary::default());
         let tenant = programs.add_tenant(Quota::DEFAULT);
         let (one, two) = (Session(1), Session(2));
         assert_eq!(programs.register(one, tenant, NINE, SIZES), Ok(true));
@@ -238,13 +279,13 @@ mod tests {
         assert_eq!(programs.unregister(one, tenant, NINE), Some(Left::Own(NINE)));
         assert_eq!(programs.unregister(one, tenant, NINE), None);
         assert_eq!(programs.unregister(two, tenant, NINE), Some(Left::All(NINE)));
-        assert_eq!((programs.len(), programs.tenants[tenant].state_bytes), (0, 0));
+        assert_eq!((programs.len(), programs.tenants[tenant].taken.state_bytes), (0, 0));
     }
 
     #[cfg(canary)]
     #[test]
     fn canary_a_program_that_is_erased_early_is_found() {
-        let mut programs = Programs::new(Canary::new(Mutant::ErasedEarly));
+        let mut programs = Programs::new(1, Canary::new(Mutant::ErasedEarly));
         let tenant = programs.add_tenant(Quota::DEFAULT);
         for session in [Session(1), Session(2)] {
             programs.register(session, tenant, NINE, SIZES).unwrap();
@@ -255,7 +296,7 @@ mod tests {
 
     #[test]
     fn quotas_hold_and_come_back() {
-        let mut programs = Programs::new(Canary::default());
+        let mut programs = Programs::new(1, Canary::default());
         let quota = Quota { programs: 2, state_bytes: 50, calls: 1, ..Quota::DEFAULT };
         let (tenant, one) = (programs.add_tenant(quota), Session(1));
         assert_eq!(programs.register(one, tenant, 0x100, SIZES), Ok(true));
@@ -273,12 +314,12 @@ mod tests {
 
     #[test]
     fn programs_of_an_object_come_and_go_together() {
-        let mut programs = Programs::new(Canary::default());
+        let mut programs = Programs::new(1, Canary::default());
         let quota = Quota { programs: 4, state_bytes: 50, ..Quota::DEFAULT };
         let (tenant, one) = (programs.add_tenant(quota), Session(1));
         let three = Sizes { programs: 3, ..SIZES };
         assert_eq!(programs.register(one, tenant, NINE, three), Ok(true));
-        assert_eq!(programs.tenants[tenant].state_bytes, 30, "they share their state");
+        assert_eq!(programs.tenants[tenant].taken.state_bytes, 30, "they share their state");
         for at in 0..3 {
             assert_eq!(programs.call(one, tenant, program_of(NINE, at)), Ok(()));
         }
@@ -289,6 +330,34 @@ mod tests {
         assert!(!programs.has_room(tenant));
         assert_eq!(programs.unregister(one, tenant, NINE), Some(Left::All(NINE)));
         assert_eq!(programs.call(one, tenant, program_of(NINE, 0)), Err(Refused::NoProgram));
-        assert_eq!((programs.len(), programs.tenants[tenant].state_bytes), (1, 0));
+        assert_eq!((programs.len(), programs.tenants[tenant].taken.state_bytes), (1, 0));
+    }
+
+    /// Sessions that a tenant can open when it has had so many that are over.
+    fn opened_again(canary: Canary) -> usize {
+        let mut programs = Programs::new(3, canary);
+        let tenant = programs.add_tenant(Quota::DEFAULT);
+        (0..3).for_each(|_| programs.open(tenant).unwrap());
+        assert_eq!(programs.open(tenant), Err(Refused::TenantSessions));
+        (0..2).for_each(|_| programs.close(tenant));
+        (0..9).take_while(|_| programs.open(tenant).is_ok()).count()
+    }
+
+    #[test]
+    fn a_tenant_has_no_more_sessions_than_it_may() {
+        assert_eq!(opened_again(Canary::default()), 2);
+        let mut programs = Programs::new(3, Canary::default());
+        let tenant = programs.add_tenant(Quota { sessions: Some(1), ..Quota::DEFAULT });
+        let other = programs.add_tenant(Quota { sessions: Some(0), ..Quota::DEFAULT });
+        assert_eq!(programs.open(tenant), Ok(()));
+        assert_eq!(programs.open(tenant), Err(Refused::TenantSessions));
+        assert_eq!(programs.open(other), Err(Refused::TenantSessions));
+        assert_eq!(programs.taken(tenant).0, Taken { sessions: 1, ..Taken::default() });
+    }
+
+    #[cfg(canary)]
+    #[test]
+    fn canary_places_that_are_kept_are_found() {
+        assert_eq!(opened_again(Canary::new(Mutant::PlacesKept)), 0);
     }
 }

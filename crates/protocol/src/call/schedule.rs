@@ -1,16 +1,28 @@
-//! Whose call runs next: deficit round robin (Shreedhar and Varghese) over sessions, by weight.
+//! Whose call runs next: tenants share the processor by weight, and sessions of a tenant share equally
+//! what is its (`queue.rs` says how, at both levels). Calls of a session take turns.
 //!
-//! A session runs while it has credit. What a turn has cost is known only afterwards, so that credit
-//! may become debt, which is paid by rounds that the session sits out. An executor that turns calls
-//! for short slices thus gives each session its share to within a slice, in constant time a turn.
+//! A session is at turn until it has used a quantum, or has nothing to run. What a call's slice costs is
+//! known afterwards. So with `q` for the quantum and `s` for the longest slice of either:
+//!
+//! - while two tenants both have calls to run, what they have used, each divided by its weight, comes to
+//!   differ by no more than a turn of each (`q + s`, divided by its weight), however many sessions and calls
+//!   either has; so it is with two sessions of a tenant;
+//! - a call of a session that owes less than `q`, of a tenant that owes less, waits for the turn that is
+//!   going on, at most `q + s`, and for those that came like it before it, however many have long calls;
+//! - slices of more than `DEBT_NS_MAX` for each of their tenant's weight are not charged in full.
+//!
+//! Debts outlast what made them. A tenant's account is that of all its sessions, past ones too; and a new
+//! session of it begins with the largest debt that one left which is over, since it might be the same
+//! caller; one that is not waits at its beginning, for at most that long for each other session.
+//!
+//! Each turn costs a search in a sorted list of who stands and a small insertion, at both levels.
 
 use super::canary::{Canary, Mutant};
+use super::queue::{Account, Queue};
 use super::{Call, Session};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-/// Debt is forgotten beyond so many rounds: it bounds how long one looks for whose turn it is.
-const DEBT_ROUNDS_MAX: i64 = 64;
 /// A tenant may use what it has saved for so long.
 const BURST_NS: u64 = 10_000_000;
 
@@ -26,17 +38,20 @@ pub enum Turn {
 }
 
 /// A session that takes part.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Line {
     tenant: usize,
-    weight: i64,
-    credit_ns: i64,
+    /// In the queue of its tenant. It stands while it has calls that could run.
+    account: Account,
     /// Slots whose calls could run.
     ready: VecDeque<u8>,
-    /// Stands in the round.
-    stands: bool,
-    /// Stands first in it, and has had its credit for this round.
-    at_turn: bool,
+}
+
+impl Line {
+    fn new(tenant: usize, at_ns: u64) -> Self {
+        // The quota's weight is the tenant's: its sessions are equals.
+        Self { tenant, account: Account::new(1, at_ns), ready: VecDeque::new() }
+    }
 }
 
 /// What a tenant may use of the processor.
@@ -68,61 +83,118 @@ impl Allowance {
     }
 }
 
+/// A tenant and its sessions.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Tenant {
+    /// In the queue of tenants. It stands while one of its sessions does, unless it is barred.
+    account: Account,
+    /// Its sessions with calls that could run.
+    queue: Queue,
+    /// `None` for one without a bound.
+    allowance: Option<Allowance>,
+    /// It has calls that could run, and has used up what it may.
+    barred: bool,
+    /// Where the account was that was farthest ahead of its sessions' that are over.
+    left_at_ns: u64,
+}
+
+impl Tenant {
+    /// Whether it may use the processor now.
+    fn may_run(&mut self, now_ns: u64) -> bool {
+        let Some(allowance) = &mut self.allowance else { return true };
+        allowance.renew(now_ns);
+        allowance.left_ns >= 0
+    }
+}
+
+/// Who is at turn.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct AtTurn {
+    session: Session,
+    used_ns: u64,
+}
+
 /// Sessions, their calls that could run, and what they have used.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Schedule {
-    quantum_ns: i64,
+    quantum_ns: u64,
     /// By session number.
     lines: Vec<Line>,
-    /// Sessions with calls that could run; the first is at turn.
-    round: VecDeque<Session>,
-    /// By tenant; `None` for those without a bound.
-    allowances: Vec<Option<Allowance>>,
+    tenants: Vec<Tenant>,
+    /// Tenants that have calls to run and may.
+    queue: Queue,
+    /// Tenants that have calls to run and may not before later.
+    barred: Vec<usize>,
+    at_turn: Option<AtTurn>,
+    /// About now: what was said last, and what was used since.
+    now_ns: u64,
     canary: Canary,
 }
 
 impl Schedule {
     pub(super) fn new(quantum_ns: u64, canary: Canary) -> Self {
-        let quantum_ns = i64::try_from(quantum_ns).unwrap_or(i64::MAX).clamp(1, 1 << 32);
-        let (lines, allowances) = (Vec::new(), Vec::new());
-        Self { quantum_ns, lines, round: VecDeque::new(), allowances, canary }
+        let quantum_ns = quantum_ns.max(1);
+        Self {
+            quantum_ns,
+            lines: Vec::new(),
+            tenants: Vec::new(),
+            queue: Queue::new(quantum_ns),
+            barred: Vec::new(),
+            at_turn: None,
+            now_ns: 0,
+            canary,
+        }
     }
 
-    pub(super) fn add_tenant(&mut self, processor_ns_per_s: Option<u64>) {
+    pub(super) fn add_tenant(&mut self, weight: u32, processor_ns_per_s: Option<u64>) {
         let burst = i64::try_from(BURST_NS).unwrap_or(i64::MAX);
-        self.allowances.push(processor_ns_per_s.map(|ns_per_s| Allowance {
-            ns_per_s,
-            left_ns: burst,
-            at_ns: 0,
-        }));
+        self.tenants.push(Tenant {
+            account: Account::new(weight, 0),
+            queue: Queue::new(self.quantum_ns),
+            allowance: processor_ns_per_s.map(|ns_per_s| Allowance {
+                ns_per_s,
+                left_ns: burst,
+                at_ns: 0,
+            }),
+            barred: false,
+            left_at_ns: 0,
+        });
     }
 
-    pub(super) fn open(&mut self, session: Session, tenant: usize, weight: u32) {
+    pub(super) fn open(&mut self, session: Session, tenant: usize) {
         let at = session.0 as usize;
         if self.lines.len() <= at {
-            self.lines.resize_with(at + 1, Line::default);
+            self.lines.resize_with(at + 1, || Line::new(tenant, 0));
         }
-        let line = &mut self.lines[at];
-        // Whoever had the number before may still stand in the round, with nothing to run.
-        let stands = line.stands;
-        *line = Line { tenant, weight: i64::from(weight.max(1)), stands, ..Line::default() };
+        self.lines[at] = Line::new(tenant, self.tenants[tenant].left_at_ns);
     }
 
     /// Nothing of a session runs any more.
     pub(super) fn close(&mut self, session: Session) {
-        if let Some(line) = self.lines.get_mut(session.0 as usize) {
-            line.ready.clear();
+        let Some(line) = self.lines.get_mut(session.0 as usize) else {
+            return;
+        };
+        line.ready.clear();
+        if !self.canary.is(Mutant::DebtShed) {
+            let left_at_ns = &mut self.tenants[line.tenant].left_at_ns;
+            *left_at_ns = line.account.at_ns().max(*left_at_ns);
         }
+        self.leave(session);
     }
 
     /// A call could run: it has just begun, or what it waited for has come.
-    pub fn ready(&mut self, call: Call) {
+    pub fn ready(&mut self, call: Call, now_ns: u64) {
         let Some(line) = self.lines.get_mut(call.session.0 as usize) else {
             return;
         };
         line.ready.push_back(call.slot);
-        if !core::mem::replace(&mut line.stands, true) {
-            self.round.push_back(call.session);
+        if line.account.stands() {
+            return;
+        }
+        let tenant = &mut self.tenants[line.tenant];
+        tenant.queue.enter(call.session.0, &mut line.account, now_ns);
+        if !tenant.account.stands() && !tenant.barred {
+            self.queue.enter(line.tenant as u32, &mut tenant.account, now_ns);
         }
     }
 
@@ -131,230 +203,132 @@ impl Schedule {
         if self.canary.is(Mutant::CancelledRuns) {
             return;
         }
-        if let Some(line) = self.lines.get_mut(call.session.0 as usize) {
-            line.ready.retain(|slot| *slot != call.slot);
+        let Some(line) = self.lines.get_mut(call.session.0 as usize) else {
+            return;
+        };
+        line.ready.retain(|slot| *slot != call.slot);
+        if line.ready.is_empty() {
+            self.leave(call.session);
+        }
+    }
+
+    /// A session has nothing to run any more.
+    fn leave(&mut self, session: Session) {
+        let line = &mut self.lines[session.0 as usize];
+        let tenant = &mut self.tenants[line.tenant];
+        tenant.queue.leave(session.0, &mut line.account, self.now_ns);
+        if self.at_turn.is_some_and(|at_turn| at_turn.session == session) {
+            self.at_turn = None;
+        }
+        if !tenant.queue.is_empty() {
+            return;
+        }
+        self.queue.leave(line.tenant as u32, &mut tenant.account, self.now_ns);
+        if core::mem::replace(&mut tenant.barred, false) {
+            self.barred.retain(|barred| *barred != line.tenant);
         }
     }
 
     /// The call whose turn it is; tell [`Self::ran`] what it has used. `None` while none may run.
     pub fn next(&mut self, now_ns: u64) -> Option<Call> {
-        // Sessions in a row that may not run before later.
-        let mut barred = 0;
-        while barred < self.round.len() {
-            let session = *self.round.front()?;
-            let alone = self.round.len() == 1;
-            let line = &mut self.lines[session.0 as usize];
-            if line.ready.is_empty() {
-                self.round.pop_front();
-                (line.stands, line.at_turn) = (false, false);
-                line.credit_ns = line.credit_ns.min(0);
+        self.now_ns = now_ns;
+        if !self.barred.is_empty() {
+            self.let_in(now_ns);
+        }
+        if let Some(call) = self.goes_on(now_ns) {
+            return Some(call);
+        }
+        loop {
+            let at = self.queue.first()?;
+            let tenant = &mut self.tenants[at as usize];
+            if !tenant.may_run(now_ns) {
+                // Where it stood it would hold the clock back, and be far behind when it comes again.
+                self.queue.leave(at, &mut tenant.account, now_ns);
+                tenant.barred = true;
+                self.barred.push(at as usize);
                 continue;
             }
-            if let Some(Some(allowance)) = self.allowances.get_mut(line.tenant) {
-                allowance.renew(now_ns);
-                if allowance.left_ns < 0 {
-                    barred += 1;
-                    self.round.rotate_left(1);
-                    continue;
-                }
-            }
-            let share = self.quantum_ns * line.weight;
-            if !core::mem::replace(&mut line.at_turn, true) {
-                line.credit_ns = if alone { share } else { line.credit_ns + share };
-            }
-            if line.credit_ns <= 0 {
-                line.at_turn = false;
-                self.round.rotate_left(1);
-                barred = 0;
+            let session = Session(tenant.queue.first()?);
+            let Some(slot) = self.lines[session.0 as usize].ready.pop_front() else {
+                // Its last call was given out already, and nobody has said that it ran.
+                self.leave(session);
                 continue;
-            }
-            let slot = line.ready.pop_front()?;
+            };
+            self.at_turn = Some(AtTurn { session, used_ns: 0 });
             return Some(Call { session, slot });
         }
-        None
+    }
+
+    /// Tenants that were barred and may run again stand with the others.
+    fn let_in(&mut self, now_ns: u64) {
+        let (tenants, queue) = (&mut self.tenants, &mut self.queue);
+        self.barred.retain(|at| {
+            let tenant = &mut tenants[*at];
+            tenant.barred = !tenant.may_run(now_ns);
+            if !tenant.barred {
+                queue.enter(*at as u32, &mut tenant.account, now_ns);
+            }
+            tenant.barred
+        });
+    }
+
+    /// The next call of who is at turn, if its quantum is not used up.
+    fn goes_on(&mut self, now_ns: u64) -> Option<Call> {
+        let AtTurn { session, used_ns } = self.at_turn?;
+        let line = &mut self.lines[session.0 as usize];
+        if used_ns >= self.quantum_ns || !self.tenants[line.tenant].may_run(now_ns) {
+            return None;
+        }
+        let slot = line.ready.pop_front()?;
+        Some(Call { session, slot })
     }
 
     /// The call that was at turn has used so much, and goes on as `turn` says.
     pub fn ran(&mut self, call: Call, used_ns: u64, turn: Turn) {
-        let Some(line) = self.lines.get_mut(call.session.0 as usize) else {
-            return;
-        };
-        let used = i64::try_from(used_ns).unwrap_or(i64::MAX);
-        if !self.canary.is(Mutant::NothingCharged) {
-            let least = -(DEBT_ROUNDS_MAX * self.quantum_ns * line.weight);
-            line.credit_ns = line.credit_ns.saturating_sub(used).max(least);
-        }
-        if let Some(Some(allowance)) = self.allowances.get_mut(line.tenant) {
-            allowance.left_ns = allowance.left_ns.saturating_sub(used);
+        self.now_ns = self.now_ns.saturating_add(used_ns);
+        if let Some(at_turn) = &mut self.at_turn {
+            at_turn.used_ns = at_turn.used_ns.saturating_add(used_ns);
         }
         if turn == Turn::Ready {
-            self.ready(call);
+            self.ready(call, self.now_ns);
+        }
+        let line = self.lines.get(call.session.0 as usize);
+        if line.is_some_and(|line| line.ready.is_empty()) {
+            self.leave(call.session);
+        }
+        self.charge(call.session, used_ns);
+    }
+
+    /// A session has used so much.
+    pub(super) fn charge(&mut self, session: Session, used_ns: u64) {
+        let Some(line) = self.lines.get_mut(session.0 as usize) else {
+            return;
+        };
+        let tenant = &mut self.tenants[line.tenant];
+        if let Some(allowance) = &mut tenant.allowance {
+            let used_ns = i64::try_from(used_ns).unwrap_or(i64::MAX);
+            allowance.left_ns = allowance.left_ns.saturating_sub(used_ns);
+        }
+        if !self.canary.is(Mutant::NothingCharged) {
+            tenant.queue.charge(session.0, &mut line.account, used_ns);
+        }
+        if !self.canary.is(Mutant::TenantsUncharged) {
+            self.queue.charge(line.tenant as u32, &mut tenant.account, used_ns);
         }
     }
 
-    /// Whether a call could run if its tenant had something left.
+    /// Whether no call could run, also if its tenant had something left.
     pub fn is_idle(&self) -> bool {
-        self.round.iter().all(|session| self.lines[session.0 as usize].ready.is_empty())
+        self.queue.is_empty() && self.barred.is_empty()
     }
 
-    /// When a tenant that has used up what it may has something left again.
+    /// When a tenant that has used up what it may has something left again, of those whose calls
+    /// [`Self::next`] has passed over.
     pub fn wakes_at_ns(&self) -> Option<u64> {
-        let waiting = self.round.iter().map(|session| &self.lines[session.0 as usize]);
-        let waiting = waiting.filter(|line| !line.ready.is_empty());
-        let allowances = waiting.filter_map(|line| self.allowances.get(line.tenant)?.as_ref());
+        let allowances = self.barred.iter().filter_map(|at| self.tenants[*at].allowance.as_ref());
         allowances.map(Allowance::ready_at_ns).min()
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn call(session: u32, slot: u8) -> Call {
-        Call { session: Session(session), slot }
-    }
-
-    fn schedule(weights: &[u32]) -> Schedule {
-        let mut schedule = Schedule::new(100, Canary::default());
-        schedule.add_tenant(None);
-        for (session, weight) in (0..).zip(weights) {
-            schedule.open(Session(session), 0, *weight);
-        }
-        schedule
-    }
-
-    /// What each of these sessions has used after so many turns of so much, all always ready.
-    fn used(weights: &[u32], costs: &[u64], turns: usize) -> Vec<u64> {
-        let mut schedule = schedule(weights);
-        (0..).zip(weights).for_each(|(session, _)| schedule.ready(call(session, 0)));
-        let mut used = alloc::vec![0; weights.len()];
-        for _ in 0..turns {
-            let call = schedule.next(0).unwrap();
-            let at = call.session.0 as usize;
-            used[at] += costs[at];
-            schedule.ran(call, costs[at], Turn::Ready);
-        }
-        used
-    }
-
-    #[test]
-    fn sessions_get_their_shares_whatever_their_turns_cost() {
-        let used_by = used(&[1, 1, 2], &[10, 70, 300], 10_000);
-        let (least, most) = (used_by[0].min(used_by[1]), used_by[0].max(used_by[1]));
-        assert!(most - least <= 300, "{used_by:?}");
-        assert!(used_by[2].abs_diff(2 * least) <= 1000, "{used_by:?}");
-    }
-
-    #[cfg(canary)]
-    #[test]
-    fn canary_a_schedule_that_charges_nothing_is_found() {
-        let mut schedule = Schedule::new(100, Canary::new(Mutant::NothingCharged));
-        schedule.add_tenant(None);
-        let mut used = [0_u64; 2];
-        for session in 0..2 {
-            schedule.open(Session(session), 0, 1);
-            schedule.ready(call(session, 0));
-        }
-        for _ in 0..1000 {
-            let call = schedule.next(0).unwrap();
-            used[call.session.0 as usize] += 70;
-            schedule.ran(call, 70, Turn::Ready);
-        }
-        assert!(used[0].abs_diff(used[1]) > 300, "the test of shares would find it: {used:?}");
-    }
-
-    #[test]
-    fn calls_of_one_session_take_turns() {
-        let mut schedule = schedule(&[1]);
-        schedule.ready(call(0, 1));
-        schedule.ready(call(0, 2));
-        for slot in [1, 2, 1, 2] {
-            assert_eq!(schedule.next(0), Some(call(0, slot)));
-            schedule.ran(call(0, slot), 1000, Turn::Ready);
-        }
-        schedule.forget(call(0, 1));
-        assert_eq!(schedule.next(0), Some(call(0, 2)));
-        schedule.ran(call(0, 2), 1, Turn::Over);
-        assert_eq!((schedule.next(0), schedule.is_idle()), (None, true));
-    }
-
-    #[test]
-    fn who_comes_waits_for_one_turn_of_the_others() {
-        let mut schedule = schedule(&[1, 1]);
-        schedule.ready(call(0, 0));
-        for _ in 0..1000 {
-            assert_eq!(schedule.next(0), Some(call(0, 0)));
-            schedule.ran(call(0, 0), 150, Turn::Ready);
-        }
-        schedule.ready(call(1, 0));
-        let mut others = 0;
-        while schedule.next(0) != Some(call(1, 0)) {
-            schedule.ran(call(0, 0), 150, Turn::Ready);
-            others += 1;
-        }
-        assert!(others <= 1, "{others}");
-    }
-
-    #[test]
-    fn short_calls_wait_for_one_turn_of_a_long_one_each_time() {
-        let mut schedule = schedule(&[1, 1]);
-        schedule.ready(call(0, 0));
-        for _ in 0..1000 {
-            schedule.ready(call(1, 0));
-            let mut others = 0;
-            while schedule.next(0) != Some(call(1, 0)) {
-                schedule.ran(call(0, 0), 100, Turn::Ready);
-                others += 1;
-            }
-            schedule.ran(call(1, 0), 10, Turn::Over);
-            assert!(others <= 1, "{others}");
-        }
-    }
-
-    #[test]
-    fn debt_is_bounded_and_kept_by_who_leaves_and_comes_back() {
-        let mut schedule = schedule(&[1, 1]);
-        schedule.ready(call(0, 0));
-        assert_eq!(schedule.next(0), Some(call(0, 0)));
-        schedule.ran(call(0, 0), u64::MAX, Turn::Over);
-        assert_eq!(schedule.next(0), None);
-        schedule.ready(call(0, 0));
-        schedule.ready(call(1, 0));
-        let mut turns = 0;
-        while schedule.next(0) == Some(call(1, 0)) {
-            schedule.ran(call(1, 0), 100, Turn::Ready);
-            turns += 1;
-        }
-        assert!((60..=66).contains(&turns), "{turns}");
-    }
-
-    #[test]
-    fn a_tenant_that_has_used_up_its_time_waits_for_more() {
-        let mut schedule = Schedule::new(100, Canary::default());
-        schedule.add_tenant(Some(100_000_000));
-        schedule.add_tenant(None);
-        schedule.open(Session(0), 0, 1);
-        schedule.open(Session(1), 1, 1);
-        schedule.ready(call(0, 0));
-        assert_eq!(schedule.next(0), Some(call(0, 0)));
-        schedule.ran(call(0, 0), BURST_NS + 1_000_000, Turn::Ready);
-        assert_eq!((schedule.next(0), schedule.is_idle()), (None, false));
-        let at = schedule.wakes_at_ns().unwrap();
-        assert!((10_000_000..10_000_100).contains(&at), "{at}: a tenth of the time");
-        schedule.ready(call(1, 0));
-        assert_eq!(schedule.next(0), Some(call(1, 0)), "others are not disturbed");
-        schedule.ran(call(1, 0), 1, Turn::Over);
-        assert_eq!(schedule.next(at), Some(call(0, 0)));
-    }
-
-    #[test]
-    fn a_number_that_serves_again_has_nothing_of_its_former_session() {
-        let mut schedule = schedule(&[1]);
-        schedule.ready(call(0, 3));
-        schedule.close(Session(0));
-        schedule.open(Session(0), 0, 1);
-        assert_eq!(schedule.next(0), None);
-        schedule.ready(call(0, 1));
-        assert_eq!(schedule.next(0), Some(call(0, 1)));
-    }
-}
+mod tests;

@@ -4,7 +4,7 @@ use super::canary::{Canary, Mutant};
 use super::message::{
     Header, Invocation, Part, Refused, Reply, Stopped, Verb, decode_target, one_word,
 };
-use super::programs::{Left, Programs, Quota, Sizes, object_of};
+use super::programs::{Left, Programs, Quota, Sizes, Taken, object_of};
 use super::schedule::{Schedule, Turn};
 use super::sessions::{Arrived, Opened, SessionId, Slots};
 use super::{SLOTS_MAX, Session};
@@ -17,11 +17,13 @@ use alloc::vec::Vec;
 pub struct Settings {
     /// Most sessions.
     pub sessions_max: u32,
+    /// Most sessions of a tenant whose quota does not say.
+    pub tenant_sessions_max: u32,
     /// Slots of each session, 1 to [`SLOTS_MAX`].
     pub slots: usize,
     /// How long a session waits for its caller to come back over another link.
     pub grace_ns: u64,
-    /// What a session of weight one uses before another one's turn.
+    /// What a session uses before another one's turn.
     pub quantum_ns: u64,
 }
 
@@ -114,7 +116,7 @@ impl Server {
         Self {
             settings: Settings { slots, ..settings },
             sessions: Vec::new(),
-            programs: Programs::new(canary),
+            programs: Programs::new(settings.tenant_sessions_max, canary),
             schedule: Schedule::new(settings.quantum_ns, canary),
             deadlines: BTreeSet::new(),
             away: 0,
@@ -124,8 +126,18 @@ impl Server {
 
     /// A tenant with these bounds; its number.
     pub fn add_tenant(&mut self, quota: Quota) -> usize {
-        self.schedule.add_tenant(quota.processor_ns_per_s);
+        self.schedule.add_tenant(quota.weight, quota.processor_ns_per_s);
         self.programs.add_tenant(quota)
+    }
+
+    /// What a tenant has taken, and what it may.
+    pub fn taken(&self, tenant: usize) -> (Taken, Quota) {
+        self.programs.taken(tenant)
+    }
+
+    /// The tenant of a session.
+    pub fn tenant(&self, session: Session) -> Option<usize> {
+        Some(self.sessions.get(session.0 as usize)?.as_ref()?.tenant)
     }
 
     /// Slots that each session has.
@@ -146,7 +158,8 @@ impl Server {
     /// A caller is linked and wants this session. Of a tenant that `add_tenant` has numbered.
     ///
     /// # Errors
-    /// `Sessions` when there are too many.
+    /// `TenantSessions` when the tenant has as many as it may, `Sessions` when there are too many of all
+    /// tenants together. One that is there already is neither.
     pub fn open(&mut self, id: SessionId, tenant: usize) -> Result<Opened, Refused> {
         let known = self.sessions.iter().position(|entry| {
             entry.as_ref().is_some_and(|entry| entry.id == id && entry.tenant == tenant)
@@ -170,6 +183,7 @@ impl Server {
         if at as u64 >= u64::from(self.settings.sessions_max) {
             return Err(Refused::Sessions);
         }
+        self.programs.open(tenant)?;
         let slots = slots();
         let runs = alloc::vec![None; self.settings.slots];
         let entry = Entry { id, tenant, linked: true, ends_at_ns: 0, slots, runs };
@@ -177,7 +191,7 @@ impl Server {
             self.sessions.push(None);
         }
         self.sessions[at] = Some(entry);
-        self.schedule.open(number(at), tenant, self.programs.quota(tenant).weight);
+        self.schedule.open(number(at), tenant);
         Ok(Opened::New(number(at)))
     }
 
@@ -220,6 +234,7 @@ impl Server {
         for object in self.programs.of(session) {
             self.drop_object(session, entry.tenant, object, effects);
         }
+        self.programs.close(entry.tenant);
         effects.push(Effect::Over(session));
     }
 
@@ -350,7 +365,7 @@ impl Server {
         if let Some(at_ns) = deadline_ns {
             self.deadlines.insert((at_ns, call, sequence));
         }
-        self.schedule.ready(call);
+        self.schedule.ready(call, now_ns);
         Asked::Run(call, invocation.program, parameters)
     }
 
@@ -426,10 +441,10 @@ impl Server {
 
     /// An object whose last part was taken is loaded in turns as calls have them, at its session's cost, until
     /// [`Self::answer`].
-    pub fn load(&mut self, call: Call) {
+    pub fn load(&mut self, call: Call, now_ns: u64) {
         if let Some(entry) = self.entry(call.session) {
             entry.runs[usize::from(call.slot)] = Some(Run::Loading);
-            self.schedule.ready(call);
+            self.schedule.ready(call, now_ns);
         }
     }
 
@@ -444,10 +459,10 @@ impl Server {
     }
 
     /// What a call waited for has come.
-    pub fn ready(&mut self, call: Call) {
+    pub fn ready(&mut self, call: Call, now_ns: u64) {
         let runs = self.entry(call.session).and_then(|entry| entry.runs[usize::from(call.slot)]);
         if runs.is_some() {
-            self.schedule.ready(call);
+            self.schedule.ready(call, now_ns);
         }
     }
 

@@ -85,7 +85,13 @@ impl Calls {
         cancels: u8,
         change: impl Fn(Window, Settings) -> (Window, Server),
     ) -> Self {
-        let settings = Settings { sessions_max: 1, slots, grace_ns: GRACE_NS, quantum_ns: 1000 };
+        let settings = Settings {
+            sessions_max: 1,
+            tenant_sessions_max: 1,
+            slots,
+            grace_ns: GRACE_NS,
+            quantum_ns: 1000,
+        };
         let (window, mut server) = change(Window::new(slots), settings);
         server.add_tenant(Quota::DEFAULT);
         let mut model = Self {
@@ -340,7 +346,7 @@ mod tests {
                 Err(text) => panic!("{calls} calls, {slots} slots, {breaks} breaks: {text}"),
             }
         });
-        assert_eq!(states, [268, 8_259, 68_647, 624_218], "{cases:?}");
+        assert_eq!(states, [252, 8_760, 75_271, 743_493], "{cases:?}");
     }
 
     #[cfg(canary)]

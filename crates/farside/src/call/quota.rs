@@ -1,0 +1,70 @@
+//! Quotas of tenants: what they come to where nothing is said, and words about what is over them.
+
+use super::hello::Refusal;
+use super::server::ServerOptions;
+use farside_protocol::call::{Quota, Refused, Sizes, Taken};
+
+/// Of all callers' places so many are kept from a tenant that has no number of its own: one of four.
+const KEPT_SHARE: u32 = 4;
+
+/// Most callers of a tenant whose quota does not say. A place for each other tenant is kept from it, and a
+/// part of all, so that it alone cannot keep all others out; where nobody is told from others, all are its.
+pub(super) fn callers_max(options: &ServerOptions) -> u32 {
+    let others = u32::try_from(options.tenants.len()).unwrap_or(u32::MAX);
+    if others == 0 {
+        return options.sessions;
+    }
+    let kept = others.max(options.sessions / KEPT_SHARE);
+    options.sessions.saturating_sub(kept).max(1)
+}
+
+/// Why a caller has no place.
+pub(super) fn no_place(why: Refused, sessions_max: u32, (taken, quota): (Taken, Quota)) -> Refusal {
+    let text = match quota.sessions {
+        Some(most) if why == Refused::TenantSessions => {
+            format!("its tenant has {} of its {most} callers: end one of them", taken.sessions)
+        }
+        _ => format!("the executor has its {sessions_max} callers: end one of them"),
+    };
+    Refusal { why, text }
+}
+
+/// Why a program is not registered. Those before it in its object count as taken.
+pub(super) fn over(
+    why: Refused,
+    program: &str,
+    sizes: Sizes,
+    (taken, quota): (Taken, Quota),
+) -> String {
+    match why {
+        Refused::State => format!(
+            "program `{program}` takes {} B with its state, and its tenant has {} B of {} B: unregister \
+             others",
+            sizes.all(),
+            taken.state_bytes,
+            quota.state_bytes
+        ),
+        _ => format!(
+            "program `{program}` is one too many: its tenant has registered {} of {}, one for each of its \
+             callers; unregister others",
+            taken.programs, quota.programs
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_takes_all_places_where_there_are_others() {
+        let callers = |sessions, tenants: u32| {
+            let named = (0..tenants).map(|number| (number.to_string(), Quota::DEFAULT));
+            let tenants = named.collect();
+            callers_max(&ServerOptions { sessions, tenants, ..ServerOptions::default() })
+        };
+        assert_eq!((callers(64, 0), callers(1, 0)), (64, 1));
+        assert_eq!((callers(64, 1), callers(64, 30), callers(64, 63)), (48, 34, 1));
+        assert_eq!((callers(2, 1), callers(1, 1), callers(4, 9)), (1, 1, 1));
+    }
+}

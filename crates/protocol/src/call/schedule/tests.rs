@@ -1,0 +1,347 @@
+use super::*;
+use crate::call::queue::DEBT_NS_MAX;
+
+const QUANTUM_NS: u64 = 500;
+
+fn call(session: u32, slot: u8) -> Call {
+    Call { session: Session(session), slot }
+}
+
+/// Tenants of these weights, with so many sessions each.
+fn tenants(canary: Canary, tenants: &[(u32, u32)]) -> Schedule {
+    let mut schedule = Schedule::new(QUANTUM_NS, canary);
+    let mut session = 0;
+    for (tenant, (weight, sessions)) in tenants.iter().enumerate() {
+        schedule.add_tenant(*weight, None);
+        for _ in 0..*sessions {
+            schedule.open(Session(session), tenant);
+            session += 1;
+        }
+    }
+    schedule
+}
+
+fn schedule(tenants_of: &[(u32, u32)]) -> Schedule {
+    tenants(Canary::default(), tenants_of)
+}
+
+/// A schedule whose sessions' slices take so long, as time goes by.
+struct Bench {
+    schedule: Schedule,
+    costs_ns: Vec<u64>,
+    used_ns: Vec<u64>,
+    now_ns: u64,
+}
+
+impl Bench {
+    fn new(schedule: Schedule, costs_ns: &[u64]) -> Self {
+        let used_ns = alloc::vec![0; costs_ns.len()];
+        Self { schedule, costs_ns: costs_ns.to_vec(), used_ns, now_ns: 1 << 40 }
+    }
+
+    fn ready(&mut self, session: u32) {
+        self.schedule.ready(call(session, 0), self.now_ns);
+    }
+
+    /// One slice; whose.
+    fn slice(&mut self, turn: Turn) -> Option<u32> {
+        let call = self.schedule.next(self.now_ns)?;
+        let at = call.session.0 as usize;
+        self.now_ns += self.costs_ns[at];
+        self.used_ns[at] += self.costs_ns[at];
+        self.schedule.ran(call, self.costs_ns[at], turn);
+        Some(call.session.0)
+    }
+
+    fn for_ns(&mut self, ns: u64) -> &[u64] {
+        let until_ns = self.now_ns + ns;
+        while self.now_ns < until_ns {
+            self.slice(Turn::Ready).unwrap();
+        }
+        &self.used_ns
+    }
+}
+
+/// What each session has used after a fifth of a second in which all are always ready.
+fn used(schedule: Schedule, costs_ns: &[u64]) -> Vec<u64> {
+    let mut bench = Bench::new(schedule, costs_ns);
+    (0..).zip(costs_ns).for_each(|(session, _)| bench.ready(session));
+    bench.for_ns(200_000_000).to_vec()
+}
+
+#[track_caller]
+fn assert_near(used_ns: u64, share_ns: u64, most_ns: u64) {
+    assert!(used_ns.abs_diff(share_ns) <= most_ns, "{used_ns} of {share_ns}");
+}
+
+#[test]
+fn sessions_get_their_shares_whatever_their_slices_take() {
+    // Slices of a millisecond beside such as all take, beside short calls, and of half the longest debt.
+    for costs_ns in [[1_000_000, 500], [50_000_000, 500], [1_000_000, 50], [300, 70], [33_000, 500]]
+    {
+        let used_ns = used(schedule(&[(1, 2)]), &costs_ns);
+        assert_near(used_ns[0], used_ns[1], costs_ns[0] + costs_ns[1] + QUANTUM_NS);
+    }
+}
+
+#[test]
+fn tenants_get_their_shares_by_weight_whatever_their_slices_take() {
+    for costs_ns in [[1_000_000, 500], [500, 1_000_000], [70, 300]] {
+        let used_ns = used(schedule(&[(1, 1), (3, 1)]), &costs_ns);
+        let most_ns = 3 * (costs_ns[0] + QUANTUM_NS) + costs_ns[1] + QUANTUM_NS;
+        assert_near(used_ns[1], 3 * used_ns[0], most_ns);
+    }
+    let used_ns = used(schedule(&[(1, 1), (1_000_000, 1)]), &[500, 500]);
+    assert_near(used_ns[0], 500, 500);
+}
+
+#[test]
+fn a_tenant_with_more_sessions_gets_no_more() {
+    let mut costs_ns = alloc::vec![500; 9];
+    for slice_ns in [500, 70_000, 1_000_000] {
+        costs_ns[8] = slice_ns;
+        let used_ns = used(schedule(&[(1, 8), (1, 1)]), &costs_ns);
+        let eight_ns = used_ns[..8].iter().sum();
+        assert_near(used_ns[8], eight_ns, slice_ns + 2 * QUANTUM_NS);
+        for one_ns in &used_ns[..8] {
+            assert_near(*one_ns, eight_ns / 8, 2 * QUANTUM_NS);
+        }
+    }
+}
+
+#[test]
+fn sessions_of_one_tenant_share_equally_whatever_its_weight() {
+    let used_ns = used(schedule(&[(7, 2), (1, 1)]), &[1_000_000, 500, 500]);
+    assert_near(used_ns[0], used_ns[1], 1_000_000 + QUANTUM_NS);
+    assert_near(used_ns[0] + used_ns[1], 7 * used_ns[2], 8_000_000);
+}
+
+#[cfg(canary)]
+#[test]
+fn canary_schedules_that_charge_too_little_are_found() {
+    let charges_none = tenants(Canary::new(Mutant::NothingCharged), &[(1, 2)]);
+    let used_ns = used(charges_none, &[1_000_000, 500]);
+    assert!(used_ns[0] > 2 * used_ns[1], "the test of sessions' shares would find it: {used_ns:?}");
+    let charges_sessions = tenants(Canary::new(Mutant::TenantsUncharged), &[(1, 1), (3, 1)]);
+    let used_ns = used(charges_sessions, &[500, 500]);
+    assert!(used_ns[1] < 2 * used_ns[0], "the test of tenants' shares would find it: {used_ns:?}");
+}
+
+#[test]
+fn calls_of_one_session_take_turns() {
+    let mut schedule = schedule(&[(1, 1)]);
+    schedule.ready(call(0, 1), 0);
+    schedule.ready(call(0, 2), 0);
+    for slot in [1, 2, 1, 2] {
+        assert_eq!(schedule.next(0), Some(call(0, slot)));
+        schedule.ran(call(0, slot), 1000, Turn::Ready);
+    }
+    schedule.forget(call(0, 1));
+    assert_eq!(schedule.next(0), Some(call(0, 2)));
+    schedule.ran(call(0, 2), 1, Turn::Over);
+    assert_eq!((schedule.next(0), schedule.is_idle()), (None, true));
+}
+
+#[test]
+fn who_comes_goes_next_whoever_ran_for_long() {
+    for sessions in [1, 8] {
+        let mut bench = Bench::new(schedule(&[(1, sessions), (1, 1)]), &[700; 9]);
+        (0..sessions).for_each(|session| bench.ready(session));
+        for _ in 0..1000 {
+            bench.slice(Turn::Ready).unwrap();
+        }
+        bench.ready(sessions);
+        assert_eq!(bench.slice(Turn::Ready), Some(sessions));
+    }
+}
+
+#[test]
+fn short_calls_wait_for_one_turn_of_long_ones_each_time() {
+    // A slice is shorter than a quantum here, so that a turn may be two.
+    let mut bench = Bench::new(schedule(&[(1, 9)]), &[400, 400, 400, 400, 400, 400, 400, 400, 10]);
+    (0..8).for_each(|session| bench.ready(session));
+    bench.for_ns(10_000);
+    for _ in 0..1000 {
+        bench.slice(Turn::Ready).unwrap();
+        bench.ready(8);
+        let begun_ns = bench.now_ns;
+        while bench.slice(Turn::Ready) != Some(8) {}
+        assert!(bench.now_ns - begun_ns <= QUANTUM_NS + 400 + 10);
+        bench.schedule.forget(call(8, 0));
+    }
+}
+
+#[test]
+fn short_slices_of_one_session_follow_each_other_for_a_quantum() {
+    let mut bench = Bench::new(schedule(&[(1, 2)]), &[100, 100]);
+    (0..2).for_each(|session| bench.ready(session));
+    let turns: Vec<_> = (0..15).map(|_| bench.slice(Turn::Ready).unwrap()).collect();
+    assert_eq!(turns, [0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0]);
+}
+
+#[test]
+fn a_debt_outlasts_moments_in_which_the_others_are_absent() {
+    for tenants_of in [&[(1, 2)][..], &[(1, 1), (1, 1)]] {
+        let mut bench = Bench::new(schedule(tenants_of), &[20_000_000, 500]);
+        bench.ready(1);
+        bench.ready(0);
+        while bench.slice(Turn::Ready) != Some(0) {}
+        bench.costs_ns[0] = 500;
+        // Whoever is owed has nothing to run for a moment, in which the debtor runs.
+        while bench.slice(Turn::Over) != Some(1) {}
+        assert_eq!(bench.slice(Turn::Ready), Some(0));
+        bench.ready(1);
+        let others_ns = bench.used_ns[1];
+        while bench.slice(Turn::Ready) == Some(1) {}
+        assert_near(bench.used_ns[1] - others_ns, 20_000_000, 4_000);
+    }
+}
+
+#[test]
+fn a_debt_is_kept_by_who_leaves_and_comes_back() {
+    let mut bench = Bench::new(schedule(&[(1, 2)]), &[1 << 40, 500]);
+    bench.ready(0);
+    bench.ready(1);
+    assert_eq!(bench.slice(Turn::Over), Some(0));
+    bench.ready(0);
+    while bench.slice(Turn::Ready) == Some(1) {}
+    assert_near(bench.used_ns[1], DEBT_NS_MAX, 2 * QUANTUM_NS);
+}
+
+#[test]
+fn who_was_alone_owes_nothing_to_those_who_come_later() {
+    let mut bench = Bench::new(schedule(&[(1, 1), (1, 1)]), &[1_000_000, 500]);
+    bench.ready(0);
+    bench.for_ns(1_000_000_000);
+    bench.ready(1);
+    bench.used_ns.fill(0);
+    let used_ns = bench.for_ns(20_000_000);
+    assert_near(used_ns[0], used_ns[1], 2_001_000);
+}
+
+#[test]
+fn who_was_absent_has_saved_up_nothing() {
+    let mut bench = Bench::new(schedule(&[(1, 2)]), &[500, 500]);
+    bench.ready(0);
+    bench.for_ns(1_000_000_000);
+    bench.ready(1);
+    bench.used_ns.fill(0);
+    let used_ns = bench.for_ns(100_000);
+    assert_near(used_ns[0], used_ns[1], 2 * QUANTUM_NS);
+}
+
+#[test]
+fn whom_long_slices_are_no_burden_to_gets_all_that_it_asks_for() {
+    // Bursts of 50 us, of which the next one comes while a slice of a millisecond goes on.
+    let mut bench = Bench::new(schedule(&[(1, 1), (1, 1)]), &[1_000_000, 500]);
+    bench.ready(0);
+    for _ in 0..1000 {
+        assert_eq!(bench.slice(Turn::Ready), Some(0));
+        bench.ready(1);
+        for left in (0..100).rev() {
+            let turn = if left == 0 { Turn::Over } else { Turn::Ready };
+            assert_eq!(bench.slice(turn), Some(1));
+        }
+    }
+}
+
+/// Slices of a session that opens anew after each, beside one that stays.
+fn reopening(mut bench: Bench) -> Vec<u64> {
+    bench.ready(1);
+    for _ in 0..1000 {
+        bench.schedule.open(Session(0), 0);
+        bench.ready(0);
+        while bench.slice(Turn::Ready) != Some(0) {}
+        bench.schedule.close(Session(0));
+    }
+    bench.used_ns
+}
+
+#[test]
+fn who_closes_and_opens_again_sheds_no_debt() {
+    for tenants_of in [&[(1, 2)][..], &[(1, 1), (1, 1)]] {
+        let used_ns = reopening(Bench::new(schedule(tenants_of), &[300_000, 500]));
+        assert_near(used_ns[0], used_ns[1], 600_000 + QUANTUM_NS);
+    }
+}
+
+#[cfg(canary)]
+#[test]
+fn canary_a_session_that_sheds_its_debt_is_found() {
+    let sheds = tenants(Canary::new(Mutant::DebtShed), &[(1, 2)]);
+    let used_ns = reopening(Bench::new(sheds, &[300_000, 500]));
+    assert!(used_ns[0] > 2 * used_ns[1], "the test of who opens again would find it: {used_ns:?}");
+}
+
+#[test]
+fn what_is_no_call_is_charged_too() {
+    let mut bench = Bench::new(schedule(&[(1, 2)]), &[500, 500]);
+    bench.ready(1);
+    bench.slice(Turn::Ready);
+    bench.schedule.charge(Session(0), 1_000_000);
+    bench.ready(0);
+    while bench.slice(Turn::Ready) == Some(1) {}
+    assert_near(bench.used_ns[1], 1_000_000, 2 * QUANTUM_NS);
+}
+
+#[test]
+fn a_tenant_that_has_used_up_its_time_waits_for_more() {
+    let mut schedule = Schedule::new(100, Canary::default());
+    schedule.add_tenant(1, Some(100_000_000));
+    schedule.add_tenant(1, None);
+    schedule.open(Session(0), 0);
+    schedule.open(Session(1), 1);
+    schedule.ready(call(0, 0), 0);
+    assert_eq!(schedule.next(0), Some(call(0, 0)));
+    schedule.ran(call(0, 0), BURST_NS + 1_000_000, Turn::Ready);
+    assert_eq!((schedule.next(0), schedule.is_idle()), (None, false));
+    let at = schedule.wakes_at_ns().unwrap();
+    assert!((10_000_000..10_000_100).contains(&at), "{at}: a tenth of the time");
+    schedule.ready(call(1, 0), 0);
+    assert_eq!(schedule.next(0), Some(call(1, 0)), "others are not disturbed");
+    schedule.ran(call(1, 0), 1, Turn::Over);
+    assert_eq!(schedule.next(at), Some(call(0, 0)));
+    schedule.ran(call(0, 0), BURST_NS, Turn::Ready);
+    assert_eq!(schedule.next(at), None);
+    schedule.forget(call(0, 0));
+    assert_eq!((schedule.is_idle(), schedule.wakes_at_ns()), (true, None));
+}
+
+#[test]
+fn a_tenant_that_was_barred_makes_up_for_nothing() {
+    let mut schedule = Schedule::new(QUANTUM_NS, Canary::default());
+    schedule.add_tenant(1, Some(100_000_000));
+    schedule.add_tenant(1, None);
+    (0..2).for_each(|session| schedule.open(Session(session), session as usize));
+    let mut bench = Bench::new(schedule, &[500, 500]);
+    (0..2).for_each(|session| bench.ready(session));
+    let used_ns = bench.for_ns(1_000_000_000);
+    assert_near(used_ns[0], 100_000_000 + BURST_NS, 10_000);
+    // As often as it may run again, it is one turn that others wait for.
+    let begun_ns = bench.used_ns[0];
+    let used_ns = bench.for_ns(10_000);
+    assert!(used_ns[0] - begun_ns <= 2_000);
+}
+
+#[test]
+fn a_number_that_serves_again_has_nothing_of_its_former_session() {
+    let mut schedule = schedule(&[(1, 1)]);
+    schedule.ready(call(0, 3), 0);
+    schedule.close(Session(0));
+    schedule.open(Session(0), 0);
+    assert_eq!(schedule.next(0), None);
+    schedule.ready(call(0, 1), 0);
+    assert_eq!(schedule.next(0), Some(call(0, 1)));
+}
+
+#[test]
+fn who_asks_twice_without_saying_what_ran_is_given_no_call_twice() {
+    let mut schedule = schedule(&[(1, 2)]);
+    schedule.ready(call(0, 0), 0);
+    schedule.ready(call(1, 0), 0);
+    assert_eq!(schedule.next(0), Some(call(0, 0)));
+    assert_eq!(schedule.next(0), Some(call(1, 0)));
+    assert_eq!((schedule.next(0), schedule.is_idle()), (None, true));
+    schedule.ran(call(0, 0), 10, Turn::Ready);
+    assert_eq!(schedule.next(0), Some(call(0, 0)));
+}
