@@ -130,7 +130,7 @@ macro_rules! word {
 
 /// Every arm that belongs into the loop; `$m` are its variables.
 macro_rules! dispatch {
-    ($op:ident, $a:ident, $b:ident, $m:tt; $($rest:tt)*) => {
+    ($op:ident, $a:ident, $b:ident, $m:tt, ($ops:ident, $near:ident); $($rest:tt)*) => {
         match $op.code {
             Code::Add => set!($op, $m, $a.wrapping_add($b)),
             Code::Sub => set!($op, $m, $a.wrapping_sub($b)),
@@ -191,6 +191,16 @@ macro_rules! dispatch {
             Code::LessEqual32 => jump!($op, $m, $a as u32 <= $b as u32),
             Code::SignedLess32 => jump!($op, $m, ($a as i32) < $b as i32),
             Code::SignedLessEqual32 => jump!($op, $m, $a as i32 <= $b as i32),
+            Code::Loads2 => loads!(2, $m, $ops),
+            Code::Loads3 => loads!(3, $m, $ops),
+            Code::Word => word!(0, 0, false, $op, ($a, $b), $m, ($ops, $near)),
+            Code::WordIf => word!(0, 0, true, $op, ($a, $b), $m, ($ops, $near)),
+            Code::WordKept => word!(0, 1, false, $op, ($a, $b), $m, ($ops, $near)),
+            Code::WordKeptIf => word!(0, 1, true, $op, ($a, $b), $m, ($ops, $near)),
+            Code::SumWord => word!(1, 0, false, $op, ($a, $b), $m, ($ops, $near)),
+            Code::SumWordIf => word!(1, 0, true, $op, ($a, $b), $m, ($ops, $near)),
+            Code::SumWordKept => word!(1, 1, false, $op, ($a, $b), $m, ($ops, $near)),
+            Code::SumWordKeptIf => word!(1, 1, true, $op, ($a, $b), $m, ($ops, $near)),
             $($rest)*
         }
     };
@@ -269,7 +279,7 @@ fn interpret<const ONCE: bool>(
         let a = machine.registers[usize::from(op.dst & 15)];
         let b =
             machine.registers[usize::from(op.src & 15)].wrapping_add(op.immediate as i64 as u64);
-        dispatch! { op, a, b, (machine, at, left, aside, view);
+        dispatch! { op, a, b, (machine, at, left, aside, view), (ops, near);
             Code::Rare => set!(op, (machine, at, left, aside, view), rare(program, at, a, b)),
             Code::HelperRead => match read(true, &mut machine.registers, &mut view!(), &mut machine.meter, near) {
                 Ok(()) => at += 1,
@@ -291,26 +301,13 @@ fn interpret<const ONCE: bool>(
                 Some(behind) => at = behind,
                 None => break End::Fault(FaultKind::LostControl),
             },
-            Code::Loads2 => loads!(2, (machine, at, left, aside, view), ops),
-            Code::Loads3 => loads!(3, (machine, at, left, aside, view), ops),
-            Code::Word => word!(0, 0, false, op, (a, b), (machine, at, left, aside, view), (ops, near)),
-            Code::WordIf => word!(0, 0, true, op, (a, b), (machine, at, left, aside, view), (ops, near)),
-            Code::WordKept => word!(0, 1, false, op, (a, b), (machine, at, left, aside, view), (ops, near)),
-            Code::WordKeptIf => word!(0, 1, true, op, (a, b), (machine, at, left, aside, view), (ops, near)),
-            Code::SumWord => word!(1, 0, false, op, (a, b), (machine, at, left, aside, view), (ops, near)),
-            Code::SumWordIf => word!(1, 0, true, op, (a, b), (machine, at, left, aside, view), (ops, near)),
-            Code::SumWordKept => word!(1, 1, false, op, (a, b), (machine, at, left, aside, view), (ops, near)),
-            Code::SumWordKeptIf => word!(1, 1, true, op, (a, b), (machine, at, left, aside, view), (ops, near)),
-            Code::Mark => {
-                left -= i64::from(op.extra);
-                match marked(machine, verified, (at, left, aside), lent!(), near) {
-                    Ok(next) => (at, left) = next,
-                    Err(end) => {
-                        (at, left) = (machine.at, machine.meter.instructions);
-                        break end;
-                    }
+            Code::Mark => match marked(machine, verified, (op, at), (left, aside), lent!(), near) {
+                (End::Stepped, next) => (at, left) = next,
+                (end, last) => {
+                    (at, left) = last;
+                    break end;
                 }
-            }
+            },
             Code::Trap => break End::Fault(FaultKind::Unreachable),
         }
         if ONCE {
@@ -322,26 +319,28 @@ fn interpret<const ONCE: bool>(
     end
 }
 
-/// The operation of a marked slot, which has been charged, and the pause behind it where that has passed the
-/// slice. Where it goes on, and what is left.
+/// Charges a marked slot and does its operation, behind which the call pauses where that has passed the slice.
+/// Where it is then, and what is left.
 #[inline(never)]
 fn marked(
     machine: &mut Machine,
     verified: &Verified,
-    (at, left, aside): (usize, i64, i64),
+    (op, at): (&Op, usize),
+    (left, aside): (i64, i64),
     lent: Lent<'_>,
     near: &mut impl Near,
-) -> Result<(usize, i64), End> {
+) -> (End, (usize, i64)) {
+    let left = left - i64::from(op.extra);
+    if left < 0 && left + aside < 0 {
+        return (over(at), (at, left));
+    }
     machine.at = at;
     machine.meter.instructions = left;
-    if left < 0 && left + aside < 0 {
-        return Err(over(at));
-    }
-    match interpret::<true>(machine, verified, lent.own, lent.shared, near) {
-        End::Stepped if machine.meter.instructions < 0 => Err(End::Paused(machine.at)),
-        End::Stepped => Ok((machine.at, machine.meter.instructions)),
-        end => Err(end),
-    }
+    let end = match interpret::<true>(machine, verified, lent.own, lent.shared, near) {
+        End::Stepped if machine.meter.instructions < 0 => End::Paused(machine.at),
+        end => end,
+    };
+    (end, (machine.at, machine.meter.instructions))
 }
 
 /// Atomics, helpers and calls of functions, which have been charged; what comes next. Of a helper that has been
