@@ -591,6 +591,9 @@ impl Caller {
     }
 
     fn wait_a_little(&mut self, patience: &mut Patience) -> Result<(), Error> {
+        if self.is_ready() {
+            return Ok(());
+        }
         let nap = match self.link {
             Link::Down { again_ns } => {
                 let wait_ns = again_ns.saturating_sub(self.fabric.time_ns());
@@ -600,7 +603,6 @@ impl Caller {
             _ => None,
         };
         match &mut self.here {
-            Some(here) if !here.ready.is_empty() => Ok(()),
             Some(here) if here.executor.watches() => patience.wait(),
             Some(here) => {
                 let port = &mut *self.mail.port;
@@ -610,7 +612,14 @@ impl Caller {
         }
     }
 
-    /// Takes what has come and sends what was begun. Never blocks.
+    /// Whether a call that runs here could go on at the next turn: whoever drives a caller by events of its own
+    /// turns it again at once.
+    pub fn is_ready(&self) -> bool {
+        self.here.as_ref().is_some_and(|here| !here.ready.is_empty())
+    }
+
+    /// Takes what has come and sends what was begun. Never blocks; calls that run here have a slice each, and
+    /// [`Self::is_ready`] says whether one of them wants the next.
     ///
     /// # Errors
     /// Why the session is over, from then on.

@@ -286,6 +286,11 @@ impl Placed {
         }
     }
 
+    /// Whether one of the callers wants to be turned again at once: [`Caller::is_ready`].
+    pub fn is_ready(&self) -> bool {
+        self.callers.iter().any(Caller::is_ready)
+    }
+
     /// Turns all callers. Never blocks.
     ///
     /// # Errors

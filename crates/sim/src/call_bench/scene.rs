@@ -112,7 +112,7 @@ impl Client {
         if self.under_way.len() < before {
             self.took_ns = self.net.now_ns() - self.begun_ns;
         }
-        false
+        self.placed.is_ready()
     }
 }
 
