@@ -264,7 +264,12 @@ fn process_what_is_wrong_is_said_with_its_exit_code() {
             (&["register", &to, &junk], 1, "BadProgram", "junk.o"),
             (&["register", &to, "search.c"], 2, "usage", "farside rmc build"),
             (&["register", &to, "/nowhere.o"], 1, "system", "/nowhere.o"),
-            (&["register", &to, "list_search", "--tenant", "poor"], 1, "OverQuota", "list_search"),
+            (
+                &["register", &to, "list_search", "--tenant", "poor"],
+                1,
+                "OverQuota",
+                "as many programs",
+            ),
             (&["call", &to, &load], 1, "CallStopped", "foreign"),
             (&["call", &to, &load, "--here"], 1, "CallStopped", "foreign"),
             (&["call", &to, "list_search", "--parameters", "64"], 2, "usage", "16 to 4096 B"),
@@ -291,6 +296,90 @@ fn process_what_is_wrong_is_said_with_its_exit_code() {
         let (code, kind, said) = failure(&["call", &to, "list_search", "--parameters", "0,1"]);
         assert_eq!((code, kind.as_str()), (Some(1), "NobodyListens"), "{said}");
         assert!(said.contains(&to), "{said}");
+    }
+}
+
+#[test]
+fn process_a_region_is_for_those_that_it_is_lent_to_and_as_it_is_lent() {
+    let folder = Folder::new();
+    let load = folder.file("load.s", b".program load\nr2 = 0\nr1 = 1\ncall load_u64\nexit\n");
+    let text = b".program store\nr2 = 0\nr1 = 0\nr3 = 7\ncall store_u64\nexit\n";
+    let store = folder.file("store.s", text);
+    let read = folder.file("read.s", b".program read\nr2 = 0\nr1 = 0\ncall load_u64\nexit\n");
+    for fabric in FABRICS {
+        let memory = ["--memory", "0=4K", "--memory", "1=4K", "--read-only", "0"];
+        let tenants = ["--tenant", "accounts=weight:1", "--only-for", "1=accounts"];
+        let (server, to) = serve(fabric, &[&memory[..], &tenants[..]].concat());
+        for here in [&[][..], &["--here"]] {
+            let called = |object: &str, more: &[&str]| {
+                let mut arguments = vec!["call", &to, object];
+                arguments.extend(here.iter().chain(more));
+                rmc(&arguments).status.code()
+            };
+            assert_eq!(called(&load, &["--tenant", "accounts"]), Some(0), "{fabric} {here:?}");
+            assert_eq!(called(&load, &[]), Some(1), "{fabric} {here:?}: nobody said whose it is");
+            assert_eq!(called(&read, &[]), Some(0), "{fabric} {here:?}");
+            assert_eq!(called(&store, &[]), Some(1), "{fabric} {here:?}: it is read-only");
+        }
+        end(server);
+    }
+    for (arguments, said) in [
+        (&["--memory", "0=4K", "--only-for", "0=who"][..], "who"),
+        (&["--memory", "0=4K", "--read-only", "1"], "--read-only 1"),
+        (&["--memory", "0=4K", "--tenant", "a=weight:1", "--only-for", "2=a"], "--only-for 2"),
+    ] {
+        let (code, kind, text) = failure(&[&["serve", &name()], arguments].concat());
+        assert_eq!((code, kind.as_str()), (Some(2), "usage"), "{text}");
+        assert!(text.contains(said), "{text}");
+    }
+}
+
+#[test]
+fn process_programs_of_a_file_share_what_they_keep() {
+    let folder = Folder::new();
+    let clang = Command::new("clang").arg("--print-targets").output();
+    if !clang.is_ok_and(|done| text(&done.stdout).contains("bpf")) {
+        return;
+    }
+    let source = br#"#include "farside_rmc.h"
+FARSIDE_SHARED farside_u64 puts;
+FARSIDE_MAP(values, farside_u64, farside_u64, 100, FARSIDE_BETWEEN_QUEUE_PAIRS);
+FARSIDE_PROGRAM(put)(const farside_u64 *pair, farside_u64 size) {
+    if (size < 16)
+        return FARSIDE_OUT_OF_RANGE;
+    puts += 1;
+    return farside_map_put(&values, &pair[0], &pair[1]);
+}
+FARSIDE_PROGRAM(get)(const farside_u64 *key, farside_u64 size) {
+    farside_u64 value;
+    if (size < 8 || farside_map_get(&values, key, &value))
+        return FARSIDE_NOT_FOUND;
+    return value;
+}
+FARSIDE_PROGRAM(count)(const farside_u64 *none, farside_u64 size) {
+    return puts;
+}
+"#;
+    let source = folder.file("kept.c", source);
+    let object = source.replace(".c", ".o");
+    let built = rmc(&["build", &source, "-o", &object]);
+    assert_eq!(built.status.code(), Some(0), "{}", text(&built.stderr));
+    for fabric in FABRICS {
+        let (server, to) = serve(fabric, &["--memory", "0=4K"]);
+        let mut keeper =
+            Running::start(&[], &["--json", "rmc", "register", &to, &object, "--keep"]);
+        keeper.line();
+        let call = |program: &str, parameters: &str| {
+            let fixed = ["call", &to, &object, "--program", program, "--parameters", parameters];
+            value(&fixed)["returned"]["result"].as_i64().unwrap()
+        };
+        assert_eq!(call("put", "5,55"), 0);
+        assert_eq!((call("get", "5"), call("get", "6")), (55, -2), "{fabric}");
+        assert_eq!((call("put", "6,66"), call("get", "6")), (0, 66), "{fabric}");
+        assert_eq!(call("count", "0"), 2, "{fabric}");
+        keeper.signal(Signal::INT);
+        keeper.end();
+        end(server);
     }
 }
 

@@ -52,6 +52,12 @@ pub(crate) struct RmcServe {
     /// one for each other tenant
     #[arg(long, value_name = "NAME=SHARE,...")]
     pub(crate) tenant: Vec<Tenant>,
+    /// A region that programs and one-sided requests may read and not write
+    #[arg(long, value_name = "REGION")]
+    pub(crate) read_only: Vec<u8>,
+    /// A region that these tenants alone may reach, each of them named by --tenant
+    #[arg(long, value_name = "REGION=NAME,...")]
+    pub(crate) only_for: Vec<OnlyFor>,
     /// Serve without a key beyond this machine: whoever reaches the address may use all memory
     #[arg(long)]
     pub(crate) insecure: bool,
@@ -174,6 +180,26 @@ impl FromStr for Lend {
             Err(_) => LendFrom::File(from.into()),
         };
         Ok(Self { region, from })
+    }
+}
+
+/// Who may reach a region.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct OnlyFor {
+    pub(crate) region: u8,
+    pub(crate) tenants: Vec<String>,
+}
+
+impl FromStr for OnlyFor {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parsed = text.split_once('=').and_then(|(region, names)| {
+            let region = region.trim().parse().ok()?;
+            let tenants: Vec<_> = names.split(',').map(str::to_owned).collect();
+            tenants.iter().all(|name| !name.is_empty()).then_some(Self { region, tenants })
+        });
+        parsed.ok_or_else(|| format!("`{text}` is not REGION=NAME,..., as in 1=accounts,audit"))
     }
 }
 

@@ -4,7 +4,7 @@ use super::build::replace;
 use super::membership::{Membership, News};
 use super::{NAME, check::counted};
 use crate::agent::is_loopback;
-use crate::arguments::{Lend, LendFrom, RmcServe};
+use crate::arguments::{Lend, LendFrom, OnlyFor, RmcServe};
 use crate::choice::{self, Chosen};
 use crate::failure::Failure;
 use crate::output::{Output, bytes, count};
@@ -159,6 +159,7 @@ pub(super) fn run(arguments: &RmcServe, output: Output) -> Result<(), Failure> {
     }
     let options = options(arguments)?;
     let plans = plans(&arguments.memory)?;
+    check_restrictions(arguments)?;
     check_security(arguments)?;
     let host = arguments
         .beside
@@ -179,10 +180,21 @@ pub(super) fn run(arguments: &RmcServe, output: Output) -> Result<(), Failure> {
     };
     let mut own = Vec::new();
     for plan in plans {
-        let arena = server.make_region(plan.region, plan.bytes, Access::ALL)?;
+        let access = match arguments.read_only.contains(&plan.region) {
+            true => Access::READ,
+            false => Access::ALL,
+        };
+        let arena = server.make_region(plan.region, plan.bytes, access)?;
         let wrong = |_| Failure::system(format!("region {} is shorter than asked", plan.region));
         arena.write(0, &plan.contents).map_err(wrong)?;
         own.push(Own { plan, arena });
+    }
+    // Nobody is served before the first turn.
+    for OnlyFor { region, tenants } in &arguments.only_for {
+        if let Some(lent) = server.take_back(*region) {
+            let names: Vec<&str> = tenants.iter().map(String::as_str).collect();
+            server.lend_to(*region, &lent, &names)?;
+        }
     }
     if let Some(host) = &host {
         find_host(&mut server, host, &stop)?;
@@ -268,6 +280,29 @@ fn plans(memory: &[Lend]) -> Result<Vec<Plan>, Failure> {
         plans.push(plan);
     }
     Ok(plans)
+}
+
+/// Refuses restrictions of what is not there, which would restrict nothing.
+fn check_restrictions(arguments: &RmcServe) -> Result<(), Failure> {
+    let is_lent = |region: u8| arguments.memory.iter().any(|lend| lend.region == region);
+    let only_for = arguments.only_for.iter().map(|one| ("--only-for", one.region));
+    let read_only = arguments.read_only.iter().map(|region| ("--read-only", *region));
+    for (flag, region) in only_for.chain(read_only) {
+        if !is_lent(region) {
+            let text = format!("{flag} {region}: there is no such region: lend it by --memory");
+            return Err(Failure::usage(text));
+        }
+    }
+    let named = |name: &str| arguments.tenant.iter().any(|one| one.name.as_deref() == Some(name));
+    let unknown = arguments.only_for.iter().flat_map(|one| &one.tenants).find(|name| !named(name));
+    match unknown {
+        Some(name) => {
+            let text =
+                format!("--only-for: tenant {name} is not named: say --tenant {name}=weight:1 too");
+            Err(Failure::usage(text))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Refuses what would let anybody in without that being said.

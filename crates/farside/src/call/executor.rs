@@ -1,23 +1,23 @@
 //! Calls in progress on one thread: each runs for a slice at a time and waits for what is not here.
 
 mod coherent;
+mod objects;
 mod watching;
 
 use super::across::{Across, BLOCK_BYTES, Come, Step};
 use super::beside::{Beside, Later, Notice};
 use super::global::{Global, Seat};
-use super::loaded::{self, Loaded, Loading, NotLoaded};
+use super::loaded::{Loaded, Loading, NotLoaded};
 use super::memory::{Denied, Memories};
 use super::pace::Pace;
 use super::pieces::{self, Pieces, WHOLE_BYTES};
-use super::state::{Erased, Holder, States};
+use super::state::{Erased, Holder};
 use farside_base::CompletionStatus;
 use farside_fabric::Arena;
 use farside_protocol::call::{Stopped, object_of};
-use farside_rmc::Limits;
 use farside_rmc::helpers::{Call, Effect, Helper, status};
-use farside_rmc::program::Scope;
 use farside_rmc::run::{Buffers, Lent, Machine, Near, Outcome, Reply, Request, StartError, Stop};
+use objects::{Registered, states};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use watching::{Awaited, Watching};
@@ -77,40 +77,6 @@ struct Running {
     long: bool,
     /// Where something is under way in the global memory.
     seat: Option<Box<Seat>>,
-}
-
-/// An object that was registered: its programs, with the state that they keep together.
-#[derive(Debug)]
-struct Registered {
-    programs: Vec<Known>,
-    shared: States,
-    /// Of each session that has registered it.
-    own: BTreeMap<u32, States>,
-}
-
-/// A program, and how many instructions a slice of it has.
-#[derive(Debug)]
-struct Known {
-    loaded: Arc<Loaded>,
-    pace: Pace,
-}
-
-impl Registered {
-    fn new(programs: &[Arc<Loaded>]) -> Self {
-        let known =
-            |loaded: &Arc<Loaded>| Known { loaded: Arc::clone(loaded), pace: Pace::INSTRUCTIONS };
-        Self {
-            programs: programs.iter().map(known).collect(),
-            shared: states_of(programs, Scope::Shared),
-            own: BTreeMap::new(),
-        }
-    }
-}
-
-/// New state for an object: all its programs see the same.
-fn states_of(programs: &[Arc<Loaded>], scope: Scope) -> States {
-    let first = programs.first();
-    first.map_or_else(States::default, |one| States::new(one.verified().program(), scope))
 }
 
 /// Scratch memory of an access across.
@@ -222,119 +188,6 @@ impl Executor {
             buffers: AccessBuffers::default(),
             steps: Vec::new(),
         }
-    }
-
-    /// The number under which an object is known here, or would be: made from its contents, and another one
-    /// where that is another object's.
-    pub(super) fn number_for(&self, object: &Arc<[u8]>) -> u64 {
-        if let Some(number) = self.numbers.get(object) {
-            return *number;
-        }
-        let mut numbers = (0..).map(|attempt| loaded::number(object, attempt));
-        numbers.find(|number| !self.objects.contains_key(number)).unwrap_or(0)
-    }
-
-    /// All programs of an object that is here.
-    pub(super) fn programs_of(&self, object: &Arc<[u8]>) -> Option<Vec<Arc<Loaded>>> {
-        let known = self.objects.get(self.numbers.get(object)?)?;
-        Some(known.programs.iter().map(|known| Arc::clone(&known.loaded)).collect())
-    }
-
-    /// All programs of an object: those that are here, else read, verified and compiled at once.
-    pub(super) fn load(
-        &self,
-        object: &Arc<[u8]>,
-        limits: &Limits,
-    ) -> Result<Vec<Arc<Loaded>>, NotLoaded> {
-        match self.programs_of(object) {
-            Some(programs) => Ok(programs),
-            None => Loading::new(object, limits, self.global.is_some()).whole(),
-        }
-    }
-
-    /// Begins to load an object, by slices at a place of the caller's choice where nothing is in progress.
-    pub(super) fn begin_loading(&mut self, at: usize, object: &Arc<[u8]>, limits: &Limits) {
-        let loading = Loading::new(object, limits, self.global.is_some());
-        self.loads.insert(at, Box::new((loading, Pace::WALKED)));
-    }
-
-    /// Whether an object is being loaded at one of these places.
-    pub(super) fn is_loading(&self, mut places: std::ops::Range<usize>) -> bool {
-        !self.loads.is_empty() && places.any(|at| self.loads.contains_key(&at))
-    }
-
-    fn go_on_loading(&mut self, at: usize) -> Slice {
-        let Some(load) = self.loads.get_mut(&at) else {
-            return Slice::Over(stopped(Stopped::Fault, None, "there is no such call"));
-        };
-        let (loading, pace) = &mut **load;
-        let Some(end) = loading.step(u32::try_from(pace.now()).unwrap_or(u32::MAX)) else {
-            return Slice::Ready;
-        };
-        let object = Arc::clone(loading.object());
-        self.loads.remove(&at);
-        Slice::Loaded(object, end)
-    }
-
-    /// Keeps the programs of an object for a session.
-    pub(super) fn keep(
-        &mut self,
-        object: &Arc<[u8]>,
-        number: u64,
-        session: u32,
-        programs: &[Arc<Loaded>],
-    ) {
-        let known = self.objects.entry(number).or_insert_with(|| Registered::new(programs));
-        let own = || states_of(programs, Scope::QueuePair);
-        known.own.entry(session).or_insert_with(own);
-        self.numbers.insert(Arc::clone(object), number);
-    }
-
-    /// Erases what a session has at an object. Calls of it end.
-    pub(super) fn erase_own(&mut self, session: u32, number: u64) {
-        if let Some(known) = self.objects.get_mut(&number)
-            && let Some(own) = known.own.remove(&session)
-        {
-            self.erased.add(own);
-            self.wake_orphans(number);
-        }
-    }
-
-    /// Erases an object and all its state. Calls of it end.
-    pub(super) fn erase(&mut self, number: u64) {
-        if let Some(known) = self.objects.remove(&number) {
-            self.numbers.retain(|_, other| *other != number);
-            known.own.into_values().chain([known.shared]).for_each(|gone| self.erased.add(gone));
-            self.wake_orphans(number);
-        }
-    }
-
-    /// Calls whose program was unregistered wait for nothing more.
-    fn wake_orphans(&mut self, number: u64) {
-        let known = self.objects.get(&number);
-        let is_kept = |session| known.is_some_and(|known| known.own.contains_key(session));
-        for (at, running) in self.calls.iter().enumerate() {
-            let Some(running) = running else { continue };
-            let waits = !matches!(running.wait, Wait::Turn | Wait::Pieces(_));
-            if waits && object_of(running.program) == number && !is_kept(&running.session) {
-                self.watching.wake(at);
-            }
-        }
-    }
-
-    /// Frees some of what was erased; whether there was anything. A turn does so once, so that no call waits
-    /// while much is freed.
-    pub(super) fn free_some(&mut self) -> bool {
-        self.erased.free_some()
-    }
-
-    fn known(&self, program: u64) -> Option<&Known> {
-        let object = self.objects.get(&object_of(program))?;
-        object.programs.get((program - object_of(program)) as usize)
-    }
-
-    pub(super) fn loaded(&self, program: u64) -> Option<&Arc<Loaded>> {
-        self.known(program).map(|known| &known.loaded)
     }
 
     /// Starts a call at a place of the caller's choice where none is in progress.
@@ -859,19 +712,6 @@ fn has_changed(memory: &Memories, running: &Running) -> bool {
     !read || u64::from_le_bytes(word) != old
 }
 
-/// What a call may touch besides its own stack: what its session has at its object, and what all share;
-/// nothing once that is gone, though another object has its number by now.
-fn states<'a>(
-    objects: &'a mut BTreeMap<u64, Registered>,
-    running: &Running,
-) -> Option<(&'a mut States, &'a mut States)> {
-    let object = object_of(running.program);
-    let Registered { programs, shared, own } = objects.get_mut(&object)?;
-    let known = programs.get((running.program - object) as usize)?;
-    let own = own.get_mut(&running.session)?;
-    Arc::ptr_eq(&known.loaded, &running.loaded).then_some((own, shared))
-}
-
 /// What became of a request that a call waited for.
 enum Answered {
     GoesOn,
@@ -922,143 +762,4 @@ fn holder(at: usize) -> Holder {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::call::memory::{self, Place};
-    use farside_base::Access;
-
-    fn object(text: &str) -> Arc<[u8]> {
-        text.as_bytes().into()
-    }
-
-    #[test]
-    fn an_object_is_verified_once_while_its_programs_are_here() {
-        let mut executor = Executor::new(None);
-        let text = ".program one\nr0 = 1\nexit\n";
-        let load = |executor: &Executor, text| {
-            executor.load(&object(text), &Limits::DEFAULT).unwrap().remove(0)
-        };
-        let loaded = load(&executor, text);
-        assert!(!Arc::ptr_eq(&loaded, &load(&executor, text)), "nobody has kept it");
-        let number = executor.number_for(&object(text));
-        for session in [1, 2] {
-            executor.keep(&object(text), number, session, &[Arc::clone(&loaded)]);
-            assert!(Arc::ptr_eq(&loaded, &load(&executor, text)), "other bytes, the same contents");
-        }
-        assert_ne!(executor.number_for(&object(".program one\nr0 = 2\nexit\n")), number);
-        executor.erase_own(1, number);
-        assert!(Arc::ptr_eq(&loaded, &load(&executor, text)), "another session has it");
-        executor.erase(number);
-        assert!(!Arc::ptr_eq(&loaded, &load(&executor, text)), "it went with its last session");
-        assert!(executor.numbers.is_empty());
-    }
-
-    /// Registers an object under a number that somebody may choose, as numbers are no secret and contents can be
-    /// made that have a given one.
-    fn register(executor: &mut Executor, text: &str, number: u64) {
-        let programs = executor.load(&object(text), &Limits::DEFAULT).unwrap();
-        executor.keep(&object(text), number, 0, &programs);
-    }
-
-    #[test]
-    fn a_call_never_goes_on_with_what_another_object_keeps_under_its_number() {
-        let mut executor = Executor::new(None);
-        let place = Place::Here(Arena::heap(64));
-        executor.memory.add(0);
-        executor.memory.lend(0, memory::Lent { place, bytes: 64, access: Access::ALL }, None);
-        let waits = "
-            .state kept map 8 8 4 shared
-                r1 = 0
-                r2 = 0
-                r3 = 0
-                r4 = 1000000000
-                call wait_word
-                *(u64 *)(r10 - 8) = 1
-                r1 = state 0
-                r2 = r10
-                r2 += -8
-                r3 = r10
-                r3 += -16
-                call map_get
-                exit
-        ";
-        register(&mut executor, waits, 0x500);
-        executor.start(0, (0, 0), 0x500, &[]).unwrap();
-        assert!(matches!(executor.slice(0, 0), Slice::Waits));
-        executor.erase(0x500);
-        register(
-            &mut executor,
-            &waits.replace("map 8 8", "map 8 16").replace("- 16", "- 24"),
-            0x500,
-        );
-        assert_eq!(executor.take_woken(), Some(0), "it waits for nothing more");
-        let Slice::Over(End::Stopped(why, _, text)) = executor.slice(0, 1) else {
-            panic!("it goes on")
-        };
-        assert_eq!(why, Stopped::Cancelled, "{text}");
-        assert!(text.contains("unregistered"), "{text}");
-    }
-
-    #[test]
-    fn a_slice_ends_where_memory_is_made_for_state() {
-        let mut executor = Executor::new(None);
-        let write = "r3 = r10\nr3 += -8\nr1 = state far\ncall array_write\n";
-        let writes: String = (0..8).map(|at| format!("r2 = {}\n{write}", at * 100_000)).collect();
-        let begin = ".state far array 0 8 1000000 shared\nr1 = 1\n*(u64 *)(r10 - 8) = r1\n";
-        let object: Arc<[u8]> = format!("{begin}{writes}r0 = 5\nexit\n").as_bytes().into();
-        let programs = executor.load(&object, &Limits::DEFAULT).unwrap();
-        executor.keep(&object, 0x100, 0, &programs);
-        // The first call makes a chunk with each write, and one slice is its last; the second finds them.
-        for expected in [7, 0] {
-            executor.start(0, (0, 0), 0x100, &[]).unwrap();
-            let mut slices = 0;
-            while matches!(executor.slice(0, 0), Slice::Ready) {
-                slices += 1;
-            }
-            assert_eq!(slices, expected);
-        }
-        assert!(!executor.free_some(), "nothing was erased");
-        executor.erase(0x100);
-        assert!(executor.looks_around() && executor.free_some());
-        while executor.free_some() {}
-        assert!(!executor.looks_around());
-    }
-
-    #[test]
-    fn a_turn_looks_at_a_few_of_many_calls_that_wait_and_each_is_looked_at() {
-        let mut executor = Executor::new(None);
-        let arena = Arena::heap(4096);
-        let place = crate::call::memory::Place::Here(arena.clone());
-        let access = farside_base::Access::ALL;
-        executor.memory.add(0);
-        executor.memory.lend(0, crate::call::memory::Lent { place, bytes: 4096, access }, None);
-        // Waits until the word at the parameter is no zero, for the time that is the other parameter.
-        let wait = "r6 = r1\nr1 = 0\nr2 = *(u64 *)(r6 + 0)\nr3 = 0\nr4 = *(u64 *)(r6 + 8)\n";
-        let object: Arc<[u8]> = format!("{wait}call wait_word\nexit\n").as_bytes().into();
-        let programs = executor.load(&object, &Limits::DEFAULT).unwrap();
-        executor.keep(&object, 0x100, 0, &programs);
-        for at in 0..100 {
-            let wait_ns = if at < 50 { 1000 } else { u64::MAX };
-            let parameters = [at as u64 * 8, wait_ns].map(u64::to_le_bytes).concat();
-            executor.start(at, (0, 0), 0x100, &parameters).unwrap();
-            assert!(matches!(executor.slice(at, 0), Slice::Waits));
-        }
-        arena.write(99 * 8, &[1]).unwrap();
-        let mut over = Vec::new();
-        for _ in 0..7 {
-            let before = over.len();
-            executor.watch(1000);
-            over.extend(std::iter::from_fn(|| executor.take_woken()));
-            assert!(over.len() - before <= 16, "{over:?}");
-        }
-        over.sort_unstable();
-        assert_eq!(over, (0..50).chain([99]).collect::<Vec<_>>());
-        for at in over {
-            let result = if at == 99 { 0 } else { status::TIMED_OUT as u64 };
-            let Slice::Over(end) = executor.slice(at, 1000) else { panic!("{at} goes on") };
-            assert_eq!(end, End::Returned(result));
-        }
-        (50..99).for_each(|at| executor.stop(at));
-        assert!(!executor.watches());
-    }
-}
+mod tests;

@@ -1,11 +1,13 @@
 //! The end that runs calls.
 
+mod lend;
+mod registering;
+
 use super::across::BLOCK_BYTES;
 use super::executor::{End, Executor, Slice};
 use super::global::Global;
 use super::hello::{Hello, Purpose, Welcome};
 use super::host::Host;
-use super::loaded::{self, Loaded, NotLoaded};
 use super::mail::{BACKLOG_NAP, Event, Mail, Measures, Output};
 use super::memory::{Lent, Place};
 use super::pace::SLICE_NS;
@@ -14,15 +16,15 @@ use super::topics::{Heard, Topics};
 use crate::patience::Patience;
 use crate::registered::{Registered, control, not_reached};
 use crate::{Error, ErrorCode, Node};
-use farside_base::{LinkId, LocalSlice, RegionKind, RemoteRegionId};
-use farside_fabric::{Arena, Fabric, FabricError, LinkEvent, Region};
+use farside_base::{LinkId, LocalSlice, RemoteRegionId};
+use farside_fabric::{Fabric, LinkEvent, Region};
 use farside_protocol::call::{
-    Asked, Call, Effect, Header, Invocation, Opened, Part, Quota, Refused, Reply, Server, Session,
-    Settings, Stopped, Turn, encode_reply, program_of,
+    Asked, Call, Effect, Header, Invocation, Opened, Quota, Refused, Reply, Server, Session,
+    Settings, Stopped, Turn, encode_reply,
 };
 use farside_protocol::wire::Violation;
 use farside_rmc::Limits;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -262,42 +264,6 @@ impl CallServer {
             host: None,
             served: 0,
         })
-    }
-
-    /// Lets calls of all tenants reach a region of this fabric under a number, as its access allows peers to.
-    pub fn lend(&mut self, number: u8, region: &Region) {
-        self.lend_among(number, region, None);
-    }
-
-    /// The same for calls of these tenants alone: for everybody else there is no region of this number, and no
-    /// key of it is told.
-    ///
-    /// # Errors
-    /// `BadConfiguration` for a tenant that [`ServerOptions::tenants`] does not name.
-    pub fn lend_to(&mut self, number: u8, region: &Region, tenants: &[&str]) -> Result<(), Error> {
-        let unknown = tenants.iter().find(|name| !self.options.tenants.contains_key(**name));
-        if let Some(name) = unknown {
-            let text =
-                format!("tenant `{name}` has no quota: name it in ServerOptions::tenants first");
-            return Err(Error::with(ErrorCode::BadConfiguration, text));
-        }
-        let tenants = tenants.iter().map(|name| self.tenant(name)).collect();
-        self.lend_among(number, region, Some(tenants));
-        Ok(())
-    }
-
-    fn lend_among(&mut self, number: u8, region: &Region, tenants: Option<BTreeSet<usize>>) {
-        let place = Place::Here(region.arena.clone());
-        let lent = Lent { place, bytes: region.token.bytes, access: region.token.access };
-        self.executor.memory.lend(number, lent, tenants);
-        self.lent.insert(number, region.clone());
-    }
-
-    /// Takes a region back: calls reach it no more when this returns. Those that reach it by one-sided
-    /// requests do so until the region is deregistered.
-    pub fn take_back(&mut self, number: u8) -> Option<Region> {
-        self.executor.memory.take_back(number);
-        self.lent.remove(&number)
     }
 
     /// Makes this executor a part of a node of the global memory: programs that name global addresses
@@ -675,86 +641,6 @@ impl CallServer {
         Ok(())
     }
 
-    /// Takes a part of an object; the last one registers its programs.
-    fn take(&mut self, call: Call, part: Part, bytes: &[u8]) {
-        let Some(Some(side)) = self.sides.get_mut(call.session.0 as usize) else { return };
-        if part.offset == 0 {
-            side.upload.clear();
-            if !self.machine.may_register(call.session) {
-                let text = "its tenant has registered as many programs as it may";
-                self.answer(call, Reply::refused(Refused::Programs, 0), text.as_bytes());
-                return;
-            }
-        }
-        let most = self.options.limits.file_bytes_max;
-        if part.offset as usize != side.upload.len() || part.whole as usize > most {
-            side.upload.clear();
-            let text = format!("an object has at most {most} B, and its parts come in order");
-            self.answer(call, Reply::refused(Refused::Object, 0), text.as_bytes());
-            return;
-        }
-        side.upload.extend_from_slice(bytes);
-        if side.upload.len() < part.whole as usize {
-            self.answer(call, Reply::returned(0, 0), &[]);
-            return;
-        }
-        let object: Arc<[u8]> = std::mem::take(&mut side.upload).into();
-        if let Some(programs) = self.executor.programs_of(&object) {
-            return self.loaded(call, &object, Ok(programs));
-        }
-        let first = self.at(Call { slot: 0, ..call });
-        if self.executor.is_loading(first..first + self.machine.slots()) {
-            let text =
-                "another object of this caller is being registered: wait for its programs first";
-            self.answer(call, Reply::refused(Refused::Programs, 0), text.as_bytes());
-            return;
-        }
-        let at = self.at(call);
-        self.executor.begin_loading(at, &object, &self.options.limits);
-        let now_ns = self.fabric.time_ns();
-        self.machine.load(call, now_ns);
-    }
-
-    /// An object is loaded, or cannot be.
-    fn loaded(
-        &mut self,
-        call: Call,
-        object: &Arc<[u8]>,
-        loaded: Result<Vec<Arc<Loaded>>, NotLoaded>,
-    ) {
-        match loaded.and_then(|programs| self.register(call.session, object, programs)) {
-            Ok(list) => self.answer(call, Reply::returned(0, 0), &list),
-            Err(NotLoaded { why, text }) => {
-                self.answer(call, Reply::refused(why, 0), text.as_bytes());
-            }
-        }
-    }
-
-    /// Registers all programs of an object, or none; the list of their numbers and names.
-    fn register(
-        &mut self,
-        session: Session,
-        object: &Arc<[u8]>,
-        programs: Vec<Arc<Loaded>>,
-    ) -> Result<Vec<u8>, NotLoaded> {
-        // Somebody else may have been faster.
-        let programs = self.executor.programs_of(object).unwrap_or(programs);
-        let number = self.executor.number_for(object);
-        let sizes = loaded::sizes(object, &programs);
-        if let Err(why) = self.machine.register(session, number, sizes) {
-            let name = programs.first().map_or("", |one| one.name());
-            let taken = self.machine.taken(self.machine.tenant(session).unwrap_or(0));
-            let text = quota::over(why, name, sizes, taken);
-            return Err(NotLoaded { why, text });
-        }
-        self.executor.keep(object, number, session.0, &programs);
-        let mut list = Vec::new();
-        for (at, loaded) in (0..).zip(&programs) {
-            super::programs::write(&mut list, program_of(number, at), loaded);
-        }
-        Ok(list)
-    }
-
     /// Brings notifications to those who listen.
     fn notify(&mut self) {
         for notice in std::mem::take(&mut self.executor.notices) {
@@ -966,36 +852,6 @@ impl CallServer {
         let at_ns = at_ns.unwrap_or(u64::MAX);
         let most = if self.mail.has_backlog() { BACKLOG_NAP } else { NAP };
         most.min(Duration::from_nanos(at_ns.saturating_sub(now_ns)))
-    }
-
-    /// Registers memory of this fabric and lends it: a region made for calls, of as many bytes as asked
-    /// also where the fabric rounds up.
-    ///
-    /// # Errors
-    /// As `Fabric::register`.
-    pub fn make_region(
-        &mut self,
-        number: u8,
-        bytes: u64,
-        access: farside_base::Access,
-    ) -> Result<Arena, Error> {
-        let spec = farside_fabric::RegionSpec { bytes, access, kind: RegionKind::Memory };
-        let registered = self.fabric.register(&spec);
-        let mut region = registered.map_err(|error| self.no_region(number, bytes, &error))?;
-        // A fabric may round up; what nobody asked for, no call shall find.
-        if let Ok(asked) = region.arena.part(0, bytes as usize) {
-            (region.arena, region.token.bytes) = (asked, bytes);
-        }
-        self.lend(number, &region);
-        Ok(region.arena)
-    }
-
-    /// Why there is no such region: what was asked, and what there may be where that was more.
-    fn no_region(&self, number: u8, bytes: u64, error: &FabricError) -> Error {
-        let most = self.fabric.capabilities().region_bytes_max;
-        let limit = if bytes > most { format!(" of {most} B") } else { String::new() };
-        let error = control(error);
-        Error { detail: format!("region {number} of {bytes} B: {}{limit}", error.detail), ..error }
     }
 }
 

@@ -1,0 +1,137 @@
+//! What an executor does by itself, without a fabric.
+
+use super::*;
+use crate::call::memory::{self, Place};
+use farside_base::Access;
+use farside_rmc::Limits;
+
+fn object(text: &str) -> Arc<[u8]> {
+    text.as_bytes().into()
+}
+
+#[test]
+fn an_object_is_verified_once_while_its_programs_are_here() {
+    let mut executor = Executor::new(None);
+    let text = ".program one\nr0 = 1\nexit\n";
+    let load = |executor: &Executor, text| {
+        executor.load(&object(text), &Limits::DEFAULT).unwrap().remove(0)
+    };
+    let loaded = load(&executor, text);
+    assert!(!Arc::ptr_eq(&loaded, &load(&executor, text)), "nobody has kept it");
+    let number = executor.number_for(&object(text));
+    for session in [1, 2] {
+        executor.keep(&object(text), number, session, &[Arc::clone(&loaded)]);
+        assert!(Arc::ptr_eq(&loaded, &load(&executor, text)), "other bytes, the same contents");
+    }
+    assert_ne!(executor.number_for(&object(".program one\nr0 = 2\nexit\n")), number);
+    executor.erase_own(1, number);
+    assert!(Arc::ptr_eq(&loaded, &load(&executor, text)), "another session has it");
+    executor.erase(number);
+    assert!(!Arc::ptr_eq(&loaded, &load(&executor, text)), "it went with its last session");
+    assert!(executor.numbers.is_empty());
+}
+
+/// Registers an object under a number that somebody may choose, as numbers are no secret and contents can be
+/// made that have a given one.
+fn register(executor: &mut Executor, text: &str, number: u64) {
+    let programs = executor.load(&object(text), &Limits::DEFAULT).unwrap();
+    executor.keep(&object(text), number, 0, &programs);
+}
+
+#[test]
+fn a_call_never_goes_on_with_what_another_object_keeps_under_its_number() {
+    let mut executor = Executor::new(None);
+    let place = Place::Here(Arena::heap(64));
+    executor.memory.add(0);
+    executor.memory.lend(0, memory::Lent { place, bytes: 64, access: Access::ALL }, None);
+    let waits = "
+        .state kept map 8 8 4 shared
+            r1 = 0
+            r2 = 0
+            r3 = 0
+            r4 = 1000000000
+            call wait_word
+            *(u64 *)(r10 - 8) = 1
+            r1 = state 0
+            r2 = r10
+            r2 += -8
+            r3 = r10
+            r3 += -16
+            call map_get
+            exit
+    ";
+    register(&mut executor, waits, 0x500);
+    executor.start(0, (0, 0), 0x500, &[]).unwrap();
+    assert!(matches!(executor.slice(0, 0), Slice::Waits));
+    executor.erase(0x500);
+    register(&mut executor, &waits.replace("map 8 8", "map 8 16").replace("- 16", "- 24"), 0x500);
+    assert_eq!(executor.take_woken(), Some(0), "it waits for nothing more");
+    let Slice::Over(End::Stopped(why, _, text)) = executor.slice(0, 1) else {
+        panic!("it goes on")
+    };
+    assert_eq!(why, Stopped::Cancelled, "{text}");
+    assert!(text.contains("unregistered"), "{text}");
+}
+
+#[test]
+fn a_slice_ends_where_memory_is_made_for_state() {
+    let mut executor = Executor::new(None);
+    let write = "r3 = r10\nr3 += -8\nr1 = state far\ncall array_write\n";
+    let writes: String = (0..8).map(|at| format!("r2 = {}\n{write}", at * 100_000)).collect();
+    let begin = ".state far array 0 8 1000000 shared\nr1 = 1\n*(u64 *)(r10 - 8) = r1\n";
+    let object: Arc<[u8]> = format!("{begin}{writes}r0 = 5\nexit\n").as_bytes().into();
+    let programs = executor.load(&object, &Limits::DEFAULT).unwrap();
+    executor.keep(&object, 0x100, 0, &programs);
+    // The first call makes a chunk with each write, and one slice is its last; the second finds them.
+    for expected in [7, 0] {
+        executor.start(0, (0, 0), 0x100, &[]).unwrap();
+        let mut slices = 0;
+        while matches!(executor.slice(0, 0), Slice::Ready) {
+            slices += 1;
+        }
+        assert_eq!(slices, expected);
+    }
+    assert!(!executor.free_some(), "nothing was erased");
+    executor.erase(0x100);
+    assert!(executor.looks_around() && executor.free_some());
+    while executor.free_some() {}
+    assert!(!executor.looks_around());
+}
+
+#[test]
+fn a_turn_looks_at_a_few_of_many_calls_that_wait_and_each_is_looked_at() {
+    let mut executor = Executor::new(None);
+    let arena = Arena::heap(4096);
+    let place = crate::call::memory::Place::Here(arena.clone());
+    let access = farside_base::Access::ALL;
+    executor.memory.add(0);
+    executor.memory.lend(0, crate::call::memory::Lent { place, bytes: 4096, access }, None);
+    // Waits until the word at the parameter is no zero, for the time that is the other parameter.
+    let wait = "r6 = r1\nr1 = 0\nr2 = *(u64 *)(r6 + 0)\nr3 = 0\nr4 = *(u64 *)(r6 + 8)\n";
+    let object: Arc<[u8]> = format!("{wait}call wait_word\nexit\n").as_bytes().into();
+    let programs = executor.load(&object, &Limits::DEFAULT).unwrap();
+    executor.keep(&object, 0x100, 0, &programs);
+    for at in 0..100 {
+        let wait_ns = if at < 50 { 1000 } else { u64::MAX };
+        let parameters = [at as u64 * 8, wait_ns].map(u64::to_le_bytes).concat();
+        executor.start(at, (0, 0), 0x100, &parameters).unwrap();
+        assert!(matches!(executor.slice(at, 0), Slice::Waits));
+    }
+    arena.write(99 * 8, &[1]).unwrap();
+    let mut over = Vec::new();
+    for _ in 0..7 {
+        let before = over.len();
+        executor.watch(1000);
+        over.extend(std::iter::from_fn(|| executor.take_woken()));
+        assert!(over.len() - before <= 16, "{over:?}");
+    }
+    over.sort_unstable();
+    assert_eq!(over, (0..50).chain([99]).collect::<Vec<_>>());
+    for at in over {
+        let result = if at == 99 { 0 } else { status::TIMED_OUT as u64 };
+        let Slice::Over(end) = executor.slice(at, 1000) else { panic!("{at} goes on") };
+        assert_eq!(end, End::Returned(result));
+    }
+    (50..99).for_each(|at| executor.stop(at));
+    assert!(!executor.watches());
+}
