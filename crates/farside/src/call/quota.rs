@@ -29,27 +29,31 @@ pub(super) fn no_place(why: Refused, sessions_max: u32, (taken, quota): (Taken, 
     Refusal { why, text }
 }
 
-/// Why a program is not registered. Those before it in its object count as taken.
-pub(super) fn over(
-    why: Refused,
-    program: &str,
-    sizes: Sizes,
-    (taken, quota): (Taken, Quota),
-) -> String {
+/// Why an object is not registered, which `program` is the first one of.
+pub(super) fn over(why: Refused, program: &str, sizes: Sizes, taken: (Taken, Quota)) -> String {
+    let (Taken { state_bytes, .. }, quota) = taken;
     match why {
         Refused::State => format!(
-            "program `{program}` takes {} B with its state, and its tenant has {} B of {} B: unregister \
-             others",
+            "the object of program `{program}` takes {} B with its state, and its tenant has {state_bytes} B \
+             of {} B: unregister others",
             sizes.all(),
-            taken.state_bytes,
             quota.state_bytes
         ),
         _ => format!(
-            "program `{program}` is one too many: its tenant has registered {} of {}, one for each of its \
-             callers; unregister others",
-            taken.programs, quota.programs
+            "the object of program `{program}` has programs: {}; {}",
+            sizes.programs,
+            programs_full(taken)
         ),
     }
+}
+
+/// Why no program is registered any more.
+pub(super) fn programs_full((taken, quota): (Taken, Quota)) -> String {
+    format!(
+        "its tenant has registered {} of {} programs, where each counts for each of its callers: unregister \
+         others",
+        taken.programs, quota.programs
+    )
 }
 
 #[cfg(test)]

@@ -13,7 +13,8 @@ impl CallServer {
         if part.offset == 0 {
             side.upload.clear();
             if !self.machine.may_register(call.session) {
-                let text = "its tenant has registered as many programs as it may";
+                let tenant = self.machine.tenant(call.session).unwrap_or(0);
+                let text = quota::programs_full(self.machine.taken(tenant));
                 self.answer(call, Reply::refused(Refused::Programs, 0), text.as_bytes());
                 return;
             }
