@@ -268,7 +268,7 @@ fn process_what_is_wrong_is_said_with_its_exit_code() {
                 &["register", &to, "list_search", "--tenant", "poor"],
                 1,
                 "OverQuota",
-                "as many programs",
+                "0 of 0 programs",
             ),
             (&["call", &to, &load], 1, "CallStopped", "foreign"),
             (&["call", &to, &load, "--here"], 1, "CallStopped", "foreign"),
@@ -371,7 +371,7 @@ FARSIDE_PROGRAM(count)(const farside_u64 *none, farside_u64 size) {
         keeper.line();
         let call = |program: &str, parameters: &str| {
             let fixed = ["call", &to, &object, "--program", program, "--parameters", parameters];
-            value(&fixed)["returned"]["result"].as_i64().unwrap()
+            value(&fixed)["returned"]["result"].as_u64().unwrap().cast_signed()
         };
         assert_eq!(call("put", "5,55"), 0);
         assert_eq!((call("get", "5"), call("get", "6")), (55, -2), "{fabric}");
