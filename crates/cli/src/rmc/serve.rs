@@ -178,24 +178,7 @@ pub(super) fn run(arguments: &RmcServe, output: Output) -> Result<(), Failure> {
         Some(host) => CallServer::beside(&fabric, &address, host, &options)?,
         None => CallServer::listen(&fabric, &address, &options)?,
     };
-    let mut own = Vec::new();
-    for plan in plans {
-        let access = match arguments.read_only.contains(&plan.region) {
-            true => Access::READ,
-            false => Access::ALL,
-        };
-        let arena = server.make_region(plan.region, plan.bytes, access)?;
-        let wrong = |_| Failure::system(format!("region {} is shorter than asked", plan.region));
-        arena.write(0, &plan.contents).map_err(wrong)?;
-        own.push(Own { plan, arena });
-    }
-    // Nobody is served before the first turn.
-    for OnlyFor { region, tenants } in &arguments.only_for {
-        if let Some(lent) = server.take_back(*region) {
-            let names: Vec<&str> = tenants.iter().map(String::as_str).collect();
-            server.lend_to(*region, &lent, &names)?;
-        }
-    }
+    let own = lend(&mut server, plans, arguments)?;
     if let Some(host) = &host {
         find_host(&mut server, host, &stop)?;
     }
@@ -228,6 +211,32 @@ pub(super) fn run(arguments: &RmcServe, output: Output) -> Result<(), Failure> {
     let written_back = if arguments.write_back { write_back(&own)? } else { Vec::new() };
     Event::Ended { served, written_back }.tell(output);
     end
+}
+
+/// Lends what was planned, as it is said and to whom it is said. Nobody is served before the first turn.
+fn lend(
+    server: &mut CallServer,
+    plans: Vec<Plan>,
+    arguments: &RmcServe,
+) -> Result<Vec<Own>, Failure> {
+    let mut own = Vec::new();
+    for plan in plans {
+        let access = match arguments.read_only.contains(&plan.region) {
+            true => Access::READ,
+            false => Access::ALL,
+        };
+        let arena = server.make_region(plan.region, plan.bytes, access)?;
+        let wrong = |_| Failure::system(format!("region {} is shorter than asked", plan.region));
+        arena.write(0, &plan.contents).map_err(wrong)?;
+        own.push(Own { plan, arena });
+    }
+    for OnlyFor { region, tenants } in &arguments.only_for {
+        if let Some(lent) = server.take_back(*region) {
+            let names: Vec<&str> = tenants.iter().map(String::as_str).collect();
+            server.lend_to(*region, &lent, &names)?;
+        }
+    }
+    Ok(own)
 }
 
 fn options(arguments: &RmcServe) -> Result<ServerOptions, Failure> {
