@@ -21,8 +21,9 @@ const FIRST: usize = 16;
 /// which a block that had met a single one would tell as if it were the rule.
 const BLOCK: Duration = Duration::from_millis(10);
 
-/// Programs of about as much work as a call may do, of each kind: instructions alone, long buffers read, hashed
-/// where they lie, hashed and compressed in the call's own memory.
+/// Long programs of each kind: about as many instructions as a call may execute; and the longest buffers that
+/// helpers take, read, hashed where they lie, hashed and compressed in the call's own memory, for some
+/// milliseconds. What a short call waits for does not depend on how many slices there are.
 const LONG: [(&str, &str); 5] = [
     (
         "compute",
@@ -42,7 +43,7 @@ again:
         "
 .program read
 .own 65536
-    r6 = 1000
+    r6 = 50
 again:
     r1 = 0
     r2 = 0
@@ -59,7 +60,7 @@ again:
         "hash in place",
         "
 .program hash_in_place
-    r6 = 60
+    r6 = 3
 again:
     r1 = 0
     r2 = 0
@@ -77,7 +78,7 @@ again:
         "
 .program hash
 .own 65536
-    r6 = 1000
+    r6 = 50
 again:
     r1 = own 0
     r2 = 65536
@@ -100,7 +101,7 @@ again:
     r3 = own 0
     r4 = 65536
     call read
-    r6 = 500
+    r6 = 6
 again:
     r1 = own 0
     r2 = 65536

@@ -1,9 +1,9 @@
 //! How long a slice is: as much work as takes about so long, whatever one piece of it takes.
 
 /// What a slice of a call shall take, to within a factor of two. Whoever has a short call waits for one slice.
-pub(super) const SLICE_NS: u64 = 500;
+const SLICE_NS: u64 = 500;
 /// What a slice of a registration shall take: more, since there are fewer of them, and each costs a turn.
-const LOADING_NS: u64 = 1_000;
+const LOADING_NS: u64 = 1_500;
 /// Instructions for each access of a slice: one takes about as long as so many.
 const INSTRUCTIONS_PER_ACCESS: u64 = 16;
 

@@ -10,7 +10,6 @@ use super::hello::{Hello, Purpose, Welcome};
 use super::host::Host;
 use super::mail::{BACKLOG_NAP, Event, Mail, Measures, Output};
 use super::memory::{Lent, Place};
-use super::pace::SLICE_NS;
 use super::quota;
 use super::topics::{Heard, Topics};
 use crate::patience::Patience;
@@ -32,9 +31,9 @@ use std::time::Duration;
 /// Short calls run for about so long before replies go and the port is looked at again, and so many.
 const TURN_NS: u64 = 2_000;
 const TURN_SLICES: usize = 64;
-/// With the slice of a long one the port is looked at again after so much: whoever has a short call waits for
-/// no more than this and one slice.
-const LONG_TURN_NS: u64 = SLICE_NS;
+/// Long ones run for so long before everything is looked at again. The port is after each of their slices:
+/// whoever has a short call waits for no more than one.
+const LONG_TURN_NS: u64 = 8_000;
 /// Things that have come which are looked at before calls run.
 const TURN_EVENTS: usize = 256;
 /// What a slice costs at least: a clock may be coarser than that.
@@ -493,11 +492,25 @@ impl CallServer {
             }
             now_ns = then_ns;
             let most_ns = if turn == Turn::Ready { LONG_TURN_NS } else { TURN_NS };
-            if now_ns.saturating_sub(begun_ns) > most_ns {
+            let is_over = now_ns.saturating_sub(begun_ns) > most_ns;
+            if is_over || turn == Turn::Ready && !self.hear() {
                 break;
             }
         }
         true
+    }
+
+    /// Takes what has come between two slices; false where more than calls must be looked at now.
+    fn hear(&mut self) -> bool {
+        for _ in 0..TURN_EVENTS {
+            let Some(event) = self.mail.next() else { return true };
+            let is_message = matches!(event, Event::Message(..));
+            self.event(event);
+            if !is_message {
+                break;
+            }
+        }
+        false
     }
 
     fn end(&mut self, call: Call, end: End) {
