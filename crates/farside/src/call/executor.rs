@@ -9,7 +9,7 @@ use super::beside::{Beside, Later, Notice};
 use super::global::{Global, Seat};
 use super::loaded::{Loaded, Loading, NotLoaded};
 use super::memory::{Denied, Memories};
-use super::pace::Pace;
+use super::pace::{Pace, QUIET};
 use super::pieces::{self, Pieces, WHOLE_BYTES};
 use super::state::{Erased, Holder};
 use farside_base::CompletionStatus;
@@ -114,6 +114,8 @@ pub(super) struct Executor {
     /// The global memory, where calls may reach it.
     pub(super) global: Option<Global>,
     calls: Vec<Option<Box<Running>>>,
+    /// Whether nobody has called for a while, so that registrations may have longer slices.
+    pub(super) is_quiet: bool,
     /// Objects that are being loaded, by the places of those who register them.
     loads: BTreeMap<usize, Box<(Loading, Pace)>>,
     #[expect(clippy::vec_box, reason = "moved to and from `calls` without copying the machine")]
@@ -173,6 +175,7 @@ impl Executor {
             memory: Memories::default(),
             global: None,
             calls: Vec::new(),
+            is_quiet: false,
             loads: BTreeMap::new(),
             spare: Vec::new(),
             erased: Erased::default(),
@@ -291,7 +294,7 @@ impl Executor {
     /// shall be.
     pub(super) fn took(&mut self, at: usize, used_ns: u64) {
         if let Some(load) = self.loads.get_mut(&at) {
-            return load.1.took(used_ns);
+            return load.1.took(if self.is_quiet { used_ns / QUIET } else { used_ns });
         }
         let running = self.calls.get(at).and_then(Option::as_ref);
         let Some(program) = running.map(|running| running.program) else { return };

@@ -4,6 +4,8 @@
 const SLICE_NS: u64 = 500;
 /// What a slice of a registration shall take: more, since there are fewer of them, and each costs a turn.
 const LOADING_NS: u64 = 1_500;
+/// How much longer those of a registration are while nobody calls.
+pub(super) const QUIET: u64 = 8;
 /// Instructions for each access of a slice: one takes about as long as so many.
 const INSTRUCTIONS_PER_ACCESS: u64 = 16;
 

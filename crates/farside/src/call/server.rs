@@ -34,6 +34,8 @@ const TURN_SLICES: usize = 64;
 /// Long ones run for so long before everything is looked at again. The port is after each of their slices:
 /// whoever has a short call waits for no more than one.
 const LONG_TURN_NS: u64 = 8_000;
+/// After so long without a call whoever registers may have longer slices; the first call waits for one of them.
+const QUIET_NS: u64 = 1_000_000;
 /// Things that have come which are looked at before calls run.
 const TURN_EVENTS: usize = 256;
 /// What a slice costs at least: a clock may be coarser than that.
@@ -135,6 +137,8 @@ pub struct CallServer {
     /// Where this executor's memory is, unless it is here.
     host: Option<Host>,
     served: u64,
+    /// When a call came the last time.
+    called_ns: u64,
 }
 
 impl std::fmt::Debug for CallServer {
@@ -262,6 +266,7 @@ impl CallServer {
             effects: Vec::new(),
             host: None,
             served: 0,
+            called_ns: 0,
         })
     }
 
@@ -457,6 +462,7 @@ impl CallServer {
     fn run(&mut self, begun_ns: u64) -> bool {
         let mut now_ns = begun_ns;
         let mut answered = false;
+        self.executor.is_quiet = begun_ns.saturating_sub(self.called_ns) > QUIET_NS;
         for slices in 0..TURN_SLICES {
             let Some(call) = self.machine.next(now_ns) else {
                 return slices > 0;
@@ -634,6 +640,7 @@ impl CallServer {
         match asked? {
             Asked::Nothing => {}
             Asked::Run(call, program, parameters) => {
+                (self.called_ns, self.executor.is_quiet) = (now_ns, false);
                 let at = self.at(call);
                 let side = self.sides.get(session.0 as usize).and_then(Option::as_ref);
                 let tenant = side.map_or(usize::MAX, |side| side.tenant);

@@ -2,7 +2,7 @@
 
 use super::{Executor, Running, Slice, Wait, stopped};
 use crate::call::loaded::{self, Loaded, Loading, NotLoaded};
-use crate::call::pace::Pace;
+use crate::call::pace::{Pace, QUIET};
 use crate::call::state::States;
 use farside_protocol::call::{Stopped, object_of};
 use farside_rmc::Limits;
@@ -94,7 +94,8 @@ impl Executor {
             return Slice::Over(stopped(Stopped::Fault, None, "there is no such call"));
         };
         let (loading, pace) = &mut **load;
-        let Some(end) = loading.step(u32::try_from(pace.now()).unwrap_or(u32::MAX)) else {
+        let instructions = if self.is_quiet { pace.now() * QUIET } else { pace.now() };
+        let Some(end) = loading.step(u32::try_from(instructions).unwrap_or(u32::MAX)) else {
             return Slice::Ready;
         };
         let object = Arc::clone(loading.object());
