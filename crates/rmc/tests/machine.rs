@@ -474,3 +474,52 @@ fn machine_code_loads_words_of_lent_regions_alone() {
     let short = code.call(&mut machine, &[0; 8], BUDGET, Lent::default(), &regions, &mut Far);
     assert_eq!(short, Err(StartError::ContextTooShort { needed: 24 }));
 }
+
+#[test]
+fn an_answer_may_be_brought_in_parts() {
+    let text = "
+        r1 = 0
+        r2 = 0
+        r3 = r10
+        r3 += -16
+        r4 = 16
+        call read
+        r1 = *(u64 *)(r10 - 16)
+        r2 = *(u64 *)(r10 - 8)
+        r1 ^= r2
+        r0 += r1
+        exit
+    ";
+    let verified = verified(text);
+    let program = verified.program();
+    let asked = || {
+        let mut machine = Machine::new();
+        machine.start(&verified, &[], BUDGET).unwrap();
+        let outcome = machine.run_checked(program, Lent::default(), &mut Far);
+        assert!(matches!(outcome, Outcome::Suspended(_)));
+        machine
+    };
+    let run = |machine: &mut Machine| machine.run_checked(program, Lent::default(), &mut Far);
+    let mut machine = asked();
+    for (from, bytes) in [(12, &[0, 0, 0, 0][..]), (0, &[5, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0])] {
+        machine.bring(program, Lent::default(), from, bytes).unwrap();
+    }
+    let too_long = machine.bring(program, Lent::default(), 10, &[0; 7]);
+    assert_eq!(too_long, Err(AnswerError::TooLong));
+    assert_eq!(machine.bring(program, Lent::default(), usize::MAX, &[0]), too_long);
+    assert!(matches!(run(&mut machine), Outcome::Suspended(_)), "it waits for the answer");
+    assert_eq!(
+        machine.answer_brought(program, Lent::default(), 1),
+        Err(AnswerError::OutOfRange),
+        "a status is no positive number"
+    );
+    machine.answer_brought(program, Lent::default(), 0).unwrap();
+    assert_eq!(run(&mut machine), Outcome::Returned(5 ^ 3));
+    // What was brought is nobody's where the answer is no.
+    let mut machine = asked();
+    machine.bring(program, Lent::default(), 0, &[9; 16]).unwrap();
+    machine.answer_brought(program, Lent::default(), -1_i64 as u64).unwrap();
+    assert_eq!(run(&mut machine), Outcome::Returned(-1_i64 as u64));
+    let nothing = machine.answer_brought(program, Lent::default(), 0);
+    assert_eq!(nothing, Err(AnswerError::NothingAsked));
+}

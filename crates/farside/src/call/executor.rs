@@ -16,7 +16,9 @@ use farside_base::CompletionStatus;
 use farside_fabric::Arena;
 use farside_protocol::call::{Stopped, object_of};
 use farside_rmc::helpers::{Call, Effect, Helper, status};
-use farside_rmc::run::{Buffers, Lent, Machine, Near, Outcome, Reply, Request, StartError, Stop};
+use farside_rmc::run::{
+    AnswerError, Buffers, Lent, Machine, Near, Outcome, Reply, Request, StartError, Stop,
+};
 use objects::{Registered, states};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -472,12 +474,25 @@ impl Executor {
         let bytes = |span| running.machine.bytes(program, &lent, span).unwrap_or_default();
         let memory = self.memory.of(running.tenant);
         match pieces.step(request, request.inputs.map(bytes), memory, left) {
-            Ok(Some(result)) => {
-                take(&mut running.machine, &running.loaded, lent, result, pieces.read())
-            }
-            Ok(None) => {
-                running.wait = Wait::Pieces(pieces);
-                Answered::Slice(Slice::Ready)
+            Ok(end) => {
+                let (from, bytes) = pieces.read();
+                let lent_again = Lent { own: &mut *lent.own, shared: &mut *lent.shared };
+                let machine = &mut running.machine;
+                let brought = machine.bring(program, lent_again, from, bytes);
+                let taken = match end {
+                    Some(result) => {
+                        brought.and_then(|()| machine.answer_brought(program, lent, result))
+                    }
+                    None => brought,
+                };
+                match (taken, end) {
+                    (Err(error), _) => faulty(machine, &error),
+                    (Ok(()), Some(_)) => Answered::GoesOn,
+                    (Ok(()), None) => {
+                        running.wait = Wait::Pieces(pieces);
+                        Answered::Slice(Slice::Ready)
+                    }
+                }
             }
             Err(Denied::NotPermitted) => self.denied(running, request, status::NOT_PERMITTED),
             Err(Denied::Elsewhere | Denied::Gone) => {
@@ -730,11 +745,14 @@ fn take(
 ) -> Answered {
     match machine.answer(loaded.verified().program(), lent, result, bytes) {
         Ok(()) => Answered::GoesOn,
-        Err(error) => {
-            machine.cancel();
-            Answered::Slice(Slice::Over(stopped(Stopped::Fault, None, error)))
-        }
+        Err(error) => faulty(machine, &error),
     }
+}
+
+/// A call whose machine does not take its answer.
+fn faulty(machine: &mut Machine, error: &AnswerError) -> Answered {
+    machine.cancel();
+    Answered::Slice(Slice::Over(stopped(Stopped::Fault, None, error)))
 }
 
 fn refuse(running: &mut Running) -> Answered {

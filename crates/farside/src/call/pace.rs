@@ -69,9 +69,9 @@ mod tests {
     #[test]
     fn those_of_a_verification_are_longer() {
         let mut pace = Pace::WALKED;
-        (0..8).for_each(|_| pace.took(pace.now() * 40));
+        (0..8).for_each(|_| pace.took(pace.now() * 60));
         assert_eq!(pace.now(), 16);
-        (0..8).for_each(|_| pace.took(pace.now() * 1_500));
+        (0..8).for_each(|_| pace.took(pace.now() * 4_000));
         assert_eq!(pace.now(), 1);
     }
 

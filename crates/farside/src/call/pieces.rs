@@ -28,22 +28,22 @@ pub(super) fn moved(request: &Request) -> usize {
 #[derive(Debug)]
 pub(super) struct Pieces {
     done: usize,
-    /// What was read so far.
+    /// What was read in the last step, and how much before it.
     read: Vec<u8>,
+    before: usize,
     hashing: Option<Hashing>,
 }
 
 impl Pieces {
     /// One that has not begun.
     pub(super) fn of(request: &Request) -> Self {
-        let room = request.output.map_or(0, |span| span.length as usize);
         let hashing = Hashing::of(request.call, request.arguments[3]);
-        Self { done: 0, read: Vec::with_capacity(room), hashing }
+        Self { done: 0, read: Vec::new(), before: 0, hashing }
     }
 
-    /// What was read.
-    pub(super) fn read(&self) -> &[u8] {
-        &self.read
+    /// What was read in the last step: how much there was before it, and the bytes.
+    pub(super) fn read(&self) -> (usize, &[u8]) {
+        (self.before, &self.read)
     }
 
     /// Goes on until the slice has nothing `left`; the helper's result when it is over. Nothing is moved
@@ -69,6 +69,8 @@ impl Pieces {
             memory.here(region, offset, range.len() as u64, access)?;
         }
         let until = whole.min(self.done.saturating_add(left.saturating_mul(BYTES_PER_ACCESS)));
+        self.read.clear();
+        self.before = self.done;
         for Piece { offset, range } in pieces {
             let (from, to) = (range.start.max(self.done), range.end.min(until));
             if from < to {
@@ -96,8 +98,9 @@ impl Pieces {
             (Call::Write, None) => arena.write(offset, &inputs[0][range]),
             (Call::WriteVector, None) => arena.write(offset, &inputs[1][range]),
             (_, None) => {
-                self.read.resize(range.end, 0);
-                arena.read(offset, &mut self.read[range])
+                let (from, end) = (range.start - self.before, range.end - self.before);
+                self.read.resize(end, 0);
+                arena.read(offset, &mut self.read[from..end])
             }
         };
         carried.map_err(|_| Denied::NotPermitted)

@@ -331,6 +331,59 @@ impl Machine {
         self.settle(program, lent, &request, result, bytes)
     }
 
+    /// Brings a part of the bytes that [`Machine::pending`] waits for, behind the first `from` of them: for an
+    /// executor that does not stay with a long answer. They are the program's with [`Machine::answer_brought`].
+    pub fn bring(
+        &mut self,
+        program: &Program,
+        lent: Lent<'_>,
+        from: usize,
+        bytes: &[u8],
+    ) -> Result<(), AnswerError> {
+        let request = self.pending.ok_or(AnswerError::NothingAsked)?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let span = request.output.unwrap_or_default();
+        let end = from.checked_add(bytes.len()).ok_or(AnswerError::TooLong)?;
+        if end > span.length as usize {
+            return Err(AnswerError::TooLong);
+        }
+        let (mut view, _) = self.view(program, lent);
+        let address = span.address.wrapping_add(from as u64);
+        let place = view.get_mut(address, bytes.len()).ok_or(AnswerError::WrongVariables)?;
+        place.copy_from_slice(bytes);
+        Ok(())
+    }
+
+    /// As [`Machine::answer`], where all bytes have been brought. They are cleared when the result is negative.
+    pub fn answer_brought(
+        &mut self,
+        program: &Program,
+        lent: Lent<'_>,
+        result: u64,
+    ) -> Result<(), AnswerError> {
+        let Some(request) = self.pending.filter(|_| (result as i64) >= 0) else {
+            return self.answer(program, lent, result, &[]);
+        };
+        let helper = Helper::with_number(request.call as u32).ok_or(AnswerError::NothingAsked)?;
+        if !helper.returns(result) {
+            return Err(AnswerError::OutOfRange);
+        }
+        self.pass(&request, result);
+        Ok(())
+    }
+
+    /// Goes on behind a helper.
+    fn pass(&mut self, request: &Request, result: u64) {
+        self.registers[0] = result;
+        self.at += 1;
+        self.pending = None;
+        if let Some(shadow) = &mut self.shadow {
+            shadow.called(request);
+        }
+    }
+
     /// Behind a helper, with its result and the bytes that it brings.
     pub(super) fn settle(
         &mut self,
@@ -340,7 +393,7 @@ impl Machine {
         result: u64,
         bytes: &[u8],
     ) -> Result<(), AnswerError> {
-        let (mut view, registers) = self.view(program, lent);
+        let (mut view, _) = self.view(program, lent);
         let room = request.output.map_or(0, |span| span.length as usize);
         if bytes.len() > room {
             return Err(AnswerError::TooLong);
@@ -351,12 +404,7 @@ impl Machine {
             place[..length].copy_from_slice(&bytes[..length]);
             place[length..].fill(0);
         }
-        registers[0] = result;
-        self.at += 1;
-        self.pending = None;
-        if let Some(shadow) = &mut self.shadow {
-            shadow.called(request);
-        }
+        self.pass(request, result);
         Ok(())
     }
 

@@ -18,7 +18,7 @@ impl CallServer {
     /// key of it is told.
     ///
     /// # Errors
-    /// `BadConfiguration` for a tenant that [`ServerOptions::tenants`] does not name.
+    /// `BadConfiguration` for a tenant that [`ServerOptions::tenants`](crate::call::ServerOptions::tenants) does not name.
     pub fn lend_to(&mut self, number: u8, region: &Region, tenants: &[&str]) -> Result<(), Error> {
         let unknown = tenants.iter().find(|name| !self.options.tenants.contains_key(**name));
         if let Some(name) = unknown {
