@@ -20,8 +20,8 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Of instructions, and of bytes that helpers move. Begins with what takes no longer on any processor of
-    /// this decade; the least is for loads that no cache has, and divisions.
+    /// Of instructions, and of bytes that helpers move. Begins where an instruction takes a nanosecond; the least
+    /// is for loads that no cache has, and divisions.
     pub(super) const INSTRUCTIONS: Self =
         Self { now: 512, least: 128, most: 4_096, slice_ns: SLICE_NS };
     /// Of instructions that a verification walks: some 50 ns each, and a microsecond of those that want to take

@@ -333,6 +333,7 @@ impl Machine {
 
     /// Brings a part of the bytes that [`Machine::pending`] waits for, behind the first `from` of them: for an
     /// executor that does not stay with a long answer. They are the program's with [`Machine::answer_brought`].
+    /// Costs a copy; errors are those of [`Machine::answer`], and nothing is written then.
     pub fn bring(
         &mut self,
         program: &Program,
