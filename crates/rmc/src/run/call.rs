@@ -76,6 +76,13 @@ pub(super) fn request(
     Ok(request)
 }
 
+/// What [`request`] makes of a load of a word, which is what calls wait for most: both arguments are numbers, and
+/// there is nothing to check.
+pub(super) fn word(registers: &Registers) -> Request {
+    let arguments = [registers[1], registers[2], 0, 0, 0];
+    Request { call: Call::LoadU64, arguments, inputs: [Span::default(); 2], output: None }
+}
+
 fn length(extent: Extent, arguments: &[u64; 5], states: &[StateDeclaration]) -> Option<u32> {
     let state = || states.get(usize::try_from(arguments[0]).ok()?);
     match extent {
@@ -292,3 +299,16 @@ pub(super) fn states(program: &Program) -> &[StateDeclaration] {
 }
 
 const _: () = assert!(HELPERS.len() < 255, "a byte names a row");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_load_of_a_word_asks_for_what_its_row_says() {
+        let mut registers = [7; 16];
+        (registers[1], registers[2]) = (u64::MAX, 1 << 40);
+        let helper = helper(Call::LoadU64 as i32).unwrap();
+        assert_eq!(Ok(word(&registers)), request(helper, &registers, &[]));
+    }
+}

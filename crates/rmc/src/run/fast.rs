@@ -510,6 +510,7 @@ fn rare(program: &Program, at: usize, a: u64, b: u64) -> u64 {
     }
 }
 
+#[cold]
 fn word_later(
     reply: Reply,
     slot: usize,
@@ -520,13 +521,8 @@ fn word_later(
     if reply == Reply::Refused {
         return End::Stopped(Stop::Refused { slot, call });
     }
-    match call::helper(call as i32).and_then(|helper| call::request(helper, registers, &[])) {
-        Ok(request) => {
-            *pending = Some(request);
-            End::Suspended
-        }
-        Err(kind) => End::Fault(kind),
-    }
+    *pending = Some(call::word(registers));
+    End::Suspended
 }
 
 /// A call and its request.

@@ -54,8 +54,6 @@ struct Stretch {
 
 pub(super) struct Explorer {
     pub(super) stepper: Box<Stepper>,
-    pub(super) points: Vec<bool>,
-    pub(super) live: Vec<u16>,
     /// Slots that some jump goes back to.
     heads: Vec<bool>,
     memories: Vec<Vec<Memory>>,
@@ -91,12 +89,13 @@ struct Going {
 
 impl Explorer {
     /// At the start of the program.
-    pub(super) fn new(mut stepper: Box<Stepper>, points: Vec<bool>, live: Vec<u16>) -> Self {
+    pub(super) fn new(mut stepper: Box<Stepper>) -> Self {
+        let slots = stepper.program.code.len();
         let state = State::new(stepper.limits.context_bytes_max, &mut stepper.known);
         let mut explorer = Self {
             heads: super::structure::loop_heads(&stepper.program),
-            memories: points.iter().map(|_| Vec::new()).collect(),
-            differing: alloc::vec![Spot::default(); points.len()],
+            memories: (0..slots).map(|_| Vec::new()).collect(),
+            differing: alloc::vec![Spot::default(); slots],
             path: Vec::new(),
             walk: Walk::Going(Going { at: 0, state, since: 0 }),
             walked: 0,
@@ -104,8 +103,6 @@ impl Explorer {
             ended: 0,
             cells: 0,
             stepper,
-            points,
-            live,
         };
         explorer.open(None, None);
         explorer
@@ -189,11 +186,11 @@ impl Explorer {
     fn advance(&mut self, going: Going) -> Result<Walk, (usize, Problem)> {
         let Going { mut at, mut state, mut since } = going;
         while self.walked < self.pause {
-            if self.points[at] {
+            if self.stepper.facts.meetings[at] {
                 if self.stepper.known.is_full() {
                     self.keep(&mut state);
                 }
-                forget_dead(&mut state, self.live[at]);
+                forget_dead(&mut state, self.stepper.facts.live[at]);
                 if let Some(walk) = self.recall(at, &state) {
                     self.stepper.spare.push(state);
                     return Ok(walk);

@@ -40,8 +40,6 @@ struct Path {
 /// The proof: what is known at all places so far, and what follows from it that nobody has looked at.
 pub(super) struct Fixpoint {
     pub(super) stepper: Box<Stepper>,
-    points: Vec<bool>,
-    live: Vec<u16>,
     thresholds: Vec<i64>,
     known: BTreeMap<Key, Known>,
     /// Places where more may happen than was followed.
@@ -54,7 +52,7 @@ pub(super) struct Fixpoint {
 impl Fixpoint {
     /// At the start of a program whose paths were walked in vain. Of that only the facts stay.
     pub(super) fn new(explorer: Explorer) -> Self {
-        let Explorer { mut stepper, points, live, .. } = explorer;
+        let Explorer { mut stepper, .. } = explorer;
         stepper.known.clear();
         let state = State::new(stepper.limits.context_bytes_max, &mut stepper.known);
         Self {
@@ -64,8 +62,6 @@ impl Fixpoint {
             paths: Vec::new(),
             walked: 0,
             stepper,
-            points,
-            live,
         }
     }
 
@@ -112,8 +108,8 @@ impl Fixpoint {
     fn follow(&mut self, path: Path, left: &mut u32) -> Result<(), (usize, Problem)> {
         let Path { mut at, mut state, mut first } = path;
         while *left > 0 {
-            if self.points[at] && !first {
-                forget_dead(&mut state, self.live[at]);
+            if self.stepper.facts.meetings[at] && !first {
+                forget_dead(&mut state, self.stepper.facts.live[at]);
                 self.meet(at, state);
                 return Ok(());
             }

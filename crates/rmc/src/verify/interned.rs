@@ -183,8 +183,9 @@ pub(super) fn unpair(a: Id, b: Id) -> Option<(Id, Id)> {
 #[cfg(test)]
 mod tests {
     use super::super::explore::{Explored, Explorer};
+    use super::super::live::Liveness;
     use super::super::step::{Cost, Stepper};
-    use super::super::{Verification, Verified, live, structure, verify};
+    use super::super::{Verification, Verified, structure, verify};
     use super::*;
     use crate::Limits;
     use crate::assembler::assemble;
@@ -227,9 +228,11 @@ mod tests {
     #[test]
     fn more_sets_than_there_is_room_for_are_forgotten_but_those_in_use() {
         let program = counts(0);
-        let (points, live) = (structure::meeting_points(&program), live::live(&program));
-        let stepper = Box::new(Stepper::new(program, &LIMITS, Interned::new()));
-        let mut explorer = Explorer::new(stepper, points, live);
+        let mut liveness = Liveness::new(&program);
+        let mut stepper = Box::new(Stepper::new(program, &LIMITS, Interned::new()));
+        stepper.facts.meetings = structure::meeting_points(&stepper.program);
+        stepper.facts.live = liveness.settle(u32::MAX).unwrap();
+        let mut explorer = Explorer::new(stepper);
         let Ok(Some(Explored::Bounded(worst))) = explorer.explore(u32::MAX) else {
             panic!("it has an end");
         };

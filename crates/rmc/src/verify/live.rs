@@ -76,16 +76,6 @@ impl Liveness {
     }
 }
 
-/// Bits of registers that are read before they are written, at each slot.
-pub(crate) fn live(program: &Program) -> Vec<u16> {
-    let mut liveness = Liveness::new(program);
-    loop {
-        if let Some(live) = liveness.settle(u32::MAX) {
-            return live;
-        }
-    }
-}
-
 fn bit(register: Register) -> u16 {
     1 << register.number()
 }

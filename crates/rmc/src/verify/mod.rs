@@ -46,8 +46,7 @@ use crate::limits::{Budget, Limits};
 use crate::program::Program;
 use crate::run::{Charges, Op, StartError};
 
-pub(crate) use live::{live, uses};
-pub(crate) use structure::meeting_points;
+pub(crate) use live::uses;
 
 pub use problem::{Expected, Found, Memory, Problem, Refusal};
 pub use step::Cost;
@@ -72,6 +71,10 @@ pub struct Verified {
     unreached: usize,
     /// Bits of the places that each slot may touch.
     places: Vec<u8>,
+    /// Slots where paths may meet.
+    meetings: Vec<bool>,
+    /// Bits of the registers that are read before they are written, at each slot.
+    live: Vec<u16>,
     identity: u64,
 }
 
@@ -142,6 +145,16 @@ impl Verified {
     /// Bits of the places that a slot may touch.
     pub(crate) fn places(&self, slot: usize) -> u8 {
         self.places.get(slot).copied().unwrap_or(0)
+    }
+
+    /// Slots where paths may meet.
+    pub(crate) fn meetings(&self) -> &[bool] {
+        &self.meetings
+    }
+
+    /// Bits of the registers that are read before they are written, at each slot.
+    pub(crate) fn live(&self) -> &[u16] {
+        &self.live
     }
 
     /// Another one for each program that was verified.

@@ -80,6 +80,10 @@ pub(super) struct Facts {
     pub(super) places: Vec<u8>,
     /// Whether some path ends.
     pub(super) ends: bool,
+    /// Slots where paths may meet. This and the next are known before any path is walked.
+    pub(super) meetings: Vec<bool>,
+    /// Bits of the registers that are read before they are written, at each slot.
+    pub(super) live: Vec<u16>,
 }
 
 impl Facts {
@@ -90,6 +94,8 @@ impl Facts {
             reached: alloc::vec![false; slots],
             places: alloc::vec![0; slots],
             ends: false,
+            meetings: Vec::new(),
+            live: Vec::new(),
         }
     }
 }

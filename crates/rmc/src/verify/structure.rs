@@ -129,7 +129,7 @@ pub(super) fn written(instruction: Instruction) -> [Option<Register>; 1] {
 
 /// Slots that several paths may come to: targets of jumps, starts of functions, and what follows a
 /// call of a function.
-pub(crate) fn meeting_points(program: &Program) -> Vec<bool> {
+pub(super) fn meeting_points(program: &Program) -> Vec<bool> {
     let mut points = alloc::vec![false; program.code.len()];
     for (slot, instruction) in program.code.iter().enumerate() {
         let target = instruction.jump_target(slot).and_then(|target| usize::try_from(target).ok());

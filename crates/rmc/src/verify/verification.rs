@@ -174,11 +174,12 @@ fn check(stepper: Box<Stepper>, slot: usize, slots: u32) -> Result<Stage, Box<Re
     Ok(Stage::Liveness(stepper, liveness))
 }
 
-fn settle(stepper: Box<Stepper>, mut liveness: Liveness, instructions: u32) -> Stage {
+fn settle(mut stepper: Box<Stepper>, mut liveness: Liveness, instructions: u32) -> Stage {
     match liveness.settle(instructions) {
         Some(live) => {
-            let points = structure::meeting_points(&stepper.program);
-            Stage::Paths(Explorer::new(stepper, points, live))
+            stepper.facts.live = live;
+            stepper.facts.meetings = structure::meeting_points(&stepper.program);
+            Stage::Paths(Explorer::new(stepper))
         }
         None => Stage::Liveness(stepper, liveness),
     }
@@ -232,6 +233,8 @@ fn accept(stepper: Stepper, worst: Cost, metered: bool) -> Verified {
         context_bytes: u32::try_from(facts.context_bytes).unwrap_or(u32::MAX),
         unreached,
         places: facts.places,
+        meetings: facts.meetings,
+        live: facts.live,
         identity: VERIFIED.fetch_add(1, Ordering::Relaxed),
         program,
     }

@@ -27,7 +27,7 @@ use super::relied::Relied;
 use super::words::{Careful, Group, word_bytes};
 use crate::isa::{AtomicOp, Instruction, Width};
 use crate::limits::FRAME_BYTES;
-use crate::verify::{Verified, live, meeting_points, uses};
+use crate::verify::{Verified, uses};
 
 /// Where R0 to R10 live.
 const HOMES: [Reg; 11] = [RAX, RDI, RSI, RDX, R9, R8, RBX, R13, R14, R15, R12];
@@ -99,13 +99,13 @@ pub(super) struct Compiler<'a> {
     /// Where the code of each slot starts, and where it is entered.
     pub(super) places: Vec<(u32, Option<u32>)>,
     /// Slots where paths meet.
-    pub(super) meetings: Vec<bool>,
+    pub(super) meetings: &'a [bool],
     /// Slots where a call may pause, but for those behind helpers.
     pub(super) pauses: Vec<bool>,
     /// What the code of a slot relies on. Whoever comes there has seen to it.
     pub(super) relied: Vec<Option<Relied>>,
     /// Bits of the registers that are read behind each slot, or at it.
-    pub(super) live: Vec<u16>,
+    pub(super) live: &'a [u16],
     /// Slots that one jump alone leads to, and no other way.
     pub(super) behind_one: Vec<bool>,
     pub(super) state: State,
@@ -147,10 +147,10 @@ pub(super) fn compile(verified: &Verified) -> Result<Compiled, CompileError> {
         verified,
         out: Emitter::with_room(512 + ops.len() * 24),
         places: Vec::with_capacity(ops.len()),
-        meetings: meeting_points(verified.program()),
+        meetings: verified.meetings(),
         pauses: pauses(verified),
         relied: alloc::vec![None; ops.len()],
-        live: live(verified.program()),
+        live: verified.live(),
         behind_one: behind_one(verified),
         state: State::default(),
         group: None,
