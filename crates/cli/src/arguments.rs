@@ -13,7 +13,8 @@ pub(crate) use hosts::{
     Agent, CongestionName, HostFabric, Node, NodeSettings, Places, WorkerFabric,
 };
 pub(crate) use remote::{
-    CallerArguments, Lend, LendFrom, NodeArguments, OnlyFor, RmcCall, RmcRegister, RmcServe,
+    CallerArguments, Lend, LendFrom, NodeArguments, OnlyFor, PlaceName, RmcCall, RmcRegister,
+    RmcServe,
 };
 pub(crate) use rmc::{EngineName, Memory, RmcBuild, RmcCheck, RmcFigures, RmcList, RmcRun};
 use serde::{Deserialize, Serialize};

@@ -14,6 +14,8 @@ mod list;
 mod membership;
 mod memory;
 mod peers;
+mod place;
+mod probe;
 mod registrations;
 mod run;
 mod serve;
