@@ -1,9 +1,9 @@
-//! `farside rmc call` with several places, between processes.
+//! `farside rmc call` with several places, and `farside rmc listen`, between processes.
 #![forbid(unsafe_code)]
 
 mod common;
 
-use common::{Folder, Running, name, output, report, text};
+use common::{Folder, Running, json, name, output, report, text};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -241,4 +241,136 @@ fn process_places_that_cannot_be_are_refused() {
     for process in [near, small_host, other_host, host] {
         end(process);
     }
+}
+
+/// The bytes of a number, as they are shown.
+fn shown(number: u64) -> String {
+    number.to_le_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[test]
+fn process_who_listens_hears_each_notice_in_order() {
+    let folder = Folder::new();
+    let notifies = folder.file("notifies.s", NOTIFIES.as_bytes());
+    for fabric in FABRICS {
+        let (host, to) = serve(fabric, &["--memory", "0=4K"]);
+        let listen = ["--json", "rmc", "listen", &to];
+        let mut both = Running::start(&[], &[&listen[..], &["7", "0x10", "7"]].concat());
+        assert_eq!(both.event("listening")["topics"], json("[7, 16]"), "{fabric}");
+        let mut three = Running::start(&[], &[&listen[..], &["7", "--count", "3"]].concat());
+        three.event("listening");
+        let mut people = Running::start(&[], &["rmc", "listen", &to, "16"]);
+        assert!(people.line().starts_with(&format!("listening to topic 16 at {to}")));
+        let notify = |topic: &str, many: &str| {
+            let parameters = format!("{topic},{many}");
+            value(&["call", &to, &notifies, "--parameters", &parameters])["returned"]["result"]
+                .clone()
+        };
+        assert_eq!(
+            (notify("7", "10"), notify("9", "1"), notify("16", "1")),
+            (10.into(), 1.into(), 1.into())
+        );
+        let mut of_7 = 0;
+        for _ in 0..11 {
+            let notice = both.event("notice");
+            assert_eq!(notice["lost"], 0, "{fabric}");
+            if notice["topic"] == 7 {
+                assert_eq!(notice["bytes"], shown(of_7), "{fabric}");
+                of_7 += 1;
+            } else {
+                assert_eq!((&notice["topic"], &notice["bytes"]), (&16.into(), &shown(0).into()));
+            }
+        }
+        assert_eq!(of_7, 10, "{fabric}");
+        let ended = three.event("ended");
+        assert_eq!((&ended["notices"], three.end()), (&3.into(), (Some(0), String::new())));
+        assert_eq!(people.line(), "topic 16: 8 B: 0000000000000000", "{fabric}");
+        people.signal(Signal::INT);
+        assert_eq!(people.line(), "1 notice heard", "{fabric}");
+        assert_eq!(people.end(), (Some(0), String::new()));
+        assert_eq!(end(both)["notices"], 11, "{fabric}");
+        end(host);
+    }
+}
+
+/// Notifies topic 7 forty times while a listener cannot run.
+fn notify_while_stopped(listener: &Running, to: &str, notifies: &str) {
+    listener.signal(Signal::STOP);
+    while !common::is_stopped(listener.process()) {
+        std::thread::yield_now();
+    }
+    value(&["call", to, notifies, "--parameters", "7,40"]);
+    listener.signal(Signal::CONT);
+}
+
+#[test]
+fn process_who_is_too_slow_is_told_how_many_notices_were_lost() {
+    let folder = Folder::new();
+    let notifies = folder.file("notifies.s", NOTIFIES.as_bytes());
+    for fabric in FABRICS {
+        let (host, to) = serve(fabric, &["--memory", "0=4K"]);
+        let mut slow = Running::start(&[], &["--json", "rmc", "listen", &to, "7"]);
+        slow.event("listening");
+        notify_while_stopped(&slow, &to, &notifies);
+        let (mut heard, mut lost) = (Vec::new(), 0);
+        while heard.last() != Some(&Value::from(shown(39))) {
+            let notice = slow.event("notice");
+            lost += notice["lost"].as_u64().unwrap();
+            heard.push(notice["bytes"].clone());
+        }
+        // The last sixteen are kept, and one is the answer to a request that waits.
+        assert!([16, 17].contains(&heard.len()), "{fabric}: {heard:?}");
+        assert_eq!(lost, 40 - heard.len() as u64, "{fabric}");
+        let kept: Vec<_> = (24..40).map(|number| Value::from(shown(number))).collect();
+        assert_eq!(heard[heard.len() - 16..], kept, "{fabric}");
+        let ended = end(slow);
+        assert_eq!(
+            (&ended["notices"], &ended["lost"]),
+            (&heard.len().into(), &lost.into()),
+            "{fabric}"
+        );
+        // As people read it.
+        let mut slow = Running::start(&[], &["rmc", "listen", &to, "7"]);
+        slow.line();
+        notify_while_stopped(&slow, &to, &notifies);
+        let lost = loop {
+            let line = slow.line();
+            if line.contains("lost") {
+                break line;
+            }
+        };
+        let said = ["23", "24"]
+            .map(|lost| format!("topic 7: {lost} notices lost here, not taken in time"));
+        assert!(said.contains(&lost), "{fabric}: {lost}");
+        slow.signal(Signal::KILL);
+        end(host);
+    }
+}
+
+#[test]
+fn process_listening_in_vain_is_said_so() {
+    let (host, to) = serve("shm", &["--memory", "0=4K", "--slots", "2"]);
+    let many: Vec<_> = (0..65).map(|topic| topic.to_string()).collect();
+    let many: Vec<_> = many.iter().map(String::as_str).collect();
+    let nobody = name();
+    let cases: [(&[&str], i32, &str); 3] = [
+        (&[&["listen", &to][..], &many].concat(), 2, "65 topics: a listener has at most 64"),
+        (&["listen", &to, "1", "2", "3"], 1, "--slots"),
+        (&["listen", &nobody, "1"], 1, &nobody),
+    ];
+    for (arguments, code, said) in cases {
+        let (found, _, text) = failure(arguments);
+        assert_eq!(found, Some(code), "{text}");
+        assert!(text.contains(said), "{text}");
+    }
+    for arguments in
+        [&["listen", &to][..], &["listen", &to, "x"], &["listen", &to, "1", "--count", "0"]]
+    {
+        assert_eq!(rmc(arguments).status.code(), Some(2), "{arguments:?}");
+    }
+    let mut listener = Running::start(&[], &["--json", "rmc", "listen", &to, "1"]);
+    listener.event("listening");
+    host.signal(Signal::KILL);
+    assert_eq!(json(&listener.line())["error"]["name"], "PeerLost");
+    assert_eq!(listener.end().0, Some(1));
 }

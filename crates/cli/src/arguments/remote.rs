@@ -1,6 +1,6 @@
 //! Arguments of the commands of `farside rmc` that go over a fabric.
 
-use super::rmc::CallArguments;
+use super::rmc::{CallArguments, word};
 use super::{FabricArguments, bytes};
 use clap::Args;
 use farside::call::Quota;
@@ -128,6 +128,33 @@ pub(crate) struct RmcCall {
     /// Stop a call that takes longer; by default it may take as long as it likes
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pub(crate) timeout_ms: Option<u64>,
+    #[command(flatten)]
+    pub(crate) caller: CallerArguments,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  farside rmc listen lists 7                           topic 7, until Ctrl-C
+  farside rmc listen lists 7 8 0x100 --count 10        three topics; ends after ten notices
+  farside rmc listen 10.0.0.1:7471 7 --key cluster.key --json | jq -r .bytes
+
+A program notifies a topic by farside_notify (farside_rmc.h), wherever in the cluster its caller is; a topic is
+any number. Says when it is subscribed, then each notice as it comes: its topic, and its bytes in
+hexadecimal. Notices come in the order in which their topic was notified. An executor keeps 16 notices of a topic for a
+listener that is slow; how many were lost is said before the next one that was not. Exit code 0 after
+Ctrl-C or --count, and 1 when the executor is gone. With --json each event is a line: listening, notice,
+ended.")]
+pub(crate) struct RmcListen {
+    /// The executor: what farside rmc serve says
+    #[arg(value_name = "ADDRESS")]
+    pub(crate) to: String,
+    /// Topics, at most 64: numbers as 7 or 0x1f
+    #[arg(value_name = "TOPIC", required = true, num_args = 1.., value_parser = word)]
+    pub(crate) topics: Vec<u64>,
+    /// End after so many notices
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) count: Option<u64>,
     #[command(flatten)]
     pub(crate) caller: CallerArguments,
 }
