@@ -101,17 +101,17 @@ Examples:
   farside rmc call 10.0.0.1:7471 search.o --parameters 64,7 --json | jq .returned.result
   farside rmc call counters add.s --parameters 0x1000,1 --here --cluster lab
 
-Registers, invokes, and gives back. A round trip is from posting the call to having its output. With
---here the program runs in this process, and each of its accesses is a one-sided request; --cluster or
---node makes this process part of the global memory that such a program reaches. Exit code 0
-when the program returns, whatever it returns, and 1 when it does not.
+Registers, invokes, and gives back. A round trip is from posting the call to having its output.
+With --here the program runs in this process, and each of its accesses is a one-sided request;
+--cluster or --node makes this process part of the global memory that such a program reaches.
+Exit code 0 when the program returns, whatever it returns, and 1 when it does not.
 
-With --place choose, or --also alone, each call runs where it is expected to take least: by a model of each
-place, which some calls of a small program measure first, and then by what calls have taken there. What
-took longer is tried again now and then. Shown are the calls of each place, and why the last one ran where
-it did. A program that keeps state between calls runs where its first call did; one that notifies, at an
-executor, whose listeners hear of it. --timeout-ms is kept here then, and a call that is late is
-stopped as this process goes.")]
+With --place choose, or --also alone, each call runs where it is expected to take least: by a
+model of each place, which some calls of a small program measure first, and then by what calls
+have taken there. What took longer is tried again now and then. Shown are the calls of each
+place, and why the last one ran where it did. A program that keeps state between calls runs
+where its first call did; one that notifies, at an executor, whose listeners hear of it.
+--timeout-ms is kept here then, and a call that is late is stopped as this process goes.")]
 pub(crate) struct RmcCall {
     /// The executor: what farside rmc serve says
     #[arg(value_name = "ADDRESS")]
@@ -139,12 +139,12 @@ Examples:
   farside rmc listen lists 7 8 0x100 --count 10        three topics; ends after ten notices
   farside rmc listen 10.0.0.1:7471 7 --key cluster.key --json | jq -r .bytes
 
-A program notifies a topic by farside_notify (farside_rmc.h), wherever in the cluster its caller is; a topic is
-any number. Says when it is subscribed, then each notice as it comes: its topic, and its bytes in
-hexadecimal. Notices come in the order in which their topic was notified. An executor keeps 16 notices of a topic for a
-listener that is slow; how many were lost is said before the next one that was not. Exit code 0 after
-Ctrl-C or --count, and 1 when the executor is gone. With --json each event is a line: listening, notice,
-ended.")]
+A program notifies a topic, which is any number, by farside_notify (farside_rmc.h). Listeners of
+the executor where it runs hear of it: this says when it is subscribed, then each notice as it
+comes, its topic and its bytes in hexadecimal. Notices of a topic come in the order in which
+they were sent. An executor keeps 16 of each topic for a listener that is slow; how many were
+lost is said before the next one that was not. Exit code 0 after Ctrl-C or --count, and 1 when
+the executor is gone. With --json each event is a line: listening, notice, ended.")]
 pub(crate) struct RmcListen {
     /// The executor: what farside rmc serve says
     #[arg(value_name = "ADDRESS")]
