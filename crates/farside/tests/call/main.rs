@@ -489,6 +489,7 @@ fn quotas_are_kept_and_hurt_nobody_else() {
             let calls = [(); 3].map(|()| poor.invoke(&wait, &ever).unwrap().unwrap());
             let error = poor.wait(calls[2], LONG).unwrap_err();
             assert_eq!(error.code, ErrorCode::OverQuota, "{error}");
+            assert!(error.detail.contains("has 2 of 2 calls in progress"), "{error}");
             let wait = rich.register(programs::WAIT_WORD.as_bytes()).unwrap().remove(0);
             assert_eq!(rich.call(&wait, &parameters(&[1, 1]), LONG).unwrap().result, 0);
             poor.unregister(&wait).unwrap();
