@@ -406,7 +406,7 @@ impl Last {
         let (why, words) = match choice.why {
             Why::Pinned => ("pinned", "as --place says"),
             Why::StateThere => ("state_there", "where its state is"),
-            Why::Only => ("only", "no other place in reach can run it"),
+            Why::Only => ("only", "since no other place in reach can run it"),
             Why::Model => ("model", "which takes least by what was measured before the first call"),
             Why::Measured => ("measured", "which takes least by what calls took"),
             Why::Explored => ("explored", "to know what it takes there by now"),
