@@ -143,7 +143,8 @@ pub(crate) const ALL: &[Step] = &[
             let tests = ["--test", "processes", "--test", "channel_processes", "--test", "hosts"];
             shell.cargo_test(&[&["-p", "farside"], &tests[..]].concat())?;
             shell.cargo_test(&["-p", "farside-apps", "--test", "kill"])?;
-            let tests = ["process", "hosts", "namespaces", "rmc_processes", "rmc_guide"];
+            let tests =
+                ["process", "hosts", "namespaces", "rmc_processes", "rmc_places", "rmc_guide"];
             let tests = tests.map(|test| ["--test", test]);
             shell.cargo_test(&[&["-p", "farside-cli"], tests.as_flattened()].concat())
         },

@@ -13,7 +13,8 @@ pub(crate) use hosts::{
     Agent, CongestionName, HostFabric, Node, NodeSettings, Places, WorkerFabric,
 };
 pub(crate) use remote::{
-    CallerArguments, Lend, LendFrom, NodeArguments, OnlyFor, RmcCall, RmcRegister, RmcServe,
+    CallerArguments, Lend, LendFrom, NodeArguments, OnlyFor, PlaceName, RmcCall, RmcListen,
+    RmcRegister, RmcServe,
 };
 pub(crate) use rmc::{EngineName, Memory, RmcBuild, RmcCheck, RmcFigures, RmcList, RmcRun};
 use serde::{Deserialize, Serialize};
@@ -286,6 +287,8 @@ pub(crate) enum Rmc {
     Register(RmcRegister),
     /// Call a program at an executor, or here on its memory
     Call(RmcCall),
+    /// Print what programs notify topics of, as it comes
+    Listen(RmcListen),
     /// Measure calls beside one-sided requests (the same as farside bench rmc)
     Bench(BenchRmc),
     /// Figures 3 to 7 of paper 003, from calls in virtual time: a model

@@ -55,6 +55,13 @@ fn add_up(node: &Node, executor: &[&str], at: &str) {
     });
     let last = report(&output(&[], &call));
     assert_eq!(last["returned"]["result"], 2 * 500 * 3 + 1000);
+    // Wherever they run: at the executor, or in a process that is part of a node for as long.
+    let placed = [&call[..], &["--times", "60", "--place", "choose"], executor].concat();
+    let placed = report(&output(&[], &placed));
+    assert_eq!(placed["returned"]["result"], 2 * 500 * 3 + 1000 + 3 * 60, "{placed}");
+    let places = placed["places"].as_array().unwrap();
+    let calls = places.iter().map(|place| place["calls"].as_u64().unwrap());
+    assert_eq!((places[0]["place"].as_str(), calls.sum::<u64>()), (Some("here"), 60), "{placed}");
 
     node.session().unwrap().free(counter).unwrap();
     let (code, kind, said) = failure(&output(&[], &call));

@@ -63,8 +63,11 @@ fn check(said: &str, shown: &str) {
 /// Where the guide's commands run.
 struct Terminal {
     folder: Folder,
-    name: String,
-    server: Option<Running>,
+    /// What the guide calls `lists` and `near`.
+    names: [String; 2],
+    /// What serves; the second works on the first one's memory.
+    servers: Vec<Running>,
+    listener: Option<Running>,
     port: String,
     /// Whether callers need the server's key.
     keyed: bool,
@@ -74,9 +77,17 @@ struct Terminal {
 
 impl Terminal {
     fn run(&mut self, line: &str) {
-        let line = line.replace("call lists ", &format!("call {} ", self.name));
+        let line = self.with_names(line);
         if let Some(words) = line.strip_prefix("farside rmc serve ") {
             self.serve(words);
+            return;
+        }
+        if let Some(words) = line.strip_prefix("farside rmc listen ") {
+            let words: Vec<_> = words.split(' ').collect();
+            let mut listener = Running::start(&[], &[&["rmc", "listen"], &words[..]].concat());
+            let head = listener.line();
+            self.say(&format!("{head}\n"));
+            self.listener = Some(listener);
             return;
         }
         let line = line.replace("127.0.0.1:7471", &self.port);
@@ -91,36 +102,65 @@ impl Terminal {
         let fails = fails.iter().any(|part| format!("{line}\n").contains(part)) || keyless;
         let (out, err) = (text(&done.stdout), text(&done.stderr));
         assert_eq!(done.status.success(), !fails, "{line}: {out}{err}");
-        self.said += &out;
-        self.said += &err;
+        self.say(&(out + &err));
+    }
+
+    /// A command with names of its own.
+    fn with_names(&self, line: &str) -> String {
+        if !line.starts_with("farside rmc ") {
+            return line.to_owned();
+        }
+        let named = |word| match word {
+            "lists" => self.names[0].as_str(),
+            "near" => self.names[1].as_str(),
+            word => word,
+        };
+        line.split(' ').map(named).collect::<Vec<_>>().join(" ")
+    }
+
+    /// What was said, with the guide's names.
+    fn say(&mut self, said: &str) {
+        let [lists, near] = &self.names;
+        self.said += &said.replace(lists, "lists").replace(near, "near");
     }
 
     fn serve(&mut self, words: &str) {
-        self.end();
+        if !words.contains("--beside") {
+            self.end();
+        }
         let words = words.replace("127.0.0.1:7471", "127.0.0.1:0");
         self.keyed = words.contains("--key");
         let words = ["nodes.bin", "cluster.key"]
             .iter()
             .fold(words, |words, file| words.replace(file, &self.folder.path(file)));
-        let words: Vec<_> = words
-            .split(' ')
-            .map(|word| if word == "lists" { self.name.clone() } else { word.to_owned() })
-            .collect();
-        let words: Vec<_> = words.iter().map(String::as_str).collect();
+        let words: Vec<_> = words.split(' ').collect();
         let mut server = Running::start(&[], &[&["rmc", "serve"], &words[..]].concat());
         let (head, region) = (server.line(), server.line());
         let address = head.strip_prefix("serving at ").unwrap().split(' ').next().unwrap();
         self.port = address.trim_end_matches("/rmc").to_owned();
-        let said = format!("{head}\n{region}\n").replace(&self.name, "lists");
-        self.said += &said.replace(&self.folder.path(""), "");
-        self.server = Some(server);
+        self.say(&format!("{head}\n{region}\n").replace(&self.folder.path(""), ""));
+        self.servers.push(server);
+    }
+
+    /// Takes what who listens still says.
+    fn hear(&mut self) {
+        let Some(mut listener) = self.listener.take() else { return };
+        loop {
+            let line = listener.line();
+            self.say(&format!("{line}\n"));
+            if line.ends_with(" heard") {
+                assert_eq!(listener.end(), (Some(0), String::new()));
+                return;
+            }
+        }
     }
 
     /// Ends what serves, by Ctrl-C.
     fn end(&mut self) {
-        let Some(server) = self.server.take() else { return };
-        server.signal(Signal::INT);
-        assert_eq!(server.end(), (Some(0), String::new()));
+        for server in self.servers.drain(..).rev() {
+            server.signal(Signal::INT);
+            assert_eq!(server.end(), (Some(0), String::new()));
+        }
     }
 }
 
@@ -134,11 +174,12 @@ fn process_the_guide_is_as_it_is_written() {
         skipped("clang is not installed");
         return;
     }
-    let (folder, name) = (Folder::new(), name());
+    let (folder, names) = (Folder::new(), [name(), name()]);
     let mut terminal = Terminal {
         folder,
-        name,
-        server: None,
+        names,
+        servers: Vec::new(),
+        listener: None,
         port: String::new(),
         keyed: false,
         said: String::new(),
@@ -164,6 +205,7 @@ fn process_the_guide_is_as_it_is_written() {
                 }
             }
             "text" => {
+                terminal.hear();
                 check(&terminal.said, &block.text);
                 checked += 1;
                 fresh = true;
@@ -173,7 +215,7 @@ fn process_the_guide_is_as_it_is_written() {
     }
     terminal.end();
     assert!(
-        ran >= 22 && checked >= 11,
+        ran >= 30 && checked >= 14,
         "the guide has become short: {ran} commands, {checked} outputs"
     );
 }

@@ -258,8 +258,9 @@ fn process_what_is_wrong_is_said_with_its_exit_code() {
     let junk = folder.file("junk.o", b"\x7fELF and no more");
     let hostile = folder.file("hostile.s", b".program a\x1b[2Jb\nr0 = r3\nexit\n");
     for fabric in FABRICS {
-        let (server, to) = serve(fabric, &["--memory", "0=4K", "--tenant", "poor=programs:0"]);
-        let cases: [(&[&str], i32, &str, &str); 11] = [
+        let tenants = ["--tenant", "poor=programs:0", "--tenant", "idle=calls:0"];
+        let (server, to) = serve(fabric, &[&["--memory", "0=4K"][..], &tenants].concat());
+        let cases: [(&[&str], i32, &str, &str); 12] = [
             (&["register", &to, &bad], 1, "UnsafeProgram", "bad"),
             (&["register", &to, &junk], 1, "BadProgram", "junk.o"),
             (&["register", &to, "search.c"], 2, "usage", "farside rmc build"),
@@ -270,6 +271,7 @@ fn process_what_is_wrong_is_said_with_its_exit_code() {
                 "OverQuota",
                 "0 of 0 programs",
             ),
+            (&["call", &to, &load, "--tenant", "idle"], 1, "OverQuota", "its quota of calls is 0"),
             (&["call", &to, &load], 1, "CallStopped", "foreign"),
             (&["call", &to, &load, "--here"], 1, "CallStopped", "foreign"),
             (&["call", &to, "list_search", "--parameters", "64"], 2, "usage", "16 to 4096 B"),

@@ -137,10 +137,10 @@ fn refused_objects_say_where_and_what_to_do_instead() {
         &["program `address`, ", "refused.c:16, ", "the address of function `"],
         &["function `helper`, ", "refused.c:23, ", "`elsewhere` is not defined", "is one file"],
         &["program `library`, ", "refused.c:31, ", "`memcpy`", "write __builtin_memcpy"],
-        &["section .farside.state: state `odd_kind`: there is no kind 9: ", "FARSIDE_MAP"],
+        &["section .farside.state, byte 20: state `odd_kind`: there is no kind 9: ", "FARSIDE_MAP"],
         &["state `odd_scope`: there is no scope 7: ", "FARSIDE_PER_QUEUE_PAIR"],
         &["state `word`: 8 B are no declaration"],
-        &["section .rodata: the first value of `colours` holds addresses", "indices"],
+        &["section .rodata, byte 0: the first value of `colours` holds addresses", "indices"],
     ];
     for (case, parts) in cases.iter().enumerate() {
         let option = format!("-DCASE={}", case + 1);

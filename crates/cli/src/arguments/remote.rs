@@ -1,6 +1,6 @@
 //! Arguments of the commands of `farside rmc` that go over a fabric.
 
-use super::rmc::CallArguments;
+use super::rmc::{CallArguments, word};
 use super::{FabricArguments, bytes};
 use clap::Args;
 use farside::call::Quota;
@@ -94,22 +94,32 @@ Examples:
   farside rmc call lists search.o --parameters 64,7
   farside rmc call lists list_search --parameters 64,7 --times 10000
   farside rmc call lists list_search --parameters 64,7 --times 10000 --here
+  farside rmc call lists list_search --parameters 64,7 --times 10000 --place choose
+  farside rmc call lists list_search --parameters 64,7 --times 10000 --also near     after
+                                                         `farside rmc serve near --beside lists`
+  farside rmc call lists list_search --parameters 64,7 --also near --place near
   farside rmc call 10.0.0.1:7471 search.o --parameters 64,7 --json | jq .returned.result
   farside rmc call counters add.s --parameters 0x1000,1 --here --cluster lab
 
-Registers, invokes, and gives back. A round trip is from posting the call to having its output. With
---here the program runs in this process, and each of its accesses is a one-sided request; --cluster or
---node makes this process part of the global memory that such a program reaches. Exit code 0
-when the program returns, whatever it returns, and 1 when it does not.")]
+Registers, invokes, and gives back. A round trip is from posting the call to having its output.
+With --here the program runs in this process, and each of its accesses is a one-sided request;
+--cluster or --node makes this process part of the global memory that such a program reaches.
+Exit code 0 when the program returns, whatever it returns, and 1 when it does not.
+
+With --place choose, or --also alone, each call runs where it is expected to take least: by a
+model of each place, which some calls of a small program measure first, and then by what calls
+have taken there. What took longer is tried again now and then. Shown are the calls of each
+place, and why the last one ran where it did. A program that keeps state between calls runs
+where its first call did; one that notifies, at an executor, whose listeners hear of it.
+--timeout-ms is kept here then, and a call that is late is stopped as this process goes.")]
 pub(crate) struct RmcCall {
     /// The executor: what farside rmc serve says
     #[arg(value_name = "ADDRESS")]
     pub(crate) to: String,
     #[command(flatten)]
     pub(crate) of: CallArguments,
-    /// Run it in this process, by one-sided requests to the executor's memory
-    #[arg(long)]
-    pub(crate) here: bool,
+    #[command(flatten)]
+    pub(crate) place: PlaceArguments,
     #[command(flatten)]
     pub(crate) member: NodeArguments,
     /// So many calls, one after the other; the last one's answer is shown
@@ -120,6 +130,92 @@ pub(crate) struct RmcCall {
     pub(crate) timeout_ms: Option<u64>,
     #[command(flatten)]
     pub(crate) caller: CallerArguments,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  farside rmc listen lists 7                           topic 7, until Ctrl-C
+  farside rmc listen lists 7 8 0x100 --count 10        three topics; ends after ten notices
+  farside rmc listen 10.0.0.1:7471 7 --key cluster.key --json | jq -r .bytes
+
+A program notifies a topic, which is any number, by farside_notify (farside_rmc.h). Listeners of
+the executor where it runs hear of it: this says when it is subscribed, then each notice as it
+comes, its topic and its bytes in hexadecimal. Notices of a topic come in the order in which
+they were sent. An executor keeps 16 of each topic for a listener that is slow; how many were
+lost is said before the next one that was not. Exit code 0 after Ctrl-C or --count, and 1 when
+the executor is gone. With --json each event is a line: listening, notice, ended.")]
+pub(crate) struct RmcListen {
+    /// The executor: what farside rmc serve says
+    #[arg(value_name = "ADDRESS")]
+    pub(crate) to: String,
+    /// Topics, at most 64: numbers as 7 or 0x1f
+    #[arg(value_name = "TOPIC", required = true, num_args = 1.., value_parser = word)]
+    pub(crate) topics: Vec<u64>,
+    /// End after so many notices
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) count: Option<u64>,
+    #[command(flatten)]
+    pub(crate) caller: CallerArguments,
+}
+
+/// Where calls run.
+#[derive(Args, Debug)]
+pub(crate) struct PlaceArguments {
+    /// Run it in this process, by one-sided requests to the executor's memory: short for --place here
+    #[arg(long, conflicts_with = "place")]
+    pub(crate) here: bool,
+    /// Where calls run: there (at ADDRESS), here (as --here), an address of --also, or choose, each where
+    /// it is expected to take least [default: there, with --also choose]
+    #[arg(long, value_name = "PLACE")]
+    pub(crate) place: Option<PlaceName>,
+    /// Another executor that works on the same memory, as `farside rmc serve --beside ADDRESS` does: a place
+    /// to choose
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) also: Vec<String>,
+    /// How many accesses to memory a call will make, which choosing goes by before it has measured
+    /// (farside rmc run counts them)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    pub(crate) accesses: Option<u64>,
+}
+
+/// A place as it is told.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum PlaceName {
+    /// Wherever a call takes least.
+    Choose,
+    /// In this process.
+    Here,
+    /// At the executor that the command names.
+    There,
+    /// At the executor of this address.
+    At(String),
+}
+
+impl FromStr for PlaceName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Ok(match text {
+            "" => return Err("a place is choose, here, there or an address".to_owned()),
+            "choose" => Self::Choose,
+            "here" => Self::Here,
+            "there" => Self::There,
+            address => Self::At(address.to_owned()),
+        })
+    }
+}
+
+impl PlaceArguments {
+    /// Where calls run, with what is short for it and what is meant where nothing is said.
+    pub(crate) fn told(&self) -> PlaceName {
+        match &self.place {
+            Some(place) => place.clone(),
+            None if self.here => PlaceName::Here,
+            None if self.also.is_empty() => PlaceName::There,
+            None => PlaceName::Choose,
+        }
+    }
 }
 
 /// Which global memory calls reach.
@@ -271,6 +367,25 @@ mod tests {
         for junk in ["", "0", "0=", "=a", "256=a", "-1=a", "x=a", "0=0"] {
             assert!(junk.parse::<Lend>().is_err(), "{junk}");
         }
+    }
+
+    #[test]
+    fn calls_run_there_unless_something_is_said() {
+        let told = |here, place: Option<&str>, also: &[&str]| {
+            let place = place.map(|text| text.parse().unwrap());
+            let also = also.iter().map(|text| (*text).to_owned()).collect();
+            PlaceArguments { here, place, also, accesses: None }.told()
+        };
+        assert_eq!(told(false, None, &[]), PlaceName::There);
+        assert_eq!(told(false, None, &["near"]), PlaceName::Choose);
+        for also in [&[][..], &["near"]] {
+            assert_eq!(told(true, None, also), PlaceName::Here);
+            assert_eq!(told(false, Some("here"), also), PlaceName::Here);
+            assert_eq!(told(false, Some("there"), also), PlaceName::There);
+            assert_eq!(told(false, Some("choose"), also), PlaceName::Choose);
+            assert_eq!(told(false, Some("near"), also), PlaceName::At("near".to_owned()));
+        }
+        assert!("".parse::<PlaceName>().is_err());
     }
 
     #[test]

@@ -171,7 +171,7 @@ impl Parameters {
     }
 }
 
-fn word(text: &str) -> Result<u64, String> {
+pub(super) fn word(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let number = match text.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16),

@@ -1,16 +1,18 @@
 //! `farside rmc register` and `farside rmc call`: the callers of an executor.
 
+use super::place::{Placing, Told};
 use super::run::{hex, returned_text, status_of};
-use super::{NAME, membership, source};
-use crate::arguments::{CallerArguments, RmcCall, RmcRegister};
+use super::{NAME, membership, place, source};
+use crate::arguments::{CallerArguments, PlaceName, RmcCall, RmcRegister};
 use crate::choice::{self, Chosen};
 use crate::failure::Failure;
 use crate::latency::{Latencies, Percentiles};
 use crate::output::{Output, bytes, count, time};
 use crate::signals;
 use farside::ErrorCode;
-use farside::call::{Answer, Caller, CallerOptions, Program};
+use farside::call::{Answer, Caller, CallerOptions, Program, Runs};
 use farside_base::Access;
+use farside_fabric::Fabric;
 use serde::Serialize;
 use std::path::Path;
 use std::sync::Arc;
@@ -19,21 +21,23 @@ use std::time::{Duration, Instant};
 
 /// How often who keeps a registration looks whether its executor is there.
 const PERIOD: Duration = Duration::from_millis(100);
+/// What a run here is made of.
+pub(super) const A_REQUEST_EACH: &str = "each access a one-sided request";
 /// An executor that stops a call at its deadline may say so a little later.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// A registration as an executor told it.
 #[derive(Debug, Serialize)]
-struct Registered {
-    address: String,
+pub(super) struct Registered {
+    pub(super) address: String,
     fabric: &'static str,
     security: String,
     /// How the executor is reached, and why so.
-    path: String,
+    pub(super) path: String,
     regions: Vec<Region>,
     programs: Vec<Listed>,
     /// Sending the object, verifying and compiling it there, and the answer.
-    registered_ns: u64,
+    pub(super) registered_ns: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -59,13 +63,27 @@ struct Called {
     #[serde(flatten)]
     registered: Registered,
     program: String,
-    /// Where it ran.
+    /// Where it ran: here, or at an executor.
     runs: &'static str,
     returned: Returned,
     /// In hexadecimal.
     output: String,
     calls: u64,
     round_trip_ns: Percentiles,
+    /// Where there were several places.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    placing: Option<Placing>,
+}
+
+/// What calls came to, wherever they ran.
+pub(super) struct Ended {
+    pub(super) registered: Registered,
+    pub(super) program: String,
+    pub(super) runs: Runs,
+    /// The last one's.
+    pub(super) answer: Answer,
+    pub(super) latencies: Latencies,
+    pub(super) placing: Option<Placing>,
 }
 
 #[derive(Debug, Serialize)]
@@ -77,10 +95,10 @@ struct Returned {
 }
 
 /// A connection with its programs.
-struct Connection {
-    caller: Caller,
-    programs: Vec<Program>,
-    registered: Registered,
+pub(super) struct Connection {
+    pub(super) caller: Caller,
+    pub(super) programs: Vec<Program>,
+    pub(super) registered: Registered,
 }
 
 pub(super) fn register(arguments: &RmcRegister, output: Output) -> Result<(), Failure> {
@@ -107,60 +125,83 @@ pub(super) fn register(arguments: &RmcRegister, output: Output) -> Result<(), Fa
 pub(super) fn call(arguments: &RmcCall, output: Output) -> Result<(), Failure> {
     let parameters = arguments.of.parameters.read()?;
     let shares = arguments.member.cluster.is_some() || arguments.member.node.is_some();
-    if shares && !arguments.here {
+    let may_run_here = matches!(arguments.place.told(), PlaceName::Here | PlaceName::Choose);
+    if shares && !may_run_here {
         return Err(Failure::usage(
-            "--cluster and --node are for --here: without it the program runs at its executor, which is \
-             part of a node where `farside rmc serve` was told so",
+            "--cluster and --node are for --here and --place choose: elsewhere the program runs at its \
+             executor, which is part of a node where `farside rmc serve` was told so",
         ));
     }
-    let mut connection = Connection::open(&arguments.to, &arguments.of.object, &arguments.caller)?;
-    let programs = std::mem::take(&mut connection.programs);
-    let name = arguments.of.program.as_deref();
-    let program = source::chosen(&arguments.of.object, programs, name, |program| &program.name)?;
-    let node = membership::joined(&arguments.member)?;
-    node.iter().try_for_each(|node| connection.caller.share(node)).map_err(failed)?;
-    let mut latencies = Latencies::default();
-    let mut last = None;
-    for _ in 0..arguments.times {
-        let began = Instant::now();
-        let answer = round_trip(&mut connection.caller, &program, &parameters, arguments)?;
-        let took_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        latencies.add(&[(took_ns, 1)]);
-        last = Some(answer);
-    }
-    let Some(Answer { result, output: emitted }) = last else {
-        return Err(Failure::usage("--times 0: nothing to do"));
+    let ended = match place::told(arguments)? {
+        Told::One(runs) => call_at(runs, arguments, &parameters)?,
+        Told::Several(several) => place::call(several, arguments, &parameters)?,
     };
-    drop(connection.caller);
-    if let Some(node) = node {
-        // Lines that were not taken back in time are so when it has left.
-        let _ = node.leave();
-    }
+    let Answer { result, output: emitted } = ended.answer;
     let called = Called {
-        program: source::plain(&program.name),
-        runs: if arguments.here { "here" } else { "there" },
+        program: ended.program,
+        runs: match ended.runs {
+            Runs::Here => "here",
+            Runs::There => "there",
+        },
         returned: Returned { result, status: status_of(result) },
         output: hex(&emitted),
         calls: arguments.times,
-        round_trip_ns: latencies.percentiles(),
-        registered: connection.registered,
+        round_trip_ns: ended.latencies.percentiles(),
+        placing: ended.placing,
+        registered: ended.registered,
     };
     output.value(&called);
     called.lines().iter().for_each(|line| output.line(line));
     Ok(())
 }
 
+/// Calls at one place, again and again.
+fn call_at(runs: Runs, arguments: &RmcCall, parameters: &[u8]) -> Result<Ended, Failure> {
+    let mut connection = Connection::open(&arguments.to, &arguments.of.object, &arguments.caller)?;
+    let program = connection.program(arguments)?;
+    let node = membership::joined(&arguments.member)?;
+    node.iter().try_for_each(|node| connection.caller.share(node)).map_err(failed)?;
+    let mut latencies = Latencies::default();
+    let mut last = None;
+    for _ in 0..arguments.times {
+        let began = Instant::now();
+        let answer =
+            round_trip(&mut connection.caller, runs, &program, parameters, arguments.timeout_ms)?;
+        let took_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        latencies.add(&[(took_ns, 1)]);
+        last = Some(answer);
+    }
+    drop(connection.caller);
+    if let Some(node) = node {
+        // Lines that were not taken back in time are so when it has left.
+        let _ = node.leave();
+    }
+    Ok(Ended {
+        program: source::plain(&program.name),
+        runs,
+        answer: last.ok_or_else(nothing_to_do)?,
+        latencies,
+        placing: None,
+        registered: connection.registered,
+    })
+}
+
+pub(super) fn nothing_to_do() -> Failure {
+    Failure::usage("--times 0: nothing to do")
+}
+
 /// Calls once and waits for the end.
 fn round_trip(
     caller: &mut Caller,
+    runs: Runs,
     program: &Program,
     parameters: &[u8],
-    arguments: &RmcCall,
+    timeout_ms: Option<u64>,
 ) -> Result<Answer, Failure> {
-    let timeout = arguments.timeout_ms.map(Duration::from_millis);
-    let begun = match arguments.here {
-        true => caller.invoke_here(program, parameters),
-        false => caller.invoke_until(program, parameters, timeout),
+    let timeout = timeout_ms.map(Duration::from_millis);
+    let begun = match runs {
+        Runs::Here => caller.invoke_here(program, parameters),
+        Runs::There => caller.invoke_until(program, parameters, timeout),
     };
     let Some(ticket) = begun.map_err(failed)? else {
         // One call at a time has a slot, unless the executor is out of reach at present.
@@ -170,42 +211,68 @@ fn round_trip(
             "the executor is out of reach at present",
         )));
     };
-    let patience = match (timeout, arguments.here) {
-        (Some(timeout), true) => timeout,
-        (Some(timeout), false) => timeout.saturating_add(GRACE),
+    let patience = match (timeout, runs) {
+        (Some(timeout), Runs::Here) => timeout,
+        (Some(timeout), Runs::There) => timeout.saturating_add(GRACE),
         (None, _) => Duration::MAX,
     };
-    caller.wait(ticket, patience).map_err(|error| match (arguments.here, error.code) {
+    caller.wait(ticket, patience).map_err(|error| match (runs, error.code) {
         // Whoever runs a call keeps its deadline, and nobody else was asked.
-        (true, ErrorCode::TimedOut) => failed(ErrorCode::DeadlinePassed.into()),
+        (Runs::Here, ErrorCode::TimedOut) => failed(ErrorCode::DeadlinePassed.into()),
         _ => failed(error),
     })
+}
+
+/// Connects to an executor.
+pub(super) fn connect(
+    fabric: &Arc<dyn Fabric>,
+    address: &str,
+    arguments: &CallerArguments,
+    slots: u16,
+) -> Result<Caller, Failure> {
+    let tenant = arguments.tenant.clone();
+    let options = CallerOptions { tenant, slots, ..CallerOptions::default() };
+    Caller::connect(fabric, address, &options).map_err(|error| failed_at(address, error))
 }
 
 impl Connection {
     /// Connects, and registers all programs of a file.
     fn open(to: &str, object: &Path, arguments: &CallerArguments) -> Result<Self, Failure> {
         let contents = source::contents(object)?;
-        let Chosen { fabric, address, security } = choice::caller(&arguments.choice, to, NAME)?;
-        let options =
-            CallerOptions { tenant: arguments.tenant.clone(), ..CallerOptions::default() };
-        let connected = Caller::connect(&Arc::clone(&fabric), &address, &options);
-        let mut caller = connected.map_err(|error| failed_at(&address, error))?;
+        let chosen = choice::caller(&arguments.choice, to, NAME)?;
+        let slots = CallerOptions::default().slots;
+        let caller = connect(&chosen.fabric, &chosen.address, arguments, slots)?;
+        Self::register(caller, &chosen, object, &contents)
+    }
+
+    /// Registers all programs of a file at the executor of that address.
+    pub(super) fn register(
+        mut caller: Caller,
+        Chosen { fabric, address, security }: &Chosen,
+        object: &Path,
+        contents: &[u8],
+    ) -> Result<Self, Failure> {
         let began = Instant::now();
-        let programs = caller.register(&contents).map_err(|error| {
+        let programs = caller.register(contents).map_err(|error| {
             let what = format!("{}: ", object.display());
             failed(farside::Error { detail: what + &error.detail, ..error })
         })?;
         let registered = Registered {
-            address,
+            address: address.clone(),
             fabric: fabric.name(),
-            security,
+            security: security.clone(),
             path: caller.path().unwrap_or_default(),
             regions: caller.regions().map(Region::new).collect(),
             programs: programs.iter().map(Listed::new).collect(),
             registered_ns: u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX),
         };
         Ok(Self { caller, programs, registered })
+    }
+
+    /// The program that was asked for.
+    pub(super) fn program(&mut self, RmcCall { of, .. }: &RmcCall) -> Result<Program, Failure> {
+        let programs = std::mem::take(&mut self.programs);
+        source::chosen(&of.object, programs, of.program.as_deref(), |program| &program.name)
     }
 }
 
@@ -219,7 +286,7 @@ pub(super) fn failed(error: farside::Error) -> Failure {
 }
 
 /// The same, naming whom it is about.
-fn failed_at(address: &str, error: farside::Error) -> Failure {
+pub(super) fn failed_at(address: &str, error: farside::Error) -> Failure {
     let detail = match error.detail.as_str() {
         "" => address.to_owned(),
         text if text.contains(address) => text.to_owned(),
@@ -274,17 +341,18 @@ impl Registered {
 impl Called {
     fn lines(&self) -> Vec<String> {
         let mut lines = self.registered.lines();
+        lines.extend(self.placing.iter().flat_map(Placing::also_lines));
         let Returned { result, status } = self.returned;
         lines.push(returned_text(result, status));
         let length = self.output.len() / 2;
         if length > 0 {
             lines.push(format!("output      {length} B: {}", self.output));
         }
-        let place = match self.runs {
-            "here" => "here, each access a one-sided request",
-            _ => "there, one round trip a call",
-        };
-        lines.push(format!("ran         {place}"));
+        match (&self.placing, self.runs) {
+            (Some(placing), _) => lines.extend(placing.lines()),
+            (None, "here") => lines.push(format!("ran         here, {A_REQUEST_EACH}")),
+            (None, _) => lines.push("ran         there, one round trip a call".to_owned()),
+        }
         let Percentiles { p50_ns, p99_ns, .. } = self.round_trip_ns;
         lines.push(match self.calls {
             1 => format!("round trip  {}", time(p50_ns as f64)),

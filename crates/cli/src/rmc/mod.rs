@@ -2,7 +2,7 @@
 //!
 //! `build` and `check` say whether a program may run beside memory and what it costs at most; `run` runs
 //! it on files, with the engines that serve calls; `list` shows what there is. `serve` lends memory over a
-//! fabric, `register` and `call` are its callers.
+//! fabric; `register`, `call` and `listen` are its callers.
 
 mod bench;
 mod build;
@@ -11,9 +11,12 @@ mod check;
 mod fairness;
 mod figures;
 mod list;
+mod listen;
 mod membership;
 mod memory;
 mod peers;
+mod place;
+mod probe;
 mod registrations;
 mod run;
 mod serve;
@@ -36,6 +39,7 @@ pub(crate) fn run(which: &Rmc, output: Output) -> Result<(), Failure> {
         Rmc::Serve(arguments) => serve::run(arguments, output),
         Rmc::Register(arguments) => call::register(arguments, output),
         Rmc::Call(arguments) => call::call(arguments, output),
+        Rmc::Listen(arguments) => listen::run(arguments, output),
         Rmc::Figures(arguments) => figures::run(arguments, output),
     }
 }

@@ -62,9 +62,20 @@ pub(crate) fn signal(process: u32, signal: Signal) {
 
 /// Whether a process runs (and is not merely unreaped).
 pub(crate) fn runs(process: u32) -> bool {
-    let status = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    let state = status.rsplit(") ").next().and_then(|rest| rest.chars().next());
-    !matches!(state, None | Some('Z' | 'X'))
+    !matches!(state(&format!("/proc/{process}")), None | Some('Z' | 'X'))
+}
+
+/// Whether a process was stopped by a signal, with all its threads.
+pub(crate) fn is_stopped(process: u32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
+    let state = |thread: std::fs::DirEntry| state(&thread.path().display().to_string());
+    threads.map(Result::unwrap).all(|thread| state(thread) == Some('T'))
+}
+
+/// The letter of a process's or thread's state, from its folder.
+fn state(folder: &str) -> Option<char> {
+    let status = std::fs::read_to_string(format!("{folder}/stat")).unwrap_or_default();
+    status.rsplit(") ").next().and_then(|rest| rest.chars().next())
 }
 
 /// A folder of a test's own, removed with the value.

@@ -339,10 +339,7 @@ impl Caller {
         program: &Program,
         parameters: &[u8],
     ) -> Result<Option<Ticket>, Error> {
-        if program.keeps_state {
-            let text = "it keeps state between calls, which is at its executor";
-            return Err(Error::with(ErrorCode::NotHere, text));
-        }
+        is_stateless(program)?;
         fits(program, parameters, Limits::DEFAULT.context_bytes_max)?;
         self.prepare_here(program)?;
         let Some(here) = &mut self.here else {
@@ -357,6 +354,27 @@ impl Caller {
         here.tickets[at] = Some(Ticket(self.tickets));
         here.ready.push_back(at);
         Ok(Some(Ticket(self.tickets)))
+    }
+
+    /// Whether calls of a program do the same when this end runs them: nothing where they do, and why not
+    /// otherwise. The first time makes this end ready to run it; nothing is called.
+    ///
+    /// # Errors
+    /// `NotHere`, `NoProgram` and `ExecutorLacks` as [`Self::invoke_here`]; `NotHere` also for one that
+    /// notifies, whom [`Self::invoke_here`] runs: those who listen do so at the executor, and hear nothing
+    /// of calls that run here.
+    pub fn can_run_here(&mut self, program: &Program) -> Result<(), Error> {
+        is_stateless(program)?;
+        self.prepare_here(program)?;
+        let here = self.here.as_ref();
+        match here.and_then(|here| here.executor.loaded(program.number)) {
+            Some(loaded) if loaded.notifies() => {
+                let text =
+                    "it notifies those who listen at its executor, who hear nothing from here";
+                Err(Error::with(ErrorCode::NotHere, text))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Begins a call where it is told to.
@@ -521,6 +539,27 @@ impl Caller {
             if let Some(end) = self.poll(ticket) {
                 return end;
             }
+            self.wait_a_little(&mut patience)?;
+        }
+    }
+
+    /// Waits for any call to end: the one that ended first of those not asked for yet.
+    ///
+    /// *Blocks*, as [`Self::wait`].
+    ///
+    /// # Errors
+    /// `TimedOut` when none has; why the session is over, once every end was asked for.
+    pub fn wait_any(
+        &mut self,
+        timeout: Duration,
+    ) -> Result<(Ticket, Result<Answer, Error>), Error> {
+        let mut patience = Patience::of_turns(timeout);
+        loop {
+            let turned = self.turn();
+            if let Some(ended) = self.poll_any() {
+                return Ok(ended);
+            }
+            turned?;
             self.wait_a_little(&mut patience)?;
         }
     }
@@ -887,6 +926,14 @@ impl Drop for Caller {
             self.mail.port.close(link);
         }
     }
+}
+
+fn is_stateless(program: &Program) -> Result<(), Error> {
+    if program.keeps_state {
+        let text = "it keeps state between calls, which is at its executor";
+        return Err(Error::with(ErrorCode::NotHere, text));
+    }
+    Ok(())
 }
 
 fn fits(program: &Program, parameters: &[u8], most: usize) -> Result<(), Error> {

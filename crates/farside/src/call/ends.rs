@@ -13,7 +13,8 @@ pub(super) fn end_of(reply: &Reply, output: Vec<u8>) -> Result<Answer, Error> {
     let text = String::from_utf8_lossy(&output).into_owned();
     Err(match (reply.verb, Stopped::of(reply.result), Refused::of(reply.result)) {
         (Verb::Stopped, Some((why, _)), _) => stop_error(why, text),
-        (Verb::Refused, _, Some(why)) => refusal_error(why, text),
+        (Verb::Refused, _, Some((Refused::Calls, most))) => over_calls(most),
+        (Verb::Refused, _, Some((why, _))) => refusal_error(why, text),
         _ => Error::with(ErrorCode::ProtocolViolation, "an end that is none"),
     })
 }
@@ -37,6 +38,15 @@ pub(super) fn stop_error(why: Stopped, text: String) -> Error {
         Stopped::Fault => Error::with(ErrorCode::BadAnswer, text),
         Stopped::MemoryLost => Error::with(ErrorCode::PeerLost, text),
     }
+}
+
+/// A tenant has as many calls in progress as it may.
+fn over_calls(most: u32) -> Error {
+    let text = match most {
+        0 => "its tenant may have no call in progress: its quota of calls is 0".to_owned(),
+        most => format!("its tenant has {most} of {most} calls in progress: wait for one of them"),
+    };
+    Error::with(ErrorCode::OverQuota, text)
 }
 
 pub(super) fn refusal_error(why: Refused, text: String) -> Error {

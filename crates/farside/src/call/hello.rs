@@ -14,7 +14,7 @@ use farside_protocol::call::{Refused, SessionId};
 
 const MAGIC: [u8; 4] = *b"FSRC";
 /// Raised with every change of a wire form of calls.
-const VERSION: u8 = 3;
+const VERSION: u8 = 4;
 /// Most bytes of a tenant's name.
 pub(super) const TENANT_BYTES_MAX: usize = 32;
 
@@ -188,7 +188,8 @@ impl Refusal {
             _ => return None,
         };
         let text = std::str::from_utf8(text).ok()?.to_owned();
-        Some(Self { why: Refused::of(why)?, text })
+        let (why, _) = Refused::of(why)?;
+        Some(Self { why, text })
     }
 }
 

@@ -171,6 +171,12 @@ impl Loaded {
         helper_that(self.verified().program(), of_regions)
     }
 
+    /// Whether it notifies those who listen.
+    pub(super) fn notifies(&self) -> bool {
+        let notify = |helper: &helpers::Helper| helper.call == helpers::Call::Notify;
+        helper_that(self.verified().program(), notify).is_some()
+    }
+
     pub(super) fn name(&self) -> &str {
         &self.verified().program().name
     }

@@ -14,7 +14,7 @@ const LONG: Duration = Duration::from_secs(30);
 /// As `hello.rs` has it: magic, version, purpose, slots, session, tenant, bytes of output, no room.
 fn hello(purpose: u8, session: u128) -> Vec<u8> {
     let mut hello = b"FSRC".to_vec();
-    hello.extend([3, purpose, if purpose == 1 { 4 } else { 0 }, 0]);
+    hello.extend([4, purpose, if purpose == 1 { 4 } else { 0 }, 0]);
     hello.extend(session.to_le_bytes());
     hello.extend([0; 32 + 8 + 24]);
     hello

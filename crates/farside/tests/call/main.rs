@@ -318,6 +318,7 @@ fn state_is_a_callers_own_or_shared_as_declared_and_goes_with_the_last_caller() 
             let here = one.register(programs::COUNT_OWN.as_bytes()).unwrap().remove(0);
             assert!(here.keeps_state);
             assert_eq!(one.invoke_here(&here, &[]).unwrap_err().code, ErrorCode::NotHere);
+            assert_eq!(one.can_run_here(&here).unwrap_err().code, ErrorCode::NotHere);
             drop((one, two));
             let mut three = ends.caller(&CallerOptions::default());
             ends.until(|counts| counts.sessions == 1);
@@ -431,7 +432,16 @@ fn subscribers_hear_of_notifications() {
             two.call(&notify, &parameters(&[5, 0x42]), LONG).unwrap();
             two.call(&notify, &parameters(&[6, 0x43]), LONG).unwrap();
             let heard = one.listen(5).unwrap().unwrap();
-            assert_eq!(one.wait(heard, LONG).unwrap().output[0], 0x42, "{fabric}");
+            let none = one.listen(7).unwrap().unwrap();
+            let (ticket, end) = one.wait_any(LONG).unwrap();
+            assert_eq!((ticket, end.unwrap().output[0]), (heard, 0x42), "{fabric}");
+            let error = one.wait_any(Duration::ZERO).unwrap_err();
+            assert_eq!((error.code, one.poll(none)), (ErrorCode::TimedOut, None), "{fabric}");
+            // Nobody hears of notifications here, which is said to whoever asks first.
+            assert_eq!(two.can_run_here(&notify).unwrap_err().code, ErrorCode::NotHere);
+            two.call_at(Runs::Here, &notify, &parameters(&[7, 0x44]), LONG).unwrap();
+            let search = two.register(programs::LIST_SEARCH.as_bytes()).unwrap().remove(0);
+            assert_eq!(two.can_run_here(&search), Ok(()), "{fabric}");
         });
     }
 }
@@ -479,6 +489,7 @@ fn quotas_are_kept_and_hurt_nobody_else() {
             let calls = [(); 3].map(|()| poor.invoke(&wait, &ever).unwrap().unwrap());
             let error = poor.wait(calls[2], LONG).unwrap_err();
             assert_eq!(error.code, ErrorCode::OverQuota, "{error}");
+            assert!(error.detail.contains("has 2 of 2 calls in progress"), "{error}");
             let wait = rich.register(programs::WAIT_WORD.as_bytes()).unwrap().remove(0);
             assert_eq!(rich.call(&wait, &parameters(&[1, 1]), LONG).unwrap().result, 0);
             poor.unregister(&wait).unwrap();

@@ -242,9 +242,10 @@ pub enum Stopped {
     MemoryLost = 7,
 }
 
-/// Why a request was not carried out: the result of `Refused`.
+/// Why a request was not carried out: the lower half of the result of `Refused`; the upper one is zero, or
+/// with `Calls` how many the tenant may have in progress.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[repr(u64)]
+#[repr(u32)]
 pub enum Refused {
     /// There are as many sessions as there can be, of all tenants together.
     Sessions = 1,
@@ -315,9 +316,17 @@ impl Refused {
         Self::TenantSessions,
     ];
 
-    /// Reads a result.
-    pub fn of(result: u64) -> Option<Self> {
-        Self::ALL.into_iter().find(|one| *one as u64 == result)
+    const fn result(self, calls_max: u32) -> u64 {
+        let ([a, b, c, d], [e, f, g, h]) = ((self as u32).to_le_bytes(), calls_max.to_le_bytes());
+        u64::from_le_bytes([a, b, c, d, e, f, g, h])
+    }
+
+    /// Reads a result: why, and with `Calls` how many there may be.
+    pub fn of(result: u64) -> Option<(Self, u32)> {
+        let [a, b, c, d, e, f, g, h] = result.to_le_bytes();
+        let (why, most) = (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]));
+        let why = Self::ALL.into_iter().find(|one| *one as u32 == why)?;
+        (why == Self::Calls || most == 0).then_some((why, most))
     }
 }
 
@@ -334,7 +343,12 @@ impl Reply {
 
     /// The request was not carried out; so much of the output says more.
     pub const fn refused(why: Refused, output_bytes: u32) -> Self {
-        Self { verb: Verb::Refused, result: why as u64, output_bytes }
+        Self { verb: Verb::Refused, result: why.result(0), output_bytes }
+    }
+
+    /// The call was not begun, since its tenant has as many in progress as it may: so many.
+    pub const fn over_calls(calls_max: u32) -> Self {
+        Self { verb: Verb::Refused, result: Refused::Calls.result(calls_max), output_bytes: 0 }
     }
 }
 
@@ -390,9 +404,12 @@ mod tests {
             }
         }
         for why in Refused::ALL {
-            assert_eq!(Refused::of(Reply::refused(why, 0).result), Some(why));
+            assert_eq!(Refused::of(Reply::refused(why, 0).result), Some((why, 0)));
         }
         assert_eq!((Stopped::of(0), Refused::of(0), Refused::of(1 << 32)), (None, None, None));
+        let over = Reply::over_calls(u32::MAX).result;
+        assert_eq!(Refused::of(over), Some((Refused::Calls, u32::MAX)));
+        assert_eq!(Refused::of(over + 1), None, "a number that is not one of calls");
     }
 
     #[test]

@@ -355,7 +355,11 @@ impl Server {
     ) -> Asked<'a> {
         let tenant = self.entry(call.session).map_or(0, |entry| entry.tenant);
         if let Err(refused) = self.programs.call(call.session, tenant, invocation.program) {
-            self.answer(call, Reply::refused(refused, 0), effects);
+            let reply = match refused == Refused::Calls {
+                true => Reply::over_calls(self.programs.taken(tenant).1.calls),
+                false => Reply::refused(refused, 0),
+            };
+            self.answer(call, reply, effects);
             return Asked::Nothing;
         }
         let deadline_ns = invocation.timeout_ns.map(|timeout_ns| now_ns.saturating_add(timeout_ns));

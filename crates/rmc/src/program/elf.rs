@@ -52,6 +52,13 @@ fn error_at(section: &str, slot: usize, problem: LoadProblem) -> Box<LoadError> 
     error
 }
 
+/// Of data, whose lines no section that is read here tells.
+fn error_in_data(section: &str, byte: u64, problem: LoadProblem) -> Box<LoadError> {
+    let mut error = LoadError::of_section(section, problem);
+    error.byte = Some(byte);
+    error
+}
+
 fn not_an_object(why: &dyn fmt::Display) -> Box<LoadError> {
     error("", LoadProblem::NotAnObject(why.to_string()))
 }
@@ -134,7 +141,8 @@ impl Data {
             let shared = name.ends_with(".shared");
             if let Some((offset, _)) = section.relocations().next() {
                 let of = symbol_at(file, section.index(), offset).to_string();
-                return Err(error(name, LoadProblem::DataHasAddresses { name: of }));
+                let problem = LoadProblem::DataHasAddresses { name: of };
+                return Err(error_in_data(name, offset, problem));
             }
             let zero = section.kind() == SectionKind::UninitializedData;
             let size = usize::try_from(section.size()).unwrap_or(usize::MAX);
@@ -211,7 +219,8 @@ fn declarations(
     let rows = bytes.chunks(STATE_BYTES).enumerate().map(|(index, row)| {
         let at = (index * STATE_BYTES) as u64;
         let name = names.get(&at).map_or_else(|| format!("state {index}"), |n| (*n).to_string());
-        let bad = |why| error(STATES, LoadProblem::BadState { name: name.clone(), why });
+        let bad =
+            |why| error_in_data(STATES, at, LoadProblem::BadState { name: name.clone(), why });
         declaration(&name, row).map_err(bad)
     });
     rows.collect()

@@ -14,6 +14,8 @@ pub struct LoadError {
     pub section: String,
     /// The slot in that section, where it is one's.
     pub slot: Option<usize>,
+    /// The byte in that section, where it is one's of data, of which no lines are known.
+    pub byte: Option<u64>,
     /// The program, or the function of programs, that has the slot.
     pub within: Option<Within>,
     /// The line of the source that the slot came from, with the line's first slot in the section; `None`
@@ -198,6 +200,9 @@ impl fmt::Display for LoadError {
             if let Some(slot) = self.slot {
                 write!(out, ", slot {slot}")?;
             }
+            if let Some(byte) = self.byte {
+                write!(out, ", byte {byte}")?;
+            }
             out.write_str(": ")?;
         }
         self.problem.fmt(out)
@@ -210,6 +215,6 @@ impl LoadError {
     /// One of a section, or of the whole file where that is empty.
     pub(crate) fn of_section(section: &str, problem: LoadProblem) -> Box<Self> {
         let section = section.to_string();
-        Box::new(Self { section, slot: None, within: None, line: None, problem })
+        Box::new(Self { section, slot: None, byte: None, within: None, line: None, problem })
     }
 }

@@ -1,0 +1,185 @@
+//! `farside rmc listen`: prints what programs notify topics of.
+
+use super::NAME;
+use super::call::{connect, failed};
+use super::check::counted;
+use super::run::hex;
+use crate::arguments::RmcListen;
+use crate::choice::{self, Chosen};
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::signals;
+use farside::call::{Answer, Caller, Ticket};
+use farside::{Error, ErrorCode};
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// How often whoever hears nothing looks whether it is to end.
+const PERIOD: Duration = Duration::from_millis(100);
+/// How long subscribing may take.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// Topics of one session.
+const TOPICS_MAX: usize = 64;
+
+/// What happens, as `--json` shows it.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "snake_case", tag = "event")]
+enum Event<'a> {
+    /// It is subscribed: nothing is missed from here on, or it is said so.
+    Listening {
+        address: &'a str,
+        fabric: &'a str,
+        security: &'a str,
+        topics: &'a [u64],
+    },
+    /// A program has notified a topic.
+    Notice {
+        topic: u64,
+        /// Notices of this topic that were lost before this one.
+        lost: u64,
+        /// In hexadecimal.
+        bytes: String,
+    },
+    Ended {
+        notices: u64,
+        lost: u64,
+    },
+}
+
+impl Event<'_> {
+    fn tell(&self, output: Output) {
+        output.value(self);
+        self.lines().iter().for_each(|line| output.line(line));
+    }
+
+    fn lines(&self) -> Vec<String> {
+        match self {
+            Self::Listening { address, fabric, security, topics } => {
+                let many = if topics.len() == 1 { "" } else { "s" };
+                let topics: Vec<_> = topics.iter().map(u64::to_string).collect();
+                let topics = topics.join(", ");
+                vec![format!(
+                    "listening to topic{many} {topics} at {address} over {fabric} ({security}); Ctrl-C ends"
+                )]
+            }
+            Self::Notice { topic, lost, bytes } => {
+                let length = bytes.len() / 2;
+                let lost = (*lost > 0).then(|| {
+                    format!(
+                        "topic {topic}: {} lost here, not taken in time",
+                        counted(*lost, "notice")
+                    )
+                });
+                let notice = format!("topic {topic}: {length} B: {bytes}");
+                lost.into_iter().chain([notice.trim_end_matches(": ").to_owned()]).collect()
+            }
+            Self::Ended { notices, lost: 0 } => {
+                vec![format!("{} heard", counted(*notices, "notice"))]
+            }
+            Self::Ended { notices, lost } => {
+                vec![format!("{} heard, {lost} lost", counted(*notices, "notice"))]
+            }
+        }
+    }
+}
+
+/// A caller that listens.
+struct Listener {
+    caller: Caller,
+    /// What waits for the next notice, and of which topic.
+    waiting: BTreeMap<Ticket, u64>,
+    /// What came while it subscribed.
+    early: VecDeque<(u64, Answer)>,
+}
+
+pub(super) fn run(arguments: &RmcListen, output: Output) -> Result<(), Failure> {
+    let mut topics = arguments.topics.clone();
+    let mut seen = BTreeSet::new();
+    topics.retain(|topic| seen.insert(*topic));
+    if topics.len() > TOPICS_MAX {
+        let text = format!("{} topics: a listener has at most {TOPICS_MAX}", topics.len());
+        return Err(Failure::usage(text));
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = Arc::clone(&stop);
+    signals::watch(move || {
+        stopped.store(true, Ordering::Release);
+        true
+    })?;
+    let Chosen { fabric, address, security } =
+        choice::caller(&arguments.caller.choice, &arguments.to, NAME)?;
+    // A slot for each topic, and one to subscribe by.
+    let slots = u16::try_from(topics.len() + 1).unwrap_or(u16::MAX);
+    let caller = connect(&fabric, &address, &arguments.caller, slots)?;
+    let mut listener = Listener { caller, waiting: BTreeMap::new(), early: VecDeque::new() };
+    for topic in &topics {
+        listener.subscribe(*topic)?;
+    }
+    let fabric = fabric.name();
+    Event::Listening { address: &address, fabric, security: &security, topics: &topics }
+        .tell(output);
+    let (mut notices, mut lost_all) = (0, 0);
+    while !stop.load(Ordering::Acquire) && arguments.count.is_none_or(|most| notices < most) {
+        let Some((topic, Answer { result: lost, output: bytes })) = listener.next()? else {
+            continue;
+        };
+        (notices, lost_all) = (notices + 1, lost_all + lost);
+        Event::Notice { topic, lost, bytes: hex(&bytes) }.tell(output);
+    }
+    Event::Ended { notices, lost: lost_all }.tell(output);
+    Ok(())
+}
+
+impl Listener {
+    /// Subscribes, and returns once the executor has answered that it has: to listen is answered by a
+    /// notice alone, but not to listen any more at once, and the subscription stays.
+    fn subscribe(&mut self, topic: u64) -> Result<(), Failure> {
+        let first = self.listen(topic)?;
+        let cancelled = self.caller.cancel(first).map_err(failed)?;
+        let cancelled = cancelled.ok_or_else(|| no_slot(self.waiting.len()))?;
+        self.caller.wait(cancelled, TIMEOUT).map_err(failed)?;
+        match self.caller.wait(first, TIMEOUT) {
+            Ok(answer) => self.early.push_back((topic, answer)),
+            Err(error) if error.code == ErrorCode::CallCancelled => {}
+            Err(error) => return Err(failed(error)),
+        }
+        let next = self.listen(topic)?;
+        self.waiting.insert(next, topic);
+        Ok(())
+    }
+
+    fn listen(&mut self, topic: u64) -> Result<Ticket, Failure> {
+        let ticket = self.caller.listen(topic).map_err(failed)?;
+        ticket.ok_or_else(|| no_slot(self.waiting.len()))
+    }
+
+    /// The next notice and its topic; none for a while is none.
+    fn next(&mut self) -> Result<Option<(u64, Answer)>, Failure> {
+        if let Some(early) = self.early.pop_front() {
+            return Ok(Some(early));
+        }
+        let (ticket, end) = match self.caller.wait_any(PERIOD) {
+            Ok(ended) => ended,
+            Err(error) if error.code == ErrorCode::TimedOut => return Ok(None),
+            Err(error) => return Err(failed(error)),
+        };
+        let answer = end.map_err(failed)?;
+        let Some(topic) = self.waiting.remove(&ticket) else { return Ok(None) };
+        let next = self.listen(topic)?;
+        self.waiting.insert(next, topic);
+        Ok(Some((topic, answer)))
+    }
+}
+
+/// Why a topic cannot be listened to while so many are.
+fn no_slot(topics: usize) -> Failure {
+    let text = format!(
+        "the executor lets a caller wait for {} at once, besides what it asks: name fewer topics, or serve \
+         with more --slots",
+        counted(topics as u64, "topic")
+    );
+    failed(Error::with(ErrorCode::OverQuota, text))
+}
