@@ -55,14 +55,16 @@ pub(crate) fn table(cases: &[Case]) -> String {
         }
         line(String::new());
     }
-    line("ratios of bests; goals in brackets".into());
+    line("ratios of medians, and of bests; goals in brackets".into());
     for (name, ours, theirs, goal) in GOALS {
-        let of = |n| {
-            let ours = search(cases, ours, n)?.best_ns();
-            Some(format!("{:.2}", ours / search(cases, theirs, n)?.best_ns()))
+        let ratios = |of: fn(&Case) -> f64| {
+            let ratio = |n| Some(of(search(cases, ours, n)?) / of(search(cases, theirs, n)?));
+            NODES
+                .map(|n| ratio(n).map_or(String::from("-"), |ratio| format!("{ratio:.2}")))
+                .join(", ")
         };
-        let ratios = NODES.map(|n| of(n).unwrap_or_default()).join(", ");
-        line(format!("{name:<52}{ratios} (at most {goal})"));
+        let (medians, bests) = (ratios(Case::median_ns), ratios(Case::best_ns));
+        line(format!("{name:<48}{medians}   {bests} (at most {goal})"));
     }
     out
 }

@@ -145,6 +145,7 @@ impl Machine {
     }
 
     /// Starts a call of a verified program with these parameters.
+    #[inline]
     pub fn start(
         &mut self,
         verified: &Verified,
@@ -156,6 +157,7 @@ impl Machine {
         Ok(())
     }
 
+    #[inline]
     pub(super) fn begin_verified(&mut self, verified: &Verified, context: &[u8], budget: Budget) {
         self.output_max = verified.limits().output_bytes_max;
         self.meter = Meter::new(Meter::of_instructions(verified, &budget), &budget);
@@ -221,11 +223,16 @@ impl Machine {
         self.at = 0;
         self.depth = 0;
         self.pending = None;
-        self.long = None;
         self.running = true;
         self.paused = false;
         self.executed = 0;
-        self.shadow = None;
+        // Of what has to be freed first there is mostly none.
+        if self.long.is_some() {
+            self.long = None;
+        }
+        if self.shadow.is_some() {
+            self.shadow = None;
+        }
         self.proven = None;
     }
 
