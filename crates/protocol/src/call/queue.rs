@@ -123,6 +123,13 @@ impl Queue {
         }
     }
 
+    /// Until now somebody had a turn, though he may not stand any more.
+    pub(super) fn left_by(&mut self, now_ns: u64) {
+        if self.places.is_empty() {
+            self.empty_since_ns = now_ns.max(self.empty_since_ns);
+        }
+    }
+
     /// Somebody has used so much, at its turn or otherwise.
     pub(super) fn charge(&mut self, who: u32, account: &mut Account, used_ns: u64) {
         let before_ns = account.at_ns.max(self.clock_ns);
