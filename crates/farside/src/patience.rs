@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 /// Looks without giving the processor away.
 const SPINS: u32 = 1 << 12;
 /// The same for looks that are whole turns of a loop, which take some hundred times as long.
-const TURNS: u32 = 1024;
+const TURNS: u32 = 768;
 /// The same as [`TURNS`] where the peer works on each answer for some 100 us: being woken costs a tenth of
 /// that again.
-const TURNS_OF_WORK: u32 = 2 * TURNS;
+const TURNS_OF_WORK: u32 = 4 * TURNS;
 /// The clock is asked after so many looks, some microseconds.
 const LOOKS_TO_CLOCK: u32 = 16;
 /// Shortest and longest sleep between looks of a channel that can only be polled.
@@ -19,7 +19,7 @@ const NAP_MIN: Duration = Duration::from_micros(20);
 const NAP_MAX: Duration = Duration::from_micros(500);
 
 thread_local! {
-    /// Of all waits of this thread: whether somebody else wants its processor changes seldom.
+    /// Of all waits of this thread since it slept: whether somebody else wants its processor changes seldom.
     static OFFERS: Cell<Offers> = const { Cell::new(Offers::FIRST) };
 }
 
@@ -154,6 +154,8 @@ impl Patience {
         let left = self.check()?;
         if !port.arm() {
             port.waiter().wait(Some(nap_max.map_or(left, |nap| nap.min(left))));
+            // Whoever is woken may find itself on the processor of somebody else.
+            OFFERS.set(Offers::FIRST);
         }
         port.disarm();
         Ok(())
