@@ -1,10 +1,10 @@
 //! How long a slice is: as much work as takes about so long, whatever one piece of it takes.
 
-/// What a slice of a call shall take at least, and no more than twice as much. Whoever has a short call waits for
-/// one slice; and each costs some 200 ns besides what it does, so that shorter ones would do little else.
+/// What a slice of a call shall take, nine tenths to twice as much. Whoever has a short call waits for one slice;
+/// and each costs some 250 ns besides what it does, so that shorter ones would do nothing else.
 const SLICE_NS: u64 = 500;
-/// The same of a registration's: more, since there are fewer of them, and each costs a turn.
-const LOADING_NS: u64 = 900;
+/// What a slice of a registration shall take: more, since there are fewer of them, and each costs a turn.
+const LOADING_NS: u64 = 1_000;
 /// How much longer those of a registration are while nobody calls.
 pub(super) const QUIET: u64 = 8;
 /// Instructions for each access of a slice: one takes about as long as so many.
@@ -41,7 +41,7 @@ impl Pace {
 
     /// A slice that was used up has taken so long.
     pub(super) fn took(&mut self, used_ns: u64) {
-        if used_ns < self.slice_ns {
+        if used_ns < self.slice_ns / 10 * 9 {
             self.now = (self.now * 2).min(self.most);
         } else if used_ns > self.slice_ns * 2 {
             self.now = (self.now / 2).max(self.least);
