@@ -212,7 +212,14 @@ impl Mail {
 
     /// Posts what waits, as far as the port takes it: what one link cannot take now keeps no other waiting.
     /// A link whose message the fabric cannot take.
+    #[inline]
     pub(super) fn flush(&mut self) -> Option<LinkId> {
+        // Most turns have nothing to send.
+        if self.outgoing.is_empty() { None } else { self.flush_some() }
+    }
+
+    #[inline(never)]
+    fn flush_some(&mut self) -> Option<LinkId> {
         let mut forbidden = None;
         while forbidden.is_none() && !self.outgoing.is_empty() {
             // Most go alone, and room for many is much to fill.
