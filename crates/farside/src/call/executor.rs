@@ -75,7 +75,7 @@ struct Running {
     loaded: Arc<Loaded>,
     machine: Machine,
     wait: Wait,
-    /// How much its next slice has.
+    /// How much its next slice has, as its program's last ones told when it began, and its own since.
     pace: Pace,
     /// It has had a slice already and could go on.
     long: bool,
@@ -310,12 +310,12 @@ impl Executor {
             return load.1.took(if self.is_quiet { used_ns / QUIET } else { used_ns });
         }
         let Some(running) = self.calls.get_mut(at).and_then(Option::as_mut) else { return };
-        let program = running.program;
+        running.pace.took(used_ns);
+        let (program, pace) = (running.program, running.pace);
         let object = self.objects.get_mut(&object_of(program));
         let place = (program - object_of(program)) as usize;
         if let Some(known) = object.and_then(|object| object.programs.get_mut(place)) {
-            known.pace.took(used_ns);
-            running.pace = known.pace;
+            known.pace = pace;
         }
     }
 
