@@ -2,14 +2,13 @@
 
 use crate::{Error, ErrorCode};
 use farside_fabric::Port;
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 /// Looks without giving the processor away.
 const SPINS: u32 = 1 << 12;
-/// The same for looks that are whole turns of a loop, which take some hundred times as long; and after
-/// how many of them the processor is offered to the peer, who may be waiting for it.
-const TURNS: u32 = 512;
-const TURNS_TO_YIELD: u32 = 32;
+/// The same for looks that are whole turns of a loop, which take some hundred times as long.
+const TURNS: u32 = 768;
 /// The same as [`TURNS`] where the peer works on each answer for some 100 us: being woken costs a tenth of
 /// that again.
 const TURNS_OF_WORK: u32 = 4 * TURNS;
@@ -19,6 +18,43 @@ const LOOKS_TO_CLOCK: u32 = 16;
 const NAP_MIN: Duration = Duration::from_micros(20);
 const NAP_MAX: Duration = Duration::from_micros(500);
 
+thread_local! {
+    /// Of all waits of this thread since it slept: whether somebody else wants its processor changes seldom.
+    static OFFERS: Cell<Offers> = const { Cell::new(Offers::FIRST) };
+}
+
+/// After how many turns the processor is offered to the peer, who may be waiting for it. Where nobody is, an
+/// offer is a system call during which nothing that comes is noticed, so that the next one comes later; where
+/// it was taken, sooner.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Offers {
+    turns: u32,
+}
+
+impl Offers {
+    const FIRST: Self = Self { turns: 32 };
+    const TURNS_MIN: u32 = 8;
+    const TURNS_MAX: u32 = 256;
+    /// An offer that was taken lasts for two changes of threads and what the other one does, some
+    /// microseconds; else for the system call, some hundred nanoseconds.
+    const TAKEN: Duration = Duration::from_nanos(1_500);
+
+    /// As they are behind one that has lasted so long.
+    fn after(self, lasted: Duration) -> Self {
+        let turns = if lasted < Self::TAKEN { self.turns * 2 } else { self.turns / 2 };
+        Self { turns: turns.clamp(Self::TURNS_MIN, Self::TURNS_MAX) }
+    }
+
+    /// Makes one; after how many turns the next one is due.
+    fn make() -> u32 {
+        let began = Instant::now();
+        std::thread::yield_now();
+        let offers = OFFERS.get().after(began.elapsed());
+        OFFERS.set(offers);
+        offers.turns
+    }
+}
+
 /// How long somebody has waited, and what he does meanwhile.
 pub(crate) struct Patience {
     /// Set with the first wait, so that a call that need not wait asks no clock.
@@ -27,8 +63,8 @@ pub(crate) struct Patience {
     looks: u32,
     /// Looks before it sleeps.
     looks_max: u32,
-    /// The processor is given away after so many.
-    looks_to_yield: u32,
+    /// The processor is offered to others after so many.
+    looks_to_offer: u32,
     nap: Duration,
 }
 
@@ -39,19 +75,19 @@ impl Patience {
             timeout,
             looks: 0,
             looks_max: SPINS,
-            looks_to_yield: u32::MAX,
+            looks_to_offer: u32::MAX,
             nap: NAP_MIN,
         }
     }
 
     /// For whoever turns a loop with each look.
-    pub(crate) const fn of_turns(timeout: Duration) -> Self {
+    pub(crate) fn of_turns(timeout: Duration) -> Self {
         let new = Self::new(timeout);
-        Self { looks_max: TURNS, looks_to_yield: TURNS_TO_YIELD, ..new }
+        Self { looks_max: TURNS, looks_to_offer: OFFERS.get().turns, ..new }
     }
 
     /// For whoever turns a loop while the peer works.
-    pub(crate) const fn of_work(timeout: Duration) -> Self {
+    pub(crate) fn of_work(timeout: Duration) -> Self {
         Self { looks_max: TURNS_OF_WORK, ..Self::of_turns(timeout) }
     }
 
@@ -109,8 +145,8 @@ impl Patience {
             if self.looks.is_multiple_of(256) {
                 self.check()?;
             }
-            if self.looks.is_multiple_of(self.looks_to_yield) {
-                std::thread::yield_now();
+            if self.looks >= self.looks_to_offer {
+                self.looks_to_offer = self.looks.saturating_add(Offers::make());
             }
             std::hint::spin_loop();
             return Ok(());
@@ -118,8 +154,27 @@ impl Patience {
         let left = self.check()?;
         if !port.arm() {
             port.waiter().wait(Some(nap_max.map_or(left, |nap| nap.min(left))));
+            // Whoever is woken may find itself on the processor of somebody else.
+            OFFERS.set(Offers::FIRST);
         }
         port.disarm();
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offers_come_seldom_where_nobody_takes_them() {
+        let after = |offers: Offers, ns| {
+            (0..9).fold(offers, |offers, _| offers.after(Duration::from_nanos(ns)))
+        };
+        let seldom = after(Offers::FIRST, 700);
+        assert_eq!(seldom.turns, 256);
+        assert_eq!(seldom.after(Duration::from_micros(4)).turns, 128, "one may be an accident");
+        assert_eq!(after(seldom, 4_000).turns, 8);
+        assert_eq!(after(Offers { turns: 8 }, 100), seldom);
     }
 }

@@ -148,7 +148,16 @@ struct Here {
     scratch: Registered,
     /// By place in the executor.
     tickets: Vec<Option<Ticket>>,
+    /// How many of them there are.
+    running: usize,
     ready: VecDeque<usize>,
+}
+
+impl Here {
+    /// Whether a turn has nothing to do here, so that whoever only waits for calls there pays nothing for it.
+    fn is_idle(&self) -> bool {
+        self.running == 0 && !self.executor.watches() && self.executor.global.is_none()
+    }
 }
 
 impl std::fmt::Debug for Caller {
@@ -352,6 +361,7 @@ impl Caller {
         started.map_err(|error| Error::with(ErrorCode::BadParameters, error.to_string()))?;
         self.tickets += 1;
         here.tickets[at] = Some(Ticket(self.tickets));
+        here.running += 1;
         here.ready.push_back(at);
         Ok(Some(Ticket(self.tickets)))
     }
@@ -409,7 +419,7 @@ impl Caller {
             }
             executor.global = self.global.take();
             let (tickets, ready) = (vec![None; HERE_MAX], VecDeque::new());
-            self.here = Some(Here { executor, scratch, tickets, ready });
+            self.here = Some(Here { executor, scratch, tickets, running: 0, ready });
         }
         let Some(here) = &mut self.here else {
             return Err(ErrorCode::PeerLost.into());
@@ -584,6 +594,7 @@ impl Caller {
         };
         here.executor.stop(at);
         here.tickets[at] = None;
+        here.running -= 1;
         here.ready.retain(|other| *other != at);
         true
     }
@@ -618,7 +629,10 @@ impl Caller {
         loop {
             if let Some(ticket) = self.invoke_at(runs, program, parameters)? {
                 let end = self.wait(ticket, timeout);
-                self.forget(ticket);
+                if end.is_err() {
+                    // Where it has not ended, nobody asks any more.
+                    self.forget(ticket);
+                }
                 return end;
             }
             let room = self.window.room();
@@ -671,7 +685,7 @@ impl Caller {
         if let Link::Down { again_ns } = self.link {
             self.try_again(again_ns);
         }
-        if self.here.is_some() {
+        if self.here.as_ref().is_some_and(|here| !here.is_idle()) {
             self.run_here();
         }
         if let Some(link) = self.mail.flush() {
@@ -906,6 +920,7 @@ impl Caller {
                 Slice::Over(end) => {
                     let output = std::mem::take(&mut here.executor.output);
                     if let Some(ticket) = here.tickets[at].take() {
+                        here.running -= 1;
                         self.ended.push_back((ticket, end_here(end, output)));
                     }
                 }

@@ -75,6 +75,8 @@ struct Running {
     loaded: Arc<Loaded>,
     machine: Machine,
     wait: Wait,
+    /// How much its next slice has, as its program's last ones told when it began, and its own since.
+    pace: Pace,
     /// It has had a slice already and could go on.
     long: bool,
     /// Where something is under way in the global memory.
@@ -203,9 +205,10 @@ impl Executor {
         program: u64,
         parameters: &[u8],
     ) -> Result<(), StartError> {
-        let Some(loaded) = self.loaded(program).map(Arc::clone) else {
+        let Some(known) = self.known(program) else {
             return Ok(()); // the next slice tells
         };
+        let (loaded, pace) = (Arc::clone(&known.loaded), known.pace);
         let mut running = match self.spare.pop() {
             Some(running) => running,
             None => Box::new(Running {
@@ -215,13 +218,15 @@ impl Executor {
                 loaded: Arc::clone(&loaded),
                 machine: Machine::new(),
                 wait: Wait::Turn,
+                pace,
                 long: false,
                 seat: None,
             }),
         };
         let started = loaded.start(&mut running.machine, parameters);
         (running.program, running.session, running.loaded) = (program, session, loaded);
-        (running.tenant, running.wait, running.long) = (tenant, Wait::Turn, false);
+        (running.tenant, running.wait) = (tenant, Wait::Turn);
+        (running.pace, running.long) = (pace, false);
         if self.calls.len() <= at {
             self.calls.resize_with(at + 1, || None);
         }
@@ -251,18 +256,24 @@ impl Executor {
             self.give_back(block);
         }
         self.leave_seat(at, &mut running);
-        let holder = holder(at);
-        let object = object_of(running.program);
-        if let Some(known) = self.objects.get_mut(&object) {
-            let shared = known.shared.declared.release(holder);
-            let own = known.own.get_mut(&running.session);
-            let own = own.is_some_and(|states| states.declared.release(holder));
-            if own || shared {
-                self.watching.wake_those(Awaited::Lock(object), usize::MAX);
-            }
+        if !running.loaded.verified().program().states.is_empty() {
+            self.release(at, &running);
         }
         self.watching.remove(at);
         self.rest(running);
+    }
+
+    /// The locks that a call holds come back.
+    fn release(&mut self, at: usize, running: &Running) {
+        let holder = holder(at);
+        let object = object_of(running.program);
+        let Some(known) = self.objects.get_mut(&object) else { return };
+        let shared = known.shared.declared.release(holder);
+        let own = known.own.get_mut(&running.session);
+        let own = own.is_some_and(|states| states.declared.release(holder));
+        if own || shared {
+            self.watching.wake_those(Awaited::Lock(object), usize::MAX);
+        }
     }
 
     /// Runs a call until it ends, has to wait, or has had its slice.
@@ -298,12 +309,13 @@ impl Executor {
         if let Some(load) = self.loads.get_mut(&at) {
             return load.1.took(if self.is_quiet { used_ns / QUIET } else { used_ns });
         }
-        let running = self.calls.get(at).and_then(Option::as_ref);
-        let Some(program) = running.map(|running| running.program) else { return };
+        let Some(running) = self.calls.get_mut(at).and_then(Option::as_mut) else { return };
+        running.pace.took(used_ns);
+        let (program, pace) = (running.program, running.pace);
         let object = self.objects.get_mut(&object_of(program));
         let place = (program - object_of(program)) as usize;
         if let Some(known) = object.and_then(|object| object.programs.get_mut(place)) {
-            known.pace.took(used_ns);
+            known.pace = pace;
         }
     }
 
@@ -313,8 +325,7 @@ impl Executor {
         {
             return Slice::Over(end);
         }
-        let known = self.known(running.program);
-        let pace = known.map_or(Pace::INSTRUCTIONS, |known| known.pace);
+        let pace = running.pace;
         let mut left = pace.accesses();
         loop {
             if let Some(request) = running.machine.pending().copied() {

@@ -180,10 +180,14 @@ impl Mail {
         let offset = place as u64 * self.place_bytes;
         let arena = &self.outbox.region.arena;
         // Callers check lengths: what they send fits its place.
-        let _ = arena.write(offset, &u64::from(header.encode()).to_le_bytes());
+        if !self.immediate {
+            let _ = arena.write(offset, &u64::from(header.encode()).to_le_bytes());
+        }
         let _ = arena.write(offset + Header::BYTES as u64, parts[0]);
-        let behind = offset + (Header::BYTES + parts[0].len()) as u64;
-        let _ = arena.write(behind, parts[1]);
+        if !parts[1].is_empty() {
+            let behind = offset + (Header::BYTES + parts[0].len()) as u64;
+            let _ = arena.write(behind, parts[1]);
+        }
     }
 
     /// Sends what is still in a place of the outbox again.
@@ -208,7 +212,14 @@ impl Mail {
 
     /// Posts what waits, as far as the port takes it: what one link cannot take now keeps no other waiting.
     /// A link whose message the fabric cannot take.
+    #[inline]
     pub(super) fn flush(&mut self) -> Option<LinkId> {
+        // Most turns have nothing to send.
+        if self.outgoing.is_empty() { None } else { self.flush_some() }
+    }
+
+    #[inline(never)]
+    fn flush_some(&mut self) -> Option<LinkId> {
         let mut forbidden = None;
         while forbidden.is_none() && !self.outgoing.is_empty() {
             // Most go alone, and room for many is much to fill.

@@ -1,9 +1,10 @@
 //! How long a slice is: as much work as takes about so long, whatever one piece of it takes.
 
-/// What a slice of a call shall take, to within a factor of two. Whoever has a short call waits for one slice.
+/// What a slice of a call shall take, nine tenths to twice as much. Whoever has a short call waits for one slice;
+/// and each costs some 250 ns besides what it does, so that shorter ones would do nothing else.
 const SLICE_NS: u64 = 500;
 /// What a slice of a registration shall take: more, since there are fewer of them, and each costs a turn.
-const LOADING_NS: u64 = 1_500;
+const LOADING_NS: u64 = 1_000;
 /// How much longer those of a registration are while nobody calls.
 pub(super) const QUIET: u64 = 8;
 /// Instructions for each access of a slice: one takes about as long as so many.
@@ -40,7 +41,7 @@ impl Pace {
 
     /// A slice that was used up has taken so long.
     pub(super) fn took(&mut self, used_ns: u64) {
-        if used_ns < self.slice_ns / 2 {
+        if used_ns < self.slice_ns / 10 * 9 {
             self.now = (self.now * 2).min(self.most);
         } else if used_ns > self.slice_ns * 2 {
             self.now = (self.now / 2).max(self.least);
@@ -57,13 +58,21 @@ mod tests {
     #[test]
     fn slices_come_to_take_what_they_shall() {
         // Tenths of a nanosecond for each instruction, and what slices come to.
-        for (tenths, instructions) in [(1, 4_096), (5, 512), (10, 512), (30, 256), (500, 128)] {
+        for (tenths, instructions) in [(1, 4_096), (5, 1_024), (10, 512), (30, 256), (500, 128)] {
             let mut pace = Pace::INSTRUCTIONS;
             for _ in 0..8 {
                 pace.took(pace.now() * tenths / 10);
             }
             assert_eq!(pace.now(), instructions, "{tenths} tenths");
         }
+    }
+
+    #[test]
+    fn what_each_slice_costs_besides_does_not_keep_them_short() {
+        let mut pace = Pace::INSTRUCTIONS;
+        (0..10).for_each(|_| pace.took(1_000_000));
+        (0..10).for_each(|_| pace.took(250 + pace.now() / 8));
+        assert_eq!(pace.now(), 2_048);
     }
 
     #[test]

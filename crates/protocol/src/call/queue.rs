@@ -123,6 +123,13 @@ impl Queue {
         }
     }
 
+    /// Until now somebody had a turn, though he may not stand any more.
+    pub(super) fn left_by(&mut self, now_ns: u64) {
+        if self.places.is_empty() {
+            self.empty_since_ns = now_ns.max(self.empty_since_ns);
+        }
+    }
+
     /// Somebody has used so much, at its turn or otherwise.
     pub(super) fn charge(&mut self, who: u32, account: &mut Account, used_ns: u64) {
         let before_ns = account.at_ns.max(self.clock_ns);
@@ -130,13 +137,25 @@ impl Queue {
         let most_ns = self.clock_ns.saturating_add(DEBT_NS_MAX);
         account.at_ns = before_ns.saturating_add(share_ns).min(most_ns);
         if account.stands {
-            self.remove(who);
-            self.insert(Place { at_ns: account.at_ns, served: true, who });
+            self.put_back(Place { at_ns: account.at_ns, served: true, who });
         }
         // Not past where this turn began: who comes now may have come while it went on.
         let next_ns = self.places.front().map_or(before_ns, |place| place.at_ns);
         let twice_ns = self.clock_ns.saturating_add(share_ns).saturating_add(share_ns);
         self.clock_ns = self.clock_ns.max(twice_ns.min(before_ns).min(next_ns));
+    }
+
+    /// Puts somebody who stands where it stands now.
+    fn put_back(&mut self, place: Place) {
+        let before_all = self.places.get(1).is_none_or(|next| next.key() > place.key());
+        match self.places.front_mut() {
+            // Most are alone.
+            Some(first) if first.who == place.who && before_all => *first = place,
+            _ => {
+                self.remove(place.who);
+                self.insert(place);
+            }
+        }
     }
 
     fn insert(&mut self, place: Place) {

@@ -215,6 +215,9 @@ impl Schedule {
     /// A session has nothing to run any more.
     fn leave(&mut self, session: Session) {
         let line = &mut self.lines[session.0 as usize];
+        if !line.account.stands() {
+            return;
+        }
         let tenant = &mut self.tenants[line.tenant];
         tenant.queue.leave(session.0, &mut line.account, self.now_ns);
         if self.at_turn.is_some_and(|at_turn| at_turn.session == session) {
@@ -283,7 +286,8 @@ impl Schedule {
         Some(Call { session, slot })
     }
 
-    /// The call that was at turn has used so much, and goes on as `turn` says.
+    /// The call that was at turn has used so much, and goes on as `turn` says. One that is over may have been
+    /// forgotten before, and its session be closed.
     pub fn ran(&mut self, call: Call, used_ns: u64, turn: Turn) {
         self.now_ns = self.now_ns.saturating_add(used_ns);
         if let Some(at_turn) = &mut self.at_turn {
@@ -292,9 +296,14 @@ impl Schedule {
         if turn == Turn::Ready {
             self.ready(call, self.now_ns);
         }
-        let line = self.lines.get(call.session.0 as usize);
-        if line.is_some_and(|line| line.ready.is_empty()) {
-            self.leave(call.session);
+        if let Some(line) = self.lines.get(call.session.0 as usize) {
+            let tenant = line.tenant;
+            if line.ready.is_empty() {
+                self.leave(call.session);
+            }
+            // A session that left while its call ran was not idle before now.
+            self.tenants[tenant].queue.left_by(self.now_ns);
+            self.queue.left_by(self.now_ns);
         }
         self.charge(call.session, used_ns);
     }

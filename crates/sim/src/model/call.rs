@@ -168,10 +168,10 @@ impl Calls {
         if *runs > 1 {
             self.broken = Some(format!("call {number} ran twice"));
         }
-        self.server.ran(call, 1, farside_protocol::call::Turn::Over);
         let mut effects = Vec::new();
         self.server.answer(call, Reply::returned(u64::from(number), 0), &mut effects);
         self.carry_out(effects);
+        self.server.ran(call, 1, farside_protocol::call::Turn::Over);
     }
 
     fn carry_out(&mut self, effects: Vec<Effect>) {

@@ -345,3 +345,23 @@ fn who_asks_twice_without_saying_what_ran_is_given_no_call_twice() {
     schedule.ran(call(0, 0), 10, Turn::Ready);
     assert_eq!(schedule.next(0), Some(call(0, 0)));
 }
+
+#[test]
+fn a_call_may_be_answered_before_it_is_told_what_it_used() {
+    for others in [0, 1] {
+        let ends = [true, false].map(|early| {
+            let mut schedule = schedule(&[(1, 1), (1, 1)]);
+            (0..=others).for_each(|session| schedule.ready(call(session, 0), 5));
+            for session in 0..=others {
+                assert_eq!(schedule.next(10), Some(call(session, 0)));
+                if early {
+                    schedule.forget(call(session, 0));
+                }
+                schedule.ran(call(session, 0), 700, Turn::Over);
+            }
+            assert!(schedule.is_idle());
+            schedule
+        });
+        assert_eq!(ends[0], ends[1]);
+    }
+}
