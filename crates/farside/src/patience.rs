@@ -55,6 +55,32 @@ impl Offers {
     }
 }
 
+/// How many turns whoever waits for answers looks before it sleeps: as many as were of use the last times. Where
+/// answers take long, a processor that somebody else has a use for would only be kept from it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Spins {
+    turns: u32,
+}
+
+impl Spins {
+    pub(crate) const FIRST: Self = Self { turns: TURNS };
+    /// Some microseconds, which is what being woken costs.
+    const TURNS_MIN: u32 = 64;
+    /// Whoever sleeps for less had better gone on looking.
+    const NAP_TOO_SHORT: Duration = Duration::from_micros(20);
+
+    /// As they are behind a wait.
+    pub(crate) fn after(self, patience: &Patience) -> Self {
+        let turns = match patience.slept {
+            Some(slept) if slept >= Self::NAP_TOO_SHORT => self.turns / 2,
+            Some(_) => self.turns * 2,
+            None if patience.looks > self.turns / 2 => self.turns * 2,
+            None => self.turns,
+        };
+        Self { turns: turns.clamp(Self::TURNS_MIN, TURNS) }
+    }
+}
+
 /// How long somebody has waited, and what he does meanwhile.
 pub(crate) struct Patience {
     /// Set with the first wait, so that a call that need not wait asks no clock.
@@ -66,6 +92,8 @@ pub(crate) struct Patience {
     /// The processor is offered to others after so many.
     looks_to_offer: u32,
     nap: Duration,
+    /// For how long it has slept.
+    slept: Option<Duration>,
 }
 
 impl Patience {
@@ -77,6 +105,7 @@ impl Patience {
             looks_max: SPINS,
             looks_to_offer: u32::MAX,
             nap: NAP_MIN,
+            slept: None,
         }
     }
 
@@ -84,6 +113,11 @@ impl Patience {
     pub(crate) fn of_turns(timeout: Duration) -> Self {
         let new = Self::new(timeout);
         Self { looks_max: TURNS, looks_to_offer: OFFERS.get().turns, ..new }
+    }
+
+    /// For whoever turns a loop until an answer comes.
+    pub(crate) fn of_answer(timeout: Duration, spins: Spins) -> Self {
+        Self { looks_max: spins.turns, ..Self::of_turns(timeout) }
     }
 
     /// For whoever turns a loop while the peer works.
@@ -153,7 +187,9 @@ impl Patience {
         }
         let left = self.check()?;
         if !port.arm() {
+            let began = Instant::now();
             port.waiter().wait(Some(nap_max.map_or(left, |nap| nap.min(left))));
+            *self.slept.get_or_insert_default() += began.elapsed();
             // Whoever is woken may find itself on the processor of somebody else.
             OFFERS.set(Offers::FIRST);
         }
@@ -176,5 +212,20 @@ mod tests {
         assert_eq!(seldom.after(Duration::from_micros(4)).turns, 128, "one may be an accident");
         assert_eq!(after(seldom, 4_000).turns, 8);
         assert_eq!(after(Offers { turns: 8 }, 100), seldom);
+    }
+
+    #[test]
+    fn whoever_waits_long_looks_less_before_it_sleeps() {
+        let after = |spins: Spins, looks, slept_us: Option<u64>| {
+            let slept = slept_us.map(Duration::from_micros);
+            let patience = Patience { looks, slept, ..Patience::new(Duration::MAX) };
+            (0..9).fold(spins, |spins, _| spins.after(&patience))
+        };
+        let few = after(Spins::FIRST, TURNS, Some(300));
+        assert_eq!(few.turns, Spins::TURNS_MIN);
+        assert_eq!(after(few, 20, None), few, "that was enough");
+        assert_eq!(after(few, Spins::TURNS_MIN - 1, None).turns, 128, "as it nearly was not");
+        assert_eq!(after(few, Spins::TURNS_MIN, Some(5)), Spins::FIRST);
+        assert_eq!(after(Spins::FIRST, 20, None), Spins::FIRST);
     }
 }

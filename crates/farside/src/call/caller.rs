@@ -12,7 +12,7 @@ use super::hello::{Hello, Purpose, Refusal, TENANT_BYTES_MAX, Welcome};
 use super::mail::{BACKLOG_NAP, Event, Mail, Measures};
 use super::memory::{Lent, Place};
 use super::programs::Program;
-use crate::patience::Patience;
+use crate::patience::{Patience, Spins};
 use crate::registered::{Registered, control, not_reached};
 use crate::{Error, ErrorCode};
 use farside_base::{Access, LinkId, RegionKind, RegionToken};
@@ -131,6 +131,8 @@ pub struct Caller {
     /// Ends that were not asked for yet.
     ended: VecDeque<(Ticket, Result<Answer, Error>)>,
     tickets: u64,
+    /// Of waits for ends.
+    spins: Spins,
     events: Vec<LinkEvent>,
     regions: Vec<(u8, RegionToken)>,
     here: Option<Here>,
@@ -236,6 +238,7 @@ impl Caller {
             output_bytes: 0,
             ended: VecDeque::new(),
             tickets: 0,
+            spins: Spins::FIRST,
             events: Vec::new(),
             regions: Vec::new(),
             here: None,
@@ -536,17 +539,19 @@ impl Caller {
 
     /// Waits for a call to end.
     ///
-    /// *Blocks.* Spins first, then sleeps.
+    /// *Blocks.* Spins first, then sleeps; less where ends have taken long, which costs such waits some
+    /// microseconds and leaves the processor to others.
     ///
     /// # Errors
     /// How it ended, `DeadlinePassed` where [`Self::invoke_until`] gave it too little time; `TimedOut` when it
     /// has not, and may yet.
     pub fn wait(&mut self, ticket: Ticket, timeout: Duration) -> Result<Answer, Error> {
-        let mut patience = Patience::of_turns(timeout);
+        let mut patience = Patience::of_answer(timeout, self.spins);
         loop {
             // What is over is told with the calls themselves.
             let _ = self.turn();
             if let Some(end) = self.poll(ticket) {
+                self.spins = self.spins.after(&patience);
                 return end;
             }
             self.wait_a_little(&mut patience)?;
@@ -563,10 +568,11 @@ impl Caller {
         &mut self,
         timeout: Duration,
     ) -> Result<(Ticket, Result<Answer, Error>), Error> {
-        let mut patience = Patience::of_turns(timeout);
+        let mut patience = Patience::of_answer(timeout, self.spins);
         loop {
             let turned = self.turn();
             if let Some(ended) = self.poll_any() {
+                self.spins = self.spins.after(&patience);
                 return Ok(ended);
             }
             turned?;
