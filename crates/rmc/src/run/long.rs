@@ -14,6 +14,10 @@ use super::{Fault, FaultKind, Outcome, Request, Span, Stop};
 use crate::helpers::{Compressor, Effect, Hashing, Helper, status};
 use crate::program::Program;
 
+/// Bytes of a slice for each that a compressor looks at: one that no match covers takes that much longer than one
+/// that is hashed or moved.
+const COMPRESSED_WEIGHT: usize = 4;
+
 /// A pure helper in progress.
 #[derive(Clone, Debug)]
 pub(super) struct Long {
@@ -69,6 +73,10 @@ impl Long {
         let mut work = match self.work.take() {
             Some(work) => work,
             None => Work::of(&self.request, view)?,
+        };
+        let units = match &work {
+            Work::Hash(_) => units,
+            Work::Compress(_) => units.div_ceil(COMPRESSED_WEIGHT),
         };
         let end = match &mut work {
             Work::Hash(hashing) => {
