@@ -164,3 +164,67 @@ fn it_goes_on_in_another_thread() {
     assert_eq!(found, whole);
     assert!(format!("{verification:?}").contains("over: true"));
 }
+
+fn walked(program: &Program) -> (u64, Result<Verified, Box<Refusal>>) {
+    let mut verification = Verification::new(program.clone(), &Limits::DEFAULT);
+    let verdict = core::iter::repeat_with(|| verification.step(u32::MAX)).flatten().next();
+    (verification.walked(), verdict.expect("it comes to one"))
+}
+
+#[test]
+fn numbers_on_the_stack_that_nobody_reads_keep_no_paths_apart() {
+    let text = "
+        r6 = *(u64 *)(r1 + 0)
+        r7 = 0
+        *(u64 *)(r10 - 8) = r7
+    again:
+        r7 = *(u64 *)(r10 - 8)
+        if r7 == 10 goto over
+        r7 += 1
+        *(u64 *)(r10 - 8) = r7
+        r6 >>= 1
+        r8 = r6
+        r8 &= 1
+        if r8 == 0 goto again
+    over:
+        r0 = 0
+    more:
+        r0 += 1
+        if r0 < 20 goto more
+        exit
+    ";
+    let (walked, verdict) = walked(&program(text));
+    assert_eq!(verdict.unwrap().worst().instructions, 3 + 10 * 8 + 2 + 42);
+    // The second loop once, and not once for each turn of the first.
+    assert!(walked < 200, "{walked}");
+}
+
+#[test]
+fn what_another_address_reads_on_the_stack_is_known_all_the_same() {
+    let text = |below: u64| {
+        format!(
+            "
+            r7 = {below}
+            *(u64 *)(r10 - 16) = r7
+            r6 = *(u64 *)(r1 + 0)
+            if r6 == 0 goto meet
+            r6 = 1
+        meet:
+            r2 = r10
+            r2 += -16
+            r3 = *(u64 *)(r2 + 0)
+            r4 = r10
+            r4 -= r3
+            *(u64 *)(r4 + 0) = r6
+            r0 = *(u64 *)(r10 - 8)
+            exit
+            "
+        )
+    };
+    let (walked, verdict) = walked(&program(&text(8)));
+    assert!(!verdict.unwrap().metered());
+    assert_eq!(walked, 10 + 21, "to the sum with the number forgotten, and once more");
+    let wrong = verify(program(&text(4)), &Limits::DEFAULT).unwrap_err().to_string();
+    assert!(wrong.contains("*(u64 *)(r4 + 0) = r6"), "{wrong}");
+    assert!(wrong.contains("508"), "the place as it is known exactly: {wrong}");
+}

@@ -11,9 +11,8 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::problem::Problem;
-use super::state::{CELLS_MAX, Spot, State, Value};
+use super::state::{CELLS_MAX, Spot, State};
 use super::step::{Cost, Next, Stepper};
-use crate::isa::Register;
 
 /// Memories of one place: more of them are rarely of use, and each is compared with every path.
 const REMEMBERED: usize = 24;
@@ -190,7 +189,7 @@ impl Explorer {
                 if self.stepper.known.is_full() {
                     self.keep(&mut state);
                 }
-                forget_dead(&mut state, self.stepper.facts.live[at]);
+                self.stepper.forget_dead(&mut state, at);
                 if let Some(walk) = self.recall(at, &state) {
                     self.stepper.spare.push(state);
                     return Ok(walk);
@@ -275,14 +274,5 @@ impl Explorer {
         }
         self.cells += cells;
         memories.push(memory);
-    }
-}
-
-/// Forgets registers of the running frame that are not read any more.
-pub(super) fn forget_dead(state: &mut State, live: u16) {
-    for (at, value) in state.frame_mut().registers.iter_mut().enumerate() {
-        if at != Register::R10.index() && live >> at & 1 == 0 {
-            *value = Value::Nothing;
-        }
     }
 }

@@ -8,7 +8,7 @@ use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-use super::explore::{Explorer, forget_dead};
+use super::explore::Explorer;
 use super::problem::Problem;
 use super::scalar::Scalar;
 use super::state::{CELLS_MAX, Number, State};
@@ -109,7 +109,7 @@ impl Fixpoint {
         let Path { mut at, mut state, mut first } = path;
         while *left > 0 {
             if self.stepper.facts.meetings[at] && !first {
-                forget_dead(&mut state, self.stepper.facts.live[at]);
+                self.stepper.forget_dead(&mut state, at);
                 self.meet(at, state);
                 return Ok(());
             }

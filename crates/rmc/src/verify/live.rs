@@ -1,17 +1,25 @@
-//! Which registers are read later. What is not can be forgotten where paths meet, so that more of them
-//! turn out to be alike; there an error costs precision alone, as what was forgotten cannot be read. Machine
-//! code does not compute what nobody reads, and believes it.
+//! Which registers and which slots of the stack are read later. What is not can be forgotten where paths meet, so
+//! that more of them turn out to be alike; there an error costs precision alone, as what was forgotten of a
+//! register cannot be read, and of a slot is any number. Machine code does not compute into registers what nobody
+//! reads, and believes it.
+//!
+//! Slots are read and written where R10 says so by itself. Other addresses may lead to them too, which nobody
+//! knows here.
 
 use alloc::vec::Vec;
 
 use crate::helpers::Helper;
-use crate::isa::{AtomicOp, Instruction, Operand, Register};
+use crate::isa::{AtomicOp, Instruction, Operand, Register, Size};
+use crate::limits::FRAME_BYTES;
 use crate::program::Program;
 
 /// What a slot does to registers, and where it goes on.
 struct Flow {
     read: u16,
     written: u16,
+    /// Bits of the slots of the stack.
+    loaded: u64,
+    stored: u64,
     /// The slot behind it and the target of its jump; the end of the code where there is none.
     next: [u32; 2],
 }
@@ -20,21 +28,31 @@ impl Flow {
     fn of(slot: usize, code: &[Instruction]) -> Self {
         let instruction = code[slot];
         let (read, written) = uses(instruction);
+        let (loaded, stored) = stack(instruction);
         let behind = instruction.falls_through().then(|| slot + instruction.slots());
         let target = instruction.jump_target(slot).and_then(|at| usize::try_from(at).ok());
         let next = |next: Option<usize>| next.map_or(code.len(), |at| at.min(code.len())) as u32;
-        Self { read, written, next: [next(behind), next(target)] }
+        Self { read, written, loaded, stored, next: [next(behind), next(target)] }
     }
 }
 
 /// Rounds over a program after which what is not known yet counts as read.
 const ROUNDS_MAX: u32 = 64;
 
-/// The search for registers that are read later, by rounds over the program from its end.
+/// What is read before it is written, at each slot.
+#[derive(Debug, Default)]
+pub(super) struct Live {
+    /// Bits of registers.
+    pub(super) registers: Vec<u16>,
+    /// Bits of slots of the stack of the running frame, the lowest first.
+    pub(super) stack: Vec<u64>,
+}
+
+/// The search for what is read later, by rounds over the program from its end.
 pub(super) struct Liveness {
     flows: Vec<Flow>,
     /// What was found so far. Nothing is read behind the end.
-    live: Vec<u16>,
+    live: Live,
     rounds: u32,
 }
 
@@ -42,17 +60,22 @@ impl Liveness {
     pub(super) fn new(program: &Program) -> Self {
         let code = &program.code;
         let flows = (0..code.len()).map(|slot| Flow::of(slot, code)).collect();
-        Self { flows, live: alloc::vec![0; code.len() + 1], rounds: 0 }
+        let live = Live {
+            registers: alloc::vec![0; code.len() + 1],
+            stack: alloc::vec![0; code.len() + 1],
+        };
+        Self { flows, live, rounds: 0 }
     }
 
-    /// Looks at about so many slots, one round at least: bits of registers that are read before they are
-    /// written, at each slot, when all are found.
-    pub(super) fn settle(&mut self, slots: u32) -> Option<Vec<u16>> {
+    /// Looks at about so many slots, one round at least: what is read later, when all is found.
+    pub(super) fn settle(&mut self, slots: u32) -> Option<Live> {
         let mut seen = 0;
         while seen < slots as usize {
             if self.rounds >= ROUNDS_MAX {
-                // Loops need some rounds; where they are not enough, registers only look more alive.
-                return Some(alloc::vec![u16::MAX; self.flows.len()]);
+                // Loops need some rounds; where they are not enough, all only looks more alive.
+                let slots = self.flows.len();
+                let registers = alloc::vec![u16::MAX; slots];
+                return Some(Live { registers, stack: alloc::vec![u64::MAX; slots] });
             }
             self.rounds += 1;
             if !self.round() {
@@ -65,16 +88,40 @@ impl Liveness {
 
     /// Whether it has changed anything.
     fn round(&mut self) -> bool {
-        let (live, mut changed) = (&mut self.live, false);
-        for (slot, Flow { read, written, next }) in self.flows.iter().enumerate().rev() {
-            let after = live[next[0] as usize] | live[next[1] as usize];
-            let before = after & !written | read;
-            changed |= before != live[slot];
-            live[slot] = before;
+        let (Live { registers, stack }, mut changed) = (&mut self.live, false);
+        for (slot, flow) in self.flows.iter().enumerate().rev() {
+            let [behind, target] = flow.next.map(|next| next as usize);
+            let after = registers[behind] | registers[target];
+            let before = after & !flow.written | flow.read;
+            let held_after = stack[behind] | stack[target];
+            let held_before = held_after & !flow.stored | flow.loaded;
+            changed |= before != registers[slot] || held_before != stack[slot];
+            (registers[slot], stack[slot]) = (before, held_before);
         }
         changed
     }
 }
+
+/// Bits of the slots of the stack of which an instruction wants to know all eight bytes, and of those that it
+/// writes, as far as R10 says it.
+fn stack(instruction: Instruction) -> (u64, u64) {
+    let whole = |offset: i16| {
+        let at = i64::from(FRAME_BYTES) + i64::from(offset);
+        let slot = u32::try_from(at / 8).ok().filter(|slot| at % 8 == 0 && *slot < u64::BITS);
+        slot.map_or(0, |slot| 1 << slot)
+    };
+    match instruction {
+        Instruction::Load { size: Size::Double, base: Register::R10, offset, .. } => {
+            (whole(offset), 0)
+        }
+        Instruction::Store { size: Size::Double, base: Register::R10, offset, .. } => {
+            (0, whole(offset))
+        }
+        _ => (0, 0),
+    }
+}
+
+const _: () = assert!(FRAME_BYTES / 8 == u64::BITS, "a bit for each slot of a frame");
 
 fn bit(register: Register) -> u16 {
     1 << register.number()

@@ -285,6 +285,15 @@ impl Frame {
         self.stack.mark(bytes, true);
     }
 
+    /// Forgets which numbers slots hold that have no bit here; whether there was one.
+    pub(super) fn forget(&mut self, live: u64) -> bool {
+        let before = self.stack.held.len();
+        self.stack
+            .held
+            .retain(|(slot, value)| live >> slot & 1 == 1 || !matches!(value, Value::Number(_)));
+        self.stack.held.len() < before
+    }
+
     /// Forgets which numbers these bytes hold; false where they hold something else.
     pub(super) fn blur(&mut self, bytes: Range<usize>) -> bool {
         let slots = bytes.start / 8..bytes.end.div_ceil(8);

@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 
 use super::interned::{Id, Interned, Kind, pair, unpair};
+use super::live::Live;
 use super::problem::{Found, Memory, Problem};
 use super::refine::refine;
 use super::scalar::Scalar;
@@ -69,6 +70,7 @@ pub(super) enum Next {
 }
 
 /// What is noticed on the way, of all paths together.
+#[derive(Default)]
 pub(super) struct Facts {
     /// Parameters that are read, at most.
     pub(super) context_bytes: u64,
@@ -82,8 +84,8 @@ pub(super) struct Facts {
     pub(super) ends: bool,
     /// Slots where paths may meet. This and the next are known before any path is walked.
     pub(super) meetings: Vec<bool>,
-    /// Bits of the registers that are read before they are written, at each slot.
-    pub(super) live: Vec<u16>,
+    /// What is read before it is written.
+    pub(super) live: Live,
 }
 
 impl Facts {
@@ -95,7 +97,7 @@ impl Facts {
             places: alloc::vec![0; slots],
             ends: false,
             meetings: Vec::new(),
-            live: Vec::new(),
+            live: Live::default(),
         }
     }
 }
@@ -112,6 +114,10 @@ pub(super) struct Stepper {
     pub(super) links: u32,
     /// Sets of numbers of all states.
     pub(super) known: Interned,
+    /// Whether numbers on the stack are forgotten that look as if nobody read them.
+    pub(super) forgets: bool,
+    /// Whether one was.
+    pub(super) has_forgotten: bool,
     /// The state behind the last jump that may go either way.
     pub(super) jumped: Option<State>,
     /// States that are needed no more, for their memory.
@@ -128,8 +134,35 @@ impl Stepper {
             at: 0,
             links: 0,
             known,
+            forgets: true,
+            has_forgotten: false,
             jumped: None,
             spare: Vec::new(),
+        }
+    }
+
+    /// As it was before any path was walked, but that it forgets nothing on the stack.
+    pub(super) fn again(&mut self) {
+        let known = core::mem::take(&mut self.facts);
+        let Facts { meetings, live, .. } = known;
+        self.facts = Facts { meetings, live, ..Facts::new(self.program.code.len()) };
+        self.known.clear();
+        self.spare.clear();
+        (self.cost, self.links, self.jumped) = (Cost::default(), 0, None);
+        (self.forgets, self.has_forgotten) = (false, false);
+    }
+
+    /// Forgets what is not read any more of a path that has come to a meeting point.
+    pub(super) fn forget_dead(&mut self, state: &mut State, at: usize) {
+        let live = &self.facts.live;
+        let frame = state.frame_mut();
+        let mut dead = !live.registers[at] & ((1 << Register::R10.index()) - 1);
+        while dead != 0 {
+            frame.registers[dead.trailing_zeros() as usize] = Value::Nothing;
+            dead &= dead - 1;
+        }
+        if self.forgets {
+            self.has_forgotten |= frame.forget(live.stack[at]);
         }
     }
 

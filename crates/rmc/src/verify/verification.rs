@@ -24,7 +24,8 @@ static VERIFIED: AtomicU64 = AtomicU64::new(0);
 /// A verification in progress: plain data that goes on when somebody steps it, on whatever thread.
 ///
 /// It comes to what [`super::verify()`] comes to, which is a loop over it, whatever the steps. It walks at most
-/// `walked_max` and then `widened_max` instructions of [`Limits`], and takes some steps that walk none.
+/// `walked_max` and then `widened_max` instructions of [`Limits`], all that twice before it refuses, and takes some
+/// steps that walk none.
 ///
 /// ```
 /// use farside_rmc::assembler::assemble;
@@ -130,7 +131,7 @@ impl Verification {
                 Ok(Stage::Operations(explorer.stepper, worst, metered))
             }
             Ok(Some(Explored::Unbounded)) => Ok(Stage::Fixpoint(Fixpoint::new(explorer))),
-            Err((slot, problem)) => Err(refusal(&explorer.stepper, Some(slot), problem)),
+            Err(found) => again(explorer.stepper, found),
         }
     }
 
@@ -145,7 +146,7 @@ impl Verification {
                 Ok(Stage::Operations(fixpoint.stepper, worst, true))
             }
             Ok(true) => Err(refusal(&fixpoint.stepper, None, Problem::NeverEnds)),
-            Err((slot, problem)) => Err(refusal(&fixpoint.stepper, Some(slot), problem)),
+            Err(found) => again(fixpoint.stepper, found),
         }
     }
 }
@@ -183,6 +184,18 @@ fn settle(mut stepper: Box<Stepper>, mut liveness: Liveness, instructions: u32) 
         }
         None => Stage::Liveness(stepper, liveness),
     }
+}
+
+/// Where something was forgotten on the stack, that may be why the problem cannot be ruled out: all is walked once more.
+fn again(
+    mut stepper: Box<Stepper>,
+    (slot, problem): (usize, Problem),
+) -> Result<Stage, Box<Refusal>> {
+    if !stepper.has_forgotten {
+        return Err(refusal(&stepper, Some(slot), problem));
+    }
+    stepper.again();
+    Ok(Stage::Paths(Explorer::new(stepper)))
 }
 
 /// What is known of the worst case of a program that has a path without an end.
@@ -234,7 +247,7 @@ fn accept(stepper: Stepper, worst: Cost, metered: bool) -> Verified {
         unreached,
         places: facts.places,
         meetings: facts.meetings,
-        live: facts.live,
+        live: facts.live.registers,
         identity: VERIFIED.fetch_add(1, Ordering::Relaxed),
         program,
     }
