@@ -217,16 +217,18 @@ impl<'p> Walk<'p> {
     /// The slot to mark where a stretch ends behind `last` and before `slot`: before short loops, if there is
     /// one.
     fn place(&self, slot: usize, last: usize, heads: &[Option<usize>], start: usize) -> usize {
-        let whole = |at: usize| {
-            let second = self.program.code[at] == Instruction::SecondHalf;
-            if second && at > last + 1 { at - 1 } else { at }
+        // Nobody comes to a second half, which would be charged to those alone who look at each slot.
+        let whole = |at: usize| match self.program.code[at] {
+            Instruction::SecondHalf => at.saturating_sub(1),
+            _ => at,
         };
         let mut at = whole(slot);
         while let Some(head) = heads[at - start] {
-            if head <= last + 1 {
+            let before = whole(head.saturating_sub(1));
+            if before <= last {
                 return whole(slot);
             }
-            at = whole(head - 1);
+            at = before;
         }
         at
     }
@@ -236,7 +238,7 @@ impl<'p> Walk<'p> {
 mod tests {
     use super::*;
     use crate::helpers::Call;
-    use crate::isa::{Condition, Operand, Register, Width};
+    use crate::isa::{Condition, Operand, Register, Wide, Width};
 
     /// Numbers by chance.
     struct Chance(u64);
@@ -267,7 +269,27 @@ mod tests {
                     _ => Instruction::Alu { width, op: AluOp::Add, dst, src },
                 }
             };
-            (0..length).map(one).chain([Instruction::Exit]).collect()
+            let code = (0..length).map(one).chain([Instruction::Exit]).collect();
+            self.with_wide_loads(code)
+        }
+
+        /// The same with some sums made loads of two slots, if no jump leads between these.
+        fn with_wide_loads(&mut self, mut code: Vec<Instruction>) -> Vec<Instruction> {
+            let target = |(at, one): (usize, &Instruction)| one.jump_target(at);
+            let targets: Vec<i64> = code.iter().enumerate().filter_map(target).collect();
+            let is_sum = |one: &Instruction| matches!(one, Instruction::Alu { op: AluOp::Add, .. });
+            let mut at = 0;
+            while at + 1 < code.len() {
+                let room = code[at..at + 2].iter().all(is_sum);
+                if room && !targets.contains(&(at as i64 + 1)) && self.below(4) == 0 {
+                    let (dst, value) = (Register::R1, Wide::Value(0));
+                    code[at] = Instruction::LoadWide { dst, value };
+                    code[at + 1] = Instruction::SecondHalf;
+                    at += 1;
+                }
+                at += 1;
+            }
+            code
         }
     }
 
@@ -278,6 +300,8 @@ mod tests {
             let code = chance.code();
             let program = Program::from_code("chance", code.clone());
             let charges = Charges::of(&program);
+            let halves = charges.marks().filter(|(at, _)| code[*at] == Instruction::SecondHalf);
+            assert_eq!(halves.count(), 0, "seed {seed}");
             let (mut charged, mut whole) = (charges.start(0) as usize, code.len());
             let (mut at, mut executed, mut since) = (0, 0, 0);
             while at < code.len() && executed < 5_000 {
@@ -286,7 +310,7 @@ mod tests {
                 since += weight(code[at]);
                 assert!(since <= STRETCH_WEIGHT + HELPER_WEIGHT, "seed {seed}, slot {at}: {since}");
                 let target = code[at].jump_target(at).filter(|_| chance.below(3) > 0);
-                let next = target.map_or(at + 1, |target| target as usize);
+                let next = target.map_or(at + code[at].slots(), |target| target as usize);
                 let cost = target.map_or(0, |_| charges.jump(at, next));
                 charged += cost as usize;
                 whole += if next <= at { at + 1 - next } else { 0 };
