@@ -15,7 +15,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let fabric = fabrics::shared_memory()?; // or a TcpFabric, which reaches other hosts
     let mut caller = Caller::connect(&fabric, executor, &CallerOptions::default())?;
-    let programs = caller.register(&std::fs::read(object)?)?; // verified and compiled there
+    let programs = caller.register(&std::fs::read(object)?)?; // verified there
     let search = programs.first().ok_or("the object has no program")?;
 
     // Begun together they share a doorbell, and are under way at the same time.

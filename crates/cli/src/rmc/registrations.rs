@@ -27,7 +27,7 @@ pub(super) struct Registration {
     /// Whether its programs need an executor that is part of a node.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     global: bool,
-    /// Read, verified and compiled there: nobody has it registered.
+    /// Read and verified there: nobody has it registered.
     median_ns: u64,
     /// Where another session has.
     known_ns: u64,

@@ -1,5 +1,5 @@
-//! Programs that were registered: verified, compiled where the processor has a compiler, known by their
-//! contents.
+//! Programs that were registered: verified, known by their contents, and compiled once they have been of use, where
+//! the processor has a compiler.
 
 use farside_protocol::call::{PROGRAMS_MAX, Refused, Sizes, object_of};
 use farside_rmc::isa::Instruction;
@@ -8,20 +8,16 @@ use farside_rmc::run::{Lent, Machine, Near, Outcome, StartError};
 use farside_rmc::{Limits, Program, Verification, Verified, helpers};
 use std::sync::Arc;
 
+use super::native::Native;
 use super::state::States;
 use super::words::Words;
 
-/// How a program is run.
-#[derive(Debug)]
-enum Code {
-    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-    Native(farside_rmc::run::native::Compiled),
-    Interpreted(Verified),
-}
-
 /// A program, ready to run.
 #[derive(Debug)]
-pub(super) struct Loaded(Code);
+pub(super) struct Loaded {
+    verified: Arc<Verified>,
+    native: Native,
+}
 
 /// The number that its contents give an object; another one for each attempt, should it be another's.
 pub(super) fn number(object: &[u8], attempt: u64) -> u64 {
@@ -46,8 +42,8 @@ pub(super) struct NotLoaded {
     pub(super) text: String,
 }
 
-/// An object that is being read, verified and compiled, a step at a time: whoever registers a program that takes
-/// long to be proven keeps nobody else waiting.
+/// An object that is being read and verified, a step at a time: whoever registers a program that takes long to be
+/// proven keeps nobody else waiting.
 #[derive(Debug)]
 pub(super) struct Loading {
     object: Arc<[u8]>,
@@ -66,7 +62,6 @@ enum Stage {
     Read,
     Take,
     Verify(Box<Verification>),
-    Compile(Box<Verified>),
 }
 
 impl Loading {
@@ -96,7 +91,7 @@ impl Loading {
 
     /// Goes on, in a verification for so many instructions; its programs when that is over.
     ///
-    /// *Cost*: the object is read in one step, and a program compiled in one.
+    /// *Cost*: the object is read in one step.
     pub(super) fn step(
         &mut self,
         instructions: u32,
@@ -120,16 +115,15 @@ impl Loading {
             }
             Stage::Verify(mut verification) => match verification.step(instructions) {
                 None => Stage::Verify(verification),
-                Some(Ok(verified)) => Stage::Compile(Box::new(verified)),
+                Some(Ok(verified)) => {
+                    self.loaded.push(Arc::new(Loaded::new(verified)));
+                    Stage::Take
+                }
                 Some(Err(refusal)) => {
                     let text = refusal.to_string();
                     return Some(Err(NotLoaded { why: Refused::Unsafe, text }));
                 }
             },
-            Stage::Compile(verified) => {
-                self.loaded.push(Arc::new(Loaded(Code::of(*verified))));
-                Stage::Take
-            }
         };
         None
     }
@@ -155,12 +149,12 @@ fn lacks_node(program: &Program, helper: &str) -> NotLoaded {
 }
 
 impl Loaded {
+    fn new(verified: Verified) -> Self {
+        Self { verified: Arc::new(verified), native: Native::default() }
+    }
+
     pub(super) fn verified(&self) -> &Verified {
-        match &self.0 {
-            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-            Code::Native(compiled) => compiled.verified(),
-            Code::Interpreted(verified) => verified,
-        }
+        &self.verified
     }
 
     /// A helper that it calls on memory of the host, by name.
@@ -203,13 +197,7 @@ impl Loaded {
         words: &Words,
         near: &mut impl Near,
     ) -> Outcome {
-        match &self.0 {
-            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-            Code::Native(compiled) => {
-                compiled.run_slice(machine, instructions, lent, words.regions(), near)
-            }
-            Code::Interpreted(verified) => machine.run_slice(verified, instructions, lent, near),
-        }
+        self.native.run(&self.verified, machine, instructions, lent, words, near)
     }
 
     /// Where an instruction stands, for people.
@@ -219,22 +207,6 @@ impl Loaded {
             Some(line) => format!("program `{}`, {line}", program.name),
             None => format!("program `{}`", program.name),
         }
-    }
-}
-
-impl Code {
-    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-    fn of(verified: Verified) -> Self {
-        match farside_rmc::run::native::Compiled::or_back(verified) {
-            Ok(compiled) => Self::Native(compiled),
-            // Too large, or no memory for code: slower, and otherwise the same.
-            Err((_, verified)) => Self::Interpreted(*verified),
-        }
-    }
-
-    #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
-    fn of(verified: Verified) -> Self {
-        Self::Interpreted(verified)
     }
 }
 

@@ -47,7 +47,7 @@
 //! | `across.rs` | helpers by one-sided requests |
 //! | `memory.rs`, `state.rs`, `topics.rs` | regions, state that outlives calls, notifications |
 //! | `words.rs` | what of regions machine code loads by itself |
-//! | `loaded.rs`, `programs.rs` | verified programs, and what is told of them |
+//! | `loaded.rs`, `programs.rs`, `native.rs` | verified programs, what is told of them, and when they are compiled |
 //! | `quota.rs` | quotas where nothing is said, and words about what is over them |
 //! | `hello.rs`, `mail.rs` | what goes over links |
 
@@ -63,6 +63,7 @@ mod host;
 mod loaded;
 mod mail;
 mod memory;
+mod native;
 mod pace;
 mod pieces;
 mod placed;

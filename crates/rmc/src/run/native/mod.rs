@@ -19,7 +19,7 @@ mod reads;
 mod relied;
 mod words;
 
-use alloc::boxed::Box;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -60,7 +60,7 @@ impl core::error::Error for CompileError {}
 /// A verified program with its machine code.
 #[derive(Debug)]
 pub struct Compiled {
-    verified: Verified,
+    verified: Arc<Verified>,
     mapping: Mapping,
     /// Where the code of each slot starts that can be entered.
     places: Vec<Option<u32>>,
@@ -69,25 +69,14 @@ pub struct Compiled {
 }
 
 impl Compiled {
-    /// Compiles a program. Costs some microseconds and a system call or three.
-    pub fn new(verified: Verified) -> Result<Self, CompileError> {
-        Self::or_back(verified).map_err(|(error, _)| error)
-    }
-
-    /// As [`Compiled::new`], but the program comes back where there is no machine code of it.
-    pub fn or_back(verified: Verified) -> Result<Self, (CompileError, Box<Verified>)> {
-        let made = compile::compile(&verified).and_then(|made| {
-            let compile::Compiled { code, first, places } = made;
-            let mapping = Mapping::new(&code, first).ok_or(CompileError::NoMemory)?;
-            Ok((mapping, places))
-        });
-        match made {
-            Ok((mapping, places)) => {
-                let has_data = (0..places.len()).any(|slot| verified.places(slot) & DATA != 0);
-                Ok(Self { verified, mapping, places, has_data })
-            }
-            Err(error) => Err((error, Box::new(verified))),
-        }
+    /// Compiles a program, which others may have too: whoever wants to interpret it where this fails, or before.
+    /// Costs some microseconds and a system call or three.
+    pub fn new(verified: impl Into<Arc<Verified>>) -> Result<Self, CompileError> {
+        let verified = verified.into();
+        let compile::Compiled { code, first, places } = compile::compile(&verified)?;
+        let mapping = Mapping::new(&code, first).ok_or(CompileError::NoMemory)?;
+        let has_data = (0..places.len()).any(|slot| verified.places(slot) & DATA != 0);
+        Ok(Self { verified, mapping, places, has_data })
     }
 
     /// The program, to start machines with.
