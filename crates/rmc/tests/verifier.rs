@@ -181,9 +181,9 @@ fn loops_without_a_bound_are_metered() {
         // An index that stays in bounds however often.
         "r6 = r1\nr7 = 0\nagain:\nr7 += 8\nr7 &= 56\nr1 = r6\nr1 += r7\nr2 = *(u64 *)(r1 + 0)\n\
          if r2 != 0 goto again\nr0 = 0\nexit",
-        // A number below a bound, which widening finds.
+        // Proven, but over the budget.
         "r6 = r1\nr7 = 0\nagain:\nr1 = 0\nr2 = r7\ncall load_u64\nif r0 == 0 goto end\nr7 += 1\n\
-         if r7 < 100000 goto again\nend:\nr0 = r7\nexit",
+         if r7 < 1000000 goto again\nend:\nr0 = r7\nexit",
         // Calls in a loop.
         "again:\ncall f\nif r0 != 0 goto again\nexit\n.function f\nr1 = 0\nr2 = 0\ncall load_u64\nexit",
     ] {
@@ -206,7 +206,7 @@ fn a_bounded_program_over_the_budget_is_metered() {
 #[test]
 fn what_cannot_be_proven_in_time_is_refused() {
     let limits = Limits { walked_max: 100, widened_max: 10, ..Limits::DEFAULT };
-    let text = "r0 = 0\nagain:\nr0 += 1\nr0 += 1\nr0 += 1\nif r0 < 6000 goto again\nexit";
+    let text = "r0 = 1\nagain:\nr0 *= 16777259\nr0 ^= 12345\nif r0 != 0 goto again\nexit";
     let refusal = verify(program(text), &limits).unwrap_err().to_string();
     assert!(refusal.contains("not proven within"), "{refusal}");
 }

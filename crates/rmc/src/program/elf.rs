@@ -440,6 +440,7 @@ impl Code {
         }
         let mut program = Program {
             name: self.pieces[entry].name.clone(),
+            code: Vec::with_capacity(length),
             constants: data.constants.clone(),
             variables: data.variables.clone(),
             states: data.states.clone(),
@@ -481,6 +482,7 @@ impl Code {
         program.functions.push(Function { name: piece.name.clone(), start, end });
         let before = |end| self.lines.partition_point(|(at, _)| *at < (piece.section, end));
         let lines = &self.lines[before(piece.start)..before(piece.end)];
+        program.lines.reserve(lines.len());
         for ((_, slot), line) in lines {
             let slot = start + slot - piece.start;
             let file = Arc::clone(&self.files[line.file]);

@@ -5,11 +5,15 @@
 //! If the first one has not ended yet, the path has come round a loop without progress: there is no
 //! bound, and the program needs a meter.
 //!
+//! Loops that count are walked as if all their turns were one, where that can be proven (`counted.rs`), else turn by
+//! turn.
+//!
 //! The walk can stop before every instruction and behind every stretch of a path, and goes on from there.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use super::counted::{Behind, Bounds, Counted, Tries, Turn};
 use super::problem::Problem;
 use super::state::{CELLS_MAX, Spot, State};
 use super::step::{Cost, Next, Stepper};
@@ -20,23 +24,40 @@ const REMEMBERED: usize = 24;
 /// Meeting points that are passed between memories, where no loop starts.
 const FORGETFUL: u32 = 4;
 
+/// Times that a path comes to a meeting point that are worth a memory: others may come too.
+const AGAIN: core::ops::RangeInclusive<u8> = 2..=3;
+
+/// How much more than what was walked may be walked for a program that has no end that could be proven.
+const ENDLESS_SHARE: u64 = 4;
+
 /// How an exploration ended, if no path is wrong.
 pub(super) enum Explored {
-    /// All paths end, at most so far away.
-    Bounded(Cost),
-    /// Some path may not end, or there are too many.
-    Unbounded,
+    /// All paths end, at most so far away, or go on for ever where nothing is wrong.
+    Closed(Cost),
+    /// There are too many.
+    TooMuch,
 }
 
 /// What was known when a path passed, and how far its end was.
 struct Memory {
     state: State,
     /// `None` while the path has not ended.
-    cost: Option<Cost>,
+    cost: Option<Behind>,
     /// When the path has ended, in paths.
     ended: u32,
+    /// How many there were before.
+    number: u32,
     /// The stretch that remembers it.
     stretch: usize,
+}
+
+/// What is known of a path from others.
+enum Recalled {
+    Nothing,
+    /// What it costs.
+    Cost(Behind),
+    /// That it is no more than what is known in this memory of the slot, whose paths have not ended.
+    Open(usize),
 }
 
 /// A piece of a path, from one meeting point or branch to the next.
@@ -44,7 +65,7 @@ struct Stretch {
     /// What it costs itself.
     own: Cost,
     /// The greatest cost of what followed so far.
-    behind: Cost,
+    behind: Behind,
     /// Where else it goes on, and with what.
     other: Option<(usize, State)>,
     /// The place where it is remembered.
@@ -55,13 +76,27 @@ pub(super) struct Explorer {
     pub(super) stepper: Box<Stepper>,
     /// Slots that some jump goes back to.
     heads: Vec<bool>,
+    /// How often a path came to a slot and went on there, if not often.
+    visits: Vec<u8>,
     memories: Vec<Vec<Memory>>,
+    /// How many memories there were.
+    remembered: u32,
     /// Where two states of a place differed the last time: mostly in what a loop counts by.
     differing: Vec<Spot>,
     path: Vec<Stretch>,
+    /// Loops on the path of which all turns are walked as one.
+    counted: Vec<Counted>,
+    /// How many there were.
+    counted_ever: u32,
+    /// For each slot, whether it is of use to try.
+    tries: Vec<Tries>,
+    bounds: Bounds,
     /// Where it stands between two of its steps.
     walk: Walk,
     walked: u64,
+    /// No more of them are walked: fewer once some path is known to have no end that could be proven, since a
+    /// fixpoint may say the same sooner.
+    walked_max: u64,
     /// How many were walked when the present step is over; stretches that end count as instructions.
     pause: u64,
     /// Paths that have ended.
@@ -74,8 +109,9 @@ pub(super) struct Explorer {
 enum Walk {
     Going(Going),
     /// The present stretch ended, with what follows costing so much.
-    Ended(Cost),
-    Unbounded,
+    Ended(Behind),
+    /// There is too much to walk.
+    TooMuch,
 }
 
 /// A path that has come to a slot.
@@ -93,9 +129,16 @@ impl Explorer {
         let state = State::new(stepper.limits.context_bytes_max, &mut stepper.known);
         let mut explorer = Self {
             heads: super::structure::loop_heads(&stepper.program),
+            visits: alloc::vec![0; slots],
             memories: (0..slots).map(|_| Vec::new()).collect(),
+            remembered: 0,
+            walked_max: u64::from(stepper.limits.walked_max),
             differing: alloc::vec![Spot::default(); slots],
-            path: Vec::new(),
+            path: Vec::with_capacity(64),
+            counted: Vec::new(),
+            counted_ever: 0,
+            tries: alloc::vec![Tries::default(); slots],
+            bounds: Bounds::new(&stepper.program),
             walk: Walk::Going(Going { at: 0, state, since: 0 }),
             walked: 0,
             pause: 0,
@@ -121,15 +164,18 @@ impl Explorer {
         instructions: u32,
     ) -> Result<Option<Explored>, (usize, Problem)> {
         self.pause = self.walked + u64::from(instructions);
-        let mut walk = core::mem::replace(&mut self.walk, Walk::Unbounded);
+        let mut walk = core::mem::replace(&mut self.walk, Walk::TooMuch);
         while self.walked < self.pause {
             walk = match walk {
                 Walk::Going(going) => self.advance(going)?,
                 Walk::Ended(behind) => match self.close(behind) {
                     Ok(next) => next,
-                    Err(cost) => return Ok(Some(Explored::Bounded(cost))),
+                    Err(behind) => {
+                        let cost = behind.end.unwrap_or_default();
+                        return Ok(Some(Explored::Closed(cost)));
+                    }
                 },
-                Walk::Unbounded => return Ok(Some(Explored::Unbounded)),
+                Walk::TooMuch => return Ok(Some(Explored::TooMuch)),
             };
         }
         self.walk = walk;
@@ -146,31 +192,37 @@ impl Explorer {
 
     fn open(&mut self, other: Option<(usize, State)>, remembered: Option<usize>) {
         self.settle();
-        let (own, behind) = (Cost::default(), Cost::default());
+        let (own, behind) = (Cost::default(), Behind::default());
         self.path.push(Stretch { own, behind, other, remembered });
     }
 
     /// Ends stretches until one has another way to go. The whole cost when there is none.
-    fn close(&mut self, mut behind: Cost) -> Result<Walk, Cost> {
+    fn close(&mut self, mut behind: Behind) -> Result<Walk, Behind> {
         self.settle();
         while self.walked < self.pause {
             let at = self.path.len();
             let Some(stretch) = self.path.last_mut() else {
                 return Err(behind);
             };
-            stretch.behind = stretch.behind.or(behind);
+            stretch.behind.or(behind);
             if let Some((slot, state)) = stretch.other.take() {
                 self.cells -= state.cells();
                 // The other way is a stretch of its own, so that its cost is apart.
                 self.open(None, None);
                 return Ok(Walk::Going(Going { at: slot, state, since: 0 }));
             }
-            behind = stretch.own.plus(stretch.behind);
-            if let Some(slot) = stretch.remembered {
+            behind = core::mem::take(&mut stretch.behind);
+            behind.add(stretch.own);
+            let remembered = stretch.remembered;
+            if let Some(counted) = self.counted.pop_if(|counted| counted.stretch == at - 1) {
+                self.cells -= counted.cells();
+                behind = counted.cost(behind);
+            }
+            if let Some(slot) = remembered {
                 let memories = self.memories[slot].iter_mut();
                 for memory in memories.filter(|memory| memory.stretch == at - 1) {
                     if memory.cost.is_none() {
-                        memory.cost = Some(behind);
+                        memory.cost = Some(behind.clone());
                         memory.ended = self.ended;
                         self.ended += 1;
                     }
@@ -190,22 +242,24 @@ impl Explorer {
                     self.keep(&mut state);
                 }
                 self.stepper.forget_dead(&mut state, at);
-                if let Some(walk) = self.recall(at, &state) {
+                if let Some(walk) = self.meet(at, &mut state, &mut since) {
                     self.stepper.spare.push(state);
                     return Ok(walk);
                 }
-                // Every memory costs a copy: loops need theirs, others only now and then.
-                since += 1;
-                if self.heads[at] || since >= FORGETFUL {
-                    self.remember(at, &state);
-                    since = 0;
-                }
             }
-            if self.walked >= u64::from(self.stepper.limits.walked_max) || self.cells > CELLS_MAX {
-                return Ok(Walk::Unbounded);
+            if self.walked >= self.walked_max || self.cells > CELLS_MAX {
+                return Ok(Walk::TooMuch);
             }
             self.walked += 1;
-            let next = self.stepper.step(&mut state, at).map_err(|problem| (at, problem))?;
+            state.count(self.stepper.program.code[at]);
+            let next = match self.stepper.step(&mut state, at) {
+                Ok(next) => next,
+                Err(problem) => {
+                    let innermost = self.counted.len().checked_sub(1);
+                    let back = innermost.and_then(|place| self.give_up(place, None));
+                    return back.ok_or((at, problem));
+                }
+            };
             match next {
                 Next::Through => at += self.stepper.program.code[at].slots(),
                 Next::At(target) => at = target,
@@ -220,11 +274,127 @@ impl Explorer {
                 }
                 Next::End => {
                     self.stepper.spare.push(state);
-                    return Ok(Walk::Ended(Cost::default()));
+                    return Ok(Walk::Ended(Behind::end()));
                 }
             }
         }
         Ok(Walk::Going(Going { at, state, since }))
+    }
+
+    /// A path has come to a meeting point: how it goes on, unless it is by what comes next. There have been so many
+    /// of them since the last one that was remembered.
+    fn meet(&mut self, at: usize, state: &mut State, since: &mut u32) -> Option<Walk> {
+        for place in (0..self.counted.len()).rev() {
+            if self.counted[place].at != at || state.counts.is_empty() {
+                continue;
+            }
+            match self.counted[place].turn(state, &self.stepper.known) {
+                Turn::Other => {}
+                Turn::Leaves(count) => drop(state.counts.remove(count)),
+                Turn::Same(id) => return Some(Walk::Ended(Behind::turn(id))),
+                Turn::Another(turns) => return self.give_up(place, turns),
+            }
+        }
+        match self.recall(at, state) {
+            Recalled::Nothing => {}
+            Recalled::Cost(cost) => return Some(Walk::Ended(cost)),
+            Recalled::Open(memory) => {
+                if self.heads[at] && self.count_ranges(at, memory, state) {
+                    *since = 0;
+                    return None;
+                }
+                // It may be the loop whose turns are walked as one that hides the end.
+                let hidden = self.counted.iter().rposition(|counted| counted.counts_in(state));
+                let back = hidden.and_then(|place| self.give_up(place, None));
+                return Some(back.unwrap_or_else(|| self.endless()));
+            }
+        }
+        // Every memory costs a copy: loops need theirs, others where paths came to again, or now and then.
+        *since += 1;
+        self.visits[at] = self.visits[at].saturating_add(1);
+        if self.heads[at] && self.count_constants(at, state) {
+            *since = 0;
+        } else if self.heads[at] || *since >= FORGETFUL || AGAIN.contains(&self.visits[at]) {
+            self.remember(at, state);
+            *since = 0;
+        }
+        None
+    }
+
+    /// A path comes back to where it was with nothing new, so that nothing is wrong there that is not wrong elsewhere,
+    /// and maybe for ever.
+    fn endless(&mut self) -> Walk {
+        let slots = self.stepper.program.code.len() as u64;
+        let more = self.walked + ENDLESS_SHARE * (self.walked + slots);
+        self.walked_max = self.walked_max.min(more);
+        Walk::Ended(Behind::endless())
+    }
+
+    /// Whether all further turns of a loop are tried as one, from what is known of each of them.
+    fn count_constants(&mut self, at: usize, state: &mut State) -> bool {
+        let open = |memory: &&Memory| memory.cost.is_none();
+        let Some(memory) = self.memories[at].iter().rev().find(open) else { return false };
+        if self.tries[at].of_constants_are_over() {
+            return false;
+        }
+        let (id, known) = ((at, self.counted_ever), &mut self.stepper.known);
+        let hints = (self.tries[at], &self.bounds);
+        let loops = Counted::of_constants(id, (&memory.state, state), hints, known);
+        let Some((counted, general)) = loops else { return false };
+        let memory = self.remembered;
+        self.open(None, None);
+        self.count(counted, memory, (state, general));
+        true
+    }
+
+    /// The same, where a path has come back with no more than was known in a memory.
+    fn count_ranges(&mut self, at: usize, memory: usize, state: &mut State) -> bool {
+        let memory = &self.memories[at][memory];
+        let is_tried = |counted: &Counted| counted.at == at && counted.of == Some(memory.number);
+        if self.tries[at].of_ranges_are_over() || self.counted.iter().any(is_tried) {
+            return false;
+        }
+        let (id, known) = ((at, self.counted_ever), &self.stepper.known);
+        let states = ((memory.number, &memory.state), &*state);
+        let Some((counted, general)) = Counted::of_ranges(id, states, &self.bounds, known) else {
+            return false;
+        };
+        // What is known of its turns holds of whatever comes.
+        let memory = self.remembered;
+        self.remember(at, &counted.general);
+        self.count(counted, memory, (state, general));
+        true
+    }
+
+    /// Goes on with what is known of all turns of a loop; its stretch is open. The next memory was `memory` before.
+    fn count(&mut self, mut counted: Counted, memory: u32, (state, general): (&mut State, State)) {
+        self.counted_ever += 1;
+        self.cells += counted.cells();
+        (counted.stretch, counted.memory) = (self.path.len() - 1, memory);
+        self.counted.push(counted);
+        *state = general;
+    }
+
+    /// Goes back to the head of a loop whose turns were tried as one, if it is there: it may be tried once more with so
+    /// many turns. What is within goes as well.
+    fn give_up(&mut self, place: usize, turns: Option<u64>) -> Option<Walk> {
+        self.cells -= self.counted.iter().skip(place).map(Counted::cells).sum::<usize>();
+        let counted = self.counted.drain(place..).next()?;
+        // What was stepped there is no cost of the path.
+        self.stepper.cost = Cost::default();
+        for (_, state) in self.path.drain(counted.stretch..).filter_map(|stretch| stretch.other) {
+            self.cells -= state.cells();
+            self.stepper.spare.push(state);
+        }
+        // Neither is anything of what was found there: it may be of paths that nobody has followed to their ends.
+        for memories in &mut self.memories {
+            for memory in memories.extract_if(.., |memory| memory.number >= counted.memory) {
+                self.cells -= memory.state.cells();
+                self.stepper.spare.push(memory.state);
+            }
+        }
+        self.tries[counted.at].add(&counted, turns);
+        Some(Walk::Going(Going { at: counted.at, state: counted.before, since: 0 }))
     }
 
     /// Forgets sets of numbers that neither the path nor anything else names.
@@ -232,14 +402,15 @@ impl Explorer {
         let memories = self.memories.iter_mut().flatten().map(|memory| &mut memory.state);
         let others = self.path.iter_mut().filter_map(|stretch| stretch.other.as_mut());
         let others = others.map(|(_, state)| state);
-        self.stepper.known.keep(memories.chain(others).chain([state]));
+        let counted = self.counted.iter_mut().flat_map(Counted::states);
+        self.stepper.known.keep(memories.chain(others).chain(counted).chain([state]));
     }
 
     /// Whether this was walked already.
-    fn recall(&mut self, at: usize, state: &State) -> Option<Walk> {
-        let mut unbounded = None;
+    fn recall(&mut self, at: usize, state: &State) -> Recalled {
+        let mut recalled = Recalled::Nothing;
         let known = &self.stepper.known;
-        for memory in self.memories[at].iter().rev() {
+        for (place, memory) in self.memories[at].iter().enumerate().rev() {
             if !memory.state.may_contain_at(state, self.differing[at], known) {
                 continue;
             }
@@ -249,19 +420,24 @@ impl Explorer {
                 }
                 continue;
             }
-            match memory.cost {
-                Some(cost) => return Some(Walk::Ended(cost)),
-                None => unbounded = Some(Walk::Unbounded),
+            // A path that may come to the head of a counted loop costs what another one did only where that might
+            // come there with the same.
+            let counts_so = state.counts.starts_with(&memory.state.counts);
+            match &memory.cost {
+                Some(cost) if counts_so => return Recalled::Cost(cost.clone()),
+                Some(_) => {}
+                None => recalled = Recalled::Open(place),
             }
         }
-        unbounded
+        recalled
     }
 
     fn remember(&mut self, at: usize, state: &State) {
         self.open(None, Some(at));
         let (state, stretch) = (self.stepper.copy(state), self.path.len() - 1);
         let cells = state.cells();
-        let memory = Memory { state, cost: None, ended: 0, stretch };
+        let memory = Memory { state, cost: None, ended: 0, number: self.remembered, stretch };
+        self.remembered += 1;
         let memories = &mut self.memories[at];
         if memories.len() >= REMEMBERED {
             // The walk goes back from the last turn of a loop to its first, so the one that has ended first is

@@ -37,8 +37,6 @@ pub(super) enum Kind {
     /// The same of two offsets, which a jump compares otherwise: a path may come with addresses where another
     /// one comes with numbers.
     JumpOfOffsets,
-    /// What is loaded or returned, of nothing.
-    Source,
 }
 
 /// What was computed at a slot: by which numbers, and what.
@@ -67,6 +65,8 @@ pub(super) struct Interned {
     /// Where a set may be found again, by its hash.
     recent: Vec<Id>,
     memos: Vec<Memo>,
+    /// What each slot has or makes of nothing: the number that stands there, or what is loaded or returned.
+    sources: Vec<Id>,
     full: usize,
     /// It is never full before.
     full_least: usize,
@@ -82,7 +82,8 @@ impl Interned {
         let mut scalars = Vec::with_capacity(64);
         scalars.push(Scalar::UNKNOWN);
         let recent = alloc::vec![Id::UNKNOWN; ROWS];
-        Self { scalars, recent, memos: alloc::vec![NO_MEMO; ROWS], full, full_least: full }
+        let memos = alloc::vec![NO_MEMO; ROWS];
+        Self { scalars, recent, memos, sources: Vec::new(), full, full_least: full }
     }
 
     /// Forgets all sets, as if it were new.
@@ -90,6 +91,7 @@ impl Interned {
         self.scalars.truncate(1);
         self.recent.fill(Id::UNKNOWN);
         self.memos.fill(NO_MEMO);
+        self.sources.clear();
         self.full = self.full_least;
     }
 
@@ -131,6 +133,19 @@ impl Interned {
     pub(super) fn compute(&mut self, at: usize, kind: Kind, (a, b): (Id, Id), results: Computed) {
         let (key, row) = place(at, kind, a, b);
         self.memos[row] = Memo { key, a, b, results };
+    }
+
+    /// What a slot has or makes of nothing, if that is known.
+    #[inline]
+    pub(super) fn source(&self, at: usize) -> Option<Id> {
+        self.sources.get(at).copied().filter(|id| *id != Id::NONE)
+    }
+
+    pub(super) fn is_source(&mut self, at: usize, id: Id) {
+        if self.sources.len() <= at {
+            self.sources.resize(at + 1, Id::NONE);
+        }
+        self.sources[at] = id;
     }
 
     /// Whether it is time for [`Interned::keep`].
@@ -233,7 +248,7 @@ mod tests {
         stepper.facts.meetings = structure::meeting_points(&stepper.program);
         stepper.facts.live = liveness.settle(u32::MAX).unwrap();
         let mut explorer = Explorer::new(stepper);
-        let Ok(Some(Explored::Bounded(worst))) = explorer.explore(u32::MAX) else {
+        let Ok(Some(Explored::Closed(worst))) = explorer.explore(u32::MAX) else {
             panic!("it has an end");
         };
         let instructions = 4 + TURNS * INSTRUCTIONS + 7;

@@ -51,6 +51,8 @@ pub(super) struct Live {
 /// The search for what is read later, by rounds over the program from its end.
 pub(super) struct Liveness {
     flows: Vec<Flow>,
+    /// Slots that some slot behind them goes on at: what they read is not known yet when that is looked at.
+    heads: Vec<bool>,
     /// What was found so far. Nothing is read behind the end.
     live: Live,
     rounds: u32,
@@ -59,12 +61,17 @@ pub(super) struct Liveness {
 impl Liveness {
     pub(super) fn new(program: &Program) -> Self {
         let code = &program.code;
-        let flows = (0..code.len()).map(|slot| Flow::of(slot, code)).collect();
+        let flows: Vec<Flow> = (0..code.len()).map(|slot| Flow::of(slot, code)).collect();
+        let mut heads = alloc::vec![false; code.len() + 1];
+        for (slot, flow) in flows.iter().enumerate() {
+            let back = flow.next.into_iter().filter(|next| *next as usize <= slot);
+            back.for_each(|next| heads[next as usize] = true);
+        }
         let live = Live {
             registers: alloc::vec![0; code.len() + 1],
             stack: alloc::vec![0; code.len() + 1],
         };
-        Self { flows, live, rounds: 0 }
+        Self { flows, heads, live, rounds: 0 }
     }
 
     /// Looks at about so many slots, one round at least: what is read later, when all is found.
@@ -86,7 +93,7 @@ impl Liveness {
         None
     }
 
-    /// Whether it has changed anything.
+    /// Whether it has changed anything that was looked at before.
     fn round(&mut self) -> bool {
         let (Live { registers, stack }, mut changed) = (&mut self.live, false);
         for (slot, flow) in self.flows.iter().enumerate().rev() {
@@ -95,7 +102,7 @@ impl Liveness {
             let before = after & !flow.written | flow.read;
             let held_after = stack[behind] | stack[target];
             let held_before = held_after & !flow.stored | flow.loaded;
-            changed |= before != registers[slot] || held_before != stack[slot];
+            changed |= self.heads[slot] && (before, held_before) != (registers[slot], stack[slot]);
             (registers[slot], stack[slot]) = (before, held_before);
         }
         changed

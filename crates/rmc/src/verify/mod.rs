@@ -23,6 +23,7 @@
 //! and are no results.
 
 mod call;
+mod counted;
 mod explore;
 mod fixpoint;
 mod interned;

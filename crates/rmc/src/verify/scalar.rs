@@ -61,6 +61,15 @@ impl Scalar {
         scalar.tighten().unwrap_or(Self::UNKNOWN)
     }
 
+    /// Some of `first`, `first + by`, and so on to `last`, which is one of them; the greatest power of two that
+    /// divides `by` is known to.
+    pub(super) fn steps(first: i64, last: i64, by: i64) -> Option<Self> {
+        let low = (1_u64 << by.trailing_zeros().min(63)) - 1;
+        let bits = Bits { value: first as u64 & low, mask: !low };
+        let (signed_least, signed_most) = (first.min(last), first.max(last));
+        Self { bits, signed_least, signed_most, ..Self::UNKNOWN }.tighten()
+    }
+
     pub(super) fn as_constant(&self) -> Option<u64> {
         (self.least == self.most).then_some(self.least)
     }
@@ -208,6 +217,16 @@ impl Scalar {
             && self.most32 >= other.most32
             && self.signed_least32 <= other.signed_least32
             && self.signed_most32 >= other.signed_most32
+    }
+
+    /// Whether it has a number and, as unsigned and signed ones, less and greater ones.
+    pub(super) fn has_within(&self, number: u64) -> bool {
+        let signed = number as i64;
+        self.least < number
+            && number < self.most
+            && self.signed_least < signed
+            && signed < self.signed_most
+            && self.contains(&Self::constant(number))
     }
 
     pub(super) fn join(&self, other: &Self) -> Self {

@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
+use super::counted::Count;
 use super::interned::{Id, Interned};
 use super::scalar::Scalar;
 use crate::isa::Register;
@@ -306,10 +307,13 @@ impl Frame {
         numbers
     }
 
-    fn contains(&self, other: &Self, links: &mut Links, known: &Interned) -> bool {
-        let pairs = self.registers.iter().zip(&other.registers);
+    /// Registers that have a bit in `but` are left out.
+    fn contains(&self, other: &Self, but: u16, links: &mut Links, known: &Interned) -> bool {
+        let pairs = self.registers.iter().zip(&other.registers).enumerate();
         self.back == other.back
-            && pairs.into_iter().all(|(a, b)| a.contains(b, links, known))
+            && pairs
+                .into_iter()
+                .all(|(at, (a, b))| but >> at & 1 == 1 || a.contains(b, links, known))
             && self.stack.contains(&other.stack, links, known)
     }
 
@@ -339,6 +343,8 @@ impl Spot {
 #[derive(Clone, Debug)]
 pub(super) struct State {
     pub(super) frames: Vec<Frame>,
+    /// Loops whose turns are walked as one, outer ones first, where the path may come back to their heads.
+    pub(super) counts: Vec<Count>,
 }
 
 impl State {
@@ -350,7 +356,7 @@ impl State {
         frame.registers[1] = Value::Address(Place::Context, start);
         let bytes = known.intern(&Scalar::range(0, context_bytes_max as u64));
         frame.registers[2] = Value::Number(Number { id: bytes, link: 0 });
-        Self { frames: alloc::vec![frame] }
+        Self { frames: alloc::vec![frame], counts: Vec::new() }
     }
 
     /// Becomes the same as another one, in the memory that it has.
@@ -361,6 +367,8 @@ impl State {
             frame.copy_from(other);
         }
         self.frames.extend_from_slice(more);
+        self.counts.clear();
+        self.counts.extend_from_slice(&other.counts);
     }
 
     /// The depth of the frame that runs.
@@ -392,10 +400,17 @@ impl State {
 
     /// Whether it is true of whatever the other is true of.
     pub(super) fn contains(&self, other: &Self, known: &Interned) -> bool {
-        let mut links = Links::default();
-        let mut pairs = self.frames.iter().zip(&other.frames);
+        self.contains_but(0, other, known)
+    }
+
+    /// The same, whatever is in those registers of the running frame that have a bit in `but`.
+    pub(super) fn contains_but(&self, but: u16, other: &Self, known: &Interned) -> bool {
+        let (mut links, last) = (Links::default(), self.frames.len() - 1);
+        let mut pairs = self.frames.iter().zip(&other.frames).enumerate();
         self.frames.len() == other.frames.len()
-            && pairs.all(|(a, b)| a.contains(b, &mut links, known))
+            && pairs.all(|(at, (a, b))| {
+                a.contains(b, if at == last { but } else { 0 }, &mut links, known)
+            })
     }
 
     /// The first place of the running frame that shows that [`State::contains`] is false, if one does.
@@ -425,7 +440,7 @@ impl State {
     /// What holds in either.
     pub(super) fn merge(&self, other: &Self, join: Join<'_>) -> Self {
         let pairs = self.frames.iter().zip(&other.frames);
-        Self { frames: pairs.map(|(a, b)| a.merge(b, join)).collect() }
+        Self { frames: pairs.map(|(a, b)| a.merge(b, join)).collect(), counts: Vec::new() }
     }
 
     /// Gives every number with this link what has been learnt of one of them.

@@ -35,6 +35,15 @@ pub struct Cost {
 }
 
 impl Cost {
+    /// Of a program that has a path without an end, or may have.
+    pub(super) const ENDLESS: Self = Self {
+        instructions: u64::MAX,
+        helper_calls: u64::MAX,
+        bytes: u64::MAX,
+        words: u64::MAX,
+        slow: u64::MAX,
+    };
+
     pub(super) fn plus(self, other: Self) -> Self {
         Self {
             instructions: self.instructions.saturating_add(other.instructions),
@@ -42,6 +51,16 @@ impl Cost {
             bytes: self.bytes.saturating_add(other.bytes),
             words: self.words.saturating_add(other.words),
             slow: self.slow.saturating_add(other.slow),
+        }
+    }
+
+    pub(super) fn times(self, turns: u64) -> Self {
+        Self {
+            instructions: self.instructions.saturating_mul(turns),
+            helper_calls: self.helper_calls.saturating_mul(turns),
+            bytes: self.bytes.saturating_mul(turns),
+            words: self.words.saturating_mul(turns),
+            slow: self.slow.saturating_mul(turns),
         }
     }
 
@@ -161,7 +180,9 @@ impl Stepper {
             frame.registers[dead.trailing_zeros() as usize] = Value::Nothing;
             dead &= dead - 1;
         }
+        state.forget_counts(!live.registers[at]);
         if self.forgets {
+            let frame = state.frame_mut();
             self.has_forgotten |= frame.forget(live.stack[at]);
         }
     }
@@ -300,13 +321,14 @@ impl Stepper {
 
     /// What the instruction has or makes of nothing.
     pub(super) fn source(&mut self, of: impl FnOnce() -> Scalar) -> Id {
-        let nothing = (Id::UNKNOWN, Id::UNKNOWN);
-        if let Some([id, ..]) = self.known.computed(self.at, Kind::Source, nothing.0, nothing.1) {
-            return id;
+        match self.known.source(self.at) {
+            Some(id) => id,
+            None => {
+                let id = self.known.intern(&of());
+                self.known.is_source(self.at, id);
+                id
+            }
         }
-        let id = self.known.intern(&of());
-        self.known.compute(self.at, Kind::Source, nothing, [id; 4]);
-        id
     }
 
     /// Makes the next copy of a register known as one.
@@ -401,6 +423,15 @@ impl Stepper {
             // One way it is, and nothing is learnt.
             let holds = compare(width, condition, first.least, second.least);
             return [holds, !holds].map(|way| way.then_some((a, b)));
+        }
+        if let (Width::Double, Condition::Equal | Condition::NotEqual) = (width, condition)
+            && second.is_exact()
+            && first.has_within(second.least)
+        {
+            // Either way it is, and only one of them teaches something.
+            let (same, other) = ((b, b), (a, b));
+            let equal = condition == Condition::Equal;
+            return (if equal { [same, other] } else { [other, same] }).map(Some);
         }
         let ways = [true, false].map(|holds| {
             let (first, second) = (self.known.get(a), self.known.get(b));

@@ -55,7 +55,7 @@ enum Stage {
     /// Which registers are read later.
     Liveness(Box<Stepper>, Liveness),
     /// Every path to its end.
-    Paths(Explorer),
+    Paths(Box<Explorer>),
     /// What holds however often loops turn.
     Fixpoint(Fixpoint),
     /// What a machine runs, with the worst case and whether it is metered.
@@ -116,7 +116,7 @@ impl Verification {
 
     fn explore(
         &mut self,
-        mut explorer: Explorer,
+        mut explorer: Box<Explorer>,
         instructions: u32,
     ) -> Result<Stage, Box<Refusal>> {
         let before = explorer.walked();
@@ -124,13 +124,16 @@ impl Verification {
         self.walked += explorer.walked() - before;
         match explored {
             Ok(None) => Ok(Stage::Paths(explorer)),
-            Ok(Some(Explored::Bounded(worst))) => {
+            Ok(Some(Explored::Closed(_))) if !explorer.stepper.facts.ends => {
+                Err(refusal(&explorer.stepper, None, Problem::NeverEnds))
+            }
+            Ok(Some(Explored::Closed(worst))) => {
                 let budget = explorer.stepper.limits.budget;
                 let metered = !within(&worst, &budget);
                 let worst = if metered { metered_worst(worst, budget) } else { worst };
                 Ok(Stage::Operations(explorer.stepper, worst, metered))
             }
-            Ok(Some(Explored::Unbounded)) => Ok(Stage::Fixpoint(Fixpoint::new(explorer))),
+            Ok(Some(Explored::TooMuch)) => Ok(Stage::Fixpoint(Fixpoint::new(*explorer))),
             Err(found) => again(explorer.stepper, found),
         }
     }
@@ -142,7 +145,7 @@ impl Verification {
         match found {
             Ok(false) => Ok(Stage::Fixpoint(fixpoint)),
             Ok(true) if fixpoint.stepper.facts.ends => {
-                let worst = metered_worst(ENDLESS, fixpoint.stepper.limits.budget);
+                let worst = metered_worst(Cost::ENDLESS, fixpoint.stepper.limits.budget);
                 Ok(Stage::Operations(fixpoint.stepper, worst, true))
             }
             Ok(true) => Err(refusal(&fixpoint.stepper, None, Problem::NeverEnds)),
@@ -180,7 +183,7 @@ fn settle(mut stepper: Box<Stepper>, mut liveness: Liveness, instructions: u32) 
         Some(live) => {
             stepper.facts.live = live;
             stepper.facts.meetings = structure::meeting_points(&stepper.program);
-            Stage::Paths(Explorer::new(stepper))
+            Stage::Paths(Box::new(Explorer::new(stepper)))
         }
         None => Stage::Liveness(stepper, liveness),
     }
@@ -195,17 +198,8 @@ fn again(
         return Err(refusal(&stepper, Some(slot), problem));
     }
     stepper.again();
-    Ok(Stage::Paths(Explorer::new(stepper)))
+    Ok(Stage::Paths(Box::new(Explorer::new(stepper))))
 }
-
-/// What is known of the worst case of a program that has a path without an end.
-const ENDLESS: Cost = Cost {
-    instructions: u64::MAX,
-    helper_calls: u64::MAX,
-    bytes: u64::MAX,
-    words: u64::MAX,
-    slow: u64::MAX,
-};
 
 /// What a meter leaves of a worst case.
 fn metered_worst(worst: Cost, budget: Budget) -> Cost {

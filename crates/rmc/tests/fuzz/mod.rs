@@ -3,6 +3,7 @@
 //! in the fast one, also when it is suspended at every request and moved as bytes.
 #![allow(dead_code, reason = "each user takes what it needs")]
 
+mod loops;
 mod slices;
 mod words;
 
@@ -155,11 +156,13 @@ struct Maker<'a> {
     chance: &'a mut Chance,
     builder: Builder,
     depth: u32,
+    /// Bits of registers that count, which pieces mostly leave alone.
+    reserved: u16,
 }
 
 /// A program that nearly or just passes.
 pub(crate) fn program(chance: &mut Chance) -> Program {
-    let mut maker = Maker { chance, builder: Builder::new("chance"), depth: 0 };
+    let mut maker = Maker { chance, builder: Builder::new("chance"), depth: 0, reserved: 0 };
     maker.data();
     maker.start();
     let count = 2 + maker.chance.below(9);
@@ -245,7 +248,12 @@ impl Maker<'_> {
 
     /// A register that holds a number.
     fn number(&mut self) -> Register {
-        R[self.chance.of(&[0, 7, 8, 9, 8, 9])]
+        let register = self.chance.of(&[0, 7, 8, 9, 8, 9]);
+        if self.reserved >> register & 1 == 1 && !self.chance.one_in(40) {
+            R[0]
+        } else {
+            R[register]
+        }
     }
 
     fn operand(&mut self) -> Operand {
@@ -261,10 +269,11 @@ impl Maker<'_> {
     }
 
     fn piece(&mut self) {
-        match self.chance.below(19) {
+        match self.chance.below(21) {
             16 if self.depth < 3 && self.chance.one_in(2) => self.stretch(),
             16 | 17 => self.words(),
             18 => self.met(),
+            19 | 20 if self.depth < 3 => self.register_loop(),
             0 | 1 => self.arithmetic(),
             2 => self.stack(),
             3 | 4 => self.masked(),
@@ -728,6 +737,20 @@ pub(crate) fn judge(program: Program, chance: &mut Chance) -> Result<Verdict, St
         let most = verified.worst().instructions.max(verified.program().code.len() as u64);
         if executed > most {
             return Err(text(&format!("{executed} executed, over {:?}", verified.worst())));
+        }
+        if !verified.metered() {
+            // It does not come to more of anything than was said.
+            let worst = verified.worst();
+
+            let least = Budget {
+                instructions: worst.instructions,
+                helper_calls: worst.helper_calls,
+                bytes: worst.bytes,
+            };
+            let (within, _) = run_checked(&verified, &context, host.clone(), least);
+            if within != checked {
+                return Err(text(&format!("{:?} within {worst:?}", within.0)));
+            }
         }
         let fast = run_fast(&verified, &context, host.clone(), budget);
         if fast != checked {

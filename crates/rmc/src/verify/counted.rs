@@ -1,0 +1,611 @@
+//! Loops of which all further turns are walked as one.
+//!
+//! What a path adds to some registers since it passed the head of a loop, its *counters*, is kept with its state, and
+//! lost with anything else that is done to them ([`Count`]). There are two kinds of such loops:
+//!
+//! - *Constants.* A path that comes back to the head may have changed nothing there but some registers, from one
+//!   constant to another, or moved their ranges by one. It goes on with what they can be in so many turns, instead of with what they are: between the
+//!   constant that they have and the one that they have when the loop ends, if a number that the program names tells
+//!   when that is. Where the path comes to the head again, each counter must have moved by as much as it did before,
+//!   and all else must be as it was. Then, by induction over the turns, counters are `first + turn * by`, and as soon
+//!   as the head knows a bound of one of them, it knows how many turns there are at most.
+//! - *Ranges.* A path that comes back with no more than what was known at the head before goes on with that. Where it
+//!   comes there again with no more, and has moved a register of which the range is known, always in the same direction,
+//!   there are at most as many turns as steps of it have room in the range.
+//!
+//! The cost of such a loop is that of its dearest turn for all turns but the last, and that of the dearest way out
+//! ([`Behind`]). Where this does not succeed, because a problem cannot be ruled out or a bound was none, the path
+//! goes back to where it was, and is walked turn by turn.
+
+use alloc::vec::Vec;
+
+use super::interned::Interned;
+use super::scalar::Scalar;
+use super::state::{Number, State, Value};
+use super::step::Cost;
+use super::structure::written;
+use crate::isa::{AluOp, Instruction, Operand, Register, Width};
+use crate::program::Program;
+
+/// Most counters of a loop.
+const COUNTERS_MAX: usize = 4;
+/// Most loops within each other that are walked so.
+const NESTED_MAX: usize = 3;
+/// Fewer turns are walked as fast.
+const TURNS_MIN: u64 = 3;
+/// Most turns: far from what a sum of them could not hold.
+const TURNS_MAX: u64 = 1 << 40;
+/// What a turn adds to a counter at most.
+const STEP_MAX: u64 = 1 << 20;
+/// Counters are no farther from zero, so that nothing here overflows.
+const FAR: i64 = 1 << 61;
+/// Turns of a loop that end with something else at its head.
+const OTHERS_MAX: u8 = 2;
+/// How often a head is tried in vain.
+const TRIES_MAX: u8 = 6;
+
+/// How far a path has come since the head of a loop: what was added to each counter. While it is there, nothing else
+/// was done to any of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Count {
+    /// Which loop, and which time.
+    id: u32,
+    /// Which frame the counters belong to.
+    depth: u8,
+    /// Registers, each with what was added; the rest is the same throughout.
+    added: [(u8, i64); COUNTERS_MAX],
+    counters: u8,
+}
+
+impl Count {
+    fn added(&self) -> &[(u8, i64)] {
+        &self.added[..usize::from(self.counters)]
+    }
+
+    /// Whether it is still true behind an instruction of the frame that has its counters.
+    fn follow(&mut self, instruction: Instruction) -> bool {
+        let sum = match instruction {
+            Instruction::Alu {
+                width: Width::Double,
+                op: op @ (AluOp::Add | AluOp::Sub),
+                dst,
+                src: Operand::Immediate(by),
+            } => {
+                let by = i64::from(by);
+                Some((dst.number(), if op == AluOp::Add { by } else { -by }))
+            }
+            _ => None,
+        };
+        let lost = lost(instruction);
+        self.added[..usize::from(self.counters)].iter_mut().all(|(register, added)| match sum {
+            Some((to, by)) if to == *register => {
+                *added = added.saturating_add(by);
+                added.unsigned_abs() <= STEP_MAX
+            }
+            Some(_) => true,
+            None => lost >> *register & 1 == 0,
+        })
+    }
+}
+
+/// Bits of the registers that an instruction changes in the frame that runs it.
+fn lost(instruction: Instruction) -> u16 {
+    const CALL: u16 = 0b11_1111;
+    let calls =
+        matches!(instruction, Instruction::CallHelper { .. } | Instruction::CallFunction { .. });
+    let bit = |register: Register| 1 << register.number();
+    let [register] = written(instruction);
+    if calls { CALL } else { register.map_or(0, bit) }
+}
+
+impl State {
+    /// Notes what the instruction that comes next does to counters.
+    #[inline]
+    pub(super) fn count(&mut self, instruction: Instruction) {
+        if !self.counts.is_empty() {
+            self.count_it(instruction);
+        }
+    }
+
+    /// Forgets loops that count by registers of which nobody reads any more what is in them now, as their bits here say.
+    pub(super) fn forget_counts(&mut self, dead: u16) {
+        if !self.counts.is_empty() {
+            let depth = self.depth();
+            let dies = |(register, _): &(u8, i64)| dead >> register & 1 == 1;
+            self.counts.retain(|count| count.depth != depth || !count.added().iter().any(dies));
+        }
+    }
+
+    fn count_it(&mut self, instruction: Instruction) {
+        let depth = self.depth();
+        let leaves = instruction == Instruction::Exit;
+        self.counts
+            .retain_mut(|count| count.depth != depth || !leaves && count.follow(instruction));
+    }
+}
+
+/// A register that counts.
+#[derive(Clone, Copy, Debug)]
+struct Counter {
+    register: u8,
+    /// What it has at the first of the turns, or where it is farthest behind there.
+    first: i64,
+    /// How much farther it may be there.
+    width: u64,
+    /// What each turn adds; never zero.
+    by: i64,
+}
+
+impl Counter {
+    /// At which turn it may have come so far at most, as numbers of its range tell; the first one is 0.
+    fn turn(&self, scalar: &Scalar) -> Option<u64> {
+        let far = if self.by > 0 { scalar.signed_most } else { scalar.signed_least };
+        let way = i128::from(far) - i128::from(self.first);
+        u64::try_from(way / i128::from(self.by))
+            .ok()
+            .filter(|_| (way < 0) == (self.by < 0) || way == 0)
+    }
+
+    /// What it has in any of so many turns.
+    fn of(&self, turns: u64) -> Option<Scalar> {
+        let last = self.last(turns)?;
+        if self.width == 0 {
+            return Scalar::steps(self.first, last, self.by);
+        }
+        Some(Scalar::signed_range(self.first.min(last), self.first.max(last)))
+    }
+
+    fn last(&self, turns: u64) -> Option<i64> {
+        let ahead = i128::from(self.width) * i128::from(self.by.signum());
+        let way = i128::from(self.by) * i128::from(turns - 1) + ahead;
+        i64::try_from(i128::from(self.first) + way).ok().filter(|last| (-FAR..=FAR).contains(last))
+    }
+}
+
+/// A register of which the range is known, and that moves through it.
+#[derive(Clone, Copy, Debug)]
+struct Ranged {
+    register: u8,
+    /// From its least number to its greatest.
+    span: u64,
+    /// What a turn adds at least, in the direction in which all do.
+    by: Option<i64>,
+}
+
+impl Ranged {
+    /// A turn has added so much; whether that is in the direction of the others.
+    fn moves(&mut self, added: i64) -> bool {
+        match self.by {
+            Some(by) if by.signum() == added.signum() => {
+                self.by = Some(if by.unsigned_abs() < added.unsigned_abs() { by } else { added });
+                true
+            }
+            Some(_) => false,
+            None => {
+                self.by = Some(added);
+                added != 0
+            }
+        }
+    }
+}
+
+/// What moves in a loop.
+enum Counters {
+    Constants {
+        counters: Vec<Counter>,
+        /// Turns that it was tried with.
+        tried: u64,
+        /// The last turn that a path has come to.
+        last: u64,
+    },
+    Ranges(Vec<Ranged>),
+}
+
+/// A loop of which all turns are being walked as one.
+pub(super) struct Counted {
+    id: u32,
+    /// Its head.
+    pub(super) at: usize,
+    /// The stretch of the path that begins there.
+    pub(super) stretch: usize,
+    /// The first memory that was made since.
+    pub(super) memory: u32,
+    /// What was known at its head before, where that is what is walked.
+    pub(super) of: Option<u32>,
+    /// What was known when it was tried.
+    pub(super) before: State,
+    /// What is known in any of the turns.
+    pub(super) general: State,
+    counters: Counters,
+    /// Paths that came to the head with something else.
+    others: u8,
+}
+
+/// What a path is that has come to the head of such a loop.
+pub(super) enum Turn {
+    /// Something else.
+    Other,
+    /// One more of the turns, and all is as it was.
+    Same(u32),
+    /// None of the turns, though it counts as they do, by the count at this place.
+    Leaves(usize),
+    /// One more of the turns, but not as was thought: with so many it might be.
+    Another(Option<u64>),
+}
+
+/// How often a head was tried in vain, and with how many turns it should be next.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Tries {
+    in_vain: u8,
+    /// Less would be in vain again.
+    least: u64,
+    /// Whether ranges were tried in vain.
+    ranges: bool,
+}
+
+impl Tries {
+    /// It was in vain again; with so many turns it might not be.
+    pub(super) fn add(&mut self, counted: &Counted, turns: Option<u64>) {
+        if counted.of.is_some() {
+            self.ranges = true;
+            return;
+        }
+        self.in_vain = if turns.is_some() { self.in_vain + 1 } else { TRIES_MAX };
+        self.least = turns.unwrap_or(0);
+    }
+
+    pub(super) const fn of_constants_are_over(&self) -> bool {
+        self.in_vain >= TRIES_MAX
+    }
+
+    pub(super) const fn of_ranges_are_over(&self) -> bool {
+        self.ranges
+    }
+}
+
+impl Counted {
+    /// A loop to whose head a path has come with `state`, and before with `earlier`; what is known in its turns.
+    pub(super) fn of_constants(
+        (at, id): (usize, u32),
+        (earlier, state): (&State, &State),
+        (tries, bounds): (Tries, &Bounds),
+        known: &mut Interned,
+    ) -> Option<(Self, State)> {
+        if state.counts.len() >= NESTED_MAX || earlier.counts != state.counts {
+            return None;
+        }
+        let (counters, changing) = constants(earlier, state, known)?;
+        if !earlier.contains_but(mask(&counters) | changing, state, known) {
+            return None;
+        }
+        let tried = turns(&counters, bounds, tries.least)?;
+        let mut general = state.clone();
+        let registers = (0..Register::COUNT as u8).filter(|register| changing >> register & 1 == 1);
+        for register in registers.filter_map(Register::new) {
+            general.set(register, Value::UNKNOWN);
+        }
+        for counter in &counters {
+            let register = Register::new(counter.register)?;
+            let id = known.intern(&counter.of(tried)?);
+            let value = match state.value(register) {
+                Value::Address(place, _) => Value::Address(place, id),
+                _ => Value::Number(Number { id, link: 0 }),
+            };
+            general.set(register, value);
+        }
+        let walked = counting(&general, id, counters.iter().map(|counter| counter.register));
+        let counters = Counters::Constants { counters, tried, last: 0 };
+        let before = state.clone();
+        Some((
+            Self { id, at, stretch: 0, memory: 0, of: None, before, general, counters, others: 0 },
+            walked,
+        ))
+    }
+
+    /// A loop to whose head a path has come with `state`, which is no more than what was known before, in the memory
+    /// `earlier`.
+    pub(super) fn of_ranges(
+        (at, id): (usize, u32),
+        ((number, earlier), state): ((u32, &State), &State),
+        bounds: &Bounds,
+        known: &Interned,
+    ) -> Option<(Self, State)> {
+        if state.counts.len() >= NESTED_MAX || earlier.counts != state.counts {
+            return None;
+        }
+        let ranged = |register: u8| {
+            let range = known.get(offset(earlier.value(Register::new(register)?))?);
+            let (least, most) = (range.signed_least, range.signed_most);
+            let span = u64::try_from(most.checked_sub(least)?).ok()?;
+            let near = least >= -FAR && most <= FAR && (1..=TURNS_MAX).contains(&span);
+            (near && bounds.adds >> register & 1 == 1).then_some(Ranged {
+                register,
+                span,
+                by: None,
+            })
+        };
+        let registers = 0..Register::COUNT as u8 - 1;
+        let counters: Vec<_> = registers.filter_map(ranged).take(COUNTERS_MAX).collect();
+        if counters.is_empty() {
+            return None;
+        }
+        let general = earlier.clone();
+        let walked = counting(&general, id, counters.iter().map(|counter| counter.register));
+        let (counters, before) = (Counters::Ranges(counters), state.clone());
+        let of = Some(number);
+        Some((
+            Self { id, at, stretch: 0, memory: 0, of, before, general, counters, others: 0 },
+            walked,
+        ))
+    }
+
+    /// What a path is that has come to the head.
+    pub(super) fn turn(&mut self, state: &State, known: &Interned) -> Turn {
+        let of_this = |count: &Count| count.id == self.id;
+        let Some(place) = state.counts.iter().position(of_this) else { return Turn::Other };
+        let count = &state.counts[place];
+        if count.depth != state.depth() {
+            return Turn::Other;
+        }
+        let but = match &self.counters {
+            Counters::Constants { counters, .. } => mask(counters),
+            Counters::Ranges(_) => 0,
+        };
+        let same = state.counts[..place] == self.before.counts[..]
+            && self.general.contains_but(but, state, known);
+        if !same {
+            // The last turn is often another one.
+            self.others += 1;
+            return if self.others > OTHERS_MAX {
+                Turn::Another(None)
+            } else {
+                Turn::Leaves(place)
+            };
+        }
+        match &mut self.counters {
+            Counters::Constants { counters, tried, last } => {
+                let mut moved = count.added().iter().zip(&*counters);
+                if !moved.all(|((_, added), counter)| *added == counter.by) {
+                    return Turn::Another(None);
+                }
+                // Each of them says at most how far all have come.
+                let turns = counters.iter().filter_map(|counter| {
+                    let register = Register::new(counter.register)?;
+                    counter.turn(known.get(offset(state.value(register))?))
+                });
+                match turns.min() {
+                    Some(turn) if turn < *tried => {
+                        *last = turn.max(*last);
+                        Turn::Same(self.id)
+                    }
+                    Some(turn) if turn < TURNS_MAX => Turn::Another(Some(turn + 1)),
+                    _ => Turn::Another(None),
+                }
+            }
+            Counters::Ranges(ranges) => {
+                ranges.retain_mut(|range| {
+                    let added = count.added().iter().find(|(at, _)| *at == range.register);
+                    added.is_some_and(|(_, added)| range.moves(*added))
+                });
+                if ranges.is_empty() { Turn::Another(None) } else { Turn::Same(self.id) }
+            }
+        }
+    }
+
+    /// The last turn there may be; the first one is 0.
+    fn last(&self) -> u64 {
+        match &self.counters {
+            Counters::Constants { last, .. } => *last,
+            Counters::Ranges(ranges) => {
+                let last = |range: &Ranged| Some(range.span / range.by?.unsigned_abs());
+                ranges.iter().filter_map(last).min().unwrap_or(0)
+            }
+        }
+    }
+
+    /// What the loop costs, and what is behind it, where the dearest turn and what is behind the last one cost so much.
+    pub(super) fn cost(&self, mut behind: Behind) -> Behind {
+        let Some(turn) = behind.take(self.id) else { return behind };
+        let all = turn.times(self.last());
+        match &mut behind.end {
+            Some(end) => *end = end.plus(all),
+            // No way out but to turn: it never comes to more.
+            None if behind.turns.is_empty() => behind.end = Some(all.plus(turn)),
+            None => {}
+        }
+        behind.turns.iter_mut().for_each(|(_, cost)| *cost = cost.plus(all));
+        behind
+    }
+
+    /// Whether a path with these counts may come to its head.
+    pub(super) fn counts_in(&self, state: &State) -> bool {
+        state.counts.iter().any(|count| count.id == self.id)
+    }
+
+    /// The states that it keeps.
+    pub(super) fn states(&mut self) -> [&mut State; 2] {
+        [&mut self.before, &mut self.general]
+    }
+
+    /// Values that it keeps.
+    pub(super) fn cells(&self) -> usize {
+        self.before.cells() + self.general.cells()
+    }
+}
+
+/// The same, where a path counts those registers from here on.
+fn counting(general: &State, id: u32, registers: impl Iterator<Item = u8>) -> State {
+    let mut walked = general.clone();
+    let (mut added, mut counters) = ([(0, 0); COUNTERS_MAX], 0);
+    for (added, register) in added.iter_mut().zip(registers) {
+        added.0 = register;
+        counters += 1;
+    }
+    walked.counts.push(Count { id, depth: general.depth(), added, counters });
+    walked
+}
+
+/// Bits of the registers that count.
+fn mask(counters: &[Counter]) -> u16 {
+    counters.iter().fold(0, |mask, counter| mask | 1 << counter.register)
+}
+
+/// A number, or how far an address is behind the start of its place.
+fn offset(value: Value) -> Option<super::interned::Id> {
+    match value {
+        Value::Number(number) => Some(number.id),
+        Value::Address(_, offset) => Some(offset),
+        Value::Nothing | Value::Handle(_) => None,
+    }
+}
+
+/// Registers of the running frame that are other constants than before, or of which the range has moved, if these are
+/// some and not too many; and bits of those that have changed otherwise, which may become any number.
+fn constants(earlier: &State, state: &State, known: &Interned) -> Option<(Vec<Counter>, u16)> {
+    if earlier.frames.len() != state.frames.len() {
+        return None;
+    }
+    let (mut counters, mut changing) = (Vec::new(), 0);
+    for register in 0..Register::COUNT as u8 - 1 {
+        let at = Register::new(register)?;
+        let (before, now) = (earlier.value(at), state.value(at));
+        let same_kind = match (before, now) {
+            (Value::Number(_), Value::Number(_)) => true,
+            (Value::Address(a, _), Value::Address(b, _)) => a == b,
+            _ => false,
+        };
+        if before == now || !same_kind {
+            continue;
+        }
+        let is_number = matches!(now, Value::Number(_));
+        let (Some(before), Some(now)) = (offset(before), offset(now)) else { continue };
+        let (before, now) = (known.get(before), known.get(now));
+        if before.contains(now) {
+            continue;
+        }
+        changing |= u16::from(is_number) << register;
+        let (least, most) = (now.signed_least, now.signed_most);
+        let far =
+            least < -FAR || most > FAR || before.signed_least < -FAR || before.signed_most > FAR;
+        if far {
+            continue;
+        }
+        let by = least - before.signed_least;
+        if by == 0 || by != most - before.signed_most {
+            continue;
+        }
+        if counters.len() == COUNTERS_MAX || by.unsigned_abs() > STEP_MAX {
+            return None;
+        }
+        let (first, width) = (if by > 0 { least } else { most }, least.abs_diff(most));
+        changing &= !(1 << register);
+        counters.push(Counter { register, first, width, by });
+    }
+    (!counters.is_empty()).then_some((counters, changing))
+}
+
+/// How many turns there are, and at least so many, before a counter comes to one of the numbers that the program
+/// compares it with, or beside it; if it is enough of them.
+fn turns(counters: &[Counter], bounds: &Bounds, least: u64) -> Option<u64> {
+    let all = counters.iter().flat_map(|counter| {
+        let near = bounds.of(counter.register).flat_map(|bound| [bound - 1, bound, bound + 1]);
+        near.filter_map(|near| Some(counter.turn(&Scalar::constant(near as u64))? + 1))
+    });
+    let turns = all.filter(|turns| *turns > 1 && *turns >= least).min()?;
+    // None of them may come too far in the turn behind the last one.
+    let near = counters.iter().all(|counter| counter.last(turns + 1).is_some());
+    (near && (TURNS_MIN..=TURNS_MAX).contains(&turns)).then_some(turns)
+}
+
+/// What a program says of its counters.
+pub(super) struct Bounds {
+    /// Numbers that each register is compared with, and those that any is compared with or set to.
+    compared: Vec<(u8, i64)>,
+    named: Vec<i64>,
+    /// Bits of the registers to which a constant is added somewhere.
+    adds: u16,
+}
+
+impl Bounds {
+    pub(super) fn new(program: &Program) -> Self {
+        let mut bounds = Self { compared: Vec::new(), named: Vec::new(), adds: 0 };
+        for instruction in &program.code {
+            match *instruction {
+                Instruction::JumpIf { dst, src: Operand::Immediate(value), .. } => {
+                    bounds.compared.push((dst.number(), i64::from(value)));
+                    bounds.named.push(i64::from(value));
+                }
+                Instruction::Alu { op: AluOp::Move, src: Operand::Immediate(value), .. } => {
+                    bounds.named.push(i64::from(value));
+                }
+                Instruction::Alu {
+                    op: AluOp::Add | AluOp::Sub,
+                    dst,
+                    src: Operand::Immediate(_),
+                    ..
+                } => bounds.adds |= 1 << dst.number(),
+                _ => {}
+            }
+        }
+        bounds
+    }
+
+    /// Those of a register; all where it is compared with none itself.
+    fn of(&self, register: u8) -> impl Iterator<Item = i64> {
+        let is_compared = self.compared.iter().any(|(of, _)| *of == register);
+        let own =
+            self.compared.iter().filter(move |(of, _)| *of == register).map(|(_, bound)| *bound);
+        let named = self.named.iter().copied().filter(move |_| !is_compared);
+        own.chain(named)
+    }
+}
+
+/// What follows on a path costs at most: to its end, or to the head of a loop that is walked as one turn.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Behind {
+    pub(super) end: Option<Cost>,
+    turns: Vec<(u32, Cost)>,
+}
+
+impl Behind {
+    /// An end.
+    pub(super) fn end() -> Self {
+        Self { end: Some(Cost::default()), turns: Vec::new() }
+    }
+
+    /// One more turn.
+    pub(super) fn turn(id: u32) -> Self {
+        Self { end: None, turns: alloc::vec![(id, Cost::default())] }
+    }
+
+    /// Whatever costs more of either.
+    pub(super) fn or(&mut self, other: Self) {
+        self.end = match (self.end, other.end) {
+            (Some(a), Some(b)) => Some(a.or(b)),
+            (a, b) => a.or(b),
+        };
+        for (id, cost) in other.turns {
+            match self.turns.iter_mut().find(|(known, _)| *known == id) {
+                Some((_, known)) => *known = known.or(cost),
+                None => self.turns.push((id, cost)),
+            }
+        }
+    }
+
+    /// So much more, whatever follows.
+    pub(super) fn add(&mut self, cost: Cost) {
+        let turns = self.turns.iter_mut().map(|(_, behind)| behind);
+        turns.chain(&mut self.end).for_each(|behind| *behind = cost.plus(*behind));
+    }
+
+    /// What the turns of a loop cost, if there is one.
+    fn take(&mut self, id: u32) -> Option<Cost> {
+        let at = self.turns.iter().position(|(known, _)| *known == id)?;
+        Some(self.turns.swap_remove(at).1)
+    }
+
+    /// No end that anybody knows of.
+    pub(super) fn endless() -> Self {
+        Self { end: Some(Cost::ENDLESS), turns: Vec::new() }
+    }
+}
