@@ -4,6 +4,8 @@
 #![allow(dead_code, reason = "each user takes what it needs")]
 
 mod loops;
+mod plain;
+mod runs;
 mod slices;
 mod words;
 
@@ -16,12 +18,16 @@ use farside_rmc::isa::{
 use farside_rmc::program::{Scope, StateDeclaration};
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 use farside_rmc::run::native::{Compiled, Region};
-use farside_rmc::run::{Buffers, Far, Lent, Machine, Near, Outcome, Reply, Request, Stop};
+use farside_rmc::run::{Buffers, Near, Outcome, Reply, Request, Stop};
 use farside_rmc::{Budget, Limits, Program, Verified, verify};
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 use interpreted::{Compiled, Region};
+use runs::{Way, run_checked, run_fast, run_moved, run_native};
 use words::REGIONS;
+
+#[allow(unused_imports, reason = "each user takes what it needs")]
+pub(crate) use plain::{bytes_of, plain};
 
 /// What stands for machine code where there is none.
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
@@ -738,20 +744,7 @@ pub(crate) fn judge(program: Program, chance: &mut Chance) -> Result<Verdict, St
         if executed > most {
             return Err(text(&format!("{executed} executed, over {:?}", verified.worst())));
         }
-        if !verified.metered() {
-            // It does not come to more of anything than was said.
-            let worst = verified.worst();
-
-            let least = Budget {
-                instructions: worst.instructions,
-                helper_calls: worst.helper_calls,
-                bytes: worst.bytes,
-            };
-            let (within, _) = run_checked(&verified, &context, host.clone(), least);
-            if within != checked {
-                return Err(text(&format!("{:?} within {worst:?}", within.0)));
-            }
-        }
+        within_worst(&verified, &context, &host, &checked).map_err(|why| text(&why))?;
         let fast = run_fast(&verified, &context, host.clone(), budget);
         if fast != checked {
             return Err(text(&format!("checked {:?}, fast {:?}", checked.0, fast.0)));
@@ -776,247 +769,22 @@ pub(crate) fn judge(program: Program, chance: &mut Chance) -> Result<Verdict, St
     Ok(Verdict::Accepted { metered: verified.metered() })
 }
 
-fn variables(verified: &Verified) -> (Vec<u8>, Vec<u8>) {
-    let variables = &verified.program().variables;
-    (variables.own.clone(), variables.shared.clone())
-}
-
-fn run_checked(
+/// Whether a call that nothing meters comes to no more of anything than was said.
+fn within_worst(
     verified: &Verified,
     context: &[u8],
-    mut host: AnyHost,
-    budget: Budget,
-) -> (End, u64) {
-    let mut machine = Machine::new();
-    let (mut own, mut shared) = variables(verified);
-    if machine.start(verified, context, budget).is_err() {
-        return ((Outcome::Stopped(Stop::NotRunning), own, shared, Vec::new()), 0);
+    host: &AnyHost,
+    checked: &End,
+) -> Result<(), String> {
+    if verified.metered() {
+        return Ok(());
     }
-    let lent = Lent { own: &mut own, shared: &mut shared };
-    let outcome = machine.run_checked(verified.program(), lent, &mut host);
-    ((outcome, machine.output().to_vec(), own, shared), machine.executed())
-}
-
-fn run_fast(verified: &Verified, context: &[u8], mut host: AnyHost, budget: Budget) -> End {
-    let mut machine = Machine::new();
-    let (mut own, mut shared) = variables(verified);
-    if machine.start(verified, context, budget).is_err() {
-        return (Outcome::Stopped(Stop::NotRunning), own, shared, Vec::new());
-    }
-    let lent = Lent { own: &mut own, shared: &mut shared };
-    let outcome = machine.run(verified, lent, &mut host);
-    (outcome, machine.output().to_vec(), own, shared)
-}
-
-/// How machine code is run.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Way {
-    /// By a machine that was started.
-    Started,
-    /// Started by the code itself.
-    Called,
-    /// With the executor's regions lent.
-    Beside,
-}
-
-fn run_native(
-    compiled: &Compiled,
-    context: &[u8],
-    mut host: AnyHost,
-    budget: Budget,
-    way: Way,
-) -> End {
-    let mut machine = Machine::new();
-    let (mut own, mut shared) = variables(compiled.verified());
-    let lent = Lent { own: &mut own, shared: &mut shared };
-    let regions = if way == Way::Beside { &REGIONS.map(Region::of)[..] } else { &[] };
-    let outcome = if way == Way::Started {
-        let started = machine.start(compiled.verified(), context, budget);
-        started.map(|()| compiled.run(&mut machine, lent, regions, &mut host))
-    } else {
-        compiled.call(&mut machine, context, budget, lent, regions, &mut host)
+    let worst = verified.worst();
+    let least = Budget {
+        instructions: worst.instructions,
+        helper_calls: worst.helper_calls,
+        bytes: worst.bytes,
     };
-    let outcome = outcome.unwrap_or(Outcome::Stopped(Stop::NotRunning));
-    (outcome, machine.output().to_vec(), own, shared)
-}
-
-/// Suspends at every request, and goes on in another machine.
-fn run_moved(
-    verified: &Verified,
-    compiled: &Compiled,
-    context: &[u8],
-    mut host: AnyHost,
-    budget: Budget,
-) -> Result<End, String> {
-    let mut machine = Machine::new();
-    let (mut own, mut shared) = variables(verified);
-    if machine.start(verified, context, budget).is_err() {
-        return Ok((Outcome::Stopped(Stop::NotRunning), own, shared, Vec::new()));
-    }
-    let mut turn = 0;
-    let lent_regions = REGIONS.map(Region::of);
-    let regions = if host.chance.clone().one_in(2) { &lent_regions[..] } else { &[] };
-    loop {
-        turn += 1;
-        let lent = Lent { own: &mut own, shared: &mut shared };
-        // Machine code and the interpreter by turns, until the machine has moved.
-        let outcome = if turn % 2 == 1 {
-            compiled.run(&mut machine, lent, regions, &mut Far)
-        } else {
-            machine.run(verified, lent, &mut Far)
-        };
-        let Outcome::Suspended(request) = outcome else {
-            return Ok((outcome, machine.output().to_vec(), own, shared));
-        };
-        if turn % 3 == 0 {
-            let moved = Machine::from_bytes(verified, &machine.to_bytes());
-            machine = moved.map_err(|error| format!("{request:?}: {error}"))?;
-        }
-        let mut output = vec![0; request.output.map_or(0, |span| span.length as usize)];
-        let reply = match request.call {
-            Call::LoadU64 => host.load_u64(request.arguments[0], request.arguments[1]),
-            Call::Read => host.read(request.arguments[0], request.arguments[1], &mut output),
-            _ => host.perform(&request, Buffers { inputs: [&[], &[]], output: &mut output }),
-        };
-        let lent = Lent { own: &mut own, shared: &mut shared };
-        match reply {
-            Reply::Now(result) => machine
-                .answer(verified.program(), lent, result, &output)
-                .map_err(|error| format!("{request:?}: {error}"))?,
-            _ => {
-                let stop = machine.refuse().map_err(|error| error.to_string())?;
-                return Ok((Outcome::Stopped(stop), machine.output().to_vec(), own, shared));
-            }
-        }
-    }
-}
-
-/// A program of arithmetic, jumps forward and memory that other engines understand in the same way: no
-/// division by zero, no number with a sign where they disagree.
-pub(crate) fn plain(chance: &mut Chance) -> Vec<Instruction> {
-    let mut groups: Vec<Vec<Instruction>> = Vec::new();
-    let numbers = [0, 2, 3, 4, 5, 7, 8, 9];
-    let word = |dst, op, src| Instruction::Alu { width: Width::Word, op, dst, src };
-    let double = |dst, op, src| Instruction::Alu { width: Width::Double, op, dst, src };
-    groups.push(vec![double(R[6], AluOp::Move, Operand::Register(R[1]))]);
-    for (at, register) in numbers.into_iter().enumerate() {
-        let (dst, base) = (R[register], R[6]);
-        let load = Instruction::Load {
-            size: Size::Double,
-            signed: false,
-            dst,
-            base,
-            offset: at as i16 * 8,
-        };
-        let (base, offset) = (R[10], -8 - at as i16 * 8);
-        let src = Operand::Register(dst);
-        groups.push(vec![load, Instruction::Store { size: Size::Double, base, offset, src }]);
-    }
-    for _ in 0..chance.below(40) {
-        let (dst, src) = (R[chance.of(&numbers)], R[chance.of(&numbers)]);
-        groups.push(plain_group(chance, dst, src, word, double));
-    }
-    let mut code = Vec::new();
-    let lengths: Vec<usize> =
-        groups.iter().map(|group| group.iter().map(|one| one.slots()).sum()).collect();
-    for (at, group) in groups.into_iter().enumerate() {
-        for mut instruction in group {
-            if let Instruction::JumpIf { offset, .. } = &mut instruction {
-                let skipped = *offset as usize;
-                let over = lengths.iter().skip(at + 1).take(skipped);
-                *offset = over.sum::<usize>() as i16;
-            }
-            code.push(instruction);
-            if instruction.slots() == 2 {
-                code.push(Instruction::SecondHalf);
-            }
-        }
-    }
-    for register in [2, 3, 4, 5, 7, 8, 9] {
-        code.push(double(R[0], AluOp::Mul, Operand::Immediate(31)));
-        code.push(double(R[0], AluOp::Xor, Operand::Register(R[register])));
-    }
-    for slot in 1..9 {
-        let (size, base, offset) = (Size::Double, R[10], slot * -8);
-        code.push(Instruction::Load { size, signed: false, dst: R[1], base, offset });
-        code.push(double(R[0], AluOp::Add, Operand::Register(R[1])));
-    }
-    code.push(Instruction::Exit);
-    code
-}
-
-fn plain_group(
-    chance: &mut Chance,
-    dst: Register,
-    src: Register,
-    word: impl Fn(Register, AluOp, Operand) -> Instruction,
-    double: impl Fn(Register, AluOp, Operand) -> Instruction,
-) -> Vec<Instruction> {
-    let from = Operand::Register(src);
-    match chance.below(12) {
-        0..=3 => {
-            let ops = [AluOp::Or, AluOp::And, AluOp::Xor, AluOp::Move, AluOp::Add, AluOp::Sub];
-            let ops = [&ops[..], &[AluOp::Mul]].concat();
-            let op = chance.of(&ops);
-            let operand =
-                if chance.one_in(2) { from } else { Operand::Immediate(chance.immediate()) };
-            if chance.one_in(2) {
-                vec![double(dst, op, operand)]
-            } else {
-                // One engine sign-extends sums of 32 bits; moving them makes them equal again.
-                let clear = word(dst, AluOp::Move, Operand::Register(dst));
-                vec![word(dst, op, operand), clear]
-            }
-        }
-        4 => {
-            let op = chance.of(&[AluOp::ShiftLeft, AluOp::ShiftRight, AluOp::ShiftRightSigned]);
-            let by = Operand::Immediate(chance.below(32) as i32);
-            let by = if chance.one_in(2) { from } else { by };
-            vec![if chance.one_in(2) { word(dst, op, by) } else { double(dst, op, by) }]
-        }
-        5 => {
-            let op = chance.of(&[AluOp::Div, AluOp::Mod]);
-            let not_zero = double(src, AluOp::Or, Operand::Immediate(1));
-            let by = Operand::Immediate(1 + chance.below(1 << 20) as i32);
-            let by = if chance.one_in(2) { from } else { by };
-            vec![not_zero, if chance.one_in(2) { word(dst, op, by) } else { double(dst, op, by) }]
-        }
-        6 => {
-            let smaller = double(dst, AluOp::ShiftRight, Operand::Immediate(1));
-            let negated = double(dst, AluOp::Neg, Operand::Immediate(0));
-            vec![smaller, negated]
-        }
-        7 => {
-            let order = chance.of(&[Order::Little, Order::Big]);
-            let size = chance.of(&[Size::Half, Size::Word, Size::Double]);
-            vec![Instruction::Bytes { order, size, dst }]
-        }
-        8 => {
-            let (size, offset) = (chance.of(&Size::ALL), -(chance.below(7) as i16 * 8) - 8);
-            if chance.one_in(2) {
-                vec![Instruction::Load { size, signed: false, dst, base: R[10], offset }]
-            } else {
-                vec![Instruction::Store { size, base: R[10], offset, src: from }]
-            }
-        }
-        9 => vec![Instruction::LoadWide { dst, value: Wide::Value(chance.number()) }],
-        _ => {
-            let width = chance.of(&[Width::Word, Width::Double]);
-            let condition = chance.of(&Condition::ALL);
-            let immediate = Operand::Immediate(chance.below(1 << 31) as i32);
-            let src = if chance.one_in(2) { from } else { immediate };
-            let offset = 1 + chance.below(4) as i16;
-            vec![Instruction::JumpIf { width, condition, dst, src, offset }]
-        }
-    }
-}
-
-/// The slots of code as bytes.
-pub(crate) fn bytes_of(code: &[Instruction]) -> Vec<u8> {
-    let slots = code.iter().filter_map(|instruction| encode(*instruction).ok());
-    slots
-        .flat_map(|(first, second)| [Some(first), second])
-        .flatten()
-        .flat_map(u64::to_le_bytes)
-        .collect()
+    let (within, _) = run_checked(verified, context, host.clone(), least);
+    if within == *checked { Ok(()) } else { Err(format!("{:?} within {worst:?}", within.0)) }
 }

@@ -4,8 +4,9 @@
 use farside_rmc::run::{Lent, Machine, Outcome};
 use farside_rmc::{Budget, Verified};
 
+use super::runs::variables;
 use super::words::REGIONS;
-use super::{AnyHost, Chance, Compiled, End, Region, variables};
+use super::{AnyHost, Chance, Compiled, End, Region};
 
 /// What a whole run is compared by: its end, what it asked, and what its machine is then.
 pub(super) type Whole = (End, u64, Vec<u8>);
