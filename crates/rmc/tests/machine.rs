@@ -523,3 +523,14 @@ fn an_answer_may_be_brought_in_parts() {
     let nothing = machine.answer_brought(program, Lent::default(), 0);
     assert_eq!(nothing, Err(AnswerError::NothingAsked));
 }
+
+#[test]
+fn an_address_before_its_memory_is_one_of_it_behind_the_stack_too() {
+    let text = "r2 = r1\nr2 += -8\n*(u64 *)(r10 - 8) = r2\nr3 = *(u64 *)(r10 - 8)\n\
+                r0 = *(u64 *)(r3 + 8)\nexit";
+    let verified = verified(text);
+    let mut machine = Machine::new();
+    machine.start(&verified, &7_u64.to_le_bytes(), BUDGET).unwrap();
+    let outcome = machine.run_checked(verified.program(), Lent::default(), &mut Far);
+    assert_eq!(outcome, Outcome::Returned(7));
+}

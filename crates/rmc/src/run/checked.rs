@@ -231,16 +231,13 @@ impl Run<'_> {
         let address = self.value(base).wrapping_add(offset as i64 as u64);
         let area = self.shadow.address(base, address)?;
         let length = size.bytes();
-        let mut held = self.shadow.loaded(area, address, length, self.machine.depth)?;
+        let held = self.shadow.loaded(area, address, length, self.machine.depth)?;
         let (view, _) = self.machine.view(self.program, lent);
         let out = FaultKind::OutOfBounds { address, length: length as u32 };
         let bytes = view.get(address, length).ok_or(out)?;
         let mut word = [0; 8];
         word[..length].copy_from_slice(bytes);
         let value = u64::from_le_bytes(word);
-        if matches!(held, Held::Address(_)) {
-            held = Held::Address(Area::of(value).ok_or(FaultKind::NumberAsAddress)?);
-        }
         let value = if signed { sign_extend(size, value) } else { value };
         self.set(dst, value, held)
     }

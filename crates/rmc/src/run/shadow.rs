@@ -20,11 +20,18 @@ pub(crate) enum Held {
     Handle,
 }
 
-/// What a byte of the stack holds: nothing, part of a number, or that byte of an address or handle.
+/// What a byte of the stack holds: nothing, part of a number, or that byte of a handle or of an address in one of the
+/// areas, whatever the address is.
 const NOTHING: u8 = 0;
 const NUMBER: u8 = 1;
-const ADDRESS: u8 = 16;
-const HANDLE: u8 = 32;
+const HANDLE: u8 = 8;
+const ADDRESS: [(Area, u8); 5] = [
+    (Area::Constants, 16),
+    (Area::Own, 24),
+    (Area::Shared, 32),
+    (Area::Context, 40),
+    (Area::Stack, 48),
+];
 
 #[derive(Clone, Debug)]
 pub(crate) struct Shadow {
@@ -106,12 +113,8 @@ impl Shadow {
         if whole(HANDLE) {
             return Ok(Held::Handle);
         }
-        // Which area it names is seen when the value is there.
-        if whole(ADDRESS) {
-            Ok(Held::Address(Area::Stack))
-        } else {
-            Err(FaultKind::AddressAsNumber)
-        }
+        let of = ADDRESS.iter().find(|(_, first)| whole(*first));
+        of.map(|(area, _)| Held::Address(*area)).ok_or(FaultKind::AddressAsNumber)
     }
 
     /// Notes a store, or says why it must not be.
@@ -137,7 +140,9 @@ impl Shadow {
                 self.stack[from..to].fill(NUMBER);
                 return Ok(());
             }
-            Held::Address(_) => ADDRESS,
+            Held::Address(of) => {
+                ADDRESS.iter().find(|(area, _)| *area == of).map_or(NOTHING, |(_, first)| *first)
+            }
             Held::Handle | Held::Nothing => HANDLE,
         };
         if length != 8 {
