@@ -155,6 +155,7 @@ pub(crate) const ALL: &[Step] = &[
         within: None,
         more_by_name: None,
         run: |shell| {
+            optimize(shell);
             let words = [
                 "run",
                 "--release",
@@ -256,7 +257,8 @@ const SUITES_OF_VERBS: &[guest::Suite] = &[
     },
 ];
 
-/// Optimizes as for a release, but without the long link, which searches gain nothing from.
+/// Optimizes as for a release, but without the long link, which searches gain nothing from; steps that do so share
+/// what they build.
 fn optimize(shell: &mut Shell) {
     shell.set("CARGO_PROFILE_RELEASE_LTO", "off");
     shell.set("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true");

@@ -3,12 +3,13 @@
 //! What a path adds to some registers since it passed the head of a loop, its *counters*, is kept with its state, and
 //! lost with anything else that is done to them ([`Count`]). There are two kinds of such loops:
 //!
-//! - *Constants.* A path that comes back to the head may have changed nothing there but some registers, from one
-//!   constant to another, or moved their ranges by one. It goes on with what they can be in so many turns, instead of with what they are: between the
-//!   constant that they have and the one that they have when the loop ends, if a number that the program names tells
-//!   when that is. Where the path comes to the head again, each counter must have moved by as much as it did before,
-//!   and all else must be as it was. Then, by induction over the turns, counters are `first + turn * by`, and as soon
-//!   as the head knows a bound of one of them, it knows how many turns there are at most.
+//! - *Constants.* A path that comes back to the head may have moved some registers, from one constant to another or
+//!   from a range to the next, and changed nothing else but numbers, which then may be anything. It goes on with what
+//!   counters can be in so many turns, instead of with what they are: between where they stand and where they stand
+//!   when the loop ends, if a number that the program names tells when that is. Where the path comes to the head again,
+//!   each counter must have moved by as much as it did before, and all else must be as it was. Then, by induction over
+//!   the turns, counters are `first + turn * by`, and as soon as the head knows a bound of one of them, it knows how
+//!   many turns there are at most.
 //! - *Ranges.* A path that comes back with no more than what was known at the head before goes on with that. Where it
 //!   comes there again with no more, and has moved a register of which the range is known, always in the same direction,
 //!   there are at most as many turns as steps of it have room in the range.

@@ -7,11 +7,13 @@
 //!
 //! Two proofs, the cheaper-to-run first:
 //!
-//! 1. *Every path to its end* (`explore.rs`). Loops are walked as often as they turn. It ends with the
-//!    worst case over all paths, of instructions, helper calls and bytes, and nothing is metered.
-//! 2. *A fixpoint* (`fixpoint.rs`), for loops that turn too often or for ever. Then whatever a loop does is
-//!    proven for any number of turns, and every jump backwards charges a meter at run time. A program
-//!    whose proven worst case is over the budget is metered too.
+//! 1. *Every path to its end* (`explore.rs`). It ends with the worst case over all paths, of instructions, helper
+//!    calls and bytes, and nothing is metered. All turns of a loop that counts are walked as one (`counted.rs`), other
+//!    loops as often as they turn. A path that comes back with nothing new proves that its loop does nothing wrong
+//!    for any number of turns; then every jump backwards charges a meter at run time.
+//! 2. *A fixpoint* (`fixpoint.rs`), where there is too much to walk: joined and widened, whatever a loop does is
+//!    proven for any number of turns too, and metered. A program whose proven worst case is over the budget is metered
+//!    as well.
 //!
 //! A program that has no path to its end is refused; one that may miss its end is metered. Instructions
 //! that no path reaches are tolerated, since compilers leave some behind conditions that they could not
