@@ -152,6 +152,10 @@ struct Walk<'p> {
 impl<'p> Walk<'p> {
     fn new(program: &'p Program) -> Self {
         let mut walk = Self { program, tails: alloc::vec![0; program.functions.len()] };
+        let calls = |code: &Instruction| matches!(code, Instruction::CallFunction { .. });
+        if !program.code.iter().any(calls) {
+            return walk; // nobody asks for them
+        }
         // What functions call is known better with each round; those that call themselves grow to the most.
         for _ in 0..FRAMES_MAX {
             let tail = |function: &Function| {

@@ -59,6 +59,10 @@ pub(super) struct Count {
 }
 
 impl Count {
+    pub(super) fn id(&self) -> u32 {
+        self.id
+    }
+
     fn added(&self) -> &[(u8, i64)] {
         &self.added[..usize::from(self.counters)]
     }
@@ -228,8 +232,8 @@ pub(super) enum Turn {
     Other,
     /// One more of the turns, and all is as it was.
     Same(u32),
-    /// None of the turns, though it counts as they do, by the count at this place.
-    Leaves(usize),
+    /// None of the turns, though it counts as they do.
+    Leaves,
     /// One more of the turns, but not as was thought: with so many it might be.
     Another(Option<u64>),
 }
@@ -340,10 +344,8 @@ impl Counted {
         ))
     }
 
-    /// What a path is that has come to the head.
-    pub(super) fn turn(&mut self, state: &State, known: &Interned) -> Turn {
-        let of_this = |count: &Count| count.id == self.id;
-        let Some(place) = state.counts.iter().position(of_this) else { return Turn::Other };
+    /// What a path is that has come to the head with its count of this loop at this place.
+    pub(super) fn turn(&mut self, place: usize, state: &State, known: &Interned) -> Turn {
         let count = &state.counts[place];
         if count.depth != state.depth() {
             return Turn::Other;
@@ -357,11 +359,7 @@ impl Counted {
         if !same {
             // The last turn is often another one.
             self.others += 1;
-            return if self.others > OTHERS_MAX {
-                Turn::Another(None)
-            } else {
-                Turn::Leaves(place)
-            };
+            return if self.others > OTHERS_MAX { Turn::Another(None) } else { Turn::Leaves };
         }
         match &mut self.counters {
             Counters::Constants { counters, tried, last } => {
@@ -418,9 +416,9 @@ impl Counted {
         behind
     }
 
-    /// Whether a path with these counts may come to its head.
-    pub(super) fn counts_in(&self, state: &State) -> bool {
-        state.counts.iter().any(|count| count.id == self.id)
+    /// Rises with each of them.
+    pub(super) fn id(&self) -> u32 {
+        self.id
     }
 
     /// The states that it keeps.
@@ -508,11 +506,15 @@ fn constants(earlier: &State, state: &State, known: &Interned) -> Option<(Vec<Co
 /// How many turns there are, and at least so many, before a counter comes to one of the numbers that the program
 /// compares it with, or beside it; if it is enough of them.
 fn turns(counters: &[Counter], bounds: &Bounds, least: u64) -> Option<u64> {
-    let all = counters.iter().flat_map(|counter| {
-        let near = bounds.of(counter.register).flat_map(|bound| [bound - 1, bound, bound + 1]);
-        near.filter_map(|near| Some(counter.turn(&Scalar::constant(near as u64))? + 1))
+    let least = least.max(2);
+    let all = counters.iter().filter_map(|counter| {
+        let way = i128::from(counter.by) * i128::from(least - 1);
+        let from = i64::try_from(i128::from(counter.first) + way).ok()?;
+        let turns = |near: i64| Some(counter.turn(&Scalar::constant(near as u64))? + 1);
+        let near = bounds.near(counter.register, from, counter.by > 0);
+        near.filter_map(turns).filter(|turns| *turns >= least).min()
     });
-    let turns = all.filter(|turns| *turns > 1 && *turns >= least).min()?;
+    let turns = all.min()?;
     // None of them may come too far in the turn behind the last one.
     let near = counters.iter().all(|counter| counter.last(turns + 1).is_some());
     (near && (TURNS_MIN..=TURNS_MAX).contains(&turns)).then_some(turns)
@@ -520,8 +522,8 @@ fn turns(counters: &[Counter], bounds: &Bounds, least: u64) -> Option<u64> {
 
 /// What a program says of its counters.
 pub(super) struct Bounds {
-    /// Numbers that each register is compared with, and those that any is compared with or set to.
-    compared: Vec<(u8, i64)>,
+    /// Numbers that each register is compared with, and those that any is compared with or set to, in order.
+    compared: [Vec<i64>; Register::COUNT],
     named: Vec<i64>,
     /// Bits of the registers to which a constant is added somewhere.
     adds: u16,
@@ -529,11 +531,12 @@ pub(super) struct Bounds {
 
 impl Bounds {
     pub(super) fn new(program: &Program) -> Self {
-        let mut bounds = Self { compared: Vec::new(), named: Vec::new(), adds: 0 };
+        let compared = core::array::from_fn(|_| Vec::new());
+        let mut bounds = Self { compared, named: Vec::new(), adds: 0 };
         for instruction in &program.code {
             match *instruction {
                 Instruction::JumpIf { dst, src: Operand::Immediate(value), .. } => {
-                    bounds.compared.push((dst.number(), i64::from(value)));
+                    bounds.compared[dst.index()].push(i64::from(value));
                     bounds.named.push(i64::from(value));
                 }
                 Instruction::Alu { op: AluOp::Move, src: Operand::Immediate(value), .. } => {
@@ -548,16 +551,23 @@ impl Bounds {
                 _ => {}
             }
         }
+        for list in bounds.compared.iter_mut().chain([&mut bounds.named]) {
+            list.sort_unstable();
+            list.dedup();
+        }
         bounds
     }
 
-    /// Those of a register; all where it is compared with none itself.
-    fn of(&self, register: u8) -> impl Iterator<Item = i64> {
-        let is_compared = self.compared.iter().any(|(of, _)| *of == register);
-        let own =
-            self.compared.iter().filter(move |(of, _)| *of == register).map(|(_, bound)| *bound);
-        let named = self.named.iter().copied().filter(move |_| !is_compared);
-        own.chain(named)
+    /// Numbers that a register may be compared with, and those beside them, about the first ones from there up or down:
+    /// where it is compared with none itself, all that the program names.
+    fn near(&self, register: u8, from: i64, up: bool) -> impl Iterator<Item = i64> {
+        let own = &self.compared[usize::from(register)];
+        let list = if own.is_empty() { &self.named } else { own };
+        let first = list.partition_point(|bound| *bound < from - 1);
+        let behind = list.partition_point(|bound| *bound <= from + 1);
+        let some =
+            if up { first..list.len().min(first + 3) } else { behind.saturating_sub(3)..behind };
+        list[some].iter().flat_map(|bound| [bound - 1, *bound, bound + 1])
     }
 }
 

@@ -13,7 +13,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::counted::{Behind, Bounds, Counted, Tries, Turn};
+use super::counted::{Behind, Bounds, Count, Counted, Tries, Turn};
 use super::problem::Problem;
 use super::state::{CELLS_MAX, Spot, State};
 use super::step::{Cost, Next, Stepper};
@@ -79,8 +79,8 @@ pub(super) struct Explorer {
     /// How often a path came to a slot and went on there, if not often.
     visits: Vec<u8>,
     memories: Vec<Vec<Memory>>,
-    /// How many memories there were.
-    remembered: u32,
+    /// Slots of all memories that there were, but of those that were given up, in order.
+    remembered: Vec<u32>,
     /// Where two states of a place differed the last time: mostly in what a loop counts by.
     differing: Vec<Spot>,
     path: Vec<Stretch>,
@@ -131,7 +131,7 @@ impl Explorer {
             heads: super::structure::loop_heads(&stepper.program),
             visits: alloc::vec![0; slots],
             memories: (0..slots).map(|_| Vec::new()).collect(),
-            remembered: 0,
+            remembered: Vec::new(),
             walked_max: u64::from(stepper.limits.walked_max),
             differing: alloc::vec![Spot::default(); slots],
             path: Vec::with_capacity(64),
@@ -284,13 +284,14 @@ impl Explorer {
     /// A path has come to a meeting point: how it goes on, unless it is by what comes next. There have been so many
     /// of them since the last one that was remembered.
     fn meet(&mut self, at: usize, state: &mut State, since: &mut u32) -> Option<Walk> {
-        for place in (0..self.counted.len()).rev() {
-            if self.counted[place].at != at || state.counts.is_empty() {
+        for count in (0..state.counts.len()).rev() {
+            let Some(place) = self.place_of(&state.counts[count]) else { continue };
+            if self.counted[place].at != at {
                 continue;
             }
-            match self.counted[place].turn(state, &self.stepper.known) {
+            match self.counted[place].turn(count, state, &self.stepper.known) {
                 Turn::Other => {}
-                Turn::Leaves(count) => drop(state.counts.remove(count)),
+                Turn::Leaves => drop(state.counts.remove(count)),
                 Turn::Same(id) => return Some(Walk::Ended(Behind::turn(id))),
                 Turn::Another(turns) => return self.give_up(place, turns),
             }
@@ -304,7 +305,7 @@ impl Explorer {
                     return None;
                 }
                 // It may be the loop whose turns are walked as one that hides the end.
-                let hidden = self.counted.iter().rposition(|counted| counted.counts_in(state));
+                let hidden = state.counts.last().and_then(|count| self.place_of(count));
                 let back = hidden.and_then(|place| self.give_up(place, None));
                 return Some(back.unwrap_or_else(|| self.endless()));
             }
@@ -319,6 +320,11 @@ impl Explorer {
             *since = 0;
         }
         None
+    }
+
+    /// The loop that a count is of.
+    fn place_of(&self, count: &Count) -> Option<usize> {
+        self.counted.binary_search_by_key(&count.id(), Counted::id).ok()
     }
 
     /// A path comes back to where it was with nothing new, so that nothing is wrong there that is not wrong elsewhere,
@@ -341,7 +347,7 @@ impl Explorer {
         let hints = (self.tries[at], &self.bounds);
         let loops = Counted::of_constants(id, (&memory.state, state), hints, known);
         let Some((counted, general)) = loops else { return false };
-        let memory = self.remembered;
+        let memory = self.remembered.len() as u32;
         self.open(None, None);
         self.count(counted, memory, (state, general));
         true
@@ -360,7 +366,7 @@ impl Explorer {
             return false;
         };
         // What is known of its turns holds of whatever comes.
-        let memory = self.remembered;
+        let memory = self.remembered.len() as u32;
         self.remember(at, &counted.general);
         self.count(counted, memory, (state, general));
         true
@@ -387,8 +393,9 @@ impl Explorer {
             self.stepper.spare.push(state);
         }
         // Neither is anything of what was found there: it may be of paths that nobody has followed to their ends.
-        for memories in &mut self.memories {
-            for memory in memories.extract_if(.., |memory| memory.number >= counted.memory) {
+        for slot in self.remembered.drain(counted.memory as usize..) {
+            let memories = &mut self.memories[slot as usize];
+            while let Some(memory) = memories.pop_if(|memory| memory.number >= counted.memory) {
                 self.cells -= memory.state.cells();
                 self.stepper.spare.push(memory.state);
             }
@@ -436,8 +443,9 @@ impl Explorer {
         self.open(None, Some(at));
         let (state, stretch) = (self.stepper.copy(state), self.path.len() - 1);
         let cells = state.cells();
-        let memory = Memory { state, cost: None, ended: 0, number: self.remembered, stretch };
-        self.remembered += 1;
+        let number = self.remembered.len() as u32;
+        let memory = Memory { state, cost: None, ended: 0, number, stretch };
+        self.remembered.push(at as u32);
         let memories = &mut self.memories[at];
         if memories.len() >= REMEMBERED {
             // The walk goes back from the last turn of a loop to its first, so the one that has ended first is
