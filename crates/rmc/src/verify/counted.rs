@@ -23,7 +23,7 @@ use alloc::vec::Vec;
 use super::interned::Interned;
 use super::scalar::Scalar;
 use super::state::{Number, State, Value};
-use super::step::Cost;
+use super::step::{Cost, FactsOfAll};
 use super::structure::written;
 use crate::isa::{AluOp, Instruction, Operand, Register, Width};
 use crate::program::Program;
@@ -217,6 +217,10 @@ pub(super) struct Counted {
     pub(super) memory: u32,
     /// What was known at its head before, where that is what is walked.
     pub(super) of: Option<u32>,
+    /// How many instructions were walked before, how many of them in vain, and what was noticed.
+    pub(super) walked: u64,
+    pub(super) wasted: u64,
+    pub(super) facts: FactsOfAll,
     /// What was known when it was tried.
     pub(super) before: State,
     /// What is known in any of the turns.
@@ -269,6 +273,31 @@ impl Tries {
 }
 
 impl Counted {
+    /// Of which nothing has been walked yet; where and when that is, is to be filled in.
+    fn begun(
+        (at, id): (usize, u32),
+        of: Option<u32>,
+        (before, general): (State, State),
+        counters: Counters,
+    ) -> Self {
+        let (walked, wasted, facts) = (0, 0, FactsOfAll::default());
+        let (stretch, memory, others) = (0, 0, 0);
+        Self {
+            id,
+            at,
+            stretch,
+            memory,
+            of,
+            walked,
+            wasted,
+            facts,
+            before,
+            general,
+            counters,
+            others,
+        }
+    }
+
     /// A loop to whose head a path has come with `state`, and before with `earlier`; what is known in its turns.
     pub(super) fn of_constants(
         (at, id): (usize, u32),
@@ -279,7 +308,7 @@ impl Counted {
         if state.counts.len() >= NESTED_MAX || earlier.counts != state.counts {
             return None;
         }
-        let (counters, changing) = constants(earlier, state, known)?;
+        let (counters, changing) = constants(earlier, state, bounds.adds, known)?;
         if !earlier.contains_but(mask(&counters) | changing, state, known) {
             return None;
         }
@@ -301,10 +330,7 @@ impl Counted {
         let walked = counting(&general, id, counters.iter().map(|counter| counter.register));
         let counters = Counters::Constants { counters, tried, last: 0 };
         let before = state.clone();
-        Some((
-            Self { id, at, stretch: 0, memory: 0, of: None, before, general, counters, others: 0 },
-            walked,
-        ))
+        Some((Self::begun((at, id), None, (before, general), counters), walked))
     }
 
     /// A loop to whose head a path has come with `state`, which is no more than what was known before, in the memory
@@ -338,10 +364,7 @@ impl Counted {
         let walked = counting(&general, id, counters.iter().map(|counter| counter.register));
         let (counters, before) = (Counters::Ranges(counters), state.clone());
         let of = Some(number);
-        Some((
-            Self { id, at, stretch: 0, memory: 0, of, before, general, counters, others: 0 },
-            walked,
-        ))
+        Some((Self::begun((at, id), of, (before, general), counters), walked))
     }
 
     /// What a path is that has come to the head with its count of this loop at this place.
@@ -460,7 +483,12 @@ fn offset(value: Value) -> Option<super::interned::Id> {
 
 /// Registers of the running frame that are other constants than before, or of which the range has moved, if these are
 /// some and not too many; and bits of those that have changed otherwise, which may become any number.
-fn constants(earlier: &State, state: &State, known: &Interned) -> Option<(Vec<Counter>, u16)> {
+fn constants(
+    earlier: &State,
+    state: &State,
+    adds: u16,
+    known: &Interned,
+) -> Option<(Vec<Counter>, u16)> {
     if earlier.frames.len() != state.frames.len() {
         return None;
     }
@@ -490,7 +518,8 @@ fn constants(earlier: &State, state: &State, known: &Interned) -> Option<(Vec<Co
             continue;
         }
         let by = least - before.signed_least;
-        if by == 0 || by != most - before.signed_most {
+        let is_added = adds >> register & 1 == 1;
+        if by == 0 || by != most - before.signed_most || !is_added {
             continue;
         }
         if counters.len() == COUNTERS_MAX || by.unsigned_abs() > STEP_MAX {
@@ -543,10 +572,10 @@ impl Bounds {
                     bounds.named.push(i64::from(value));
                 }
                 Instruction::Alu {
+                    width: Width::Double,
                     op: AluOp::Add | AluOp::Sub,
                     dst,
                     src: Operand::Immediate(_),
-                    ..
                 } => bounds.adds |= 1 << dst.number(),
                 _ => {}
             }
@@ -607,6 +636,11 @@ impl Behind {
     pub(super) fn add(&mut self, cost: Cost) {
         let turns = self.turns.iter_mut().map(|(_, behind)| behind);
         turns.chain(&mut self.end).for_each(|behind| *behind = cost.plus(*behind));
+    }
+
+    /// Whether it is what all ends cost, whatever path comes.
+    pub(super) fn is_to_ends(&self) -> bool {
+        self.turns.is_empty()
     }
 
     /// What the turns of a loop cost, if there is one.

@@ -27,6 +27,9 @@ const FORGETFUL: u32 = 4;
 /// Times that a path comes to a meeting point that are worth a memory: others may come too.
 const AGAIN: core::ops::RangeInclusive<u8> = 2..=3;
 
+/// Instructions that may be walked in vain, for each of the program, before turns of loops are walked one by one.
+const WASTED_MAX: u64 = 16;
+
 /// How much more than what was walked may be walked for a program that has no end that could be proven.
 const ENDLESS_SHARE: u64 = 4;
 
@@ -88,8 +91,13 @@ pub(super) struct Explorer {
     counted: Vec<Counted>,
     /// How many there were.
     counted_ever: u32,
+    has_counted: bool,
     /// For each slot, whether it is of use to try.
     tries: Vec<Tries>,
+    /// For each head of a loop, the last slot that jumps back to it.
+    ends: Vec<u32>,
+    /// Instructions that were walked in vain.
+    wasted: u64,
     bounds: Bounds,
     /// Where it stands between two of its steps.
     walk: Walk,
@@ -137,7 +145,10 @@ impl Explorer {
             path: Vec::with_capacity(64),
             counted: Vec::new(),
             counted_ever: 0,
+            has_counted: false,
             tries: alloc::vec![Tries::default(); slots],
+            ends: super::structure::loop_ends(&stepper.program),
+            wasted: 0,
             bounds: Bounds::new(&stepper.program),
             walk: Walk::Going(Going { at: 0, state, since: 0 }),
             walked: 0,
@@ -153,6 +164,11 @@ impl Explorer {
     /// Instructions that were walked.
     pub(super) fn walked(&self) -> u64 {
         self.walked
+    }
+
+    /// Whether turns of a loop were walked as one, or tried to, with more than each of them has.
+    pub(super) fn has_counted(&self) -> bool {
+        self.has_counted
     }
 
     /// Walks at most so many instructions further, which must be some: how it ended, if it has. A problem
@@ -247,7 +263,7 @@ impl Explorer {
                     return Ok(walk);
                 }
             }
-            if self.walked >= self.walked_max || self.cells > CELLS_MAX {
+            if self.walked - self.wasted >= self.walked_max || self.cells > CELLS_MAX {
                 return Ok(Walk::TooMuch);
             }
             self.walked += 1;
@@ -284,6 +300,7 @@ impl Explorer {
     /// A path has come to a meeting point: how it goes on, unless it is by what comes next. There have been so many
     /// of them since the last one that was remembered.
     fn meet(&mut self, at: usize, state: &mut State, since: &mut u32) -> Option<Walk> {
+        let mut leaves = false;
         for count in (0..state.counts.len()).rev() {
             let Some(place) = self.place_of(&state.counts[count]) else { continue };
             if self.counted[place].at != at {
@@ -291,7 +308,10 @@ impl Explorer {
             }
             match self.counted[place].turn(count, state, &self.stepper.known) {
                 Turn::Other => {}
-                Turn::Leaves => drop(state.counts.remove(count)),
+                Turn::Leaves => {
+                    state.counts.remove(count);
+                    leaves = true;
+                }
                 Turn::Same(id) => return Some(Walk::Ended(Behind::turn(id))),
                 Turn::Another(turns) => return self.give_up(place, turns),
             }
@@ -304,8 +324,7 @@ impl Explorer {
                     *since = 0;
                     return None;
                 }
-                // It may be the loop whose turns are walked as one that hides the end.
-                let hidden = state.counts.last().and_then(|count| self.place_of(count));
+                let hidden = self.hides(at, self.memories[at][memory].number, state);
                 let back = hidden.and_then(|place| self.give_up(place, None));
                 return Some(back.unwrap_or_else(|| self.endless()));
             }
@@ -313,7 +332,7 @@ impl Explorer {
         // Every memory costs a copy: loops need theirs, others where paths came to again, or now and then.
         *since += 1;
         self.visits[at] = self.visits[at].saturating_add(1);
-        if self.heads[at] && self.count_constants(at, state) {
+        if self.heads[at] && !leaves && self.count_constants(at, state) {
             *since = 0;
         } else if self.heads[at] || *since >= FORGETFUL || AGAIN.contains(&self.visits[at]) {
             self.remember(at, state);
@@ -327,11 +346,30 @@ impl Explorer {
         self.counted.binary_search_by_key(&count.id(), Counted::id).ok()
     }
 
+    /// A loop whose turns are walked as one and that may hide the end of a path that comes back with no more than is in
+    /// this memory of a slot: since the path may be in it, or in one around it, or was when that was remembered.
+    fn hides(&self, at: usize, memory: u32, state: &State) -> Option<usize> {
+        let counts = state.counts.last().and_then(|count| self.place_of(count));
+        let within = || {
+            let since = self.counted.iter().rposition(|counted| {
+                let loop_of = |head: usize| head..=self.ends[head] as usize;
+                let program = &self.stepper.program;
+                let nested = loop_of(counted.at).contains(&at)
+                    || loop_of(at).contains(&counted.at)
+                    || program.function_at(at) != program.function_at(counted.at);
+                counted.memory <= memory && nested
+            });
+            since.filter(|place| self.counted[*place].of.is_none())
+        };
+        counts.or_else(within)
+    }
+
     /// A path comes back to where it was with nothing new, so that nothing is wrong there that is not wrong elsewhere,
     /// and maybe for ever.
     fn endless(&mut self) -> Walk {
         let slots = self.stepper.program.code.len() as u64;
-        let more = self.walked + ENDLESS_SHARE * (self.walked + slots);
+        let walked = self.walked - self.wasted;
+        let more = walked + ENDLESS_SHARE * (walked + slots);
         self.walked_max = self.walked_max.min(more);
         Walk::Ended(Behind::endless())
     }
@@ -340,13 +378,14 @@ impl Explorer {
     fn count_constants(&mut self, at: usize, state: &mut State) -> bool {
         let open = |memory: &&Memory| memory.cost.is_none();
         let Some(memory) = self.memories[at].iter().rev().find(open) else { return false };
-        if self.tries[at].of_constants_are_over() {
+        if self.tries[at].of_constants_are_over() || !self.stepper.counts {
             return false;
         }
         let (id, known) = ((at, self.counted_ever), &mut self.stepper.known);
         let hints = (self.tries[at], &self.bounds);
         let loops = Counted::of_constants(id, (&memory.state, state), hints, known);
         let Some((counted, general)) = loops else { return false };
+        self.has_counted = true;
         let memory = self.remembered.len() as u32;
         self.open(None, None);
         self.count(counted, memory, (state, general));
@@ -377,6 +416,8 @@ impl Explorer {
         self.counted_ever += 1;
         self.cells += counted.cells();
         (counted.stretch, counted.memory) = (self.path.len() - 1, memory);
+        (counted.walked, counted.wasted) = (self.walked, self.wasted);
+        counted.facts = self.stepper.facts.of_all();
         self.counted.push(counted);
         *state = general;
     }
@@ -401,6 +442,11 @@ impl Explorer {
             }
         }
         self.tries[counted.at].add(&counted, turns);
+        self.stepper.facts.restore(counted.facts);
+        // Of which some may be known already.
+        self.wasted = counted.wasted + (self.walked - counted.walked);
+        // Enough is enough: what comes is walked turn by turn.
+        self.stepper.counts &= self.wasted <= WASTED_MAX * self.stepper.program.code.len() as u64;
         Some(Walk::Going(Going { at: counted.at, state: counted.before, since: 0 }))
     }
 
@@ -431,7 +477,9 @@ impl Explorer {
             // come there with the same.
             let counts_so = state.counts.starts_with(&memory.state.counts);
             match &memory.cost {
-                Some(cost) if counts_so => return Recalled::Cost(cost.clone()),
+                Some(cost) if counts_so || cost.is_to_ends() => {
+                    return Recalled::Cost(cost.clone());
+                }
                 Some(_) => {}
                 None => recalled = Recalled::Open(place),
             }

@@ -121,6 +121,25 @@ impl Facts {
     }
 }
 
+/// Those of [`Facts`] that may become less again.
+#[derive(Clone, Copy, Default)]
+pub(super) struct FactsOfAll {
+    context_bytes: u64,
+    frames: usize,
+    ends: bool,
+}
+
+impl Facts {
+    pub(super) fn of_all(&self) -> FactsOfAll {
+        let Self { context_bytes, frames, ends, .. } = *self;
+        FactsOfAll { context_bytes, frames, ends }
+    }
+
+    pub(super) fn restore(&mut self, all: FactsOfAll) {
+        (self.context_bytes, self.frames, self.ends) = (all.context_bytes, all.frames, all.ends);
+    }
+}
+
 /// The transfer function.
 pub(super) struct Stepper {
     pub(super) program: Program,
@@ -137,6 +156,8 @@ pub(super) struct Stepper {
     pub(super) forgets: bool,
     /// Whether one was.
     pub(super) has_forgotten: bool,
+    /// Whether turns of loops may be walked as one.
+    pub(super) counts: bool,
     /// The state behind the last jump that may go either way.
     pub(super) jumped: Option<State>,
     /// States that are needed no more, for their memory.
@@ -155,20 +176,24 @@ impl Stepper {
             known,
             forgets: true,
             has_forgotten: false,
+            counts: true,
             jumped: None,
             spare: Vec::new(),
         }
     }
 
-    /// As it was before any path was walked, but that it forgets nothing on the stack.
-    pub(super) fn again(&mut self) {
-        let known = core::mem::take(&mut self.facts);
-        let Facts { meetings, live, .. } = known;
-        self.facts = Facts { meetings, live, ..Facts::new(self.program.code.len()) };
+    /// As it was before any path was walked; the facts that were noticed.
+    pub(super) fn again(&mut self) -> Facts {
+        let new = Facts {
+            meetings: self.facts.meetings.clone(),
+            live: core::mem::take(&mut self.facts.live),
+            ..Facts::new(self.program.code.len())
+        };
         self.known.clear();
         self.spare.clear();
         (self.cost, self.links, self.jumped) = (Cost::default(), 0, None);
-        (self.forgets, self.has_forgotten) = (false, false);
+        self.has_forgotten = false;
+        core::mem::replace(&mut self.facts, new)
     }
 
     /// Forgets what is not read any more of a path that has come to a meeting point.

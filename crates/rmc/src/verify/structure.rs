@@ -145,6 +145,18 @@ pub(super) fn meeting_points(program: &Program) -> Vec<bool> {
     points
 }
 
+/// For each slot that some jump goes back to, the last one that does; else the slot.
+pub(super) fn loop_ends(program: &Program) -> Vec<u32> {
+    let mut ends: Vec<u32> = (0..program.code.len() as u32).collect();
+    for (slot, instruction) in program.code.iter().enumerate() {
+        let target = instruction.jump_target(slot).and_then(|target| usize::try_from(target).ok());
+        if let Some(target) = target.filter(|target| *target <= slot) {
+            ends[target] = slot as u32;
+        }
+    }
+    ends
+}
+
 /// Slots that some jump goes back to, and starts of functions.
 pub(super) fn loop_heads(program: &Program) -> Vec<bool> {
     let mut heads = alloc::vec![false; program.code.len()];
