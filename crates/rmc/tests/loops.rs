@@ -152,6 +152,54 @@ fn what_only_the_turns_one_by_one_prove_is_proven_so() {
 }
 
 #[test]
+fn whatever_turns_taken_as_one_hide_is_seen_one_by_one() {
+    for (text, instructions) in [
+        // A counter of 32 bits, and one that is copied.
+        ("r7 = 0\nagain:\nw7 += 1\nif r7 != 1000 goto again\nr0 = 0\nexit", 2_003),
+        (
+            "r7 = 0\nagain:\nr8 = r7\nr8 += 1\nr7 = r8\nif r7 != 1000 goto again\nr0 = 0\nexit",
+            4_003,
+        ),
+        // Numbers that come back without being counted, with a loop that counts within.
+        (
+            "r6 = 0\nouter:\nr7 = 0\ninner:\nr7 += 1\nif r7 != 5 goto inner\nr6 *= 5\nr6 += 1\n\
+             r6 &= 16383\nif r6 != 14908 goto outer\nr0 = 0\nexit",
+            1_503,
+        ),
+        // Nobody finds out where this one ends but by its turns; and then what it leaves is read.
+        (
+            "r3 = 0\nl:\nw3 += 3\nif r3 != 12 goto l\nr1 = 0\nr2 = r10\nr2 += -128\nagain:\n\
+             *(u64 *)(r2 + 0) = r1\nr2 += 8\nr1 += 1\nif r1 != 16 goto again\n\
+             r0 = *(u64 *)(r10 - 64)\nexit",
+            1 + 4 * 2 + 3 + 16 * 4 + 2,
+        ),
+        // One turn costs more than all others, which is over the budget for each of them.
+        (
+            "r9 = 0\nturn:\nr9 += 1\nif r9 != 500 goto on\nr8 = 0\ninner:\nr8 += 1\n\
+             if r8 != 3000 goto inner\non:\nif r9 != 2000 goto turn\nr0 = 0\nexit",
+            1 + 2_000 * 3 + 1 + 6_000 + 2,
+        ),
+    ] {
+        let (verified, _) = walked(text);
+        assert!(!verified.metered(), "{text}");
+        assert_eq!(verified.worst().instructions, instructions, "{text}");
+        assert_eq!(executed(&verified, &[]), instructions, "{text}");
+    }
+}
+
+#[test]
+fn attempts_in_vain_do_not_multiply() {
+    // Each of these loops seems to count, and the next ones are walked for each attempt.
+    let one = "r7 = 0\nh{}:\nr7 += 1\nr5 = r7\nr5 &= 1\nif r5 != 0 goto x{}\nr7 += 2\nx{}:\n\
+               if r7 s< 100 goto h{}\n";
+    let many: String = (0..50).map(|at| one.replace("{}", &at.to_string())).collect();
+    let (verified, walked) = walked(&format!("{many}r0 = 0\nexit"));
+    assert!(!verified.metered());
+    assert_eq!(executed(&verified, &[]), verified.worst().instructions);
+    assert!(walked <= 2 * verified.worst().instructions, "{walked}");
+}
+
+#[test]
 fn a_loop_that_may_have_no_end_is_walked_once() {
     let text = "r6 = 0\nagain:\nr1 = 0\nr2 = r6\ncall load_u64\nr6 = r0\nif r6 != 0 goto again\nr0 = 0\nexit";
     let (verified, walked) = walked(text);

@@ -280,13 +280,22 @@ impl Explorer {
                 Next::Through => at += self.stepper.program.code[at].slots(),
                 Next::At(target) => at = target,
                 Next::Either(target) => {
-                    let jumped = self.stepper.jumped.take();
-                    self.cells += jumped.as_ref().map_or(0, State::cells);
+                    let Some(mut other) = self.stepper.jumped.take() else {
+                        at += 1;
+                        continue;
+                    };
+                    let (mut first, mut second) = (at + 1, target);
+                    // Whether a loop counts is known when it comes back; all else may be in vain.
+                    if target <= at && !state.counts.is_empty() {
+                        core::mem::swap(&mut first, &mut second);
+                        core::mem::swap(&mut state, &mut other);
+                    }
+                    self.cells += other.cells();
                     if let Some(stretch) = self.path.last_mut() {
-                        stretch.other = jumped.map(|jumped| (target, jumped));
+                        stretch.other = Some((second, other));
                     }
                     self.open(None, None);
-                    at += 1;
+                    at = first;
                 }
                 Next::End => {
                     self.stepper.spare.push(state);
@@ -424,7 +433,15 @@ impl Explorer {
 
     /// Goes back to the head of a loop whose turns were tried as one, if it is there: it may be tried once more with so
     /// many turns. What is within goes as well.
-    fn give_up(&mut self, place: usize, turns: Option<u64>) -> Option<Walk> {
+    fn give_up(&mut self, mut place: usize, turns: Option<u64>) -> Option<Walk> {
+        let most = WASTED_MAX * self.stepper.program.code.len() as u64;
+        let since = self.counted.get(place).map_or(0, |counted| self.walked - counted.walked);
+        if self.wasted + since > most {
+            // Enough is enough: from the first of those that are tried on, all is walked turn by turn.
+            self.stepper.counts = false;
+            let first = self.counted.iter().position(|counted| counted.of.is_none());
+            place = first.map_or(place, |first| first.min(place));
+        }
         self.cells -= self.counted.iter().skip(place).map(Counted::cells).sum::<usize>();
         let counted = self.counted.drain(place..).next()?;
         // What was stepped there is no cost of the path.
@@ -445,8 +462,6 @@ impl Explorer {
         self.stepper.facts.restore(counted.facts);
         // Of which some may be known already.
         self.wasted = counted.wasted + (self.walked - counted.walked);
-        // Enough is enough: what comes is walked turn by turn.
-        self.stepper.counts &= self.wasted <= WASTED_MAX * self.stepper.program.code.len() as u64;
         Some(Walk::Going(Going { at: counted.at, state: counted.before, since: 0 }))
     }
 
