@@ -235,7 +235,7 @@ pub(super) enum Turn {
     /// Something else.
     Other,
     /// One more of the turns, and all is as it was.
-    Same(u32),
+    Same,
     /// None of the turns, though it counts as they do.
     Leaves,
     /// One more of the turns, but not as was thought: with so many it might be.
@@ -398,7 +398,7 @@ impl Counted {
                 match turns.min() {
                     Some(turn) if turn < *tried => {
                         *last = turn.max(*last);
-                        Turn::Same(self.id)
+                        Turn::Same
                     }
                     Some(turn) if turn < TURNS_MAX => Turn::Another(Some(turn + 1)),
                     _ => Turn::Another(None),
@@ -409,7 +409,7 @@ impl Counted {
                     let added = count.added().iter().find(|(at, _)| *at == range.register);
                     added.is_some_and(|(_, added)| range.moves(*added))
                 });
-                if ranges.is_empty() { Turn::Another(None) } else { Turn::Same(self.id) }
+                if ranges.is_empty() { Turn::Another(None) } else { Turn::Same }
             }
         }
     }

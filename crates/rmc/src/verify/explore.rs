@@ -321,7 +321,10 @@ impl Explorer {
                     state.counts.remove(count);
                     leaves = true;
                 }
-                Turn::Same(id) => return Some(Walk::Ended(Behind::turn(id))),
+                Turn::Same => {
+                    let id = self.counted[place].id();
+                    return Some(Walk::Ended(Behind::turn(id)));
+                }
                 Turn::Another(turns) => return self.give_up(place, turns),
             }
         }

@@ -145,14 +145,19 @@ pub(super) fn meeting_points(program: &Program) -> Vec<bool> {
     points
 }
 
+/// Jumps backwards, each with its target.
+fn back_jumps(program: &Program) -> impl Iterator<Item = (usize, usize)> {
+    program.code.iter().enumerate().filter_map(|(slot, instruction)| {
+        let target = usize::try_from(instruction.jump_target(slot)?).ok()?;
+        (target <= slot).then_some((slot, target))
+    })
+}
+
 /// For each slot that some jump goes back to, the last one that does; else the slot.
 pub(super) fn loop_ends(program: &Program) -> Vec<u32> {
     let mut ends: Vec<u32> = (0..program.code.len() as u32).collect();
-    for (slot, instruction) in program.code.iter().enumerate() {
-        let target = instruction.jump_target(slot).and_then(|target| usize::try_from(target).ok());
-        if let Some(target) = target.filter(|target| *target <= slot) {
-            ends[target] = slot as u32;
-        }
+    for (slot, target) in back_jumps(program) {
+        ends[target] = slot as u32;
     }
     ends
 }
@@ -160,14 +165,7 @@ pub(super) fn loop_ends(program: &Program) -> Vec<u32> {
 /// Slots that some jump goes back to, and starts of functions.
 pub(super) fn loop_heads(program: &Program) -> Vec<bool> {
     let mut heads = alloc::vec![false; program.code.len()];
-    for (slot, instruction) in program.code.iter().enumerate() {
-        let target = instruction.jump_target(slot).and_then(|target| usize::try_from(target).ok());
-        if let Some(target) = target.filter(|target| *target <= slot) {
-            heads[target] = true;
-        }
-    }
-    for function in &program.functions {
-        heads[function.start] = true;
-    }
+    let starts = program.functions.iter().map(|function| function.start);
+    back_jumps(program).map(|(_, target)| target).chain(starts).for_each(|head| heads[head] = true);
     heads
 }
