@@ -91,6 +91,9 @@ fn turns_that_no_register_counts_are_not_taken_for_counted() {
         "r7 = r6\nr7 &= 63\nagain:\nif r6 & 1 goto down\nr7 += 1\ngoto on\ndown:\nr7 += -1\non:\n\
          if r7 > 63 goto end\ngoto again\nend:\nr0 = 0\nr1 = 0\nr2 = 0\ncall load_u64\nr6 = r0\n\
          if r6 != 0 goto again\nr0 = 0\nexit",
+        // The same through a range that is known at the head.
+        "r7 = r6\nr7 &= 63\nr6 = r1\nagain:\nr8 = *(u64 *)(r6 + 8)\nif r8 & 1 goto down\nr7 += 1\ngoto on\n\
+         down:\nr7 += -1\non:\nif r7 <= 63 goto again\nr0 = 0\nexit",
         // Not at all.
         "r7 = 0\nagain:\nr7 += 1\nif r6 != 3 goto on\nr7 = 0\non:\nif r7 != 50 goto again\nr0 = 0\nexit",
         "r7 = r6\nr7 &= 31\nagain:\nif r6 == 3 goto on\nr7 += 1\non:\nif r7 < 50 goto again\nr0 = 0\nexit",
