@@ -153,7 +153,9 @@ static farside_i64 (*const farside_global_write)(farside_u64 address, const void
 static farside_u64 (*const farside_global_compare_swap)(farside_u64 address, farside_u64 expected, farside_u64 desired) = (void *)20;
 static farside_u64 (*const farside_global_fetch_add)(farside_u64 address, farside_u64 addend) = (void *)21;
 
-/* Declared state. Locks are given back at the end of the call. */
+/* Declared state. Locks are given back at the end of the call. farside_lock waits while another call holds the
+ * lock, and is FARSIDE_BUSY after 100 ms of that, or at once where the call holds it itself: calls that take
+ * two locks in opposite order go on. farside_try_lock waits for nobody. */
 static farside_i64 (*const farside_array_read)(const struct farside_state *array, farside_u64 index, void *value) = (void *)32;
 static farside_i64 (*const farside_array_write)(const struct farside_state *array, farside_u64 index, const void *value) = (void *)33;
 static farside_u64 (*const farside_counter_add)(const struct farside_state *counters, farside_u64 index, farside_u64 addend) = (void *)34;

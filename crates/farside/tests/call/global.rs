@@ -508,10 +508,15 @@ fn a_lock_of_state_orders_what_calls_store() {
                     scope.spawn(move || {
                         let mut caller = cluster.caller();
                         let add = register(&mut caller, LOCKED_ADD);
-                        for _ in 0..200 {
-                            let bytes = parameters(&[counter.to_bits()]);
+                        let bytes = parameters(&[counter.to_bits()]);
+                        let (mut added, mut tries) = (0, 0..1_000);
+                        while added < 200 {
+                            assert!(tries.next().is_some(), "{fabric}: only {added} additions");
                             let answer = caller.call(&add, &bytes, LONG).unwrap();
-                            assert_eq!(answer.result, 0, "{fabric}");
+                            // One that has waited too long for the lock, on a machine with much else to do.
+                            let busy = answer.result == status::BUSY as u64;
+                            assert!(busy || answer.result == 0, "{fabric}: {answer:?}");
+                            added += u64::from(!busy);
                         }
                     });
                 }

@@ -154,16 +154,18 @@ fn a_call_that_nobody_waits_for_any_more_leaves_nothing_behind() {
     }
 }
 
-/// About 800,000 instructions without an access.
+/// Some 8,000,000 instructions without an access.
 const COMPUTES: &[u8] =
-    b".program computes\nr0 = 200000\nagain:\nr1 = r0\nr1 *= 3\nr0 -= 1\nif r0 != 0 goto again\nexit";
+    b".program computes\nr0 = 2000000\nagain:\nr1 = r0\nr1 *= 3\nr0 -= 1\nif r0 != 0 goto again\nexit";
 
 #[test]
 fn calls_that_only_compute_keep_no_other_caller_waiting() {
     for fabric in FABRICS {
         let name = format!("call-fair-{fabric}-{}", std::process::id());
         let (there, here) = over::pair(fabric);
-        let mut server = CallServer::listen(&there, &name, &ServerOptions::default()).unwrap();
+        let mut options = ServerOptions::default();
+        options.limits.budget.instructions = 1 << 23;
+        let mut server = CallServer::listen(&there, &name, &options).unwrap();
         let address = server.address().unwrap();
         let first = b".program first\nr0 = *(u64 *)(r1 + 0)\nexit";
         let mut both = [COMPUTES, first].map(|object| {
@@ -207,7 +209,7 @@ fn calls_that_only_compute_keep_no_other_caller_waiting() {
             turns_each.push(turns);
         }
         turns_each.sort_unstable();
-        // A long call has about a hundred slices, of which a turn runs one or two.
+        // However fast this machine is, a slice has at most 4,096 instructions and a turn 64 slices.
         let turns = turns_each.iter().sum::<usize>();
         assert!(ended * 20 <= turns, "{fabric}: {ended} long calls ended within {turns} turns");
         // The clock may charge now and then what other programs have used. Over TCP some turns find

@@ -234,7 +234,7 @@ helpers! {
     35 MapGet map_get [State(StateKind::Map), Readable(Extent::Key), Writable(Extent::Value)] STATUS Suspends "Copies the value of a key out.";
     36 MapPut map_put [State(StateKind::Map), Readable(Extent::Key), Readable(Extent::Value)] STATUS Suspends "Sets the value of a key.";
     37 MapRemove map_remove [State(StateKind::Map), Readable(Extent::Key)] STATUS Suspends "Removes a key.";
-    38 Lock lock [State(StateKind::Locks), Number] STATUS Suspends "Takes the lock at an index, waiting for it; it is given back at the end of the call.";
+    38 Lock lock [State(StateKind::Locks), Number] STATUS Suspends "Takes the lock at an index, waiting for it, as long as the executor lets it (100 ms); it is given back at the end of the call.";
     39 TryLock try_lock [State(StateKind::Locks), Number] STATUS Suspends "Takes the lock at an index if nobody holds it.";
     40 Unlock unlock [State(StateKind::Locks), Number] STATUS Suspends "Gives the lock at an index back.";
     48 WaitWord wait_word [Region, Number, Number, Number] STATUS Suspends "Waits until the 8 bytes at (region, offset) differ from the third argument, or until so many nanoseconds have passed.";
