@@ -18,7 +18,7 @@
  *           to whose memory has been freed.
  * emits     the value, with FARSIDE_OK; with others what there is means nothing.
  * accesses  1 + n: the bucket of 256 bytes, and one read for each record with the key's tag up to the one
- *           that is found: nearly always one. A lock besides, where n is not 0.
+ *           that is found: nearly always one. A lock besides, where the bucket can tell.
  */
 #include "farside_rmc.h"
 
@@ -73,6 +73,9 @@ static union {
  * the ways through a turn of the loop are one behind it. */
 static volatile farside_u64 left;
 
+/* Bytes of a line of it: here, where it takes no register, so that what counts slots and lines has one. */
+static volatile farside_u64 line;
+
 FARSIDE_LOCKS(room, 1, FARSIDE_PER_QUEUE_PAIR);
 
 /* Whether entries of keys with this tag are in the bucket now. */
@@ -87,23 +90,23 @@ static __attribute__((always_inline)) int is_here(const struct bucket *bucket, f
 
 /* Whether the record's key is this one, whose length it has. */
 static __attribute__((always_inline)) int key_is(const farside_u64 *key, farside_u64 key_bytes) {
-    farside_u64 words = key_bytes / 8, last = key_bytes % 8;
-    for (farside_u64 i = 0;; i++) {
-        /* An index that the compiler makes no address of: of indices the verifier sees the bound. */
+    farside_u64 words = key_bytes / 8, last = key_bytes % 8, at = words % (KEY_BYTES_MAX / 8), i;
+    /* What is behind its words comes first: so what is known of it does not depend on how many there are. */
+    if (last && (record.key[at] ^ key[at]) << (64 - 8 * last))
+        return 0;
+    /* An index that the compiler makes no address of: of indices the verifier sees the bound. */
+    asm volatile("%0 = 0" : "=r"(i));
+    for (; i < words; i++) {
         asm("" : "+r"(i));
-        if (i >= words)
-            break;
         if (record.key[i] != key[i])
             return 0;
     }
-    words %= KEY_BYTES_MAX / 8; /* the same if anything is left */
-    return !last || !((record.key[words] ^ key[words]) << (64 - 8 * last));
+    return 1;
 }
 
-/* Emits the value of the record that was read, in lines of `line` bytes. */
-static __attribute__((always_inline)) farside_i64 emit(farside_u64 at, farside_u64 line) {
+/* Emits the value of the record that was read, which begins there. */
+static __attribute__((always_inline)) farside_i64 emit(farside_u64 at) {
     farside_u64 end = line;
-    left = record.value_bytes;
     for (farside_u64 turn = 0; turn < LINES_MAX; turn++) {
         farside_u64 bytes = end - at, most = left;
         if (bytes > most)
@@ -113,23 +116,30 @@ static __attribute__((always_inline)) farside_i64 emit(farside_u64 at, farside_u
         if (at > ROOM_BYTES || bytes > VALUE_BYTES_MAX)
             return STALE;
         farside_i64 status = farside_emit(&record.bytes[at], bytes);
-        if (status || bytes == most)
+        if (status)
             return status;
-        left = most - bytes;
+        most = left - bytes;
+        if (!most)
+            return FARSIDE_OK;
+        left = most;
         at = end;
         asm("" : "+r"(at));
-        if (at > ROOM_BYTES || *(farside_u32 *)&record.bytes[at] != record.generation)
+        if (at > ROOM_BYTES)
+            return STALE;
+        const farside_u32 *generation = (const void *)&record.bytes[at]; /* as records are aligned */
+        if (*generation != record.generation)
             return STALE;
         at += LINE_HEADER_BYTES;
         end += line;
+        asm volatile("" : "+r"(turn)); /* counted up, as it stands here */
     }
     return STALE;
 }
 
-/* Reads the record of an entry, whose lines have so many bytes: FARSIDE_OK where it is the key's, OTHER where it
- * is not. */
+/* Reads the record of an entry, whose lines have so many bytes as `line` says: FARSIDE_OK where it is the key's, OTHER
+ * where it is not. */
 static __attribute__((always_inline)) farside_i64 look(const farside_u64 *key, farside_u64 wanted_bytes,
-                                                       farside_u64 meta, farside_u64 link, farside_u64 line) {
+                                                       farside_u64 meta, farside_u64 link) {
     farside_u64 lines = meta >> 32 & 255, room = line * lines;
     if (!(link & 1) || !lines)
         return STALE;
@@ -139,22 +149,26 @@ static __attribute__((always_inline)) farside_i64 look(const farside_u64 *key, f
     farside_i64 status = farside_global_read(link - 1, record.bytes, room);
     if (status)
         return status;
-    farside_u64 key_bytes = record.key_bytes & ~FROZEN_RECORD, value_bytes = record.value_bytes;
-    farside_u64 first = line - HEADER_BYTES, others = line - LINE_HEADER_BYTES;
-    farside_u64 payload = key_bytes + value_bytes;
+    /* Computed once more, rather than kept. */
+    asm volatile("" : "+r"(meta));
+    lines = meta >> 32 & 255;
+    farside_u64 first = line - HEADER_BYTES, others = first + HEADER_BYTES - LINE_HEADER_BYTES;
+    farside_u64 key_bytes = record.key_bytes & ~FROZEN_RECORD;
+    left = record.value_bytes;
+    farside_u64 payload = key_bytes + left;
     if (record.generation != (farside_u32)meta || payload > first + (lines - 1) * others ||
         (lines > 1 && payload <= first + (lines - 2) * others))
         return STALE;
     if (key_bytes != wanted_bytes)
         return OTHER;
-    if (key_bytes > first || value_bytes > VALUE_BYTES_MAX)
+    if (key_bytes > first || left > VALUE_BYTES_MAX)
         return FARSIDE_OUT_OF_RANGE;
     return key_is(key, wanted_bytes) ? FARSIDE_OK : OTHER;
 }
 
 FARSIDE_PROGRAM(dht_lookup)(const struct parameters *p, farside_u64 size) {
     struct bucket bucket;
-    farside_u64 tag = p->tag, key_bytes = p->key_bytes, line = 0, locked = 0;
+    farside_u64 tag = p->tag, key_bytes = p->key_bytes;
     if (!key_bytes || key_bytes > KEY_BYTES_MAX)
         return FARSIDE_OUT_OF_RANGE;
     farside_i64 status = farside_global_read(p->bucket, &bucket, sizeof bucket);
@@ -162,21 +176,24 @@ FARSIDE_PROGRAM(dht_lookup)(const struct parameters *p, farside_u64 size) {
         return status;
     if (!is_here(&bucket, p->table, tag))
         return MOVED;
-    farside_i64 found = FARSIDE_NOT_FOUND;
+    status = farside_lock(&room, 0);
+    if (status)
+        return status;
+    /* What the compiler may not keep is read once more: what is kept on the stack costs the verifier more. */
+    const volatile struct parameters *again = p;
     for (farside_u64 slot = 0; slot < SLOTS; slot++) {
-        farside_u64 meta = bucket.metas[slot], link = bucket.links[slot];
-        if (meta >> (64 - TAG_BITS) != tag || !meta)
+        asm volatile("" : "+r"(key_bytes), "+r"(slot));
+        farside_u64 meta = bucket.metas[slot];
+        if (meta >> (64 - TAG_BITS) != again->tag || !meta)
             continue;
-        if (!locked && (status = farside_lock(&room, 0)))
-            return status;
-        locked = 1;
+        farside_u64 link = bucket.links[slot];
         line = 64ULL << (link >> CLASS_BIT & 15);
-        status = look(p->key, key_bytes, meta, link, line);
-        if (status != OTHER) {
-            found = status;
-            break;
-        }
+        status = look(p->key, key_bytes, meta, link);
+        if (status == OTHER)
+            continue;
+        if (status)
+            return status;
+        return emit(HEADER_BYTES + key_bytes);
     }
-    /* Behind the loop, so that the verifier walks the value's lines once and not for every slot. */
-    return found ? found : emit(HEADER_BYTES + key_bytes, line);
+    return FARSIDE_NOT_FOUND;
 }

@@ -83,6 +83,56 @@ fn turns_are_bounded_by_the_range_of_what_moves() {
 }
 
 #[test]
+fn where_a_loop_may_end_is_found_in_it() {
+    let start = "r6 = *(u64 *)(r1 + 0)\nr6 &= 63\n";
+    for (loops, parameter, instructions, walked_most) in [
+        // At a number that the program does not name: what a register has at most.
+        (
+            "r7 = 0\nagain:\nif r7 >= r6 goto end\nr7 += 1\ngoto again\nend:\nr0 = 0\nexit",
+            63,
+            195,
+            30,
+        ),
+        (
+            "r7 = 63\nagain:\nif r7 <= r6 goto end\nr7 -= 1\ngoto again\nend:\nr0 = 0\nexit",
+            0,
+            195,
+            30,
+        ),
+        // At a number that is in a register.
+        ("r7 = 0\nagain:\nr7 += 1\nr1 = 15\nif r1 > r7 goto again\nr0 = 0\nexit", 0, 50, 15),
+        // Another loop counts with the same register, and ends sooner.
+        (
+            "r7 = 0\nagain:\nr7 += 1\nif r7 != 500 goto again\nr7 = 0\nmore:\nr7 += 1\n\
+             if r7 != 700 goto more\nr0 = 0\nexit",
+            0,
+            2 + 2 * 500 + 2 + 2 * 700 + 2 + 1 - 1,
+            20,
+        ),
+    ] {
+        let text = format!("{start}{loops}");
+        let (verified, walked) = walked(&text);
+        assert!(!verified.metered(), "{walked}: {text}");
+        let worst = verified.worst().instructions;
+        assert_eq!(worst, executed(&verified, &u64::to_le_bytes(parameter)), "{walked}: {text}");
+        assert_eq!(worst, instructions, "{walked}: {text}");
+        assert!(walked <= walked_most, "{walked}: {text}");
+    }
+}
+
+#[test]
+fn ways_through_a_turn_that_come_to_the_same_are_walked_once() {
+    // Each turn has many ways, and comes back with no more than the counter.
+    let text = "r6 = r1\nr7 = 0\nagain:\nr8 = *(u64 *)(r6 + 8)\nif r8 == 1 goto on\nif r8 == 3 goto on\n\
+                if r8 == 5 goto on\nif r8 == 7 goto on\nr8 += 1\non:\nr8 = 0\nr7 += 1\n\
+                if r7 != 1000 goto again\nr0 = 0\nexit";
+    let (verified, walked) = walked(text);
+    assert!(!verified.metered());
+    assert_eq!(verified.worst().instructions, 2 + 1_000 * 9 + 2);
+    assert!(walked <= 60, "{walked}");
+}
+
+#[test]
 fn turns_that_no_register_counts_are_not_taken_for_counted() {
     let word = "r6 = *(u64 *)(r1 + 0)\n";
     for loops in [

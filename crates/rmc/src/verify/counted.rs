@@ -20,13 +20,13 @@
 
 use alloc::vec::Vec;
 
+use super::bounds::{Bounds, Loop, With};
 use super::interned::Interned;
 use super::scalar::Scalar;
 use super::state::{Number, State, Value};
 use super::step::{Cost, FactsOfAll};
 use super::structure::written;
 use crate::isa::{AluOp, Instruction, Operand, Register, Width};
-use crate::program::Program;
 
 /// Most counters of a loop.
 const COUNTERS_MAX: usize = 4;
@@ -300,7 +300,7 @@ impl Counted {
 
     /// A loop to whose head a path has come with `state`, and before with `earlier`; what is known in its turns.
     pub(super) fn of_constants(
-        (at, id): (usize, u32),
+        (loops, id): (Loop, u32),
         (earlier, state): (&State, &State),
         (tries, bounds): (Tries, &Bounds),
         known: &mut Interned,
@@ -312,7 +312,7 @@ impl Counted {
         if !earlier.contains_but(mask(&counters) | changing, state, known) {
             return None;
         }
-        let tried = turns(&counters, bounds, tries.least)?;
+        let tried = turns(&counters, loops, state, (bounds, tries.least), known)?;
         let mut general = state.clone();
         let registers = (0..Register::COUNT as u8).filter(|register| changing >> register & 1 == 1);
         for register in registers.filter_map(Register::new) {
@@ -330,7 +330,7 @@ impl Counted {
         let walked = counting(&general, id, counters.iter().map(|counter| counter.register));
         let counters = Counters::Constants { counters, tried, last: 0 };
         let before = state.clone();
-        Some((Self::begun((at, id), None, (before, general), counters), walked))
+        Some((Self::begun((loops.head, id), None, (before, general), counters), walked))
     }
 
     /// A loop to whose head a path has come with `state`, which is no more than what was known before, in the memory
@@ -534,70 +534,39 @@ fn constants(
 
 /// How many turns there are, and at least so many, before a counter comes to one of the numbers that the program
 /// compares it with, or beside it; if it is enough of them.
-fn turns(counters: &[Counter], bounds: &Bounds, least: u64) -> Option<u64> {
+fn turns(
+    counters: &[Counter],
+    loops: Loop,
+    state: &State,
+    (bounds, least): (&Bounds, u64),
+    known: &Interned,
+) -> Option<u64> {
     let least = least.max(2);
     let all = counters.iter().filter_map(|counter| {
+        let up = counter.by > 0;
         let way = i128::from(counter.by) * i128::from(least - 1);
         let from = i64::try_from(i128::from(counter.first) + way).ok()?;
-        let turns = |near: i64| Some(counter.turn(&Scalar::constant(near as u64))? + 1);
-        let near = bounds.near(counter.register, from, counter.by > 0);
-        near.filter_map(turns).filter(|turns| *turns >= least).min()
+        let number = |with: With| match with {
+            With::Number(number) => Some(number),
+            With::Register(register) => {
+                let range = known.get(offset(state.value(register))?);
+                Some(if up { range.signed_most } else { range.signed_least })
+            }
+        };
+        let turns = |number: i64| Some(counter.turn(&Scalar::constant(number as u64))? + 1);
+        let first_of = |numbers: &mut dyn Iterator<Item = i64>| {
+            let near = numbers.filter(|number| (-FAR..=FAR).contains(number));
+            let beside = near.flat_map(|number| [number - 1, number, number + 1]);
+            beside.filter_map(turns).filter(|turns| *turns >= least).min()
+        };
+        let within = bounds.within(counter.register, loops);
+        first_of(&mut within.filter_map(number))
+            .or_else(|| first_of(&mut bounds.near(counter.register, from, up)))
     });
     let turns = all.min()?;
     // None of them may come too far in the turn behind the last one.
     let near = counters.iter().all(|counter| counter.last(turns + 1).is_some());
-    (near && (TURNS_MIN..=TURNS_MAX).contains(&turns)).then_some(turns)
-}
-
-/// What a program says of its counters.
-pub(super) struct Bounds {
-    /// Numbers that each register is compared with, and those that any is compared with or set to, in order.
-    compared: [Vec<i64>; Register::COUNT],
-    named: Vec<i64>,
-    /// Bits of the registers to which a constant is added somewhere.
-    adds: u16,
-}
-
-impl Bounds {
-    pub(super) fn new(program: &Program) -> Self {
-        let compared = core::array::from_fn(|_| Vec::new());
-        let mut bounds = Self { compared, named: Vec::new(), adds: 0 };
-        for instruction in &program.code {
-            match *instruction {
-                Instruction::JumpIf { dst, src: Operand::Immediate(value), .. } => {
-                    bounds.compared[dst.index()].push(i64::from(value));
-                    bounds.named.push(i64::from(value));
-                }
-                Instruction::Alu { op: AluOp::Move, src: Operand::Immediate(value), .. } => {
-                    bounds.named.push(i64::from(value));
-                }
-                Instruction::Alu {
-                    width: Width::Double,
-                    op: AluOp::Add | AluOp::Sub,
-                    dst,
-                    src: Operand::Immediate(_),
-                } => bounds.adds |= 1 << dst.number(),
-                _ => {}
-            }
-        }
-        for list in bounds.compared.iter_mut().chain([&mut bounds.named]) {
-            list.sort_unstable();
-            list.dedup();
-        }
-        bounds
-    }
-
-    /// Numbers that a register may be compared with, and those beside them, about the first ones from there up or down:
-    /// where it is compared with none itself, all that the program names.
-    fn near(&self, register: u8, from: i64, up: bool) -> impl Iterator<Item = i64> {
-        let own = &self.compared[usize::from(register)];
-        let list = if own.is_empty() { &self.named } else { own };
-        let first = list.partition_point(|bound| *bound < from - 1);
-        let behind = list.partition_point(|bound| *bound <= from + 1);
-        let some =
-            if up { first..list.len().min(first + 3) } else { behind.saturating_sub(3)..behind };
-        list[some].iter().flat_map(|bound| [bound - 1, *bound, bound + 1])
-    }
+    (near && (TURNS_MIN..=TURNS_MAX.min(bounds.turns_max)).contains(&turns)).then_some(turns)
 }
 
 /// What follows on a path costs at most: to its end, or to the head of a loop that is walked as one turn.

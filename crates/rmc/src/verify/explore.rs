@@ -13,7 +13,8 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::counted::{Behind, Bounds, Count, Counted, Tries, Turn};
+use super::bounds::{Bounds, Loop};
+use super::counted::{Behind, Count, Counted, Tries, Turn};
 use super::problem::Problem;
 use super::state::{CELLS_MAX, Spot, State};
 use super::step::{Cost, Next, Stepper};
@@ -149,7 +150,7 @@ impl Explorer {
             tries: alloc::vec![Tries::default(); slots],
             ends: super::structure::loop_ends(&stepper.program),
             wasted: 0,
-            bounds: Bounds::new(&stepper.program),
+            bounds: Bounds::new(&stepper.program, stepper.limits.budget.instructions),
             walk: Walk::Going(Going { at: 0, state, since: 0 }),
             walked: 0,
             pause: 0,
@@ -393,13 +394,14 @@ impl Explorer {
         if self.tries[at].of_constants_are_over() || !self.stepper.counts {
             return false;
         }
-        let (id, known) = ((at, self.counted_ever), &mut self.stepper.known);
+        let loops = Loop { head: at, end: self.ends[at] as usize };
+        let (id, known) = ((loops, self.counted_ever), &mut self.stepper.known);
         let hints = (self.tries[at], &self.bounds);
         let loops = Counted::of_constants(id, (&memory.state, state), hints, known);
         let Some((counted, general)) = loops else { return false };
         self.has_counted = true;
         let memory = self.remembered.len() as u32;
-        self.open(None, None);
+        self.remember(at, state);
         self.count(counted, memory, (state, general));
         true
     }

@@ -24,6 +24,7 @@
 //! What an address is never becomes known to a program: addresses are no numbers, do not leave the stack,
 //! and are no results.
 
+mod bounds;
 mod call;
 mod counted;
 mod explore;
