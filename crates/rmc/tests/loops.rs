@@ -121,6 +121,19 @@ fn where_a_loop_may_end_is_found_in_it() {
 }
 
 #[test]
+fn what_changes_in_later_turns_alone_is_learnt() {
+    // In the first turns there is a zero; and the numbers with which the counter ends are not those by twos.
+    let text = "r9 = *(u64 *)(r1 + 0)\nr2 = 0\nr3 = 0\nr4 = 0\nr8 = -20\nagain:\nr4 = r3\nr3 = r2\nr2 = r9\n\
+                r9 >>= 3\nr8 += 8\nr1 = 14812\nif r8 != r1 goto again\nr0 = r4\nexit";
+    let (verified, walked) = walked(text);
+    assert!(!verified.metered());
+    let turns = executed(&verified, &[1; 8]);
+    let worst = verified.worst().instructions;
+    assert!((turns..=turns + 7).contains(&worst), "{turns} of {worst}, {walked}");
+    assert!(walked <= 150, "{walked}");
+}
+
+#[test]
 fn ways_through_a_turn_that_come_to_the_same_are_walked_once() {
     // Each turn has many ways, and comes back with no more than the counter.
     let text = "r6 = r1\nr7 = 0\nagain:\nr8 = *(u64 *)(r6 + 8)\nif r8 == 1 goto on\nif r8 == 3 goto on\n\

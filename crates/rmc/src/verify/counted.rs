@@ -15,8 +15,9 @@
 //!   there are at most as many turns as steps of it have room in the range.
 //!
 //! The cost of such a loop is that of its dearest turn for all turns but the last, and that of the dearest way out
-//! ([`Behind`]). Where this does not succeed, because a problem cannot be ruled out or a bound was none, the path
-//! goes back to where it was, and is walked turn by turn.
+//! ([`Behind`]). A path that comes to the head with other numbers is first taken for the last turn. Where this does not
+//! succeed, because it was not, or a problem cannot be ruled out or a bound was none, the path goes back to where it
+//! was. What was found to change may then be any number there in the next try; after some, it is walked turn by turn.
 
 use alloc::vec::Vec;
 
@@ -202,6 +203,8 @@ enum Counters {
         tried: u64,
         /// The last turn that a path has come to.
         last: u64,
+        /// Whether what changes otherwise is not tried to be any number.
+        keeps: bool,
     },
     Ranges(Vec<Ranged>),
 }
@@ -226,8 +229,10 @@ pub(super) struct Counted {
     /// What is known in any of the turns.
     pub(super) general: State,
     counters: Counters,
-    /// Paths that came to the head with something else.
+    /// Paths that came to the head with something else, and bits of the registers that had other numbers then, where
+    /// that was all.
     others: u8,
+    changed: u16,
 }
 
 /// What a path is that has come to the head of such a loop.
@@ -238,29 +243,62 @@ pub(super) enum Turn {
     Same,
     /// None of the turns, though it counts as they do.
     Leaves,
-    /// One more of the turns, but not as was thought: with so many it might be.
-    Another(Option<u64>),
+    /// One more of the turns, but not as was thought.
+    Another(Again),
 }
 
-/// How often a head was tried in vain, and with how many turns it should be next.
+/// How turns that were taken as one in vain might be taken so.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Again {
+    /// If they are so many.
+    Turns(u64),
+    /// If registers with these bits may have any number in them.
+    Changing(u16),
+    Never,
+}
+
+impl Again {
+    /// Registers with these bits change in another way than was thought, which those may that have numbers.
+    fn with(registers: u16, keeps: bool, state: &State) -> Self {
+        let are_numbers = registers & !state.numbers() == 0;
+        if are_numbers && !keeps { Self::Changing(registers) } else { Self::Never }
+    }
+}
+
+/// How often a head was tried in vain, and how it should be next.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Tries {
     in_vain: u8,
-    /// Less would be in vain again.
+    /// With less turns it would be in vain again.
     least: u64,
+    /// Bits of registers that were found to change in later turns than the first ones.
+    changing: u16,
+    /// Whether it was in vain with these too, so that what changes is taken for the last turn.
+    keeps: bool,
     /// Whether ranges were tried in vain.
     ranges: bool,
 }
 
 impl Tries {
-    /// It was in vain again; with so many turns it might not be.
-    pub(super) fn add(&mut self, counted: &Counted, turns: Option<u64>) {
+    /// It was in vain again.
+    pub(super) fn add(&mut self, counted: &Counted, again: Again) {
         if counted.of.is_some() {
             self.ranges = true;
             return;
         }
-        self.in_vain = if turns.is_some() { self.in_vain + 1 } else { TRIES_MAX };
-        self.least = turns.unwrap_or(0);
+        self.in_vain += 1;
+        match again {
+            Again::Turns(turns) => self.least = turns,
+            Again::Changing(registers) => self.changing |= registers,
+            Again::Never if self.keeps => self.in_vain = TRIES_MAX,
+            Again::Never if counted.changed & !self.changing != 0 => {
+                self.changing |= counted.changed;
+            }
+            Again::Never if self.changing != 0 => {
+                (self.changing, self.keeps, self.least) = (0, true, 0);
+            }
+            Again::Never => self.in_vain = TRIES_MAX,
+        }
     }
 
     pub(super) const fn of_constants_are_over(&self) -> bool {
@@ -281,7 +319,7 @@ impl Counted {
         counters: Counters,
     ) -> Self {
         let (walked, wasted, facts) = (0, 0, FactsOfAll::default());
-        let (stretch, memory, others) = (0, 0, 0);
+        let (stretch, memory, others, changed) = (0, 0, 0, 0);
         Self {
             id,
             at,
@@ -295,6 +333,7 @@ impl Counted {
             general,
             counters,
             others,
+            changed,
         }
     }
 
@@ -308,10 +347,12 @@ impl Counted {
         if state.counts.len() >= NESTED_MAX || earlier.counts != state.counts {
             return None;
         }
-        let (counters, changing) = constants(earlier, state, bounds.adds, known)?;
+        let adds = bounds.adds & !tries.changing;
+        let (counters, mut changing) = constants(earlier, state, adds, known)?;
         if !earlier.contains_but(mask(&counters) | changing, state, known) {
             return None;
         }
+        changing |= tries.changing & !mask(&counters) & state.numbers();
         let tried = turns(&counters, loops, state, (bounds, tries.least), known)?;
         let mut general = state.clone();
         let registers = (0..Register::COUNT as u8).filter(|register| changing >> register & 1 == 1);
@@ -328,7 +369,7 @@ impl Counted {
             general.set(register, value);
         }
         let walked = counting(&general, id, counters.iter().map(|counter| counter.register));
-        let counters = Counters::Constants { counters, tried, last: 0 };
+        let counters = Counters::Constants { counters, tried, last: 0, keeps: tries.keeps };
         let before = state.clone();
         Some((Self::begun((loops.head, id), None, (before, general), counters), walked))
     }
@@ -380,15 +421,15 @@ impl Counted {
         let same = state.counts[..place] == self.before.counts[..]
             && self.general.contains_but(but, state, known);
         if !same {
-            // The last turn is often another one.
-            self.others += 1;
-            return if self.others > OTHERS_MAX { Turn::Another(None) } else { Turn::Leaves };
+            return self.other(state, known);
         }
         match &mut self.counters {
-            Counters::Constants { counters, tried, last } => {
-                let mut moved = count.added().iter().zip(&*counters);
-                if !moved.all(|((_, added), counter)| *added == counter.by) {
-                    return Turn::Another(None);
+            Counters::Constants { counters, tried, last, keeps } => {
+                let moved = count.added().iter().zip(&*counters);
+                let others = moved.filter(|((_, added), counter)| *added != counter.by);
+                let others = others.fold(0, |bits, ((register, _), _)| bits | 1 << register);
+                if others != 0 {
+                    return Turn::Another(Again::with(others, *keeps, state));
                 }
                 // Each of them says at most how far all have come.
                 let turns = counters.iter().filter_map(|counter| {
@@ -400,8 +441,8 @@ impl Counted {
                         *last = turn.max(*last);
                         Turn::Same
                     }
-                    Some(turn) if turn < TURNS_MAX => Turn::Another(Some(turn + 1)),
-                    _ => Turn::Another(None),
+                    Some(turn) if turn < TURNS_MAX => Turn::Another(Again::Turns(turn + 1)),
+                    _ => Turn::Another(Again::Never),
                 }
             }
             Counters::Ranges(ranges) => {
@@ -409,9 +450,40 @@ impl Counted {
                     let added = count.added().iter().find(|(at, _)| *at == range.register);
                     added.is_some_and(|(_, added)| range.moves(*added))
                 });
-                if ranges.is_empty() { Turn::Another(None) } else { Turn::Same }
+                if ranges.is_empty() { Turn::Another(Again::Never) } else { Turn::Same }
             }
         }
+    }
+
+    /// What a path is that has come to the head with something else.
+    fn other(&mut self, state: &State, known: &Interned) -> Turn {
+        if let Counters::Constants { counters, .. } = &self.counters {
+            let but = mask(counters);
+            let changed = self.general.changed(state, known) & !but;
+            if self.general.contains_but(but | changed, state, known) {
+                self.changed |= changed;
+            }
+        }
+        // The last turn is often another one.
+        self.others += 1;
+        if self.others > OTHERS_MAX { Turn::Another(Again::Never) } else { Turn::Leaves }
+    }
+
+    /// Whether a path that left it is what has come to its head again, where `other` begins: by the same counter, which
+    /// stands elsewhere.
+    pub(super) fn goes_on_as(&self, other: &Self) -> bool {
+        let (
+            Counters::Constants { counters, keeps: false, .. },
+            Counters::Constants { counters: others, .. },
+        ) = (&self.counters, &other.counters)
+        else {
+            return false;
+        };
+        let same = |a: &Counter, b: &Counter| (a.register, a.by) == (b.register, b.by);
+        let elsewhere = |a: &Counter, b: &Counter| (a.first, a.width) != (b.first, b.width);
+        self.at == other.at
+            && self.changed != 0
+            && counters.iter().any(|a| others.iter().any(|b| same(a, b) && elsewhere(a, b)))
     }
 
     /// The last turn there may be; the first one is 0.
@@ -541,7 +613,7 @@ fn turns(
     (bounds, least): (&Bounds, u64),
     known: &Interned,
 ) -> Option<u64> {
-    let least = least.max(2);
+    let (least, most) = (least.max(2), TURNS_MAX.min(bounds.turns_max));
     let all = counters.iter().filter_map(|counter| {
         let up = counter.by > 0;
         let way = i128::from(counter.by) * i128::from(least - 1);
@@ -557,7 +629,7 @@ fn turns(
         let first_of = |numbers: &mut dyn Iterator<Item = i64>| {
             let near = numbers.filter(|number| (-FAR..=FAR).contains(number));
             let beside = near.flat_map(|number| [number - 1, number, number + 1]);
-            beside.filter_map(turns).filter(|turns| *turns >= least).min()
+            beside.filter_map(turns).filter(|turns| (least..=most).contains(turns)).min()
         };
         let within = bounds.within(counter.register, loops);
         first_of(&mut within.filter_map(number))
@@ -566,7 +638,7 @@ fn turns(
     let turns = all.min()?;
     // None of them may come too far in the turn behind the last one.
     let near = counters.iter().all(|counter| counter.last(turns + 1).is_some());
-    (near && (TURNS_MIN..=TURNS_MAX.min(bounds.turns_max)).contains(&turns)).then_some(turns)
+    (near && turns >= TURNS_MIN).then_some(turns)
 }
 
 /// What follows on a path costs at most: to its end, or to the head of a loop that is walked as one turn.

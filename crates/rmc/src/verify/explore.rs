@@ -14,7 +14,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::bounds::{Bounds, Loop};
-use super::counted::{Behind, Count, Counted, Tries, Turn};
+use super::counted::{Again, Behind, Count, Counted, Tries, Turn};
 use super::problem::Problem;
 use super::state::{CELLS_MAX, Spot, State};
 use super::step::{Cost, Next, Stepper};
@@ -62,6 +62,14 @@ enum Recalled {
     Cost(Behind),
     /// That it is no more than what is known in this memory of the slot, whose paths have not ended.
     Open(usize),
+}
+
+/// What a try to take turns as one comes to.
+enum Counting {
+    /// The path goes on with what is known of each of them.
+    Begun,
+    /// It is not the first one, and the path goes back to where another one was begun.
+    Before(Walk),
 }
 
 /// A piece of a path, from one meeting point or branch to the next.
@@ -273,7 +281,7 @@ impl Explorer {
                 Ok(next) => next,
                 Err(problem) => {
                     let innermost = self.counted.len().checked_sub(1);
-                    let back = innermost.and_then(|place| self.give_up(place, None));
+                    let back = innermost.and_then(|place| self.give_up(place, Again::Never));
                     return back.ok_or((at, problem));
                 }
             };
@@ -326,7 +334,7 @@ impl Explorer {
                     let id = self.counted[place].id();
                     return Some(Walk::Ended(Behind::turn(id)));
                 }
-                Turn::Another(turns) => return self.give_up(place, turns),
+                Turn::Another(again) => return self.give_up(place, again),
             }
         }
         match self.recall(at, state) {
@@ -338,18 +346,22 @@ impl Explorer {
                     return None;
                 }
                 let hidden = self.hides(at, self.memories[at][memory].number, state);
-                let back = hidden.and_then(|place| self.give_up(place, None));
+                let back = hidden.and_then(|place| self.give_up(place, Again::Never));
                 return Some(back.unwrap_or_else(|| self.endless()));
             }
         }
         // Every memory costs a copy: loops need theirs, others where paths came to again, or now and then.
         *since += 1;
         self.visits[at] = self.visits[at].saturating_add(1);
-        if self.heads[at] && !leaves && self.count_constants(at, state) {
-            *since = 0;
-        } else if self.heads[at] || *since >= FORGETFUL || AGAIN.contains(&self.visits[at]) {
-            self.remember(at, state);
-            *since = 0;
+        let may_count = self.heads[at] && !leaves;
+        match may_count.then(|| self.count_constants(at, state)).flatten() {
+            Some(Counting::Begun) => *since = 0,
+            Some(Counting::Before(walk)) => return Some(walk),
+            None if self.heads[at] || *since >= FORGETFUL || AGAIN.contains(&self.visits[at]) => {
+                self.remember(at, state);
+                *since = 0;
+            }
+            None => {}
         }
         None
     }
@@ -387,23 +399,26 @@ impl Explorer {
         Walk::Ended(Behind::endless())
     }
 
-    /// Whether all further turns of a loop are tried as one, from what is known of each of them.
-    fn count_constants(&mut self, at: usize, state: &mut State) -> bool {
+    /// Tries all further turns of a loop as one, from what is known of each of them.
+    fn count_constants(&mut self, at: usize, state: &mut State) -> Option<Counting> {
         let open = |memory: &&Memory| memory.cost.is_none();
-        let Some(memory) = self.memories[at].iter().rev().find(open) else { return false };
+        let memory = self.memories[at].iter().rev().find(open)?;
         if self.tries[at].of_constants_are_over() || !self.stepper.counts {
-            return false;
+            return None;
         }
         let loops = Loop { head: at, end: self.ends[at] as usize };
         let (id, known) = ((loops, self.counted_ever), &mut self.stepper.known);
         let hints = (self.tries[at], &self.bounds);
         let loops = Counted::of_constants(id, (&memory.state, state), hints, known);
-        let Some((counted, general)) = loops else { return false };
+        let (counted, general) = loops?;
+        if let Some(left) = self.counted.iter().rposition(|left| left.goes_on_as(&counted)) {
+            return self.give_up(left, Again::Never).map(Counting::Before);
+        }
         self.has_counted = true;
         let memory = self.remembered.len() as u32;
         self.remember(at, state);
         self.count(counted, memory, (state, general));
-        true
+        Some(Counting::Begun)
     }
 
     /// The same, where a path has come back with no more than was known in a memory.
@@ -436,9 +451,9 @@ impl Explorer {
         *state = general;
     }
 
-    /// Goes back to the head of a loop whose turns were tried as one, if it is there: it may be tried once more with so
-    /// many turns. What is within goes as well.
-    fn give_up(&mut self, mut place: usize, turns: Option<u64>) -> Option<Walk> {
+    /// Goes back to the head of a loop whose turns were tried as one, if it is there: it may be tried once more. What is
+    /// within goes as well.
+    fn give_up(&mut self, mut place: usize, again: Again) -> Option<Walk> {
         let most = WASTED_MAX * self.stepper.program.code.len() as u64;
         let since = self.counted.get(place).map_or(0, |counted| self.walked - counted.walked);
         if self.wasted + since > most {
@@ -463,7 +478,7 @@ impl Explorer {
                 self.stepper.spare.push(memory.state);
             }
         }
-        self.tries[counted.at].add(&counted, turns);
+        self.tries[counted.at].add(&counted, again);
         self.stepper.facts.restore(counted.facts);
         // Of which some may be known already.
         self.wasted = counted.wasted + (self.walked - counted.walked);

@@ -413,6 +413,22 @@ impl State {
             })
     }
 
+    /// Bits of the registers of the running frame that have numbers.
+    pub(super) fn numbers(&self) -> u16 {
+        let registers = self.frame().registers.iter().enumerate();
+        registers
+            .fold(0, |bits, (at, value)| bits | u16::from(matches!(value, Value::Number(_))) << at)
+    }
+
+    /// Bits of those that have numbers in both, which are not in the set of the first.
+    pub(super) fn changed(&self, other: &Self, known: &Interned) -> u16 {
+        let pairs = self.frame().registers.iter().zip(&other.frame().registers).enumerate();
+        pairs.fold(0, |bits, (at, pair)| {
+            let (Value::Number(a), Value::Number(b)) = pair else { return bits };
+            bits | u16::from(!set_contains(a.id, b.id, known)) << at
+        })
+    }
+
     /// The first place of the running frame that shows that [`State::contains`] is false, if one does.
     pub(super) fn differs_at(&self, other: &Self, known: &Interned) -> Option<Spot> {
         let registers = (0..Register::COUNT).map(|at| Spot(at as u8));
