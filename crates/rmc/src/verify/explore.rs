@@ -18,6 +18,7 @@ use super::counted::{Again, Behind, Count, Counted, Tries, Turn};
 use super::problem::Problem;
 use super::state::{CELLS_MAX, Spot, State};
 use super::step::{Cost, Next, Stepper};
+use crate::isa::Instruction;
 
 /// Memories of one place: more of them are rarely of use, and each is compared with every path.
 const REMEMBERED: usize = 24;
@@ -262,7 +263,7 @@ impl Explorer {
     fn advance(&mut self, going: Going) -> Result<Walk, (usize, Problem)> {
         let Going { mut at, mut state, mut since } = going;
         while self.walked < self.pause {
-            if self.stepper.facts.meetings[at] {
+            if self.stepper.facts.meetings[at] && !self.is_end(at, &state) {
                 if self.stepper.known.is_full() {
                     self.keep(&mut state);
                 }
@@ -279,11 +280,7 @@ impl Explorer {
             state.count(self.stepper.program.code[at]);
             let next = match self.stepper.step(&mut state, at) {
                 Ok(next) => next,
-                Err(problem) => {
-                    let innermost = self.counted.len().checked_sub(1);
-                    let back = innermost.and_then(|place| self.give_up(place, Again::Never));
-                    return back.ok_or((at, problem));
-                }
+                Err(problem) => return self.fail(at, problem),
             };
             match next {
                 Next::Through => at += self.stepper.program.code[at].slots(),
@@ -294,6 +291,13 @@ impl Explorer {
                         continue;
                     };
                     let (mut first, mut second) = (at + 1, target);
+                    if self.is_end(target, &other) && self.walked < self.pause {
+                        match self.end(target, other) {
+                            Ok(()) => at = first,
+                            Err(problem) => return self.fail(target, problem),
+                        }
+                        continue;
+                    }
                     // Whether a loop counts is known when it comes back; all else may be in vain.
                     if target <= at && !state.counts.is_empty() {
                         core::mem::swap(&mut first, &mut second);
@@ -313,6 +317,33 @@ impl Explorer {
             }
         }
         Ok(Walk::Going(Going { at, state, since }))
+    }
+
+    /// Whether a path ends at a slot: there is nothing to compare with others.
+    fn is_end(&self, at: usize, state: &State) -> bool {
+        self.stepper.program.code[at] == Instruction::Exit && state.frames.len() == 1
+    }
+
+    /// A way of the present stretch ends there at once; what comes next is another one.
+    fn end(&mut self, at: usize, mut state: State) -> Result<(), Problem> {
+        self.settle();
+        self.walked += 1;
+        self.stepper.step(&mut state, at)?;
+        self.stepper.spare.push(state);
+        let mut behind = Behind::end();
+        behind.add(core::mem::take(&mut self.stepper.cost));
+        if let Some(stretch) = self.path.last_mut() {
+            stretch.behind.or(behind);
+        }
+        self.open(None, None);
+        Ok(())
+    }
+
+    /// What is wrong at a slot may be so because turns are taken as one, of those that were tried last.
+    fn fail(&mut self, at: usize, problem: Problem) -> Result<Walk, (usize, Problem)> {
+        let innermost = self.counted.len().checked_sub(1);
+        let back = innermost.and_then(|place| self.give_up(place, Again::Never));
+        back.ok_or((at, problem))
     }
 
     /// A path has come to a meeting point: how it goes on, unless it is by what comes next. There have been so many
