@@ -144,6 +144,8 @@ pub(super) struct Executor {
     pub(super) output: Vec<u8>,
     /// Empty; for one access, so that the next one need not allocate.
     buffers: AccessBuffers,
+    /// For pieces of long ones, none of which is longer than a slice has time for.
+    piece: Vec<u8>,
     /// Likewise, for the requests of one.
     steps: Vec<Step>,
 }
@@ -193,6 +195,7 @@ impl Executor {
             notices: Vec::new(),
             output: Vec::new(),
             buffers: AccessBuffers::default(),
+            piece: Vec::new(),
             steps: Vec::new(),
         }
     }
@@ -484,9 +487,9 @@ impl Executor {
         let lent = Lent { own: &mut own.variables, shared: &mut shared.variables };
         let bytes = |span| running.machine.bytes(program, &lent, span).unwrap_or_default();
         let memory = self.memory.of(running.tenant);
-        match pieces.step(request, request.inputs.map(bytes), memory, left) {
+        match pieces.step(request, request.inputs.map(bytes), memory, left, &mut self.piece) {
             Ok(end) => {
-                let (from, bytes) = pieces.read();
+                let (from, bytes) = (pieces.before(), &self.piece[..pieces.read()]);
                 let lent_again = Lent { own: &mut *lent.own, shared: &mut *lent.shared };
                 let machine = &mut running.machine;
                 let brought = machine.bring(program, lent_again, from, bytes);

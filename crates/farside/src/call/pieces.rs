@@ -28,8 +28,8 @@ pub(super) fn moved(request: &Request) -> usize {
 #[derive(Debug)]
 pub(super) struct Pieces {
     done: usize,
-    /// What was read in the last step, and how much before it.
-    read: Vec<u8>,
+    /// How much was read in the last step, and before it.
+    read: usize,
     before: usize,
     hashing: Option<Hashing>,
 }
@@ -38,22 +38,28 @@ impl Pieces {
     /// One that has not begun.
     pub(super) fn of(request: &Request) -> Self {
         let hashing = Hashing::of(request.call, request.arguments[3]);
-        Self { done: 0, read: Vec::new(), before: 0, hashing }
+        Self { done: 0, read: 0, before: 0, hashing }
     }
 
-    /// What was read in the last step: how much there was before it, and the bytes.
-    pub(super) fn read(&self) -> (usize, &[u8]) {
-        (self.before, &self.read)
+    /// How many bytes were read in the last step.
+    pub(super) fn read(&self) -> usize {
+        self.read
     }
 
-    /// Goes on until the slice has nothing `left`; the helper's result when it is over. Nothing is moved
-    /// unless all of it may be.
+    /// How many were there before it.
+    pub(super) fn before(&self) -> usize {
+        self.before
+    }
+
+    /// Goes on until the slice has nothing `left`; the helper's result when it is over. What it reads is at the
+    /// beginning of `piece` then, which grows where it is too short. Nothing is moved unless all of it may be.
     pub(super) fn step(
         &mut self,
         request: &Request,
         inputs: [&[u8]; 2],
         memory: &Memory,
         left: &mut usize,
+        piece: &mut Vec<u8>,
     ) -> Result<Option<u64>, Denied> {
         let [region, offset, ..] = request.arguments;
         let (whole, access) = (moved(request), access(request.call)?);
@@ -69,13 +75,14 @@ impl Pieces {
             memory.here(region, offset, range.len() as u64, access)?;
         }
         let until = whole.min(self.done.saturating_add(left.saturating_mul(BYTES_PER_ACCESS)));
-        self.read.clear();
+        self.read = 0;
         self.before = self.done;
         for Piece { offset, range } in pieces {
             let (from, to) = (range.start.max(self.done), range.end.min(until));
             if from < to {
                 let arena = memory.here(region, offset, range.len() as u64, access)?;
-                self.carry(request, inputs, arena, offset + (from - range.start) as u64, from..to)?;
+                let at = (offset + (from - range.start) as u64, from..to);
+                self.carry(request, inputs, arena, at, piece)?;
             }
         }
         *left = left.saturating_sub(1 + (until - self.done) / BYTES_PER_ACCESS);
@@ -90,8 +97,8 @@ impl Pieces {
         request: &Request,
         inputs: [&[u8]; 2],
         arena: &Arena,
-        offset: u64,
-        range: Range<usize>,
+        (offset, range): (u64, Range<usize>),
+        piece: &mut Vec<u8>,
     ) -> Result<(), Denied> {
         let carried = match (request.call, &mut self.hashing) {
             (_, Some(hashing)) => hash(hashing, arena, offset, range.len()),
@@ -99,8 +106,11 @@ impl Pieces {
             (Call::WriteVector, None) => arena.write(offset, &inputs[1][range]),
             (_, None) => {
                 let (from, end) = (range.start - self.before, range.end - self.before);
-                self.read.resize(end, 0);
-                arena.read(offset, &mut self.read[from..end])
+                if piece.len() < end {
+                    piece.resize(end, 0);
+                }
+                self.read = end;
+                arena.read(offset, &mut piece[from..end])
             }
         };
         carried.map_err(|_| Denied::NotPermitted)

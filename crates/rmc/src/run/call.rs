@@ -167,7 +167,9 @@ pub(super) fn perform(
         Some(span) => {
             let of = |at: usize| &scratch[ranges[at].0..ranges[at].1];
             let output = output(view, span)?;
-            output.fill(0);
+            if !writes_all(request.call) {
+                output.fill(0);
+            }
             ([of(0), of(1)], output)
         }
     };
@@ -182,6 +184,7 @@ pub(super) fn perform(
         Effect::Output => Called::Done(emit(rest.output, rest.output_max, inputs[0]) as u64),
         Effect::Suspends | Effect::Word => {
             if !pieces_fit(request, inputs[0]) {
+                clear(view, request);
                 return Ok(Called::Done(status::OUT_OF_RANGE as u64));
             }
             let [region, offset, ..] = request.arguments;
@@ -204,6 +207,12 @@ pub(super) fn perform(
             }
         }
     })
+}
+
+/// Whether all of the output is written with any result but a negative one, which clears it: it may be long, and
+/// clearing it beforehand takes as long as reading.
+fn writes_all(call: Call) -> bool {
+    matches!(call, Call::Read | Call::ReadVector | Call::GlobalRead)
 }
 
 fn clear(view: &mut View<'_>, request: &Request) {

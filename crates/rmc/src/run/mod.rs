@@ -81,7 +81,8 @@ pub enum Reply {
 pub struct Buffers<'a> {
     /// What goes out.
     pub inputs: [&'a [u8]; 2],
-    /// What comes in. All of it is cleared beforehand.
+    /// What comes in. It is cleared, but for reads: with the result 0 all of these must be written, and until then
+    /// there is what the program last wrote there.
     pub output: &'a mut [u8],
 }
 
