@@ -187,13 +187,7 @@ pub(super) fn perform(
                 clear(view, request);
                 return Ok(Called::Done(status::OUT_OF_RANGE as u64));
             }
-            let [region, offset, ..] = request.arguments;
-            let reply = match request.call {
-                _ if said.is_some() => said.unwrap_or(Reply::Later),
-                Call::Read => near.read(region, offset, output),
-                Call::LoadU64 => near.load_u64(region, offset),
-                _ => near.perform(request, Buffers { inputs, output }),
-            };
+            let reply = said.unwrap_or_else(|| ask(request, Buffers { inputs, output }, near));
             match reply {
                 Reply::Later => Called::Later,
                 Reply::Refused if helper.effect == Effect::Word => Called::Refused,
@@ -207,6 +201,15 @@ pub(super) fn perform(
             }
         }
     })
+}
+
+fn ask(request: &Request, buffers: Buffers<'_>, near: &mut impl Near) -> Reply {
+    let [region, offset, ..] = request.arguments;
+    match request.call {
+        Call::Read => near.read(region, offset, buffers.output),
+        Call::LoadU64 => near.load_u64(region, offset),
+        _ => near.perform(request, buffers),
+    }
 }
 
 /// Whether all of the output is written with any result but a negative one, which clears it: it may be long, and
