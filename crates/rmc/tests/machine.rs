@@ -78,6 +78,32 @@ fn what_an_answer_leaves_is_cleared() {
 }
 
 #[test]
+fn what_a_read_that_fails_leaves_is_cleared() {
+    // Of a region that there is not.
+    let (outcome, _, _) = run_both_near(&verified(READ), &[], || Host::new(vec![vec![9; 64]]));
+    assert_eq!(outcome, Outcome::Returned(status::NOT_PERMITTED as u64));
+    // By a piece that is shorter than the buffer, with which nobody beside the memory is asked.
+    let text = "
+        *(u64 *)(r10 - 16) = 0
+        *(u64 *)(r10 - 8) = 4
+        *(u64 *)(r10 - 24) = 100
+        r1 = 0
+        r2 = r10
+        r2 += -16
+        r3 = 1
+        r4 = r10
+        r4 += -24
+        r5 = 8
+        call read_vector
+        r1 = *(u64 *)(r10 - 24)
+        r0 += r1
+        exit
+    ";
+    let (outcome, _, _) = run_both_near(&verified(text), &[], || Host::new(vec![vec![9; 64]]));
+    assert_eq!(outcome, Outcome::Returned(status::OUT_OF_RANGE as u64));
+}
+
+#[test]
 fn a_suspended_call_goes_on_elsewhere() {
     let text = "
         .own 8

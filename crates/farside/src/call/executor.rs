@@ -144,10 +144,10 @@ pub(super) struct Executor {
     pub(super) output: Vec<u8>,
     /// Empty; for one access, so that the next one need not allocate.
     buffers: AccessBuffers,
-    /// For pieces of long ones, none of which is longer than a slice has time for.
-    piece: Vec<u8>,
     /// Likewise, for the requests of one.
     steps: Vec<Step>,
+    /// For a piece of a long one, whatever is in it: none is longer than a slice has time for.
+    piece: Vec<u8>,
 }
 
 /// Bytes that go into an access and come out of it.
@@ -195,8 +195,8 @@ impl Executor {
             notices: Vec::new(),
             output: Vec::new(),
             buffers: AccessBuffers::default(),
-            piece: Vec::new(),
             steps: Vec::new(),
+            piece: Vec::new(),
         }
     }
 
@@ -489,7 +489,8 @@ impl Executor {
         let memory = self.memory.of(running.tenant);
         match pieces.step(request, request.inputs.map(bytes), memory, left, &mut self.piece) {
             Ok(end) => {
-                let (from, bytes) = (pieces.before(), &self.piece[..pieces.read()]);
+                let (from, length) = pieces.read();
+                let bytes = &self.piece[..length];
                 let lent_again = Lent { own: &mut *lent.own, shared: &mut *lent.shared };
                 let machine = &mut running.machine;
                 let brought = machine.bring(program, lent_again, from, bytes);

@@ -41,14 +41,9 @@ impl Pieces {
         Self { done: 0, read: 0, before: 0, hashing }
     }
 
-    /// How many bytes were read in the last step.
-    pub(super) fn read(&self) -> usize {
-        self.read
-    }
-
-    /// How many were there before it.
-    pub(super) fn before(&self) -> usize {
-        self.before
+    /// How many bytes there were before the last step, and how many were read in it.
+    pub(super) fn read(&self) -> (usize, usize) {
+        (self.before, self.read)
     }
 
     /// Goes on until the slice has nothing `left`; the helper's result when it is over. What it reads is at the

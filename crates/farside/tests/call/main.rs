@@ -10,6 +10,7 @@ mod turns;
 mod words;
 
 use farside::ErrorCode;
+use farside::call::rmc::helpers::status;
 use farside::call::{CallServer, Caller, CallerOptions, Quota, Runs, ServerOptions};
 use over::{Ends, FABRICS, over};
 use programs::{LIST_SEARCH, parameters};
@@ -408,7 +409,7 @@ fn locks_exclude_and_come_back_when_a_call_is_stopped() {
                 assert!(two.poll(waits).is_none(), "{fabric}");
             }
             let third = one.call(&lock_1, &ever, LONG).unwrap();
-            assert_eq!(third.result as i64, -6, "{fabric}: busy for too long");
+            assert_eq!(third.result as i64, status::BUSY, "{fabric}: busy for too long");
             drop(two);
             ends.until(|counts| counts.sessions == 1);
             ends.memory.write(0, &1_u64.to_le_bytes()).unwrap();

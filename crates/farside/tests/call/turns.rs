@@ -1,6 +1,8 @@
 //! How many turns of an executor a short call of one caller waits while another caller keeps it busy: counted,
 //! with all of them on one thread.
 
+use crate::programs;
+use farside::call::rmc::helpers::status;
 use farside::call::{CallServer, Caller, CallerOptions, Program, ServerOptions};
 use farside_base::{Access, Capabilities, RegionId};
 use farside_fabric::{Arena, Fabric, FabricError, MemFabric, Port, PortSpec, Region, RegionSpec};
@@ -58,8 +60,9 @@ impl Fabric for Ticking {
     }
 }
 
-/// An executor, a caller whose calls are short, and another one.
+/// An executor, a caller whose calls are short, and another one; and the clock.
 struct Three {
+    fabric: Arc<dyn Fabric>,
     server: CallServer,
     quick: Caller,
     other: Caller,
@@ -81,7 +84,7 @@ impl Three {
             other.turn().unwrap();
         }
         let short = register(&mut server, &mut quick, b".program short\nr0 = 7\nexit").remove(0);
-        Self { server, quick, other, short }
+        Self { fabric, server, quick, other, short }
     }
 
     /// A short call, answered within its turns.
@@ -187,4 +190,34 @@ fn helpers_with_long_buffers_keep_no_other_caller_waiting() {
         let least = 65_536 / 512 / SLICES_MAX / TURNS_MAX;
         assert!(answered > least && least > 1, "{helper}: only {answered} calls meanwhile");
     }
+}
+
+#[test]
+fn a_lock_is_busy_after_a_hundred_milliseconds() {
+    let mut three = Three::new();
+    let object = programs::LOCK_AND_WAIT.as_bytes();
+    let holds = register(&mut three.server, &mut three.other, object).remove(0);
+    let waits = register(&mut three.server, &mut three.quick, object).remove(0);
+    // The word stays zero, for ever and an hour.
+    let parameters = programs::parameters(&[0, u64::MAX]);
+    let held = three.other.invoke(&holds, &parameters).unwrap().unwrap();
+    for _ in 0..TURNS_MAX {
+        three.other.turn().unwrap();
+        three.server.turn();
+    }
+    let ticket = three.quick.invoke(&waits, &parameters).unwrap().unwrap();
+    let begun_ns = three.fabric.time_ns();
+    let answer = loop {
+        three.quick.turn().unwrap();
+        three.server.turn();
+        if let Some(answer) = three.quick.poll(ticket) {
+            break answer.unwrap();
+        }
+    };
+    // On this clock each look takes some microseconds, and nothing else does.
+    let waited_ns = three.fabric.time_ns() - begun_ns;
+    assert_eq!(answer.result, status::BUSY as u64);
+    assert!((100_000_000..101_000_000).contains(&waited_ns), "{waited_ns} ns");
+    three.other.turn().unwrap();
+    assert!(three.other.poll(held).is_none(), "it still has the lock");
 }

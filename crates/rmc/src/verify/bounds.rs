@@ -56,9 +56,6 @@ impl Bounds {
                         bounds.compare(slot, register, with);
                     }
                 }
-                Instruction::Alu { op: AluOp::Move, src: Operand::Immediate(value), .. } => {
-                    bounds.named.push(i64::from(value));
-                }
                 Instruction::Alu {
                     width: Width::Double,
                     op: AluOp::Add | AluOp::Sub,
@@ -69,6 +66,7 @@ impl Bounds {
             }
             if let [Some(register)] = written(*instruction) {
                 constants[register.index()] = set_to(*instruction);
+                bounds.named.extend(constants[register.index()]);
             }
         }
         for list in bounds.compared.iter_mut().chain([&mut bounds.named]) {

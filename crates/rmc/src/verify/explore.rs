@@ -440,8 +440,7 @@ impl Explorer {
         let loops = Loop { head: at, end: self.ends[at] as usize };
         let (id, known) = ((loops, self.counted_ever), &mut self.stepper.known);
         let hints = (self.tries[at], &self.bounds);
-        let loops = Counted::of_constants(id, (&memory.state, state), hints, known);
-        let (counted, general) = loops?;
+        let (counted, general) = Counted::of_constants(id, (&memory.state, state), hints, known)?;
         if let Some(left) = self.counted.iter().rposition(|left| left.goes_on_as(&counted)) {
             return self.give_up(left, Again::Never).map(Counting::Before);
         }
