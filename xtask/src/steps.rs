@@ -20,7 +20,7 @@ pub(crate) struct Step {
 }
 
 /// Seeded simulations of each kind.
-const SIMULATIONS_EACH: &str = "5000";
+const SIMULATIONS_EACH: &str = "4000";
 
 /// Every step, in order.
 pub(crate) const ALL: &[Step] = &[
@@ -93,7 +93,7 @@ pub(crate) const ALL: &[Step] = &[
     },
     Step {
         name: "simulation",
-        sentence: "seeded simulations: 5,000 each with delays, with deaths, between hosts, and of calls",
+        sentence: "seeded simulations: 4,000 each with delays, deaths, leaves, between hosts, and of calls",
         within: None,
         more_by_name: None,
         run: simulation,

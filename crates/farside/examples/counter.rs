@@ -21,5 +21,6 @@ fn main() -> Result<(), farside::Error> {
     session.read(text, &mut bytes)?; // a tag check and a copy, once the line is cached
     assert_eq!(&bytes, b"world");
     drop(session);
-    node.leave()
+    node.leave()?;
+    Ok(())
 }

@@ -60,6 +60,11 @@ impl Homes {
         self.allocator.free_bytes()
     }
 
+    /// Bytes of all allocations that this node is home of.
+    pub(crate) fn used_bytes(&self) -> u64 {
+        self.allocator.used_bytes()
+    }
+
     fn number(&mut self) -> u64 {
         self.next += 1;
         self.next

@@ -139,7 +139,7 @@ impl Session {
         let piece = Piece { address, at: 0, bytes };
         let pins = Pins::take(self, Want::Write, &[piece]).await?;
         let lines = Arc::clone(pins.session.lines());
-        let claim = claim_pinned(&lines, piece)?;
+        let claim = claim_pinned(&lines, piece).map_err(|error| pins.session.name_loss(error))?;
         Ok(change_line(&claim, address, bytes, change))
     }
 
@@ -179,7 +179,8 @@ impl Session {
         while !snapshot(lines, &parts, out) {
             // A writer of this node is in one of the lines, or the home of one has died.
             for part in &parts {
-                check_pinned(lines, *part, Level::Shared)?;
+                let pinned = check_pinned(lines, *part, Level::Shared);
+                pinned.map_err(|error| pins.session.name_loss(error))?;
             }
             std::hint::spin_loop();
         }
@@ -219,7 +220,8 @@ impl Session {
         let claims = parts
             .iter()
             .map(|part| claim_pinned(&lines, *part))
-            .collect::<Result<Vec<Claim<'_>>, Error>>()?;
+            .collect::<Result<Vec<Claim<'_>>, Error>>()
+            .map_err(|error| pins.session.name_loss(error))?;
         for (part, claim) in parts.iter().zip(&claims) {
             claim.write(part.address.offset_in_line(), &bytes[part.at..part.at + part.bytes]);
         }

@@ -154,7 +154,7 @@ impl Engine {
                 self.unlink(node);
                 self.contact_cut(node);
             }
-            Effect::Dead { node } => self.member_dead(node),
+            Effect::Dead { node, .. } => self.member_dead(node),
             Effect::Ready => {
                 self.boot.ready = true;
                 if self.resumes() {
@@ -504,7 +504,7 @@ impl Engine {
     pub(crate) fn node_dead(&mut self, node: NodeId) {
         self.boot.connecting.retain(|connecting| connecting.node != node);
         self.unlink(node);
-        self.peers.remove(node);
+        self.peers.remove(node, self.membership.has_left(node));
         self.placed_at_dead(node);
         // Perhaps it was the one that was to judge.
         let accused = self.peers.iter().filter(|node| self.peers.is_accused(*node));

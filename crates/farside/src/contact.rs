@@ -170,7 +170,7 @@ impl Engine {
             return;
         }
         keeper.fenced = fenced;
-        self.lines.set_fenced(fenced || self.closed_with.is_some());
+        self.lines.set_fenced(fenced || self.leaving.is_some() || self.closed_with.is_some());
         if fenced {
             self.call_in_loans();
             return;

@@ -5,6 +5,7 @@ use crate::allocation::Homes;
 use crate::boot::Boot;
 use crate::contact::Keeper;
 use crate::hit::Lines;
+use crate::leave::LeaveProgress;
 use crate::lock_hit::LockCells;
 use crate::operation::{Kind, Outcome, SessionSlots, Slot, is_home, session_index};
 use crate::peer::Peers;
@@ -121,6 +122,8 @@ pub(crate) struct Engine {
     /// This node has left, or was made to; what every operation says from now on.
     pub(crate) closed_with: Option<ErrorCode>,
     pub(crate) boot: Boot,
+    /// This node is on its way out: it starts nothing new.
+    pub(crate) leaving: Option<LeaveProgress>,
     /// Mends broken links, on fabrics between hosts.
     pub(crate) keeper: Option<Keeper>,
     /// Link requests not yet answered.
@@ -150,10 +153,27 @@ impl Engine {
 
     /// Ends an operation.
     pub(crate) fn finish(&mut self, operation: OperationId, outcome: Outcome) {
+        let outcome = outcome.map_err(|code| self.name_loss(operation, code));
         if is_home(operation) {
             self.follow_ups.push_back(FollowUp::Retired(operation));
         } else if let Some(slot) = self.slot(operation) {
             slot.finish(outcome);
+        }
+    }
+
+    /// The machines know that a home is gone; only the membership knows whether it left or died.
+    fn name_loss(&self, operation: OperationId, code: ErrorCode) -> ErrorCode {
+        let left = || {
+            let home = match self.request(operation)? {
+                (Kind::Allocate { node, .. }, _) => node,
+                (Kind::Lock(request), _) => request.line.home(),
+                (_, address) => address?.home(),
+            };
+            self.membership.has_left(home).then_some(ErrorCode::NodeLeft)
+        };
+        match code {
+            ErrorCode::NodeLost => left().unwrap_or(code),
+            _ => code,
         }
     }
 
@@ -215,7 +235,7 @@ impl Engine {
         let peers: Vec<NodeId> = self.peers.iter().collect();
         for node in peers {
             self.unlink(node);
-            self.peers.remove(node);
+            self.peers.remove(node, false);
         }
         self.peers.rendezvous = None;
     }
@@ -228,7 +248,7 @@ impl Engine {
     /// One line on what this node is doing, for people.
     pub(crate) fn describe(&self) -> String {
         format!(
-            "node {} peers {} broken {} fenced {} held {} frameless {} placements {} failure {:?} accused {:?}",
+            "node {} peers {} broken {} fenced {} held {} frameless {} placements {} leaving {:?} failure {:?} accused {:?}",
             self.me(),
             self.peers.alive(),
             self.peers.iter().filter(|node| !self.peers.is_linked(*node)).count(),
@@ -236,6 +256,7 @@ impl Engine {
             self.held_count(),
             self.frameless.len(),
             self.placements.waiting_count(),
+            self.leaving,
             self.failure,
             self.peers.accused
         )

@@ -27,6 +27,7 @@ mod engine;
 mod error;
 pub mod fabrics;
 mod hit;
+mod leave;
 mod lock_hit;
 mod locks;
 mod memory;
@@ -45,6 +46,7 @@ pub use error::Error;
 pub use farside_base::{
     Blame, ErrorCode, GlobalAddress, Limits, LineSize, NodeId, Retry, SessionId,
 };
+pub use leave::{Departure, Leaving};
 pub use locks::LockGuard;
 pub use memory::Session;
 pub use node::{Joining, Member, Node, REQUIREMENTS};

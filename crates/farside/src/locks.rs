@@ -28,7 +28,8 @@ impl Engine {
         slots: &SessionSlots,
         request: Request,
     ) -> Option<Result<u64, ErrorCode>> {
-        if let Some(code) = self.refusal() {
+        let leaving = self.leaving.as_ref().map(|_| ErrorCode::NodeClosed);
+        if let Some(code) = self.refusal().or(leaving) {
             self.call_in_loans();
             return Some(Err(code));
         }
@@ -144,7 +145,11 @@ impl Engine {
                 Effect::Unlocked { operation } => self.lock_ended(operation, Ok(0)),
                 Effect::Failed { operation, code } => self.lock_ended(operation, Err(code)),
                 Effect::Cancelled { operation } => {
-                    self.lock_ended(operation, Err(ErrorCode::TimedOut));
+                    let code = match self.leaving {
+                        Some(_) => ErrorCode::NodeClosed,
+                        None => ErrorCode::TimedOut,
+                    };
+                    self.lock_ended(operation, Err(code));
                 }
             }
         }

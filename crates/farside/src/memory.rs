@@ -138,6 +138,14 @@ impl Session {
         self.slots.session
     }
 
+    /// Whether memory that is gone left with its home or was lost in a crash, only the engine knows.
+    #[cold]
+    pub(crate) fn name_loss(&self, error: Error) -> Error {
+        let home = error.address.filter(|_| error.code == ErrorCode::NodeLost).map(|at| at.home());
+        let code = home.and_then(|home| self.core.engine().peers.refusal(home));
+        Error { code: code.unwrap_or(error.code), ..error }
+    }
+
     pub(crate) fn lines(&self) -> &Arc<Lines> {
         &self.lines
     }

@@ -5,6 +5,7 @@ use crate::boot::{Boot, member_name, rendezvous_name};
 use crate::contact::Keeper;
 use crate::engine::{Counters, Engine, Regions};
 use crate::hit::{Lines, SEGMENT, cache_split};
+use crate::leave::{Departure, Leaving};
 use crate::lock_hit::{CELLS, LockCells};
 use crate::memory::{CALL_SLOTS, Session};
 use crate::operation::{Kind, SessionSlots};
@@ -19,7 +20,7 @@ use farside_fabric::{
     Fabric, FabricError, LinkEvent, NotReached, Port, PortSpec, Region, RegionSpec,
 };
 use farside_protocol::channel::{Messenger, Underway};
-use farside_protocol::coherence::{Coherence, Level};
+use farside_protocol::coherence::Coherence;
 use farside_protocol::lock::Locks;
 use farside_protocol::member::{
     self, Answer, Elsewhere, Identity, Join, Membership, PROTOCOL_VERSION, Refusal,
@@ -31,8 +32,6 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long a node that leaves waits for its dirty lines to be taken back.
-const LEAVE_PATIENCE: Duration = Duration::from_secs(2);
 /// How long a joiner waits for a cluster to answer.
 const JOIN_PATIENCE: Duration = Duration::from_secs(10);
 /// The longest wait between two attempts to join.
@@ -226,6 +225,7 @@ impl Setup {
             armed: false,
             failure: None,
             closed_with: None,
+            leaving: None,
             keeper: self
                 .identity
                 .host
@@ -517,7 +517,8 @@ impl Node {
         let count = self.shared.session_count.fetch_add(1, Ordering::Relaxed);
         let id = SessionId::new(self.id(), count);
         let mut engine = core.engine();
-        if let Some(code) = engine.closed_with {
+        let leaving = engine.leaving.as_ref().map(|_| ErrorCode::NodeClosed);
+        if let Some(code) = engine.closed_with.or(leaving) {
             return Err(code.into());
         }
         engine.free_places();
@@ -617,68 +618,69 @@ impl Node {
         self.shared.core.engine().describe()
     }
 
-    /// Gives dirty lines back to their homes and leaves. The memory that this node is home of is gone
-    /// for all; sessions of this node fail with `NodeClosed` from now on.
+    /// Leaves the cluster: hands over what this node holds of other homes, then goes, and the memory that it
+    /// is home of goes with it.
     ///
-    /// *Blocks* until the lines are taken back, at most some seconds.
+    /// *Guarantees*: whatever a session of this node wrote to memory of other homes, asynchronous writes
+    /// among it, is there. Locks of this node's sessions are released. Other nodes get
+    /// [`ErrorCode::NodeLeft`] for memory of this home. Sessions of this node fail with `NodeClosed` from the call on; operations
+    /// that have begun end first. Nodes that leave at the same time do not wait for each other's memory.
+    ///
+    /// *Blocks* until every other node has processed what this one sent: two round trips, and one for the
+    /// lines of each home; at most ten seconds. A clone that calls it after another does nothing.
     ///
     /// # Errors
-    /// `TimedOut` when a home did not take its lines back in time; the node has left all the same.
-    pub fn leave(self) -> Result<(), Error> {
+    /// `TimedOut` when a home did not take its lines back in time, or a member did not answer; `NodeClosed`
+    /// or `Isolated` when the cluster removed this node before. The node has left all the same, and lines
+    /// that it alone had are lost.
+    pub fn leave(self) -> Result<Departure, Error> {
         self.shared.leave()
+    }
+
+    /// Starts to leave, for a node that is driven by [`turn`](Self::turn): poll the result, and drive the
+    /// other nodes. A driven node that is dropped without this ends as by a crash.
+    pub fn start_leaving(self) -> Leaving {
+        self.shared.core.engine().begin_leave();
+        Leaving { shared: self.shared }
     }
 }
 
 impl Shared {
-    fn leave(&self) -> Result<(), Error> {
-        if self.left.swap(true, Ordering::SeqCst) {
-            return Ok(());
+    fn leave(&self) -> Result<Departure, Error> {
+        if self.core.drive == Drive::Threads && !self.is_closed() {
+            self.core.with_engine(Engine::begin_leave);
+            return self.wait_until_left();
         }
-        let server = crate::operation::locked(&self.server).take();
-        let clean = self.core.drive == Drive::Caller || self.give_back();
-        {
-            let mut engine = self.core.engine();
-            engine.member_own(member::Event::Leave);
-            engine.turn();
-            engine.close_with(ErrorCode::NodeClosed);
-        }
-        self.core.closing.store(true, Ordering::SeqCst);
-        self.core.waiter.wake();
-        let joined = server.is_none_or(|server| server.join().is_ok());
-        let mut engine = self.core.engine();
-        engine.turn();
-        engine.disconnect();
-        if clean && joined { Ok(()) } else { Err(Error::new(ErrorCode::TimedOut)) }
+        self.close();
+        Ok(Departure::default())
     }
 
-    /// Evicts everything; false when not all of it was taken back in time.
-    fn give_back(&self) -> bool {
-        let deadline = Instant::now() + LEAVE_PATIENCE;
-        loop {
-            let left = {
-                let mut engine = self.core.engine();
-                engine.turn();
-                let dirty =
-                    engine.lines.cached().filter(|line| engine.held(*line).level == Level::Dirty);
-                let left = dirty.count();
-                engine.evict_all();
-                engine.post();
-                left
-            };
-            if left == 0 {
-                return true;
-            }
-            if Instant::now() > deadline {
-                return false;
-            }
-            tick();
+    /// Whether this node has ended.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.left.load(Ordering::SeqCst)
+    }
+
+    /// Ends this node at once; links that are still open are closed.
+    pub(crate) fn close(&self) {
+        if self.left.swap(true, Ordering::SeqCst) {
+            return;
         }
+        let server = crate::operation::locked(&self.server).take();
+        self.core.engine().close_with(ErrorCode::NodeClosed);
+        self.core.closing.store(true, Ordering::SeqCst);
+        self.core.waiter.wake();
+        if let Some(server) = server {
+            let _ = server.join(); // it has no result, and a panic in it has nothing left to end
+        }
+        let mut engine = self.core.engine();
+        engine.post();
+        engine.disconnect();
     }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // Whoever wants to know whether everything was taken back calls `leave`.
+        // Programs that need to know whether everything was handed over call `leave`.
         let _ = self.leave();
     }
 }

@@ -62,6 +62,8 @@ pub(crate) struct Peers {
     connected: Vec<Option<Peer>>,
     by_link: Vec<Option<NodeId>>,
     dead: NodeSet,
+    /// Those of the dead that have left.
+    left: NodeSet,
     /// Peers whose messenger may have something to send.
     pub(crate) ready: NodeSet,
     /// Where new nodes ask to join; the coordinator alone has one.
@@ -84,6 +86,7 @@ impl Peers {
             connected: (0..nodes_max).map(|_| None).collect(),
             by_link: Vec::new(),
             dead: NodeSet::EMPTY,
+            left: NodeSet::EMPTY,
             ready: NodeSet::EMPTY,
             rendezvous: None,
             events: Vec::new(),
@@ -126,6 +129,8 @@ impl Peers {
     pub(crate) fn refusal(&self, node: NodeId) -> Option<ErrorCode> {
         if self.get(node).is_some() {
             None
+        } else if self.left.contains(node) {
+            Some(ErrorCode::NodeLeft)
         } else if self.dead.contains(node) {
             Some(ErrorCode::NodeLost)
         } else {
@@ -158,8 +163,11 @@ impl Peers {
     }
 
     /// Takes a node out for good, once it is unlinked.
-    pub(crate) fn remove(&mut self, node: NodeId) {
+    pub(crate) fn remove(&mut self, node: NodeId, left: bool) {
         self.dead.insert(node);
+        if left {
+            self.left.insert(node);
+        }
         if let Some(place) = self.connected.get_mut(usize::from(node.0)) {
             *place = None;
         }

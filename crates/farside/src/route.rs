@@ -109,6 +109,9 @@ impl Engine {
 
     /// Starts an operation and carries out what follows.
     pub(crate) fn issue(&mut self, operation: OperationId) {
+        if self.leaving.is_some() {
+            return self.finish(operation, Err(ErrorCode::NodeClosed));
+        }
         self.start(operation);
         self.follow_up();
     }

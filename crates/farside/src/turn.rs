@@ -31,6 +31,10 @@ impl Engine {
         let linked = (!landed || self.turns.is_multiple_of(LINKS_EVERY)) && self.links();
         self.follow_up();
         let posted = self.post();
+        if self.leaving.is_some() {
+            self.step_leave();
+            return self.post() || landed || linked || posted;
+        }
         landed || linked || posted
     }
 

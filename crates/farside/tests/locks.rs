@@ -46,7 +46,7 @@ everywhere! {
     a_read_lock_on_loan_is_upgraded
     what_is_locked_under_writes_in_flight_is_fenced
     closing_a_session_frees_its_locks_on_loan
-    a_dead_home_takes_its_locks_along
+    home_that_leaves_takes_its_locks_along
     a_freed_line_is_lent_no_more
     a_cycle_of_locks_on_loan_has_a_victim
     the_bound_on_locks_is_exact
@@ -283,7 +283,7 @@ fn closing_a_session_frees_its_locks_on_loan(make: &Make) {
     }
 }
 
-fn a_dead_home_takes_its_locks_along(make: &Make) {
+fn home_that_leaves_takes_its_locks_along(make: &Make) {
     let mut limited = config("death");
     limited.limits = Limits { locks_per_session_max: 3, ..Limits::DEFAULT };
     let mut nodes = cluster(make, &limited, 2);
@@ -302,8 +302,8 @@ fn a_dead_home_takes_its_locks_along(make: &Make) {
     }
     assert_eq!(code(own.lock_write(here[3], 8)), ErrorCode::TooManyLocks);
     for address in lost {
-        assert_eq!(code(own.unlock(address, 8)), ErrorCode::NodeLost);
-        assert_eq!(code(own.lock_write(address, 8)), ErrorCode::NodeLost);
+        assert_eq!(code(own.unlock(address, 8)), ErrorCode::NodeLeft);
+        assert_eq!(code(own.lock_write(address, 8)), ErrorCode::NodeLeft);
     }
 }
 

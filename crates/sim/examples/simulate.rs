@@ -1,11 +1,13 @@
-//! Runs seeded simulations of whole nodes: `simulate [--seed N] [--count N] [--faults | --weather]`.
+//! Runs seeded simulations of whole nodes: `simulate [--seed N] [--count N] [--faults | --weather |
+//! --leave]`.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for people")]
 
 use farside_sim::cluster::{Scenario, simulate};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let (mut first, mut count, mut faults, mut weather) = (0, 1, false, false);
+    let (mut first, mut count) = (0, 1);
+    let (mut faults, mut weather, mut leave) = (false, false, false);
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         let mut number = || arguments.next().and_then(|text| text.parse::<u64>().ok());
@@ -14,6 +16,7 @@ fn main() -> ExitCode {
             "--count" => count = number().unwrap_or(1),
             "--faults" => faults = true,
             "--weather" => weather = true,
+            "--leave" => leave = true,
             other => {
                 eprintln!("unknown argument {other}; see the head of this file");
                 return ExitCode::from(2);
@@ -22,9 +25,10 @@ fn main() -> ExitCode {
     }
     let (mut steps, mut operations, mut failed, mut evictions) = (0, 0, 0, 0);
     for seed in first..first + count {
-        let scenario = match weather {
-            true => Scenario::draw_weather(seed),
-            false => Scenario::draw(seed, faults),
+        let scenario = match (weather, leave) {
+            (true, _) => Scenario::draw_weather(seed),
+            (_, true) => Scenario::draw_leave(seed),
+            _ => Scenario::draw(seed, faults),
         };
         match simulate(scenario) {
             Ok(summary) => {

@@ -9,8 +9,8 @@ use crate::fabric::{INFINIBAND, SHARED_MEMORY, SimNet, SimOptions};
 use crate::linearizability::{Call, Register, RegisterOperation, check};
 use crate::random::Random;
 use farside::{
-    AllocationHint, AllocationSpec, Config, Error, ErrorCode, GlobalAddress, Joining, LineSize,
-    Node, NodeId, Session,
+    AllocationHint, AllocationSpec, Config, Error, ErrorCode, GlobalAddress, Joining, Leaving,
+    LineSize, Node, NodeId, Session,
 };
 use farside_base::Capabilities;
 use std::cell::{Cell, RefCell};
@@ -37,6 +37,8 @@ pub struct Scenario {
     pub operations: u16,
     /// The node that is killed, and after how many events.
     pub kill: Option<(u16, u64)>,
+    /// The node that leaves, and after how many events.
+    pub leave: Option<(u16, u64)>,
     /// Sets of the cache: the fewer, the more evictions.
     pub cache_sets: u16,
     /// Every node is a host of its own, and the ways between them break.
@@ -90,6 +92,14 @@ impl Scenario {
         Self { weather: Some(weather), words, operations, ..scenario }
     }
 
+    /// The scenario of a seed in which a node leaves while all work.
+    pub fn draw_leave(seed: u64) -> Self {
+        let scenario = Self::draw(seed, false);
+        let mut random = Random::new(seed ^ 0x1e_a7e5);
+        let leaver = random.below(u64::from(scenario.nodes)) as u16;
+        Self { leave: Some((leaver, random.between(10, 2_000))), ..scenario }
+    }
+
     /// The scenario of a seed; with `faults`, half of them kill a node.
     pub fn draw(seed: u64, faults: bool) -> Self {
         let mut random = Random::new(seed);
@@ -104,6 +114,7 @@ impl Scenario {
             words_per_line: random.between(1, 3) as u16,
             operations: random.between(3, 25) as u16,
             kill,
+            leave: None,
             cache_sets: random.between(1, 2) as u16,
             weather: None,
         }
@@ -114,7 +125,7 @@ impl fmt::Display for Scenario {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "seed={} nodes={} sessions={} words={} per_line={} operations={} kill={:?} sets={} weather={:?}",
+            "seed={} nodes={} sessions={} words={} per_line={} operations={} kill={:?} leave={:?} sets={} weather={:?}",
             self.seed,
             self.nodes,
             self.sessions,
@@ -122,6 +133,7 @@ impl fmt::Display for Scenario {
             self.words_per_line,
             self.operations,
             self.kill,
+            self.leave,
             self.cache_sets,
             self.weather
         )
@@ -188,6 +200,8 @@ struct Board {
     trouble: RefCell<Option<String>>,
     may_fail: Cell<bool>,
     may_part: Cell<bool>,
+    /// The node that has begun to leave.
+    leaver: Cell<Option<u16>>,
 }
 
 impl Board {
@@ -201,10 +215,19 @@ impl Board {
     }
 
     /// Whether a result is fine; a failure is, once a node was killed, if its code says so.
-    fn accept<T>(&self, what: &str, result: Result<T, Error>) -> Option<T> {
+    /// `node` is where it was asked.
+    fn accept<T>(&self, node: u16, what: &str, result: Result<T, Error>) -> Option<T> {
         match result {
             Ok(value) => Some(value),
             Err(error) => {
+                let leaver = self.leaver.get();
+                let of_leaver = |home: NodeId| Some(home.0) == leaver;
+                let left = match error.code {
+                    ErrorCode::NodeLeft => error.address.is_none_or(|at| of_leaver(at.home())),
+                    ErrorCode::NodeClosed => of_leaver(NodeId(node)),
+                    ErrorCode::OutOfMemory => what == "alloc" && leaver.is_some(),
+                    _ => false,
+                };
                 let expected = match error.code {
                     ErrorCode::NodeLost | ErrorCode::LineLost => true,
                     // Of a node that is out.
@@ -213,7 +236,7 @@ impl Board {
                     ErrorCode::OutOfMemory => what == "alloc",
                     _ => false,
                 };
-                if !(expected && self.may_fail.get()) {
+                if !(left || expected && self.may_fail.get()) {
                     self.trouble(format!("{what}: {error}"));
                 }
                 self.failed.set(self.failed.get() + 1);
@@ -226,6 +249,7 @@ impl Board {
 /// One session of a run.
 struct Worker {
     session: Session,
+    node: u16,
     number: usize,
     words: Rc<Vec<GlobalAddress>>,
     /// Blocks of three lines for writes that must be seen whole.
@@ -270,7 +294,7 @@ impl Worker {
         if let Err(Error { code: ErrorCode::Isolated | ErrorCode::NodeClosed, .. }) = &result {
             self.out.set(true);
         }
-        self.board.accept(what, result)
+        self.board.accept(self.node, what, result)
     }
 
     /// Perhaps lets some time pass, where that matters; whether it does.
@@ -381,8 +405,8 @@ impl Worker {
         let index = self.random.index(self.guarded.len());
         let address = self.guarded[index];
         let locked = self.session.lock_write_async(address, 8).await.map(|guard| guard.keep());
-        if self.accept("lock", locked).is_none() {
-            return;
+        if self.accept("lock", locked).is_none() || self.board.leaver.get() == Some(self.node) {
+            return; // not granted, or gone since
         }
         let others = self.board.inside.borrow_mut()[index].replace(self.number);
         if let Some(other) = others.filter(|_| !self.board.may_fail.get()) {
@@ -394,6 +418,9 @@ impl Worker {
             let value = u64::from_le_bytes(bytes) + 1;
             let done = self.session.write_async(address, &value.to_le_bytes()).await;
             self.accept("locked write", done);
+        }
+        if self.board.leaver.get() == Some(self.node) {
+            return; // its lock is gone
         }
         let inside = self.board.inside.borrow_mut()[index].take();
         if inside.is_some_and(|session| session != self.number) && !self.board.may_fail.get() {
@@ -457,6 +484,7 @@ impl Worker {
 pub struct Cluster {
     net: SimNet,
     nodes: Vec<Option<Node>>,
+    leaving: Option<Leaving>,
     random: Random,
 }
 
@@ -510,7 +538,7 @@ impl Cluster {
         };
         let first = Node::create_driven(&config, net.fabric(&process(0)))
             .map_err(|error| error.to_string())?;
-        let mut cluster = Self { net, nodes: vec![Some(first)], random };
+        let mut cluster = Self { net, nodes: vec![Some(first)], leaving: None, random };
         for node in 1..count {
             let fabric = cluster.net.fabric(&process(node));
             let mut joining = Joining::start(&config, fabric).map_err(|error| error.to_string())?;
@@ -548,6 +576,26 @@ impl Cluster {
     pub fn kill(&mut self, node: u16) {
         self.net.kill(&process(node));
         self.nodes[usize::from(node)] = None;
+    }
+
+    /// A node begins to leave; whatever drives the cluster drives it too.
+    pub fn start_leaving(&mut self, node: u16) {
+        self.leaving = self.nodes[usize::from(node)].take().map(Node::start_leaving);
+    }
+
+    /// Continues the leave that was started; whether there is none, or it has ended.
+    ///
+    /// # Errors
+    /// When it has failed.
+    pub fn poll_leave(&mut self) -> Result<bool, String> {
+        let Some(leaving) = self.leaving.as_mut() else {
+            return Ok(true);
+        };
+        let Some(ended) = leaving.poll() else {
+            return Ok(false);
+        };
+        self.leaving = None;
+        ended.map(|_| true).map_err(|error| format!("leave: {error}"))
     }
 
     /// One event of the network and one turn of every node; false when nothing happened.
@@ -615,6 +663,7 @@ pub fn simulate(scenario: Scenario) -> Result<Summary, String> {
         match (scenario.weather, scenario.kill) {
             (Some(_), _) => "--weather",
             (None, Some(_)) => "--faults",
+            (None, None) if scenario.leave.is_some() => "--leave",
             (None, None) => "",
         }
     );
@@ -633,6 +682,7 @@ fn run(scenario: Scenario) -> Result<Summary, String> {
         trouble: RefCell::new(None),
         may_fail: Cell::new(false),
         may_part: Cell::new(false),
+        leaver: Cell::new(None),
     });
     let shared = allocate_shared(&mut cluster, &scenario)?;
     let mut tasks: Vec<(u16, Option<Task>)> = Vec::new();
@@ -641,6 +691,7 @@ fn run(scenario: Scenario) -> Result<Summary, String> {
             let session = session(&cluster, node)?;
             let worker = Worker {
                 session,
+                node,
                 number: tasks.len(),
                 words: Rc::clone(&shared.words),
                 blocks: Rc::clone(&shared.blocks),
@@ -756,7 +807,7 @@ fn drive(
         board.may_fail.set(true);
         board.may_part.set(true);
     }
-    while tasks.iter().any(|(_, task)| task.is_some()) {
+    while tasks.iter().any(|(_, task)| task.is_some()) || cluster.leaving.is_some() {
         steps += 1;
         if let Some((node, at)) = scenario.kill
             && steps == at
@@ -771,10 +822,21 @@ fn drive(
             }
             cluster.kill(node);
         }
+        if let Some((node, _)) = scenario.leave.filter(|(_, at)| steps == *at) {
+            board.leaver.set(Some(node));
+            // Its sessions hold no lock from now on.
+            let of_leaver = |session: &usize| tasks[*session].0 == node;
+            for inside in board.inside.borrow_mut().iter_mut() {
+                *inside = inside.filter(|session| !of_leaver(session));
+            }
+            cluster.start_leaving(node);
+        }
+        let leaves = cluster.leaving.is_some();
+        let left = cluster.poll_leave()?;
         if let Some(weather) = &scenario.weather {
             sky.change(cluster, weather, board, steps);
         }
-        let mut busy = cluster.stir();
+        let mut busy = cluster.stir() || (leaves && left);
         let chosen = cluster.random.index(tasks.len());
         if let Some(task) = tasks[chosen].1.as_mut()
             && task.as_mut().poll(&mut context).is_ready()
@@ -863,7 +925,6 @@ fn agree(
     board: &Board,
     weather: bool,
 ) -> Result<(), String> {
-    board.may_fail.set(board.may_fail.get() || cluster.alive().len() < cluster.nodes.len());
     // Everybody has heard of every death, and everything under way has arrived.
     while cluster.sweep() {}
     if weather {
@@ -880,7 +941,7 @@ fn agree(
             let mut session = session(cluster, *node)?;
             let mut bytes = [0; 8];
             let done = cluster.finish(session.read_async(*address, &mut bytes))?;
-            seen.push(board.accept("last read", done).map(|()| bytes));
+            seen.push(board.accept(*node, "last read", done).map(|()| bytes));
         }
         if seen.windows(2).any(|pair| pair[0] != pair[1]) {
             return Err(format!("survivors {alive:?} do not agree about {address}: {seen:?}"));

@@ -37,6 +37,12 @@ fn simulation_with_deaths() {
 }
 
 #[test]
+fn simulation_with_leaves() {
+    let (operations, failed, _) = many(4, Scenario::draw_leave);
+    assert!(operations > 0 && failed > 0, "memory goes with its home: {failed} of {operations}");
+}
+
+#[test]
 fn simulation_between_hosts() {
     let (operations, failed, _) = many(3, Scenario::draw_weather);
     assert!(operations > 0 && failed > 0, "partings are noticed: {failed} of {operations}");

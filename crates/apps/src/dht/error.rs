@@ -39,9 +39,9 @@ impl DhtError {
         }
     }
 
-    /// Whether the key's bucket or record died with a node.
+    /// Whether the key's bucket or record went with a node that died or left.
     pub fn is_lost(&self) -> bool {
-        matches!(self.code(), ErrorCode::NodeLost | ErrorCode::LineLost)
+        matches!(self.code(), ErrorCode::NodeLost | ErrorCode::NodeLeft | ErrorCode::LineLost)
     }
 
     pub(super) fn busy() -> Self {

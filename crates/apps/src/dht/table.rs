@@ -529,7 +529,7 @@ impl Table {
                     *draft = Some((block, entry));
                     return Ok(entry);
                 }
-                Err(error) if error.code == ErrorCode::NodeLost => {
+                Err(Error { code: ErrorCode::NodeLost | ErrorCode::NodeLeft, .. }) => {
                     self.pool.forget_home(block.address.home());
                 }
                 Err(error) if error.code == ErrorCode::LineLost => self.discard(space, block),

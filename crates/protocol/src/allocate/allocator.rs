@@ -156,6 +156,11 @@ impl Allocator {
         self.free_bytes
     }
 
+    /// Bytes of all allocations, in whole lines.
+    pub fn used_bytes(&self) -> u64 {
+        self.capacity_bytes() - self.free_bytes
+    }
+
     /// Bytes that can be handed out when nothing is.
     pub fn capacity_bytes(&self) -> u64 {
         self.bytes.saturating_sub(RESERVED_BYTES)

@@ -205,6 +205,11 @@ impl Messenger {
         self.lanes[class as usize].queue.len()
     }
 
+    /// Whether every message of its user has been sent at least once.
+    pub fn has_sent_all(&self) -> bool {
+        self.lanes.iter().all(|lane| lane.queue.is_empty()) && self.again().is_none()
+    }
+
     /// Whether nothing waits to be sent, credits included.
     #[inline]
     pub fn is_idle(&self) -> bool {

@@ -38,6 +38,10 @@ impl Holder {
         self.busy.len()
     }
 
+    pub(super) fn holds_work(&self) -> bool {
+        self.busy.iter().any(|(_, work)| work.holds_work())
+    }
+
     pub(super) fn own_event(
         &mut self,
         line: LineAddress,

@@ -89,14 +89,23 @@ impl Work {
     }
 
     pub(super) fn is_idle(&self) -> bool {
+        self.is_idle_but_for_stray() && self.stray.is_none()
+    }
+
+    fn is_idle_but_for_stray(&self) -> bool {
         self.waiting.is_empty()
             && self.asked.is_none()
             && self.recall.is_none()
             && self.pins == 0
             && self.places == 0
             && !self.evicting
-            && self.stray.is_none()
             && self.lost.is_none()
+    }
+
+    /// Whether something is still to be sent or to arrive for an operation, a recall or an eviction.
+    /// Bytes that may still come into the frame of a request that has ended do not count.
+    pub(super) fn holds_work(&self) -> bool {
+        !self.is_idle_but_for_stray()
     }
 
     /// Whether a grant that is not held may be on its way, or lost on its way.

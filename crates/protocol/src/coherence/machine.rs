@@ -64,6 +64,12 @@ impl Coherence {
         self.home.lines_busy() + self.holder.lines_busy()
     }
 
+    /// Whether a line of another home is in transition at this node: something is still to be sent or to
+    /// arrive because this node had it or asked for it.
+    pub fn holds_work(&self) -> bool {
+        self.holder.holds_work()
+    }
+
     /// Who owns an own line, if another node does.
     pub fn owner(&self, line: LineAddress) -> Option<(NodeId, Grant)> {
         self.home.owner(line)

@@ -26,6 +26,8 @@ pub enum Mutant {
     NoQuorum,
     /// Who still reaches somebody below answers a takeover.
     VotesForBothSides,
+    /// A node that leaves does not wait until the others have processed what it sent.
+    LeavesUnheard,
 }
 
 /// Which defect a machine has: none, unless built with `--cfg canary` and told so.

@@ -89,7 +89,9 @@ pub enum Event {
         /// What it says.
         message: Message,
     },
-    /// The program wants to leave.
+    /// The program wants to leave, and this node has handed over everything that it held: it owns no
+    /// line of another home, holds no lock, and everything that it has to send is posted. Given a second time, it leaves
+    /// without waiting for the answers of the others.
     Leave,
 }
 
@@ -144,6 +146,8 @@ pub enum Effect {
     Dead {
         /// The member.
         node: NodeId,
+        /// It has left: everything that it held was handed over before.
+        left: bool,
     },
     /// This node is a full member: linked to everybody.
     Ready,

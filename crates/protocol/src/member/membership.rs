@@ -16,6 +16,11 @@
 //! **Death.** Whoever loses a link declares the node dead at once and tells the coordinator; others
 //! learn it from the view. Once only, and for good.
 //!
+//! **Leaving.** A node that leaves has handed over what it held. It sends `Leave` to every linked
+//! member behind everything else, so that each answers when it has processed all of that; when all have
+//! answered it sends `Left` and closes. From `Left` on it may be learned of in any way (its own word, a
+//! closed link, a view): nothing that it sent is still in flight.
+//!
 //! **Takeover.** The lowest survivor asks all it is linked to for views it missed, waits for every
 //! answer or death, passes on what others missed, and only then makes views. Who hears the question
 //! takes everybody below the asker for dead, so the former coordinator's late messages are void.
@@ -33,7 +38,7 @@ use self::quorum::Vote;
 use super::canary::{Canary, Mutant};
 use super::event::{Effect, Effects, Event, Identity, RequestId};
 use super::hello::{Join, Listed, PROTOCOL_VERSION, Peer, Refusal, Welcome, version_refusal};
-use super::message::Message;
+use super::message::{Change, Message};
 use super::roster::{Member, Roster};
 use crate::wire::Violation;
 use alloc::{format, vec::Vec};
@@ -71,6 +76,8 @@ pub struct Membership {
     roster: Roster,
     /// Links asked for by nodes that no view names yet. Invariant: at most `nodes_max`.
     waiting: Vec<(RequestId, Peer)>,
+    /// This node has announced that it leaves, and waits for the answers.
+    leaving: bool,
     vote: Vote,
     canary: Canary,
 }
@@ -85,6 +92,7 @@ impl Membership {
             view: ViewNumber(0),
             roster: Roster::default(),
             waiting: Vec::new(),
+            leaving: false,
             vote: Vote::default(),
             canary: Canary::default(),
         }
@@ -166,6 +174,11 @@ impl Membership {
         self.roster.find(node).is_some_and(|member| !member.gone)
     }
 
+    /// Whether this node has left, as far as this one knows, as opposed to having died.
+    pub fn has_left(&self, node: NodeId) -> bool {
+        self.roster.find(node).is_some_and(|member| member.gone && member.leaving)
+    }
+
     /// Whether this number has ever been a node's, as far as this node knows: of an address whose
     /// home is not alive it tells `NodeLost` from `ForeignAddress`.
     pub fn has_been(&self, node: NodeId) -> bool {
@@ -196,6 +209,7 @@ impl Membership {
             Event::Message { from, message } => self.message(from, message, effects)?,
             Event::Leave => self.leave(effects),
         }
+        self.check_leave(effects);
         self.invariants();
         Ok(())
     }
@@ -267,7 +281,7 @@ impl Membership {
     }
 
     fn check_join(&self, join: &Join) -> Result<NodeId, Refusal> {
-        if self.stage == Stage::Over {
+        if self.stage == Stage::Over || self.leaving {
             return Err(Refusal::new(ErrorCode::NodeClosed));
         }
         if join.version != PROTOCOL_VERSION {
@@ -324,7 +338,7 @@ impl Membership {
 
     fn check_peer(&self, peer: &Peer) -> Answer {
         let deny = |code| Answer::Deny(Refusal::new(code));
-        if self.stage == Stage::Over {
+        if self.stage == Stage::Over || self.leaving {
             return deny(ErrorCode::NodeClosed);
         }
         if peer.version != PROTOCOL_VERSION {
@@ -426,7 +440,7 @@ impl Membership {
     fn declare(&mut self, node: NodeId, effects: &mut Effects) -> bool {
         let new = self.roster.declare(node);
         if new {
-            effects.push(Effect::Dead { node });
+            effects.push(Effect::Dead { node, left: self.has_left(node) });
         }
         new
     }
@@ -486,12 +500,62 @@ impl Membership {
         if self.stage == Stage::Over {
             return;
         }
+        let at_once = self.leaving || !self.is_ready();
+        self.leaving = true;
+        if at_once {
+            return self.finish_leave(effects);
+        }
         for to in self.linked() {
-            let message = Message::Leave;
-            effects.push(Effect::Send { to, message });
+            effects.push(Effect::Send { to, message: Message::Leave });
+        }
+    }
+
+    /// Ends the leave when every linked member has answered.
+    fn check_leave(&mut self, effects: &mut Effects) {
+        let me = self.me;
+        let silent = |member: &Member| member.linked && member.node != me && !member.heard_leave;
+        let waits = self.roster.find_where(silent).is_some();
+        let early = self.canary.is(Mutant::LeavesUnheard);
+        if self.leaving && self.stage != Stage::Over && (!waits || early) {
+            self.finish_leave(effects);
+        }
+    }
+
+    fn finish_leave(&mut self, effects: &mut Effects) {
+        for to in self.linked() {
+            effects.push(Effect::Send { to, message: Message::Left });
         }
         self.close(effects);
         effects.push(Effect::Closed);
+    }
+
+    fn leave_heard(&mut self, from: NodeId, effects: &mut Effects) -> Result<(), Violation> {
+        if let Some(member) = self.roster.find_mut(from) {
+            if member.leaving {
+                return Err(Violation("leaves twice"));
+            }
+            member.leaving = true;
+        }
+        effects.push(Effect::Send { to: from, message: Message::LeaveHeard });
+        Ok(())
+    }
+
+    fn leave_answered(&mut self, from: NodeId) -> Result<(), Violation> {
+        match self.roster.find_mut(from) {
+            Some(member) if self.leaving && !member.heard_leave => {
+                member.heard_leave = true;
+                Ok(())
+            }
+            _ => Err(Violation("answer to a leave that was not announced")),
+        }
+    }
+
+    fn left(&mut self, from: NodeId, effects: &mut Effects) -> Result<(), Violation> {
+        if !self.roster.find(from).is_some_and(|member| member.leaving) {
+            return Err(Violation("left without announcing it"));
+        }
+        self.lost(from, effects);
+        Ok(())
     }
 
     fn message(
@@ -510,9 +574,9 @@ impl Membership {
             Some(_) => {}
         }
         match message {
-            Message::View { number, node, incarnation, alive, host } => {
+            Message::View { number, node, incarnation, change, host } => {
                 let listed = Listed { node, incarnation, host };
-                self.view_heard(from, Member::new(listed, number), alive, effects)
+                self.view_heard(from, Member::new(listed, number), change, effects)
             }
             Message::Takeover { number } => self.takeover_heard(from, number, effects),
             Message::Report { number } => self.report_heard(from, number, effects),
@@ -523,10 +587,9 @@ impl Membership {
                 }
                 Ok(())
             }
-            Message::Leave => {
-                self.lost(from, effects);
-                Ok(())
-            }
+            Message::Leave => self.leave_heard(from, effects),
+            Message::LeaveHeard => self.leave_answered(from),
+            Message::Left => self.left(from, effects),
             Message::Suspect { node, incarnation } => {
                 self.suspect_heard(from, node, incarnation, effects)
             }
@@ -536,29 +599,34 @@ impl Membership {
         }
     }
 
-    /// `change.born` is the number of the view, whether the node came or went.
+    /// `named.born` is the number of the view, whether the node came or went.
     fn view_heard(
         &mut self,
         from: NodeId,
-        change: Member,
-        alive: bool,
+        named: Member,
+        change: Change,
         effects: &mut Effects,
     ) -> Result<(), Violation> {
         if !self.may_tell_views(from) {
             return Err(Violation("view from a node that is not the coordinator"));
         }
-        if change.born <= self.view {
+        if named.born <= self.view {
             return Ok(());
         }
-        self.check_view(&change, alive)?;
-        self.view = change.born;
-        match alive {
-            true => self.roster.insert(change),
-            false if change.node == self.me => {
+        self.check_view(&named, change)?;
+        self.view = named.born;
+        match change {
+            Change::Joined => self.roster.insert(named),
+            Change::Died | Change::Left if named.node == self.me => {
                 self.fail(refusal(ErrorCode::NodeClosed, EXPELLED), effects);
                 return Ok(());
             }
-            false => self.bury(change.node, change.born, effects),
+            Change::Died | Change::Left => {
+                if let Some(member) = self.roster.find_mut(named.node) {
+                    member.leaving |= change == Change::Left;
+                }
+                self.remove(named.node, named.born, effects);
+            }
         }
         self.answer_waiting(effects);
         self.check_takeover(effects);
@@ -576,30 +644,30 @@ impl Membership {
         }
     }
 
-    fn check_view(&self, change: &Member, alive: bool) -> Result<(), Violation> {
-        if change.born != self.next_view() {
+    fn check_view(&self, named: &Member, change: Change) -> Result<(), Violation> {
+        if named.born != self.next_view() {
             return Err(Violation("view out of order"));
         }
-        let known = self.roster.find(change.node);
-        if !alive {
-            let same_life = |known: &Member| known.incarnation == change.incarnation;
-            let buries = known.is_some_and(|known| same_life(known) && known.died.is_none());
-            return match buries {
+        let known = self.roster.find(named.node);
+        if change != Change::Joined {
+            let same_life = |known: &Member| known.incarnation == named.incarnation;
+            let removes = known.is_some_and(|known| same_life(known) && known.died.is_none());
+            return match removes {
                 true => Ok(()),
-                false => Err(Violation("view buries nobody")),
+                false => Err(Violation("view removes a node that is no member")),
             };
         }
-        let used = self.has_been(change.node) && !self.canary.is(Mutant::NumberReused);
-        if used || usize::from(change.node.0) >= self.nodes_max() {
+        let used = self.has_been(named.node) && !self.canary.is(Mutant::NumberReused);
+        if used || usize::from(named.node.0) >= self.nodes_max() {
             return Err(Violation("view names a node by a used number"));
         }
         Ok(())
     }
 
-    fn bury(&mut self, node: NodeId, number: ViewNumber, effects: &mut Effects) {
+    fn remove(&mut self, node: NodeId, number: ViewNumber, effects: &mut Effects) {
         let declared = self.declare(node, effects);
         if self.canary.is(Mutant::DeadTwice) && !declared {
-            effects.push(Effect::Dead { node });
+            effects.push(Effect::Dead { node, left: false });
         }
         if let Some(member) = self.roster.find_mut(node) {
             member.died = Some(number);

@@ -4,6 +4,17 @@ use crate::wire::{BODY, Class, Reader, Violation, Writer};
 use core::net::SocketAddr;
 use farside_base::{Incarnation, NodeId, ViewNumber};
 
+/// How a view differs from the one before.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Change {
+    /// The node came.
+    Joined,
+    /// The node died.
+    Died,
+    /// The node left, after it had handed over what it held.
+    Left,
+}
+
 /// A message of the family `Member`. A view is one change: the node that came or went.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Message {
@@ -16,8 +27,8 @@ pub enum Message {
         node: NodeId,
         /// Its life.
         incarnation: Incarnation,
-        /// It came.
-        alive: bool,
+        /// What happened to it.
+        change: Change,
         /// Where it is reached, on fabrics between hosts.
         host: Option<SocketAddr>,
     },
@@ -55,8 +66,13 @@ pub enum Message {
         /// To which.
         round: u64,
     },
-    /// The sender leaves; its memory is gone.
+    /// The sender leaves. It holds nothing of other homes any more and will ask for nothing; this
+    /// is behind everything that it sent before. Answer with `LeaveHeard`.
     Leave,
+    /// The answer: everything that the leaving node sent before its `Leave` has been processed here.
+    LeaveHeard,
+    /// The sender has left, and its memory with it. Every linked member has answered its `Leave`.
+    Left,
     /// The sender knows that this node is dead, and has sent all that it will ever send because of
     /// it: see [`super::burial`].
     Buried {
@@ -78,7 +94,9 @@ impl Message {
             | Self::Suspect { .. }
             | Self::Vote { .. }
             | Self::Voted { .. }
-            | Self::Leave => Class::Forward,
+            | Self::Leave
+            | Self::LeaveHeard
+            | Self::Left => Class::Forward,
             Self::Buried { .. } => Class::Reply,
         }
     }
@@ -87,9 +105,13 @@ impl Message {
     pub fn encode(&self) -> [u8; BODY] {
         let writer = Writer::new();
         match *self {
-            Self::View { number, node, incarnation, alive, host } => writer
+            Self::View { number, node, incarnation, change, host } => writer
                 .u8(1)
-                .u8(u8::from(alive))
+                .u8(match change {
+                    Change::Died => 0,
+                    Change::Joined => 1,
+                    Change::Left => 2,
+                })
                 .u16(node.0)
                 .u64(number.0)
                 .u64(incarnation.0)
@@ -102,6 +124,8 @@ impl Message {
             Self::Suspect { node, incarnation } => writer.u8(7).u16(node.0).u64(incarnation.0),
             Self::Vote { round } => writer.u8(8).u64(round),
             Self::Voted { round } => writer.u8(9).u64(round),
+            Self::LeaveHeard => writer.u8(10),
+            Self::Left => writer.u8(11),
         }
         .finish()
     }
@@ -114,17 +138,18 @@ impl Message {
         let mut reader = Reader::new(body);
         let message = match reader.u8()? {
             1 => {
-                let alive = match reader.u8()? {
-                    0 => false,
-                    1 => true,
-                    _ => return Err(Violation("neither alive nor dead")),
+                let change = match reader.u8()? {
+                    0 => Change::Died,
+                    1 => Change::Joined,
+                    2 => Change::Left,
+                    _ => return Err(Violation("unknown change of a view")),
                 };
                 let node = NodeId(reader.u16()?);
                 Self::View {
                     number: ViewNumber(reader.u64()?),
                     node,
                     incarnation: Incarnation(reader.u64()?),
-                    alive,
+                    change,
                     host: reader.host()?,
                 }
             }
@@ -141,6 +166,8 @@ impl Message {
             },
             8 => Self::Vote { round: reader.u64()? },
             9 => Self::Voted { round: reader.u64()? },
+            10 => Self::LeaveHeard,
+            11 => Self::Left,
             _ => return Err(Violation("unknown member message")),
         };
         reader.finish()?;
@@ -152,17 +179,20 @@ impl Message {
 mod tests {
     use super::*;
 
-    fn samples() -> [Message; 10] {
+    fn samples() -> [Message; 13] {
         let (node, incarnation, number) = (NodeId(7), Incarnation(u64::MAX), ViewNumber(1 << 40));
         let host = Some(SocketAddr::from(([10, 1, 2, 3], 7411)));
-        let view = |alive| Message::View { number, node, incarnation, alive, host };
+        let view = |change| Message::View { number, node, incarnation, change, host };
         [
-            view(true),
-            view(false),
+            view(Change::Joined),
+            view(Change::Died),
+            view(Change::Left),
             Message::Takeover { number },
             Message::Report { number },
             Message::Lost { node, incarnation },
             Message::Leave,
+            Message::LeaveHeard,
+            Message::Left,
             Message::Buried { node },
             Message::Suspect { node, incarnation },
             Message::Vote { round: 1 << 50 },
@@ -193,11 +223,11 @@ mod tests {
             body[BODY - 1] = 1;
             assert_eq!(Message::decode(&body), Err(Violation("padding is not zero")));
         }
-        for kind in [0, 10, 255] {
+        for kind in [0, 12, 255] {
             let body = Writer::new().u8(kind).finish();
             assert_eq!(Message::decode(&body), Err(Violation("unknown member message")));
         }
-        let body = Writer::new().u8(1).u8(2).finish();
-        assert_eq!(Message::decode(&body), Err(Violation("neither alive nor dead")));
+        let body = Writer::new().u8(1).u8(3).finish();
+        assert_eq!(Message::decode(&body), Err(Violation("unknown change of a view")));
     }
 }

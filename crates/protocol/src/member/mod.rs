@@ -31,4 +31,4 @@ pub use hello::{
     Peer, PeerReply, Refusal, Resume, Resumed, Welcome, valid_cluster_name,
 };
 pub use membership::Membership;
-pub use message::Message;
+pub use message::{Change, Message};

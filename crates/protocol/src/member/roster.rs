@@ -2,7 +2,7 @@
 
 use super::event::RequestId;
 use super::hello::Listed;
-use super::message::Message;
+use super::message::{Change, Message};
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 use farside_base::{Incarnation, NodeId, ViewNumber};
@@ -19,6 +19,11 @@ pub(super) struct Member {
     pub(super) died: Option<ViewNumber>,
     /// Declared dead here. Invariant: true when `died` is some.
     pub(super) gone: bool,
+    /// It has announced that it leaves: from then on it holds nothing of other homes, so that it leaves
+    /// nothing behind, however it goes.
+    pub(super) leaving: bool,
+    /// It has answered this node's own `Leave`.
+    pub(super) heard_leave: bool,
     /// There is a link to it. Invariant: false when `gone`.
     pub(super) linked: bool,
     /// Out of reach and cut off, but not declared dead yet. Invariant: then not `linked`.
@@ -40,6 +45,8 @@ impl Member {
             born,
             died: None,
             gone: false,
+            leaving: false,
+            heard_leave: false,
             linked: false,
             suspect: false,
             asked: None,
@@ -59,18 +66,18 @@ impl Member {
             number: self.born,
             node: self.node,
             incarnation: self.incarnation,
-            alive: true,
+            change: Change::Joined,
             host: self.host,
         }
     }
 
-    /// The view that buries it.
+    /// The view that removes it.
     pub(super) const fn going(&self, number: ViewNumber) -> Message {
         Message::View {
             number,
             node: self.node,
             incarnation: self.incarnation,
-            alive: false,
+            change: if self.leaving { Change::Left } else { Change::Died },
             host: self.host,
         }
     }

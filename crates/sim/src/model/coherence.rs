@@ -16,6 +16,7 @@
 //!   is what the tags say.
 
 mod actions;
+mod leave;
 mod properties;
 mod runtime;
 
@@ -67,7 +68,7 @@ pub struct Setup {
 }
 
 /// Something that happens.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Action {
     /// The next message of a class from one node to another arrives.
     Deliver(u16, u16, Class),
@@ -92,7 +93,7 @@ pub enum Action {
 }
 
 /// Kinds of operations.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Kind {
     /// Read.
     Read,
@@ -194,6 +195,8 @@ pub struct System {
     retires: u8,
     allocations: u8,
     deaths: u8,
+    /// Nodes that have left, as bits.
+    left: u8,
     wrong: Option<String>,
     /// What happens, told, when somebody listens.
     log: Option<Vec<String>>,
@@ -236,6 +239,7 @@ impl System {
             retires: setup.retires,
             allocations: setup.allocations,
             deaths: setup.deaths,
+            left: 0,
             wrong: None,
             log: None,
             setup: Rc::new(setup),
@@ -343,11 +347,7 @@ impl Model for System {
     }
 
     fn violation(&self) -> Option<Violation> {
-        let mut found = self.wrong.clone();
-        for line in 0..self.setup.homes.len() as u8 {
-            found = found.or_else(|| self.copies_violation(line));
-        }
-        found = found.or_else(|| self.pins_violation());
+        let mut found = self.state_violation().map(|violation| violation.0);
         if found.is_none() {
             let mut internal = Vec::new();
             self.enabled_internal(&mut internal);
@@ -371,8 +371,8 @@ impl PartialEq for System {
             && self.flights == other.flights
             && self.places == other.places
             && self.truths == other.truths
-            && (self.retires, self.allocations, self.deaths)
-                == (other.retires, other.allocations, other.deaths)
+            && (self.retires, self.allocations, self.deaths, self.left)
+                == (other.retires, other.allocations, other.deaths, other.left)
             && self.wrong == other.wrong
     }
 }
@@ -385,7 +385,7 @@ impl Hash for System {
         self.flights.hash(state);
         self.places.hash(state);
         self.truths.hash(state);
-        (self.retires, self.allocations, self.deaths).hash(state);
+        (self.retires, self.allocations, self.deaths, self.left).hash(state);
         self.wrong.hash(state);
     }
 }

@@ -72,20 +72,28 @@ fn told(effect: &Effect) -> String {
         }
         Effect::AcceptPeer { request, peer } => format!("accept {} from {}", request.0, peer.node),
         Effect::Send { to, message } => match message {
-            Message::View { number, node, alive, .. } => {
-                format!("to {to}: view {number} {node} {}", if *alive { "came" } else { "went" })
+            Message::View { number, node, change, .. } => {
+                let word = match change {
+                    Change::Joined => "came",
+                    Change::Died => "went",
+                    Change::Left => "left",
+                };
+                format!("to {to}: view {number} {node} {word}")
             }
             Message::Takeover { number } => format!("to {to}: takeover {number}"),
             Message::Report { number } => format!("to {to}: report {number}"),
             Message::Lost { node, .. } => format!("to {to}: lost {node}"),
             Message::Leave => format!("to {to}: leave"),
+            Message::LeaveHeard => format!("to {to}: leave heard"),
+            Message::Left => format!("to {to}: left"),
             Message::Buried { node } => format!("to {to}: buried {node}"),
             Message::Suspect { node, .. } => format!("to {to}: suspect {node}"),
             Message::Vote { round } => format!("to {to}: vote {round}"),
             Message::Voted { round } => format!("to {to}: voted {round}"),
         },
         Effect::Cut { node } => format!("cut {node}"),
-        Effect::Dead { node } => format!("dead {node}"),
+        Effect::Dead { node, left: false } => format!("dead {node}"),
+        Effect::Dead { node, left: true } => format!("gone {node}"),
         Effect::Ready => "ready".into(),
         Effect::BecomeCoordinator => "coordinator".into(),
         Effect::Failed(refusal) => format!("failed {}", refusal.code.entry().name),
@@ -111,11 +119,12 @@ fn check_violation(machine: &Membership, from: u16, message: Message, expected: 
 }
 
 fn view(number: u64, node: u16, life: u64, alive: bool) -> Message {
+    let change = if alive { Change::Joined } else { Change::Died };
     Message::View {
         number: ViewNumber(number),
         node: NodeId(node),
         incarnation: Incarnation(life),
-        alive,
+        change,
         host: host(life),
     }
 }
@@ -192,12 +201,12 @@ fn a_life_joins_once() {
     check(&mut machine, asked_to_join(6, join(2)), &["admit 6 as 2 in view 4"]);
 }
 
-type Change = fn(&mut Join);
+type Alteration = fn(&mut Join);
 
 #[test]
 fn a_join_that_does_not_fit_is_refused_by_name() {
     let mut machine = founder();
-    let cases: [(&str, Change); 4] = [
+    let cases: [(&str, Alteration); 4] = [
         ("deny 1 VersionMismatch", |join| join.version = PROTOCOL_VERSION + 1),
         ("deny 1 NoSuchCluster", |join| join.cluster = "d".into()),
         ("deny 1 LimitsMismatch", |join| join.limits = 1),
@@ -252,13 +261,18 @@ fn who_waits_in_vain_is_denied_and_who_goes_is_forgotten() {
     check(&mut machine, asked_for_link(14, peer(9, 14, 99)), &["deny 14 Busy"]);
     let request = RequestId(12);
     check(&mut machine, Event::RequestLost { request }, &[]);
+    check(&mut machine, Event::Leave, &["to 0: leave", "to 2: leave", "to 3: leave"]);
+    check(&mut machine, asked_for_link(15, peer(9, 15, 99)), &["deny 15 NodeClosed"]);
+    for node in [0, 3] {
+        check(&mut machine, heard(node, Message::LeaveHeard), &[]);
+    }
     check(
         &mut machine,
-        Event::Leave,
+        heard(2, Message::LeaveHeard),
         &[
-            "to 0: leave",
-            "to 2: leave",
-            "to 3: leave",
+            "to 0: left",
+            "to 2: left",
+            "to 3: left",
             "deny 10 NodeClosed",
             "deny 11 NodeClosed",
             "deny 13 NodeClosed",
@@ -365,12 +379,48 @@ fn who_is_asked_at_a_takeover_tells_all_and_voids_the_former_coordinator() {
 }
 
 #[test]
-fn the_last_survivor_is_coordinator_at_once() {
+fn last_survivor_is_coordinator_at_once() {
     let mut machine = middle();
-    check(&mut machine, heard(2, Message::Leave), &["dead 2", "to 0: lost 2"]);
-    check(&mut machine, heard(0, Message::Leave), &["dead 0", "coordinator"]);
+    check(&mut machine, heard(2, Message::Leave), &["to 2: leave heard"]);
+    check(&mut machine, heard(2, Message::Left), &["gone 2", "to 0: lost 2"]);
+    check(&mut machine, heard(0, Message::Leave), &["to 0: leave heard"]);
+    check(&mut machine, link_lost(0), &["gone 0", "coordinator"]);
     assert_eq!(machine.view(), ViewNumber(5));
+    assert!(machine.has_left(NodeId(0)) && machine.has_left(NodeId(2)));
 }
+
+#[test]
+fn leave_waits_for_every_linked_member_until_it_answers_or_dies() {
+    let mut machine = middle();
+    check(&mut machine, Event::Leave, &["to 0: leave", "to 2: leave"]);
+    check(&mut machine, heard(2, Message::LeaveHeard), &[]);
+    check_violation(&machine, 2, Message::LeaveHeard, UNANNOUNCED);
+    check(&mut machine, link_lost(0), &["dead 0", "to 2: takeover 3", "to 2: left", "closed"]);
+    assert!(!machine.is_ready());
+}
+
+#[test]
+fn leave_given_twice_waits_for_no_answer() {
+    let mut machine = middle();
+    check(&mut machine, Event::Leave, &["to 0: leave", "to 2: leave"]);
+    check(&mut machine, Event::Leave, &["to 0: left", "to 2: left", "closed"]);
+}
+
+#[test]
+fn coordinator_tells_a_leave_from_a_death() {
+    let mut first = of_three(0);
+    check(&mut first, heard(2, Message::Leave), &["to 2: leave heard"]);
+    check(&mut first, heard(2, Message::Left), &["gone 2", "to 1: view 4 2 left"]);
+    let mut second = of_three(1);
+    let Message::View { number, node, incarnation, host, .. } = view(4, 2, 2, false) else {
+        unreachable!("a view")
+    };
+    let left = Message::View { number, node, incarnation, change: Change::Left, host };
+    check(&mut second, heard(0, left), &["gone 2"]);
+    assert!(second.has_left(NodeId(2)) && !first.has_left(NodeId(1)));
+}
+
+const UNANNOUNCED: &str = "answer to a leave that was not announced";
 
 #[test]
 fn a_report_of_a_death_is_believed_once() {
@@ -401,14 +451,19 @@ fn what_no_correct_member_says_changes_nothing() {
     let number = ViewNumber(3);
     check_violation(&machine, 9, Message::Leave, "message from a node that is no member");
     check_violation(&machine, 1, Message::Leave, "message from this very node");
+    check_violation(&machine, 2, Message::LeaveHeard, UNANNOUNCED);
+    check_violation(&machine, 2, Message::Left, "left without announcing it");
+    let mut leaving = middle();
+    check(&mut leaving, heard(2, Message::Leave), &["to 2: leave heard"]);
+    check_violation(&leaving, 2, Message::Leave, "leaves twice");
     let not_coordinator = "view from a node that is not the coordinator";
     check_violation(&machine, 2, view(4, 3, 3, true), not_coordinator);
     check_violation(&founder_with_peer(), 1, view(3, 3, 3, true), not_coordinator);
     check_violation(&machine, 0, view(5, 3, 3, true), "view out of order");
     check_violation(&machine, 0, view(4, 2, 9, true), "view names a node by a used number");
     check_violation(&machine, 0, view(4, 4, 9, true), "view names a node by a used number");
-    check_violation(&machine, 0, view(4, 2, 9, false), "view buries nobody");
-    check_violation(&machine, 0, view(4, 3, 3, false), "view buries nobody");
+    check_violation(&machine, 0, view(4, 2, 9, false), "view removes a node that is no member");
+    check_violation(&machine, 0, view(4, 3, 3, false), "view removes a node that is no member");
     check_violation(&machine, 2, Message::Takeover { number }, "takeover by a higher node");
     check_violation(&machine, 0, Message::Report { number }, "report without a question");
     let mut taking_over = middle();

@@ -124,9 +124,14 @@ impl System {
         self.write_next(home, line);
     }
 
-    pub(super) fn die(&mut self, node: u16) {
+    pub(in crate::model) fn die(&mut self, node: u16) {
         self.tell(|| format!("n{node} dies"));
         self.deaths -= 1;
+        self.end(node);
+    }
+
+    /// A node is no more: what it sent may still arrive, and nothing arrives there.
+    pub(super) fn end(&mut self, node: u16) {
         let state = self.node_mut(node);
         state.alive = false;
         state.machine = Coherence::new(NodeId(node), &limits());
@@ -138,7 +143,7 @@ impl System {
         self.flights.retain(|flight| flight.to != node);
     }
 
-    pub(super) fn notice(&mut self, node: u16, dead: u16) {
+    pub(in crate::model) fn notice(&mut self, node: u16, dead: u16) {
         self.tell(|| format!("n{node} learns that n{dead} is dead"));
         self.node_mut(node).noticed |= 1 << dead;
         let ours = |flight: &Flight| flight.from == dead && flight.to == node;
@@ -156,7 +161,7 @@ impl System {
         self.step(node, Event::Settled { node: NodeId(dead) });
     }
 
-    pub(super) fn enabled_internal(&self, actions: &mut Vec<Action>) {
+    pub(in crate::model) fn enabled_internal(&self, actions: &mut Vec<Action>) {
         let mut last = None;
         for flight in &self.flights {
             if last != Some(flight.link()) {
@@ -204,7 +209,7 @@ impl System {
         }
     }
 
-    pub(super) fn enabled_external(&self, actions: &mut Vec<Action>) {
+    pub(in crate::model) fn enabled_external(&self, actions: &mut Vec<Action>) {
         for (number, node) in self.alive() {
             for line in 0..self.setup.homes.len() as u8 {
                 self.enabled_operations(number, node, line, actions);

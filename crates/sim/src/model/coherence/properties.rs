@@ -39,7 +39,7 @@ impl System {
     }
 
     /// What must hold once nothing is under way.
-    pub(super) fn rest_violation(&self) -> Option<String> {
+    pub(in crate::model) fn rest_violation(&self) -> Option<String> {
         for (number, node) in self.alive() {
             if let Some(operation) = node.waiting.first() {
                 return Some(format!("{operation:?} of n{number} waits for ever"));

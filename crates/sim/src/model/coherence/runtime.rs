@@ -181,12 +181,14 @@ impl System {
         let Some(at) = self.node(node).waiting.iter().position(|other| other.id == id) else {
             return self.wrong("an operation fails that does not wait");
         };
-        self.node_mut(node).waiting.remove(at);
+        let operation = self.node_mut(node).waiting.remove(at);
+        let left = self.left >> self.home(operation.line) & 1 == 1;
         let freed = self.retires < self.setup.retires;
         let died = self.deaths < self.setup.deaths;
         let reason = match code {
             ErrorCode::Unallocated => freed,
-            ErrorCode::LineLost | ErrorCode::NodeLost => died,
+            ErrorCode::LineLost => died,
+            ErrorCode::NodeLost => died || left,
             _ => false,
         };
         if !reason {

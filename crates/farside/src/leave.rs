@@ -1,0 +1,167 @@
+//! Leaving a cluster: what this node holds of other homes is handed over before it goes.
+//!
+//! 1. **Drain.** New operations are refused with `NodeClosed`, hits too; those that have begun end,
+//!    asynchronous writes among them. Sessions let their locks go. Every cached line is given back to its home.
+//! 2. **Flush.** Every message of step 1 has been posted. A queue that was seen empty once counts from
+//!    then on: this node sends nothing but answers of its own home afterwards, which go with it.
+//! 3. **Announce.** The membership machine sends `Leave`, waits until every linked member has processed
+//!    everything before it, and sends `Left`.
+//!
+//! The memory that this node is home of stays reachable until step 3 ends, and is gone then.
+
+use crate::engine::Engine;
+use crate::node::Shared;
+use crate::operation::{SessionSlots, Slot};
+use crate::{Error, ErrorCode};
+use farside_base::NodeSet;
+use farside_protocol::coherence::{Event, Level};
+use farside_protocol::member;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long a leave waits for the other nodes: longer than a silent member takes to be removed.
+pub(crate) const LEAVE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The time between two rounds of evictions while lines of the last round are still in transition.
+const EVICT_EVERY_NS: u64 = 1_000_000;
+
+/// What went with a node that has left.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Departure {
+    /// Bytes of allocations whose home the node was: they are gone for all nodes.
+    pub memory_bytes: u64,
+}
+
+/// A leave in progress.
+#[derive(Debug, Default)]
+pub(crate) struct LeaveProgress {
+    /// Members to whom everything of this node's own has been posted.
+    flushed: NodeSet,
+    /// When lines were last evicted.
+    evicted_at_ns: Option<u64>,
+    /// Everything is handed over.
+    drained: bool,
+    /// The membership machine knows.
+    announced: bool,
+}
+
+impl Engine {
+    /// Starts the leave; [`turn`](Self::turn) continues it. Does nothing when it was started before.
+    pub(crate) fn begin_leave(&mut self) {
+        if self.leaving.is_some() || self.closed_with.is_some() {
+            return;
+        }
+        self.leaving = Some(LeaveProgress::default());
+        // Before any lock is let go: what a session does from now on may not rest on one.
+        self.lines.set_fenced(true);
+        self.call_in_loans();
+        let sessions: Vec<Arc<SessionSlots>> = self.sessions.iter().flatten().cloned().collect();
+        for slots in sessions {
+            self.close_locks(&slots);
+        }
+    }
+
+    /// Whether the leave has ended, and with which error if this node was removed meanwhile.
+    pub(crate) fn leave_ended(&self) -> Option<Result<(), ErrorCode>> {
+        match self.closed_with {
+            Some(code) => Some(Err(code)),
+            None if self.boot.closed => Some(Ok(())),
+            None => self.failure.map(|_| Err(ErrorCode::NodeFailed)),
+        }
+    }
+
+    /// Continues a leave as far as it can without waiting.
+    pub(crate) fn step_leave(&mut self) {
+        let Some(mut leave) = self.leaving.take() else {
+            return;
+        };
+        leave.drained = leave.drained || self.is_drained(&mut leave);
+        if leave.drained && !leave.announced && self.is_flushed(&mut leave) {
+            leave.announced = true;
+            self.member_own(member::Event::Leave);
+        }
+        self.leaving = Some(leave);
+    }
+
+    /// Whether no operation of this node is in flight and it holds no line of another home. Evicts what
+    /// can be evicted.
+    fn is_drained(&mut self, leave: &mut LeaveProgress) -> bool {
+        let busy = self.sessions.iter().flatten().any(|s| s.slots.iter().any(Slot::is_pending));
+        let in_transition = self.coherence.holds_work();
+        let now_ns = self.boot.fabric.time_ns();
+        let waits = |at_ns: u64| in_transition && now_ns < at_ns.saturating_add(EVICT_EVERY_NS);
+        if leave.evicted_at_ns.is_some_and(waits) {
+            return false;
+        }
+        leave.evicted_at_ns = Some(now_ns);
+        let held = self.lines.cached().filter(|line| self.held(*line).level > Level::Invalid);
+        let held: Vec<_> = held.collect();
+        for line in &held {
+            let here = self.here(*line);
+            self.step_own(Event::Evict { line: *line, here });
+        }
+        self.follow_up();
+        held.is_empty() && !busy && !in_transition
+    }
+
+    /// Whether everything that this node sent to linked members before it was drained is posted.
+    fn is_flushed(&self, leave: &mut LeaveProgress) -> bool {
+        if !self.placements.is_idle() {
+            return false;
+        }
+        let idle = |node| self.peers.get(node).is_some_and(|peer| peer.messenger.has_sent_all());
+        let linked = || self.peers.iter().filter(|node| !self.peers.is_accused(*node));
+        linked().filter(|node| idle(*node)).for_each(|node| {
+            leave.flushed.insert(node);
+        });
+        linked().all(|node| leave.flushed.contains(node))
+    }
+}
+
+/// A node on its way out of its cluster, driven by its caller: for simulation, and for programs with an
+/// event loop of their own. [`Node::leave`](crate::Node::leave) does the same and blocks.
+#[derive(Debug)]
+pub struct Leaving {
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl Leaving {
+    /// Continues as far as possible without waiting; `None` while other nodes have to act first.
+    ///
+    /// # Errors
+    /// As [`Node::leave`](crate::Node::leave). The node has left then, too.
+    pub fn poll(&mut self) -> Option<Result<Departure, Error>> {
+        self.shared.poll_leave()
+    }
+}
+
+impl Shared {
+    fn poll_leave(&self) -> Option<Result<Departure, Error>> {
+        if self.is_closed() {
+            return Some(Ok(Departure::default())); // by a clone
+        }
+        let mut engine = self.core.engine();
+        engine.turn();
+        let ended = engine.leave_ended()?;
+        let departure = Departure { memory_bytes: engine.homes.used_bytes() };
+        drop(engine);
+        self.close();
+        Some(ended.map(|()| departure).map_err(Error::new))
+    }
+
+    /// Blocks until the leave has ended; closes this node after [`LEAVE_TIMEOUT`].
+    pub(crate) fn wait_until_left(&self) -> Result<Departure, Error> {
+        let deadline = Instant::now() + LEAVE_TIMEOUT;
+        loop {
+            if let Some(done) = self.poll_leave() {
+                return done;
+            }
+            if Instant::now() > deadline {
+                let text = self.core.engine().describe();
+                self.close();
+                return Err(Error::with(ErrorCode::TimedOut, text));
+            }
+            crate::wait::tick();
+        }
+    }
+}

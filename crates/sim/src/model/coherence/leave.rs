@@ -1,0 +1,95 @@
+//! What the model of leaving does with the memory of the nodes.
+
+use super::{Action, Flight, System};
+use crate::explorer::Violation;
+use farside_base::NodeId;
+use farside_protocol::coherence::{Event, Level};
+use farside_protocol::wire::Class;
+
+impl System {
+    /// What is wrong with a state, whatever is still in flight.
+    pub(in crate::model) fn state_violation(&self) -> Option<Violation> {
+        let lines = 0..self.setup.homes.len() as u8;
+        let copies = || lines.map(|line| self.copies_violation(line)).find_map(|found| found);
+        self.wrong.clone().or_else(copies).or_else(|| self.pins_violation()).map(Violation)
+    }
+
+    /// Messages in flight from one node to another, by class.
+    pub(in crate::model) fn in_flight(&self, from: u16, to: u16) -> [u8; Class::ALL.len()] {
+        let mut counts = [0; Class::ALL.len()];
+        let between = |flight: &&Flight| flight.from == from && flight.to == to;
+        for flight in self.flights.iter().filter(between) {
+            counts[flight.message.class() as usize] += 1;
+        }
+        counts
+    }
+
+    /// Lines that a node has a copy of.
+    pub(in crate::model) fn copies(&self, node: u16) -> impl Iterator<Item = u8> + '_ {
+        (0..self.setup.homes.len() as u8).filter(move |line| {
+            self.home(*line) != node && self.tag(node, *line).held.level > Level::Invalid
+        })
+    }
+
+    /// Whether a node has no operation, and no copy of another home's line, in its hands or in transition.
+    pub(in crate::model) fn is_drained(&self, node: u16) -> bool {
+        let state = self.node(node);
+        state.waiting.is_empty()
+            && state.pinned.is_empty()
+            && self.copies(node).next().is_none()
+            && !state.machine.holds_work()
+    }
+
+    /// A node gives a line back.
+    pub(in crate::model) fn give_back(&mut self, node: u16, line: u8) {
+        self.tell(|| format!("n{node} gives line {line} back"));
+        let (here, address) = (self.here(node, line), self.address(line));
+        self.step(node, Event::Evict { line: address, here });
+    }
+
+    /// A node has left.
+    pub(in crate::model) fn leave(&mut self, node: u16) {
+        self.tell(|| format!("n{node} has left"));
+        self.left |= 1 << node;
+        self.end(node);
+    }
+
+    /// Whether a node still runs.
+    pub(in crate::model) fn runs(&self, node: u16) -> bool {
+        self.node(node).alive
+    }
+
+    /// A node learns of another that it is no more, if it has not before.
+    pub(in crate::model) fn learn_of_end(&mut self, node: u16, other: u16) {
+        if self.node(node).noticed >> other & 1 == 0 {
+            self.notice(node, other);
+        }
+    }
+
+    /// A line whose only copy is lost.
+    pub(in crate::model) fn lost_line(&self) -> Option<u8> {
+        (0..self.setup.homes.len() as u8).find(|line| {
+            let home = self.node(self.home(*line));
+            home.alive && home.machine.is_lost(self.address(*line))
+        })
+    }
+
+    /// Whether the model of memberships decides about this action.
+    pub(in crate::model) const fn is_of_membership(action: Action) -> bool {
+        matches!(action, Action::Notice(..) | Action::Die(_))
+    }
+
+    /// The node that an action is a choice of, if its program makes it.
+    pub(in crate::model) fn chooser(&self, action: Action) -> Option<NodeId> {
+        match action {
+            Action::Start(node, ..) | Action::Evict(node, _) => Some(NodeId(node)),
+            Action::Retire(line) | Action::Allocate(line) => Some(NodeId(self.home(line))),
+            Action::Deliver(..)
+            | Action::Placed(..)
+            | Action::Finish(..)
+            | Action::Die(_)
+            | Action::Notice(..)
+            | Action::Settle(..) => None,
+        }
+    }
+}

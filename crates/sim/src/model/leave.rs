@@ -1,0 +1,356 @@
+//! Coherence, locks and membership of a few nodes together, with nodes that leave at every step.
+//!
+//! The machines are the real ones. The network keeps the order of coherence and lock messages per (source,
+//! destination, class). A membership message arrives behind everything that was posted to the same node
+//! before it, as on a link, except for the loss of a link, which is noticed at any time once the other
+//! end is closed. A view may overtake everything that a third node sent.
+//!
+//! A node that leaves starts nothing new, lets its locks go, gives back one line after the other, and
+//! announces its leave once it is drained: what `farside::leave` does.
+//!
+//! Properties, besides those of the coherence model:
+//! - without a death no line is lost, and an operation fails only for memory whose home has left;
+//! - a lock is held by one session at a time, and a wait for it fails only when its home has left or died;
+//! - no node is expelled, and no machine finds a message of another to be a violation;
+//! - when nothing is in flight any more, nobody waits, every leave has ended, and the members agree.
+
+mod locks;
+
+use self::locks::LockWorld;
+use super::coherence::{self, Setup, System};
+use super::member;
+use crate::explorer::{Model, Violation};
+use farside_base::NodeId;
+use farside_protocol::member::{Effect, Effects, Event, Membership, Message};
+use farside_protocol::wire::Class;
+use std::collections::VecDeque;
+
+/// Something that happens.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Action {
+    /// Of the memory alone.
+    Memory(coherence::Action),
+    /// Of the locks alone.
+    Lock(locks::Action),
+    /// A node begins to leave.
+    Leave(u16),
+    /// A node that leaves gives a line back.
+    GiveBack(u16, u8),
+    /// A node that leaves has handed over everything, and says so.
+    Announce(u16),
+    /// The next membership message from one node to another arrives.
+    Deliver(u16, u16),
+    /// A node notices that its link to another is closed.
+    NoticeLoss(u16, u16),
+    /// A node dies.
+    Die(u16),
+}
+
+/// A membership message in flight, and how many messages posted before it have not arrived, by class.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Mail {
+    message: Message,
+    memory_before: [u8; Class::ALL.len()],
+    locks_before: [u8; Class::ALL.len()],
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Node {
+    machine: Membership,
+    leaving: bool,
+    announced: bool,
+    /// Members of which it knows that they are no more, as bits.
+    gone: u8,
+    /// Messages to this node, by sender.
+    mail: Vec<VecDeque<Mail>>,
+}
+
+/// A state of the whole.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Cluster {
+    memory: System,
+    locks: LockWorld,
+    nodes: Vec<Node>,
+    /// Nodes that may leave, as bits.
+    leavers: u8,
+    deaths: u8,
+    died: bool,
+    /// The defect of the runtime: it announces a leave before it has handed anything over.
+    careless: bool,
+    wrong: Option<&'static str>,
+}
+
+impl Cluster {
+    /// As many members as the memory has nodes, all linked. `locks` is how often each may take the one
+    /// lock, whose home is node 0; `leavers` are the nodes that may leave, as bits. `change` may put a
+    /// defect into the membership machines.
+    pub fn new(
+        memory: Setup,
+        locks: &[u8],
+        leavers: u8,
+        change: impl Fn(Membership) -> Membership,
+    ) -> Self {
+        let count = memory.budgets.len();
+        let settled = member::Cluster::new(count, 0, false, change).settled(count);
+        let node = |machine: &Membership| Node {
+            machine: machine.clone(),
+            leaving: false,
+            announced: false,
+            gone: 0,
+            mail: vec![VecDeque::new(); count],
+        };
+        Self {
+            deaths: memory.deaths,
+            memory: System::new(memory),
+            locks: LockWorld::new(locks),
+            nodes: settled.machines().map(node).collect(),
+            leavers,
+            died: false,
+            careless: false,
+            wrong: None,
+        }
+    }
+
+    /// The same with nodes that announce their leave at once.
+    #[must_use]
+    pub fn careless(self) -> Self {
+        Self { careless: true, ..self }
+    }
+
+    fn numbers(&self) -> impl Iterator<Item = u16> + use<> {
+        0..self.nodes.len() as u16
+    }
+
+    fn running(&self) -> impl Iterator<Item = u16> + '_ {
+        self.numbers().filter(|node| self.memory.runs(*node))
+    }
+
+    fn node(&self, node: u16) -> &Node {
+        &self.nodes[usize::from(node)]
+    }
+
+    fn node_mut(&mut self, node: u16) -> &mut Node {
+        &mut self.nodes[usize::from(node)]
+    }
+
+    fn knows_end(&self, node: u16, other: u16) -> bool {
+        self.node(node).gone >> other & 1 == 1
+    }
+
+    fn is_drained(&self, node: u16) -> bool {
+        self.careless || (self.memory.is_drained(node) && self.locks.is_released(node))
+    }
+
+    fn step(&mut self, node: u16, event: Event) {
+        let mut effects = Effects::new();
+        if let Err(violation) = self.node_mut(node).machine.step(event, &mut effects) {
+            self.wrong = Some(violation.0);
+        }
+        for effect in effects {
+            match effect {
+                Effect::Send { to, message } => self.post(node, to.0, message),
+                Effect::Dead { node: gone, left } => self.learn_of_end(node, gone.0, left),
+                Effect::Closed => {
+                    self.memory.leave(node);
+                    self.end(node);
+                }
+                Effect::BecomeCoordinator => {}
+                Effect::Failed(_) => self.wrong = Some("a member is expelled"),
+                Effect::Cut { .. }
+                | Effect::Ready
+                | Effect::Connect { .. }
+                | Effect::Admit { .. }
+                | Effect::Deny { .. }
+                | Effect::AcceptPeer { .. } => self.wrong = Some("an effect of joining"),
+            }
+        }
+    }
+
+    fn post(&mut self, from: u16, to: u16, message: Message) {
+        if self.memory.runs(to) {
+            let memory_before = self.memory.in_flight(from, to);
+            let locks_before = self.locks.in_flight(from, to);
+            let mail = Mail { message, memory_before, locks_before };
+            self.node_mut(to).mail[usize::from(from)].push_back(mail);
+        }
+    }
+
+    /// Something that was posted before these has arrived.
+    fn advance(&mut self, from: u16, to: u16, arrived: impl Fn(&mut Mail) -> &mut u8) {
+        for mail in &mut self.node_mut(to).mail[usize::from(from)] {
+            let before = arrived(mail);
+            *before = before.saturating_sub(1);
+        }
+    }
+
+    fn learn_of_end(&mut self, node: u16, gone: u16, left: bool) {
+        if self.memory.runs(gone) {
+            self.wrong = Some("a member that runs is removed");
+        }
+        if !left && !self.died {
+            self.wrong = Some("a member that has left is taken for dead");
+        }
+        self.node_mut(node).gone |= 1 << gone;
+        self.node_mut(node).mail[usize::from(gone)].clear();
+        self.memory.learn_of_end(node, gone);
+        self.locks.learn_of_end(node, gone);
+    }
+
+    fn end(&mut self, node: u16) {
+        self.node_mut(node).mail.iter_mut().for_each(VecDeque::clear);
+        self.locks.end(node);
+    }
+
+    fn deliver(&mut self, from: u16, to: u16) {
+        if let Some(mail) = self.node_mut(to).mail[usize::from(from)].pop_front() {
+            self.step(to, Event::Message { from: NodeId(from), message: mail.message });
+        }
+    }
+
+    /// What happens without any program wanting it.
+    fn enabled_internal(&self, actions: &mut Vec<Action>) {
+        let mut memory = Vec::new();
+        self.memory.enabled_internal(&mut memory);
+        memory.retain(|action| !System::is_of_membership(*action));
+        actions.extend(memory.into_iter().map(Action::Memory));
+        self.locks.enabled_internal(actions);
+        for to in self.running() {
+            for from in self.numbers() {
+                let arrives =
+                    |mail: &Mail| mail.memory_before == [0; 3] && mail.locks_before == [0; 3];
+                if self.node(to).mail[usize::from(from)].front().is_some_and(arrives) {
+                    actions.push(Action::Deliver(from, to));
+                }
+                if !self.memory.runs(from) && !self.knows_end(to, from) {
+                    actions.push(Action::NoticeLoss(to, from));
+                }
+            }
+            let node = self.node(to);
+            if node.leaving && !node.announced {
+                actions.extend(self.memory.copies(to).map(|line| Action::GiveBack(to, line)));
+                if self.is_drained(to) {
+                    actions.push(Action::Announce(to));
+                }
+            }
+        }
+    }
+
+    fn enabled_external(&self, actions: &mut Vec<Action>) {
+        let mut memory = Vec::new();
+        self.memory.enabled_external(&mut memory);
+        let leaves = |node: NodeId| self.node(node.0).leaving;
+        memory.retain(|action| {
+            !System::is_of_membership(*action) && !self.memory.chooser(*action).is_some_and(leaves)
+        });
+        actions.extend(memory.into_iter().map(Action::Memory));
+        for node in self.running().filter(|node| !self.node(*node).leaving) {
+            self.locks.enabled_external(node, actions);
+            if self.leavers >> node & 1 == 1 {
+                actions.push(Action::Leave(node));
+            }
+        }
+        if self.deaths > 0 {
+            actions.extend(self.running().map(Action::Die));
+        }
+    }
+
+    /// What must hold when nothing is in flight.
+    fn rest_violation(&self) -> Option<String> {
+        if let Some(text) = self.memory.rest_violation() {
+            return Some(text);
+        }
+        if let Some(node) = self.running().find(|node| self.node(*node).leaving) {
+            return Some(format!("the leave of n{node} does not end"));
+        }
+        let views = self.running().map(|node| self.node(node).machine.view());
+        let views: Vec<_> = views.collect();
+        if views.windows(2).any(|pair| pair[0] != pair[1]) {
+            return Some("views differ".to_owned());
+        }
+        self.locks.rest_violation().map(str::to_owned)
+    }
+}
+
+impl Model for Cluster {
+    type Action = Action;
+
+    fn enabled(&self) -> Vec<Action> {
+        let mut actions = Vec::new();
+        self.enabled_internal(&mut actions);
+        self.enabled_external(&mut actions);
+        actions
+    }
+
+    fn apply(&mut self, action: Action) {
+        match action {
+            Action::Memory(action) => {
+                self.memory.apply(action);
+                if let coherence::Action::Deliver(from, to, class) = action {
+                    self.advance(from, to, |mail| &mut mail.memory_before[class as usize]);
+                }
+            }
+            Action::Lock(action) => {
+                self.locks.apply(action);
+                if let locks::Action::Deliver(from, to, class) = action {
+                    self.advance(from, to, |mail| &mut mail.locks_before[class as usize]);
+                }
+            }
+            Action::Leave(node) => {
+                self.leavers &= !(1 << node);
+                self.node_mut(node).leaving = true;
+                if !self.careless {
+                    self.locks.close(node);
+                }
+            }
+            Action::GiveBack(node, line) => self.memory.give_back(node, line),
+            Action::Announce(node) => {
+                self.node_mut(node).announced = true;
+                self.step(node, Event::Leave);
+            }
+            Action::Deliver(from, to) => self.deliver(from, to),
+            Action::NoticeLoss(node, other) => {
+                self.step(node, Event::LinkLost { node: NodeId(other) });
+            }
+            Action::Die(node) => {
+                self.deaths -= 1;
+                self.died = true;
+                self.memory.die(node);
+                self.end(node);
+            }
+        }
+    }
+
+    fn violation(&self) -> Option<Violation> {
+        let lost = || self.memory.lost_line().filter(|_| !self.died);
+        let own = self.wrong.or_else(|| self.locks.violation()).map(Violation::new);
+        let found = own
+            .or_else(|| lost().map(|line| Violation(format!("line {line} is lost"))))
+            .or_else(|| self.memory.state_violation());
+        if found.is_some() {
+            return found;
+        }
+        let mut internal = Vec::new();
+        self.enabled_internal(&mut internal);
+        let rest = if internal.is_empty() { self.rest_violation() } else { None };
+        rest.map(Violation)
+    }
+
+    fn narrate(&mut self, action: Action, lines: &mut Vec<String>) {
+        match action {
+            Action::Memory(action) => {
+                self.memory.narrate(action, lines);
+                // The memory's part has happened; what is left is the count of what has arrived.
+                if let coherence::Action::Deliver(from, to, class) = action {
+                    self.advance(from, to, |mail| &mut mail.memory_before[class as usize]);
+                }
+            }
+            _ => {
+                lines.push(format!("{action:?}"));
+                self.apply(action);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
