@@ -155,6 +155,7 @@ impl Setup {
                 incarnation: Incarnation(home.token.key.0),
                 limits: limits_fingerprint(limits),
                 host,
+                votes: config.memory_bytes > 0,
                 quorum: host.is_some(),
                 nodes_max: limits.nodes_max,
             },

@@ -21,6 +21,8 @@ pub struct Identity {
     pub limits: u64,
     /// Where it is reached, on fabrics between hosts.
     pub host: Option<SocketAddr>,
+    /// It lends memory, so that it counts in a quorum.
+    pub votes: bool,
     /// Members out of reach may live on: nobody is declared dead for that without a quorum.
     pub quorum: bool,
     /// `Limits::nodes_max`: node numbers are below it.

@@ -70,6 +70,8 @@ pub struct Listed {
     pub incarnation: Incarnation,
     /// Where it is reached, on fabrics between hosts.
     pub host: Option<SocketAddr>,
+    /// It lends memory, so that it counts in a quorum.
+    pub votes: bool,
 }
 
 /// From the coordinator: you are a member.
@@ -289,7 +291,11 @@ impl Welcome {
             .iter()
             .fold(output, |output, member| {
                 let host = encode_host(member.host);
-                output.u16(member.node.0).u64(member.incarnation.0).raw(&host)
+                output
+                    .u16(member.node.0)
+                    .u64(member.incarnation.0)
+                    .raw(&[u8::from(member.votes)])
+                    .raw(&host)
             })
             .0
     }
@@ -472,6 +478,14 @@ impl<'a> Input<'a> {
         decode_host(&self.array()?).map_err(|_| HelloError::Junk("host"))
     }
 
+    fn flag(&mut self, place: &'static str) -> Result<bool, HelloError> {
+        match self.array()? {
+            [0] => Ok(false),
+            [1] => Ok(true),
+            [_] => Err(HelloError::Junk(place)),
+        }
+    }
+
     fn end<T>(&self, value: T) -> Result<T, HelloError> {
         if self.0.is_empty() { Ok(value) } else { Err(HelloError::Junk("too long")) }
     }
@@ -499,7 +513,8 @@ impl<'a> Input<'a> {
         let mut members = Vec::with_capacity(count);
         for _ in 0..count {
             let (node, incarnation) = (NodeId(self.u16()?), Incarnation(self.u64()?));
-            members.push(Listed { node, incarnation, host: self.host()? });
+            let votes = self.flag("whether a member votes")?;
+            members.push(Listed { node, incarnation, host: self.host()?, votes });
         }
         let rising = members.windows(2).all(|pair| pair[0].node < pair[1].node);
         let below = members.last().is_some_and(|last| last.node < node);

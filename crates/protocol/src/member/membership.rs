@@ -236,7 +236,7 @@ impl Membership {
         self.view = welcome.view;
         for listed in &welcome.members {
             self.roster.insert(Member::new(*listed, ViewNumber(0)));
-            let Listed { node, incarnation, host } = *listed;
+            let Listed { node, incarnation, host, .. } = *listed;
             effects.push(Effect::Connect { node, incarnation, host });
         }
         self.insert_own();
@@ -244,8 +244,8 @@ impl Membership {
     }
 
     fn insert_own(&mut self) {
-        let Identity { incarnation, host, .. } = self.identity;
-        let mut own = Member::new(Listed { node: self.me, incarnation, host }, self.view);
+        let Identity { incarnation, host, votes, .. } = self.identity;
+        let mut own = Member::new(Listed { node: self.me, incarnation, host, votes }, self.view);
         own.linked = true;
         self.roster.insert(own);
     }
@@ -270,7 +270,8 @@ impl Membership {
         };
         let alive = self.roster.iter().filter(|member| !member.gone);
         let members = alive.map(Member::listed).collect();
-        let listed = Listed { node: number, incarnation: join.incarnation, host: join.host };
+        let (incarnation, host, votes) = (join.incarnation, join.host, join.home_bytes > 0);
+        let listed = Listed { node: number, incarnation, host, votes };
         let mut member = Member::new(listed, self.next_view());
         member.join = Some(request);
         self.publish(member.coming(), effects);
@@ -574,9 +575,8 @@ impl Membership {
             Some(_) => {}
         }
         match message {
-            Message::View { number, node, incarnation, change, host } => {
-                let listed = Listed { node, incarnation, host };
-                self.view_heard(from, Member::new(listed, number), change, effects)
+            Message::View { number, member, change } => {
+                self.view_heard(from, Member::new(member, number), change, effects)
             }
             Message::Takeover { number } => self.takeover_heard(from, number, effects),
             Message::Report { number } => self.report_heard(from, number, effects),

@@ -1,7 +1,7 @@
 //! What members say to each other about who is there.
 
+use super::hello::Listed;
 use crate::wire::{BODY, Class, Reader, Violation, Writer};
-use core::net::SocketAddr;
 use farside_base::{Incarnation, NodeId, ViewNumber};
 
 /// How a view differs from the one before.
@@ -23,14 +23,10 @@ pub enum Message {
     View {
         /// The view's number.
         number: ViewNumber,
-        /// Who came or went.
-        node: NodeId,
-        /// Its life.
-        incarnation: Incarnation,
+        /// The node that came or went.
+        member: Listed,
         /// What happened to it.
         change: Change,
-        /// Where it is reached, on fabrics between hosts.
-        host: Option<SocketAddr>,
     },
     /// From a node that found everyone below it dead: tell me the views after `number`.
     Takeover {
@@ -105,17 +101,18 @@ impl Message {
     pub fn encode(&self) -> [u8; BODY] {
         let writer = Writer::new();
         match *self {
-            Self::View { number, node, incarnation, change, host } => writer
+            Self::View { number, member, change } => writer
                 .u8(1)
                 .u8(match change {
                     Change::Died => 0,
                     Change::Joined => 1,
                     Change::Left => 2,
                 })
-                .u16(node.0)
+                .u8(u8::from(member.votes))
+                .u16(member.node.0)
                 .u64(number.0)
-                .u64(incarnation.0)
-                .host(host),
+                .u64(member.incarnation.0)
+                .host(member.host),
             Self::Takeover { number } => writer.u8(2).u64(number.0),
             Self::Report { number } => writer.u8(3).u64(number.0),
             Self::Lost { node, incarnation } => writer.u8(4).u16(node.0).u64(incarnation.0),
@@ -144,14 +141,16 @@ impl Message {
                     2 => Change::Left,
                     _ => return Err(Violation("unknown change of a view")),
                 };
+                let votes = match reader.u8()? {
+                    0 => false,
+                    1 => true,
+                    _ => return Err(Violation("whether a member votes")),
+                };
                 let node = NodeId(reader.u16()?);
-                Self::View {
-                    number: ViewNumber(reader.u64()?),
-                    node,
-                    incarnation: Incarnation(reader.u64()?),
-                    change,
-                    host: reader.host()?,
-                }
+                let number = ViewNumber(reader.u64()?);
+                let incarnation = Incarnation(reader.u64()?);
+                let member = Listed { node, incarnation, host: reader.host()?, votes };
+                Self::View { number, member, change }
             }
             2 => Self::Takeover { number: ViewNumber(reader.u64()?) },
             3 => Self::Report { number: ViewNumber(reader.u64()?) },
@@ -178,11 +177,13 @@ impl Message {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::net::SocketAddr;
 
     fn samples() -> [Message; 13] {
         let (node, incarnation, number) = (NodeId(7), Incarnation(u64::MAX), ViewNumber(1 << 40));
         let host = Some(SocketAddr::from(([10, 1, 2, 3], 7411)));
-        let view = |change| Message::View { number, node, incarnation, change, host };
+        let member = Listed { node, incarnation, host, votes: true };
+        let view = |change| Message::View { number, member, change };
         [
             view(Change::Joined),
             view(Change::Died),

@@ -13,6 +13,8 @@ pub(super) struct Member {
     pub(super) incarnation: Incarnation,
     /// Where it is reached, on fabrics between hosts.
     pub(super) host: Option<SocketAddr>,
+    /// It lends memory, so that it counts in a quorum.
+    pub(super) votes: bool,
     /// The view it came with; 0 where that was before this node's time.
     pub(super) born: ViewNumber,
     /// The view it went with.
@@ -42,6 +44,7 @@ impl Member {
             node: listed.node,
             incarnation: listed.incarnation,
             host: listed.host,
+            votes: listed.votes,
             born,
             died: None,
             gone: false,
@@ -57,29 +60,23 @@ impl Member {
 
     /// As a joiner is told of it.
     pub(super) const fn listed(&self) -> Listed {
-        Listed { node: self.node, incarnation: self.incarnation, host: self.host }
+        Listed {
+            node: self.node,
+            incarnation: self.incarnation,
+            host: self.host,
+            votes: self.votes,
+        }
     }
 
     /// The view that names it.
     pub(super) const fn coming(&self) -> Message {
-        Message::View {
-            number: self.born,
-            node: self.node,
-            incarnation: self.incarnation,
-            change: Change::Joined,
-            host: self.host,
-        }
+        Message::View { number: self.born, member: self.listed(), change: Change::Joined }
     }
 
     /// The view that removes it.
     pub(super) const fn going(&self, number: ViewNumber) -> Message {
-        Message::View {
-            number,
-            node: self.node,
-            incarnation: self.incarnation,
-            change: if self.leaving { Change::Left } else { Change::Died },
-            host: self.host,
-        }
+        let change = if self.leaving { Change::Left } else { Change::Died };
+        Message::View { number, member: self.listed(), change }
     }
 
     /// Found dead, and no view has said so yet.

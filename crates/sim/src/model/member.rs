@@ -75,6 +75,8 @@ pub struct Cluster {
     processes: Vec<Process>,
     /// Who has bound the cluster's name.
     rendezvous: Option<usize>,
+    /// Processes that lend no memory, as bits.
+    programs: u8,
     /// Deaths and leavings still allowed.
     deaths: u8,
     /// Nobody has died or left.
@@ -130,12 +132,24 @@ impl Cluster {
         leavings: bool,
         change: impl Fn(Membership) -> Membership,
     ) -> Self {
+        Self::with_programs(processes, 0, deaths, leavings, change)
+    }
+
+    /// The same, where some processes, as bits, are programs that lend no memory.
+    fn with_programs(
+        processes: usize,
+        programs: u8,
+        deaths: u8,
+        leavings: bool,
+        change: impl Fn(Membership) -> Membership,
+    ) -> Self {
         let process = |number| Process {
             machine: change(Membership::new(Identity {
                 cluster: CLUSTER.into(),
                 incarnation: Incarnation(number as u64),
                 limits: LIMITS,
                 host: None,
+                votes: programs >> number & 1 == 0,
                 quorum: false,
                 nodes_max: processes as u16 + 1,
             })),
@@ -148,6 +162,7 @@ impl Cluster {
         let mut cluster = Self {
             processes: (0..processes).map(process).collect(),
             rendezvous: Some(0),
+            programs,
             deaths,
             peace: true,
             leavings,
@@ -168,8 +183,20 @@ impl Cluster {
         partings: u8,
         change: impl Fn(Membership) -> Membership,
     ) -> Self {
+        Self::parting_programs(processes, 0, deaths, partings, change)
+    }
+
+    /// The same, where some processes, as bits, are programs that lend no memory.
+    pub fn parting_programs(
+        processes: usize,
+        programs: u8,
+        deaths: u8,
+        partings: u8,
+        change: impl Fn(Membership) -> Membership,
+    ) -> Self {
         let change = |machine: Membership| change(machine.in_a_quorum());
-        Self { partings, quorum: true, ..Self::new(processes, deaths, false, change) }
+        let cluster = Self::with_programs(processes, programs, deaths, false, change);
+        Self { partings, quorum: true, ..cluster }
     }
 
     /// The same with the first so many processes joined and at rest, whatever the order was: that
@@ -406,7 +433,7 @@ impl Cluster {
                     cluster: CLUSTER.into(),
                     limits: LIMITS,
                     incarnation: Incarnation(from as u64),
-                    home_bytes: 0,
+                    home_bytes: u64::from(self.programs >> from & 1 == 0),
                     host: None,
                 };
                 let request = RequestId(from as u64);
@@ -655,6 +682,23 @@ mod tests {
         assert_eq!(parted(3, 2, 1, 1), 7_102);
         assert_eq!(parted(3, 1, 0, 1), 5_229);
         assert_eq!(parted(4, 4, 0, 1), 7_265);
+    }
+
+    fn parted_programs(processes: usize, programs: u8, deaths: u8, partings: u8) -> u64 {
+        let model =
+            Cluster::parting_programs(processes, programs, deaths, partings, |machine| machine);
+        match Explorer::new().explore(&model.settled(processes)).holds() {
+            Ok(coverage) => coverage.states,
+            Err(text) => panic!("{processes} processes, programs {programs:#b}: {text}"),
+        }
+    }
+
+    #[test]
+    fn programs_do_not_count_and_no_two_sides_go_on() {
+        assert_eq!(parted_programs(3, 0b100, 1, 2), 3_741);
+        assert_eq!(parted_programs(3, 0b110, 1, 2), 3_741);
+        assert_eq!(parted_programs(3, 0b001, 0, 3), 1_102);
+        assert_eq!(parted_programs(4, 0b1000, 0, 1), 5_973);
     }
 
     #[cfg(canary)]

@@ -111,6 +111,7 @@ impl Random {
             .map(NodeId)
             .collect::<Vec<_>>();
         let lives = members.into_iter().map(|node| Listed {
+            votes: true,
             node,
             incarnation: Incarnation(self.next()),
             host: self.host(),
@@ -120,7 +121,7 @@ impl Random {
 }
 
 fn listed(node: u16, life: u64) -> Listed {
-    Listed { node: NodeId(node), incarnation: Incarnation(life), host: None }
+    Listed { node: NodeId(node), incarnation: Incarnation(life), host: None, votes: life % 2 == 0 }
 }
 
 fn encode_hello(hello: &Hello) -> Vec<u8> {

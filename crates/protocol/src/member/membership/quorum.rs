@@ -4,6 +4,7 @@
 //! such grounds before a *quorum* has agreed to hear nothing of it any more: more than half of the
 //! members of the last view, or half of them with the lowest among them. Of two sides at most one has
 //! that; the other one *gives up* as soon as it cannot have it any more, and joins again as new lives.
+//! Members that lend memory count; programs that joined without any do not, unless there is nothing else.
 //!
 //! - Who is out of reach is a *suspect*: cut off here, and counted as a member still.
 //! - A member tells the coordinator of its suspects. The coordinator cuts them off too, tells everybody,
@@ -124,7 +125,9 @@ impl Membership {
 
     /// Whether this node and these are enough of the last view.
     pub fn is_quorum(&self, others: &[NodeId]) -> bool {
-        let counted = |member: &&Member| member.died.is_none();
+        let present_in_view = |member: &&Member| member.died.is_none();
+        let voters = self.roster.iter().filter(present_in_view).any(|member| member.votes);
+        let counted = |member: &&Member| member.died.is_none() && (member.votes || !voters);
         let here = |member: &&Member| {
             (member.node == self.me || others.contains(&member.node)) && !member.gone
         };

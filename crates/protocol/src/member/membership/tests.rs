@@ -12,6 +12,7 @@ fn identity(life: u64) -> Identity {
         incarnation: Incarnation(life),
         limits: LIMITS,
         host: host(life),
+        votes: life < PROGRAM,
         quorum: false,
         nodes_max: 4,
     }
@@ -27,7 +28,7 @@ fn join(life: u64) -> Join {
         cluster: "c".into(),
         limits: LIMITS,
         incarnation: Incarnation(life),
-        home_bytes: 1 << 20,
+        home_bytes: if life < PROGRAM { 1 << 20 } else { 0 },
         host: host(life),
     }
 }
@@ -50,7 +51,7 @@ fn peer(node: u16, life: u64, view: u64) -> Peer {
 fn welcome(node: u16, view: u64, members: &[u16]) -> Welcome {
     let life = |node: &u16| {
         let life = u64::from(*node);
-        Listed { node: NodeId(*node), incarnation: Incarnation(life), host: host(life) }
+        listed(*node, life)
     };
     Welcome {
         node: NodeId(node),
@@ -72,7 +73,8 @@ fn told(effect: &Effect) -> String {
         }
         Effect::AcceptPeer { request, peer } => format!("accept {} from {}", request.0, peer.node),
         Effect::Send { to, message } => match message {
-            Message::View { number, node, change, .. } => {
+            Message::View { number, member, change } => {
+                let node = member.node;
                 let word = match change {
                     Change::Joined => "came",
                     Change::Died => "went",
@@ -120,14 +122,16 @@ fn check_violation(machine: &Membership, from: u16, message: Message, expected: 
 
 fn view(number: u64, node: u16, life: u64, alive: bool) -> Message {
     let change = if alive { Change::Joined } else { Change::Died };
-    Message::View {
-        number: ViewNumber(number),
-        node: NodeId(node),
-        incarnation: Incarnation(life),
-        change,
-        host: host(life),
-    }
+    Message::View { number: ViewNumber(number), member: listed(node, life), change }
 }
+
+fn listed(node: u16, life: u64) -> Listed {
+    let votes = life < PROGRAM;
+    Listed { node: NodeId(node), incarnation: Incarnation(life), host: host(life), votes }
+}
+
+/// Lives from this one on are programs without memory.
+const PROGRAM: u64 = 1_000;
 
 fn heard(from: u16, message: Message) -> Event {
     Event::Message { from: NodeId(from), message }
@@ -412,10 +416,8 @@ fn coordinator_tells_a_leave_from_a_death() {
     check(&mut first, heard(2, Message::Leave), &["to 2: leave heard"]);
     check(&mut first, heard(2, Message::Left), &["gone 2", "to 1: view 4 2 left"]);
     let mut second = of_three(1);
-    let Message::View { number, node, incarnation, host, .. } = view(4, 2, 2, false) else {
-        unreachable!("a view")
-    };
-    let left = Message::View { number, node, incarnation, change: Change::Left, host };
+    let (number, member) = (ViewNumber(4), listed(2, 2));
+    let left = Message::View { number, member, change: Change::Left };
     check(&mut second, heard(0, left), &["gone 2"]);
     assert!(second.has_left(NodeId(2)) && !first.has_left(NodeId(1)));
 }
@@ -623,4 +625,46 @@ fn who_is_counted_among_the_dead_by_the_coordinator_stops() {
     // Another member may be wrong, and is told of to the coordinator.
     let mut last = of_three(2);
     check(&mut last, Event::Expelled { by: NodeId(1) }, &["cut 1", "to 0: suspect 1"]);
+}
+
+/// A founder that lends memory, and two programs without any.
+fn with_programs() -> Membership {
+    let mut machine = Membership::new(identity(0)).in_a_quorum();
+    check(&mut machine, Event::Found, &["ready"]);
+    for node in [1, 2] {
+        let life = PROGRAM + u64::from(node);
+        let number = u64::from(node) + 1;
+        let asked =
+            [asked_to_join(life, join(life)), asked_for_link(life, peer(node, life, number))];
+        for event in asked {
+            machine.step(event, &mut Effects::new()).unwrap();
+        }
+    }
+    machine
+}
+
+#[test]
+fn cut_off_programs_do_not_end_the_members_that_lend_memory() {
+    let mut machine = with_programs();
+    check(
+        &mut machine,
+        out_of_reach(1),
+        &["cut 1", "to 2: suspect 1", "to 2: vote 1", "dead 1", "to 2: view 4 1 went"],
+    );
+    check(&mut machine, out_of_reach(2), &["cut 2", "dead 2"]);
+    assert!(machine.is_coordinator());
+}
+
+#[test]
+fn programs_without_a_voter_within_reach_give_up() {
+    let life = PROGRAM + 2;
+    let mut machine = Membership::new(identity(life)).in_a_quorum();
+    let mut welcome = welcome(2, 3, &[0]);
+    welcome.members.push(listed(1, PROGRAM + 1));
+    machine.step(Event::Joined(welcome), &mut Effects::new()).unwrap();
+    for node in [0, 1] {
+        machine.step(link_up(node), &mut Effects::new()).unwrap();
+    }
+    assert!(machine.is_ready());
+    check(&mut machine, out_of_reach(0), &["cut 0", "failed Isolated"]);
 }
