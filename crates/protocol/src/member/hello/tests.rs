@@ -121,7 +121,12 @@ impl Random {
 }
 
 fn listed(node: u16, life: u64) -> Listed {
-    Listed { node: NodeId(node), incarnation: Incarnation(life), host: None, votes: life % 2 == 0 }
+    Listed {
+        node: NodeId(node),
+        incarnation: Incarnation(life),
+        host: None,
+        votes: life.is_multiple_of(2),
+    }
 }
 
 fn encode_hello(hello: &Hello) -> Vec<u8> {
