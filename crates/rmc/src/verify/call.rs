@@ -36,14 +36,16 @@ impl Stepper {
                 }
                 (Argument::Readable(extent), Value::Address(place, offset)) => {
                     let (_, most) = self.extent(state, helper, *extent)?;
-                    let reach = self.reach((*place, *self.known.get(*offset)), most, false)?;
+                    let reach = self.reach((*place, *self.known.get(offset.id)), most, false)?;
                     readable(state, reach)?;
                     bytes += most;
                 }
                 (Argument::Writable(extent), Value::Address(place, offset)) => {
                     let (least, most) = self.extent(state, helper, *extent)?;
-                    written =
-                        Some((self.reach((*place, *self.known.get(*offset)), most, true)?, least));
+                    written = Some((
+                        self.reach((*place, *self.known.get(offset.id)), most, true)?,
+                        least,
+                    ));
                     bytes += most;
                 }
                 _ => return Err(bad(self)),
@@ -61,7 +63,7 @@ impl Stepper {
         let (least, most) = (helper.result_min, helper.result_max);
         let id = self.source(|| Scalar::signed_range(least, most));
         let registers = &mut state.frame_mut().registers;
-        registers[0] = Value::Number(Number { id, link: 0 });
+        registers[0] = Value::Number(Number::unlinked(id));
         registers[1..6].fill(Value::Nothing);
         Ok(())
     }

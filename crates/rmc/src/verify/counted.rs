@@ -363,8 +363,8 @@ impl Counted {
             let register = Register::new(counter.register)?;
             let id = known.intern(&counter.of(tried)?);
             let value = match state.value(register) {
-                Value::Address(place, _) => Value::Address(place, id),
-                _ => Value::Number(Number { id, link: 0 }),
+                Value::Address(place, _) => Value::Address(place, Number::unlinked(id)),
+                _ => Value::Number(Number::unlinked(id)),
             };
             general.set(register, value);
         }
@@ -547,8 +547,7 @@ fn mask(counters: &[Counter]) -> u16 {
 /// A number, or how far an address is behind the start of its place.
 fn offset(value: Value) -> Option<super::interned::Id> {
     match value {
-        Value::Number(number) => Some(number.id),
-        Value::Address(_, offset) => Some(offset),
+        Value::Number(number) | Value::Address(_, number) => Some(number.id),
         Value::Nothing | Value::Handle(_) => None,
     }
 }

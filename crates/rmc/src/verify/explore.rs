@@ -11,6 +11,7 @@
 //! The walk can stop before every instruction and behind every stretch of a path, and goes on from there.
 
 use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use super::bounds::{Bounds, Loop};
@@ -20,8 +21,11 @@ use super::state::{CELLS_MAX, Spot, State};
 use super::step::{Cost, Next, Stepper};
 use crate::isa::Instruction;
 
-/// Memories of one place: more of them are rarely of use, and each is compared with every path.
+/// Visited states of one slot that are compared with every path that comes there. Others are found by their hash, where a
+/// path comes with the same numbers.
 const REMEMBERED: usize = 24;
+/// Values in visited states and on other ways beyond which a state is forgotten instead of kept by its hash.
+const KEPT_CELLS_MAX: usize = CELLS_MAX / 2;
 
 /// Meeting points that are passed between memories, where no loop starts.
 const FORGETFUL: u32 = 4;
@@ -54,6 +58,25 @@ struct Memory {
     number: u32,
     /// The stretch that remembers it.
     stretch: usize,
+    hash: u32,
+}
+
+impl Memory {
+    /// The path that it is of has ended.
+    fn end(&mut self, stretch: usize, behind: &Behind, ended: &mut u32) {
+        if self.stretch == stretch && self.cost.is_none() {
+            self.cost = Some(behind.clone());
+            self.ended = *ended;
+            *ended += 1;
+        }
+    }
+
+    /// Its cost, if it holds for a path that comes with this state too. A path that may come to the head of a counted
+    /// loop costs what another one did only where that might come there with the same.
+    fn cost_of(&self, state: &State) -> Option<&Behind> {
+        let counts_so = state.counts.starts_with(&self.state.counts);
+        self.cost.as_ref().filter(|cost| counts_so || cost.is_to_ends())
+    }
 }
 
 /// What is known of a path from others.
@@ -81,8 +104,8 @@ struct Stretch {
     behind: Behind,
     /// Where else it goes on, and with what.
     other: Option<(usize, State)>,
-    /// The place where it is remembered.
-    remembered: Option<usize>,
+    /// The slot where it is remembered, and the hash of the state.
+    remembered: Option<(usize, u32)>,
 }
 
 pub(super) struct Explorer {
@@ -92,6 +115,9 @@ pub(super) struct Explorer {
     /// How often a path came to a slot and went on there, if not often.
     visits: Vec<u8>,
     memories: Vec<Vec<Memory>>,
+    /// Older visited states, by slot and hash: loops whose counters depend on data come to a place with hundreds of pairs
+    /// of numbers, and with each of them again and again.
+    older: BTreeMap<(u32, u32), Memory>,
     /// Slots of all memories that there were, but of those that were given up, in order.
     remembered: Vec<u32>,
     /// Where two states of a place differed the last time: mostly in what a loop counts by.
@@ -149,6 +175,7 @@ impl Explorer {
             heads: super::structure::loop_heads(&stepper.program),
             visits: alloc::vec![0; slots],
             memories: (0..slots).map(|_| Vec::new()).collect(),
+            older: BTreeMap::new(),
             remembered: Vec::new(),
             walked_max: u64::from(stepper.limits.walked_max),
             differing: alloc::vec![Spot::default(); slots],
@@ -216,7 +243,7 @@ impl Explorer {
         }
     }
 
-    fn open(&mut self, other: Option<(usize, State)>, remembered: Option<usize>) {
+    fn open(&mut self, other: Option<(usize, State)>, remembered: Option<(usize, u32)>) {
         self.settle();
         let (own, behind) = (Cost::default(), Behind::default());
         self.path.push(Stretch { own, behind, other, remembered });
@@ -244,14 +271,10 @@ impl Explorer {
                 self.cells -= counted.cells();
                 behind = counted.cost(behind);
             }
-            if let Some(slot) = remembered {
-                let memories = self.memories[slot].iter_mut();
-                for memory in memories.filter(|memory| memory.stretch == at - 1) {
-                    if memory.cost.is_none() {
-                        memory.cost = Some(behind.clone());
-                        memory.ended = self.ended;
-                        self.ended += 1;
-                    }
+            if let Some((slot, hash)) = remembered {
+                let older = self.older.get_mut(&(slot as u32, hash));
+                for memory in self.memories[slot].iter_mut().chain(older) {
+                    memory.end(at - 1, &behind, &mut self.ended);
                 }
             }
             self.path.pop();
@@ -423,6 +446,10 @@ impl Explorer {
     /// A path comes back to where it was with nothing new, so that nothing is wrong there that is not wrong elsewhere,
     /// and maybe for ever.
     fn endless(&mut self) -> Walk {
+        if self.stepper.is_patient {
+            return Walk::Ended(Behind::endless());
+        }
+        self.stepper.was_cut = true;
         let slots = self.stepper.program.code.len() as u64;
         let walked = self.walked - self.wasted;
         let more = walked + ENDLESS_SHARE * (walked + slots);
@@ -508,6 +535,10 @@ impl Explorer {
                 self.stepper.spare.push(memory.state);
             }
         }
+        for (_, memory) in self.older.extract_if(.., |_, memory| memory.number >= counted.memory) {
+            self.cells -= memory.state.cells();
+            self.stepper.spare.push(memory.state);
+        }
         self.tries[counted.at].add(&counted, again);
         self.stepper.facts.restore(counted.facts);
         // Of which some may be known already.
@@ -517,7 +548,8 @@ impl Explorer {
 
     /// Forgets sets of numbers that neither the path nor anything else names.
     fn keep(&mut self, state: &mut State) {
-        let memories = self.memories.iter_mut().flatten().map(|memory| &mut memory.state);
+        let memories = self.memories.iter_mut().flatten().chain(self.older.values_mut());
+        let memories = memories.map(|memory| &mut memory.state);
         let others = self.path.iter_mut().filter_map(|stretch| stretch.other.as_mut());
         let others = others.map(|(_, state)| state);
         let counted = self.counted.iter_mut().flat_map(Counted::states);
@@ -538,26 +570,30 @@ impl Explorer {
                 }
                 continue;
             }
-            // A path that may come to the head of a counted loop costs what another one did only where that might
-            // come there with the same.
-            let counts_so = state.counts.starts_with(&memory.state.counts);
-            match &memory.cost {
-                Some(cost) if counts_so || cost.is_to_ends() => {
-                    return Recalled::Cost(cost.clone());
-                }
-                Some(_) => {}
-                None => recalled = Recalled::Open(place),
+            match memory.cost_of(state) {
+                Some(cost) => return Recalled::Cost(cost.clone()),
+                None if memory.cost.is_none() => recalled = Recalled::Open(place),
+                None => {}
             }
+        }
+        if matches!(recalled, Recalled::Nothing)
+            && self.memories[at].len() >= REMEMBERED
+            && let Some(older) = self.older.get(&(at as u32, state.hash(known)))
+            && older.state.contains(state, known)
+            && let Some(cost) = older.cost_of(state)
+        {
+            return Recalled::Cost(cost.clone());
         }
         recalled
     }
 
     fn remember(&mut self, at: usize, state: &State) {
-        self.open(None, Some(at));
+        let hash = state.hash(&self.stepper.known);
+        self.open(None, Some((at, hash)));
         let (state, stretch) = (self.stepper.copy(state), self.path.len() - 1);
         let cells = state.cells();
         let number = self.remembered.len() as u32;
-        let memory = Memory { state, cost: None, ended: 0, number, stretch };
+        let memory = Memory { state, cost: None, ended: 0, number, stretch, hash };
         self.remembered.push(at as u32);
         let memories = &mut self.memories[at];
         if memories.len() >= REMEMBERED {
@@ -565,11 +601,18 @@ impl Explorer {
             // of least use.
             let ended = memories.iter().enumerate().filter(|(_, memory)| memory.cost.is_some());
             let first = ended.min_by_key(|(_, memory)| memory.ended).map(|(at, _)| at);
-            let forgotten = memories.remove(first.unwrap_or(0));
-            self.cells -= forgotten.state.cells();
-            self.stepper.spare.push(forgotten.state);
+            let oldest = memories.remove(first.unwrap_or(0));
+            let forgotten = if self.cells < KEPT_CELLS_MAX {
+                self.older.insert((at as u32, oldest.hash), oldest)
+            } else {
+                Some(oldest)
+            };
+            if let Some(forgotten) = forgotten {
+                self.cells -= forgotten.state.cells();
+                self.stepper.spare.push(forgotten.state);
+            }
         }
         self.cells += cells;
-        memories.push(memory);
+        self.memories[at].push(memory);
     }
 }

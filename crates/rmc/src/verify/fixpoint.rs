@@ -9,6 +9,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 use super::explore::Explorer;
+use super::link::Renaming;
 use super::problem::Problem;
 use super::scalar::Scalar;
 use super::state::{CELLS_MAX, Number, State};
@@ -149,8 +150,10 @@ impl Fixpoint {
         if !before.state.contains(&state, numbers) {
             before.visits += 1;
             let visits = before.visits;
+            let mut renaming = Renaming::default();
             before.state = before.state.merge(&state, &mut |old: Number, new: Number| {
-                let (old, new) = (numbers.number(old), numbers.number(new));
+                let link = renaming.join(old.link, new.link);
+                let (old, new) = (*numbers.get(old.id), *numbers.get(new.id));
                 let joined = if visits <= PATIENCE {
                     old.join(&new)
                 } else if visits <= PATIENCE_LAST || old.contains(&new) {
@@ -158,7 +161,7 @@ impl Fixpoint {
                 } else {
                     Scalar::UNKNOWN
                 };
-                Number { id: numbers.intern(&joined), link: joined.link }
+                Number { id: numbers.intern(&joined), link }
             });
             open.insert(key);
         }

@@ -5,7 +5,7 @@
 use alloc::vec::Vec;
 
 use super::scalar::Scalar;
-use super::state::{Number, State};
+use super::state::State;
 
 /// The index of a set of numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -99,11 +99,6 @@ impl Interned {
     #[inline]
     pub(super) fn get(&self, id: Id) -> &Scalar {
         &self.scalars[id.0 as usize]
-    }
-
-    /// A number with its link.
-    pub(super) fn number(&self, number: Number) -> Scalar {
-        Scalar { link: number.link, ..*self.get(number.id) }
     }
 
     /// The index of a set, its link left out.

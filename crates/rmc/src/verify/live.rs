@@ -5,10 +5,16 @@
 //!
 //! Slots are read and written where R10 says so by itself. Other addresses may lead to them too, which nobody
 //! knows here.
+//!
+//! A second analysis finds the registers whose numbers can decide a verdict: *strongly live* variables (Nielson, Nielson,
+//! Hankin: Principles of Program Analysis, exercise 2.4; their complement are *faint* variables). A number matters where it
+//! is compared, or becomes an address, a length, the argument or result of a function, or a word that the stack keeps; a
+//! sum matters if what it is assigned to does. Counts, sums and hashes of data do not, so abstract states that differ in
+//! these alone are the same state.
 
 use alloc::vec::Vec;
 
-use crate::helpers::Helper;
+use crate::helpers::{Argument, Extent, Helper};
 use crate::isa::{AtomicOp, Instruction, Operand, Register, Size};
 use crate::limits::FRAME_BYTES;
 use crate::program::Program;
@@ -17,6 +23,9 @@ use crate::program::Program;
 struct Flow {
     read: u16,
     written: u16,
+    /// Bits of the registers whose numbers matter here, and of those that do if what is written matters behind it.
+    decides: u16,
+    passes: u16,
     /// Bits of the slots of the stack.
     loaded: u64,
     stored: u64,
@@ -25,14 +34,17 @@ struct Flow {
 }
 
 impl Flow {
-    fn of(slot: usize, code: &[Instruction]) -> Self {
+    fn of(slot: usize, program: &Program) -> Self {
+        let code = &program.code;
         let instruction = code[slot];
         let (read, written) = uses(instruction);
+        let (decides, passes) = matters(instruction, program.function_at(slot) == Some(0));
         let (loaded, stored) = stack(instruction);
         let behind = instruction.falls_through().then(|| slot + instruction.slots());
         let target = instruction.jump_target(slot).and_then(|at| usize::try_from(at).ok());
         let next = |next: Option<usize>| next.map_or(code.len(), |at| at.min(code.len())) as u32;
-        Self { read, written, loaded, stored, next: [next(behind), next(target)] }
+        let next = [next(behind), next(target)];
+        Self { read, written, decides, passes, loaded, stored, next }
     }
 }
 
@@ -44,6 +56,8 @@ const ROUNDS_MAX: u32 = 64;
 pub(super) struct Live {
     /// Bits of registers.
     pub(super) registers: Vec<u16>,
+    /// Bits of the registers whose numbers matter.
+    pub(super) strongly: Vec<u16>,
     /// Bits of slots of the stack of the running frame, the lowest first.
     pub(super) stack: Vec<u64>,
 }
@@ -61,7 +75,7 @@ pub(super) struct Liveness {
 impl Liveness {
     pub(super) fn new(program: &Program) -> Self {
         let code = &program.code;
-        let flows: Vec<Flow> = (0..code.len()).map(|slot| Flow::of(slot, code)).collect();
+        let flows: Vec<Flow> = (0..code.len()).map(|slot| Flow::of(slot, program)).collect();
         let mut heads = alloc::vec![false; code.len() + 1];
         for (slot, flow) in flows.iter().enumerate() {
             let back = flow.next.into_iter().filter(|next| *next as usize <= slot);
@@ -69,6 +83,7 @@ impl Liveness {
         }
         let live = Live {
             registers: alloc::vec![0; code.len() + 1],
+            strongly: alloc::vec![0; code.len() + 1],
             stack: alloc::vec![0; code.len() + 1],
         };
         Self { flows, heads, live, rounds: 0 }
@@ -82,7 +97,8 @@ impl Liveness {
                 // Loops need some rounds; where they are not enough, all only looks more alive.
                 let slots = self.flows.len();
                 let registers = alloc::vec![u16::MAX; slots];
-                return Some(Live { registers, stack: alloc::vec![u64::MAX; slots] });
+                let strongly = registers.clone();
+                return Some(Live { registers, strongly, stack: alloc::vec![u64::MAX; slots] });
             }
             self.rounds += 1;
             if !self.round() {
@@ -95,15 +111,19 @@ impl Liveness {
 
     /// Whether it has changed anything that was looked at before.
     fn round(&mut self) -> bool {
-        let (Live { registers, stack }, mut changed) = (&mut self.live, false);
+        let (Live { registers, strongly, stack }, mut changed) = (&mut self.live, false);
         for (slot, flow) in self.flows.iter().enumerate().rev() {
             let [behind, target] = flow.next.map(|next| next as usize);
             let after = registers[behind] | registers[target];
             let before = after & !flow.written | flow.read;
             let held_after = stack[behind] | stack[target];
             let held_before = held_after & !flow.stored | flow.loaded;
-            changed |= self.heads[slot] && (before, held_before) != (registers[slot], stack[slot]);
-            (registers[slot], stack[slot]) = (before, held_before);
+            let strong_after = strongly[behind] | strongly[target];
+            let passed = if strong_after & flow.written == 0 { 0 } else { flow.passes };
+            let strong_before = strong_after & !flow.written | flow.decides | passed;
+            let found = (before, strong_before, held_before);
+            changed |= self.heads[slot] && found != (registers[slot], strongly[slot], stack[slot]);
+            (registers[slot], strongly[slot], stack[slot]) = found;
         }
         changed
     }
@@ -138,6 +158,31 @@ fn of(operand: Operand) -> u16 {
     match operand {
         Operand::Register(register) => bit(register),
         Operand::Immediate(_) => 0,
+    }
+}
+
+/// Bits of the registers whose numbers matter to an instruction, and of those that it passes on: their numbers matter if
+/// that does which it writes. `outer` is whether it belongs to the function that a call of the program begins with, whose
+/// result may be any number.
+fn matters(instruction: Instruction, outer: bool) -> (u16, u16) {
+    match instruction {
+        Instruction::Alu { .. } | Instruction::Bytes { .. } => (0, uses(instruction).0),
+        // Of numbers in memory only whole words of the stack are known.
+        Instruction::Store { size: Size::Double, .. } => (uses(instruction).0, 0),
+        Instruction::Store { base, .. } | Instruction::Atomic { base, .. } => (bit(base), 0),
+        Instruction::CallHelper { number } => {
+            let Some(helper) = Helper::with_number(number) else { return (uses(instruction).0, 0) };
+            let arguments = helper.arguments.iter().zip(1..);
+            let of = |(argument, register): (&Argument, u8)| match argument {
+                Argument::Number | Argument::Region => 0,
+                Argument::Readable(Extent::Argument { index, .. })
+                | Argument::Writable(Extent::Argument { index, .. }) => 1 << register | 2 << index,
+                _ => 1 << register,
+            };
+            (arguments.map(of).fold(0, |bits, argument| bits | argument), 0)
+        }
+        Instruction::Exit if outer => (0, 0),
+        _ => (uses(instruction).0, 0),
     }
 }
 

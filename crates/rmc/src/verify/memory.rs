@@ -95,7 +95,7 @@ impl Stepper {
             return Value::UNKNOWN;
         }
         let id = self.source(|| Scalar::loaded(size, signed));
-        Value::Number(Number { id, link: 0 })
+        Value::Number(Number::unlinked(id))
     }
 
     pub(super) fn store(

@@ -30,6 +30,7 @@ mod counted;
 mod explore;
 mod fixpoint;
 mod interned;
+mod link;
 mod live;
 mod memory;
 mod problem;

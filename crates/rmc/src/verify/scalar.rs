@@ -18,8 +18,7 @@ pub(super) struct Scalar {
     pub(super) most32: u32,
     pub(super) signed_least32: i32,
     pub(super) signed_most32: i32,
-    /// Numbers of one state with the same link, which is not zero, are equal: copies of each other. What
-    /// is learnt of one is learnt of all.
+    /// Marks an operand, so that a result that is one of them is known as that; zero for none.
     pub(super) link: u32,
 }
 
@@ -89,6 +88,7 @@ impl Scalar {
         for _ in 0..2 {
             let before = self;
             self.learn_from_bits();
+            self.learn_from_low_bits()?;
             self.learn_from_signs();
             self.learn_from_halves();
             let ranges = self.least <= self.most
@@ -120,6 +120,28 @@ impl Scalar {
         self.most32 = self.most32.min(value | mask);
         self.signed_least32 = self.signed_least32.max((value | mask & sign) as i32);
         self.signed_most32 = self.signed_most32.min((value | mask & !sign) as i32);
+    }
+
+    /// Moves the ends of the ranges to the nearest numbers whose low bits are the known ones (a congruence modulo a
+    /// power of two); `None` where there is none.
+    fn learn_from_low_bits(&mut self) -> Option<()> {
+        let known = self.bits.mask.trailing_zeros();
+        if known == 0 || known >= 32 {
+            return Some(());
+        }
+        let low = (1_u64 << known) - 1;
+        let up = |from: u64| self.bits.value.wrapping_sub(from) & low;
+        let down = |from: u64| from.wrapping_sub(self.bits.value) & low;
+        self.least = self.least.checked_add(up(self.least))?;
+        self.most = self.most.checked_sub(down(self.most))?;
+        self.signed_least = self.signed_least.checked_add_unsigned(up(self.signed_least as u64))?;
+        self.signed_most = self.signed_most.checked_sub_unsigned(down(self.signed_most as u64))?;
+        self.least32 = self.least32.checked_add(up(u64::from(self.least32)) as u32)?;
+        self.most32 = self.most32.checked_sub(down(u64::from(self.most32)) as u32)?;
+        let (up, down) = (up(self.signed_least32 as u64), down(self.signed_most32 as u64));
+        self.signed_least32 = self.signed_least32.checked_add_unsigned(up as u32)?;
+        self.signed_most32 = self.signed_most32.checked_sub_unsigned(down as u32)?;
+        Some(())
     }
 
     /// A range that does not change its sign is the same in both readings.
@@ -310,7 +332,7 @@ impl Scalar {
             return Self::constant(alu(width, op, a, b));
         }
         match width {
-            Width::Double => double(op, a, b).settled(),
+            Width::Double => with_lower_half(op, a, b, double(op, a, b)).settled(),
             Width::Word => word(op, a, b).settled(),
         }
     }
@@ -329,6 +351,22 @@ impl Scalar {
             _ => Self::loaded(size, false),
         }
     }
+}
+
+/// A result of 64 bits with what the lower halves alone say of its lower half, where those do not follow from the whole.
+fn with_lower_half(op: AluOp, a: &Scalar, b: &Scalar, mut result: Scalar) -> Scalar {
+    let follows = |scalar: &Scalar| scalar.least >> 32 == scalar.most >> 32;
+    let by_halves = match op {
+        AluOp::Add | AluOp::Sub | AluOp::Mul | AluOp::And | AluOp::Or | AluOp::Xor => true,
+        AluOp::ShiftLeft => b.most < 32,
+        _ => false,
+    };
+    if by_halves && !(follows(a) && follows(b)) {
+        let half = word(op, a, b);
+        (result.least32, result.most32) = (half.least32, half.most32);
+        (result.signed_least32, result.signed_most32) = (half.signed_least32, half.signed_most32);
+    }
+    result
 }
 
 const FULL: (u64, u64) = (0, u64::MAX);
@@ -415,6 +453,12 @@ fn shifted_left(a: &Scalar, b: &Scalar) -> Scalar {
     let Some((low, high)) = counts(b) else {
         return Scalar::UNKNOWN;
     };
+    if (low, high) == (32, 32) {
+        // The lower half alone is left, so that its ranges tell.
+        let range = (u64::from(a.least32) << 32, u64::from(a.most32) << 32);
+        let signed = (i64::from(a.signed_least32) << 32, i64::from(a.signed_most32) << 32);
+        return made(a.bits.shift_left(32), range, signed);
+    }
     let range =
         if a.most.leading_zeros() >= high { (a.least << low, a.most << high) } else { FULL };
     let bits = if low == high { a.bits.shift_left(low) } else { Bits::UNKNOWN };

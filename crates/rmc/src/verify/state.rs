@@ -5,6 +5,7 @@ use core::ops::Range;
 
 use super::counted::Count;
 use super::interned::{Id, Interned};
+use super::link::{Link, Renaming};
 use super::scalar::Scalar;
 use crate::isa::Register;
 use crate::limits::FRAME_BYTES;
@@ -24,47 +25,20 @@ pub(super) enum Place {
 /// program does.
 pub(super) const CELLS_MAX: usize = 1 << 18;
 
-/// Which links of one state were found to be which of another: copies there must be copies here.
-#[derive(Default)]
-struct Links {
-    /// The first ones, which need no memory of their own.
-    first: [(u32, u32); 4],
-    count: usize,
-    more: Vec<(u32, u32)>,
-}
-
-impl Links {
-    fn holds(&mut self, old: u32, new: u32) -> bool {
-        if old == 0 {
-            return true;
-        }
-        let mut all = self.first[..self.count].iter().chain(&self.more);
-        match all.find(|(known, _)| *known == old) {
-            Some((_, known)) => *known == new && new != 0,
-            None => {
-                match self.first.get_mut(self.count) {
-                    Some(free) => {
-                        *free = (old, new);
-                        self.count += 1;
-                    }
-                    None => self.more.push((old, new)),
-                }
-                true
-            }
-        }
-    }
-}
-
 /// A number of which that set is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Number {
     pub(super) id: Id,
-    /// As of [`Scalar`].
-    pub(super) link: u32,
+    pub(super) link: Link,
 }
 
 impl Number {
-    pub(super) const UNKNOWN: Self = Self { id: Id::UNKNOWN, link: 0 };
+    pub(super) const UNKNOWN: Self = Self::unlinked(Id::UNKNOWN);
+
+    /// Of which nothing but the set is known.
+    pub(super) const fn unlinked(id: Id) -> Self {
+        Self { id, link: Link::NONE }
+    }
 }
 
 /// Whether all numbers of a set are in another one.
@@ -80,7 +54,7 @@ pub(super) enum Value {
     Nothing,
     Number(Number),
     /// An address so far behind the start of its place, signed.
-    Address(Place, Id),
+    Address(Place, Number),
     /// A declared state.
     Handle(u32),
 }
@@ -89,14 +63,14 @@ impl Value {
     pub(super) const UNKNOWN: Self = Self::Number(Number::UNKNOWN);
 
     #[inline]
-    fn contains(&self, other: &Self, links: &mut Links, known: &Interned) -> bool {
+    fn contains(&self, other: &Self, links: &mut Renaming, known: &Interned) -> bool {
         match (self, other) {
             (Self::Nothing, _) => true,
             (Self::Number(a), Self::Number(b)) => {
                 set_contains(a.id, b.id, known) && links.holds(a.link, b.link)
             }
             (Self::Address(at, a), Self::Address(place, b)) => {
-                at == place && set_contains(*a, *b, known)
+                at == place && set_contains(a.id, b.id, known) && links.holds(a.link, b.link)
             }
             (Self::Handle(a), Self::Handle(b)) => a == b,
             _ => false,
@@ -108,8 +82,7 @@ impl Value {
         match (self, other) {
             (Self::Number(a), Self::Number(b)) => Self::Number(join(*a, *b)),
             (Self::Address(at, a), Self::Address(place, b)) if at == place => {
-                let number = |id: Id| Number { id, link: 0 };
-                Self::Address(*at, join(number(*a), number(*b)).id)
+                Self::Address(*at, join(*a, *b))
             }
             (Self::Handle(a), Self::Handle(b)) if a == b => *self,
             _ => Self::Nothing,
@@ -122,8 +95,7 @@ impl Value {
 
     fn rename(&mut self, name: &mut impl FnMut(Id) -> Id) {
         match self {
-            Self::Number(number) => number.id = name(number.id),
-            Self::Address(_, offset) => *offset = name(*offset),
+            Self::Number(number) | Self::Address(_, number) => number.id = name(number.id),
             Self::Nothing | Self::Handle(_) => {}
         }
     }
@@ -188,7 +160,7 @@ impl Stack {
         self.least = self.least.min(slot);
     }
 
-    fn contains(&self, other: &Self, links: &mut Links, known: &Interned) -> bool {
+    fn contains(&self, other: &Self, links: &mut Renaming, known: &Interned) -> bool {
         let pairs = self.readable.iter().zip(&other.readable);
         // What holds a number is readable, so that this is needed of it too.
         if pairs.into_iter().any(|(mask, other)| mask & !other != 0) {
@@ -200,7 +172,8 @@ impl Stack {
             match (value, others.next_if(|(at, _)| at == slot)) {
                 (_, Some((_, other))) => value.contains(other, links, known),
                 (Value::Number(number), None) => {
-                    set_contains(number.id, Id::UNKNOWN, known) && links.holds(number.link, 0)
+                    set_contains(number.id, Id::UNKNOWN, known)
+                        && links.holds(number.link, Link::NONE)
                 }
                 _ => false,
             }
@@ -246,7 +219,7 @@ impl Frame {
     /// `end` is the offset of the end of a frame.
     pub(super) fn new(depth: u8, back: usize, end: Id) -> Self {
         let mut registers = [Value::Nothing; Register::COUNT];
-        registers[10] = Value::Address(Place::Stack(depth), end);
+        registers[10] = Value::Address(Place::Stack(depth), Number::unlinked(end));
         Self { registers, stack: Stack::EMPTY, back }
     }
 
@@ -308,7 +281,7 @@ impl Frame {
     }
 
     /// Registers that have a bit in `but` are left out.
-    fn contains(&self, other: &Self, but: u16, links: &mut Links, known: &Interned) -> bool {
+    fn contains(&self, other: &Self, but: u16, links: &mut Renaming, known: &Interned) -> bool {
         let pairs = self.registers.iter().zip(&other.registers).enumerate();
         self.back == other.back
             && pairs
@@ -353,9 +326,9 @@ impl State {
         let end = known.intern(&Scalar::constant(u64::from(FRAME_BYTES)));
         let mut frame = Frame::new(0, 0, end);
         let start = known.intern(&Scalar::constant(0));
-        frame.registers[1] = Value::Address(Place::Context, start);
+        frame.registers[1] = Value::Address(Place::Context, Number::unlinked(start));
         let bytes = known.intern(&Scalar::range(0, context_bytes_max as u64));
-        frame.registers[2] = Value::Number(Number { id: bytes, link: 0 });
+        frame.registers[2] = Value::Number(Number::unlinked(bytes));
         Self { frames: alloc::vec![frame], counts: Vec::new() }
     }
 
@@ -405,12 +378,30 @@ impl State {
 
     /// The same, whatever is in those registers of the running frame that have a bit in `but`.
     pub(super) fn contains_but(&self, but: u16, other: &Self, known: &Interned) -> bool {
-        let (mut links, last) = (Links::default(), self.frames.len() - 1);
+        let (mut links, last) = (Renaming::default(), self.frames.len() - 1);
         let mut pairs = self.frames.iter().zip(&other.frames).enumerate();
         self.frames.len() == other.frames.len()
             && pairs.all(|(at, (a, b))| {
                 a.contains(b, if at == last { but } else { 0 }, &mut links, known)
             })
+    }
+
+    /// The same for two states whose registers of the running frame have the same numbers.
+    pub(super) fn hash(&self, known: &Interned) -> u32 {
+        let mix =
+            |hash: u64, part: u64| (hash.rotate_left(5) ^ part).wrapping_mul(0x517c_c1b7_2722_0a95);
+        let hash =
+            self.frame().registers.iter().fold(
+                self.frames.len() as u64,
+                |hash, value| match value {
+                    Value::Number(number) | Value::Address(_, number) => {
+                        let scalar = known.get(number.id);
+                        mix(mix(hash, scalar.least), scalar.most)
+                    }
+                    Value::Nothing | Value::Handle(_) => mix(hash, 1),
+                },
+            );
+        (hash >> 32) as u32
     }
 
     /// Bits of the registers of the running frame that have numbers.
@@ -443,14 +434,14 @@ impl State {
             let at = usize::from(spot.0);
             return frame.registers[at].contains(
                 &other.registers[at],
-                &mut Links::default(),
+                &mut Renaming::default(),
                 known,
             );
         };
         let (stack, other) = (&frame.stack, &other.stack);
         let Ok(at) = stack.place(slot) else { return true };
         let of_other = other.place(slot).map_or(Value::UNKNOWN, |at| other.held[at].1);
-        stack.held[at].1.contains(&of_other, &mut Links::default(), known)
+        stack.held[at].1.contains(&of_other, &mut Renaming::default(), known)
     }
 
     /// What holds in either.
@@ -459,18 +450,12 @@ impl State {
         Self { frames: pairs.map(|(a, b)| a.merge(b, join)).collect(), counts: Vec::new() }
     }
 
-    /// Gives every number with this link what has been learnt of one of them.
-    pub(super) fn learn(&mut self, learnt: Number) {
-        if learnt.link == 0 {
-            return;
-        }
-        for value in self.frames.iter_mut().flat_map(Frame::values) {
-            if let Value::Number(number) = value
-                && number.link == learnt.link
-            {
-                *number = learnt;
-            }
-        }
+    /// Every number and offset, of all frames.
+    pub(super) fn numbers_mut(&mut self) -> impl Iterator<Item = &mut Number> {
+        self.frames.iter_mut().flat_map(Frame::values).filter_map(|value| match value {
+            Value::Number(number) | Value::Address(_, number) => Some(number),
+            Value::Nothing | Value::Handle(_) => None,
+        })
     }
 
     /// Gives every set that it names another name.

@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 
 use super::interned::{Id, Interned, Kind, pair, unpair};
+use super::link::Link;
 use super::live::Live;
 use super::problem::{Found, Memory, Problem};
 use super::refine::refine;
@@ -148,14 +149,21 @@ pub(super) struct Stepper {
     /// What the instructions cost since somebody took this.
     pub(super) cost: Cost,
     pub(super) at: usize,
-    /// The last link that was given.
-    pub(super) links: u32,
+    /// The last symbol of a link.
+    symbols: u32,
     /// Sets of numbers of all states.
     pub(super) known: Interned,
     /// Whether numbers on the stack are forgotten that look as if nobody read them.
     pub(super) forgets: bool,
     /// Whether one was.
     pub(super) has_forgotten: bool,
+    /// Whether faint numbers were forgotten. Those matter in one way all the same: an address must stay near its memory
+    /// even if it is not used.
+    pub(super) has_forgotten_faint: bool,
+    /// Whether the walk was cut short because some path has no end that could be proven, and whether it may not be: where
+    /// the fixpoint finds something wrong, the pairs of numbers that the walk comes to may be fewer than those of ranges.
+    pub(super) was_cut: bool,
+    pub(super) is_patient: bool,
     /// Whether turns of loops may be walked as one.
     pub(super) counts: bool,
     /// The state behind the last jump that may go either way.
@@ -172,10 +180,13 @@ impl Stepper {
             limits: *limits,
             cost: Cost::default(),
             at: 0,
-            links: 0,
+            symbols: 0,
             known,
             forgets: true,
             has_forgotten: false,
+            has_forgotten_faint: false,
+            was_cut: false,
+            is_patient: false,
             counts: true,
             jumped: None,
             spare: Vec::new(),
@@ -191,8 +202,8 @@ impl Stepper {
         };
         self.known.clear();
         self.spare.clear();
-        (self.cost, self.links, self.jumped) = (Cost::default(), 0, None);
-        self.has_forgotten = false;
+        (self.cost, self.symbols, self.jumped) = (Cost::default(), 0, None);
+        (self.has_forgotten, self.has_forgotten_faint) = (false, false);
         core::mem::replace(&mut self.facts, new)
     }
 
@@ -204,6 +215,15 @@ impl Stepper {
         while dead != 0 {
             frame.registers[dead.trailing_zeros() as usize] = Value::Nothing;
             dead &= dead - 1;
+        }
+        let mut faint = if self.forgets { live.registers[at] & !live.strongly[at] } else { 0 };
+        self.has_forgotten_faint |= faint != 0;
+        while faint != 0 {
+            let value = &mut frame.registers[faint.trailing_zeros() as usize];
+            if matches!(value, Value::Number(_)) {
+                *value = Value::UNKNOWN;
+            }
+            faint &= faint - 1;
         }
         state.forget_counts(!live.registers[at]);
         if self.forgets {
@@ -245,6 +265,9 @@ impl Stepper {
                 state.set(dst, value);
             }
             Instruction::Store { size, base, offset, src } => {
+                if let (Size::Double, Operand::Register(src)) = (size, src) {
+                    self.link(state, src);
+                }
                 let value = self.operand(state, src)?;
                 self.store(state, size, (base, offset), value)?;
             }
@@ -277,32 +300,37 @@ impl Stepper {
         dst: Register,
         src: Operand,
     ) -> Result<(), Problem> {
-        if op == AluOp::Move
-            && let Operand::Register(src) = src
-        {
-            self.link(state, width, src);
+        if let (AluOp::Move | AluOp::MoveSigned32, Operand::Register(src)) = (op, src) {
+            self.link(state, src);
         }
         let b = self.operand(state, src)?;
+        if (width, op) == (Width::Double, AluOp::Div) && matches!(src, Operand::Immediate(_)) {
+            self.name(state, dst);
+        }
         let a = if op.is_move() { Value::UNKNOWN } else { value(state, dst)? };
         let double = width == Width::Double;
         let alu = |a: &Scalar, b: &Scalar| Scalar::alu(width, op, a, b);
-        let offset = |id: Id| Number { id, link: 0 };
         let result = match (op, a, b) {
             (AluOp::Move, _, Value::Number(b)) if double || self.is_short(b) => Value::Number(b),
-            (_, Value::Number(a), Value::Number(b)) => Value::Number(self.result(a, b, alu)),
+            (_, Value::Number(a), Value::Number(b)) => {
+                let result = self.result(a, b, alu);
+                Value::Number(self.linked(result, (width, op), (a, b)))
+            }
             (AluOp::Move, _, b) if double => b,
             (AluOp::Add | AluOp::Sub, Value::Address(place, a), Value::Number(b)) if double => {
-                let to = self.result(offset(a), b, alu);
+                let to = self.result(a, b, alu);
+                let to = self.linked(to, (width, op), (a, b));
                 self.moved(place, to)?
             }
             (AluOp::Add, Value::Number(a), Value::Address(place, b)) if double => {
-                let to = self.result(a, offset(b), alu);
+                let to = self.result(a, b, alu);
+                let to = self.linked(to, (width, op), (a, b));
                 self.moved(place, to)?
             }
             (AluOp::Sub, Value::Address(at, a), Value::Address(place, b))
                 if double && at == place =>
             {
-                Value::Number(self.result(offset(a), offset(b), alu))
+                Value::Number(self.result(a, b, alu))
             }
             _ => return Err(Problem::AddressArithmetic),
         };
@@ -327,8 +355,8 @@ impl Stepper {
         let [id, kept, ..] = match self.known.computed(self.at, Kind::Result, a.id, b.id) {
             Some(known) => known,
             None => {
-                let first = self.known.number(Number { link: LINKS.0, ..a });
-                let second = self.known.number(Number { link: LINKS.1, ..b });
+                let first = Scalar { link: LINKS.0, ..*self.known.get(a.id) };
+                let second = Scalar { link: LINKS.1, ..*self.known.get(b.id) };
                 let result = of(&first, &second);
                 let kept = Id::of_link(result.link);
                 let results = [self.known.intern(&result), kept, Id::UNKNOWN, Id::UNKNOWN];
@@ -339,7 +367,7 @@ impl Stepper {
         let link = match kept.as_link() {
             1 => a.link,
             2 => b.link,
-            _ => 0,
+            _ => Link::NONE,
         };
         Number { id, link }
     }
@@ -357,15 +385,75 @@ impl Stepper {
     }
 
     /// Makes the next copy of a register known as one.
-    fn link(&mut self, state: &mut State, width: Width, src: Register) {
-        let Value::Number(mut number) = state.value(src) else {
+    fn link(&mut self, state: &mut State, src: Register) {
+        let last = state.frames.len() - 1;
+        let value = &mut state.frames[last].registers[src.index()];
+        let (Value::Number(number) | Value::Address(_, number)) = value else {
             return;
         };
-        let whole = width == Width::Double || self.is_short(number);
-        if whole && number.link == 0 && self.known.get(number.id).as_constant().is_none() {
-            self.links += 1;
-            number.link = self.links;
-            state.set(src, Value::Number(number));
+        if number.link.is_none() && self.known.get(number.id).as_constant().is_none() {
+            self.symbols += 1;
+            number.link = Link::of(self.symbols);
+        }
+    }
+
+    /// Gives a number and its copies a symbol of their own, if they have one that says more.
+    fn name(&mut self, state: &mut State, register: Register) {
+        let Value::Number(number) = state.value(register) else { return };
+        if number.link.is_none() || number.link.is_symbol() {
+            return;
+        }
+        self.symbols += 1;
+        let copies = state.numbers_mut().filter(|copy| copy.link == number.link);
+        copies.for_each(|copy| copy.link = Link::of(self.symbols));
+    }
+
+    /// A result with the link that follows from those of its operands, unless it has one.
+    fn linked(
+        &mut self,
+        result: Number,
+        (width, op): (Width, AluOp),
+        (a, b): (Number, Number),
+    ) -> Number {
+        if !result.link.is_none() || a.link.is_none() && b.link.is_none() {
+            return result;
+        }
+        let constant = |number: Number| self.known.get(number.id).as_constant();
+        let link = match op {
+            _ if op.is_move() => b.link.through(width, op, None),
+            AluOp::Add if a.link.is_none() => b.link.through(width, op, constant(a)),
+            // What a value is above a multiple: clang's remainder by a constant.
+            AluOp::Sub
+                if width == Width::Double
+                    && let Some(by) = a.link.above(b.link) =>
+            {
+                let rest = *self.known.get(result.id);
+                let met = rest.meet(&Scalar::range(0, by - 1));
+                let id = met.map_or(result.id, |met| self.known.intern(&met));
+                return Number { id, ..result };
+            }
+            _ => a.link.through(width, op, constant(b)),
+        };
+        Number { link, ..result }
+    }
+
+    /// Gives every number that is related to this one what has been learnt of it.
+    fn learn(&mut self, state: &mut State, learnt: Number) {
+        if learnt.link.is_none() {
+            return;
+        }
+        let known = &mut self.known;
+        for number in state.numbers_mut().filter(|number| number.link.is_related(learnt.link)) {
+            if number.link == learnt.link {
+                *number = learnt;
+                continue;
+            }
+            let implied = learnt.link.implied(known.get(learnt.id), number.link);
+            // A contradiction means that no path comes here, and nothing has to be known.
+            let met = implied.and_then(|implied| known.get(number.id).meet(&implied));
+            if let Some(met) = met {
+                number.id = known.intern(&met);
+            }
         }
     }
 
@@ -388,8 +476,9 @@ impl Stepper {
             }
             (Value::Address(at, x), Value::Address(place, y)) if double && at == place => {
                 let compared = (width, of_offsets(condition)?);
-                let ways = self.ways(Kind::JumpOfOffsets, compared, (x, y));
-                ways.map(|way| way.map(|(x, y)| (Value::Address(at, x), Value::Address(at, y))))
+                let number = |id, of: Number| Value::Address(at, Number { id, ..of });
+                let ways = self.ways(Kind::JumpOfOffsets, compared, (x.id, y.id));
+                ways.map(|way| way.map(|(a, b)| (number(a, x), number(b, y))))
             }
             // No address is zero.
             (Value::Address(..), Value::Number(_)) if double && src == Operand::Immediate(0) => {
@@ -401,31 +490,31 @@ impl Stepper {
             }
             _ => return Err(Problem::AddressArithmetic),
         };
-        let learn = |state: &mut State, (a, b): (Value, Value)| {
+        let learn = |stepper: &mut Self, state: &mut State, (a, b): (Value, Value)| {
             state.set(dst, a);
             if let Operand::Register(src) = src {
                 state.set(src, b);
             }
             for value in [a, b] {
-                if let Value::Number(learnt) = value {
-                    state.learn(learnt);
+                if let Value::Number(learnt) | Value::Address(_, learnt) = value {
+                    stepper.learn(state, learnt);
                 }
             }
         };
         match ways {
             [Some(taken), Some(not)] => {
                 let mut jumped = self.copy(state);
-                learn(&mut jumped, taken);
-                learn(state, not);
+                learn(self, &mut jumped, taken);
+                learn(self, state, not);
                 self.jumped = Some(jumped);
                 Ok(Next::Either(target))
             }
             [Some(taken), None] => {
-                learn(state, taken);
+                learn(self, state, taken);
                 Ok(Next::At(target))
             }
             [None, Some(not)] => {
-                learn(state, not);
+                learn(self, state, not);
                 Ok(Next::Through)
             }
             // Only what cannot be comes here; either way is as good.
@@ -540,7 +629,7 @@ impl Stepper {
         if least < -FAR || most > FAR {
             return Err(Problem::AddressTooFar { least, most });
         }
-        Ok(Value::Address(place, offset.id))
+        Ok(Value::Address(place, offset))
     }
 
     /// The number that stands in the instruction.
@@ -549,9 +638,9 @@ impl Stepper {
     }
 
     fn wide(&mut self, value: Wide) -> Value {
-        let mut offset = |at: u32| self.constant(u64::from(at));
+        let mut offset = |at: u32| Number::unlinked(self.constant(u64::from(at)));
         match value {
-            Wide::Value(value) => Value::Number(Number { id: self.constant(value), link: 0 }),
+            Wide::Value(value) => Value::Number(Number::unlinked(self.constant(value))),
             Wide::Constant(at) => Value::Address(Place::Constants, offset(at)),
             Wide::StateHandle(number) => Value::Handle(number),
             Wide::Variable { shared: false, offset: at } => Value::Address(Place::Own, offset(at)),
@@ -566,7 +655,7 @@ impl Stepper {
             Operand::Register(register) => value(state, register),
             Operand::Immediate(value) => {
                 let id = self.constant(value as i64 as u64);
-                Ok(Value::Number(Number { id, link: 0 }))
+                Ok(Value::Number(Number::unlinked(id)))
             }
         }
     }
@@ -588,7 +677,7 @@ impl Stepper {
         match value(state, base)? {
             Value::Address(place, at) => {
                 let by = Scalar::constant(i64::from(offset) as u64);
-                let at = self.known.get(at);
+                let at = self.known.get(at.id);
                 Ok((place, Scalar::alu(Width::Double, AluOp::Add, at, &by)))
             }
             found => Err(Problem::NotAnAddress { register: base, found: self.describe(&found) }),

@@ -168,6 +168,12 @@ impl Verification {
                 Ok(Stage::Operations(fixpoint.stepper, worst, true))
             }
             Ok(true) => Err(refusal(&fixpoint.stepper, None, Problem::NeverEnds)),
+            Err(_) if fixpoint.stepper.was_cut && !fixpoint.stepper.is_patient => {
+                let mut stepper = fixpoint.stepper;
+                stepper.again();
+                (stepper.is_patient, stepper.counts) = (true, true);
+                Ok(paths(stepper, None))
+            }
             Err(found) => again(fixpoint.stepper, found),
         }
     }
@@ -225,7 +231,8 @@ fn again(
     mut stepper: Box<Stepper>,
     (slot, problem): (usize, Problem),
 ) -> Result<Stage, Box<Refusal>> {
-    if !stepper.has_forgotten {
+    let by_faint = stepper.has_forgotten_faint && matches!(problem, Problem::AddressTooFar { .. });
+    if !stepper.has_forgotten && !by_faint {
         return Err(refusal(&stepper, Some(slot), problem));
     }
     stepper.again();
