@@ -1,9 +1,11 @@
 //! Arguments of the commands of `farside rmc` that go over a fabric.
 
-use super::rmc::{CallArguments, word};
+use super::rmc::{CallArguments, split_once, word};
 use super::{FabricArguments, bytes};
 use clap::Args;
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use farside::call::Quota;
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -30,7 +32,7 @@ pub(crate) struct RmcServe {
     pub(crate) at: String,
     /// Lend a region: a copy of a file, or so many bytes of zeros (with K, M or G). A file whose name
     /// is a number is ./NUMBER
-    #[arg(long, value_name = "REGION=FILE|BYTES", conflicts_with = "beside")]
+    #[arg(long, value_name = "REGION=FILE|BYTES", conflicts_with = "beside", value_parser = OsStringValueParser::new().try_map(Lend::try_from))]
     pub(crate) memory: Vec<Lend>,
     /// Write files that have changed back at the end
     #[arg(long, conflicts_with = "beside")]
@@ -257,19 +259,20 @@ pub(crate) enum LendFrom {
     Zeros(u64),
 }
 
-impl FromStr for Lend {
-    type Err = String;
+impl TryFrom<OsString> for Lend {
+    type Error = String;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn try_from(argument: OsString) -> Result<Self, String> {
         let expected = || {
+            let text = argument.to_string_lossy();
             format!(
                 "`{text}` is neither REGION=FILE nor REGION=BYTES, as in 0=nodes.bin or 0=64M; regions \
                  are 0 to 255"
             )
         };
-        let (region, from) = text.split_once('=').ok_or_else(expected)?;
+        let (region, from) = split_once(&argument).ok_or_else(expected)?;
         let region = region.trim().parse().map_err(|_| expected())?;
-        let from = match bytes(from) {
+        let from = match bytes(&from.to_string_lossy()) {
             _ if from.is_empty() => return Err(expected()),
             Ok(0) => return Err("a region has at least one byte".to_owned()),
             Ok(number) => LendFrom::Zeros(number),
@@ -360,12 +363,13 @@ mod tests {
     #[test]
     fn regions_are_lent_from_files_or_of_zeros() {
         let lend = |region, from| Ok(Lend { region, from });
-        assert_eq!("0=nodes.bin".parse(), lend(0, LendFrom::File("nodes.bin".into())));
-        assert_eq!("255=64K".parse(), lend(255, LendFrom::Zeros(65_536)));
-        assert_eq!("7=./12".parse(), lend(7, LendFrom::File("./12".into())));
-        assert_eq!("1=a=b".parse(), lend(1, LendFrom::File("a=b".into())));
+        let parsed = |text: &str| Lend::try_from(OsString::from(text));
+        assert_eq!(parsed("0=nodes.bin"), lend(0, LendFrom::File("nodes.bin".into())));
+        assert_eq!(parsed("255=64K"), lend(255, LendFrom::Zeros(65_536)));
+        assert_eq!(parsed("7=./12"), lend(7, LendFrom::File("./12".into())));
+        assert_eq!(parsed("1=a=b"), lend(1, LendFrom::File("a=b".into())));
         for junk in ["", "0", "0=", "=a", "256=a", "-1=a", "x=a", "0=0"] {
-            assert!(junk.parse::<Lend>().is_err(), "{junk}");
+            assert!(parsed(junk).is_err(), "{junk}");
         }
     }
 
