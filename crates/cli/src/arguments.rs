@@ -168,6 +168,8 @@ Examples:
   farside wordcount --nodes 4 *.txt | sort -rn | head
   farside wordcount --on 10.0.0.1:7401,10.0.0.2:7401 --key cluster.key *.txt
 
+Also reads pipes, /dev/stdin and files of /proc, which have no length.
+
 Prints what this prints:
   cat FILE... | tr -cs '[:alpha:]' '\\n' | LC_ALL=C sort | uniq -c")]
 pub(crate) struct Wordcount {

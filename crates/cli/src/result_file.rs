@@ -8,7 +8,6 @@
 
 use crate::failure::Failure;
 use rustix::fs::listxattr_query;
-use std::ffi::OsString;
 use std::fs::{File, Metadata, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
@@ -124,14 +123,15 @@ struct Replacement {
 impl Replacement {
     /// Creates it, with the owner and group of the old file.
     fn of(path: PathBuf, old: Option<&Metadata>) -> io::Result<Self> {
-        let name = path.file_name().ok_or_else(|| refused("names no file"))?;
+        if path.file_name().is_none() {
+            return Err(refused("names no file"));
+        }
         // No other user opens it before it has the mode of the file that it replaces.
         let mode = if old.is_some() { 0o600 } else { 0o666 };
         let (part, file) = create_new(|number| {
-            let mut part = OsString::from(".");
-            part.push(name);
-            part.push(format!(".{}-{number}.part", std::process::id()));
-            let part = path.with_file_name(part);
+            // As short as any name, so that it fits where `path` does.
+            let name = format!(".farside-{}-{number}.part", std::process::id());
+            let part = path.with_file_name(name);
             let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&part);
             file.map(|file| (part, file))
         })?;
@@ -208,6 +208,7 @@ impl Drop for TemporaryFolder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ffi::OsString;
     use std::io::Read;
 
     fn folder() -> TemporaryFolder {
@@ -313,6 +314,16 @@ mod tests {
         let _ = write(&path, b"bytes");
         assert!(std::fs::symlink_metadata(&path).unwrap().file_type().is_char_device());
         assert_eq!(names(&folder), ["null"]);
+    }
+
+    #[test]
+    fn longest_name_is_written() {
+        let folder = folder();
+        let path = folder.path().join("n".repeat(255));
+        for contents in [&b"first"[..], b"second"] {
+            write(&path, contents).unwrap();
+            assert_eq!(std::fs::read(&path).unwrap(), contents);
+        }
     }
 
     #[test]

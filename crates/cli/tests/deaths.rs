@@ -22,7 +22,12 @@ fn children(process: u32) -> Vec<u32> {
 fn workers(command: &mut Child, count: usize) -> Vec<u32> {
     loop {
         let found = children(command.id());
-        if found.len() == count {
+        // Before it runs its program a child still shares its parent's memory, and the parent waits (vfork(2)).
+        let runs = |process: &u32| {
+            let line = std::fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
+            line.split(|byte| *byte == 0).nth(1) == Some(b"worker")
+        };
+        if found.len() == count && found.iter().all(runs) {
             return found;
         }
         assert!(command.try_wait().unwrap().is_none(), "the command has ended");

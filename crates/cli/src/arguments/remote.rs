@@ -25,7 +25,8 @@ Examples:
 Says where callers connect and what is lent, then who comes and goes, until Ctrl-C. A node that is cut
 off from its cluster joins it again; calls on global addresses are told meanwhile. Files are read at
 the start; --write-back writes those that have changed back at the end, each at once. Callers may change
-all that is lent, by calls and by one-sided requests. With --json each event is a line.")]
+all that is lent, by calls and by one-sided requests. With --json each event is a line. Events that are
+not read in time are dropped, and the next one that is written counts them.")]
 pub(crate) struct RmcServe {
     /// Where to serve: a name on this machine, or HOST:PORT (port 0 is any that is free)
     #[arg(value_name = "NAME")]
@@ -146,7 +147,8 @@ the executor where it runs hear of it: this says when it is subscribed, then eac
 comes, its topic and its bytes in hexadecimal. Notices of a topic come in the order in which
 they were sent. An executor keeps 16 of each topic for a listener that is slow; how many were
 lost is said before the next one that was not. Exit code 0 after Ctrl-C or --count, and 1 when
-the executor is gone. With --json each event is a line: listening, notice, ended.")]
+the executor is gone, or its output could not be written. With --json each event is a line: listening,
+notice, ended. Events that are not read in time are dropped, and the next one that is written counts them.")]
 pub(crate) struct RmcListen {
     /// The executor: what farside rmc serve says
     #[arg(value_name = "ADDRESS")]

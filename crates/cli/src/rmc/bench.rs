@@ -156,11 +156,15 @@ impl Server {
         }
         let said: Value = serde_json::from_str(&line).unwrap_or_default();
         let address = said["address"].as_str().map(str::to_owned);
-        let server = Self { child, address: address.unwrap_or_default() };
-        match server.address.is_empty() {
-            false => Ok(server),
-            true => Err(system(std::io::Error::other(format!("it said `{}`", line.trim())))),
+        let mut server = Self { child, address: address.unwrap_or_default() };
+        if !server.address.is_empty() {
+            return Ok(server);
         }
+        // Where it has ended by itself, that is how.
+        let _ = server.child.kill();
+        let ended = server.child.wait().map_or_else(|e| e.to_string(), |status| status.to_string());
+        let said = line.trim();
+        Err(system(std::io::Error::other(format!("it said `{said}` and is gone ({ended})"))))
     }
 }
 
