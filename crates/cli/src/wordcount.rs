@@ -10,6 +10,7 @@ use crate::signals;
 use crate::worker::{Answer, Command, NodeSpec, WirePath};
 use farside_apps::wordcount::{Input, WORD_BYTES_MAX, too_long, write_counts};
 use serde_json::json;
+use std::collections::VecDeque;
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread::JoinHandle;
@@ -25,6 +26,8 @@ const MEMORY_BYTES_MAX: u64 = 2 << 30;
 const TEXT_BYTES_MIN: u64 = 64 << 10;
 const TEXT_BYTES_MAX: u64 = 4 << 20;
 const LINE_BYTES: usize = 256 << 10;
+/// Bytes of a stream that are read before the nodes start.
+const HEAD_BYTES: u64 = 8 << 20;
 /// Parts that are read ahead of those that are counted.
 const PARTS_PENDING: usize = 2;
 /// How often a command that waits for its input looks for a signal.
@@ -35,11 +38,7 @@ pub(crate) fn run(arguments: &Wordcount, output: Output) -> Result<(), Failure> 
     let failed = |e: io::Error| Failure::system(e.to_string());
     let hosts = Hosts::of(&arguments.places)?;
     let input = Input::open(&arguments.files).map_err(failed)?;
-    let words = if input.bytes() == Some(0) {
-        Vec::new()
-    } else {
-        counted(arguments, &hosts, &input, output)?
-    };
+    let words = counted(arguments, &hosts, &input, output)?;
     output.value(&json!({ "words": words }));
     let words: Vec<_> = words.into_iter().map(|(word, count)| (word.into_bytes(), count)).collect();
     let mut lines = Vec::new();
@@ -55,14 +54,19 @@ fn counted(
     input: &Input,
     output: Output,
 ) -> Result<Vec<(String, u64)>, Failure> {
+    let by_path = hosts.shares_files() && input.bytes().is_some();
+    let mut text =
+        if by_path { None } else { Some(Text::read(input, usize::from(arguments.nodes))?) };
+    let bytes = text.as_ref().map_or(input.bytes(), |text| text.bytes);
+    if bytes == Some(0) {
+        return Ok(Vec::new());
+    }
     let nodes = u64::from(arguments.nodes);
-    // Of a stream the most that any text is given.
-    let bytes = input.bytes().unwrap_or(u64::MAX);
-    let memory = bytes.saturating_mul(MEMORY_PER_TEXT).min(MEMORY_BYTES_MAX) / nodes;
+    let memory = bytes.unwrap_or(u64::MAX).saturating_mul(MEMORY_PER_TEXT).min(MEMORY_BYTES_MAX);
     let spec = NodeSpec {
         cluster: format!("wordcount-{}", std::process::id()),
         create: true,
-        memory_bytes: memory.max(MEMORY_BYTES_MIN),
+        memory_bytes: (memory / nodes).max(MEMORY_BYTES_MIN),
         cache_bytes: 64 << 20,
         line_bytes: None,
         cache_shares: None,
@@ -81,16 +85,18 @@ fn counted(
     };
     let open = (1..cluster.len()).map(|index| (index, Command::OpenTable { root })).collect();
     all(cluster.ask_all(open, |_| {})?)?;
-    let bar = output.bar("bytes", input.bytes().unwrap_or(0));
-    if hosts.shares_files() && input.bytes().is_some() {
-        let files: Vec<_> = input.paths().into_iter().map(WirePath).collect();
-        let parts = (0..cluster.len()).zip(0..u32::from(arguments.nodes)).map(|(index, part)| {
-            let (files, parts) = (files.clone(), u32::from(arguments.nodes));
-            (index, Command::Words { files, part, parts })
-        });
-        all(cluster.ask_all(parts.collect(), |more| bar.inc(more))?)?;
-    } else {
-        send(&mut cluster, input, |more| bar.inc(more))?;
+    let bar = output.bar("bytes", bytes.unwrap_or(0));
+    match &mut text {
+        Some(text) => send(&mut cluster, text, |more| bar.inc(more))?,
+        None => {
+            let files: Vec<_> = input.paths().into_iter().map(WirePath).collect();
+            let parts = (0..cluster.len()).zip(0..u32::from(arguments.nodes));
+            let parts = parts.map(|(index, part)| {
+                let (files, parts) = (files.clone(), u32::from(arguments.nodes));
+                (index, Command::Words { files, part, parts })
+            });
+            all(cluster.ask_all(parts.collect(), |more| bar.inc(more))?)?;
+        }
     }
     bar.finish_and_clear();
     let words = match cluster.ask(0, Command::AllWords)? {
@@ -105,40 +111,43 @@ fn counted(
 /// counted its parts.
 fn send(
     cluster: &mut Cluster,
-    input: &Input,
+    text: &mut Text,
     mut progress: impl FnMut(u64),
 ) -> Result<(), Failure> {
     let count = cluster.len();
-    let bytes = input.bytes().unwrap_or(u64::MAX);
-    let part_bytes = bytes.div_ceil(count as u64).clamp(TEXT_BYTES_MIN, TEXT_BYTES_MAX);
-    let mut commands = Vec::new();
-    let mut dealt = 0;
-    let parts = Parts::read(input.clone(), usize::try_from(part_bytes).unwrap_or(usize::MAX))?;
-    while let Some(part) = parts.next()? {
+    let (mut commands, mut dealt) = (Vec::new(), 0);
+    while let Some(part) = text.next()? {
         commands.extend(lines(&part).map(|text| (dealt % count, text)));
         dealt += 1;
         if dealt % count == 0 {
             all(cluster.ask_all(std::mem::take(&mut commands), &mut progress)?)?;
         }
     }
-    parts.end()?;
     all(cluster.ask_all(commands, &mut progress)?)
 }
 
-/// The parts of an input, read by a thread of its own: it may block on a pipe for as long as it likes, while a
-/// signal still ends the command.
-struct Parts {
+/// The text of an input in parts, read by a thread of its own: it may block on a pipe for as long as it likes,
+/// while a signal still ends the command.
+struct Text {
+    /// Parts that were read to learn how long a stream is.
+    head: VecDeque<String>,
     parts: Receiver<String>,
-    reader: JoinHandle<io::Result<()>>,
+    reader: Option<JoinHandle<io::Result<()>>>,
+    /// Bytes of the whole, if they are known.
+    bytes: Option<u64>,
 }
 
-impl Parts {
-    fn read(input: Input, part_bytes: usize) -> Result<Self, Failure> {
+impl Text {
+    /// Starts to read for so many workers. Of a stream it reads the head, since a short one needs little memory.
+    fn read(input: &Input, workers: usize) -> Result<Self, Failure> {
+        signals::watch(|| true)?;
+        let bytes = input.bytes().unwrap_or(u64::MAX);
+        let part_bytes = bytes.div_ceil(workers as u64).clamp(TEXT_BYTES_MIN, TEXT_BYTES_MAX);
+        let mut cutter = Cutter::new(usize::try_from(part_bytes).unwrap_or(usize::MAX));
         let (sender, parts) = sync_channel(PARTS_PENDING);
-        let thread = std::thread::Builder::new().name("farside-input".to_owned());
-        let reader = thread.spawn(move || {
-            let mut cutter = Cutter::new(part_bytes);
-            input.read(0, |block| {
+        let (read, thread) = (input.clone(), std::thread::Builder::new());
+        let reader = thread.name("farside-input".to_owned()).spawn(move || {
+            read.read(0, |block| {
                 let part = cutter.take(block)?;
                 Ok(part.is_none_or(|part| sender.send(part).is_ok()))
             })?;
@@ -148,11 +157,36 @@ impl Parts {
             Ok(())
         });
         let reader = reader.map_err(|e| Failure::system(format!("a thread for input: {e}")))?;
-        Ok(Self { parts, reader })
+        let head = VecDeque::new();
+        let mut text = Self { head, parts, reader: Some(reader), bytes: input.bytes() };
+        if text.bytes.is_none() {
+            text.read_head()?;
+        }
+        Ok(text)
+    }
+
+    fn read_head(&mut self) -> Result<(), Failure> {
+        let mut bytes = 0;
+        while bytes < HEAD_BYTES {
+            let Some(part) = self.receive()? else {
+                self.bytes = Some(bytes);
+                break;
+            };
+            bytes += part.len() as u64;
+            self.head.push_back(part);
+        }
+        Ok(())
     }
 
     /// The next part; `None` at the end.
-    fn next(&self) -> Result<Option<String>, Failure> {
+    fn next(&mut self) -> Result<Option<String>, Failure> {
+        match self.head.pop_front() {
+            Some(part) => Ok(Some(part)),
+            None => self.receive(),
+        }
+    }
+
+    fn receive(&mut self) -> Result<Option<String>, Failure> {
         loop {
             if signals::is_stopping() {
                 return Err(Failure::Interrupted);
@@ -160,16 +194,12 @@ impl Parts {
             match self.parts.recv_timeout(SIGNAL_PERIOD) {
                 Ok(part) => return Ok(Some(part)),
                 Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return Ok(None),
+                Err(RecvTimeoutError::Disconnected) => break,
             }
         }
-    }
-
-    /// How reading has ended, after the last part.
-    fn end(self) -> Result<(), Failure> {
-        let ended = self.reader.join();
+        let ended = self.reader.take().map_or(Ok(Ok(())), JoinHandle::join);
         let ended = ended.map_err(|_| Failure::system("the thread that reads has panicked"))?;
-        ended.map_err(|e| Failure::system(e.to_string()))
+        ended.map(|()| None).map_err(|e| Failure::system(e.to_string()))
     }
 }
 

@@ -3,18 +3,20 @@
 
 mod common;
 
-use common::{Folder, farside, json, name, signal, text};
+use common::{Folder, WATCHDOG, farside, json, name, signal, text};
 use farside::call::{Caller, CallerOptions};
 use farside_fabric::Fabric;
 use farside_fabric_shm::ShmFabric;
 use rustix::fs::{CWD, FileType, makedev, mkfifoat, mknodat};
 use rustix::process::Signal;
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::Arc;
+use std::time::Instant;
 
 fn full() -> Stdio {
     OpenOptions::new().write(true).open("/dev/full").unwrap().into()
@@ -166,52 +168,93 @@ fn serve(stdout: Stdio, reads: bool) -> (Service, String) {
     (Service(child), at)
 }
 
-/// Connects and disconnects so often that the events of it fill a pipe and the queue before it.
-fn make_events(at: &str) {
+/// A pipe that is full, so that whoever writes to it waits for its reader.
+fn full_pipe() -> (PipeReader, PipeWriter) {
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    rustix::io::ioctl_fionbio(&writer, true).unwrap();
+    while writer.write(&[b'\n'; 4096]).is_ok() {}
+    while writer.write(b"\n").is_ok() {}
+    rustix::io::ioctl_fionbio(&writer, false).unwrap();
+    (reader, writer)
+}
+
+/// Connects to an executor, as soon as it is there.
+fn connect(fabric: &Arc<dyn Fabric>, at: &str) -> Caller {
+    let deadline = Instant::now() + WATCHDOG;
+    loop {
+        match Caller::connect(fabric, at, &CallerOptions::default()) {
+            Ok(caller) => return caller,
+            Err(error) => assert!(Instant::now() < deadline, "{error}"),
+        }
+    }
+}
+
+#[test]
+fn executor_serves_and_ends_although_its_events_are_never_read() {
+    let (reader, writer) = full_pipe();
+    let (mut server, at) = serve(writer.into(), false);
+    let mut stderr = server.0.stderr.take().unwrap();
     let fabric: Arc<dyn Fabric> = Arc::new(ShmFabric::new().unwrap());
-    for _ in 0..3000 {
-        Caller::connect(&fabric, at, &CallerOptions::default()).unwrap();
+    // Each of them is an event, and the executor serves after it.
+    for _ in 0..20 {
+        let mut caller = connect(&fabric, &at);
+        let object = std::fs::read(object()).unwrap();
+        let programs = caller.register(&object).unwrap();
+        assert!(!programs.is_empty());
     }
-}
-
-#[test]
-fn events_that_are_not_read_stop_no_service_and_are_counted() {
-    let (reader, writer) = std::io::pipe().unwrap();
-    let (mut server, at) = serve(writer.into(), false);
-    let mut stderr = server.0.stderr.take().unwrap();
-    let mut events = BufReader::new(reader);
-    let mut next = || {
-        let mut line = String::new();
-        events.read_line(&mut line).unwrap();
-        json(&line)
-    };
-    assert_eq!(next()["event"], "serving");
-    make_events(&at);
-    signal(server.0.id(), Signal::INT);
-    let (mut dropped, mut last) = (0, String::new());
-    while last != "ended" {
-        let event = next();
-        assert!(event["time"].as_str().unwrap().ends_with('Z'), "{event}");
-        dropped += event["dropped"].as_u64().unwrap_or(0);
-        last = event["event"].as_str().unwrap().to_owned();
-    }
-    assert!(dropped > 0);
-    assert_eq!(server.end(&mut stderr), (Some(0), String::new()));
-}
-
-#[test]
-fn service_ends_although_its_events_are_never_read() {
-    let (mut reader, writer) = std::io::pipe().unwrap();
-    let (mut server, at) = serve(writer.into(), false);
-    let mut stderr = server.0.stderr.take().unwrap();
-    let mut byte = [0];
-    reader.read_exact(&mut byte).unwrap();
-    make_events(&at);
     signal(server.0.id(), Signal::TERM);
     let (code, said) = server.end(&mut stderr);
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("standard output: it is not read; "), "{said}");
     drop(reader);
+}
+
+/// A port of this machine that is free now.
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+#[test]
+fn events_that_are_not_read_in_time_are_counted_by_the_next_one() {
+    let (reader, writer) = full_pipe();
+    let at = format!("127.0.0.1:{}", free_port());
+    let mut agent = {
+        // The command that is started holds an end of the pipe until it is dropped.
+        let mut command = farside(&[]);
+        command.args(["--json", "agent", "--insecure", "--listen", &at]).stdout(writer);
+        Service(command.stderr(Stdio::piped()).spawn().unwrap())
+    };
+    let mut stderr = agent.0.stderr.take().unwrap();
+    let deadline = Instant::now() + WATCHDOG;
+    let mut refused = 0;
+    while refused < 1200 {
+        match TcpStream::connect(&at) {
+            // The agent refuses what is no handshake, which is an event, and then ends the stream.
+            Ok(mut stream) => {
+                stream.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+                let _ = stream.read_to_end(&mut Vec::new());
+                refused += 1;
+            }
+            Err(error) => assert!(Instant::now() < deadline, "{error}"),
+        }
+    }
+    signal(agent.0.id(), Signal::INT);
+    let (mut dropped, mut seen, mut last) = (0, 0, String::new());
+    for line in BufReader::new(reader).lines().map(Result::unwrap) {
+        if line.is_empty() {
+            continue;
+        }
+        let event = json(&line);
+        assert!(event["time"].as_str().unwrap().ends_with('Z'), "{event}");
+        dropped += event["dropped"].as_u64().unwrap_or(0);
+        seen += 1;
+        last = event["event"].as_str().unwrap().to_owned();
+    }
+    assert_eq!(last, "closed");
+    assert!(dropped > 0);
+    // Listening, each refusal and the end: no event is neither seen nor counted.
+    assert_eq!(seen + dropped, 1 + refused + 1);
+    assert_eq!(agent.end(&mut stderr), (Some(0), String::new()));
 }
 
 #[test]
