@@ -12,6 +12,7 @@
 
 use crate::NodeId;
 use core::fmt;
+use core::str::FromStr;
 
 /// How many bytes travel and are owned together; a power of two from 64 B to 64 KiB.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -155,6 +156,62 @@ impl fmt::Display for GlobalAddress {
     }
 }
 
+/// Why a text is no global address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ParseAddressError {
+    /// It has not the form `NODE:OFFSET/LINE`.
+    Form,
+    /// The node is no number from 0 to 65,535.
+    Node,
+    /// The offset is no number with up to 44 bits.
+    Offset,
+    /// The line is no power of two from 64 to 65,536.
+    Line,
+}
+
+impl fmt::Display for ParseAddressError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Form => "no global address: write NODE:OFFSET/LINE, as in 2:0x1000/512B",
+            Self::Node => "the node of a global address is 0 to 65535, as in 2:0x1000/512B",
+            Self::Offset => {
+                "the offset of a global address is hexadecimal and under 2^44, as in 2:0x1000/512B"
+            }
+            Self::Line => {
+                "the line of a global address is a power of two from 64B to 65536B, as in \
+                 2:0x1000/512B"
+            }
+        })
+    }
+}
+
+impl core::error::Error for ParseAddressError {}
+
+impl FromStr for GlobalAddress {
+    type Err = ParseAddressError;
+
+    /// Parses what `Display` prints; digits may also be upper case or begin with zeros.
+    ///
+    /// # Errors
+    /// Which part of it is wrong.
+    fn from_str(text: &str) -> Result<Self, ParseAddressError> {
+        let (node, rest) = text.split_once(':').ok_or(ParseAddressError::Form)?;
+        let (offset, line) = rest.split_once('/').ok_or(ParseAddressError::Form)?;
+        // Numbers may have a sign elsewhere, which no address has.
+        let is_number = |text: &str| !text.starts_with('+');
+        let node = Some(node).filter(|text| is_number(text)).and_then(|text| text.parse().ok());
+        let offset = offset.strip_prefix("0x").filter(|text| is_number(text));
+        let offset = offset.and_then(|text| u64::from_str_radix(text, 16).ok());
+        let line = line.strip_suffix('B').filter(|text| is_number(text));
+        let line = line.and_then(|text| text.parse().ok()).and_then(LineSize::from_bytes);
+        let node = NodeId(node.ok_or(ParseAddressError::Node)?);
+        let line = line.ok_or(ParseAddressError::Line)?;
+        let offset = offset.ok_or(ParseAddressError::Offset)?;
+        Self::new(node, line, offset).map_err(|_| ParseAddressError::Offset)
+    }
+}
+
 /// The first byte of a line; names the line.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
@@ -214,7 +271,56 @@ impl fmt::Debug for LineAddress {
 
 #[cfg(test)]
 mod tests {
+    extern crate std;
+
     use super::*;
+    use std::string::ToString;
+
+    #[test]
+    fn text_of_any_address_parses_to_the_same_address() {
+        // A full-period generator (Knuth, MMIX): all bits vary, those of the line size among them.
+        let mut state = 1_u64;
+        let mut addresses = 0;
+        for _ in 0..100_000 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let shifted = state.rotate_right(17) >> (state % 44);
+            for bits in [state, shifted, shifted | state << 48] {
+                if let Ok(address) = GlobalAddress::from_bits(bits) {
+                    assert_eq!(address.to_string().parse(), Ok(address), "{bits:#x}");
+                    addresses += 1;
+                }
+            }
+        }
+        assert!(addresses > 100_000, "{addresses}");
+    }
+
+    #[test]
+    fn text_that_is_no_address_is_refused_by_its_part() {
+        let address = GlobalAddress::new(NodeId(2), LineSize::DEFAULT, 0x1000).unwrap();
+        assert_eq!("2:0x1000/512B".parse(), Ok(address));
+        let max = "65535:0xfffffffffff/65536B".parse::<GlobalAddress>();
+        assert_eq!(max.unwrap().offset(), (1 << 44) - 1);
+        for (text, error) in [
+            ("", ParseAddressError::Form),
+            ("2", ParseAddressError::Form),
+            ("2:0x1000", ParseAddressError::Form),
+            (":0x1000/512B", ParseAddressError::Node),
+            ("+2:0x1000/512B", ParseAddressError::Node),
+            (" 2:0x1000/512B", ParseAddressError::Node),
+            ("65536:0x1000/512B", ParseAddressError::Node),
+            ("2:1000/512B", ParseAddressError::Offset),
+            ("2:0x/512B", ParseAddressError::Offset),
+            ("2:0x+1/512B", ParseAddressError::Offset),
+            ("2:0x100000000000/512B", ParseAddressError::Offset),
+            ("2:0x1000/512", ParseAddressError::Line),
+            ("2:0x1000/500B", ParseAddressError::Line),
+            ("2:0x1000/512B ", ParseAddressError::Line),
+            ("2:0x1000/131072B", ParseAddressError::Line),
+        ] {
+            assert_eq!(text.parse::<GlobalAddress>(), Err(error), "{text}");
+            assert!(error.to_string().contains("2:0x1000/512B"), "{error}");
+        }
+    }
 
     #[test]
     fn parts_come_back() {

@@ -15,7 +15,7 @@ mod limits;
 mod memory;
 mod work;
 
-pub use address::{AddressError, GlobalAddress, LineAddress, LineSize};
+pub use address::{AddressError, GlobalAddress, LineAddress, LineSize, ParseAddressError};
 pub use capabilities::{
     AtomicScope, BackPressure, Capabilities, FlushScope, Missing, Requirements, WordScope,
 };

@@ -133,9 +133,11 @@ pub(crate) struct Demo {
 Examples:
   farside up --nodes 3 --name lab
   farside up --name big --memory-bytes 4G --cache-bytes 512M
+  farside up --nodes 3 --restart     a node that ends is replaced by a new one
   farside up --fabric tcp            over TCP; see farside node for clusters of several hosts
 
-A program joins with Node::join(&Config::new(\"lab\")).")]
+A program joins with Node::join(&Config::new(\"lab\")). Where the process of a node ends, its memory is lost,
+which is said on standard error and as an event, and the others go on.")]
 pub(crate) struct Up {
     /// Node processes
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=128))]
@@ -152,6 +154,9 @@ pub(crate) struct Up {
     /// Line size of allocations that name none, 64 to 65536
     #[arg(long, value_parser = clap::value_parser!(u32).range(64..=65536))]
     pub(crate) line_bytes: Option<u32>,
+    /// Start a new node, with new memory, for each one whose process ends
+    #[arg(long)]
+    pub(crate) restart: bool,
     #[command(flatten)]
     pub(crate) places: Places,
 }
@@ -162,6 +167,8 @@ Examples:
   farside wordcount book.txt
   farside wordcount --nodes 4 *.txt | sort -rn | head
   farside wordcount --on 10.0.0.1:7401,10.0.0.2:7401 --key cluster.key *.txt
+
+Also reads pipes, /dev/stdin and files of /proc, which have no length.
 
 Prints what this prints:
   cat FILE... | tr -cs '[:alpha:]' '\\n' | LC_ALL=C sort | uniq -c")]

@@ -18,11 +18,13 @@ mod fabrics;
 mod failure;
 mod hosts;
 mod info;
+mod input_file;
 mod key;
 mod latency;
 mod node;
 mod output;
 mod rdma;
+mod result_file;
 mod rmc;
 mod signals;
 mod up;
@@ -32,13 +34,33 @@ mod ycsb;
 
 use arguments::{Arguments, Bench, Command};
 use clap::Parser;
+use failure::Failure;
 use output::Output;
+use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(said) => return say_usage(&said),
+    };
     let output = Output::new(arguments.json, arguments.quiet);
-    let done = match &arguments.command {
+    let done = run(&arguments.command, output);
+    if let Err(failure) = &done {
+        output.failure(failure);
+    }
+    let written = output.finish();
+    if let Err(failure) = &written {
+        output.failure(failure);
+    }
+    match done.and(written) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.exit_code(),
+    }
+}
+
+fn run(command: &Command, output: Output) -> Result<(), Failure> {
+    match command {
         Command::Demo(arguments) => demo::run(arguments, output),
         Command::Wordcount(arguments) => wordcount::run(arguments, output),
         Command::Up(arguments) => up::run(arguments, output),
@@ -55,12 +77,18 @@ fn main() -> ExitCode {
         Command::Bench { which: Bench::Channels(arguments) } => bench::channels(arguments, output),
         Command::Bench { which: Bench::Ycsb(arguments) } => ycsb::run(arguments, output),
         Command::Bench { which: Bench::Rmc(arguments) } => rmc::bench(arguments, output),
-    };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            output.failure(&failure);
-            failure.exit_code()
+    }
+}
+
+/// Prints what the arguments ask for instead of a command: help or the version on standard output, or on
+/// standard error what is wrong with them.
+fn say_usage(said: &clap::Error) -> ExitCode {
+    match said.print().and_then(|()| std::io::stdout().flush()) {
+        _ if said.use_stderr() => ExitCode::from(2),
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Output::new(false, true).failure(&Failure::system(format!("standard output: {error}")));
+            ExitCode::from(1)
         }
+        _ => ExitCode::SUCCESS,
     }
 }

@@ -3,7 +3,11 @@
 use crate::failure::Failure;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+
+/// Whether SIGINT or SIGTERM has come and the process is to end.
+static STOPPING: AtomicBool = AtomicBool::new(false);
 
 /// After so long a further signal means impatience, and is not the same one delivered twice.
 const IMPATIENCE: Duration = Duration::from_secs(1);
@@ -16,6 +20,7 @@ pub(crate) fn watch(tell: impl Fn() -> bool + Send + 'static) -> Result<(), Fail
     std::thread::spawn(move || {
         let mut first: Option<Instant> = None;
         for _ in signals.forever() {
+            STOPPING.store(true, Ordering::Release);
             match first {
                 None if tell() => first = Some(Instant::now()),
                 Some(first) if first.elapsed() < IMPATIENCE => {}
@@ -24,4 +29,9 @@ pub(crate) fn watch(tell: impl Fn() -> bool + Send + 'static) -> Result<(), Fail
         }
     });
     Ok(())
+}
+
+/// Whether a signal that [`watch`] waits for has come.
+pub(crate) fn is_stopping() -> bool {
+    STOPPING.load(Ordering::Acquire)
 }

@@ -1,29 +1,68 @@
 //! `farside up`: a cluster that programs join, by name or over TCP.
 
 use crate::arguments::Up;
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, ClusterEvent};
 use crate::failure::Failure;
 use crate::hosts::Hosts;
 use crate::output::{Output, bytes};
 use crate::worker::NodeSpec;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
-/// Starts the cluster, says how to join it, and stays until told to end.
-pub(crate) fn run(arguments: &Up, output: Output) -> Result<(), Failure> {
-    #[derive(Serialize)]
-    struct Started<'a> {
+/// How long to wait before a replacement is started, at first and at most; it doubles with each failure.
+const BACK_OFF: Duration = Duration::from_millis(250);
+const BACK_OFF_MAX: Duration = Duration::from_secs(8);
+
+/// What happens to the cluster, as `--json` shows it.
+#[derive(Serialize)]
+#[serde(rename_all = "snake_case", tag = "event")]
+enum UpEvent<'a> {
+    /// Every node is a member.
+    Started {
         cluster: &'a str,
         nodes: Vec<Member>,
-    }
-    #[derive(Serialize)]
-    struct Member {
-        node: u16,
-        process: u32,
-        /// Where it is reached, over TCP.
+    },
+    /// The process of a node has ended, and its memory with it.
+    NodeEnded {
         #[serde(skip_serializing_if = "Option::is_none")]
-        address: Option<SocketAddr>,
+        node: Option<u16>,
+        process: u32,
+        how: &'a str,
+        /// Whether a replacement is started.
+        restarts: bool,
+    },
+    /// A replacement is a member.
+    NodeJoined(Member),
+    /// A replacement could not join; the next one is started later.
+    NodeNotJoined {
+        reason: &'a str,
+    },
+    Ended {
+        cluster: &'a str,
+    },
+}
+
+#[derive(Serialize)]
+struct Member {
+    node: u16,
+    process: u32,
+    /// Where it is reached, over TCP.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    address: Option<SocketAddr>,
+}
+
+impl Member {
+    fn of(cluster: &Cluster, index: usize) -> Self {
+        let (node, process) = (cluster.node(index), cluster.process(index));
+        Self { node, process, address: cluster.address(index) }
     }
+}
+
+/// Starts the cluster, says how to join it, and stays until a signal ends it or all of its nodes have ended.
+pub(crate) fn run(arguments: &Up, output: Output) -> Result<(), Failure> {
+    let output = output.for_service()?;
     let hosts = Hosts::of(&arguments.places)?;
     let spec = NodeSpec {
         cluster: arguments.name.clone(),
@@ -36,22 +75,22 @@ pub(crate) fn run(arguments: &Up, output: Output) -> Result<(), Failure> {
         processor: None,
         host: None,
     };
-    let mut cluster = Cluster::start(&hosts, &spec, usize::from(arguments.nodes))?;
-    let nodes = (0..cluster.len()).map(|index| Member {
-        node: cluster.node(index),
-        process: cluster.process(index),
-        address: cluster.address(index),
-    });
-    output.value(&Started { cluster: &arguments.name, nodes: nodes.collect() });
+    let cluster = Cluster::start(&hosts, &spec, usize::from(arguments.nodes))?;
+    let nodes = (0..cluster.len()).map(|index| Member::of(&cluster, index)).collect();
+    let started = UpEvent::Started { cluster: &arguments.name, nodes };
+    output.event(&started, |_| how_to_join(arguments, &hosts, &cluster));
+    let mut service = Service { cluster, spec, restarts: arguments.restart, output };
+    service.serve()?;
+    service.cluster.leave()?;
+    let ended = UpEvent::Ended { cluster: &arguments.name };
+    output.last_event(&ended, |_| vec![format!("cluster {} has ended", arguments.name)]);
+    Ok(())
+}
+
+fn how_to_join(arguments: &Up, hosts: &Hosts, cluster: &Cluster) -> Vec<String> {
     let name = &arguments.name;
-    output.line(format!(
-        "cluster {name}: {} nodes {}, {} each",
-        cluster.len(),
-        hosts.describe(),
-        bytes(arguments.memory_bytes)
-    ));
     let addresses: Vec<_> = (0..cluster.len()).filter_map(|index| cluster.address(index)).collect();
-    output.line(match &addresses[..] {
+    let join = match &addresses[..] {
         [] => format!("join:  farside::Node::join(&farside::Config::new(\"{name}\"))"),
         all => {
             let all: Vec<_> = all.iter().map(SocketAddr::to_string).collect();
@@ -60,10 +99,108 @@ pub(crate) fn run(arguments: &Up, output: Output) -> Result<(), Failure> {
                 all.join(",")
             )
         }
-    });
-    output.line("end:   Ctrl-C");
-    cluster.wait()?;
-    cluster.leave()?;
-    output.line(format!("cluster {name} has ended"));
-    Ok(())
+    };
+    let head = format!(
+        "cluster {name}: {} nodes {}, {} each",
+        cluster.len(),
+        hosts.describe(),
+        bytes(arguments.memory_bytes)
+    );
+    vec![head, join, "end:   Ctrl-C".to_owned()]
+}
+
+/// A cluster that programs use.
+struct Service {
+    cluster: Cluster,
+    spec: NodeSpec,
+    /// Whether a node that ends is replaced.
+    restarts: bool,
+    output: Output,
+}
+
+/// When the next replacement of a worker is started, and how long to wait after it fails.
+struct Restart {
+    at: Option<Instant>,
+    back_off: Duration,
+}
+
+impl Restart {
+    fn schedule(&mut self) {
+        self.at = Some(Instant::now() + self.back_off);
+        self.back_off = (self.back_off * 2).min(BACK_OFF_MAX);
+    }
+}
+
+impl Service {
+    /// Goes on until a signal ends it.
+    ///
+    /// # Errors
+    /// When the last node has ended, how: the memory is gone with it.
+    fn serve(&mut self) -> Result<(), Failure> {
+        let mut restarts: BTreeMap<usize, Restart> = BTreeMap::new();
+        loop {
+            let deadline = restarts.values().filter_map(|restart| restart.at).min();
+            match self.cluster.next_event(deadline) {
+                Some(ClusterEvent::Interrupted) => return Ok(()),
+                Some(ClusterEvent::Ended { index, node, process, how }) => {
+                    self.tell_ended(node, process, &how);
+                    if self.cluster.members_count() == 0 {
+                        return Err(Failure::system(format!(
+                            "the last node of the cluster is gone ({how}), and its memory with it"
+                        )));
+                    }
+                    if self.restarts {
+                        let first = Restart { at: None, back_off: BACK_OFF };
+                        restarts.entry(index).or_insert(first).schedule();
+                    }
+                }
+                Some(ClusterEvent::Joined { index }) => {
+                    restarts.remove(&index);
+                    self.tell_joined(index);
+                }
+                Some(ClusterEvent::NotJoined { index, failure }) => {
+                    self.tell_not_joined(&failure);
+                    restarts.entry(index).and_modify(Restart::schedule);
+                }
+                None => self.start_due(&mut restarts),
+            }
+        }
+    }
+
+    /// Starts the replacements whose time has come.
+    fn start_due(&mut self, restarts: &mut BTreeMap<usize, Restart>) {
+        let now = Instant::now();
+        for (index, restart) in restarts {
+            if restart.at.is_some_and(|at| at <= now) {
+                restart.at = None;
+                if let Err(failure) = self.cluster.replace(*index, &self.spec) {
+                    self.tell_not_joined(&failure);
+                    restart.schedule();
+                }
+            }
+        }
+    }
+
+    fn tell_ended(&self, node: Option<u16>, process: u32, how: &str) {
+        let what = match node {
+            Some(node) => format!("node {node} (process {process}) is gone ({how})"),
+            None => format!("process {process} is gone before its node joined ({how})"),
+        };
+        let event = UpEvent::NodeEnded { node, process, how, restarts: self.restarts };
+        self.output.event(&event, |time| vec![format!("{time} {what}")]);
+        self.output.warning(what);
+    }
+
+    fn tell_joined(&self, index: usize) {
+        let member = Member::of(&self.cluster, index);
+        let text = format!("node {} (process {}) has joined", member.node, member.process);
+        let event = UpEvent::NodeJoined(member);
+        self.output.event(&event, |time| vec![format!("{time} {text}")]);
+    }
+
+    fn tell_not_joined(&self, failure: &Failure) {
+        let reason = &failure.to_string();
+        let event = UpEvent::NodeNotJoined { reason };
+        self.output.event(&event, |time| vec![format!("{time} not joined yet: {reason}")]);
+    }
 }

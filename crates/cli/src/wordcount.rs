@@ -6,10 +6,15 @@ use crate::cluster::{Cluster, unexpected};
 use crate::failure::Failure;
 use crate::hosts::Hosts;
 use crate::output::Output;
-use crate::worker::{Answer, Command, NodeSpec};
-use farside_apps::wordcount::{Input, write_counts};
+use crate::signals;
+use crate::worker::{Answer, Command, NodeSpec, WirePath};
+use farside_apps::wordcount::{Input, WORD_BYTES_MAX, too_long, write_counts};
 use serde_json::json;
-use std::path::PathBuf;
+use std::collections::VecDeque;
+use std::io;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// Memory of each node: the least, and what each byte of text may take at worst, when every word is a
 /// new one.
@@ -21,19 +26,25 @@ const MEMORY_BYTES_MAX: u64 = 2 << 30;
 const TEXT_BYTES_MIN: u64 = 64 << 10;
 const TEXT_BYTES_MAX: u64 = 4 << 20;
 const LINE_BYTES: usize = 256 << 10;
+/// Bytes of a stream that are read before the nodes start.
+const HEAD_BYTES: u64 = 8 << 20;
+/// Parts that are read ahead of those that are counted.
+const PARTS_PENDING: usize = 2;
+/// How often a command that waits for its input looks for a signal.
+const SIGNAL_PERIOD: Duration = Duration::from_millis(100);
 
 /// Counts and prints.
 pub(crate) fn run(arguments: &Wordcount, output: Output) -> Result<(), Failure> {
-    let failed = |e: std::io::Error| Failure::system(e.to_string());
+    let failed = |e: io::Error| Failure::system(e.to_string());
     let hosts = Hosts::of(&arguments.places)?;
     let input = Input::open(&arguments.files).map_err(failed)?;
-    let words =
-        if input.bytes() == 0 { Vec::new() } else { counted(arguments, &hosts, &input, output)? };
+    let words = counted(arguments, &hosts, &input, output)?;
     output.value(&json!({ "words": words }));
     let words: Vec<_> = words.into_iter().map(|(word, count)| (word.into_bytes(), count)).collect();
     let mut lines = Vec::new();
     write_counts(&words, &mut lines).map_err(failed)?;
-    output.text(&lines)
+    output.text(&lines);
+    Ok(())
 }
 
 /// Splits the text among nodes and gathers the table.
@@ -43,12 +54,19 @@ fn counted(
     input: &Input,
     output: Output,
 ) -> Result<Vec<(String, u64)>, Failure> {
+    let by_path = hosts.shares_files() && input.bytes().is_some();
+    let mut text =
+        if by_path { None } else { Some(Text::read(input, usize::from(arguments.nodes))?) };
+    let bytes = text.as_ref().map_or(input.bytes(), |text| text.bytes);
+    if bytes == Some(0) {
+        return Ok(Vec::new());
+    }
     let nodes = u64::from(arguments.nodes);
-    let memory = input.bytes().saturating_mul(MEMORY_PER_TEXT).min(MEMORY_BYTES_MAX) / nodes;
+    let memory = bytes.unwrap_or(u64::MAX).saturating_mul(MEMORY_PER_TEXT).min(MEMORY_BYTES_MAX);
     let spec = NodeSpec {
         cluster: format!("wordcount-{}", std::process::id()),
         create: true,
-        memory_bytes: memory.max(MEMORY_BYTES_MIN),
+        memory_bytes: (memory / nodes).max(MEMORY_BYTES_MIN),
         cache_bytes: 64 << 20,
         line_bytes: None,
         cache_shares: None,
@@ -67,16 +85,18 @@ fn counted(
     };
     let open = (1..cluster.len()).map(|index| (index, Command::OpenTable { root })).collect();
     all(cluster.ask_all(open, |_| {})?)?;
-    let bar = output.bar("bytes", input.bytes());
-    if hosts.shares_files() {
-        let files = absolute(&arguments.files)?;
-        let parts = (0..cluster.len()).zip(0..u32::from(arguments.nodes)).map(|(index, part)| {
-            let (files, parts) = (files.clone(), u32::from(arguments.nodes));
-            (index, Command::Words { files, part, parts })
-        });
-        all(cluster.ask_all(parts.collect(), |more| bar.inc(more))?)?;
-    } else {
-        send(&mut cluster, input, |more| bar.inc(more))?;
+    let bar = output.bar("bytes", bytes.unwrap_or(0));
+    match &mut text {
+        Some(text) => send(&mut cluster, text, |more| bar.inc(more))?,
+        None => {
+            let files: Vec<_> = input.paths().into_iter().map(WirePath).collect();
+            let parts = (0..cluster.len()).zip(0..u32::from(arguments.nodes));
+            let parts = parts.map(|(index, part)| {
+                let (files, parts) = (files.clone(), u32::from(arguments.nodes));
+                (index, Command::Words { files, part, parts })
+            });
+            all(cluster.ask_all(parts.collect(), |more| bar.inc(more))?)?;
+        }
     }
     bar.finish_and_clear();
     let words = match cluster.ask(0, Command::AllWords)? {
@@ -87,36 +107,100 @@ fn counted(
     Ok(words)
 }
 
-/// Sends the text to workers that do not see the files, in turn, and waits until each has counted its
-/// parts.
+/// Sends the text to workers that do not see the files, or cannot share them, in turn, and waits until each has
+/// counted its parts.
 fn send(
     cluster: &mut Cluster,
-    input: &Input,
+    text: &mut Text,
     mut progress: impl FnMut(u64),
 ) -> Result<(), Failure> {
     let count = cluster.len();
-    let part_bytes = input.bytes().div_ceil(count as u64).clamp(TEXT_BYTES_MIN, TEXT_BYTES_MAX);
-    let mut cutter = Cutter::new(usize::try_from(part_bytes).unwrap_or(usize::MAX));
-    let (mut commands, mut parts, mut done) = (Vec::new(), 0, Ok(()));
-    let mut deal = |part: &str, cluster: &mut Cluster, last: bool| {
-        if !part.is_empty() {
-            commands.extend(lines(part).map(|text| (parts % count, text)));
-            parts += 1;
-        }
-        if parts % count == 0 || last {
+    let (mut commands, mut dealt) = (Vec::new(), 0);
+    while let Some(part) = text.next()? {
+        commands.extend(lines(&part).map(|text| (dealt % count, text)));
+        dealt += 1;
+        if dealt % count == 0 {
             all(cluster.ask_all(std::mem::take(&mut commands), &mut progress)?)?;
         }
-        Ok(())
-    };
-    let read = input.read(0, |block| {
-        if let Some(part) = cutter.take(block) {
-            done = deal(&part, cluster, false);
+    }
+    all(cluster.ask_all(commands, &mut progress)?)
+}
+
+/// The text of an input in parts, read by a thread of its own: it may block on a pipe for as long as it likes,
+/// while a signal still ends the command.
+struct Text {
+    /// Parts that were read to learn how long a stream is.
+    head: VecDeque<String>,
+    parts: Receiver<String>,
+    reader: Option<JoinHandle<io::Result<()>>>,
+    /// Bytes of the whole, if they are known.
+    bytes: Option<u64>,
+}
+
+impl Text {
+    /// Starts to read for so many workers. Of a stream it reads the head, since a short one needs little memory.
+    fn read(input: &Input, workers: usize) -> Result<Self, Failure> {
+        signals::watch(|| true)?;
+        let bytes = input.bytes().unwrap_or(u64::MAX);
+        let part_bytes = bytes.div_ceil(workers as u64).clamp(TEXT_BYTES_MIN, TEXT_BYTES_MAX);
+        let mut cutter = Cutter::new(usize::try_from(part_bytes).unwrap_or(usize::MAX));
+        let (sender, parts) = sync_channel(PARTS_PENDING);
+        let (read, thread) = (input.clone(), std::thread::Builder::new());
+        let reader = thread.name("farside-input".to_owned()).spawn(move || {
+            read.read(0, |block| {
+                let part = cutter.take(block)?;
+                Ok(part.is_none_or(|part| sender.send(part).is_ok()))
+            })?;
+            // The last part is not received where the command has ended already.
+            let rest = Some(cutter.rest()).filter(|rest| !rest.is_empty());
+            rest.into_iter().for_each(|rest| drop(sender.send(rest)));
+            Ok(())
+        });
+        let reader = reader.map_err(|e| Failure::system(format!("a thread for input: {e}")))?;
+        let head = VecDeque::new();
+        let mut text = Self { head, parts, reader: Some(reader), bytes: input.bytes() };
+        if text.bytes.is_none() {
+            text.read_head()?;
         }
-        done.is_ok()
-    });
-    read.map_err(|e| Failure::system(e.to_string()))?;
-    done?;
-    deal(&cutter.rest(), cluster, true)
+        Ok(text)
+    }
+
+    fn read_head(&mut self) -> Result<(), Failure> {
+        let mut bytes = 0;
+        while bytes < HEAD_BYTES {
+            let Some(part) = self.receive()? else {
+                self.bytes = Some(bytes);
+                break;
+            };
+            bytes += part.len() as u64;
+            self.head.push_back(part);
+        }
+        Ok(())
+    }
+
+    /// The next part; `None` at the end.
+    fn next(&mut self) -> Result<Option<String>, Failure> {
+        match self.head.pop_front() {
+            Some(part) => Ok(Some(part)),
+            None => self.receive(),
+        }
+    }
+
+    fn receive(&mut self) -> Result<Option<String>, Failure> {
+        loop {
+            if signals::is_stopping() {
+                return Err(Failure::Interrupted);
+            }
+            match self.parts.recv_timeout(SIGNAL_PERIOD) {
+                Ok(part) => return Ok(Some(part)),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        let ended = self.reader.take().map_or(Ok(Ok(())), JoinHandle::join);
+        let ended = ended.map_err(|_| Failure::system("the thread that reads has panicked"))?;
+        ended.map(|()| None).map_err(|e| Failure::system(e.to_string()))
+    }
 }
 
 /// The commands that bring a part to its worker.
@@ -131,30 +215,51 @@ fn lines(part: &str) -> impl Iterator<Item = Command> {
 }
 
 /// Cuts a text into parts that can be counted one by one: each but the first begins with a word, and none
-/// ends within one. What is no letter becomes a blank.
+/// ends within one. What is between words becomes one blank, so that no text without words fills the memory.
 struct Cutter {
     held: String,
+    /// Where the last word of `held` begins, if it can be cut there; 0 if it cannot.
+    last_word: usize,
     /// Least bytes of a part, the last excepted.
     bytes: usize,
 }
 
 impl Cutter {
     fn new(bytes: usize) -> Self {
-        Self { held: String::new(), bytes }
+        Self { held: String::new(), last_word: 0, bytes }
     }
 
     /// Takes more of the text; a part, when there is one.
-    fn take(&mut self, block: &[u8]) -> Option<String> {
-        let letter = |byte: &u8| if byte.is_ascii_alphabetic() { char::from(*byte) } else { ' ' };
-        self.held.extend(block.iter().map(letter));
-        if self.held.len() < self.bytes {
-            return None;
+    ///
+    /// # Errors
+    /// `InvalidData` for a word that is longer than any table could hold.
+    fn take(&mut self, block: &[u8]) -> io::Result<Option<String>> {
+        let mut is_blank = self.held.ends_with(' ');
+        for byte in block {
+            match (byte.is_ascii_alphabetic(), is_blank) {
+                (true, _) => {
+                    if is_blank {
+                        self.last_word = self.held.len();
+                    }
+                    self.held.push(char::from(*byte));
+                    is_blank = false;
+                }
+                (false, true) => {}
+                (false, false) => {
+                    self.held.push(' ');
+                    is_blank = true;
+                }
+            }
         }
-        let bytes = self.held.as_bytes();
-        let begins = |at: &usize| bytes[*at] != b' ' && bytes[at - 1] == b' ';
-        let at = (1..bytes.len()).rev().find(begins)?;
-        let next = self.held.split_off(at);
-        Some(std::mem::replace(&mut self.held, next))
+        if self.held.len() - self.last_word > WORD_BYTES_MAX + 1 {
+            return Err(too_long());
+        }
+        if self.held.len() < self.bytes || self.last_word == 0 {
+            return Ok(None);
+        }
+        let next = self.held.split_off(self.last_word);
+        self.last_word = 0;
+        Ok(Some(std::mem::replace(&mut self.held, next)))
     }
 
     fn rest(self) -> String {
@@ -164,14 +269,6 @@ impl Cutter {
 
 fn all(answers: Vec<Result<Answer, Failure>>) -> Result<(), Failure> {
     answers.into_iter().try_for_each(|answer| answer.map(|_| ()))
-}
-
-/// Paths that mean the same in any process.
-fn absolute(files: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
-    let one = |path: &PathBuf| {
-        std::path::absolute(path).map_err(|e| Failure::system(format!("{}: {e}", path.display())))
-    };
-    files.iter().map(one).collect()
 }
 
 #[cfg(test)]
@@ -184,7 +281,7 @@ mod tests {
         for (bytes, block) in [(1, 1), (1, 7), (10, 3), (64, 5), (1 << 20, 64)] {
             let mut cutter = Cutter::new(bytes);
             let mut parts: Vec<_> =
-                text.chunks(block).filter_map(|block| cutter.take(block)).collect();
+                text.chunks(block).filter_map(|block| cutter.take(block).unwrap()).collect();
             parts.push(cutter.rest());
             for (at, part) in parts.iter().enumerate() {
                 assert!(at == 0 || !part.starts_with(' '), "{parts:?}");
@@ -195,17 +292,39 @@ mod tests {
                 .iter()
                 .map(|byte| if byte.is_ascii_alphabetic() { char::from(*byte) } else { ' ' })
                 .collect();
-            assert_eq!(words(&parts.concat()), words(&whole), "{bytes} {block}");
+            let mut whole = words(&whole);
+            // Blanks between words count as one; those before the first word are an empty word.
+            whole.dedup_by(|one, two| one.is_empty() && two.is_empty());
+            let whole: Vec<_> = whole
+                .iter()
+                .enumerate()
+                .filter(|(at, word)| *at == 0 || !word.is_empty())
+                .map(|(_, word)| word.clone())
+                .collect();
+            assert_eq!(words(&parts.concat()), whole, "{bytes} {block}");
             assert_eq!(parts.len() > 1, bytes < 1 << 20, "{bytes} {block}");
         }
+    }
+
+    #[test]
+    fn text_without_an_end_takes_bounded_memory() {
+        let mut cutter = Cutter::new(64);
+        for _ in 0..10_000 {
+            assert_eq!(cutter.take(&[0; 4096]).unwrap(), None);
+        }
+        assert_eq!(cutter.held, " ");
+        let block = vec![b'a'; 1 << 20];
+        let refused = (0..=WORD_BYTES_MAX >> 20).find_map(|_| cutter.take(&block).err());
+        assert_eq!(refused.unwrap().kind(), io::ErrorKind::InvalidData);
+        assert!(cutter.held.len() <= WORD_BYTES_MAX + block.len());
     }
 
     #[test]
     fn a_word_of_any_length_stays_whole() {
         let mut cutter = Cutter::new(10);
         let word = "a".repeat(3 * LINE_BYTES + 1);
-        assert_eq!(cutter.take(word.as_bytes()), None);
-        assert_eq!(cutter.take(b" b"), Some(format!("{word} ")));
+        assert_eq!(cutter.take(word.as_bytes()).unwrap(), None);
+        assert_eq!(cutter.take(b" b").unwrap(), Some(format!("{word} ")));
         let commands: Vec<_> = lines(&word).collect();
         let ends: Vec<_> =
             commands.iter().map(|line| matches!(line, Command::Text { end: true, .. })).collect();

@@ -5,10 +5,14 @@ use crate::arguments::BenchYcsb;
 use crate::cluster::{Cluster, unexpected};
 use crate::failure::Failure;
 use crate::hosts::Hosts;
+use crate::input_file;
 use crate::latency::Summary;
 use crate::output::{Output, Table, count, time};
+use crate::result_file::{self, TemporaryFolder};
 use crate::worker::workload;
-use crate::worker::{Answer, Command, Executor, Looked, NodeSpec, NodeStats, Ran, Share, Verified};
+use crate::worker::{
+    Answer, Command, Executor, Looked, NodeSpec, NodeStats, Ran, Share, Verified, WirePath,
+};
 use farside::LineSize;
 use farside::call::rmc::library::DhtLookup;
 use farside_apps::ycsb::{CoreWorkload, Proportions, Workload};
@@ -109,7 +113,7 @@ impl Bed {
                 parts,
                 threads: self.threads,
                 seed: self.seed,
-                history: history.map(|path| part_of(path, part)),
+                history: history.map(|folder| WirePath(part_of(folder, part))),
                 inserted: self.inserted.clone(),
                 executors: self.executors.clone(),
             };
@@ -136,9 +140,11 @@ impl Bed {
         history: Option<&Path>,
         progress: impl FnMut(u64),
     ) -> Result<Summary, Failure> {
-        let answers = self.share_out(properties, history, Command::Run, progress)?;
-        if let Some(path) = history {
-            join_parts(path, answers.len())?;
+        let folder = history.map(|_| TemporaryFolder::new()).transpose()?;
+        let parts = folder.as_ref().map(TemporaryFolder::path);
+        let answers = self.share_out(properties, parts, Command::Run, progress)?;
+        if let (Some(path), Some(parts)) = (history, parts) {
+            join_parts(path, parts, answers.len())?;
         }
         let shares = ran(answers)?;
         let inserts = |share: &Ran| {
@@ -189,23 +195,18 @@ fn ran(answers: Vec<Answer>) -> Result<Vec<Ran>, Failure> {
 }
 
 /// Where one node writes its part of a history.
-fn part_of(path: &Path, part: usize) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(format!(".{part}"));
-    PathBuf::from(name)
+fn part_of(folder: &Path, part: usize) -> PathBuf {
+    folder.join(format!("history.{part}"))
 }
 
-/// Puts the parts together, in the order of nodes, and removes them.
-fn join_parts(path: &Path, parts: usize) -> Result<(), Failure> {
-    let failed = |e: std::io::Error| Failure::system(format!("{}: {e}", path.display()));
-    let mut whole = std::fs::File::create(path).map_err(failed)?;
-    for part in 0..parts {
-        let from = part_of(path, part);
-        let mut file = std::fs::File::open(&from).map_err(failed)?;
-        std::io::copy(&mut file, &mut whole).map_err(failed)?;
-        std::fs::remove_file(&from).map_err(failed)?;
-    }
-    Ok(())
+/// Puts the parts together, in the order of nodes.
+fn join_parts(path: &Path, folder: &Path, parts: usize) -> Result<(), Failure> {
+    result_file::write_with(path, |whole| {
+        for part in 0..parts {
+            std::io::copy(&mut std::fs::File::open(part_of(folder, part))?, whole)?;
+        }
+        Ok(())
+    })
 }
 
 /// The properties of a core workload with these numbers.
@@ -283,10 +284,7 @@ pub(crate) fn run(arguments: &BenchYcsb, output: Output) -> Result<(), Failure> 
 /// since the last line of a name counts.
 fn properties(arguments: &BenchYcsb, output: Output) -> Result<String, Failure> {
     let mut text = match &arguments.properties {
-        Some(path) => {
-            let read = std::fs::read_to_string(path);
-            read.map_err(|e| Failure::system(format!("{}: {e}", path.display())))?
-        }
+        Some(path) => input_file::read_text(path)?,
         None => core(arguments.workload, 100_000, 100_000),
     };
     let parsed = Workload::from_properties(&text).map_err(|e| Failure::usage(e.to_string()))?;

@@ -114,15 +114,6 @@ fn process_workers_die_with_a_parent_that_is_killed() {
 }
 
 #[test]
-fn process_a_worker_that_is_killed_is_reported_and_the_rest_ended() {
-    let up = Up::start(&name(), "3");
-    signal(up.workers[1], Signal::KILL);
-    let (code, said) = up.end();
-    assert_eq!(code, Some(1));
-    assert!(said.contains("node 1") && said.contains("signal: 9"), "{said}");
-}
-
-#[test]
 fn process_a_second_cluster_of_the_same_name_is_refused_and_the_first_lives() {
     let name = name();
     let up = Up::start(&name, "1");

@@ -4,7 +4,10 @@ use farside_base::{Blame, ErrorCode, GlobalAddress};
 use std::fmt;
 
 /// An error: a row of the table, and what it was about.
-#[derive(Clone, PartialEq, Eq, Debug)]
+///
+/// `Display` and `Debug` are for people: what happened, the address and detail if any, and what to do. `Debug`
+/// has the row's name before it, and is what `main` prints of an error that it returns.
+#[derive(Clone, PartialEq, Eq)]
 pub struct Error {
     /// Which; [`ErrorCode::entry`] tells blame, retry, sentence and remedy.
     pub code: ErrorCode,
@@ -50,10 +53,30 @@ impl fmt::Display for Error {
     }
 }
 
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {self}", self.code.entry().name)
+    }
+}
+
 impl std::error::Error for Error {}
 
 impl From<ErrorCode> for Error {
     fn from(code: ErrorCode) -> Self {
         Self::new(code)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn error_of_main_prints_name_sentence_and_remedy() {
+        let entry = ErrorCode::NodeLost.entry();
+        let error = Error::with(ErrorCode::NodeLost, "node 3");
+        let printed = format!("{error:?}");
+        assert_eq!(printed, format!("NodeLost: {} (node 3) {}", entry.sentence, entry.remedy));
+        assert_eq!(format!("{error:#?}"), printed);
     }
 }

@@ -44,7 +44,7 @@ mod wait;
 pub use config::{AllocationHint, AllocationSpec, Config};
 pub use error::Error;
 pub use farside_base::{
-    Blame, ErrorCode, GlobalAddress, Limits, LineSize, NodeId, Retry, SessionId,
+    Blame, ErrorCode, GlobalAddress, Limits, LineSize, NodeId, ParseAddressError, Retry, SessionId,
 };
 pub use leave::{Departure, Leaving};
 pub use locks::LockGuard;

@@ -85,7 +85,8 @@ impl From<Error> for WordCountError {
 /// that 004 §7.3 compares with.
 ///
 /// # Errors
-/// All of [`WordCountError`] but `Lost`; the table's counts are worthless then.
+/// All of [`WordCountError`] but `Lost`; the table's counts are worthless then. `Input` also for a stream, which
+/// has no shares: read it, and count its text.
 pub fn count(
     table: &mut Handle<'_>,
     input: &Input,
@@ -93,6 +94,7 @@ pub fn count(
     workers: u32,
     progress: impl FnMut(u64),
 ) -> Result<u64, WordCountError> {
+    input.share(worker, workers)?;
     let mut sums = Sums::default();
     if worker == 0 && begins_without_word(input)? {
         sums.add(table, b"")?;

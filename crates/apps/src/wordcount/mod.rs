@@ -7,4 +7,5 @@ mod tests;
 mod words;
 
 pub use count::{WordCountError, count, counts, write_counts};
-pub use input::Input;
+pub use input::{Input, WORD_BYTES_MAX};
+pub use words::too_long;

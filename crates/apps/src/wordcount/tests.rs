@@ -1,6 +1,7 @@
 //! Shares of words, and whole counts against the pipeline of coreutils.
 
 use super::input::Input;
+use super::input::WORD_BYTES_MAX;
 use super::words::words_of;
 use super::{count, counts, write_counts};
 use crate::dht::{Dht, DhtOptions};
@@ -84,7 +85,7 @@ fn every_word_belongs_to_one_share() {
         let texts: Vec<&[u8]> = texts.iter().map(Vec::as_slice).collect();
         let whole = texts.concat();
         let input = Input::open(&folder.files(&texts)).unwrap();
-        assert_eq!(input.bytes(), whole.len() as u64);
+        assert_eq!(input.bytes(), Some(whole.len() as u64));
         for workers in [1, 2, 3, 7, 40] {
             let (mut found, mut told) = (Vec::new(), 0);
             for worker in 0..workers {
@@ -118,6 +119,60 @@ fn long_runs_span_blocks() {
         }
         assert_eq!(found, [700_000, 5], "{workers} workers");
     }
+}
+
+#[test]
+fn files_without_a_length_are_streams_and_read_in_full() {
+    let folder = Folder::new("streams");
+    let text = folder.files(&[b"some words", b""]);
+    let kernel = PathBuf::from("/proc/self/status");
+    let input = Input::open(&[&text[0], &kernel, &text[1]]).unwrap();
+    assert_eq!(input.bytes(), None);
+    let mut read = Vec::new();
+    let all = input.read(0, |block| {
+        read.extend_from_slice(block);
+        Ok(true)
+    });
+    all.unwrap();
+    assert!(read.starts_with(b"some wordsName:"), "{}", String::from_utf8_lossy(&read));
+    let shared = words_of(&input, 0, 2, |_| Ok::<(), io::Error>(()), |_| {});
+    assert_eq!(shared.unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    // Empty files have a length, which is 0.
+    assert_eq!(Input::open(&text[1..]).unwrap().bytes(), Some(0));
+}
+
+#[test]
+fn fifo_is_not_opened_before_it_is_read() {
+    let folder = Folder::new("fifo");
+    let path = folder.0.join("fifo");
+    assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+    // Opening it would block: nothing writes to it yet.
+    let input = Input::open(std::slice::from_ref(&path)).unwrap();
+    assert_eq!(input.bytes(), None);
+    let writer = std::thread::spawn(move || std::fs::write(path, b"a b").unwrap());
+    let mut read = Vec::new();
+    let all = input.read(0, |block| {
+        read.extend_from_slice(block);
+        Ok(true)
+    });
+    all.unwrap();
+    writer.join().unwrap();
+    assert_eq!(read, b"a b");
+}
+
+#[test]
+fn endless_word_is_refused_with_the_name_of_its_file() {
+    let folder = Folder::new("endless");
+    let path = folder.0.join("word");
+    let block = vec![b'a'; 1 << 20];
+    let mut file = std::fs::File::create(&path).unwrap();
+    for _ in 0..=WORD_BYTES_MAX / block.len() {
+        io::Write::write_all(&mut file, &block).unwrap();
+    }
+    let input = Input::open(std::slice::from_ref(&path)).unwrap();
+    let error = words_of(&input, 0, 1, |_| Ok::<(), io::Error>(()), |_| {}).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+    assert!(error.to_string().starts_with(&path.display().to_string()), "{error}");
 }
 
 #[test]

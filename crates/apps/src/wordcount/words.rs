@@ -1,6 +1,6 @@
 //! Words: maximal runs of the letters A to Z and a to z, which are `[:alpha:]` in the C locale.
 
-use super::input::Input;
+use super::input::{Input, WORD_BYTES_MAX};
 use std::io;
 
 /// Calls `word` for each word that begins in the share of worker `worker` of `workers`, and `progress`
@@ -13,7 +13,7 @@ pub(super) fn words_of<E: From<io::Error>>(
     mut word: impl FnMut(&[u8]) -> Result<(), E>,
     mut progress: impl FnMut(u64),
 ) -> Result<(), E> {
-    let share = input.share(worker, workers);
+    let share = input.share(worker, workers)?;
     if share.is_empty() {
         return Ok(());
     }
@@ -30,7 +30,8 @@ pub(super) fn words_of<E: From<io::Error>>(
             let (here, further) = rest.split_at(run);
             match (is_word, inside_foreign) {
                 (true, true) => {}
-                (true, false) if open.is_empty() && at >= share.end => return false,
+                (true, false) if open.is_empty() && at >= share.end => return Ok(false),
+                (true, false) if open.len() + run > WORD_BYTES_MAX => return Err(too_long()),
                 (true, false) => open.extend_from_slice(here),
                 (false, _) => {
                     inside_foreign = false;
@@ -38,7 +39,7 @@ pub(super) fn words_of<E: From<io::Error>>(
                         && let Err(error) = word(&open)
                     {
                         failed = Some(error);
-                        return false;
+                        return Ok(false);
                     }
                     open.clear();
                 }
@@ -46,12 +47,12 @@ pub(super) fn words_of<E: From<io::Error>>(
             at += run as u64;
             rest = further;
             if at >= share.end && open.is_empty() && !inside_foreign {
-                return false;
+                return Ok(false);
             }
         }
         progress(at.min(share.end).saturating_sub((at - block.len() as u64).max(share.start)));
         // A foreign word may fill the whole share.
-        !(inside_foreign && at >= share.end)
+        Ok(!(inside_foreign && at >= share.end))
     })?;
     if let Some(error) = failed {
         return Err(error);
@@ -68,7 +69,13 @@ pub(super) fn begins_without_word(input: &Input) -> io::Result<bool> {
     let mut begins = false;
     input.read(0, |block| {
         begins = !block[0].is_ascii_alphabetic();
-        false
+        Ok(false)
     })?;
     Ok(begins)
+}
+
+/// The error of a word that no table could hold, which is read no further: it may have no end.
+pub fn too_long() -> io::Error {
+    let text = format!("a word of more than {WORD_BYTES_MAX} bytes, which is the longest");
+    io::Error::new(io::ErrorKind::InvalidData, text)
 }

@@ -44,8 +44,11 @@ enum Event<'a> {
 
 impl Event<'_> {
     fn tell(&self, output: Output) {
-        output.value(self);
-        output.line(match self {
+        output.event(self, |_| vec![self.text()]);
+    }
+
+    fn text(&self) -> String {
+        match self {
             Self::Listening { address, security } => {
                 format!("agent at {address} ({security}); Ctrl-C ends it and its workers")
             }
@@ -53,7 +56,7 @@ impl Event<'_> {
             Self::Ended { process, how } => format!("worker {process} ended ({how})"),
             Self::Refused { from, reason } => format!("refused {from}: {reason}"),
             Self::Closed => "the agent and its workers have ended".to_owned(),
-        });
+        }
     }
 }
 
@@ -97,6 +100,7 @@ pub(crate) fn run(arguments: &Agent, output: Output) -> Result<(), Failure> {
     listener.set_nonblocking(true).map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?.to_string();
     let key = arguments.key.as_deref().map(std::path::absolute).transpose().map_err(failed)?;
+    let output = output.for_service()?;
     let desk = Arc::new(Desk::new(security, key, arguments.workers_max, output));
     // Closed by the signal, which wakes whoever waits for it.
     let (stop, stopped) = UnixStream::pair().map_err(failed)?;
@@ -104,7 +108,7 @@ pub(crate) fn run(arguments: &Agent, output: Output) -> Result<(), Failure> {
     signals::watch(move || stop.lock().is_ok_and(|mut stop| stop.take().is_some()))?;
     Event::Listening { address: &address, security: &words }.tell(output);
     accept_all(&desk, &listener, &stopped);
-    Event::Closed.tell(output);
+    output.last_event(&Event::Closed, |_| vec![Event::Closed.text()]);
     Ok(())
 }
 

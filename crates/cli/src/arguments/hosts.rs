@@ -27,7 +27,8 @@ Examples:
 Without --join the node founds the cluster, each time that it is started: give the founder --found and the
 others' addresses, and it joins them when they are there. Any member will do to join at; name several, for
 one may be down. With --json there is an object a line for each event: started, member_joined, member_lost,
-isolated, ended.
+isolated, not_joined, ended, each with its `time` (RFC 3339, UTC). Events that are not read in time are
+dropped, and the next one that is written counts them (`dropped`).
 
 Whoever can reach an address without a key can read and write all memory. With a key TCP travels under
 TLS 1.3: `--protect everything`, which is the default, covers the data too; `--protect handshake` only

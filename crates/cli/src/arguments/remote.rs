@@ -1,9 +1,11 @@
 //! Arguments of the commands of `farside rmc` that go over a fabric.
 
-use super::rmc::{CallArguments, word};
+use super::rmc::{CallArguments, split_once, word};
 use super::{FabricArguments, bytes};
 use clap::Args;
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use farside::call::Quota;
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -23,14 +25,15 @@ Examples:
 Says where callers connect and what is lent, then who comes and goes, until Ctrl-C. A node that is cut
 off from its cluster joins it again; calls on global addresses are told meanwhile. Files are read at
 the start; --write-back writes those that have changed back at the end, each at once. Callers may change
-all that is lent, by calls and by one-sided requests. With --json each event is a line.")]
+all that is lent, by calls and by one-sided requests. With --json each event is a line. Events that are
+not read in time are dropped, and the next one that is written counts them.")]
 pub(crate) struct RmcServe {
     /// Where to serve: a name on this machine, or HOST:PORT (port 0 is any that is free)
     #[arg(value_name = "NAME")]
     pub(crate) at: String,
     /// Lend a region: a copy of a file, or so many bytes of zeros (with K, M or G). A file whose name
     /// is a number is ./NUMBER
-    #[arg(long, value_name = "REGION=FILE|BYTES", conflicts_with = "beside")]
+    #[arg(long, value_name = "REGION=FILE|BYTES", conflicts_with = "beside", value_parser = OsStringValueParser::new().try_map(Lend::try_from))]
     pub(crate) memory: Vec<Lend>,
     /// Write files that have changed back at the end
     #[arg(long, conflicts_with = "beside")]
@@ -144,7 +147,8 @@ the executor where it runs hear of it: this says when it is subscribed, then eac
 comes, its topic and its bytes in hexadecimal. Notices of a topic come in the order in which
 they were sent. An executor keeps 16 of each topic for a listener that is slow; how many were
 lost is said before the next one that was not. Exit code 0 after Ctrl-C or --count, and 1 when
-the executor is gone. With --json each event is a line: listening, notice, ended.")]
+the executor is gone, or its output could not be written. With --json each event is a line: listening,
+notice, ended. Events that are not read in time are dropped, and the next one that is written counts them.")]
 pub(crate) struct RmcListen {
     /// The executor: what farside rmc serve says
     #[arg(value_name = "ADDRESS")]
@@ -257,19 +261,20 @@ pub(crate) enum LendFrom {
     Zeros(u64),
 }
 
-impl FromStr for Lend {
-    type Err = String;
+impl TryFrom<OsString> for Lend {
+    type Error = String;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn try_from(argument: OsString) -> Result<Self, String> {
         let expected = || {
+            let text = argument.to_string_lossy();
             format!(
                 "`{text}` is neither REGION=FILE nor REGION=BYTES, as in 0=nodes.bin or 0=64M; regions \
                  are 0 to 255"
             )
         };
-        let (region, from) = text.split_once('=').ok_or_else(expected)?;
+        let (region, from) = split_once(&argument).ok_or_else(expected)?;
         let region = region.trim().parse().map_err(|_| expected())?;
-        let from = match bytes(from) {
+        let from = match bytes(&from.to_string_lossy()) {
             _ if from.is_empty() => return Err(expected()),
             Ok(0) => return Err("a region has at least one byte".to_owned()),
             Ok(number) => LendFrom::Zeros(number),
@@ -360,12 +365,13 @@ mod tests {
     #[test]
     fn regions_are_lent_from_files_or_of_zeros() {
         let lend = |region, from| Ok(Lend { region, from });
-        assert_eq!("0=nodes.bin".parse(), lend(0, LendFrom::File("nodes.bin".into())));
-        assert_eq!("255=64K".parse(), lend(255, LendFrom::Zeros(65_536)));
-        assert_eq!("7=./12".parse(), lend(7, LendFrom::File("./12".into())));
-        assert_eq!("1=a=b".parse(), lend(1, LendFrom::File("a=b".into())));
+        let parsed = |text: &str| Lend::try_from(OsString::from(text));
+        assert_eq!(parsed("0=nodes.bin"), lend(0, LendFrom::File("nodes.bin".into())));
+        assert_eq!(parsed("255=64K"), lend(255, LendFrom::Zeros(65_536)));
+        assert_eq!(parsed("7=./12"), lend(7, LendFrom::File("./12".into())));
+        assert_eq!(parsed("1=a=b"), lend(1, LendFrom::File("a=b".into())));
         for junk in ["", "0", "0=", "=a", "256=a", "-1=a", "x=a", "0=0"] {
-            assert!(junk.parse::<Lend>().is_err(), "{junk}");
+            assert!(parsed(junk).is_err(), "{junk}");
         }
     }
 

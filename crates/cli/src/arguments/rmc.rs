@@ -1,10 +1,13 @@
 //! Arguments of `farside rmc`.
 
 use crate::failure::Failure;
+use crate::input_file;
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use std::str::FromStr;
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -14,7 +17,9 @@ Examples:
   farside rmc build search.c --json | jq '.programs[].worst'
 
 Runs clang -target bpf -O2 -g -Wall -ffreestanding with farside_rmc.h in its include path (the header says
-what programs may use, and which C they are written in), then checks what came out. The object is only written when every program is accepted.")]
+what programs may use, and which C they are written in), then checks what came out. The object is only
+written when every program is accepted, or with --keep-refused. A file that exists keeps its owner, mode and
+links; a device, or a FIFO that is read, is written through.")]
 pub(crate) struct RmcBuild {
     /// The source
     #[arg(value_name = "SOURCE.c")]
@@ -22,6 +27,9 @@ pub(crate) struct RmcBuild {
     /// The object [default: beside the source]
     #[arg(long, short, value_name = "OUT.o")]
     pub(crate) output: Option<PathBuf>,
+    /// Write the object also when a program is refused (exit code 1 all the same)
+    #[arg(long)]
+    pub(crate) keep_refused: bool,
     /// Which clang; any that knows the target bpf, as Debian's does
     #[arg(long, value_name = "PATH", default_value = "clang")]
     pub(crate) clang: PathBuf,
@@ -63,7 +71,7 @@ pub(crate) struct RmcRun {
     #[command(flatten)]
     pub(crate) of: CallArguments,
     /// A file that is region number REGION
-    #[arg(long, value_name = "REGION=FILE")]
+    #[arg(long, value_name = "REGION=FILE", value_parser = OsStringValueParser::new().try_map(Memory::try_from))]
     pub(crate) memory: Vec<Memory>,
     /// Write regions that were changed back to their files
     #[arg(long)]
@@ -130,7 +138,8 @@ pub(crate) struct CallArguments {
         value_name = "PARAMETERS",
         default_value = "",
         hide_default_value = true,
-        allow_hyphen_values = true
+        allow_hyphen_values = true,
+        value_parser = OsStringValueParser::new().try_map(Parameters::try_from)
     )]
     pub(crate) parameters: Parameters,
 }
@@ -144,13 +153,14 @@ pub(crate) enum Parameters {
     File(PathBuf),
 }
 
-impl FromStr for Parameters {
-    type Err = String;
+impl TryFrom<OsString> for Parameters {
+    type Error = String;
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        if let Some(path) = text.strip_prefix('@') {
-            return Ok(Self::File(path.into()));
+    fn try_from(argument: OsString) -> Result<Self, String> {
+        if let Some(path) = argument.as_bytes().strip_prefix(b"@") {
+            return Ok(Self::File(OsStr::from_bytes(path).into()));
         }
+        let text = &*argument.to_string_lossy();
         if let Some(digits) = text.strip_prefix("hex:") {
             return hex(digits).map(Self::Bytes);
         }
@@ -165,8 +175,7 @@ impl Parameters {
     pub(crate) fn read(&self) -> Result<Vec<u8>, Failure> {
         match self {
             Self::Bytes(bytes) => Ok(bytes.clone()),
-            Self::File(path) => std::fs::read(path)
-                .map_err(|e| Failure::system(format!("--parameters {}: {e}", path.display()))),
+            Self::File(path) => input_file::read(path, input_file::TEXT_BYTES_MAX),
         }
     }
 }
@@ -197,6 +206,14 @@ fn hex(digits: &str) -> Result<Vec<u8>, String> {
     digits.chunks(2).map(byte).collect()
 }
 
+/// What is before and behind the first `=`; a file behind it may have a name that is no UTF-8.
+pub(super) fn split_once(argument: &OsStr) -> Option<(String, &OsStr)> {
+    let bytes = argument.as_bytes();
+    let at = bytes.iter().position(|byte| *byte == b'=')?;
+    let before = String::from_utf8(bytes[..at].to_vec()).ok()?;
+    Some((before, OsStr::from_bytes(&bytes[at + 1..])))
+}
+
 /// A file that serves as a region.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Memory {
@@ -206,13 +223,16 @@ pub(crate) struct Memory {
     pub(crate) file: PathBuf,
 }
 
-impl FromStr for Memory {
-    type Err = String;
+impl TryFrom<OsString> for Memory {
+    type Error = String;
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let expected = || format!("`{text}` is not REGION=FILE, as in 0=nodes.bin");
-        let (region, file) = text.split_once('=').ok_or_else(expected)?;
-        let region = word(region).map_err(|_| expected())?;
+    fn try_from(argument: OsString) -> Result<Self, String> {
+        let expected = || {
+            let text = argument.to_string_lossy();
+            format!("`{text}` is not REGION=FILE, as in 0=nodes.bin")
+        };
+        let (region, file) = split_once(&argument).ok_or_else(expected)?;
+        let region = word(&region).map_err(|_| expected())?;
         if file.is_empty() {
             return Err(expected());
         }
@@ -226,7 +246,7 @@ mod tests {
 
     #[test]
     fn parameters_are_words_or_bytes() {
-        let bytes = |text: &str| match text.parse() {
+        let bytes = |text: &str| match Parameters::try_from(OsString::from(text)) {
             Ok(Parameters::Bytes(bytes)) => Ok(bytes),
             Ok(Parameters::File(_)) => Err("a file".to_owned()),
             Err(error) => Err(error),
@@ -238,7 +258,10 @@ mod tests {
         assert_eq!(bytes("18446744073709551615"), Ok(vec![0xff; 8]));
         assert_eq!(bytes("hex:00ff_A0 01"), Ok(vec![0, 0xff, 0xa0, 1]));
         assert_eq!(bytes("hex:"), Ok(vec![]));
-        assert_eq!("@a,b".parse(), Ok(Parameters::File("a,b".into())));
+        assert_eq!(
+            Parameters::try_from(OsString::from("@a,b")),
+            Ok(Parameters::File("a,b".into()))
+        );
         for junk in ["x", "1,", ",", "0x", "18446744073709551616", "-9223372036854775809", "1.5"] {
             assert!(bytes(junk).unwrap_err().contains("no word"), "{junk}");
         }
@@ -249,10 +272,14 @@ mod tests {
     #[test]
     fn regions_are_numbers_and_files() {
         let memory = |region, file: &str| Ok(Memory { region, file: file.into() });
-        assert_eq!("0=a".parse(), memory(0, "a"));
-        assert_eq!("0x10=a=b".parse(), memory(16, "a=b"));
+        let parsed = |text: &str| Memory::try_from(OsString::from(text));
+        assert_eq!(parsed("0=a"), memory(0, "a"));
+        assert_eq!(parsed("0x10=a=b"), memory(16, "a=b"));
+        let name = OsStr::from_bytes(b"1=caf\xe9").to_owned();
+        let file = OsStr::from_bytes(b"caf\xe9").into();
+        assert_eq!(Memory::try_from(name), Ok(Memory { region: 1, file }));
         for junk in ["", "a", "=a", "0=", "x=a"] {
-            assert!(junk.parse::<Memory>().is_err(), "{junk}");
+            assert!(parsed(junk).is_err(), "{junk}");
         }
     }
 }

@@ -65,8 +65,16 @@ enum Event<'a> {
 
 impl Event<'_> {
     fn tell(&self, output: Output) {
-        output.value(self);
-        output.line(match self {
+        output.event(self, |time| self.lines(time));
+    }
+
+    /// The event after which the command ends.
+    fn tell_last(&self, output: Output) {
+        output.last_event(self, |time| self.lines(time));
+    }
+
+    fn lines(&self, time: &str) -> Vec<String> {
+        let text = match self {
             Self::Started { cluster, node, address, security, memory_bytes, again } => {
                 let what = if *again { "joined again as" } else { "is" };
                 format!(
@@ -81,7 +89,8 @@ impl Event<'_> {
             Self::Isolated { reason, rejoins: false } => format!("cut off: {reason}"),
             Self::NotJoined { reason } => format!("not joined yet: {reason}"),
             Self::Ended { cluster, .. } => format!("has left cluster {cluster}"),
-        });
+        };
+        vec![format!("{time} {text}")]
     }
 }
 
@@ -96,6 +105,7 @@ enum End {
 /// Runs the node until it is told to leave, or is cut off for good.
 pub(crate) fn run(arguments: &arguments::Node, output: Output) -> Result<(), Failure> {
     let mut plan = Plan::of(arguments)?;
+    let output = output.for_service()?;
     let (sender, asked) = channel();
     signals::watch(move || sender.send(()).is_ok())?;
     let mut life = Life::begin(&plan, plan.founds)?;
@@ -105,7 +115,7 @@ pub(crate) fn run(arguments: &arguments::Node, output: Output) -> Result<(), Fai
         let failure = match life.watch(&asked, output) {
             End::Asked => {
                 let left = life.node.leave();
-                Event::Ended { cluster: &plan.config.cluster, reason: None }.tell(output);
+                Event::Ended { cluster: &plan.config.cluster, reason: None }.tell_last(output);
                 // A home that did not take its lines back in time has left too, or does so now.
                 return left.or_else(|e| {
                     if e.code == ErrorCode::TimedOut { Ok(()) } else { Err(e.into()) }
@@ -119,13 +129,13 @@ pub(crate) fn run(arguments: &arguments::Node, output: Output) -> Result<(), Fai
         drop(life);
         if !rejoins {
             let reason = failure.to_string();
-            Event::Ended { cluster: &plan.config.cluster, reason: Some(&reason) }.tell(output);
+            Event::Ended { cluster: &plan.config.cluster, reason: Some(&reason) }.tell_last(output);
             return Err(failure);
         }
         match rejoin(&plan, &asked, output) {
             Some(next) => life = next,
             None => {
-                Event::Ended { cluster: &plan.config.cluster, reason: None }.tell(output);
+                Event::Ended { cluster: &plan.config.cluster, reason: None }.tell_last(output);
                 return Ok(());
             }
         }

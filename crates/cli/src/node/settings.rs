@@ -4,6 +4,7 @@ use crate::agent::is_loopback;
 use crate::arguments::{CongestionName, HostFabric, Node, NodeSettings, Protection};
 use crate::choice;
 use crate::failure::Failure;
+use crate::input_file;
 use crate::rdma::Rdma;
 use farside::{Config, ErrorCode, LineSize};
 use farside_bootstrap::{Endpoint, Host};
@@ -112,8 +113,7 @@ fn config(settings: &NodeSettings) -> Result<Config, Failure> {
 
 /// Reads a file of settings.
 fn load(path: &Path) -> Result<NodeSettings, Failure> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|e| Failure::system(format!("{}: {e}", path.display())))?;
+    let text = input_file::read_text(path)?;
     let mut settings =
         parse(&text).map_err(|reason| Failure::usage(format!("{}: {reason}", path.display())))?;
     // A file is moved together with what it names.

@@ -11,14 +11,16 @@ use crate::arguments::{BenchRmc, FabricArguments, FabricKind};
 use crate::choice::{self, Chosen};
 use crate::failure::Failure;
 use crate::output::{Output, time};
+use crate::result_file::{self, TemporaryFolder};
 use farside::call::rmc::library::{Entry, ListSearch, Place};
 use farside::call::rmc::run::{Buffers, Lent, Machine, Near, Outcome, Reply, Request};
 use farside::call::rmc::{Limits, Verified, helpers::status, verify};
 use farside::call::{Caller, CallerOptions, Program, Runs};
 use serde::Serialize;
 use serde_json::Value;
+use std::ffi::OsString;
 use std::hint::black_box;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -142,9 +144,10 @@ impl Server {
             Failure::from(farside::Error::with(farside::ErrorCode::System, text))
         };
         let program = std::env::current_exe().map_err(system)?;
-        let region = format!("0={}", memory.display());
+        let mut region = OsString::from("0=");
+        region.push(memory);
         let mut command = Command::new(program);
-        command.args(["--json", "rmc", "serve", at, "--memory", &region]).args(more);
+        command.args(["--json", "rmc", "serve", at, "--memory"]).arg(region).args(more);
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(system)?;
         let mut line = String::new();
@@ -153,11 +156,15 @@ impl Server {
         }
         let said: Value = serde_json::from_str(&line).unwrap_or_default();
         let address = said["address"].as_str().map(str::to_owned);
-        let server = Self { child, address: address.unwrap_or_default() };
-        match server.address.is_empty() {
-            false => Ok(server),
-            true => Err(system(std::io::Error::other(format!("it said `{}`", line.trim())))),
+        let mut server = Self { child, address: address.unwrap_or_default() };
+        if !server.address.is_empty() {
+            return Ok(server);
         }
+        // Where it has ended by itself, that is how.
+        let _ = server.child.kill();
+        let ended = server.child.wait().map_or_else(|e| e.to_string(), |status| status.to_string());
+        let said = line.trim();
+        Err(system(std::io::Error::other(format!("it said `{said}` and is gone ({ended})"))))
     }
 }
 
@@ -177,11 +184,12 @@ fn over(fabric: FabricKind, rounds: usize) -> Result<Over, Failure> {
         last = last.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         (last >> 24) as u8
     });
-    let mut file = tempfile()?;
-    file.1.write_all(&memory).map_err(|error| Failure::usage(error.to_string()))?;
+    let folder = TemporaryFolder::new()?;
+    let file = folder.path().join("memory");
+    result_file::write(&file, &memory)?;
     let name = format!("bench-rmc-{}", std::process::id());
     let at = if fabric == FabricKind::Tcp { "127.0.0.1:0" } else { &name };
-    let server = Server::start(at, &file.0.0, &[])?;
+    let server = Server::start(at, &file, &[])?;
     let choice = FabricArguments::default();
     let Chosen { fabric: ours, address, .. } = choice::caller(&choice, &server.address, NAME)?;
     let connected = Caller::connect(&ours, &address, &CallerOptions::default());
@@ -189,8 +197,7 @@ fn over(fabric: FabricKind, rounds: usize) -> Result<Over, Failure> {
     let path = caller.path().unwrap_or_default();
     let connect = || Caller::connect(&ours, &address, &CallerOptions::default()).map_err(failed);
     let mut other = connect()?;
-    let registrations =
-        registrations::measure([&mut caller, &mut other], fabric, &file.0.0, rounds)?;
+    let registrations = registrations::measure([&mut caller, &mut other], fabric, &file, rounds)?;
     drop(other);
     let object = Entry::with_name("list_search").map(|entry| entry.object).unwrap_or_default();
     let search = caller.register(object).map_err(failed)?.remove(0);
@@ -199,22 +206,6 @@ fn over(fabric: FabricKind, rounds: usize) -> Result<Over, Failure> {
     let fairness =
         fairness::measure(&mut caller, connect()?, &search, &parameters(head, 1), rounds)?;
     Ok(Over { fabric: ours.name(), path, searches, calls_per_second, registrations, fairness })
-}
-
-/// A path that is removed with its value.
-struct Path(std::path::PathBuf);
-
-impl Drop for Path {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
-fn tempfile() -> Result<(Path, std::fs::File), Failure> {
-    let path = std::env::temp_dir().join(format!("farside-bench-rmc-{}", std::process::id()));
-    let made = std::fs::OpenOptions::new().write(true).create(true).truncate(true).open(&path);
-    let file = made.map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
-    Ok((Path(path), file))
 }
 
 /// A call and what it took, and what it returned.

@@ -5,10 +5,11 @@ use super::source;
 use crate::arguments::RmcBuild;
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::result_file::{self, TemporaryFolder};
 use farside_rmc::HEADER;
 use std::ffi::OsString;
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// What clang is told besides files.
@@ -29,7 +30,7 @@ const FLAGS: [&str; 9] = [
 ];
 
 pub(super) fn run(arguments: &RmcBuild, output: Output) -> Result<(), Failure> {
-    let RmcBuild { source, clang, .. } = arguments;
+    let RmcBuild { source, clang, keep_refused, .. } = arguments;
     let object = arguments.output.clone().unwrap_or_else(|| source.with_extension("o"));
     if object == *source {
         return Err(Failure::usage(format!(
@@ -38,40 +39,51 @@ pub(super) fn run(arguments: &RmcBuild, output: Output) -> Result<(), Failure> {
         )));
     }
     let bytes = compiled(source, clang)?;
-    let programs = source::object(source, &bytes)?;
+    let programs = match source::object(source, &bytes) {
+        Ok(programs) => programs,
+        // What cannot even be loaded is refused as well.
+        Err(refusal) if *keep_refused => {
+            result_file::write(&object, &bytes)?;
+            return Err(refusal);
+        }
+        Err(refusal) => return Err(refusal),
+    };
     let programs: Vec<_> = programs.into_iter().map(|program| checked(program, false).0).collect();
     let accepted = programs.iter().all(|program| program.accepted);
-    let written = if accepted { replace(&object, &bytes) } else { Ok(()) };
+    let is_kept = accepted || *keep_refused;
+    let written = if is_kept { result_file::write(&object, &bytes) } else { Ok(()) };
     // What is accepted is said once it is there.
     if written.is_ok() {
-        let shown = if accepted { &object } else { source };
+        let shown = if is_kept { &object } else { source };
         programs.iter().flat_map(|program| program.lines(shown)).for_each(|line| output.line(line));
     }
-    let end = written.and_then(|()| refusals(&programs).map_or(Ok(()), Err));
-    let object = end.is_ok().then(|| object.display().to_string());
+    let is_written = is_kept && written.is_ok();
+    let end = written.and_then(|()| refusals(&programs, is_written).map_or(Ok(()), Err));
+    let object = is_written.then(|| object.display().to_string());
     output.ended(serde_json::json!({ "object": object, "programs": programs }), end)
 }
 
-fn refusals(programs: &[Checked]) -> Option<Failure> {
+fn refusals(programs: &[Checked], is_written: bool) -> Option<Failure> {
     let refused = programs.iter().filter(|program| !program.accepted);
     let names: Vec<_> = refused.map(|program| program.program.as_str()).collect();
-    (!names.is_empty())
-        .then(|| Failure::check(format!("refused: {}; no object is written", names.join(", "))))
+    let object = if is_written { "the object is kept" } else { "no object is written" };
+    (!names.is_empty()).then(|| Failure::check(format!("refused: {}; {object}", names.join(", "))))
 }
 
 /// The object that clang makes of a source. What clang has to say, it says itself.
 fn compiled(source: &Path, clang: &Path) -> Result<Vec<u8>, Failure> {
-    let folder = Folder::new()?;
-    let failed = |e: std::io::Error| Failure::system(format!("{}: {e}", folder.0.display()));
-    std::fs::write(folder.0.join("farside_rmc.h"), HEADER).map_err(failed)?;
-    let object = folder.0.join("object.o");
+    let folder = TemporaryFolder::new()?;
+    let folder = folder.path();
+    let failed = |e: std::io::Error| Failure::system(format!("{}: {e}", folder.display()));
+    std::fs::write(folder.join("farside_rmc.h"), HEADER).map_err(failed)?;
+    let object = folder.join("object.o");
     let mut command = Command::new(clang);
     let mut header = OsString::from("-fdebug-prefix-map=");
-    header.push(&folder.0);
+    header.push(folder);
     header.push("=farside");
     command
         .args(FLAGS)
-        .arg(&folder.0)
+        .arg(folder)
         .arg(header)
         .arg(source)
         .arg("-o")
@@ -95,49 +107,4 @@ fn no_clang(clang: &Path, error: &std::io::Error) -> Failure {
         ),
         _ => format!("{shown}: {error}"),
     })
-}
-
-/// Puts bytes in the place of a file at once, so that it is never half written.
-pub(super) fn replace(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
-    let failed = |e: std::io::Error| Failure::system(format!("{}: {e}", path.display()));
-    // Where a link leads to, so that it stays one.
-    let path = &std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}.part", std::process::id()));
-    let part = path.with_file_name(name);
-    let done = std::fs::write(&part, bytes)
-        .and_then(|()| match std::fs::metadata(path) {
-            Ok(was) => std::fs::set_permissions(&part, was.permissions()),
-            Err(_) => Ok(()),
-        })
-        .and_then(|()| std::fs::rename(&part, path));
-    if done.is_err() {
-        let _ = std::fs::remove_file(&part);
-    }
-    done.map_err(failed)
-}
-
-/// A folder for files in between, removed with the value.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Result<Self, Failure> {
-        let base = std::env::temp_dir();
-        // A folder that exists is somebody else's, who may have guessed the name.
-        for turn in 0..100 {
-            let path = base.join(format!("farside-rmc-{}-{turn}", std::process::id()));
-            match std::fs::create_dir(&path) {
-                Ok(()) => return Ok(Self(path)),
-                Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
-                Err(e) => return Err(Failure::system(format!("{}: {e}", path.display()))),
-            }
-        }
-        Err(Failure::system(format!("{}: no name is free for a folder", base.display())))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }

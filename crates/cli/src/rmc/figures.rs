@@ -3,9 +3,9 @@
 use crate::arguments::RmcFigures;
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::result_file;
 use farside_sim::call_bench::{Figure, document, figures};
 use plotters::prelude::*;
-use std::path::Path;
 
 const WIDTH: u32 = 900;
 const HEIGHT: u32 = 560;
@@ -17,12 +17,12 @@ pub(super) fn run(arguments: &RmcFigures, output: Output) -> Result<(), Failure>
     let all = figures().map_err(failed)?;
     let mut drawn = Vec::new();
     if let Some(folder) = &arguments.out {
-        let place = |path: &Path, e| Failure::system(format!("{}: {e}", path.display()));
-        std::fs::create_dir_all(folder).map_err(|e| place(folder, e))?;
+        let failed = |e| Failure::system(format!("{}: {e}", folder.display()));
+        std::fs::create_dir_all(folder).map_err(failed)?;
         for figure in &all {
             let text = svg(figure).map_err(|e| Failure::system(format!("drawing: {e}")))?;
             let path = folder.join(format!("figure-{}.svg", figure.number));
-            std::fs::write(&path, text).map_err(|e| place(&path, e))?;
+            result_file::write(&path, text.as_bytes())?;
             drawn.push(path.display().to_string());
         }
     }

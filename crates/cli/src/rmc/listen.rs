@@ -51,8 +51,12 @@ enum Event<'a> {
 
 impl Event<'_> {
     fn tell(&self, output: Output) {
-        output.value(self);
-        self.lines().iter().for_each(|line| output.line(line));
+        output.event(self, |_| self.lines());
+    }
+
+    /// The event after which the command ends.
+    fn tell_last(&self, output: Output) {
+        output.last_event(self, |_| self.lines());
     }
 
     fn lines(&self) -> Vec<String> {
@@ -103,6 +107,7 @@ pub(super) fn run(arguments: &RmcListen, output: Output) -> Result<(), Failure> 
         let text = format!("{} topics: a listener has at most {TOPICS_MAX}", topics.len());
         return Err(Failure::usage(text));
     }
+    let output = output.for_service()?;
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = Arc::clone(&stop);
     signals::watch(move || {
@@ -129,7 +134,7 @@ pub(super) fn run(arguments: &RmcListen, output: Output) -> Result<(), Failure> 
         (notices, lost_all) = (notices + 1, lost_all + lost);
         Event::Notice { topic, lost, bytes: hex(&bytes) }.tell(output);
     }
-    Event::Ended { notices, lost: lost_all }.tell(output);
+    Event::Ended { notices, lost: lost_all }.tell_last(output);
     Ok(())
 }
 

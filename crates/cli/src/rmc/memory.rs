@@ -1,9 +1,9 @@
 //! Files as the memory of a call, which counts what is done with it.
 
-use super::build::replace;
 use super::states::States;
 use crate::arguments::Memory;
 use crate::failure::Failure;
+use crate::{input_file, result_file};
 use farside_rmc::Program;
 use farside_rmc::helpers::{Call, Helper, PIECE_BYTES, crc32c, status, xxhash64};
 use farside_rmc::run::{Buffers, Near, Reply, Request};
@@ -53,9 +53,9 @@ impl Files {
     pub(super) fn open(memory: &[Memory], program: &Program) -> Result<Self, Failure> {
         let mut regions: BTreeMap<u64, Region> = BTreeMap::new();
         for Memory { region, file } in memory {
-            let failed = |e| Failure::system(format!("{}: {e}", file.display()));
-            let bytes = std::fs::read(file).map_err(failed)?;
-            let place = std::fs::canonicalize(file).map_err(failed)?;
+            let bytes = input_file::read_region(file)?;
+            // A pipe that the shell has made has no name of its own.
+            let place = std::fs::canonicalize(file).unwrap_or_else(|_| file.clone());
             if let Some(number) = regions.keys().find(|number| regions[number].place == place) {
                 return Err(Failure::usage(format!(
                     "{}: it is region {number} already: a file is one region",
@@ -80,7 +80,8 @@ impl Files {
     pub(super) fn write_back(&self) -> Result<Vec<String>, Failure> {
         let changed = self.regions.values().filter(|region| region.bytes != region.before);
         let write = |region: &Region| {
-            replace(&region.file, &region.bytes).map(|()| region.file.display().to_string())
+            result_file::write(&region.file, &region.bytes)
+                .map(|()| region.file.display().to_string())
         };
         changed.map(write).collect()
     }

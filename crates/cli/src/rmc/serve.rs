@@ -1,6 +1,5 @@
 //! `farside rmc serve`: lends memory, and runs calls of others on it.
 
-use super::build::replace;
 use super::membership::{Membership, News};
 use super::{NAME, check::counted};
 use crate::agent::is_loopback;
@@ -8,7 +7,7 @@ use crate::arguments::{Lend, LendFrom, OnlyFor, RmcServe};
 use crate::choice::{self, Chosen};
 use crate::failure::Failure;
 use crate::output::{Output, bytes, count};
-use crate::signals;
+use crate::{input_file, result_file, signals};
 use farside::ErrorCode;
 use farside::call::{CallServer, ServerOptions};
 use farside_base::Access;
@@ -95,8 +94,12 @@ impl Shown {
 
 impl Event<'_> {
     fn tell(&self, output: Output) {
-        output.value(self);
-        self.lines().iter().for_each(|line| output.line(line));
+        output.event(self, |_| self.lines());
+    }
+
+    /// The event after which the command ends.
+    fn tell_last(&self, output: Output) {
+        output.last_event(self, |_| self.lines());
     }
 
     fn lines(&self) -> Vec<String> {
@@ -168,6 +171,7 @@ pub(super) fn run(arguments: &RmcServe, output: Output) -> Result<(), Failure> {
     let host = host.transpose()?;
     let Chosen { fabric, address, security } =
         choice::listener(&arguments.choice, &arguments.at, NAME)?;
+    let output = output.for_service()?;
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = Arc::clone(&stop);
     signals::watch(move || {
@@ -208,9 +212,10 @@ pub(super) fn run(arguments: &RmcServe, output: Output) -> Result<(), Failure> {
     // Nobody writes to the memory any more while it is compared and written.
     drop(server);
     membership.into_iter().for_each(Membership::leave);
-    let written_back = if arguments.write_back { write_back(&own)? } else { Vec::new() };
-    Event::Ended { served, written_back }.tell(output);
-    end
+    let (written_back, saved) =
+        if arguments.write_back { write_back(&own) } else { (Vec::new(), Ok(())) };
+    Event::Ended { served, written_back }.tell_last(output);
+    end.and(saved)
 }
 
 /// Lends what was planned, as it is said and to whom it is said. Nobody is served before the first turn.
@@ -271,14 +276,14 @@ fn plans(memory: &[Lend]) -> Result<Vec<Plan>, Failure> {
             }
             LendFrom::File(file) => {
                 let shown = file.display();
-                let failed = |e| Failure::system(format!("{shown}: {e}"));
-                let place = std::fs::canonicalize(file).map_err(failed)?;
+                // A pipe that the shell has made has no name of its own.
+                let place = std::fs::canonicalize(file).unwrap_or_else(|_| file.clone());
                 if places.contains(&place) {
                     let text = format!("{shown}: lent already: a file is one region");
                     return Err(Failure::usage(text));
                 }
                 places.push(place);
-                let contents = std::fs::read(file).map_err(failed)?;
+                let contents = input_file::read_region(file)?;
                 if contents.is_empty() {
                     return Err(Failure::usage(format!("{shown}: is empty: nothing to lend")));
                 }
@@ -429,18 +434,28 @@ fn settled(
     }
 }
 
-/// Writes changed regions to their files, each at once; which they were.
-fn write_back(own: &[Own]) -> Result<Vec<String>, Failure> {
-    let mut written = Vec::new();
-    for Own { plan, arena } in own {
-        let Some(file) = &plan.file else { continue };
-        let mut now = vec![0; plan.contents.len()];
-        let wrong = |_| Failure::system(format!("region {} is shorter than lent", plan.region));
-        arena.read(0, &mut now).map_err(wrong)?;
-        if now != plan.contents {
-            replace(file, &now)?;
-            written.push(file.display().to_string());
+/// Writes changed regions to their files, each at once: which were written, and why the first that was not
+/// could not be.
+fn write_back(own: &[Own]) -> (Vec<String>, Result<(), Failure>) {
+    let (mut written, mut saved) = (Vec::new(), Ok(()));
+    for one in own {
+        match write_back_one(one) {
+            Ok(file) => written.extend(file),
+            Err(failure) => saved = saved.and(Err(failure)),
         }
     }
-    Ok(written)
+    (written, saved)
+}
+
+/// Writes a region to its file if it has changed; the file's name then.
+fn write_back_one(Own { plan, arena }: &Own) -> Result<Option<String>, Failure> {
+    let Some(file) = &plan.file else { return Ok(None) };
+    let mut now = vec![0; plan.contents.len()];
+    let wrong = |_| Failure::system(format!("region {} is shorter than lent", plan.region));
+    arena.read(0, &mut now).map_err(wrong)?;
+    if now == plan.contents {
+        return Ok(None);
+    }
+    result_file::write(file, &now)?;
+    Ok(Some(file.display().to_string()))
 }

@@ -24,7 +24,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 pub(crate) use wire::{
     Answer, Command, Event, Executor, HostSpec, LEASE, Looked, NodeSpec, NodeStats, Ran, Share,
-    Verified,
+    Verified, WirePath,
 };
 pub(crate) use workload::workload;
 
@@ -150,6 +150,7 @@ impl Host {
             Command::Verify(share) => self.on_share(share, workload::Work::verify),
             Command::Words { files, part, parts } => {
                 self.touches_files()?;
+                let files: Vec<_> = files.into_iter().map(|file| file.0).collect();
                 self.on_table(1, |hand| words::add(hand, &files, part, parts))
             }
             Command::Text { text, end } => {

@@ -14,7 +14,9 @@ use farside_fabric::Fabric;
 use farside_fabric_tcp::TcpOptions;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::net::SocketAddr;
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -116,6 +118,23 @@ impl NodeSpec {
     }
 }
 
+/// A path as its bytes, which need be no UTF-8.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(from = "Vec<u8>", into = "Vec<u8>")]
+pub(crate) struct WirePath(pub(crate) PathBuf);
+
+impl From<Vec<u8>> for WirePath {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self(OsString::from_vec(bytes).into())
+    }
+}
+
+impl From<WirePath> for Vec<u8> {
+    fn from(path: WirePath) -> Self {
+        path.0.into_os_string().into_vec()
+    }
+}
+
 /// What a parent asks. Each is answered by `Done` or `Failed`, perhaps after `Progress`.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "command")]
@@ -150,7 +169,7 @@ pub(crate) enum Command {
     /// Look every record of a share up and check what is found.
     Verify(Share),
     /// Count the words of one share of the files in the hash table.
-    Words { files: Vec<PathBuf>, part: u32, parts: u32 },
+    Words { files: Vec<WirePath>, part: u32, parts: u32 },
     /// Take more text to count; at `end`, count all that was taken. No word goes on after that.
     Text { text: String, end: bool },
     /// Tell every word of the hash table and its count.
@@ -170,7 +189,7 @@ pub(crate) struct Share {
     pub(crate) threads: u16,
     pub(crate) seed: u64,
     /// Where to write every operation as a line of JSON.
-    pub(crate) history: Option<PathBuf>,
+    pub(crate) history: Option<WirePath>,
     /// How many records each share has inserted before, beyond the loaded ones.
     pub(crate) inserted: Vec<u64>,
     /// Where reads go by calls, if they do.

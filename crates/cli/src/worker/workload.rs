@@ -2,13 +2,12 @@
 
 use super::calls::Calls;
 use super::threads::Hand;
-use super::wire::{Answer, Looked, Ran, Share, Verified};
+use super::wire::{Answer, Looked, Ran, Share, Verified, WirePath};
 use crate::failure::Failure;
 use farside_apps::dht::Lookups;
 use farside_apps::ycsb::{History, Operation, Records, Report, Run, RunOptions, Workload};
 use std::fs::File;
 use std::ops::ControlFlow;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 /// A share on its way: what the threads of this process have in common.
@@ -32,7 +31,7 @@ impl Work {
         };
         let workload =
             Workload { threads: u32::from(share.threads), ..workload(&share.properties)? };
-        let create = |path: &PathBuf| {
+        let create = |WirePath(path): &WirePath| {
             File::create(path).map_err(|e| Failure::system(format!("{}: {e}", path.display())))
         };
         let file = share.history.as_ref().map(create).transpose()?;

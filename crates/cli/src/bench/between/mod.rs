@@ -15,14 +15,13 @@ use crate::arguments::{BenchFabric, MeasureName};
 use crate::choice::{self, Chosen};
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::signals;
 use client::Client;
 use farside_base::Capabilities;
 use measure::{Extent, Flow};
 use serde::Serialize;
 use serde_json::json;
 use server::Server;
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -52,23 +51,23 @@ fn serve(arguments: &BenchFabric, at: &str, output: Output) -> Result<(), Failur
     let stop = Arc::new(AtomicBool::new(false));
     let mut server = Server::listen(fabric, address, arguments.strict_ordering, Arc::clone(&stop))?;
     let waiter = server.end().port.waiter();
-    let mut signals =
-        Signals::new([SIGINT, SIGTERM]).map_err(|e| Failure::system(format!("signals: {e}")))?;
-    std::thread::spawn(move || {
-        for _ in signals.forever() {
-            stop.store(true, Ordering::Release);
-            waiter.wake();
-        }
-    });
+    signals::watch(move || {
+        stop.store(true, Ordering::Release);
+        waiter.wake();
+        true
+    })?;
+    let output = output.for_service()?;
     let address = server.end().port.address().unwrap_or_default();
-    output.value(&json!({ "listening": address, "fabric": name, "security": security }));
-    output.line(format!("listening at {address} over {name} ({security}); Ctrl-C ends"));
+    output.event(&json!({ "listening": address, "fabric": name, "security": security }), |_| {
+        vec![format!("listening at {address} over {name} ({security}); Ctrl-C ends")]
+    });
     while let Some(served) = server.serve_one()? {
-        output.value(&json!({ "served": { "tests": served.tests, "failure": served.failure } }));
-        output.line(match &served.failure {
+        let event = json!({ "served": { "tests": served.tests, "failure": served.failure } });
+        let text = match &served.failure {
             None => format!("a client was served: tests {}", served.tests),
             Some(why) => format!("a client was lost after tests {}: {why}", served.tests),
-        });
+        };
+        output.event(&event, |_| vec![text]);
         if arguments.once {
             return served.failure.map_or(Ok(()), Err);
         }

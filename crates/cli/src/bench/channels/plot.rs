@@ -2,6 +2,7 @@
 
 use super::entry::Entry;
 use crate::failure::Failure;
+use crate::result_file;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use std::collections::BTreeMap;
@@ -21,7 +22,7 @@ type Points = Vec<(f64, f64)>;
 /// Writes the drawing.
 pub(super) fn draw(path: &Path, entries: &[Entry]) -> Result<(), Failure> {
     let text = svg(entries).map_err(|e| Failure::system(format!("drawing: {e}")))?;
-    std::fs::write(path, text).map_err(|e| Failure::system(format!("{}: {e}", path.display())))
+    result_file::write(path, text.as_bytes())
 }
 
 fn svg(entries: &[Entry]) -> Result<String, Failed> {

@@ -1,13 +1,39 @@
-//! The only place that prints: text or JSON on standard output, progress and errors on standard
-//! error. Progress is drawn for people at a terminal only.
+//! The only module that prints: text or JSON on standard output, progress and errors on standard error.
+//! Progress is drawn for people at a terminal only.
+//!
+//! Standard output is one for the process, and so is what became of it: the first write that fails is kept,
+//! and [`Output::finish`] returns it, so that no command succeeds whose result was not written. A service
+//! writes by a bounded queue ([`Output::for_service`]), so that nothing waits for the reader of its events.
+
+mod queue;
+mod time;
 
 use crate::failure::Failure;
+use crate::signals;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use queue::EventQueue;
 use serde::Serialize;
 use serde_json::Value;
-use std::io::{IsTerminal, Write};
+use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::sync::mpsc::channel;
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
-/// How to speak to whoever started the command.
+/// How long a reader of standard error is waited for once the process is to end.
+const LAST_WORD_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// What became of this process's standard output.
+static STANDARD_OUTPUT: StandardOutput =
+    StandardOutput { failure: Mutex::new(None), queue: OnceLock::new() };
+
+struct StandardOutput {
+    /// Of the first write that failed; nothing is written after it.
+    failure: Mutex<Option<io::Error>>,
+    /// Of a service.
+    queue: OnceLock<EventQueue>,
+}
+
+/// The command's standard output and standard error, in the form that was asked for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Output {
     json: bool,
@@ -20,18 +46,61 @@ impl Output {
         Self { json, progress }
     }
 
+    /// Starts the thread that writes what a service prints from now on: printing blocks no more, and events
+    /// that are not read in time are dropped and counted.
+    pub(crate) fn for_service(self) -> Result<Self, Failure> {
+        let say = |reason: &str| put_error(&format!("farside: standard output: {reason}"));
+        let queue = EventQueue::start(std::io::stdout(), self.json, say);
+        let queue = queue.map_err(|e| Failure::system(format!("a thread for output: {e}")))?;
+        let _ = STANDARD_OUTPUT.queue.set(queue);
+        Ok(self)
+    }
+
+    /// Prints an event of a service: with `--json` as one object with its `time`, else as the lines that
+    /// `lines` returns for that time. Does not block; an event for which the queue has no room is dropped
+    /// and counted by the next one that is written.
+    pub(crate) fn event(&self, event: &impl Serialize, lines: impl FnOnce(&str) -> Vec<String>) {
+        match STANDARD_OUTPUT.queue.get() {
+            Some(queue) => queue.push(|| self.event_text(event, lines)),
+            None => STANDARD_OUTPUT.line(self.event_text(event, lines)),
+        }
+    }
+
+    /// Prints the event that ends a service, for which the queue always has room.
+    pub(crate) fn last_event(
+        &self,
+        event: &impl Serialize,
+        lines: impl FnOnce(&str) -> Vec<String>,
+    ) {
+        STANDARD_OUTPUT.line(self.event_text(event, lines));
+    }
+
+    fn event_text(
+        &self,
+        event: &impl Serialize,
+        lines: impl FnOnce(&str) -> Vec<String>,
+    ) -> String {
+        #[derive(Serialize)]
+        struct Timed<'a, E> {
+            #[serde(flatten)]
+            event: &'a E,
+            time: &'a str,
+        }
+        let time = &time::now();
+        if self.json { json(&Timed { event, time }) } else { lines(time).join("\n") }
+    }
+
     /// A line of text for people; nothing with `--json`.
     pub(crate) fn line(&self, text: impl AsRef<str>) {
         if !self.json {
-            put(std::io::stdout().lock(), text.as_ref());
+            STANDARD_OUTPUT.line(text.as_ref().to_owned());
         }
     }
 
     /// The result as one line of JSON; nothing without `--json`.
     pub(crate) fn value(&self, value: &impl Serialize) {
         if self.json {
-            // Values are our own structures with string keys, which always have a JSON form.
-            put(std::io::stdout().lock(), &serde_json::to_string(value).unwrap_or_default());
+            STANDARD_OUTPUT.line(json(value));
         }
     }
 
@@ -46,21 +115,22 @@ impl Output {
     }
 
     /// Lines that are the result itself and may be read by another program; nothing with `--json`.
-    pub(crate) fn text(&self, lines: &[u8]) -> Result<(), Failure> {
-        if self.json {
-            return Ok(());
-        }
-        match std::io::stdout().lock().write_all(lines) {
-            Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-            done => done.map_err(|e| Failure::system(format!("standard output: {e}"))),
+    pub(crate) fn text(&self, lines: &[u8]) {
+        if !self.json {
+            STANDARD_OUTPUT.write(lines);
         }
     }
 
     /// A word about what goes on, for people who watch.
     pub(crate) fn note(&self, text: impl AsRef<str>) {
         if self.progress {
-            put(std::io::stderr().lock(), text.as_ref());
+            put_error(text.as_ref());
         }
+    }
+
+    /// A sentence about what went wrong while a service goes on.
+    pub(crate) fn warning(&self, text: impl AsRef<str>) {
+        say_error(text.as_ref());
     }
 
     /// Why the command fails.
@@ -72,7 +142,25 @@ impl Output {
         if !matches!(failure, Failure::Told(_)) {
             self.value(&Wrapped { error: failure });
         }
-        put(std::io::stderr().lock(), &format!("farside: {failure}"));
+        say_error(&failure.to_string());
+    }
+
+    /// Waits until standard output is written, and returns what of it could not be. A reader that has
+    /// closed its end (`farside info | head -1`) is no failure. After a signal a reader that takes nothing
+    /// for a second is given up.
+    pub(crate) fn finish(&self) -> Result<(), Failure> {
+        let failed = |reason: &dyn std::fmt::Display| {
+            Err(Failure::system(format!("standard output: {reason}")))
+        };
+        if let Some(Err(reason)) =
+            STANDARD_OUTPUT.queue.get().map(|queue| queue.finish(signals::is_stopping))
+        {
+            return failed(&reason);
+        }
+        match &*STANDARD_OUTPUT.failure.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(error) if error.kind() != ErrorKind::BrokenPipe => failed(error),
+            _ => Ok(()),
+        }
     }
 
     /// A progress bar for `total` things, hidden unless somebody watches.
@@ -91,9 +179,48 @@ impl Output {
     }
 }
 
-/// Writes a line. Nobody may read any more (`farside info | head -1`), which is not our fault.
-fn put(mut to: impl Write, text: &str) {
-    let _ = writeln!(to, "{text}");
+impl StandardOutput {
+    fn line(&self, mut text: String) {
+        match self.queue.get() {
+            Some(queue) => queue.push_last(text),
+            None => {
+                text.push('\n');
+                self.write(text.as_bytes());
+            }
+        }
+    }
+
+    fn write(&self, bytes: &[u8]) {
+        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        if failure.is_none() {
+            let mut out = std::io::stdout().lock();
+            *failure = out.write_all(bytes).and_then(|()| out.flush()).err();
+        }
+    }
+}
+
+/// Values are structures of this program with string keys, which always have a JSON form.
+fn json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).unwrap_or_default()
+}
+
+/// Prints a failure or a warning on standard error. Does not wait for its reader once the process is to end.
+fn say_error(text: &str) {
+    let line = format!("farside: {text}");
+    if !signals::is_stopping() {
+        return put_error(&line);
+    }
+    let (sender, done) = channel();
+    std::thread::spawn(move || {
+        put_error(&line);
+        let _ = sender.send(());
+    });
+    let _ = done.recv_timeout(LAST_WORD_TIMEOUT);
+}
+
+/// Writes a line to standard error. Where that fails too there is nothing left to say it on.
+fn put_error(line: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{line}");
 }
 
 /// A table for people: the first column to the left, the others to the right.
