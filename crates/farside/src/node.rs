@@ -242,6 +242,7 @@ impl Setup {
             waiter: engine.port.waiter(),
             engine: Mutex::new(engine),
             server: AtomicU8::new(AWAKE),
+            blocked: AtomicU32::new(0),
             parked: AtomicU32::new(0),
             awaited: AtomicBool::new(false),
             driven: AtomicU32::new(0),
@@ -496,6 +497,11 @@ impl Node {
             }
             tick();
         }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn core(&self) -> &Core {
+        &self.shared.core
     }
 
     /// This node's number.
