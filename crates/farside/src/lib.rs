@@ -35,6 +35,7 @@ mod operation;
 mod patience;
 mod peer;
 mod registered;
+mod resources;
 mod route;
 mod stats;
 mod turn;
