@@ -215,6 +215,14 @@ impl Cluster {
         worker.process.wait()
     }
 
+    /// Kills and reaps all workers that live.
+    pub(crate) fn kill_all(&mut self) {
+        for index in self.living() {
+            // What cannot be reaped has ended, or ends with this process.
+            let _ = self.kill(index);
+        }
+    }
+
     /// Waits until this process shall end, or a worker ends unasked.
     pub(crate) fn wait(&mut self) -> Result<(), Failure> {
         loop {

@@ -1,6 +1,8 @@
 //! Workloads over a cluster of workers: what the demonstration and `bench ycsb` have in common, and the
 //! latter.
 
+mod parts;
+
 use crate::arguments::BenchYcsb;
 use crate::cluster::{Cluster, unexpected};
 use crate::failure::Failure;
@@ -13,7 +15,7 @@ use farside::LineSize;
 use farside::call::rmc::library::DhtLookup;
 use farside_apps::ycsb::{CoreWorkload, Proportions, Workload};
 use serde::Serialize;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Bytes of a record's line: 1 KB of fields, their names and the table's header.
 const RECORD_LINE_BYTES: u32 = 2_048;
@@ -109,7 +111,7 @@ impl Bed {
                 parts,
                 threads: self.threads,
                 seed: self.seed,
-                history: history.map(|path| part_of(path, part)),
+                history: history.map(|path| parts::part_of(path, part)),
                 inserted: self.inserted.clone(),
                 executors: self.executors.clone(),
             };
@@ -136,11 +138,22 @@ impl Bed {
         history: Option<&Path>,
         progress: impl FnMut(u64),
     ) -> Result<Summary, Failure> {
-        let answers = self.share_out(properties, history, Command::Run, progress)?;
+        let parts = self.cluster.living().len();
+        let answers = self.share_out(properties, history, Command::Run, progress);
         if let Some(path) = history {
-            join_parts(path, answers.len())?;
+            if answers.is_err() {
+                // Where it was interrupted they still work: a history has what all did up to one moment.
+                self.cluster.kill_all();
+            }
+            let failed = |e: std::io::Error| Failure::system(format!("{}: {e}", path.display()));
+            let joined = parts::join(path, parts).map_err(failed);
+            // A run that failed says why; its history is as complete as it can be.
+            answers
+                .as_ref()
+                .map_err(Failure::clone)
+                .and(joined.as_ref().map_err(Failure::clone))?;
         }
-        let shares = ran(answers)?;
+        let shares = ran(answers?)?;
         let inserts = |share: &Ran| {
             share.latencies.get("INSERT").map_or(0, |counted| counted.iter().map(|one| one.1).sum())
         };
@@ -186,26 +199,6 @@ fn ran(answers: Vec<Answer>) -> Result<Vec<Ran>, Failure> {
         other => Err(unexpected(&other)),
     };
     answers.into_iter().map(one).collect()
-}
-
-/// Where one node writes its part of a history.
-fn part_of(path: &Path, part: usize) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(format!(".{part}"));
-    PathBuf::from(name)
-}
-
-/// Puts the parts together, in the order of nodes, and removes them.
-fn join_parts(path: &Path, parts: usize) -> Result<(), Failure> {
-    let failed = |e: std::io::Error| Failure::system(format!("{}: {e}", path.display()));
-    let mut whole = std::fs::File::create(path).map_err(failed)?;
-    for part in 0..parts {
-        let from = part_of(path, part);
-        let mut file = std::fs::File::open(&from).map_err(failed)?;
-        std::io::copy(&mut file, &mut whole).map_err(failed)?;
-        std::fs::remove_file(&from).map_err(failed)?;
-    }
-    Ok(())
 }
 
 /// The properties of a core workload with these numbers.

@@ -2,8 +2,8 @@
 //!
 //! An allocation zeroes what was in use before and sets the tag of each line; a free takes each tag away and
 //! recalls every copy of the line. Both take time in proportion to their lines, so a poll of the engine does
-//! at most one [`Budget::SLICE`] for requests that arrive and one for those in progress, which take turns by
-//! round robin. Between two polls the node serves its peers and its other sessions.
+//! at most one [`Budget::SLICE`] for requests that arrive and one for a job in progress, in round robin.
+//! Between two polls the node serves its peers and its other sessions.
 //!
 //! Invariants:
 //! - The tag of an allocation's first line is set last and taken away first. The first line is what an
@@ -69,7 +69,7 @@ impl Allocation {
         self.lines - self.done <= budget.lines && self.stale_bytes(from) <= budget.bytes
     }
 
-    /// Goes on as far as the budget allows; true when all lines are ready.
+    /// Makes lines ready as far as the budget allows; true when all are.
     pub(super) fn advance(
         &mut self,
         lines: &Lines,
@@ -122,7 +122,7 @@ struct Freeing {
     outstanding: u64,
     /// The walk has met the allocation's end.
     at_end: bool,
-    /// It is not among the runnable ones until recalls have ended.
+    /// It is not runnable until recalls have ended.
     parked: bool,
     requester: Requester,
 }
@@ -137,7 +137,7 @@ enum Job {
 #[derive(Debug)]
 pub(super) struct Jobs {
     jobs: BTreeMap<u64, Job>,
-    /// Those that a slice brings further, the next one first.
+    /// Jobs that a slice advances, the next one first.
     runnable: VecDeque<u64>,
     /// What requests that arrive may still touch in this poll.
     pub(super) arriving: Budget,
@@ -159,7 +159,7 @@ impl Jobs {
         !self.runnable.is_empty()
     }
 
-    /// Drops all: the node has left, and its memory with it.
+    /// Drops all jobs: the node has left, and its memory with it.
     pub(super) fn clear(&mut self) {
         self.jobs.clear();
         self.runnable.clear();
@@ -232,7 +232,7 @@ impl Jobs {
 }
 
 impl Homes {
-    /// Whether a poll would bring an allocation or free further.
+    /// Whether a poll would advance an allocation or free.
     pub(crate) fn is_runnable(&self) -> bool {
         self.jobs.is_runnable()
     }
