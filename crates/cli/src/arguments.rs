@@ -703,7 +703,8 @@ Examples:
   farside bench ycsb --workload c --by-call
 
 The history has one JSON object a line: process, operation, key, value, invoke and return time in ns
-of one clock, outcome. `cargo run -p farside-sim --example check_history FILE` checks it.")]
+of one clock, outcome. It is joined though the run fails; what a killed node had in flight has no
+return time, and is `unknown` where it may have changed something. `cargo run -p farside-sim --example check_history FILE` checks it.")]
 pub(crate) struct BenchYcsb {
     /// Core workload: a, b, c, d or f
     #[arg(long, short, default_value = "a", conflicts_with = "properties")]

@@ -317,6 +317,14 @@ impl Cluster {
         worker.process.wait()
     }
 
+    /// Kills and reaps all workers that live.
+    pub(crate) fn kill_all(&mut self) {
+        for index in self.living() {
+            // What cannot be reaped has ended, or ends with this process.
+            let _ = self.kill(index);
+        }
+    }
+
     /// Waits for what happens next, until the deadline if there is one; `None` then.
     pub(crate) fn next_event(&mut self, deadline: Option<Instant>) -> Option<ClusterEvent> {
         loop {

@@ -1,6 +1,8 @@
 //! Workloads over a cluster of workers: what the demonstration and `bench ycsb` have in common, and the
 //! latter.
 
+mod parts;
+
 use crate::arguments::BenchYcsb;
 use crate::cluster::{Cluster, unexpected};
 use crate::failure::Failure;
@@ -17,7 +19,7 @@ use farside::LineSize;
 use farside::call::rmc::library::DhtLookup;
 use farside_apps::ycsb::{CoreWorkload, Proportions, Workload};
 use serde::Serialize;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Bytes of a record's line: 1 KB of fields, their names and the table's header.
 const RECORD_LINE_BYTES: u32 = 2_048;
@@ -113,7 +115,7 @@ impl Bed {
                 parts,
                 threads: self.threads,
                 seed: self.seed,
-                history: history.map(|folder| WirePath(part_of(folder, part))),
+                history: history.map(|folder| WirePath(parts::part_of(folder, part))),
                 inserted: self.inserted.clone(),
                 executors: self.executors.clone(),
             };
@@ -140,13 +142,23 @@ impl Bed {
         history: Option<&Path>,
         progress: impl FnMut(u64),
     ) -> Result<Summary, Failure> {
+        let count = self.cluster.living().len();
         let folder = history.map(|_| TemporaryFolder::new()).transpose()?;
-        let parts = folder.as_ref().map(TemporaryFolder::path);
-        let answers = self.share_out(properties, parts, Command::Run, progress)?;
-        if let (Some(path), Some(parts)) = (history, parts) {
-            join_parts(path, parts, answers.len())?;
-        }
-        let shares = ran(answers)?;
+        let folder = folder.as_ref().map(TemporaryFolder::path);
+        let answers = self.share_out(properties, folder, Command::Run, progress);
+        let joined = match (history, folder) {
+            (Some(path), Some(folder)) => {
+                if answers.is_err() {
+                    // Where it was interrupted they still work: a history has what all did up to one moment.
+                    self.cluster.kill_all();
+                }
+                result_file::write_with(path, |whole| parts::join(folder, count, whole))
+            }
+            _ => Ok(()),
+        };
+        // A run that failed says why; its history is as complete as it can be.
+        let shares = ran(answers?)?;
+        joined?;
         let inserts = |share: &Ran| {
             share.latencies.get("INSERT").map_or(0, |counted| counted.iter().map(|one| one.1).sum())
         };
@@ -192,21 +204,6 @@ fn ran(answers: Vec<Answer>) -> Result<Vec<Ran>, Failure> {
         other => Err(unexpected(&other)),
     };
     answers.into_iter().map(one).collect()
-}
-
-/// Where one node writes its part of a history.
-fn part_of(folder: &Path, part: usize) -> PathBuf {
-    folder.join(format!("history.{part}"))
-}
-
-/// Puts the parts together, in the order of nodes.
-fn join_parts(path: &Path, folder: &Path, parts: usize) -> Result<(), Failure> {
-    result_file::write_with(path, |whole| {
-        for part in 0..parts {
-            std::io::copy(&mut std::fs::File::open(part_of(folder, part))?, whole)?;
-        }
-        Ok(())
-    })
 }
 
 /// The properties of a core workload with these numbers.

@@ -19,6 +19,7 @@ use farside_fabric::{Arena, OutOfBounds};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::process::{Resource, getrlimit};
 use std::ffi::c_void;
 use std::io;
 use std::ptr::NonNull;
@@ -67,6 +68,12 @@ impl Shared {
 }
 
 fn memfd(name: &str, bytes: u64) -> io::Result<OwnedFd> {
+    // Beyond this limit the kernel would end the process by SIGXFSZ.
+    if let Some(most) = getrlimit(Resource::Fsize).current.filter(|most| *most < bytes) {
+        return Err(io::Error::other(format!(
+            "shared memory of {bytes} B is over RLIMIT_FSIZE ({most} B): raise that limit (ulimit -f)"
+        )));
+    }
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let descriptor = rustix::fs::memfd_create(name, flags)?;
     rustix::fs::ftruncate(&descriptor, bytes)?;

@@ -154,6 +154,29 @@ fn remedy(name: &str) -> &'static str {
     }
 }
 
+/// The limit of this process that an error of the system means, with its value and what to do.
+#[cfg(target_os = "linux")]
+fn process_limit(what: &str, reason: &std::io::Error) -> String {
+    use rustix::io::Errno;
+    use rustix::process::{Resource, getrlimit};
+    let (name, resource, option) = match Errno::from_io_error(reason) {
+        Some(Errno::MFILE) => ("RLIMIT_NOFILE", Resource::Nofile, "-n"),
+        Some(Errno::AGAIN) if what.ends_with("thread") => ("RLIMIT_NPROC", Resource::Nproc, "-u"),
+        _ => return String::new(),
+    };
+    let most =
+        getrlimit(resource).current.map_or("without end".to_owned(), |most| most.to_string());
+    format!(
+        "; {name} is {most}: raise that limit (ulimit {option}), or start fewer nodes and links"
+    )
+}
+
+/// Limits of a process are known by name on Linux alone.
+#[cfg(not(target_os = "linux"))]
+const fn process_limit(_: &str, _: &std::io::Error) -> &'static str {
+    ""
+}
+
 impl fmt::Display for FabricError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -164,7 +187,9 @@ impl fmt::Display for FabricError {
             Self::NotPermitted(who) => write!(f, "not permitted: {who}"),
             Self::PeerLost => write!(f, "the peer is gone"),
             Self::Limit(name) => write!(f, "over the fabric's limit `{name}`"),
-            Self::System(what, reason) => write!(f, "{what}: {reason}"),
+            Self::System(what, reason) => {
+                write!(f, "{what}: {reason}{}", process_limit(what, reason))
+            }
         }
     }
 }

@@ -1,32 +1,27 @@
-//! Allocating and freeing global memory: the calls of a session and the home's side of them.
+//! Allocating and freeing global memory: the calls of a session and the home's side of them, whose work on
+//! lines and bytes is done in [`slices`].
+
+mod slices;
 
 use crate::config::{AllocationHint, AllocationSpec};
 use crate::engine::Engine;
 use crate::hit::WORD;
 use crate::memory::{Piece, Session};
-use crate::operation::{Kind, home_number, home_operation};
+use crate::operation::Kind;
 use crate::{Error, ErrorCode, GlobalAddress, NodeId};
-use farside_base::{LineAddress, LineSize, OperationId, Ticket};
+use farside_base::{LineSize, OperationId, Ticket};
 use farside_protocol::allocate::{AllocateFlags, Allocator, Hint, Message, Placement};
-use farside_protocol::coherence::{Event, Extent, Here, Level};
 use farside_protocol::wire::{BODY, Family, Violation};
+use slices::{Allocation, Jobs};
 use std::collections::BTreeMap;
 
-/// Who waits for an answer.
+/// What waits for the answer to an allocation or a free.
 #[derive(Clone, Copy, Debug)]
-enum Asker {
+enum Requester {
     Operation(OperationId),
     Node(NodeId, Ticket),
-}
-
-/// An allocation that is being freed: each of its lines is recalled from everybody first (V13: memory
-/// is not used again before nobody holds it any more).
-#[derive(Clone, Copy, Debug)]
-struct Freeing {
-    start: LineAddress,
-    lines: u64,
-    left: u64,
-    asker: Asker,
+    /// A node that is dead: an allocation for it is freed again.
+    Dead,
 }
 
 /// The home's side of allocation, and what this node knows of other homes.
@@ -34,11 +29,11 @@ struct Freeing {
 pub(crate) struct Homes {
     allocator: Allocator,
     pub(crate) placement: Placement,
-    freeing: BTreeMap<u64, Freeing>,
+    jobs: Jobs,
     asked: BTreeMap<Ticket, (OperationId, NodeId)>,
     next: u64,
-    /// Bytes from the start of the memory that were part of an allocation at some time; what lies
-    /// behind is zero as the system gave it.
+    /// High-water mark: bytes from the start of the memory up to the end of the last block ever reserved.
+    /// Memory after it is zero as the system gave it, and is never touched by an allocation.
     used_to: u64,
 }
 
@@ -49,7 +44,7 @@ impl Homes {
         Self {
             allocator,
             placement,
-            freeing: BTreeMap::new(),
+            jobs: Jobs::new(),
             asked: BTreeMap::new(),
             next: 1,
             used_to: 0,
@@ -63,6 +58,11 @@ impl Homes {
     /// Bytes of all allocations that this node is home of.
     pub(crate) fn used_bytes(&self) -> u64 {
         self.allocator.used_bytes()
+    }
+
+    /// Ends allocations and frees in progress without an answer: the node leaves.
+    pub(crate) fn stop(&mut self) {
+        self.jobs.clear();
     }
 
     fn number(&mut self) -> u64 {
@@ -96,11 +96,7 @@ impl Engine {
             return self.finish(operation, Err(ErrorCode::BadLineSize));
         };
         if node == self.me() {
-            match self.allocate_here(bytes, line_size) {
-                Ok(address) => self.finish_with(operation, address.to_bits()),
-                Err(code) => self.finish(operation, Err(code)),
-            }
-            return;
+            return self.allocate_here(bytes, line_size, Requester::Operation(operation));
         }
         let flags = AllocateFlags { zeroed: true };
         self.ask(node, operation, |ticket| Message::Allocate { ticket, bytes, line_size, flags });
@@ -124,103 +120,85 @@ impl Engine {
         self.peers.push(to, message.class(), Family::Allocate, &message.encode());
     }
 
-    fn allocate_here(
+    /// Reserves a block at this home and makes its lines ready, at once where that is little.
+    fn allocate_here(&mut self, bytes: u64, line_size: LineSize, requester: Requester) {
+        let mut allocation = match self.reserve(bytes, line_size, requester) {
+            Ok(allocation) => allocation,
+            Err(code) => return self.answer_allocate(requester, Err(code)),
+        };
+        self.announce_free(None);
+        let jobs = &mut self.homes.jobs;
+        if allocation.fits(jobs.arriving)
+            && allocation.advance(&self.lines, &mut jobs.arriving, &mut jobs.touched)
+        {
+            return self.allocated(&allocation);
+        }
+        let number = self.homes.number();
+        self.homes.jobs.add(number, allocation);
+    }
+
+    fn reserve(
         &mut self,
         bytes: u64,
         line_size: LineSize,
-    ) -> Result<GlobalAddress, ErrorCode> {
+        requester: Requester,
+    ) -> Result<Allocation, ErrorCode> {
         if bytes > self.limits.allocation_bytes_max {
             return Err(ErrorCode::TooLarge);
         }
         let block = self.homes.allocator.allocate(bytes, line_size)?;
-        let line_bytes = line_size.bytes() as u64;
         let address = GlobalAddress::new(self.me(), line_size, block.offset)
             .map_err(|_| ErrorCode::OutOfMemory)?;
-        let end = block.offset + block.lines * line_bytes;
-        let stale = self.homes.used_to.clamp(block.offset, end) - block.offset;
-        let zeroed = self.lines.home().zero(block.offset, stale as usize);
-        debug_assert!(zeroed.is_ok(), "the allocator stays within the memory");
+        let end = block.offset + block.lines * line_size.bytes() as u64;
+        let stale_to = self.homes.used_to.clamp(block.offset, end);
         self.homes.used_to = self.homes.used_to.max(end);
-        let rounded = bytes.next_multiple_of(WORD);
-        for number in 0..block.lines {
-            let left = rounded - number * line_bytes;
-            let extent = Extent { first: number == 0, bytes: left.min(line_bytes) as u32 };
-            if let Some(line) = address.line().checked_add(number) {
-                self.lines.set_own(line, Level::Dirty, Some(extent));
-            }
-        }
-        self.announce_free(None);
-        Ok(address)
+        Ok(Allocation {
+            start: address.line(),
+            lines: block.lines,
+            bytes: bytes.next_multiple_of(WORD),
+            stale_to,
+            done: 0,
+            requester,
+        })
     }
 
     fn start_free(&mut self, operation: OperationId, address: GlobalAddress) {
         if address.home() == self.me() {
-            return self.free_here(address, Asker::Operation(operation));
+            return self.free_here(address, Requester::Operation(operation));
         }
         self.ask(address.home(), operation, |ticket| Message::Free { ticket, address });
     }
 
-    /// Frees an allocation of this home once nobody holds a line of it any more.
-    fn free_here(&mut self, address: GlobalAddress, asker: Asker) {
-        let start = address.line();
-        let is_first = |line| self.lines.here(line).1.map(|extent| extent.first);
-        if address.offset_in_line() != 0 || is_first(start) != Some(true) {
-            return self.answer_free(asker, Err(ErrorCode::NotAnAllocation));
-        }
-        let mut lines = 1;
-        while start.checked_add(lines).and_then(is_first) == Some(false) {
-            lines += 1;
-        }
-        let number = self.homes.number();
-        let freeing = Freeing { start, lines, left: lines, asker };
-        self.homes.freeing.insert(number, freeing);
-        for index in 0..lines {
-            if let Some(line) = start.checked_add(index) {
-                self.lines.set_own(line, Level::Invalid, None);
+    fn answer_allocate(
+        &mut self,
+        requester: Requester,
+        outcome: Result<(GlobalAddress, u64), ErrorCode>,
+    ) {
+        match (requester, outcome) {
+            (Requester::Operation(operation), Ok((address, _))) => {
+                self.finish_with(operation, address.to_bits());
             }
-        }
-        for index in 0..lines {
-            if let Some(line) = start.checked_add(index) {
-                let operation = home_operation(number);
-                self.step_own(Event::Retire { operation, line, here: Here::default() });
-                self.retire_locks(line);
+            (Requester::Operation(operation), Err(code)) => self.finish(operation, Err(code)),
+            (Requester::Node(node, ticket), Ok((address, lines))) => {
+                self.send_allocate(node, &Message::Allocated { ticket, address, lines });
             }
-        }
-    }
-
-    /// One line of an allocation that is being freed is nobody's any more.
-    pub(crate) fn retired(&mut self, operation: OperationId) {
-        let number = home_number(operation);
-        let Some(freeing) = self.homes.freeing.get_mut(&number) else {
-            return;
-        };
-        freeing.left -= 1;
-        if freeing.left > 0 {
-            return;
-        }
-        let Some(freeing) = self.homes.freeing.remove(&number) else {
-            return;
-        };
-        let line_size = freeing.start.line_size();
-        for index in 0..freeing.lines {
-            if let Some(line) = freeing.start.checked_add(index) {
-                self.lines.set_own(line, Level::Invalid, None);
-            }
-        }
-        let freed = self.homes.allocator.free(freeing.start.offset(), freeing.lines, line_size);
-        self.announce_free(None);
-        self.answer_free(freeing.asker, freed);
-    }
-
-    fn answer_free(&mut self, asker: Asker, outcome: Result<(), ErrorCode>) {
-        match (asker, outcome) {
-            (Asker::Operation(operation), outcome) => self.finish(operation, outcome),
-            (Asker::Node(node, ticket), Ok(())) => {
-                self.send_allocate(node, &Message::Freed { ticket })
-            }
-            (Asker::Node(node, ticket), Err(code)) => {
+            (Requester::Node(node, ticket), Err(code)) => {
                 self.send_allocate(node, &Message::Refused { ticket, code });
             }
+            (Requester::Dead, _) => {}
+        }
+    }
+
+    fn answer_free(&mut self, requester: Requester, outcome: Result<(), ErrorCode>) {
+        match (requester, outcome) {
+            (Requester::Operation(operation), outcome) => self.finish(operation, outcome),
+            (Requester::Node(node, ticket), Ok(())) => {
+                self.send_allocate(node, &Message::Freed { ticket });
+            }
+            (Requester::Node(node, ticket), Err(code)) => {
+                self.send_allocate(node, &Message::Refused { ticket, code });
+            }
+            (Requester::Dead, _) => {}
         }
     }
 
@@ -248,20 +226,13 @@ impl Engine {
     ) -> Result<(), Violation> {
         match Message::decode(body)? {
             Message::Allocate { ticket, bytes, line_size, .. } => {
-                let answer = match self.allocate_here(bytes, line_size) {
-                    Ok(address) => {
-                        let lines = bytes.div_ceil(line_size.bytes() as u64);
-                        Message::Allocated { ticket, address, lines }
-                    }
-                    Err(code) => Message::Refused { ticket, code },
-                };
-                self.send_allocate(from, &answer);
+                self.allocate_here(bytes, line_size, Requester::Node(from, ticket));
             }
             Message::Free { ticket, address } => {
                 if address.home() != self.me() {
                     return Err(Violation("free at a node that is not the home"));
                 }
-                self.free_here(address, Asker::Node(from, ticket));
+                self.free_here(address, Requester::Node(from, ticket));
             }
             Message::Allocated { ticket, address, .. } => {
                 let operation = self.asked(from, ticket)?;
@@ -287,9 +258,10 @@ impl Engine {
         }
     }
 
-    /// A home is dead: what was asked of it fails, what it was freeing here is freed.
+    /// A node is dead: what was requested of it fails, and what it requested here ends without an answer.
     pub(crate) fn home_dead(&mut self, node: NodeId) {
         self.homes.placement.remove(node);
+        self.homes.jobs.node_dead(node);
         let lost: Vec<Ticket> = self
             .homes
             .asked
@@ -309,7 +281,9 @@ impl Session {
     /// Allocates zeroed memory, here if possible, in lines of the node's default size.
     ///
     /// *Guarantees*: zeroed; shares no line with any other allocation. *Units*: bytes, rounded up to a
-    /// multiple of 8. *Blocks* for one round trip when it goes elsewhere. *Source*: 004 §2.1 `Malloc`.
+    /// multiple of 8. *Blocks* for one round trip when it goes elsewhere. *Cost*: the home sets a tag for
+    /// each line and zeroes what was in use before; beyond 256 lines or 128 KiB it does so in slices, and
+    /// serves its peers and other sessions between them. *Source*: 004 §2.1 `Malloc`.
     ///
     /// # Errors
     /// `ZeroSize`, `TooLarge`, `OutOfMemory`, `NodeClosed`.
@@ -419,7 +393,7 @@ impl Session {
     /// *Guarantees*: when it returns, every cached copy is gone and every access fails with
     /// `Unallocated`; the memory is used again only from then on. Earlier writes of this session are
     /// waited for. *Blocks* for the recall of all copies. *Cost*: one round trip to the home, and one
-    /// from it to each holder of a line.
+    /// from it to each holder of a line; the home goes by slices of 256 lines, as for `alloc`.
     ///
     /// # Errors
     /// `NotAnAllocation` for anything but a live address that `alloc` returned; `NodeLost`.

@@ -1,18 +1,28 @@
 //! How a node is set up.
 
 use crate::Error;
+use crate::hit::{cache_split, set_bytes};
 use farside_base::{ErrorCode, GlobalAddress, Limits, LineSize, NodeId};
+
+const MEMORY_BYTES_MAX: u64 = 1 << GlobalAddress::OFFSET_BITS;
+
+/// Every line size has a share, [`LineSize::DEFAULT`] half of the cache.
+const DEFAULT_SHARES: [u8; LineSize::CLASSES] = [1, 1, 1, 8, 1, 1, 1, 1, 1, 1, 1];
 
 /// How a node of a cluster is set up. Start from [`Config::new`] and change fields.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Config {
     /// The cluster's name: 1 to 64 letters, digits, `-`, `_` or `.`.
     pub cluster: String,
-    /// Bytes of global memory that this node is home of; zero for a node that only uses others'.
+    /// Bytes of global memory that this node is home of; zero for a node that only uses others'. The node
+    /// is refused if the machine, its control groups or RLIMIT_AS leave less for it and the cache.
     pub memory_bytes: u64,
-    /// Bytes of other nodes' lines that this node caches at most.
+    /// Bytes of other nodes' lines that this node caches at most: at least 8 lines of `line_size` by its
+    /// share.
     pub cache_bytes: u64,
-    /// Shares of the cache by line size class (64 B first); the default favours the default line.
+    /// Shares of the cache by line size class (64 B first); the default favours the default line. Each
+    /// size that is given a share needs room for 8 lines; with the default, sizes without that room are
+    /// left out.
     pub cache_shares: [u8; LineSize::CLASSES],
     /// The line size of allocations that name none.
     pub line_size: LineSize,
@@ -33,7 +43,7 @@ impl Config {
             cluster: cluster.into(),
             memory_bytes: 256 << 20,
             cache_bytes: 64 << 20,
-            cache_shares: [1, 1, 1, 8, 1, 1, 1, 1, 1, 1, 1],
+            cache_shares: DEFAULT_SHARES,
             line_size: LineSize::DEFAULT,
             limits: Limits::DEFAULT,
             spin_ns: 20_000,
@@ -41,30 +51,61 @@ impl Config {
         }
     }
 
-    /// Checks the values.
+    /// Checks the values. What the machine has for them is checked when a node starts.
     ///
     /// # Errors
-    /// `BadConfiguration`, which names the setting.
+    /// `BadConfiguration`, which names the setting, its value and its range.
     pub fn check(&self) -> Result<(), Error> {
-        let bad = |detail: &str| Err(Error::with(ErrorCode::BadConfiguration, detail));
+        let bad = |detail: String| Err(Error::with(ErrorCode::BadConfiguration, detail));
         let name_fits = (1..=64).contains(&self.cluster.len())
             && self.cluster.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
         if !name_fits {
-            return bad("cluster: 1 to 64 letters, digits, '-', '_' or '.'");
+            return bad(format!(
+                "cluster: 1 to 64 letters, digits, '-', '_' or '.', and it is {:?}",
+                self.cluster
+            ));
         }
-        if self.memory_bytes > 1 << GlobalAddress::OFFSET_BITS {
-            return bad("memory_bytes: at most 16 TiB");
+        let ranges = [
+            ("memory_bytes", self.memory_bytes, 0, MEMORY_BYTES_MAX, "at most 16 TiB"),
+            ("cache_bytes", self.cache_bytes, 4_096, 1 << 37, "4 KiB to 128 GiB"),
+            ("lease_ns", self.lease_ns, 10_000_000, 600_000_000_000, "10 ms to 10 minutes"),
+        ];
+        for (name, value, least, most, range) in ranges {
+            if !(least..=most).contains(&value) {
+                return bad(format!("{name}: {range}, and it is {value}"));
+            }
         }
-        if !(4_096..=1 << 37).contains(&self.cache_bytes) {
-            return bad("cache_bytes: 4 KiB to 128 GiB");
+        LineSize::all().try_for_each(|size| self.check_cache(size))
+    }
+
+    /// Checks that the cache has at least one set for lines that need one: of `line_size`, and of each size
+    /// that shares other than the default name. With the default shares a small cache has no lines of the
+    /// largest sizes.
+    fn check_cache(&self, size: LineSize) -> Result<(), Error> {
+        let class = usize::from(size.class());
+        let share = u64::from(self.cache_shares[class]);
+        let named = share > 0 && self.cache_shares != DEFAULT_SHARES;
+        if cache_split(self.cache_bytes, &self.cache_shares)[class] > 0
+            || !(named || size == self.line_size)
+        {
+            return Ok(());
         }
-        if !(10_000_000..=600_000_000_000).contains(&self.lease_ns) {
-            return bad("lease_ns: 10 ms to 10 minutes");
-        }
-        if self.cache_shares.iter().all(|share| *share == 0) {
-            return bad("cache_shares: at least one over zero");
-        }
-        Ok(())
+        let (line, set) = (size.bytes(), set_bytes(size));
+        let detail = if share == 0 {
+            format!(
+                "cache_shares: lines of {line} B have a share of 0, and line_size is {line}: give them a \
+                 share, or choose another line_size"
+            )
+        } else {
+            let total: u64 = self.cache_shares.iter().map(|share| u64::from(*share)).sum();
+            let least = set.div_ceil(share) * total;
+            format!(
+                "cache_bytes: {} B have no room for 8 lines of {line} B at a share of {share} in {total}: \
+                 raise cache_bytes to at least {least}, or the share of these lines in cache_shares",
+                self.cache_bytes
+            )
+        };
+        Err(Error::with(ErrorCode::BadConfiguration, detail))
     }
 }
 

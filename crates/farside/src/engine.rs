@@ -30,8 +30,6 @@ pub(crate) enum FollowUp {
     Unpin(LineAddress),
     /// Operations that wait for a frame may find one now.
     RetryFrames,
-    /// A line of a freed allocation is retired.
-    Retired(OperationId),
     /// An operation that was held back can start.
     Start(OperationId),
     /// The link to a peer failed.
@@ -155,7 +153,7 @@ impl Engine {
     pub(crate) fn finish(&mut self, operation: OperationId, outcome: Outcome) {
         let outcome = outcome.map_err(|code| self.name_loss(operation, code));
         if is_home(operation) {
-            self.follow_ups.push_back(FollowUp::Retired(operation));
+            self.homes.retired(operation);
         } else if let Some(slot) = self.slot(operation) {
             slot.finish(outcome);
         }
@@ -218,6 +216,7 @@ impl Engine {
         self.closed_with.get_or_insert(code);
         self.lines.set_fenced(true);
         self.call_in_loans();
+        self.homes.stop();
         self.fail_waiting();
     }
 

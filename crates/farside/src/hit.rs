@@ -221,18 +221,19 @@ struct ClassCache {
 pub(crate) struct SetName(u8, u32);
 
 impl ClassCache {
-    fn new(line: LineSize, base: u64, bytes: u64) -> Self {
-        let sets = (bytes / (line.bytes() * WAYS) as u64) as usize;
-        Self {
+    /// `None` when this process has no memory for it.
+    fn new(line: LineSize, base: u64, bytes: u64) -> Option<Self> {
+        let sets = (bytes / set_bytes(line)) as usize;
+        Some(Self {
             line,
             base,
-            keys: zeroed(sets),
-            tags: zeroed(sets),
-            grants: zeroed(sets),
+            keys: zeroed(sets)?,
+            tags: zeroed(sets)?,
+            grants: zeroed(sets)?,
             far_grants: Mutex::default(),
             age: AtomicU64::new(0),
             evictions: AtomicU64::new(0),
-        }
+        })
     }
 
     /// The set of a line, and the way where it is looked for first and put if that is free.
@@ -308,18 +309,28 @@ impl ClassCache {
     }
 }
 
-/// A slice whose elements are all zero bytes, of memory that is touched only when used.
+/// A slice whose elements are all zero bytes, of memory that is touched only when used; `None` when this
+/// process has no room for it.
 #[cfg(not(any(loom, shuttle)))]
-#[allow(unsafe_code, reason = "this file is a home of unsafe code; see the reason below")]
-fn zeroed<T: AllZero>(count: usize) -> Box<[T]> {
-    // SAFETY: `AllZero` promises that zero bytes are a value of the type.
-    unsafe { Box::<[T]>::new_zeroed_slice(count).assume_init() }
+#[allow(unsafe_code, reason = "this file is a home of unsafe code; see the reasons below")]
+fn zeroed<T: AllZero>(count: usize) -> Option<Box<[T]>> {
+    let layout = std::alloc::Layout::array::<T>(count).ok()?;
+    if layout.size() == 0 {
+        return Some(Box::default());
+    }
+    // SAFETY: the layout has a size over zero.
+    let memory = unsafe { std::alloc::alloc_zeroed(layout) };
+    let first = std::ptr::NonNull::new(memory.cast::<T>())?;
+    let slice = std::ptr::NonNull::slice_from_raw_parts(first, count);
+    // SAFETY: allocated with the layout of `[T]` of this length, which nobody else has, and `AllZero` promises
+    // that zero bytes are a value of the type.
+    Some(unsafe { Box::from_raw(slice.as_ptr()) })
 }
 
 /// Modelled atomics are no plain bytes; the models use tags alone.
 #[cfg(any(loom, shuttle))]
-fn zeroed<T: AllZero>(_count: usize) -> Box<[T]> {
-    Box::new([])
+fn zeroed<T: AllZero>(_count: usize) -> Option<Box<[T]>> {
+    Some(Box::new([]))
 }
 
 /// Types of atomics only, for which all bytes zero is a value.
@@ -345,6 +356,11 @@ pub(crate) struct Lines {
     fenced: AtomicU32,
 }
 
+/// Bytes of a set of lines of this size: what a cache of them has at least.
+pub(crate) const fn set_bytes(size: LineSize) -> u64 {
+    (size.bytes() * WAYS) as u64
+}
+
 /// Bytes of the cache region that each line size gets.
 pub(crate) fn cache_split(
     bytes: u64,
@@ -353,7 +369,7 @@ pub(crate) fn cache_split(
     let total: u64 = shares.iter().map(|share| u64::from(*share)).sum();
     let mut split = [0; LineSize::CLASSES];
     for (class, size) in LineSize::all().enumerate() {
-        let set = (size.bytes() * WAYS) as u64;
+        let set = set_bytes(size);
         let part = (bytes / total.max(1)) * u64::from(shares[class]);
         split[class] = part / set * set;
     }
@@ -489,23 +505,24 @@ impl Drop for Claim<'_> {
 }
 
 impl Lines {
-    /// Lines over the given regions, all unallocated and nothing cached.
+    /// Lines over the given regions, all unallocated and nothing cached; `None` when this process has no
+    /// memory for their tags.
     pub(crate) fn new(
         me: NodeId,
         home: Arena,
         cache: Arena,
         split: &[u64; LineSize::CLASSES],
-    ) -> Self {
+    ) -> Option<Self> {
         let mut base = 0;
         let mut classes = Vec::with_capacity(LineSize::CLASSES);
         for size in LineSize::all() {
             let bytes = split[usize::from(size.class())];
-            classes.push(ClassCache::new(size, base, bytes));
+            classes.push(ClassCache::new(size, base, bytes)?);
             base += bytes;
         }
         let tags = (home.len() as u64).div_ceil(SEGMENT) << (SEGMENT_LOG2 - LineSize::MIN.log2());
         let fenced = AtomicU32::new(0);
-        Self { me, home_tags: zeroed(tags as usize), home, cache, classes, fenced }
+        Some(Self { me, home_tags: zeroed(tags as usize)?, home, cache, classes, fenced })
     }
 
     #[inline]

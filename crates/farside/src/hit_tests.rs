@@ -150,7 +150,7 @@ mod unit {
     fn lines() -> Lines {
         let split = cache_split(16 << 20, &[1; LineSize::CLASSES]);
         let cache = Arena::heap(split.iter().sum::<u64>() as usize);
-        Lines::new(NodeId(1), Arena::heap(2 << 20), cache, &split)
+        Lines::new(NodeId(1), Arena::heap(2 << 20), cache, &split).unwrap()
     }
 
     fn line(node: u16, number: u64) -> LineAddress {

@@ -36,6 +36,7 @@ mod operation;
 mod patience;
 mod peer;
 mod registered;
+mod resources;
 mod route;
 mod stats;
 mod turn;

@@ -130,6 +130,7 @@ struct Setup {
 impl Setup {
     fn new(config: &Config, fabric: Arc<dyn Fabric>, drive: Drive) -> Result<Self, Error> {
         config.check()?;
+        crate::resources::check(config)?;
         let capabilities = fabric.capabilities();
         REQUIREMENTS.check(&capabilities).map_err(|missing| {
             Error::with(ErrorCode::FabricLacks, format!("{} lacks {}", fabric.name(), missing.0))
@@ -178,7 +179,10 @@ impl Setup {
         .encode();
         let name = rendezvous_name(&self.config.cluster);
         let name = host.map_or_else(|| name.clone(), |host| format!("{host}/{name}"));
-        let link = port.connect(&name, &hello, queue).map_err(fabric_error)?;
+        let link = port.connect(&name, &hello, queue).map_err(|error| match error {
+            FabricError::PeerLost => Error::with(ErrorCode::NoSuchCluster, NOT_ANSWERED),
+            error => fabric_error(error),
+        })?;
         Ok((port, link))
     }
 
@@ -198,7 +202,13 @@ impl Setup {
             self.regions.home.arena.clone(),
             self.regions.cache.arena.clone(),
             &split,
-        );
+        )
+        .ok_or_else(|| {
+            let bytes = config.memory_bytes / 8;
+            let detail =
+                format!("no memory for tags, {bytes} B: lower memory_bytes or cache_bytes");
+            Error::with(ErrorCode::System, detail)
+        })?;
         let usable = config.memory_bytes;
         Ok(Engine {
             lines: Arc::new(lines),
@@ -243,6 +253,7 @@ impl Setup {
             waiter: engine.port.waiter(),
             engine: Mutex::new(engine),
             server: AtomicU8::new(AWAKE),
+            blocked: AtomicU32::new(0),
             parked: AtomicU32::new(0),
             awaited: AtomicBool::new(false),
             driven: AtomicU32::new(0),
@@ -263,7 +274,8 @@ impl Setup {
                 let thread =
                     std::thread::Builder::new().name(format!("farside-{}", core.lines.me()));
                 let server = thread.spawn(move || serve(&for_server));
-                Some(server.map_err(|error| Error::with(ErrorCode::System, error.to_string()))?)
+                let none = |reason| fabric_error(FabricError::System("node thread", reason));
+                Some(server.map_err(none)?)
             }
         };
         let path = format!("{}: {:?}", core.fabric.name(), core.fabric.capabilities());
@@ -288,6 +300,10 @@ pub struct Joining {
     /// How often somebody has named another host.
     sent_on: u32,
 }
+
+/// What is known when the link of a joiner ends without an answer.
+const NOT_ANSWERED: &str = "the coordinator closed the connection before it answered: it has ended, or its \
+    process has no descriptor left; raise its RLIMIT_NOFILE";
 
 /// How often a joiner lets itself be sent to another host; the coordinator may change meanwhile.
 const SENT_ON_MAX: u32 = 8;
@@ -362,7 +378,7 @@ impl Joining {
                 };
                 return Err(Error::with(code, port.trouble(link).unwrap_or_default()));
             }
-            _ => return Err(Error::new(ErrorCode::NoSuchCluster)),
+            _ => return Err(Error::with(ErrorCode::NoSuchCluster, NOT_ANSWERED)),
         };
         let welcome = match Answer::decode(&answer) {
             Ok(Answer::Welcome(welcome)) => welcome,
@@ -497,6 +513,11 @@ impl Node {
             }
             tick();
         }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn core(&self) -> &Core {
+        &self.shared.core
     }
 
     /// This node's number.

@@ -70,7 +70,8 @@ impl Engine {
             }
             Effect::Ready { operation, line } => {
                 if is_home(operation) {
-                    self.follow_ups.push_back(FollowUp::Retired(operation));
+                    self.lines.set_own(line, Level::Invalid, None);
+                    self.homes.retired(operation);
                 } else {
                     self.perform(operation, line);
                     self.retry_frames(); // a line that has come to rest can be evicted
@@ -204,7 +205,6 @@ impl Engine {
                         }
                     }
                 }
-                FollowUp::Retired(operation) => self.retired(operation),
                 FollowUp::Start(operation) => self.start(operation),
                 FollowUp::Drop(node) => self.drop_peer(node),
                 FollowUp::Accuse(node) => self.accuse_peer(node),

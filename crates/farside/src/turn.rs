@@ -29,13 +29,15 @@ impl Engine {
         // Links come and go rarely: a busy node looks after them now and then.
         self.turns = self.turns.wrapping_add(1);
         let linked = (!landed || self.turns.is_multiple_of(LINKS_EVERY)) && self.links();
+        let sliced = self.allocation_slice();
         self.follow_up();
         let posted = self.post();
+        let busy = landed || linked || posted || sliced || self.homes.is_runnable();
         if self.leaving.is_some() {
             self.step_leave();
-            return self.post() || landed || linked || posted;
+            return self.post() || busy;
         }
-        landed || linked || posted
+        busy
     }
 
     /// Gets ready to sleep; true when there is something to do instead.

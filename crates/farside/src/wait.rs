@@ -39,6 +39,8 @@ pub(crate) struct Core {
     pub(crate) waiter: Arc<dyn Waiter>,
     /// How the node's own thread sleeps on the waiter, or is about to.
     pub(crate) server: AtomicU8,
+    /// Threads that are blocked on the engine's lock.
+    pub(crate) blocked: AtomicU32,
     /// Program threads that are parked: the port must not stay disarmed meanwhile.
     pub(crate) parked: AtomicU32,
     /// Some task has waited on an executor of its own, which never drives.
@@ -93,7 +95,10 @@ impl Core {
             }
             std::hint::spin_loop();
         }
-        locked(&self.engine)
+        self.blocked.fetch_add(1, Ordering::Relaxed);
+        let engine = locked(&self.engine);
+        self.blocked.fetch_sub(1, Ordering::Relaxed);
+        engine
     }
 
     fn try_engine(&self) -> Option<MutexGuard<'_, Engine>> {
@@ -115,7 +120,13 @@ impl Core {
 
     /// This thread has driven and goes back to its program.
     fn driven(&self, engine: &mut Engine) {
-        if self.may_leave() || engine.armed {
+        if self.may_leave() {
+            return;
+        }
+        if engine.homes.is_runnable() {
+            return self.waiter.wake(); // slices go on though no program thread drives
+        }
+        if engine.armed {
             return;
         }
         self.arm(engine);
@@ -179,9 +190,18 @@ impl Core {
     fn drive(&self, mut done: impl FnMut() -> bool, mut sleep: impl FnMut()) {
         let mut spun = 0_u32;
         let mut since: Option<Instant> = None;
+        let mut slicing = false;
         while !done() {
-            let turn =
-                |mut engine: MutexGuard<'_, Engine>| (0..TURNS_PER_LOCK).any(|_| engine.turn());
+            // The lock is not fair: a driver with slices to do would take it again before any other thread.
+            if slicing && self.blocked.load(Ordering::Relaxed) > 0 {
+                std::thread::yield_now();
+                continue;
+            }
+            let turn = |mut engine: MutexGuard<'_, Engine>| {
+                let busy = (0..TURNS_PER_LOCK).any(|_| engine.turn());
+                slicing = engine.homes.is_runnable();
+                busy
+            };
             if self.try_engine().is_some_and(turn) {
                 since = None;
                 continue;

@@ -300,6 +300,9 @@ impl Client<'_> {
     }
 
     fn read<S: Store>(&mut self, store: &mut S, operation: Operation, steps: &mut Steps) {
+        if let Some(history) = &mut self.history {
+            history.begin("read", &self.key, None, steps.end);
+        }
         let result = store.read(&self.key, &mut self.record);
         let times = steps.next();
         let report = self.report.operation_mut(operation);
@@ -323,7 +326,7 @@ impl Client<'_> {
             }
         };
         if let Some(history) = &mut self.history {
-            history.note("read", &self.key, value, times, outcome);
+            history.end("read", &self.key, value, times, outcome);
         }
     }
 
@@ -332,7 +335,11 @@ impl Client<'_> {
         let field = self.random.bits() as usize % self.records.fields();
         let (key, records, all) =
             (&self.key, &mut self.records, self.run.workload.write_all_fields);
-        let wants_digest = self.history.is_some();
+        let mut history = self.history.as_mut();
+        let began = steps.end;
+        if let Some(history) = &mut history {
+            history.begin("update", key, None, began);
+        }
         let (mut right, mut value) = (true, None);
         let result = store.update(key, &mut |record| {
             let mut random = Random::new(seed);
@@ -341,7 +348,10 @@ impl Client<'_> {
             } else {
                 right = records.change(key, field, &mut random, record);
             }
-            value = wants_digest.then(|| digest(record));
+            if let Some(history) = &mut history {
+                value = Some(digest(record));
+                history.begin("update", key, value, began);
+            }
         });
         let times = steps.next();
         let report = self.report.operation_mut(operation);
@@ -349,22 +359,27 @@ impl Client<'_> {
             Ok(found) => {
                 report.wrong += u64::from(found && !right);
                 report.absent += u64::from(!found && operation == Operation::Update);
-                Outcome::Ok
+                if found { Outcome::Ok } else { Outcome::NotFound }
             }
             Err(error) => {
                 report.failed(&error);
                 steps.failed = true;
-                Outcome::Unknown
+                // Before it had a value it changed nothing.
+                if value.is_some() { Outcome::Unknown } else { Outcome::Failed }
             }
         };
         if let Some(history) = &mut self.history {
-            history.note("update", &self.key, value, times, outcome);
+            history.end("update", &self.key, value, times, outcome);
         }
     }
 
     fn insert_record<S: Store>(&mut self, store: &mut S, number: u64, called: Instant) -> Instant {
         self.run.workload.key(number, &mut self.key);
         self.records.fill(&self.key, &mut self.random, &mut self.record);
+        let value = self.history.is_some().then(|| digest(&self.record));
+        if let Some(history) = &mut self.history {
+            history.begin("insert", &self.key, value, called);
+        }
         let result = store.insert(&self.key, &self.record);
         let end = Instant::now();
         let report = self.report.operation_mut(Operation::Insert);
@@ -379,8 +394,7 @@ impl Client<'_> {
             }
         };
         if let Some(history) = &mut self.history {
-            let value = Some(digest(&self.record));
-            history.note("insert", &self.key, value, (called, end), outcome);
+            history.end("insert", &self.key, value, (called, end), outcome);
         }
         end
     }

@@ -1,14 +1,20 @@
-//! A run written down for linearizability checkers of others: one JSON object a line for each
-//! operation,
+//! A run written down for linearizability checkers of others: one JSON object a line,
 //!
 //! ```text
 //! {"process":3,"operation":"read","key":"user17","value":"9f3a...","invoke_ns":...,"return_ns":...,"outcome":"ok"}
 //! ```
+//! Each operation has a line when it begins, one more each time that an update has computed the value it is
+//! about to leave, and a line when it has ended. They have the same process and `invoke_ns`, and the last one
+//! counts. Those before the end have a `return_ns` of null and the outcome that holds if the process dies now:
+//! `unknown` with a value, `failed` without one, since nothing was changed yet. Each line is in the file before
+//! the operation goes on, so what a process did before it was killed is there, and what it had in flight.
+//!
 //! `value` is the digest of the record that was read, or that an insert or update left behind; null
 //! where there was none. A key is a register: an update is a write of the value that it left (one that
-//! came out of the value before it, which a checker may use or not). `outcome` is `ok`; `failed` for
-//! a read that failed, which says nothing; `unknown` for a change that failed, which may have happened
-//! at any time after its call, or never. Times are nanoseconds since 1970 by the machine's clock at the
+//! came out of the value before it, which a checker may use or not). `outcome` is `ok`; `not_found` for an
+//! update of no record; `failed` for what failed without effect: a read, which says nothing, or an update
+//! that had no value yet; `unknown` for a change that failed or was in flight, which may have happened at any
+//! time after its call, or never. Times are nanoseconds since 1970 by the machine's clock at the
 //! start of the process, and so comparable between the processes of a machine; each interval is
 //! widened by what that comparison may be off. So intervals of one process may seem to overlap a little;
 //! its lines are in its order.
@@ -17,8 +23,6 @@ use std::io::{self, Write};
 use std::sync::Mutex;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// Bytes that a client keeps before it writes them out.
-const BUFFER_BYTES: usize = 1 << 16;
 /// Comparisons of the two clocks, of which the narrowest counts.
 const COMPARISONS: usize = 64;
 
@@ -44,7 +48,9 @@ impl std::fmt::Debug for History {
 pub enum Outcome {
     /// As the value says.
     Ok,
-    /// A read that failed.
+    /// An update of no record.
+    NotFound,
+    /// It failed and had no effect.
     Failed,
     /// A change that failed, and may have happened.
     Unknown,
@@ -54,6 +60,7 @@ impl Outcome {
     fn name(self) -> &'static str {
         match self {
             Self::Ok => "ok",
+            Self::NotFound => "not_found",
             Self::Failed => "failed",
             Self::Unknown => "unknown",
         }
@@ -61,14 +68,14 @@ impl Outcome {
 }
 
 impl History {
-    /// Writes to `writer`, in pieces of 64 KiB.
+    /// Writes to `writer`, each line by itself: what is written must survive the death of this process.
     pub fn new(writer: Box<dyn Write + Send>) -> Self {
         Self { out: Mutex::new(Out { writer, failure: None }), clock: Clock::new() }
     }
 
     /// The log of one client; `process` is unlike every other client's in the whole run.
     pub fn log(&self, process: u64) -> HistoryLog<'_> {
-        HistoryLog { history: self, process, buffer: Vec::with_capacity(BUFFER_BYTES + 512) }
+        HistoryLog { history: self, process, line: Vec::with_capacity(512) }
     }
 
     /// Ends the history.
@@ -93,17 +100,23 @@ impl History {
     }
 }
 
-/// The log of one client. What is buffered is written when it is dropped.
+/// The log of one client.
 #[derive(Debug)]
 pub struct HistoryLog<'a> {
     history: &'a History,
     process: u64,
-    buffer: Vec<u8>,
+    line: Vec<u8>,
 }
 
 impl HistoryLog<'_> {
-    /// Notes an operation.
-    pub fn note(
+    /// Notes that an operation begins, or that one in flight has the value that it is about to leave.
+    pub fn begin(&mut self, operation: &str, key: &[u8], value: Option<u64>, called: Instant) {
+        let outcome = if value.is_some() { Outcome::Unknown } else { Outcome::Failed };
+        self.write(operation, key, value, (called, None), outcome);
+    }
+
+    /// Notes how an operation has ended; `times` begin as its [`begin`](Self::begin) did.
+    pub fn end(
         &mut self,
         operation: &str,
         key: &[u8],
@@ -111,35 +124,35 @@ impl HistoryLog<'_> {
         times: (Instant, Instant),
         outcome: Outcome,
     ) {
+        self.write(operation, key, value, (times.0, Some(times.1)), outcome);
+    }
+
+    fn write(
+        &mut self,
+        operation: &str,
+        key: &[u8],
+        value: Option<u64>,
+        times: (Instant, Option<Instant>),
+        outcome: Outcome,
+    ) {
         let clock = &self.history.clock;
-        let (invoke, end) = (clock.at(times.0) - clock.off_ns, clock.at(times.1) + clock.off_ns);
+        let invoke = clock.at(times.0) - clock.off_ns;
         let process = self.process;
+        self.line.clear();
         // Writing to a vector does not fail.
-        let _ = write!(self.buffer, r#"{{"process":{process},"operation":"{operation}","key":""#);
-        escape(key, &mut self.buffer);
+        let _ = write!(self.line, r#"{{"process":{process},"operation":"{operation}","key":""#);
+        escape(key, &mut self.line);
         let _ = match value {
-            Some(digest) => write!(self.buffer, r#"","value":"{digest:016x}""#),
-            None => write!(self.buffer, r#"","value":null"#),
+            Some(digest) => write!(self.line, r#"","value":"{digest:016x}""#),
+            None => write!(self.line, r#"","value":null"#),
         };
-        let outcome = outcome.name();
-        let _ = writeln!(
-            self.buffer,
-            r#","invoke_ns":{invoke},"return_ns":{end},"outcome":"{outcome}"}}"#
-        );
-        if self.buffer.len() >= BUFFER_BYTES {
-            self.flush();
-        }
-    }
-
-    fn flush(&mut self) {
-        self.history.append(&self.buffer);
-        self.buffer.clear();
-    }
-}
-
-impl Drop for HistoryLog<'_> {
-    fn drop(&mut self) {
-        self.flush();
+        let _ = write!(self.line, r#","invoke_ns":{invoke},"return_ns":"#);
+        let _ = match times.1 {
+            Some(end) => write!(self.line, "{}", clock.at(end) + clock.off_ns),
+            None => write!(self.line, "null"),
+        };
+        let _ = writeln!(self.line, r#","outcome":"{}"}}"#, outcome.name());
+        self.history.append(&self.line);
     }
 }
 
@@ -207,25 +220,28 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_json() {
+    fn each_line_is_json_and_written_at_once() {
         let shared = Shared::default();
         let history = History::new(Box::new(shared.clone()));
         let moment = history.clock.start;
         let mut log = history.log(3);
-        log.note("read", b"a\"\\\n\xff", Some(255), (moment, moment), Outcome::Ok);
-        log.note("update", b"k", None, (moment, moment), Outcome::Unknown);
-        drop(log);
+        log.end("read", b"a\"\\\n\xff", Some(255), (moment, moment), Outcome::Ok);
+        log.begin("update", b"k", None, moment);
+        log.end("update", b"k", None, (moment, moment), Outcome::NotFound);
+        // As in a process that is killed: nothing is dropped or finished.
+        std::mem::forget(log);
         let (low, high) = (
             history.clock.start_ns - history.clock.off_ns,
             history.clock.start_ns + history.clock.off_ns,
         );
-        history.finish().unwrap();
         let text = String::from_utf8(shared.0.lock().unwrap().clone()).unwrap();
         let wanted = format!(
             "{{\"process\":3,\"operation\":\"read\",\"key\":\"a\\\"\\\\\\u000a\u{fffd}\",\"value\":\"00000000000000ff\",\
              \"invoke_ns\":{low},\"return_ns\":{high},\"outcome\":\"ok\"}}\n\
              {{\"process\":3,\"operation\":\"update\",\"key\":\"k\",\"value\":null,\
-             \"invoke_ns\":{low},\"return_ns\":{high},\"outcome\":\"unknown\"}}\n"
+             \"invoke_ns\":{low},\"return_ns\":null,\"outcome\":\"failed\"}}\n\
+             {{\"process\":3,\"operation\":\"update\",\"key\":\"k\",\"value\":null,\
+             \"invoke_ns\":{low},\"return_ns\":{high},\"outcome\":\"not_found\"}}\n"
         );
         assert_eq!(text, wanted);
     }
@@ -243,7 +259,7 @@ mod tests {
         }
         let history = History::new(Box::new(Full));
         let now = Instant::now();
-        history.log(0).note("read", b"k", None, (now, now), Outcome::Ok);
+        history.log(0).end("read", b"k", None, (now, now), Outcome::Ok);
         assert_eq!(history.finish().unwrap_err().kind(), io::ErrorKind::StorageFull);
     }
 }

@@ -60,6 +60,9 @@ enum Event<'a> {
         cluster: &'a str,
         #[serde(skip_serializing_if = "Option::is_none")]
         reason: Option<&'a str>,
+        /// Bytes in use of its memory, which went with it.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        memory_bytes: Option<u64>,
     },
 }
 
@@ -88,6 +91,9 @@ impl Event<'_> {
             Self::Isolated { reason, rejoins: true } => format!("cut off, joins again: {reason}"),
             Self::Isolated { reason, rejoins: false } => format!("cut off: {reason}"),
             Self::NotJoined { reason } => format!("not joined yet: {reason}"),
+            Self::Ended { cluster, memory_bytes: Some(gone), .. } if *gone > 0 => {
+                format!("has left cluster {cluster}, and {} in use with it", bytes(*gone))
+            }
             Self::Ended { cluster, .. } => format!("has left cluster {cluster}"),
         };
         vec![format!("{time} {text}")]
@@ -115,11 +121,12 @@ pub(crate) fn run(arguments: &arguments::Node, output: Output) -> Result<(), Fai
         let failure = match life.watch(&asked, output) {
             End::Asked => {
                 let left = life.node.leave();
-                Event::Ended { cluster: &plan.config.cluster, reason: None }.tell_last(output);
-                // A home that did not take its lines back in time has left too, or does so now.
-                return left.or_else(|e| {
-                    if e.code == ErrorCode::TimedOut { Ok(()) } else { Err(e.into()) }
-                });
+                let reason = left.as_ref().err().map(ToString::to_string);
+                let memory_bytes = left.as_ref().ok().map(|departure| departure.memory_bytes);
+                let (cluster, reason) = (&plan.config.cluster, reason.as_deref());
+                Event::Ended { cluster, reason, memory_bytes }.tell_last(output);
+                // What it could not hand over in time is lost.
+                return left.map(|_| ()).map_err(Failure::from);
             }
             End::CutOff(failure) => failure,
         };
@@ -129,13 +136,15 @@ pub(crate) fn run(arguments: &arguments::Node, output: Output) -> Result<(), Fai
         drop(life);
         if !rejoins {
             let reason = failure.to_string();
-            Event::Ended { cluster: &plan.config.cluster, reason: Some(&reason) }.tell_last(output);
+            let (cluster, reason) = (&plan.config.cluster, Some(reason.as_str()));
+            Event::Ended { cluster, reason, memory_bytes: None }.tell_last(output);
             return Err(failure);
         }
         match rejoin(&plan, &asked, output) {
             Some(next) => life = next,
             None => {
-                Event::Ended { cluster: &plan.config.cluster, reason: None }.tell_last(output);
+                let cluster = &plan.config.cluster;
+                Event::Ended { cluster, reason: None, memory_bytes: None }.tell_last(output);
                 return Ok(());
             }
         }

@@ -855,7 +855,8 @@ impl Membership {
     }
 }
 
-const COORDINATOR_LOST: &str = "the coordinator was lost during the join";
+const COORDINATOR_LOST: &str = "the coordinator was lost during the join: it has ended, or its process or this \
+    one has no descriptor left; raise their RLIMIT_NOFILE";
 const EXPELLED: &str = "the cluster declared this node dead";
 
 fn refusal(code: ErrorCode, text: &str) -> Refusal {

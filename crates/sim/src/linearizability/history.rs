@@ -5,7 +5,7 @@
 //! ```
 //! `operation` is `get` or `read`, `put` or `insert`, `delete`, `update` or `scan`; `outcome` is `ok`,
 //! `not_found`, `error` or `failed`, or `unknown`. A `read` that is `ok` without a value has found none. `process`, `key` and `value` are strings or numbers, `value` and `return_ns` may be
-//! null or absent. Fields that are not named here are ignored. A `scan` with a key says that the scan
+//! null or absent, and an `update` that was not found or failed need have none. Fields that are not named here are ignored. A `scan` with a key says that the scan
 //! met that key with that value while it ran; one without is not checked.
 
 use super::check::{Call, Verdict, check_each};
@@ -113,6 +113,9 @@ fn call_of(
     let operation = match name {
         "get" | "read" | "scan" => KeyValueOperation::Get,
         "put" | "insert" => KeyValueOperation::Put(value.ok_or("a put without `value`")?),
+        // It failed before it had a value to leave.
+        "update" if value.is_none() && outcome == "failed" => return Ok(None),
+        "update" if value.is_none() && outcome == "not_found" => KeyValueOperation::Update(0),
         "update" => KeyValueOperation::Update(value.ok_or("an update without `value`")?),
         "delete" => KeyValueOperation::Delete,
         _ => return Err("`operation` is none of get, read, put, insert, delete, update, scan"),
@@ -319,9 +322,11 @@ mod tests {
             line("update", "\"b\"", (4, 5), "ok"),
             line("read", "\"b\"", (6, 7), "ok"),
             line("read", "null", (8, 9), "failed"),
+            line("update", "null", (10, 11), "failed"),
+            line("update", "\"c\"", (12, 12), "unknown"),
         ];
         let history = read_history(&lines.concat(), ErrorMeans::MaybeEffect).unwrap();
-        assert_eq!((history.calls.len(), history.unchecked), (4, 1));
+        assert_eq!((history.calls.len(), history.unchecked), (5, 2));
         history.check(KeyValue::Absent).holds().unwrap();
         let stale = [lines.concat(), line("read", "\"a\"", (10, 11), "ok")].concat();
         let history = read_history(&stale, ErrorMeans::MaybeEffect).unwrap();

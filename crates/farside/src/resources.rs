@@ -1,0 +1,187 @@
+//! What the machine, its control groups and the limits of this process leave for a node.
+//!
+//! Memory of a region gets its pages at the first touch, long after the start, and the kernel kills a process
+//! that touches more than there is. So a node whose memory and cache cannot all be had is refused at its
+//! start. What other processes take later is not known then.
+
+use crate::{Config, Error, ErrorCode};
+use rustix::process::{Resource, getrlimit};
+use std::path::{Path, PathBuf};
+
+/// Nodes of up to so many bytes start without a look at the machine.
+const SMALL: u64 = 16 << 20;
+/// Where control groups are mounted.
+const GROUPS: &str = "/sys/fs/cgroup";
+
+/// Bytes that are left, and of what.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Left {
+    bytes: u64,
+    of: String,
+    remedy: &'static str,
+}
+
+/// Checks that a node's memory and cache can be had.
+///
+/// # Errors
+/// `BadConfiguration`, with the settings, what they need, what limits it, and what to do.
+pub(crate) fn check(config: &Config) -> Result<(), Error> {
+    let needed = config.memory_bytes.saturating_add(config.cache_bytes);
+    if needed <= SMALL {
+        return Ok(());
+    }
+    let memory = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| of_machine(&text));
+    let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let group = of_groups(Path::new(GROUPS), &own);
+    for left in memory.into_iter().chain(group) {
+        refuse(config, needed, &left)?;
+    }
+    // A tag of 8 B for each 64 B of memory, and about three times as much for 64 B of cache.
+    let tags = config.memory_bytes / 8 + config.cache_bytes / 2;
+    of_address_space().map_or(Ok(()), |left| refuse(config, needed.saturating_add(tags), &left))
+}
+
+fn refuse(config: &Config, needed: u64, left: &Left) -> Result<(), Error> {
+    if needed <= left.bytes {
+        return Ok(());
+    }
+    let Config { memory_bytes, cache_bytes, .. } = config;
+    let Left { bytes, of, remedy } = left;
+    let detail = format!(
+        "memory_bytes {memory_bytes} and cache_bytes {cache_bytes} need {needed} B, and {of} leaves \
+         {bytes} B: lower them, or {remedy}"
+    );
+    Err(Error::with(ErrorCode::BadConfiguration, detail))
+}
+
+/// What the kernel says that programs can still have, swap included.
+fn of_machine(meminfo: &str) -> Option<Left> {
+    let field = |name: &str| {
+        let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+    };
+    Some(Left {
+        bytes: field("MemAvailable:")?.saturating_add(field("SwapFree:").unwrap_or(0)),
+        of: "the memory available on this machine".to_owned(),
+        remedy: "free memory",
+    })
+}
+
+/// The least that the memory limits of this process's control groups leave, of either version.
+fn of_groups(root: &Path, own: &str) -> Option<Left> {
+    let left = own.lines().flat_map(|line| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (kinds, path) = (fields.next().unwrap_or(""), fields.next().unwrap_or(""));
+        let version = match kinds {
+            "" => Some((root.to_owned(), &SECOND)),
+            kinds if kinds.split(',').any(|kind| kind == "memory") => {
+                Some((root.join("memory"), &FIRST))
+            }
+            _ => None,
+        };
+        version.into_iter().flat_map(move |(mount, files)| of_group(&mount, path, files))
+    });
+    left.min_by_key(|left| left.bytes)
+}
+
+/// The files of a control group that tell of its memory.
+struct GroupFiles {
+    most: &'static str,
+    used: &'static str,
+    /// Fields of `memory.stat` that count pages of files, which the kernel drops when memory is short.
+    droppable: [&'static str; 2],
+}
+
+const SECOND: GroupFiles = GroupFiles {
+    most: "memory.max",
+    used: "memory.current",
+    droppable: ["inactive_file", "active_file"],
+};
+
+const FIRST: GroupFiles = GroupFiles {
+    most: "memory.limit_in_bytes",
+    used: "memory.usage_in_bytes",
+    droppable: ["total_inactive_file", "total_active_file"],
+};
+
+/// What a group and those above it leave.
+fn of_group(mount: &Path, path: &str, files: &GroupFiles) -> Vec<Left> {
+    let own: PathBuf = mount.join(path.trim_start_matches('/'));
+    let groups = own.ancestors().take_while(|group| group.starts_with(mount));
+    groups.filter_map(|group| left_in(group, files)).collect()
+}
+
+fn left_in(group: &Path, files: &GroupFiles) -> Option<Left> {
+    let read = |file: &str| std::fs::read_to_string(group.join(file)).ok();
+    let number = |file: &str| read(file)?.trim().parse::<u64>().ok();
+    let most = number(files.most)?;
+    let stat = read("memory.stat").unwrap_or_default();
+    let droppable = stat.lines().filter_map(|line| {
+        let (name, value) = line.split_once(' ')?;
+        files.droppable.contains(&name).then(|| value.trim().parse::<u64>().ok())?
+    });
+    let used = number(files.used).unwrap_or(0).saturating_sub(droppable.sum());
+    Some(Left {
+        bytes: most.saturating_sub(used),
+        of: format!("{} ({most} B)", group.join(files.most).display()),
+        remedy: "raise that limit",
+    })
+}
+
+/// What RLIMIT_AS leaves of this process's address space, if it limits it.
+fn of_address_space() -> Option<Left> {
+    let most = getrlimit(Resource::As).current?;
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = statm.split(' ').next().and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0);
+    Some(Left {
+        bytes: most.saturating_sub(pages.saturating_mul(rustix::param::page_size() as u64)),
+        of: format!("RLIMIT_AS ({most} B)"),
+        remedy: "raise that limit (ulimit -v)",
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn machine_memory_counts_what_is_available_and_swap() {
+        let text = "MemTotal: 900 kB\nMemAvailable:   100 kB\nSwapFree:  28 kB\n";
+        assert_eq!(of_machine(text).unwrap().bytes, 128 << 10);
+        assert_eq!(of_machine("MemTotal: 900 kB\n"), None);
+    }
+
+    #[test]
+    fn smallest_group_limit_on_the_way_up_is_found() {
+        let root = std::env::temp_dir().join(format!("farside-groups-{}", std::process::id()));
+        let write = |path: &str, text: &str| {
+            let path = root.join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        assert_eq!(of_groups(&root, "0::/a/b\n"), None, "no group has a limit");
+        write("a/memory.max", "1000\n");
+        write("a/memory.current", "900\n");
+        write("a/memory.stat", "anon 1\ninactive_file 300\nactive_file 50\n");
+        write("a/b/memory.max", "max\n");
+        let second = of_groups(&root, "1:name=systemd:/\n0::/a/b\n").unwrap();
+        assert_eq!(second.bytes, 450);
+        assert!(second.of.ends_with("a/memory.max (1000 B)"), "{}", second.of);
+        write("memory/memory.limit_in_bytes", "500\n");
+        write("memory/memory.usage_in_bytes", "100\n");
+        let first = of_groups(&root, "5:cpu,memory:/c\n0::/a/b\n").unwrap();
+        assert_eq!(first.bytes, 400);
+        std::fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn refusal_names_settings_need_limit_and_remedy() {
+        let mut config = Config::new("x");
+        (config.memory_bytes, config.cache_bytes) = (3 << 50, 8192);
+        let error = check(&config).unwrap_err();
+        assert_eq!(error.code, ErrorCode::BadConfiguration);
+        for part in ["memory_bytes 3377699720527872", "cache_bytes 8192", "leaves", "lower them"] {
+            assert!(error.detail.contains(part), "{error}");
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! What a node cannot have is refused at its start, by name: each test starts nodes in a child process whose
+//! limits are lowered, and reads how that ended.
+
+use farside::{Config, ErrorCode, LineSize, Node};
+use rustix::process::{Resource, Rlimit, setrlimit};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+const LIMIT: &str = "FARSIDE_TEST_LIMIT";
+
+fn config(name: &str) -> Config {
+    let name = format!("limits-{name}-{}", std::process::id());
+    Config { memory_bytes: 8 << 20, cache_bytes: 4 << 20, ..Config::new(name) }
+}
+
+/// Not a test: what the child process does. It sets a limit, starts two nodes and uses their memory.
+#[test]
+#[ignore = "runs in a child process with limits of its own"]
+fn child() {
+    let limit = std::env::var(LIMIT).unwrap();
+    let mut words = limit.split(' ');
+    let (name, value) = (words.next().unwrap(), words.next().unwrap().parse().unwrap());
+    let mut config = config("child");
+    let resource = match name {
+        "nofile" => Resource::Nofile,
+        "nproc" => Resource::Nproc,
+        "fsize" => Resource::Fsize,
+        "as" => Resource::As,
+        other => panic!("no limit {other}"),
+    };
+    if name == "as" {
+        config.memory_bytes = 512 << 20;
+    }
+    setrlimit(resource, Rlimit { current: Some(value), maximum: Some(value) }).unwrap();
+    match use_two_nodes(&config) {
+        Ok(()) => println!("\nENDED Ok"),
+        Err(error) => println!("\nENDED {:?}: {error}", error.code),
+    }
+}
+
+fn use_two_nodes(config: &Config) -> Result<(), farside::Error> {
+    let first = Node::create(config)?;
+    let second = Node::join(config)?;
+    first.wait_for_members(2, Duration::from_secs(20))?;
+    let (mut one, mut two) = (first.session()?, second.session()?);
+    let address = one.alloc(64)?;
+    one.write_u64(address, 7)?;
+    one.fence()?;
+    assert_eq!(two.read_u64(address)?, 7);
+    Ok(())
+}
+
+/// How the child ended under a limit: `Ok`, or the code and text of the error. It ends by itself, not by a
+/// signal or panic.
+fn ended(limit: &str, prepare: impl FnOnce(&mut Command)) -> String {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "child", "--ignored", "--nocapture", "--test-threads=1"]);
+    command.env(LIMIT, limit);
+    prepare(&mut command);
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let (out, err) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
+    assert!(status.success(), "{limit}: {status}\n{out}\n{err}");
+    assert!(!err.contains("panicked"), "{limit}: {err}");
+    let line = out.lines().find_map(|line| line.strip_prefix("ENDED "));
+    line.unwrap_or_else(|| panic!("{limit}: {out}")).to_owned()
+}
+
+/// Whether a refusal names the limit and its value.
+fn assert_names(refusal: &str, limit: &str, value: u64) {
+    assert!(refusal.contains(limit) && refusal.contains(&value.to_string()), "{refusal}");
+    assert!(refusal.contains("raise"), "{refusal}");
+}
+
+#[test]
+fn too_few_descriptors_are_named_with_their_limit() {
+    let mut refused = 0;
+    for most in 4.. {
+        let said = ended(&format!("nofile {most}"), |_| {});
+        if said == "Ok" {
+            break;
+        }
+        if said.starts_with("NoSuchCluster") {
+            // The coordinator did not take the connection or the link; its limit is not known to the joiner.
+            assert!(said.contains("raise") && said.contains("RLIMIT_NOFILE"), "{said}");
+        } else {
+            assert_names(&said, "RLIMIT_NOFILE", most);
+        }
+        refused += 1;
+    }
+    assert!(refused > 4, "{refused}");
+}
+
+#[test]
+fn too_few_threads_are_named_with_their_limit() {
+    // The limit is the user's, and the superuser has none.
+    let user = 40_000 + std::process::id() % 20_000;
+    let root = rustix::process::geteuid().is_root();
+    let mut refused = 0;
+    for most in 1_u64.. {
+        let said = ended(&format!("nproc {most}"), |command| {
+            if root {
+                command.uid(user);
+            }
+        });
+        if said == "Ok" {
+            break;
+        }
+        assert_names(&said, "RLIMIT_NPROC", most);
+        refused += 1;
+        if !root {
+            return; // other processes of this user count too
+        }
+    }
+    assert!(refused > 0);
+}
+
+#[test]
+fn memory_over_the_file_size_limit_is_refused() {
+    for most in [0, 4096, 1 << 20] {
+        assert_names(&ended(&format!("fsize {most}"), |_| {}), "RLIMIT_FSIZE", most);
+    }
+}
+
+#[test]
+fn memory_over_the_address_space_limit_is_refused() {
+    let most = 600 << 20;
+    let said = ended(&format!("as {most}"), |_| {});
+    assert!(said.starts_with("BadConfiguration") && said.contains("memory_bytes"), "{said}");
+    assert_names(&said, "RLIMIT_AS", most);
+}
+
+#[test]
+fn memory_over_what_the_machine_has_is_refused() {
+    let config = Config { memory_bytes: 1 << 43, ..config("machine") };
+    let error = Node::create(&config).unwrap_err();
+    assert_eq!(error.code, ErrorCode::BadConfiguration);
+    assert!(error.detail.contains("memory_bytes 8796093022208"), "{error}");
+}
+
+#[test]
+fn cache_without_a_set_for_its_lines_is_refused() {
+    let line = |bytes| LineSize::from_bytes(bytes).unwrap();
+    let mut none = Config::new("x").cache_shares;
+    none[usize::from(LineSize::DEFAULT.class())] = 0;
+    let mut large = [0; LineSize::CLASSES];
+    large[usize::from(LineSize::DEFAULT.class())] = 250;
+    large[usize::from(LineSize::MAX.class())] = 1;
+    let base = config("cache");
+    let refused = [
+        (
+            Config { line_size: line(65_536), cache_bytes: 8 << 20, ..base.clone() },
+            "raise cache_bytes to at least 9437184",
+        ),
+        (Config { cache_bytes: 4_096, ..base.clone() }, "raise cache_bytes to at least 9216"),
+        (Config { cache_shares: none, ..base.clone() }, "lines of 512 B have a share of 0"),
+        (Config { cache_shares: [0; LineSize::CLASSES], ..base.clone() }, "share of 0"),
+        (Config { cache_shares: large, ..base.clone() }, "8 lines of 65536 B"),
+    ];
+    for (config, part) in refused {
+        let error = Node::create(&config).unwrap_err();
+        assert_eq!(error.code, ErrorCode::BadConfiguration);
+        assert!(error.detail.contains(part), "{error}");
+    }
+    // What the refusals recommend is enough.
+    for (line_size, cache_bytes) in [(line(65_536), 9_437_184), (LineSize::DEFAULT, 9_216)] {
+        let config = Config { line_size, cache_bytes, ..base.clone() };
+        use_two_nodes(&config).unwrap();
+    }
+}
