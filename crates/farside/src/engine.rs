@@ -158,10 +158,49 @@ impl Engine {
     }
 
     /// Ends an operation with a result.
-    pub(crate) fn finish_with(&self, operation: OperationId, result: u64) {
+    pub(crate) fn finish_with(&mut self, operation: OperationId, result: u64) {
+        let Some(slot) = self.slot(operation) else {
+            return;
+        };
+        if slot.is_abandoned() && matches!(slot.request().kind, Kind::Allocate { .. }) {
+            return self.undo_allocation(operation, result);
+        }
+        slot.request().result = result;
+        slot.finish(Ok(()));
+    }
+
+    /// The result of a slot's operation is not wanted any more: undoes what it has got, or sees to it
+    /// that this is done when it has ended.
+    pub(crate) fn abandon(&mut self, slots: &SessionSlots, index: usize) {
+        let slot = &slots.slots[index];
+        slot.abandon();
+        let operation = slots.operation(index);
+        let (kind, address, result) = {
+            let request = slot.request();
+            (request.kind, request.address, request.result)
+        };
+        let outcome = slot.outcome();
+        match (kind, address, outcome) {
+            (Kind::Pin(_), Some(address), Some(Ok(()))) => self.unpin(address.line()),
+            (Kind::Lock(request), _, None) => self.forget_lock(operation, request, false),
+            (Kind::Lock(request), _, Some(Ok(()))) => self.forget_lock(operation, request, true),
+            (Kind::Allocate { .. }, _, Some(Ok(()))) => {
+                return self.undo_allocation(operation, result);
+            }
+            _ => {}
+        }
+        if outcome.is_some() {
+            slot.recycle();
+        }
+    }
+
+    /// Frees what was allocated for a call that was abandoned; the slot stays occupied meanwhile.
+    fn undo_allocation(&mut self, operation: OperationId, result: u64) {
         if let Some(slot) = self.slot(operation) {
-            slot.request().result = result;
-            slot.finish(Ok(()));
+            slot.request().kind = Kind::Free;
+            slot.submit();
+            slot.abandon();
+            self.control(operation, Kind::Free, GlobalAddress::from_bits(result).ok());
         }
     }
 

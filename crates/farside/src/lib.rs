@@ -46,6 +46,6 @@ pub use farside_base::{
     Blame, ErrorCode, GlobalAddress, Limits, LineSize, NodeId, Retry, SessionId,
 };
 pub use locks::LockGuard;
-pub use memory::Session;
+pub use memory::{Session, Timed};
 pub use node::{Joining, Member, Node, REQUIREMENTS};
 pub use stats::Stats;

@@ -5,7 +5,7 @@ use super::line::{Authority, Key, Line, Rules, Waiter, is_behind, stands_against
 use super::own::Locks;
 use super::{Ask, Patience, Wait};
 use alloc::vec::Vec;
-use farside_base::{LineAddress, OperationId, SessionId, Ticket};
+use farside_base::{LineAddress, NodeId, OperationId, SessionId, Ticket};
 
 impl Locks {
     /// Checks what must hold after every step.
@@ -197,6 +197,23 @@ impl Locks {
         let meant = |waiter: &&Waiter| waiter.key() == Key(self.me, ticket) && !waiter.cancelled;
         let waiter = line.queue.iter().chain(&line.limbo).find(meant)?;
         Some(waiter.operation)
+    }
+
+    /// The node that a request of this node waits for: that of the first session in its way where this
+    /// node decides, the delegate where this node is the home; else `None`, for the home.
+    pub fn awaited(&self, at: LineAddress, operation: OperationId) -> Option<NodeId> {
+        let line = self.lines.get(at)?;
+        let meant = |waiter: &Waiter| waiter.operation == operation && !waiter.cancelled;
+        match line.authority {
+            Authority::Home | Authority::Delegate { .. } => {
+                let place = line.queue.iter().position(meant)?;
+                line.obstacles(self.rules, place).first().map(|session| session.node())
+            }
+            Authority::Away { delegate, .. } | Authority::Recalling { delegate, .. } => {
+                Some(delegate)
+            }
+            Authority::Elsewhere { .. } => None,
+        }
     }
 
     /// Whether nothing is held or awaited here, as far as this node knows.
