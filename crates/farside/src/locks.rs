@@ -274,8 +274,8 @@ impl LockGuard<'_> {
     /// let it go and lock again), `Deadlock`, `TimedOut`: each leaves the read lock held.
     pub fn upgrade(&mut self) -> Result<(), Error> {
         if self.mode == Mode::Read {
-            let upgraded = self.session.ask(self.address, self.bytes, UPGRADE)?;
-            self.upgraded(upgraded);
+            self.token = self.session.ask(self.address, self.bytes, UPGRADE)?;
+            self.mode = Mode::Write;
         }
         Ok(())
     }
@@ -286,15 +286,10 @@ impl LockGuard<'_> {
     /// As `upgrade`.
     pub async fn upgrade_async(&mut self) -> Result<(), Error> {
         if self.mode == Mode::Read {
-            let upgraded = self.session.ask_async(self.address, self.bytes, UPGRADE).await?;
-            self.upgraded(upgraded);
+            self.token = self.session.ask_async(self.address, self.bytes, UPGRADE).await?;
+            self.mode = Mode::Write;
         }
         Ok(())
-    }
-
-    fn upgraded(&mut self, token: u64) {
-        self.token = token;
-        self.mode = Mode::Write;
     }
 }
 
@@ -529,6 +524,12 @@ impl Session {
         order();
         let operation = self.slots.operation(slot);
         self.core.with_engine(|engine| match engine.start_lock(operation, &self.slots, request) {
+            Some(Err(ErrorCode::NotLocked)) if ask == UPGRADE => {
+                // An earlier upgrade of its range got this line, and failed at a later one.
+                let token =
+                    engine.locks.write_token(request.line, self.slots.session, request.range);
+                Begun::Ended(token.map(|token| token.0).ok_or(ErrorCode::NotLocked))
+            }
             Some(outcome) => Begun::Ended(outcome),
             None => {
                 // Before anybody else can have the engine, and with it end the operation.
@@ -564,7 +565,7 @@ impl Session {
     }
 
     /// Asks for all lines of a range; on failure none is kept. The token of the last. An upgrade that
-    /// fails half way keeps what it has: the guard still stands for the range as a whole.
+    /// fails half way keeps what it has, and has it at once when it is asked for again.
     async fn ask_async(
         &mut self,
         address: GlobalAddress,
