@@ -187,6 +187,7 @@ impl System {
         let reason = match code {
             ErrorCode::Unallocated => freed,
             ErrorCode::LineLost | ErrorCode::NodeLost => died,
+            ErrorCode::TimedOut => self.cancels < self.setup.cancels,
             _ => false,
         };
         if !reason {
