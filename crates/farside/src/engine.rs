@@ -6,6 +6,7 @@ use crate::boot::Boot;
 use crate::contact::Keeper;
 use crate::hit::Lines;
 use crate::lock_hit::LockCells;
+use crate::locks::Grant;
 use crate::operation::{Kind, Outcome, SessionSlots, Slot, is_home, session_index};
 use crate::peer::Peers;
 use crate::turn::BATCH;
@@ -104,7 +105,7 @@ pub(crate) struct Engine {
     pub(crate) routed: u64,
     pub(crate) lock_effects: lock::Effects,
     /// The lock operation that is just being started, and how it ended if at once.
-    pub(crate) awaited_lock: Option<(OperationId, Option<Result<u64, ErrorCode>>)>,
+    pub(crate) awaited_lock: Option<(OperationId, Option<Result<Grant, ErrorCode>>)>,
     pub(crate) follow_ups: VecDeque<FollowUp>,
     /// Bytes of lines on their way to peers, each before the message that speaks of them.
     pub(crate) placements: Underway<Placement>,
@@ -179,6 +180,9 @@ impl Engine {
             let request = slot.request();
             (request.kind, request.address, request.result)
         };
+        if let (Some(address), None, Some(_)) = (address, slot.outcome(), kind.want()) {
+            self.cancel(operation, address.line());
+        }
         let outcome = slot.outcome();
         match (kind, address, outcome) {
             (Kind::Pin(_), Some(address), Some(Ok(()))) => self.unpin(address.line()),

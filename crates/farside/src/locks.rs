@@ -28,7 +28,7 @@ impl Engine {
         operation: OperationId,
         slots: &SessionSlots,
         request: Request,
-    ) -> Option<Result<u64, ErrorCode>> {
+    ) -> Option<Result<Grant, ErrorCode>> {
         if let Some(code) = self.refusal() {
             self.call_in_loans();
             return Some(Err(code));
@@ -48,7 +48,8 @@ impl Engine {
         self.lock_own(Event::Issue { operation, session, request, here });
         slots.locks.set_machine(self.locks.locks_of(session));
         let outcome = self.awaited_lock.take().and_then(|(_, outcome)| outcome);
-        if matches!((request.action, outcome), (Action::Unlock(_), Some(Ok(_)))) {
+        let unlocks = matches!(request.action, Action::Unlock(_) | Action::Undo(_));
+        if unlocks && matches!(outcome, Some(Ok(_))) {
             self.lend(request.line);
         }
         outcome
@@ -106,7 +107,7 @@ impl Engine {
     }
 
     /// How a lock operation ended: told to whoever is just starting it, or by its slot.
-    fn lock_ended(&mut self, operation: OperationId, outcome: Result<u64, ErrorCode>) {
+    fn lock_ended(&mut self, operation: OperationId, outcome: Result<Grant, ErrorCode>) {
         if let Some((awaited, result)) = self.awaited_lock.as_mut()
             && *awaited == operation
         {
@@ -117,7 +118,14 @@ impl Engine {
             slots.locks.set_machine(self.locks.locks_of(slots.session));
         }
         match outcome {
-            Ok(token) => self.finish_with(operation, token),
+            Ok(Grant { token, abandoned }) => {
+                if let Some(slot) =
+                    self.session_of(operation).and_then(|slots| slots.slot(operation))
+                {
+                    slot.request().abandoned = abandoned;
+                }
+                self.finish_with(operation, token);
+            }
             Err(code) => self.finish(operation, Err(code)),
         }
     }
@@ -138,11 +146,11 @@ impl Engine {
                 Effect::Send { to, message } => {
                     self.peers.push(to, message.class(), Family::Lock, &message.encode());
                 }
-                Effect::Locked { operation, token } => {
+                Effect::Locked { operation, token, abandoned } => {
                     self.counters.locks += 1;
-                    self.lock_ended(operation, Ok(token.0));
+                    self.lock_ended(operation, Ok(Grant { token: token.0, abandoned }));
                 }
-                Effect::Unlocked { operation } => self.lock_ended(operation, Ok(0)),
+                Effect::Unlocked { operation } => self.lock_ended(operation, Ok(Grant::default())),
                 Effect::Failed { operation, code } => self.lock_ended(operation, Err(code)),
                 Effect::Cancelled { operation } => {
                     self.lock_ended(operation, Err(ErrorCode::TimedOut));
@@ -195,7 +203,7 @@ impl Engine {
         };
         match request.action {
             Action::Ask(ask) if granted => {
-                let action = Action::Unlock(ask.mode());
+                let action = Action::Undo(ask.mode());
                 let request = Request { action, ..request };
                 let here = self.lock_here(request.line);
                 self.lock_own(Event::Issue { operation, session, request, here });
@@ -206,9 +214,17 @@ impl Engine {
     }
 }
 
+/// What a lock operation ends with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Grant {
+    pub(crate) token: u64,
+    /// An earlier holder died, and no writer was told since.
+    pub(crate) abandoned: bool,
+}
+
 /// A lock operation that was begun.
 enum Begun {
-    Ended(Result<u64, ErrorCode>),
+    Ended(Result<Grant, ErrorCode>),
     /// It waits in this slot.
     Waits(usize),
 }
@@ -224,14 +240,25 @@ pub struct LockGuard<'a> {
     address: GlobalAddress,
     bytes: u64,
     mode: Mode,
-    token: u64,
+    grant: Grant,
     held: bool,
 }
 
 impl LockGuard<'_> {
     /// The fencing token of the lock (of its last line): later holders of the range have larger ones.
     pub fn token(&self) -> u64 {
-        self.token
+        self.grant.token
+    }
+
+    /// Whether a node died while a session of it held some of these bytes for writing, and this is the
+    /// first lock for writing since: what they protect may be half changed. As with robust mutexes of
+    /// POSIX, but nothing needs to be done for the lock itself.
+    ///
+    /// *Guarantees*: every holder is told until one that holds the bytes for writing was; also by an
+    /// [`upgrade`](Self::upgrade). Tells it also where it cannot be known: when a node dies that alone
+    /// has used the locks of a line lately, what it held there died with it.
+    pub fn was_abandoned(&self) -> bool {
+        self.grant.abandoned
     }
 
     /// Unlocks and reports failure, which dropping cannot.
@@ -264,7 +291,7 @@ impl LockGuard<'_> {
     /// Keeps the lock after the guard is gone, until [`Session::unlock`]; its token.
     pub fn keep(mut self) -> u64 {
         self.held = false;
-        self.token
+        self.grant.token
     }
 
     /// Turns a read lock into a write lock without letting go between; waits for other readers.
@@ -274,8 +301,8 @@ impl LockGuard<'_> {
     /// let it go and lock again), `Deadlock`, `TimedOut`: each leaves the read lock held.
     pub fn upgrade(&mut self) -> Result<(), Error> {
         if self.mode == Mode::Read {
-            self.token = self.session.ask(self.address, self.bytes, UPGRADE)?;
-            self.mode = Mode::Write;
+            let grant = self.session.ask(self.address, self.bytes, UPGRADE)?;
+            self.upgraded(grant);
         }
         Ok(())
     }
@@ -286,10 +313,16 @@ impl LockGuard<'_> {
     /// As `upgrade`.
     pub async fn upgrade_async(&mut self) -> Result<(), Error> {
         if self.mode == Mode::Read {
-            self.token = self.session.ask_async(self.address, self.bytes, UPGRADE).await?;
-            self.mode = Mode::Write;
+            let grant = self.session.ask_async(self.address, self.bytes, UPGRADE).await?;
+            self.upgraded(grant);
         }
         Ok(())
+    }
+
+    fn upgraded(&mut self, grant: Grant) {
+        self.mode = Mode::Write;
+        self.grant.token = grant.token;
+        self.grant.abandoned |= grant.abandoned;
     }
 }
 
@@ -340,14 +373,14 @@ macro_rules! lock_calls {
         /// and the first failure of an earlier write.
         #[inline]
         pub fn $name(&mut self, address: GlobalAddress, bytes: u64) -> Result<LockGuard<'_>, Error> {
-            let token = match self.lock_hit_at(address, bytes, Mode::$mode) {
-                Some(token) => token,
+            let grant = match self.lock_hit_at(address, bytes, Mode::$mode) {
+                Some(token) => Grant { token, abandoned: false },
                 None => {
                     let ask = Ask::Lock { mode: Mode::$mode, patience: Patience::$patience };
                     self.ask(address, bytes, ask)?
                 }
             };
-            Ok(self.guard(address, bytes, Mode::$mode, token))
+            Ok(self.guard(address, bytes, Mode::$mode, grant))
         }
 
         #[doc = concat!("The awaitable twin of [`", stringify!($name), "`](Self::", stringify!($name), ").")]
@@ -356,8 +389,8 @@ macro_rules! lock_calls {
         #[doc = concat!("As `", stringify!($name), "`.")]
         pub async fn $twin(&mut self, address: GlobalAddress, bytes: u64) -> Result<LockGuard<'_>, Error> {
             let ask = Ask::Lock { mode: Mode::$mode, patience: Patience::$patience };
-            let token = self.ask_async(address, bytes, ask).await?;
-            Ok(self.guard(address, bytes, Mode::$mode, token))
+            let grant = self.ask_async(address, bytes, ask).await?;
+            Ok(self.guard(address, bytes, Mode::$mode, grant))
         }
     )*};
 }
@@ -381,14 +414,14 @@ macro_rules! timed_lock_calls {
             bytes: u64,
             timeout: Duration,
         ) -> Result<LockGuard<'_>, Error> {
-            let token = match self.lock_hit_at(address, bytes, Mode::$mode) {
-                Some(token) => token,
+            let grant = match self.lock_hit_at(address, bytes, Mode::$mode) {
+                Some(token) => Grant { token, abandoned: false },
                 None => {
                     self.deadline = Some(Deadline::After(timeout));
                     self.ask(address, bytes, Ask::Lock { mode: Mode::$mode, patience: Patience::Wait })?
                 }
             };
-            Ok(self.guard(address, bytes, Mode::$mode, token))
+            Ok(self.guard(address, bytes, Mode::$mode, grant))
         }
 
         #[doc = concat!("The awaitable twin of [`", stringify!($name), "`](Self::", stringify!($name), ").")]
@@ -403,8 +436,8 @@ macro_rules! timed_lock_calls {
         ) -> Result<LockGuard<'_>, Error> {
             self.deadline = Some(Deadline::After(timeout));
             let ask = Ask::Lock { mode: Mode::$mode, patience: Patience::Wait };
-            let token = self.ask_async(address, bytes, ask).await?;
-            Ok(self.guard(address, bytes, Mode::$mode, token))
+            let grant = self.ask_async(address, bytes, ask).await?;
+            Ok(self.guard(address, bytes, Mode::$mode, grant))
         }
     )*};
 }
@@ -438,10 +471,10 @@ impl Session {
         address: GlobalAddress,
         bytes: u64,
         mode: Mode,
-        token: u64,
+        grant: Grant,
     ) -> LockGuard<'_> {
         self.deadline = None; // that of the call is none of the guard's
-        LockGuard { session: self, address, bytes, mode, token, held: true }
+        LockGuard { session: self, address, bytes, mode, grant, held: true }
     }
 
     /// What is asked in one line goes ahead without a fence when nothing of the session is under way.
@@ -488,20 +521,21 @@ impl Session {
     }
 
     #[cold]
-    fn ask(&mut self, address: GlobalAddress, bytes: u64, ask: Ask) -> Result<u64, Error> {
+    fn ask(&mut self, address: GlobalAddress, bytes: u64, ask: Ask) -> Result<Grant, Error> {
         let Some(piece) = self.settled_piece(address, bytes) else {
             return self.blocking().run(self.ask_async(address, bytes, ask));
         };
         let mut call = self.enter();
         // Without any waiting where this node decides and nobody is in the way.
-        match call.free_call_slot().map(|slot| call.lock_miss(slot, piece, ask)) {
-            Some(Begun::Ended(outcome)) => outcome.map_err(|code| Error::at(code, piece.address)),
+        let token = match call.free_call_slot().map(|slot| call.lock_miss(slot, piece, ask)) {
+            Some(Begun::Ended(outcome)) => call.note_grant(outcome, piece),
             Some(Begun::Waits(slot)) => call.blocking().run(call.call_ended(slot, piece)),
             None => call.blocking().run(call.lock_line(piece, ask)),
-        }
+        }?;
+        Ok(Grant { token, abandoned: call.in_flight.abandoned })
     }
 
-    /// Locks in one line, on loan or by the engine.
+    /// Locks in one line, on loan or by the engine; the token.
     async fn lock_line(&mut self, piece: Piece, ask: Ask) -> Result<u64, Error> {
         if let Ask::Lock { mode, .. } = ask
             && let Some(token) = self.lock_hit(piece, mode)
@@ -510,11 +544,20 @@ impl Session {
         }
         let slot = self.call_slot().await?;
         match self.lock_miss(slot, piece, ask) {
-            Begun::Ended(outcome) => {
-                outcome.map_err(|code| failure(code, piece.address, piece.continues()))
-            }
+            Begun::Ended(outcome) => self.note_grant(outcome, piece),
             Begun::Waits(slot) => self.call_ended(slot, piece).await,
         }
+    }
+
+    fn note_grant(
+        &mut self,
+        outcome: Result<Grant, ErrorCode>,
+        piece: Piece,
+    ) -> Result<u64, Error> {
+        let Grant { token, abandoned } =
+            outcome.map_err(|code| failure(code, piece.address, piece.continues()))?;
+        self.in_flight.abandoned |= abandoned;
+        Ok(token)
     }
 
     /// Asks the engine for a line's lock. The slot is taken only if that waits.
@@ -528,7 +571,8 @@ impl Session {
                 // An earlier upgrade of its range got this line, and failed at a later one.
                 let token =
                     engine.locks.write_token(request.line, self.slots.session, request.range);
-                Begun::Ended(token.map(|token| token.0).ok_or(ErrorCode::NotLocked))
+                let grant = token.map(|token| Grant { token: token.0, abandoned: false });
+                Begun::Ended(grant.ok_or(ErrorCode::NotLocked))
             }
             Some(outcome) => Begun::Ended(outcome),
             None => {
@@ -544,18 +588,22 @@ impl Session {
     /// only has left locks of both modes there: tries the other too.
     pub(crate) fn unlock_line(&mut self, piece: Piece, mode: Mode) -> Result<(), Error> {
         let other = if mode == Mode::Read { Mode::Write } else { Mode::Read };
-        let mut outcome = self.unlock_in_mode(piece, mode);
+        let mut outcome = self.unlock_by(piece, Action::Unlock(mode), mode);
         if outcome == Err(ErrorCode::NotLocked) {
-            outcome = self.unlock_in_mode(piece, other);
+            outcome = self.unlock_by(piece, Action::Unlock(other), other);
         }
         outcome.map_err(|code| failure(code, piece.address, piece.continues()))
     }
 
-    fn unlock_in_mode(&mut self, piece: Piece, mode: Mode) -> Result<(), ErrorCode> {
+    /// Unlocks in one line what a call has got that has failed, which nobody was told of.
+    pub(crate) fn undo_line(&mut self, piece: Piece, mode: Mode) -> Result<(), ErrorCode> {
+        self.unlock_by(piece, Action::Undo(mode), mode)
+    }
+
+    fn unlock_by(&mut self, piece: Piece, action: Action, mode: Mode) -> Result<(), ErrorCode> {
         if self.unlock_hit(piece, mode) {
             return Ok(());
         }
-        let action = Action::Unlock(mode);
         let request = Request { line: piece.address.line(), range: piece.range(), action };
         order();
         let operation = self.slots.operation(NO_SLOT);
@@ -571,7 +619,7 @@ impl Session {
         address: GlobalAddress,
         bytes: u64,
         ask: Ask,
-    ) -> Result<u64, Error> {
+    ) -> Result<Grant, Error> {
         let bytes = self.lock_bytes(address, bytes)?;
         let mut call = self.enter();
         call.writes_ended().await?;
@@ -584,7 +632,7 @@ impl Session {
             }
         }
         call.in_flight.locked = None;
-        Ok(token)
+        Ok(Grant { token, abandoned: call.in_flight.abandoned })
     }
 
     fn lock_bytes(&self, address: GlobalAddress, bytes: u64) -> Result<usize, Error> {

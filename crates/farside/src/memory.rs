@@ -313,6 +313,7 @@ impl Session {
         request.buffer.clear();
         request.buffer.extend_from_slice(part);
         request.result = 0;
+        request.abandoned = false;
     }
 
     /// Hands a filled slot to the engine and rings the doorbell.

@@ -448,6 +448,7 @@ impl Node {
     pub fn turn(&self) -> bool {
         let turned = self.shared.core.engine().turn();
         self.shared.core.ring_due();
+        self.shared.core.drove();
         turned
     }
 

@@ -68,6 +68,8 @@ pub(crate) struct Request {
     pub(crate) buffer: Vec<u8>,
     /// The former value of an atomic, the address of an allocation, the token of a lock.
     pub(crate) result: u64,
+    /// Of a lock: an earlier holder died, and no writer was told since.
+    pub(crate) abandoned: bool,
 }
 
 const FREE: u32 = 0;

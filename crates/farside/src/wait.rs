@@ -280,7 +280,7 @@ impl Core {
     }
 
     /// As [`driven`](Self::driven), without the engine.
-    fn drove(&self) {
+    pub(crate) fn drove(&self) {
         if !self.may_leave() {
             self.driven(&mut self.engine());
         }

@@ -24,6 +24,8 @@ const LONG: Duration = Duration::from_secs(600);
 struct Cluster {
     home: Node,
     node: Node,
+    config: Config,
+    fabric: Arc<dyn Fabric>,
 }
 
 impl Cluster {
@@ -39,11 +41,21 @@ impl Cluster {
         let home = Node::create_driven(&config, Arc::clone(&fabric)).unwrap();
         change(&mut config);
         let node = driving(&home, || {
-            let node = Node::join_on(&config, fabric).unwrap();
+            let node = Node::join_on(&config, Arc::clone(&fabric)).unwrap();
             node.wait_for_members(2, Duration::from_secs(20)).unwrap();
             node
         });
-        Self { home, node }
+        Self { home, node, config, fabric }
+    }
+
+    /// A further node, which always answers.
+    fn join(&self) -> Node {
+        self.driving(|| {
+            let node = Node::join_on(&self.config, Arc::clone(&self.fabric)).unwrap();
+            self.node.wait_for_members(3, Duration::from_secs(20)).unwrap();
+            node.wait_for_members(3, Duration::from_secs(20)).unwrap();
+            node
+        })
     }
 
     /// Memory of the home that no other node has used.
@@ -470,4 +482,31 @@ fn a_guard_that_is_forgotten_is_kept() {
         session.unlock(address, 8).unwrap();
         other.lock_write(address, 8).unwrap().unlock().unwrap();
     });
+}
+
+#[test]
+fn a_node_that_does_not_answer_keeps_no_session_from_other_nodes() {
+    let cluster = Cluster::new("deadlines-others");
+    let third = cluster.join();
+    let elsewhere = third.session().unwrap().alloc_on(1 << 20, third.id()).unwrap();
+    let mut lines = (0..2_000).map(|line| after(elsewhere, 512 * line));
+    for (name, blocking, _) in CALLS {
+        if name.starts_with("alloc")
+            || (name.starts_with("write") && *name != "write_atomic")
+            || *name == "free"
+        {
+            continue; // what has been asked for there is done or undone there
+        }
+        let mut session = cluster.node.session().unwrap();
+        session.set_timeout(Some(SHORT));
+        for _ in 0..20 {
+            let error = blocking(&mut session, cluster.allocate()).expect_err(name);
+            assert_eq!(error.awaited, Some(cluster.home.id()), "{name}: {error}");
+        }
+        session.set_timeout(Some(LONG));
+        let line = lines.next().unwrap();
+        session.read(line, &mut [0; 8]).unwrap();
+        session.read_atomic(line, &mut [0; 1024]).unwrap();
+        session.lock_read(line, 8).unwrap();
+    }
 }

@@ -87,6 +87,8 @@ pub(crate) struct InFlight {
     pub(crate) gated: bool,
     /// The first bytes of a range whose lock it has, while it waits for the others'.
     pub(crate) locked: Option<(GlobalAddress, usize, Mode)>,
+    /// A holder of a lock that it has got died, and no writer was told since.
+    pub(crate) abandoned: bool,
     /// Until when it waits.
     pub(crate) deadline: Deadline,
     /// It has set an alarm.
@@ -230,6 +232,7 @@ impl Session {
     pub(crate) fn enter_until(&mut self, deadline: Deadline) -> Call<'_> {
         self.clean_up();
         self.in_flight.deadline = deadline;
+        self.in_flight.abandoned = false;
         Call(self)
     }
 
@@ -249,7 +252,7 @@ impl Session {
         if let Some((address, bytes, mode)) = self.in_flight.locked.take() {
             for piece in pieces(address, bytes).flatten() {
                 // What fails here is a home that died: its locks are gone with it.
-                let _ = self.unlock_line(piece, mode);
+                let _ = self.undo_line(piece, mode);
             }
         }
         let Self { in_flight, slots, core, .. } = self;
@@ -408,6 +411,7 @@ impl Session {
         self.in_flight.add(slot, piece);
         self.wait(slot).await?;
         self.in_flight.slots[0] = None;
+        self.in_flight.abandoned |= self.slots.slots[slot].request().abandoned;
         self.take_result(slot, piece, |_| {})
     }
 
