@@ -314,8 +314,41 @@ impl Session {
     /// # Errors
     /// As `alloc_on`.
     pub fn alloc_with(&mut self, bytes: u64, spec: AllocationSpec) -> Result<GlobalAddress, Error> {
-        let (core, parker, waker) = self.waiting();
-        core.block_on(&parker, &waker, self.alloc_with_async(bytes, spec))
+        self.blocking().run(self.alloc_with_async(bytes, spec))
+    }
+
+    /// The awaitable twin of [`alloc`](Self::alloc).
+    ///
+    /// # Errors
+    /// As `alloc`.
+    pub async fn alloc_async(&mut self, bytes: u64) -> Result<GlobalAddress, Error> {
+        self.alloc_with_async(bytes, AllocationSpec::default()).await
+    }
+
+    /// The awaitable twin of [`alloc_near`](Self::alloc_near).
+    ///
+    /// # Errors
+    /// As `alloc_near`.
+    pub async fn alloc_near_async(
+        &mut self,
+        bytes: u64,
+        near: GlobalAddress,
+    ) -> Result<GlobalAddress, Error> {
+        let hint = AllocationHint::Near(near);
+        self.alloc_with_async(bytes, AllocationSpec { hint, line_size: None }).await
+    }
+
+    /// The awaitable twin of [`alloc_on`](Self::alloc_on).
+    ///
+    /// # Errors
+    /// As `alloc_on`.
+    pub async fn alloc_on_async(
+        &mut self,
+        bytes: u64,
+        node: NodeId,
+    ) -> Result<GlobalAddress, Error> {
+        let hint = AllocationHint::On(node);
+        self.alloc_with_async(bytes, AllocationSpec { hint, line_size: None }).await
     }
 
     /// The awaitable twin of [`alloc_with`](Self::alloc_with).
@@ -335,14 +368,15 @@ impl Session {
         }
         let line_size = spec.line_size.unwrap_or(self.core.line_size);
         let class = line_size.class();
+        let mut call = self.enter();
         // Two tries: what is known of other nodes' memory may be out of date.
         let mut full = farside_base::NodeSet::EMPTY;
         loop {
-            let node = self.choose_home(spec.hint, bytes, &full)?;
+            let node = call.choose_home(spec.hint, bytes, &full)?;
             let address = GlobalAddress::new(node, line_size, 0)
                 .map_err(|_| Error::new(ErrorCode::BadLineSize))?;
             let piece = Piece { address, at: 0, bytes: 0 };
-            match self.call(Kind::Allocate { node, bytes, class }, piece, &[]).await {
+            match call.call(Kind::Allocate { node, bytes, class }, piece).await {
                 Ok(bits) => {
                     return GlobalAddress::from_bits(bits)
                         .map_err(|_| Error::new(ErrorCode::ProtocolViolation));
@@ -398,8 +432,7 @@ impl Session {
     /// # Errors
     /// `NotAnAllocation` for anything but a live address that `alloc` returned; `NodeLost`.
     pub fn free(&mut self, address: GlobalAddress) -> Result<(), Error> {
-        let (core, parker, waker) = self.waiting();
-        core.block_on(&parker, &waker, self.free_async(address))
+        self.blocking().run(self.free_async(address))
     }
 
     /// The awaitable twin of [`free`](Self::free).
@@ -407,8 +440,9 @@ impl Session {
     /// # Errors
     /// As `free`.
     pub async fn free_async(&mut self, address: GlobalAddress) -> Result<(), Error> {
-        self.fence_async().await?;
+        let mut call = self.enter();
+        call.writes_ended().await?;
         let piece = Piece { address, at: 0, bytes: 0 };
-        self.call(Kind::Free, piece, &[]).await.map(drop)
+        call.call(Kind::Free, piece).await.map(drop)
     }
 }

@@ -4,15 +4,15 @@
 //! atomics never mix. Each orders: earlier writes of the session are visible before it.
 
 use crate::hit::{Claim, Lines, TagValue};
-use crate::memory::{Piece, Session, pieces};
+use crate::memory::{Buffer, Piece, Session, What, pieces};
 use crate::operation::Kind;
 use crate::{Error, ErrorCode, GlobalAddress};
-use farside_base::LineAddress;
 use farside_protocol::coherence::{Level, Want};
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
+use std::time::Instant;
 
 /// Bytes of an `atomic` call that fit the stack.
 const STACK: usize = 512;
@@ -48,7 +48,7 @@ macro_rules! word_atomics {
         /// # Errors
         #[doc = concat!("As `", stringify!($name), "`.")]
         pub async fn $twin(&mut self, address: GlobalAddress, $($arg: u64),*) -> Result<u64, Error> {
-            self.word($kind, address).await
+            self.access_async(What::Word($kind), address, 8, Buffer::In(&[])).await
         }
     )*};
 }
@@ -68,25 +68,7 @@ impl Session {
 
     #[cold]
     fn word_blocking(&mut self, kind: Kind, address: GlobalAddress) -> Result<u64, Error> {
-        if !address.offset().is_multiple_of(8) {
-            return Err(Error::at(ErrorCode::Misaligned, address));
-        }
-        self.fence()?;
-        let piece = Piece { address, at: 0, bytes: 8 };
-        if let Some(done) = self.call_blocking(kind, piece, |_| {}) {
-            return done;
-        }
-        let (core, parker, waker) = self.waiting();
-        core.block_on(&parker, &waker, self.word(kind, address))
-    }
-
-    async fn word(&mut self, kind: Kind, address: GlobalAddress) -> Result<u64, Error> {
-        if !address.offset().is_multiple_of(8) {
-            return Err(Error::at(ErrorCode::Misaligned, address));
-        }
-        self.fence_async().await?;
-        let piece = Piece { address, at: 0, bytes: 8 };
-        self.call(kind, piece, &[]).await
+        self.access(What::Word(kind), address, 8, Buffer::In(&[]))
     }
 
     /// Runs `change` on bytes of one line as one atomic step, and returns what it returns.
@@ -117,8 +99,7 @@ impl Session {
                 return Ok(result);
             }
         }
-        let (core, parker, waker) = self.waiting();
-        core.block_on(&parker, &waker, self.atomic_async(address, bytes, change))
+        self.blocking().run(self.atomic_async(address, bytes, change))
     }
 
     /// The awaitable twin of [`atomic`](Self::atomic); `change` itself must not wait.
@@ -135,11 +116,12 @@ impl Session {
         if bytes > address.line_size().bytes() - address.offset_in_line() {
             return Err(Error::at(ErrorCode::LineSpanning, address));
         }
-        self.fence_async().await?;
+        let mut call = self.enter();
+        call.writes_ended().await?;
         let piece = Piece { address, at: 0, bytes };
-        let pins = Pins::take(self, Want::Write, &[piece]).await?;
-        let lines = Arc::clone(pins.session.lines());
-        let claim = claim_pinned(&lines, piece).map_err(|error| pins.session.name_loss(error))?;
+        call.pin(Want::Write, &[piece]).await?;
+        let lines = Arc::clone(call.lines());
+        let claim = claim_pinned(&lines, piece).map_err(|error| call.name_loss(error))?;
         Ok(change_line(&claim, address, bytes, change))
     }
 
@@ -152,8 +134,7 @@ impl Session {
     /// # Errors
     /// As `read`; `CacheFull` when the lines cannot all be cached at a time.
     pub fn read_atomic(&mut self, address: GlobalAddress, out: &mut [u8]) -> Result<(), Error> {
-        let (core, parker, waker) = self.waiting();
-        core.block_on(&parker, &waker, self.read_atomic_async(address, out))
+        self.blocking().run(self.read_atomic_async(address, out))
     }
 
     /// The awaitable twin of [`read_atomic`](Self::read_atomic).
@@ -166,21 +147,24 @@ impl Session {
         out: &mut [u8],
     ) -> Result<(), Error> {
         self.check_size(address, out.len())?;
-        self.fence_async().await?;
         let parts = pieces(address, out.len()).collect::<Result<Vec<_>, _>>()?;
+        let mut call = self.enter();
+        call.writes_ended().await?;
         if let [only] = parts.as_slice() {
-            return self.read_async(only.address, out).await;
+            let deadline = call.in_flight.deadline;
+            call.deadline = Some(deadline);
+            return call.read_async(only.address, out).await;
         }
-        if !self.lines().is_fenced() && snapshot(self.lines(), &parts, out) {
+        if !call.lines().is_fenced() && snapshot(call.lines(), &parts, out) {
             return Ok(());
         }
-        let pins = Pins::take(self, Want::Read, &parts).await?;
-        let lines = pins.session.lines();
+        call.pin(Want::Read, &parts).await?;
+        let lines = call.lines();
         while !snapshot(lines, &parts, out) {
             // A writer of this node is in one of the lines, or the home of one has died.
             for part in &parts {
                 let pinned = check_pinned(lines, *part, Level::Shared);
-                pinned.map_err(|error| pins.session.name_loss(error))?;
+                pinned.map_err(|error| call.name_loss(error))?;
             }
             std::hint::spin_loop();
         }
@@ -198,8 +182,7 @@ impl Session {
     /// As [`write`](Self::write), all at once; nothing is written then. `CacheFull` when the lines
     /// cannot all be cached at a time.
     pub fn write_atomic(&mut self, address: GlobalAddress, bytes: &[u8]) -> Result<(), Error> {
-        let (core, parker, waker) = self.waiting();
-        core.block_on(&parker, &waker, self.write_atomic_async(address, bytes))
+        self.blocking().run(self.write_atomic_async(address, bytes))
     }
 
     /// The awaitable twin of [`write_atomic`](Self::write_atomic).
@@ -212,16 +195,17 @@ impl Session {
         bytes: &[u8],
     ) -> Result<(), Error> {
         self.check_size(address, bytes.len())?;
-        self.fence_async().await?;
         let parts = pieces(address, bytes.len()).collect::<Result<Vec<_>, _>>()?;
-        let pins = Pins::take(self, Want::Write, &parts).await?;
-        let lines = Arc::clone(pins.session.lines());
+        let mut call = self.enter();
+        call.writes_ended().await?;
+        call.pin(Want::Write, &parts).await?;
+        let lines = Arc::clone(call.lines());
         // In the order of addresses: two writers of this node cannot wait for each other.
         let claims = parts
             .iter()
             .map(|part| claim_pinned(&lines, *part))
             .collect::<Result<Vec<Claim<'_>>, Error>>()
-            .map_err(|error| pins.session.name_loss(error))?;
+            .map_err(|error| call.name_loss(error))?;
         for (part, claim) in parts.iter().zip(&claims) {
             claim.write(part.address.offset_in_line(), &bytes[part.at..part.at + part.bytes]);
         }
@@ -304,50 +288,53 @@ fn snapshot(lines: &Lines, parts: &[Piece], out: &mut [u8]) -> bool {
     })
 }
 
-/// Lines kept at this node; dropping lets them go.
-struct Pins<'a> {
-    session: &'a mut Session,
-    pinned: Vec<LineAddress>,
-    gated: bool,
-}
-
-impl<'a> Pins<'a> {
-    /// Pins all of them, at a moment when what is cached counts.
-    async fn take(session: &'a mut Session, want: Want, parts: &[Piece]) -> Result<Self, Error> {
-        let mut pins = Self { session, pinned: Vec::with_capacity(parts.len()), gated: false };
-        pins.check_room(parts)?;
+impl Session {
+    /// Keeps all the lines at this node until the call ends, from a moment when what is cached counts.
+    async fn pin(&mut self, want: Want, parts: &[Piece]) -> Result<(), Error> {
+        self.check_room(parts)?;
         if parts.len() > 1 {
-            let core = Arc::clone(&pins.session.core);
-            poll_fn(|context| {
-                if core.gate.swap(true, Ordering::Acquire) {
+            poll_fn(|context| match self.take_gate() {
+                Ok(false) => {
                     context.waker().wake_by_ref();
                     Poll::Pending
-                } else {
-                    Poll::Ready(())
                 }
+                Ok(true) => Poll::Ready(Ok(())),
+                Err(error) => Poll::Ready(Err(error)),
             })
-            .await;
-            pins.gated = true;
+            .await?;
         }
         loop {
             for part in parts {
-                pins.session.call(Kind::Pin(want), *part, &[]).await?;
-                pins.pinned.push(part.address.line());
+                self.call(Kind::Pin(want), *part).await?;
+                self.in_flight.pinned.push(part.address.line());
             }
-            if !pins.session.lines().is_fenced() {
-                return Ok(pins);
+            if !self.lines().is_fenced() {
+                return Ok(());
             }
             // The next call waits until this node may trust its cache again, or is told that it is out.
-            pins.let_go();
+            self.unpin();
         }
     }
 
-    fn let_go(&mut self) {
-        if self.pinned.is_empty() {
-            return;
+    /// Takes the node's gate for atomics of several lines; false while another session has it.
+    fn take_gate(&mut self) -> Result<bool, Error> {
+        if !self.core.gate.swap(true, Ordering::Acquire) {
+            self.in_flight.gated = true;
+            return Ok(true);
         }
-        self.session.core.with_engine(|engine| {
-            for line in self.pinned.drain(..) {
+        match self.in_flight.deadline.resolve() {
+            Some(until) if Instant::now() >= until => {
+                let awaited = Some(self.lines().me());
+                Err(Error { awaited, ..Error::new(ErrorCode::TimedOut) })
+            }
+            _ => Ok(false),
+        }
+    }
+
+    fn unpin(&mut self) {
+        let pinned = &mut self.in_flight.pinned;
+        self.core.with_engine(|engine| {
+            for line in pinned.drain(..) {
                 engine.unpin(line);
             }
             engine.follow_up();
@@ -356,7 +343,7 @@ impl<'a> Pins<'a> {
 
     /// Whether the cache can hold all the lines at a time: one way of each set stays free for others.
     fn check_room(&self, parts: &[Piece]) -> Result<(), Error> {
-        let lines = self.session.lines();
+        let lines = self.lines();
         let mut sets: Vec<_> = parts
             .iter()
             .filter(|part| part.address.home() != lines.me())
@@ -367,14 +354,5 @@ impl<'a> Pins<'a> {
             return Err(Error::at(ErrorCode::CacheFull, parts[0].address));
         }
         Ok(())
-    }
-}
-
-impl Drop for Pins<'_> {
-    fn drop(&mut self) {
-        self.let_go();
-        if self.gated {
-            self.session.core.gate.store(false, Ordering::Release);
-        }
     }
 }

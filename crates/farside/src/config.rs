@@ -34,6 +34,9 @@ pub struct Config {
     /// out of reach. What is under way waits meanwhile, and goes on when the link is back. A silent
     /// member is noticed by the fabric first, after a lease of its own.
     pub lease_ns: u64,
+    /// How long a call of a session waits at most before it fails with `TimedOut`, unless the session
+    /// or the call says otherwise; `None` for no bound. See [`Session::set_timeout`](crate::Session::set_timeout).
+    pub timeout_ns: Option<u64>,
 }
 
 impl Config {
@@ -48,6 +51,7 @@ impl Config {
             limits: Limits::DEFAULT,
             spin_ns: 20_000,
             lease_ns: 1_000_000_000,
+            timeout_ns: None,
         }
     }
 

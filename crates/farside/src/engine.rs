@@ -7,6 +7,7 @@ use crate::contact::Keeper;
 use crate::hit::Lines;
 use crate::leave::LeaveProgress;
 use crate::lock_hit::LockCells;
+use crate::locks::Grant;
 use crate::operation::{Kind, Outcome, SessionSlots, Slot, is_home, session_index};
 use crate::peer::Peers;
 use crate::turn::BATCH;
@@ -103,7 +104,7 @@ pub(crate) struct Engine {
     pub(crate) routed: u64,
     pub(crate) lock_effects: lock::Effects,
     /// The lock operation that is just being started, and how it ended if at once.
-    pub(crate) awaited_lock: Option<(OperationId, Option<Result<u64, ErrorCode>>)>,
+    pub(crate) awaited_lock: Option<(OperationId, Option<Result<Grant, ErrorCode>>)>,
     pub(crate) follow_ups: VecDeque<FollowUp>,
     /// Bytes of lines on their way to peers, each before the message that speaks of them.
     pub(crate) placements: Underway<Placement>,
@@ -176,10 +177,52 @@ impl Engine {
     }
 
     /// Ends an operation with a result.
-    pub(crate) fn finish_with(&self, operation: OperationId, result: u64) {
+    pub(crate) fn finish_with(&mut self, operation: OperationId, result: u64) {
+        let Some(slot) = self.slot(operation) else {
+            return;
+        };
+        if slot.is_abandoned() && matches!(slot.request().kind, Kind::Allocate { .. }) {
+            return self.undo_allocation(operation, result);
+        }
+        slot.request().result = result;
+        slot.finish(Ok(()));
+    }
+
+    /// The result of a slot's operation is not wanted any more: undoes what it has got, or sees to it
+    /// that this is done when it has ended.
+    pub(crate) fn abandon(&mut self, slots: &SessionSlots, index: usize) {
+        let slot = &slots.slots[index];
+        slot.abandon();
+        let operation = slots.operation(index);
+        let (kind, address, result) = {
+            let request = slot.request();
+            (request.kind, request.address, request.result)
+        };
+        if let (Some(address), None, Some(_)) = (address, slot.outcome(), kind.want()) {
+            self.cancel(operation, address.line());
+        }
+        let outcome = slot.outcome();
+        match (kind, address, outcome) {
+            (Kind::Pin(_), Some(address), Some(Ok(()))) => self.unpin(address.line()),
+            (Kind::Lock(request), _, None) => self.forget_lock(operation, request, false),
+            (Kind::Lock(request), _, Some(Ok(()))) => self.forget_lock(operation, request, true),
+            (Kind::Allocate { .. }, _, Some(Ok(()))) => {
+                return self.undo_allocation(operation, result);
+            }
+            _ => {}
+        }
+        if outcome.is_some() {
+            slot.recycle();
+        }
+    }
+
+    /// Frees what was allocated for a call that was abandoned; the slot stays occupied meanwhile.
+    fn undo_allocation(&mut self, operation: OperationId, result: u64) {
         if let Some(slot) = self.slot(operation) {
-            slot.request().result = result;
-            slot.finish(Ok(()));
+            slot.request().kind = Kind::Free;
+            slot.submit();
+            slot.abandon();
+            self.control(operation, Kind::Free, GlobalAddress::from_bits(result).ok());
         }
     }
 

@@ -1,6 +1,6 @@
 //! What an operation fails with.
 
-use farside_base::{Blame, ErrorCode, GlobalAddress};
+use farside_base::{Blame, ErrorCode, GlobalAddress, NodeId};
 use std::fmt;
 
 /// An error: a row of the table, and what it was about.
@@ -13,6 +13,8 @@ pub struct Error {
     pub code: ErrorCode,
     /// The address it was about, if any.
     pub address: Option<GlobalAddress>,
+    /// Of `TimedOut`: the node that the operation waited for, as far as this node knows.
+    pub awaited: Option<NodeId>,
     /// More, for people.
     pub detail: String,
 }
@@ -20,7 +22,7 @@ pub struct Error {
 impl Error {
     /// An error about nothing in particular.
     pub fn new(code: ErrorCode) -> Self {
-        Self { code, address: None, detail: String::new() }
+        Self { code, address: None, awaited: None, detail: String::new() }
     }
 
     /// An error about an address.
@@ -45,6 +47,9 @@ impl fmt::Display for Error {
         write!(f, "{}", entry.sentence)?;
         if let Some(address) = self.address {
             write!(f, " (address {address})")?;
+        }
+        if let Some(node) = self.awaited {
+            write!(f, " (waited for node {node})")?;
         }
         if !self.detail.is_empty() {
             write!(f, " ({})", self.detail)?;

@@ -49,6 +49,6 @@ pub use farside_base::{
 };
 pub use leave::{Departure, Leaving};
 pub use locks::LockGuard;
-pub use memory::Session;
+pub use memory::{Session, Timed};
 pub use node::{Joining, Member, Node, REQUIREMENTS};
 pub use stats::Stats;

@@ -5,8 +5,8 @@
 
 use crate::engine::Engine;
 use crate::lock_hit::{Held, Returned, order};
-use crate::memory::{Piece, Session, failure, pieces};
-use crate::operation::{Kind, SessionSlots};
+use crate::memory::{Deadline, Piece, Session, failure, pieces};
+use crate::operation::{Kind, NO_SLOT, SessionSlots};
 use crate::{Error, ErrorCode, GlobalAddress, NodeId};
 use farside_base::{LineAddress, OperationId};
 use farside_protocol::lock::{
@@ -14,6 +14,7 @@ use farside_protocol::lock::{
 };
 use farside_protocol::wire::{BODY, Family, Violation};
 use std::ops::{Deref, DerefMut};
+use std::time::Duration;
 
 impl Engine {
     fn lock_here(&self, line: LineAddress) -> Here {
@@ -27,7 +28,7 @@ impl Engine {
         operation: OperationId,
         slots: &SessionSlots,
         request: Request,
-    ) -> Option<Result<u64, ErrorCode>> {
+    ) -> Option<Result<Grant, ErrorCode>> {
         let leaving = self.leaving.as_ref().map(|_| ErrorCode::NodeClosed);
         if let Some(code) = self.refusal().or(leaving) {
             self.call_in_loans();
@@ -48,7 +49,8 @@ impl Engine {
         self.lock_own(Event::Issue { operation, session, request, here });
         slots.locks.set_machine(self.locks.locks_of(session));
         let outcome = self.awaited_lock.take().and_then(|(_, outcome)| outcome);
-        if matches!((request.action, outcome), (Action::Unlock(_), Some(Ok(_)))) {
+        let unlocks = matches!(request.action, Action::Unlock(_) | Action::Undo(_));
+        if unlocks && matches!(outcome, Some(Ok(_))) {
             self.lend(request.line);
         }
         outcome
@@ -106,7 +108,7 @@ impl Engine {
     }
 
     /// How a lock operation ended: told to whoever is just starting it, or by its slot.
-    fn lock_ended(&mut self, operation: OperationId, outcome: Result<u64, ErrorCode>) {
+    fn lock_ended(&mut self, operation: OperationId, outcome: Result<Grant, ErrorCode>) {
         if let Some((awaited, result)) = self.awaited_lock.as_mut()
             && *awaited == operation
         {
@@ -117,7 +119,14 @@ impl Engine {
             slots.locks.set_machine(self.locks.locks_of(slots.session));
         }
         match outcome {
-            Ok(token) => self.finish_with(operation, token),
+            Ok(Grant { token, abandoned }) => {
+                if let Some(slot) =
+                    self.session_of(operation).and_then(|slots| slots.slot(operation))
+                {
+                    slot.request().abandoned = abandoned;
+                }
+                self.finish_with(operation, token);
+            }
             Err(code) => self.finish(operation, Err(code)),
         }
     }
@@ -138,11 +147,11 @@ impl Engine {
                 Effect::Send { to, message } => {
                     self.peers.push(to, message.class(), Family::Lock, &message.encode());
                 }
-                Effect::Locked { operation, token } => {
+                Effect::Locked { operation, token, abandoned } => {
                     self.counters.locks += 1;
-                    self.lock_ended(operation, Ok(token.0));
+                    self.lock_ended(operation, Ok(Grant { token: token.0, abandoned }));
                 }
-                Effect::Unlocked { operation } => self.lock_ended(operation, Ok(0)),
+                Effect::Unlocked { operation } => self.lock_ended(operation, Ok(Grant::default())),
                 Effect::Failed { operation, code } => self.lock_ended(operation, Err(code)),
                 Effect::Cancelled { operation } => {
                     let code = match self.leaving {
@@ -199,7 +208,7 @@ impl Engine {
         };
         match request.action {
             Action::Ask(ask) if granted => {
-                let action = Action::Unlock(ask.mode());
+                let action = Action::Undo(ask.mode());
                 let request = Request { action, ..request };
                 let here = self.lock_here(request.line);
                 self.lock_own(Event::Issue { operation, session, request, here });
@@ -210,63 +219,115 @@ impl Engine {
     }
 }
 
+/// What a lock operation ends with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Grant {
+    pub(crate) token: u64,
+    /// An earlier holder died, and no writer was told since.
+    pub(crate) abandoned: bool,
+}
+
 /// A lock operation that was begun.
 enum Begun {
-    Ended(Result<u64, ErrorCode>),
+    Ended(Result<Grant, ErrorCode>),
     /// It waits in this slot.
     Waits(usize),
 }
 
+const UPGRADE: Ask = Ask::Upgrade { patience: Patience::Wait };
+
 /// A held lock. Acts as the session meanwhile; dropping it unlocks, which waits for the session's
-/// writes in flight like a [`fence`](Session::fence).
+/// writes in flight like a [`fence`](Session::fence), for as long as that takes. A guard that is
+/// forgotten leaves the lock held, as [`keep`](Self::keep) does.
 #[derive(Debug)]
 pub struct LockGuard<'a> {
     session: &'a mut Session,
     address: GlobalAddress,
     bytes: u64,
     mode: Mode,
-    token: u64,
+    grant: Grant,
     held: bool,
 }
 
 impl LockGuard<'_> {
     /// The fencing token of the lock (of its last line): later holders of the range have larger ones.
     pub fn token(&self) -> u64 {
-        self.token
+        self.grant.token
+    }
+
+    /// Whether a node died while a session of it held some of these bytes for writing, and this is the
+    /// first lock for writing since: what they protect may be half changed. As with robust mutexes of
+    /// POSIX, but nothing needs to be done for the lock itself.
+    ///
+    /// *Guarantees*: every holder is told until one that holds the bytes for writing was; also by an
+    /// [`upgrade`](Self::upgrade). Tells it also where it cannot be known: when a node dies that alone
+    /// has used the locks of a line lately, what it held there died with it.
+    pub fn was_abandoned(&self) -> bool {
+        self.grant.abandoned
     }
 
     /// Unlocks and reports failure, which dropping cannot.
     ///
     /// # Errors
     /// The first failure of a write under the lock; `NodeLost` when the home of the lock died.
+    /// `TimedOut` when the writes under the lock are not visible in time: the lock is still held then,
+    /// as if [kept](Self::keep).
     #[inline]
     pub fn unlock(mut self) -> Result<(), Error> {
         self.held = false;
         let (address, bytes, mode) = (self.address, self.bytes, self.mode);
-        self.session.unlock_mode(address, bytes, mode)
+        let deadline = self.session.next_deadline();
+        self.session.unlock_mode(address, bytes, mode, deadline)
+    }
+
+    /// The awaitable twin of [`unlock`](Self::unlock). Dropping its future unlocks as dropping the guard
+    /// does, which waits on the thread.
+    ///
+    /// # Errors
+    /// As `unlock`.
+    pub async fn unlock_async(mut self) -> Result<(), Error> {
+        let (address, bytes, mode) = (self.address, self.bytes, self.mode);
+        let deadline = self.session.next_deadline();
+        let unlocked = self.session.unlock_mode_async(address, bytes, mode, deadline).await;
+        self.held = false;
+        unlocked
     }
 
     /// Keeps the lock after the guard is gone, until [`Session::unlock`]; its token.
     pub fn keep(mut self) -> u64 {
         self.held = false;
-        self.token
+        self.grant.token
     }
 
     /// Turns a read lock into a write lock without letting go between; waits for other readers.
     ///
     /// # Errors
     /// `UpgradeConflict` when another reader waits for its upgrade already (the read lock stays held:
-    /// let it go and lock anew), `Deadlock`.
+    /// let it go and lock again), `Deadlock`, `TimedOut`: each leaves the read lock held.
     pub fn upgrade(&mut self) -> Result<(), Error> {
-        if self.mode == Mode::Write {
-            return Ok(());
+        if self.mode == Mode::Read {
+            let grant = self.session.ask(self.address, self.bytes, UPGRADE)?;
+            self.upgraded(grant);
         }
-        let ask = Ask::Upgrade { patience: Patience::Wait };
-        let (core, parker, waker) = self.session.waiting();
-        let all = self.session.ask_async(self.address, self.bytes, ask);
-        self.token = core.block_on(&parker, &waker, all)?;
-        self.mode = Mode::Write;
         Ok(())
+    }
+
+    /// The awaitable twin of [`upgrade`](Self::upgrade).
+    ///
+    /// # Errors
+    /// As `upgrade`.
+    pub async fn upgrade_async(&mut self) -> Result<(), Error> {
+        if self.mode == Mode::Read {
+            let grant = self.session.ask_async(self.address, self.bytes, UPGRADE).await?;
+            self.upgraded(grant);
+        }
+        Ok(())
+    }
+
+    fn upgraded(&mut self, grant: Grant) {
+        self.mode = Mode::Write;
+        self.grant.token = grant.token;
+        self.grant.abandoned |= grant.abandoned;
     }
 }
 
@@ -276,7 +337,8 @@ impl Drop for LockGuard<'_> {
         if self.held {
             let (address, bytes, mode) = (self.address, self.bytes, self.mode);
             // Whoever wants to know calls `unlock`; a failed write is told by the next fence as well.
-            if let Err(error) = self.session.unlock_mode(address, bytes, mode) {
+            let never = Deadline::Never;
+            if let Err(error) = self.session.unlock_mode(address, bytes, mode, never) {
                 self.session.remember(error);
             }
         }
@@ -312,18 +374,18 @@ macro_rules! lock_calls {
         ///
         /// # Errors
         /// `Deadlock` (let go of what you hold and start over; the youngest of a cycle fails), `Busy` of
-        /// the `try` forms, `ZeroSize`, `Unallocated`, `OutOfBounds`, `TooManyLocks`, `NodeLost`, and the
-        /// first failure of an earlier write.
+        /// the `try` forms, `ZeroSize`, `Unallocated`, `OutOfBounds`, `TooManyLocks`, `NodeLost`, `TimedOut`,
+        /// and the first failure of an earlier write.
         #[inline]
         pub fn $name(&mut self, address: GlobalAddress, bytes: u64) -> Result<LockGuard<'_>, Error> {
-            let token = match self.lock_hit_at(address, bytes, Mode::$mode) {
-                Some(token) => token,
+            let grant = match self.lock_hit_at(address, bytes, Mode::$mode) {
+                Some(token) => Grant { token, abandoned: false },
                 None => {
                     let ask = Ask::Lock { mode: Mode::$mode, patience: Patience::$patience };
                     self.ask(address, bytes, ask)?
                 }
             };
-            Ok(self.guard(address, bytes, Mode::$mode, token))
+            Ok(self.guard(address, bytes, Mode::$mode, grant))
         }
 
         #[doc = concat!("The awaitable twin of [`", stringify!($name), "`](Self::", stringify!($name), ").")]
@@ -332,8 +394,55 @@ macro_rules! lock_calls {
         #[doc = concat!("As `", stringify!($name), "`.")]
         pub async fn $twin(&mut self, address: GlobalAddress, bytes: u64) -> Result<LockGuard<'_>, Error> {
             let ask = Ask::Lock { mode: Mode::$mode, patience: Patience::$patience };
-            let token = self.ask_async(address, bytes, ask).await?;
-            Ok(self.guard(address, bytes, Mode::$mode, token))
+            let grant = self.ask_async(address, bytes, ask).await?;
+            Ok(self.guard(address, bytes, Mode::$mode, grant))
+        }
+    )*};
+}
+
+macro_rules! timed_lock_calls {
+    ($(
+        $(#[$doc:meta])*
+        fn $name:ident, $twin:ident => $mode:ident;
+    )*) => {$(
+        $(#[$doc])*
+        ///
+        /// *Guarantees*: when the time is over the request is withdrawn and its place in the queue is
+        /// lost; if the lock is granted all the same, it is given back.
+        ///
+        /// # Errors
+        /// As the form without a time-out; `TimedOut` names the node of a holder that is in the way, as
+        /// far as it is known here, else the node that decides about the lock.
+        pub fn $name(
+            &mut self,
+            address: GlobalAddress,
+            bytes: u64,
+            timeout: Duration,
+        ) -> Result<LockGuard<'_>, Error> {
+            let grant = match self.lock_hit_at(address, bytes, Mode::$mode) {
+                Some(token) => Grant { token, abandoned: false },
+                None => {
+                    self.deadline = Some(Deadline::After(timeout));
+                    self.ask(address, bytes, Ask::Lock { mode: Mode::$mode, patience: Patience::Wait })?
+                }
+            };
+            Ok(self.guard(address, bytes, Mode::$mode, grant))
+        }
+
+        #[doc = concat!("The awaitable twin of [`", stringify!($name), "`](Self::", stringify!($name), ").")]
+        ///
+        /// # Errors
+        #[doc = concat!("As `", stringify!($name), "`.")]
+        pub async fn $twin(
+            &mut self,
+            address: GlobalAddress,
+            bytes: u64,
+            timeout: Duration,
+        ) -> Result<LockGuard<'_>, Error> {
+            self.deadline = Some(Deadline::After(timeout));
+            let ask = Ask::Lock { mode: Mode::$mode, patience: Patience::Wait };
+            let grant = self.ask_async(address, bytes, ask).await?;
+            Ok(self.guard(address, bytes, Mode::$mode, grant))
         }
     )*};
 }
@@ -353,15 +462,24 @@ impl Session {
         fn try_lock_write, try_lock_write_async => Write, Try;
     }
 
+    timed_lock_calls! {
+        /// As [`lock_read`](Self::lock_read), for so long at most.
+        fn try_lock_read_for, try_lock_read_for_async => Read;
+
+        /// As [`lock_write`](Self::lock_write), for so long at most.
+        fn try_lock_write_for, try_lock_write_for_async => Write;
+    }
+
     #[inline]
     fn guard(
         &mut self,
         address: GlobalAddress,
         bytes: u64,
         mode: Mode,
-        token: u64,
+        grant: Grant,
     ) -> LockGuard<'_> {
-        LockGuard { session: self, address, bytes, mode, token, held: true }
+        self.deadline = None; // that of the call is none of the guard's
+        LockGuard { session: self, address, bytes, mode, grant, held: true }
     }
 
     /// What is asked in one line goes ahead without a fence when nothing of the session is under way.
@@ -408,48 +526,59 @@ impl Session {
     }
 
     #[cold]
-    fn ask(&mut self, address: GlobalAddress, bytes: u64, ask: Ask) -> Result<u64, Error> {
-        if let Some(piece) = self.settled_piece(address, bytes) {
-            return self.lock_blocking(piece, Action::Ask(ask));
-        }
-        let (core, parker, waker) = self.waiting();
-        core.block_on(&parker, &waker, self.ask_async(address, bytes, ask))
-    }
-
-    /// One line's lock; without any waiting where this node is the authority and nobody is in the way.
-    fn lock_blocking(&mut self, piece: Piece, action: Action) -> Result<u64, Error> {
-        match self.lock_miss(piece, action) {
-            Begun::Ended(Ok(token)) => Ok(token),
-            Begun::Ended(Err(code)) => Err(Error::at(code, piece.address)),
-            Begun::Waits(slot) => {
-                let (core, parker, waker) = self.waiting();
-                core.block_on(&parker, &waker, self.await_call(slot, piece))
-            }
-        }
-    }
-
-    /// Locks or unlocks on loan, or else begins to by the engine.
-    fn begin_lock(&mut self, piece: Piece, action: Action) -> Begun {
-        let hit = match action {
-            Action::Ask(Ask::Lock { mode, .. }) => self.lock_hit(piece, mode),
-            Action::Unlock(mode) => self.unlock_hit(piece, mode).then_some(0),
-            Action::Ask(Ask::Upgrade { .. }) => None,
+    fn ask(&mut self, address: GlobalAddress, bytes: u64, ask: Ask) -> Result<Grant, Error> {
+        let Some(piece) = self.settled_piece(address, bytes) else {
+            return self.blocking().run(self.ask_async(address, bytes, ask));
         };
-        match hit {
-            Some(token) => Begun::Ended(Ok(token)),
-            None => self.lock_miss(piece, action),
+        let mut call = self.enter();
+        // Without any waiting where this node decides and nobody is in the way.
+        let token = match call.free_call_slot().map(|slot| call.lock_miss(slot, piece, ask)) {
+            Some(Begun::Ended(outcome)) => call.note_grant(outcome, piece),
+            Some(Begun::Waits(slot)) => call.blocking().run(call.call_ended(slot, piece)),
+            None => call.blocking().run(call.lock_line(piece, ask)),
+        }?;
+        Ok(Grant { token, abandoned: call.in_flight.abandoned })
+    }
+
+    /// Locks in one line, on loan or by the engine; the token.
+    async fn lock_line(&mut self, piece: Piece, ask: Ask) -> Result<u64, Error> {
+        if let Ask::Lock { mode, .. } = ask
+            && let Some(token) = self.lock_hit(piece, mode)
+        {
+            return Ok(token);
+        }
+        let slot = self.call_slot().await?;
+        match self.lock_miss(slot, piece, ask) {
+            Begun::Ended(outcome) => self.note_grant(outcome, piece),
+            Begun::Waits(slot) => self.call_ended(slot, piece).await,
         }
     }
 
-    /// Gives the engine something to do with a line's lock.
-    fn lock_miss(&mut self, piece: Piece, action: Action) -> Begun {
+    fn note_grant(
+        &mut self,
+        outcome: Result<Grant, ErrorCode>,
+        piece: Piece,
+    ) -> Result<u64, Error> {
+        let Grant { token, abandoned } =
+            outcome.map_err(|code| failure(code, piece.address, piece.continues()))?;
+        self.in_flight.abandoned |= abandoned;
+        Ok(token)
+    }
+
+    /// Asks the engine for a line's lock. The slot is taken only if that waits.
+    fn lock_miss(&mut self, slot: usize, piece: Piece, ask: Ask) -> Begun {
+        let action = Action::Ask(ask);
         let request = Request { line: piece.address.line(), range: piece.range(), action };
-        let Some(slot) = self.free_call_slot() else {
-            return Begun::Ended(Err(ErrorCode::Busy));
-        };
         order();
         let operation = self.slots.operation(slot);
         self.core.with_engine(|engine| match engine.start_lock(operation, &self.slots, request) {
+            Some(Err(ErrorCode::NotLocked)) if ask == UPGRADE => {
+                // An earlier upgrade of its range got this line, and failed at a later one.
+                let token =
+                    engine.locks.write_token(request.line, self.slots.session, request.range);
+                let grant = token.map(|token| Grant { token: token.0, abandoned: false });
+                Begun::Ended(grant.ok_or(ErrorCode::NotLocked))
+            }
             Some(outcome) => Begun::Ended(outcome),
             None => {
                 // Before anybody else can have the engine, and with it end the operation.
@@ -460,41 +589,55 @@ impl Session {
         })
     }
 
-    /// Asks for all lines of a range; on failure none is kept. The token of the last.
+    /// Unlocks in one line, which never waits. An upgrade that was to be had in some lines of a range
+    /// only has left locks of both modes there: tries the other too.
+    pub(crate) fn unlock_line(&mut self, piece: Piece, mode: Mode) -> Result<(), Error> {
+        let other = if mode == Mode::Read { Mode::Write } else { Mode::Read };
+        let mut outcome = self.unlock_by(piece, Action::Unlock(mode), mode);
+        if outcome == Err(ErrorCode::NotLocked) {
+            outcome = self.unlock_by(piece, Action::Unlock(other), other);
+        }
+        outcome.map_err(|code| failure(code, piece.address, piece.continues()))
+    }
+
+    /// Unlocks in one line what a call has got that has failed, which nobody was told of.
+    pub(crate) fn undo_line(&mut self, piece: Piece, mode: Mode) -> Result<(), ErrorCode> {
+        self.unlock_by(piece, Action::Undo(mode), mode)
+    }
+
+    fn unlock_by(&mut self, piece: Piece, action: Action, mode: Mode) -> Result<(), ErrorCode> {
+        if self.unlock_hit(piece, mode) {
+            return Ok(());
+        }
+        let request = Request { line: piece.address.line(), range: piece.range(), action };
+        order();
+        let operation = self.slots.operation(NO_SLOT);
+        let slots = &self.slots;
+        let outcome = self.core.with_engine(|engine| engine.start_lock(operation, slots, request));
+        outcome.unwrap_or(Err(ErrorCode::NodeFailed)).map(drop)
+    }
+
+    /// Asks for all lines of a range; on failure none is kept. The token of the last. An upgrade that
+    /// fails half way keeps what it has, and has it at once when it is asked for again.
     async fn ask_async(
         &mut self,
         address: GlobalAddress,
         bytes: u64,
         ask: Ask,
-    ) -> Result<u64, Error> {
+    ) -> Result<Grant, Error> {
         let bytes = self.lock_bytes(address, bytes)?;
-        self.fence_async().await?;
+        let mut call = self.enter();
+        call.writes_ended().await?;
         let mut token = 0;
-        let mut done = 0;
         for piece in pieces(address, bytes) {
             let piece = piece?;
-            match self.lock_call(piece, Action::Ask(ask)).await {
-                Ok(value) => token = value,
-                Err(error) => {
-                    self.undo(address, done, ask).await;
-                    return Err(error);
-                }
+            token = call.lock_line(piece, ask).await?;
+            if let Ask::Lock { mode, .. } = ask {
+                call.in_flight.locked = Some((address, piece.at + piece.bytes, mode));
             }
-            done = piece.at + piece.bytes;
         }
-        Ok(token)
-    }
-
-    /// Lets go of the lines of a range that were had before one could not be had. An upgrade that
-    /// failed half way keeps what it has: the guard still stands for the range as a whole.
-    async fn undo(&mut self, address: GlobalAddress, bytes: usize, ask: Ask) {
-        if matches!(ask, Ask::Upgrade { .. }) {
-            return;
-        }
-        for piece in pieces(address, bytes).flatten() {
-            // What fails here is a home that died: its locks are gone with it.
-            let _ = self.lock_call(piece, Action::Unlock(ask.mode())).await;
-        }
+        call.in_flight.locked = None;
+        Ok(Grant { token, abandoned: call.in_flight.abandoned })
     }
 
     fn lock_bytes(&self, address: GlobalAddress, bytes: u64) -> Result<usize, Error> {
@@ -503,29 +646,32 @@ impl Session {
         Ok(bytes)
     }
 
-    async fn lock_call(&mut self, piece: Piece, action: Action) -> Result<u64, Error> {
-        match self.begin_lock(piece, action) {
-            Begun::Ended(Ok(token)) => Ok(token),
-            Begun::Ended(Err(code)) => Err(failure(code, piece.address, piece.continues())),
-            Begun::Waits(slot) => self.await_call(slot, piece).await,
-        }
-    }
-
     #[inline]
-    fn unlock_mode(&mut self, address: GlobalAddress, bytes: u64, mode: Mode) -> Result<(), Error> {
+    fn unlock_mode(
+        &mut self,
+        address: GlobalAddress,
+        bytes: u64,
+        mode: Mode,
+        deadline: Deadline,
+    ) -> Result<(), Error> {
         if self.unlock_hit_at(address, bytes, mode) {
             return Ok(());
         }
-        self.unlock_miss(address, bytes, mode)
+        self.unlock_miss(address, bytes, mode, deadline)
     }
 
     #[cold]
-    fn unlock_miss(&mut self, address: GlobalAddress, bytes: u64, mode: Mode) -> Result<(), Error> {
+    fn unlock_miss(
+        &mut self,
+        address: GlobalAddress,
+        bytes: u64,
+        mode: Mode,
+        deadline: Deadline,
+    ) -> Result<(), Error> {
         if let Some(piece) = self.settled_piece(address, bytes) {
-            return self.lock_blocking(piece, Action::Unlock(mode)).map(drop);
+            return self.unlock_line(piece, mode);
         }
-        let (core, parker, waker) = self.waiting();
-        core.block_on(&parker, &waker, self.unlock_mode_async(address, bytes, mode))
+        self.blocking().run(self.unlock_mode_async(address, bytes, mode, deadline))
     }
 
     async fn unlock_mode_async(
@@ -533,11 +679,16 @@ impl Session {
         address: GlobalAddress,
         bytes: u64,
         mode: Mode,
+        deadline: Deadline,
     ) -> Result<(), Error> {
         let bytes = self.lock_bytes(address, bytes)?;
-        let mut first = self.fence_async().await;
+        let mut call = self.enter_until(deadline);
+        let mut first = call.writes_ended().await;
+        if first.as_ref().is_err_and(|error| error.code == ErrorCode::TimedOut) {
+            return first; // still held: the next holder must see what was written
+        }
         for piece in pieces(address, bytes) {
-            let unlocked = self.lock_call(piece?, Action::Unlock(mode)).await.map(drop);
+            let unlocked = call.unlock_line(piece?, mode);
             first = first.and(unlocked);
         }
         first
@@ -555,12 +706,8 @@ impl Session {
         {
             return Ok(());
         }
-        match self.unlock_miss(address, bytes, Mode::Write) {
-            Err(error) if error.code == ErrorCode::NotLocked => {
-                self.unlock_miss(address, bytes, Mode::Read)
-            }
-            other => other,
-        }
+        let deadline = self.next_deadline();
+        self.unlock_miss(address, bytes, Mode::Write, deadline)
     }
 
     /// The awaitable twin of [`unlock`](Self::unlock).
@@ -573,11 +720,7 @@ impl Session {
         {
             return Ok(());
         }
-        match self.unlock_mode_async(address, bytes, Mode::Write).await {
-            Err(error) if error.code == ErrorCode::NotLocked => {
-                self.unlock_mode_async(address, bytes, Mode::Read).await
-            }
-            other => other,
-        }
+        let deadline = self.next_deadline();
+        self.unlock_mode_async(address, bytes, Mode::Write, deadline).await
     }
 }

@@ -1,21 +1,24 @@
 //! The global memory as a program uses it: reads, writes and fences of a session.
 
 mod access;
+mod deadline;
 
-use crate::canary;
 use crate::hit::Lines;
 use crate::lock_hit::LockCells;
 use crate::node::{Drive, Shared};
-use crate::operation::{Kind, SessionSlots, Slot};
-use crate::wait::{Core, Parker};
+use crate::operation::{Kind, SessionSlots};
+use crate::wait::{Blocking, Core, Parker};
 use crate::{Error, ErrorCode, GlobalAddress, SessionId};
+use access::InFlight;
 use farside_protocol::lock::Range;
-use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll, Waker};
+use std::task::Waker;
+use std::time::Duration;
 
-pub(crate) use access::{Access, What};
+pub(crate) use access::{Access, Buffer, What};
+pub(crate) use deadline::Deadline;
+pub use deadline::Timed;
 
 /// Slots of a session for calls that wait; asynchronous writes have their own.
 pub(crate) const CALL_SLOTS: usize = 8;
@@ -37,7 +40,18 @@ struct PendingWrite {
 /// of the session. Accesses within one line are atomic; over several lines only the `_atomic` calls are.
 ///
 /// Every blocking call has an `_async` twin for any executor. Dropping a twin's future before its end
-/// leaves open whether it took effect; memory and session stay usable.
+/// abandons the call, and so does forgetting it, from the session's next call that waits on. What is
+/// abandoned is undone where that can be: a lock that was asked for is withdrawn, and given back if it
+/// is granted all the same; an allocation is freed; lines that were held for an atomic are let go.
+/// Whether a write, an atomic of a word or a `free` takes effect is left open, each piece of a write by
+/// itself. Memory and session stay usable.
+///
+/// **Deadlines.** A call that waits longer than the session's time-out
+/// ([`set_timeout`](Self::set_timeout)), or than was said for the call
+/// ([`with_timeout`](Self::with_timeout), [`with_deadline`](Self::with_deadline)), fails with
+/// `TimedOut`, whose [`awaited`](Error::awaited) names the node that it waited for, and is abandoned
+/// as if its future had been dropped. A call that need not wait never fails with it and reads no clock.
+/// Writes that are in flight are no call's: they go on, and the next `fence` waits for them again.
 pub struct Session {
     pub(crate) core: Arc<Core>,
     lines: Arc<Lines>,
@@ -48,6 +62,12 @@ pub struct Session {
     pending: Vec<PendingWrite>,
     /// The first failure of an asynchronous write, reported by the next call that orders.
     write_failure: Option<Error>,
+    /// What the call that is in progress, or was forgotten, has in the engine.
+    pub(crate) in_flight: InFlight,
+    /// Of the next call.
+    pub(crate) deadline: Option<Deadline>,
+    /// Of all calls that have no deadline of their own.
+    timeout: Option<Duration>,
     hits: u64,
     misses: u64,
     /// The last field: the node may leave only after this session has closed.
@@ -123,10 +143,13 @@ impl Session {
             lock_cells: core.lock_cells.clone(),
             waker: Waker::from(Arc::clone(&parker)),
             pending: Vec::with_capacity(core.limits.writes_in_flight_max as usize),
+            timeout: core.timeout,
             core,
             slots,
             parker,
             write_failure: None,
+            in_flight: InFlight::default(),
+            deadline: None,
             hits: 0,
             misses: 0,
             _node: node,
@@ -190,20 +213,7 @@ impl Session {
     #[cold]
     #[inline(never)]
     fn read_blocking(&mut self, address: GlobalAddress, out: &mut [u8]) -> Result<(), Error> {
-        if self.pending.is_empty()
-            && let Some(piece) = Piece::single(address, out.len() as u64)
-            && let Some(done) =
-                self.call_blocking(Kind::Read, piece, |bytes| out.copy_from_slice(bytes))
-        {
-            self.missed();
-            return done.map(drop);
-        }
-        let (core, parker, waker) = self.waiting();
-        core.block_on(&parker, &waker, self.read_async(address, out))
-    }
-
-    pub(crate) fn waiting(&self) -> (Arc<Core>, Arc<Parker>, Waker) {
-        (Arc::clone(&self.core), Arc::clone(&self.parker), self.waker.clone())
+        self.access(What::Read, address, out.len(), Buffer::Out(out)).map(drop)
     }
 
     /// The awaitable twin of [`read`](Self::read).
@@ -215,44 +225,16 @@ impl Session {
         address: GlobalAddress,
         out: &mut [u8],
     ) -> Result<(), Error> {
-        self.check_size(address, out.len())?;
-        self.reap();
-        let mut calls = Calls::new(self);
-        for piece in pieces(address, out.len()) {
-            let piece = piece?;
-            let part = piece.at..piece.at + piece.bytes;
-            if !calls.session.pending.is_empty()
-                && calls.session.settle_overlap(piece, &mut out[part.clone()]).await
-            {
-                continue;
-            }
-            if calls.session.lines.read(piece.address, &mut out[part.clone()], piece.continues()) {
-                calls.session.hit();
-                continue;
-            }
-            calls.session.missed();
-            if calls.is_full() {
-                calls
-                    .take_oldest(|at, bytes| out[at..at + bytes.len()].copy_from_slice(bytes))
-                    .await?;
-            }
-            calls.start(Kind::Read, piece, &[]);
-        }
-        while !calls.is_empty() {
-            calls.take_oldest(|at, bytes| out[at..at + bytes.len()].copy_from_slice(bytes)).await?;
-        }
-        Ok(())
+        self.access_async(What::Read, address, out.len(), Buffer::Out(out)).await.map(drop)
     }
 
-    /// Deals with own writes in flight to the piece's line. True when the bytes came from them.
-    async fn settle_overlap(&mut self, piece: Piece, out: &mut [u8]) -> bool {
-        if self.own_write(piece, out) {
-            return true;
+    pub(crate) fn blocking(&self) -> Blocking {
+        Blocking {
+            core: Arc::clone(&self.core),
+            parker: Arc::clone(&self.parker),
+            waker: self.waker.clone(),
+            slots: Arc::clone(&self.slots),
         }
-        while self.is_behind(piece.address) {
-            self.reap_one().await;
-        }
-        false
     }
 
     /// Whether the newest own write in flight to the piece's line has all of its bytes, which are copied
@@ -296,21 +278,7 @@ impl Session {
     #[cold]
     #[inline(never)]
     fn write_slow(&mut self, address: GlobalAddress, bytes: &[u8]) -> Result<(), Error> {
-        self.reap();
-        if let Some(piece) = Piece::single(address, bytes.len() as u64)
-            && self.may_write_more()
-            && !self.is_behind(address)
-        {
-            if self.lines.write(address, bytes, false) {
-                self.hit();
-            } else {
-                self.missed();
-                self.start_write(piece, bytes);
-            }
-            return Ok(());
-        }
-        let (core, parker, waker) = self.waiting();
-        core.block_on(&parker, &waker, self.write_async(address, bytes))
+        self.access(What::Post, address, bytes.len(), Buffer::In(bytes)).map(drop)
     }
 
     /// The awaitable twin of [`write`](Self::write); waits only for room.
@@ -318,29 +286,7 @@ impl Session {
     /// # Errors
     /// As `write`.
     pub async fn write_async(&mut self, address: GlobalAddress, bytes: &[u8]) -> Result<(), Error> {
-        self.check_size(address, bytes.len())?;
-        self.reap();
-        for piece in pieces(address, bytes.len()) {
-            let piece = piece?;
-            let part = &bytes[piece.at..piece.at + piece.bytes];
-            if !self.is_behind(piece.address)
-                && self.lines.write(piece.address, part, piece.continues())
-            {
-                self.hit();
-                continue;
-            }
-            self.missed();
-            while !self.may_write_more() {
-                self.reap_one().await;
-            }
-            self.start_write(piece, part);
-        }
-        Ok(())
-    }
-
-    /// Whether a write to this address must wait its turn behind another in flight.
-    fn is_behind(&self, address: GlobalAddress) -> bool {
-        self.pending.iter().any(|write| write.address.line() == address.line())
+        self.access_async(What::Post, address, bytes.len(), Buffer::In(bytes)).await.map(drop)
     }
 
     /// Whether another write may be in flight.
@@ -375,6 +321,7 @@ impl Session {
         request.buffer.clear();
         request.buffer.extend_from_slice(part);
         request.result = 0;
+        request.abandoned = false;
     }
 
     /// Hands a filled slot to the engine and rings the doorbell.
@@ -416,16 +363,6 @@ impl Session {
         }
     }
 
-    /// Waits until the oldest write has ended.
-    async fn reap_one(&mut self) {
-        let Some(write) = self.pending.first().copied() else {
-            return;
-        };
-        let slots = Arc::clone(&self.slots);
-        poll_fn(|context| self.poll_slot(&slots.slots[write.slot], context)).await;
-        self.reap();
-    }
-
     /// Waits until every earlier write of this session is visible to all.
     ///
     /// *Guarantees*: whoever sees a write that this session issues later also sees the earlier ones
@@ -444,11 +381,7 @@ impl Session {
 
     #[cold]
     fn fence_blocking(&mut self) -> Result<(), Error> {
-        while let Some(write) = self.pending.first() {
-            self.core.wait_for(&self.slots.slots[write.slot], &self.parker, &self.waker);
-            self.reap();
-        }
-        self.fenced()
+        self.enter().wait_for_writes()
     }
 
     /// All earlier writes have ended.
@@ -465,10 +398,7 @@ impl Session {
     /// # Errors
     /// As `fence`.
     pub async fn fence_async(&mut self) -> Result<(), Error> {
-        while !self.pending.is_empty() && !canary::is(canary::Mutant::FenceReturnsAtOnce) {
-            self.reap_one().await;
-        }
-        self.fenced()
+        self.enter().writes_ended().await
     }
 
     /// Whether nothing of this session is under way, so that a hit may go ahead without a fence.
@@ -512,7 +442,13 @@ impl Session {
     /// # Errors
     /// As `read`; earlier parts have been read then.
     pub fn read_vectored(&mut self, parts: &mut [(GlobalAddress, &mut [u8])]) -> Result<(), Error> {
-        parts.iter_mut().try_for_each(|(address, out)| self.read(*address, out))
+        let mut deadline = self.next_deadline();
+        for (address, out) in parts {
+            self.deadline = Some(deadline);
+            self.read(*address, out)?;
+            deadline = self.last_deadline();
+        }
+        Ok(())
     }
 
     /// Writes several places; as so many [`write`](Self::write)s, in order.
@@ -520,87 +456,69 @@ impl Session {
     /// # Errors
     /// As `write`; earlier parts are under way then.
     pub fn write_vectored(&mut self, parts: &[(GlobalAddress, &[u8])]) -> Result<(), Error> {
-        parts.iter().try_for_each(|(address, bytes)| self.write(*address, bytes))
+        let mut deadline = self.next_deadline();
+        for (address, bytes) in parts {
+            self.deadline = Some(deadline);
+            self.write(*address, bytes)?;
+            deadline = self.last_deadline();
+        }
+        Ok(())
     }
 
-    /// A slot for a call that waits; calls that were abandoned may still occupy some.
-    pub(crate) fn free_call_slot(&self) -> Option<usize> {
-        let slots = &self.slots.slots;
-        (0..CALL_SLOTS).find(|slot| {
-            if slots[*slot].is_abandoned() && slots[*slot].outcome().is_some() {
-                slots[*slot].recycle();
-            }
-            slots[*slot].is_free()
-        })
+    /// The awaitable twin of [`read_u64`](Self::read_u64).
+    ///
+    /// # Errors
+    /// As `read`.
+    pub async fn read_u64_async(&mut self, address: GlobalAddress) -> Result<u64, Error> {
+        let mut word = [0; 8];
+        self.read_async(address, &mut word).await?;
+        Ok(u64::from_le_bytes(word))
     }
 
-    /// Runs one call on a piece and waits for it, driving meanwhile; `take` gets the bytes. `None`
-    /// when calls that were abandoned still have all slots.
-    pub(crate) fn call_blocking(
+    /// The awaitable twin of [`write_u64`](Self::write_u64).
+    ///
+    /// # Errors
+    /// As `write`.
+    pub async fn write_u64_async(
         &mut self,
-        kind: Kind,
-        piece: Piece,
-        take: impl FnOnce(&[u8]),
-    ) -> Option<Result<u64, Error>> {
-        let slot = self.free_call_slot()?;
-        self.fill(slot, kind, piece, &[]);
-        self.launch(slot);
-        self.core.wait_for(&self.slots.slots[slot], &self.parker, &self.waker);
-        Some(self.take_result(slot, piece, take))
+        address: GlobalAddress,
+        value: u64,
+    ) -> Result<(), Error> {
+        self.write_async(address, &value.to_le_bytes()).await
     }
 
-    /// Takes what an operation that has ended left in its slot, which is free then.
-    fn take_result(
-        &self,
-        slot: usize,
-        piece: Piece,
-        take: impl FnOnce(&[u8]),
-    ) -> Result<u64, Error> {
-        let slot = &self.slots.slots[slot];
-        let outcome = slot.outcome();
-        let result = {
-            let request = slot.request();
-            if outcome == Some(Ok(())) {
-                take(&request.buffer);
-            }
-            request.result
-        };
-        slot.recycle();
-        match outcome {
-            Some(Ok(())) => Ok(result),
-            Some(Err(code)) => Err(failure(code, piece.address, piece.continues())),
-            None => Err(Error::new(ErrorCode::NodeFailed)),
-        }
-    }
-
-    /// Ready when the slot's operation has ended.
-    fn poll_slot(&self, slot: &Slot, context: &mut Context<'_>) -> Poll<()> {
-        if slot.watch(context.waker()) {
-            return Poll::Ready(());
-        }
-        if !context.waker().will_wake(&self.waker) {
-            self.core.awaits(); // whoever polls this is not `Core::block_on`, which drives
-        }
-        Poll::Pending
-    }
-
-    /// Waits for a call that is under way in a slot.
-    pub(crate) async fn await_call(&mut self, slot: usize, piece: Piece) -> Result<u64, Error> {
-        let mut calls = Calls::new(self);
-        calls.adopt(slot, piece);
-        calls.take_oldest(|_, _| {}).await
-    }
-
-    /// Runs one call of `kind` on a piece and hands its request over; for atomics, locks and so on.
-    pub(crate) async fn call(
+    /// The awaitable twin of [`read_vectored`](Self::read_vectored).
+    ///
+    /// # Errors
+    /// As `read_vectored`.
+    pub async fn read_vectored_async(
         &mut self,
-        kind: Kind,
-        piece: Piece,
-        part: &[u8],
-    ) -> Result<u64, Error> {
-        let mut calls = Calls::new(self);
-        calls.start(kind, piece, part);
-        calls.take_oldest(|_, _| {}).await
+        parts: &mut [(GlobalAddress, &mut [u8])],
+    ) -> Result<(), Error> {
+        let mut deadline = self.next_deadline();
+        for (address, out) in parts {
+            self.deadline = Some(deadline);
+            self.read_async(*address, out).await?;
+            deadline = self.last_deadline();
+        }
+        Ok(())
+    }
+
+    /// The awaitable twin of [`write_vectored`](Self::write_vectored).
+    ///
+    /// # Errors
+    /// As `write_vectored`.
+    pub async fn write_vectored_async(
+        &mut self,
+        parts: &[(GlobalAddress, &[u8])],
+    ) -> Result<(), Error> {
+        let mut deadline = self.next_deadline();
+        for (address, bytes) in parts {
+            self.deadline = Some(deadline);
+            self.write_async(*address, bytes).await?;
+            deadline = self.last_deadline();
+        }
+        Ok(())
     }
 }
 
@@ -613,73 +531,14 @@ pub(crate) fn failure(code: ErrorCode, address: GlobalAddress, continues: bool) 
     }
 }
 
-/// Calls of one session in flight, oldest first. Dropping it abandons what is still in flight.
-pub(crate) struct Calls<'a> {
-    pub(crate) session: &'a mut Session,
-    flying: [Option<(usize, Piece)>; CALL_SLOTS],
-}
-
-impl<'a> Calls<'a> {
-    pub(crate) fn new(session: &'a mut Session) -> Self {
-        Self { session, flying: [None; CALL_SLOTS] }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.flying[0].is_none()
-    }
-
-    /// Whether another call would find no slot; abandoned calls may still occupy some.
-    fn is_full(&self) -> bool {
-        self.flying[CALL_SLOTS - 1].is_some() || self.session.free_call_slot().is_none()
-    }
-
-    fn start(&mut self, kind: Kind, piece: Piece, part: &[u8]) {
-        let Some(slot) = self.session.free_call_slot() else {
-            return;
-        };
-        self.session.fill(slot, kind, piece, part);
-        self.adopt(slot, piece);
-        self.session.launch(slot);
-    }
-
-    /// Takes a slot whose operation is under way.
-    fn adopt(&mut self, slot: usize, piece: Piece) {
-        if let Some(place) = self.flying.iter_mut().find(|place| place.is_none()) {
-            *place = Some((slot, piece));
-        }
-    }
-
-    /// Waits for the oldest call and takes its bytes and result.
-    async fn take_oldest(&mut self, take: impl FnOnce(usize, &[u8])) -> Result<u64, Error> {
-        let Some((slot, piece)) = self.flying[0] else {
-            return Err(Error::new(ErrorCode::Busy));
-        };
-        let slots = Arc::clone(&self.session.slots);
-        let session = &*self.session;
-        poll_fn(|context| session.poll_slot(&slots.slots[slot], context)).await;
-        self.flying.rotate_left(1);
-        self.flying[CALL_SLOTS - 1] = None;
-        self.session.take_result(slot, piece, |bytes| take(piece.at, bytes))
-    }
-}
-
-impl Drop for Calls<'_> {
-    fn drop(&mut self) {
-        for (slot, _) in self.flying.iter().flatten() {
-            let ended = self.session.slots.slots[*slot].abandon();
-            self.session.core.abandoned(&self.session.slots, *slot, ended);
-        }
-    }
-}
-
 impl Drop for Session {
     fn drop(&mut self) {
-        let (core, parker, waker) = self.waiting();
-        if core.drive == Drive::Caller {
-            return core.close_session(&self.slots);
+        self.clean_up();
+        if self.core.drive == Drive::Caller {
+            return self.core.close_session(&self.slots);
         }
         // What was written is written even if nobody fenced; a failure has nobody left to hear it.
-        let _ = core.block_on(&parker, &waker, self.fence_async());
-        core.close_session(&self.slots);
+        let _ = self.wait_for_writes();
+        self.core.close_session(&self.slots);
     }
 }

@@ -8,7 +8,7 @@ use crate::hit::{Lines, SEGMENT, cache_split};
 use crate::leave::{Departure, Leaving};
 use crate::lock_hit::{CELLS, LockCells};
 use crate::memory::{CALL_SLOTS, Session};
-use crate::operation::{Kind, SessionSlots};
+use crate::operation::SessionSlots;
 use crate::peer::{MESSAGE_SLOT, Peers};
 use crate::turn::BATCH;
 use crate::wait::{AWAKE, Core, pause, serve, tick};
@@ -261,6 +261,10 @@ impl Setup {
             sleeps: AtomicU64::new(0),
             closing: AtomicBool::new(false),
             gate: AtomicBool::new(false),
+            began: Instant::now(),
+            alarm_ns: AtomicU64::new(u64::MAX),
+            wakes_at_ns: AtomicU64::new(0),
+            timeout: self.config.timeout_ns.map(Duration::from_nanos),
             spin: Duration::from_nanos(self.config.spin_ns),
             limits: self.config.limits,
             line_size: self.config.line_size,
@@ -459,7 +463,10 @@ impl Node {
     /// Does what there is to do, without blocking; true when there was something. For nodes that are
     /// driven by their caller; harmless for others.
     pub fn turn(&self) -> bool {
-        self.shared.core.engine().turn()
+        let turned = self.shared.core.engine().turn();
+        self.shared.core.ring_due();
+        self.shared.core.drove();
+        turned
     }
 
     /// Joins a cluster that runs on this machine.
@@ -708,29 +715,6 @@ impl Drop for Shared {
 }
 
 impl Core {
-    /// A call whose caller has gone: undo what it holds, if it has ended; cancel it, if that can be.
-    pub(crate) fn abandoned(&self, slots: &SessionSlots, slot: usize, ended: bool) {
-        let (kind, address) = {
-            let request = slots.slots[slot].request();
-            (request.kind, request.address)
-        };
-        let well = slots.slots[slot].outcome() == Some(Ok(()));
-        let operation = slots.operation(slot);
-        self.with_engine(|engine| {
-            match (kind, address) {
-                (Kind::Pin(_), Some(address)) if ended && well => engine.unpin(address.line()),
-                (Kind::Lock(request), _) if well || !ended => {
-                    engine.forget_lock(operation, request, ended)
-                }
-                _ => {}
-            }
-            if ended {
-                slots.slots[slot].recycle();
-            }
-            engine.follow_up();
-        });
-    }
-
     /// Takes a session out: its locks are released, its place is free.
     pub(crate) fn close_session(&self, slots: &SessionSlots) {
         self.with_engine(|engine| {

@@ -68,6 +68,8 @@ pub(crate) struct Request {
     pub(crate) buffer: Vec<u8>,
     /// The former value of an atomic, the address of an allocation, the token of a lock.
     pub(crate) result: u64,
+    /// Of a lock: an earlier holder died, and no writer was told since.
+    pub(crate) abandoned: bool,
 }
 
 const FREE: u32 = 0;
@@ -131,14 +133,21 @@ impl Slot {
         self.outcome().is_some()
     }
 
-    /// Session: nobody waits any more. True when the operation had ended before.
-    pub(crate) fn abandon(&self) -> bool {
+    /// Engine, for the session: the result is not wanted any more.
+    pub(crate) fn abandon(&self) {
         self.abandoned.store(true, Ordering::SeqCst);
-        self.outcome().is_some()
     }
 
     pub(crate) fn is_abandoned(&self) -> bool {
         self.abandoned.load(Ordering::SeqCst)
+    }
+
+    /// Has the task that waits for the operation look again, though it has not ended.
+    pub(crate) fn rouse(&self) {
+        let waker = locked(&self.waker).take();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
     }
 
     /// Engine: the operation has ended.
@@ -148,10 +157,7 @@ impl Slot {
             Err(code) => FAILED | u32::from(code.entry().number) << 8,
         };
         self.state.store(state, Ordering::Release);
-        let waker = locked(&self.waker).take();
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        self.rouse();
     }
 }
 
@@ -176,6 +182,9 @@ pub(crate) struct SessionSlots {
     /// The session's place in the engine's table: the high half of its operations' ids.
     pub(crate) index: u32,
     pub(crate) slots: Box<[Slot]>,
+    /// When the call that a task awaits reaches its deadline, in time of [`Core`](crate::wait::Core);
+    /// `u64::MAX` for never.
+    pub(crate) alarm_ns: AtomicU64,
     pub(crate) hits: AtomicU64,
     pub(crate) misses: AtomicU64,
     pub(crate) locks: LockCounts,
@@ -187,6 +196,7 @@ impl SessionSlots {
             session,
             index,
             slots: (0..count).map(|_| Slot::default()).collect(),
+            alarm_ns: AtomicU64::new(u64::MAX),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
             locks: LockCounts::default(),
@@ -213,6 +223,8 @@ const INDEX_SHIFT: u32 = 44;
 const LIFE_SHIFT: u32 = 8;
 const LIFE_MASK: u64 = (1 << 36) - 1;
 const SLOT_MASK: u64 = 0xff;
+/// In place of a slot: an operation that ends in the step that starts it.
+pub(crate) const NO_SLOT: usize = 0xff;
 const HOME: u64 = 0xf_ffff << INDEX_SHIFT;
 
 const _: () = assert!(farside_base::Limits::DEFAULT.sessions_max < 0xf_ffff);

@@ -140,6 +140,17 @@ impl Engine {
         self.step_own(Event::Issue { operation, line, want, pin, frame, here });
     }
 
+    /// Ends an operation on a line that nobody waits for any more, unless it is held back.
+    pub(crate) fn cancel(&mut self, operation: OperationId, line: LineAddress) {
+        let waiting = self.frameless.len();
+        self.frameless.retain(|other| *other != operation);
+        if self.frameless.len() < waiting {
+            return self.finish(operation, Err(ErrorCode::TimedOut));
+        }
+        let here = self.here(line);
+        self.step_own(Event::Cancel { operation, line, here });
+    }
+
     /// Why no operation can start, if none can.
     pub(crate) fn refusal(&self) -> Option<ErrorCode> {
         self.closed_with.or(self.failure.map(|_| ErrorCode::NodeFailed))

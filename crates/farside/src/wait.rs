@@ -14,12 +14,18 @@
 //!   [`DENSE`] times since its last look. `DOZE` is the longest that a peer waits for a program that
 //!   went off to compute. Nodes whose operations are awaited on executors of the program's own never
 //!   doze.
+//!
+//! **Deadlines.** A thread that is blocked looks at the clock itself. A task on an executor of the
+//! program's own leaves an alarm in its session's slots, and the earliest of them in
+//! [`Core::alarm_ns`]: threads that drive look at it now and then, and the node's own thread sleeps no
+//! longer than that. Whoever sets an alarm that is earlier than the planned end of that sleep wakes
+//! the thread: it has stored the end before it reads the alarm, so one of the two sees the other.
 
 use crate::engine::Engine;
 use crate::hit::Lines;
 use crate::lock_hit::LockCells;
 use crate::node::Drive;
-use crate::operation::{Slot, locked};
+use crate::operation::{SessionSlots, Slot, locked};
 use farside_base::{Limits, LineSize};
 use farside_fabric::{Fabric, Waiter};
 use std::fmt;
@@ -53,6 +59,14 @@ pub(crate) struct Core {
     pub(crate) closing: AtomicBool,
     /// One multi-line atomic at a time may pin frames, so that two cannot starve each other of them.
     pub(crate) gate: AtomicBool,
+    /// What times of alarms count from.
+    pub(crate) began: Instant,
+    /// No alarm of a session is earlier; `u64::MAX` when there is none.
+    pub(crate) alarm_ns: AtomicU64,
+    /// Until when the node's own thread sleeps; zero when it is awake or dozes.
+    pub(crate) wakes_at_ns: AtomicU64,
+    /// How long a session's calls wait at most, unless it says otherwise.
+    pub(crate) timeout: Option<Duration>,
     pub(crate) spin: Duration,
     pub(crate) limits: Limits,
     pub(crate) line_size: LineSize,
@@ -71,6 +85,8 @@ impl fmt::Debug for Core {
 const SPINS_PER_LOOK: u32 = 4;
 /// Turns without anything to do before others may have the engine.
 const TURNS_PER_LOCK: u32 = 4;
+/// Busy polls of the engine between looks at the clock.
+const BUSY_PER_LOOK: u32 = 64;
 /// Nobody sleeps longer than this without a look around: a net under the wake-up protocol.
 const NAP: Duration = Duration::from_millis(500);
 /// How often the node's own thread looks around while the program drives: rarely enough to cost the
@@ -186,9 +202,15 @@ impl Core {
         }
     }
 
-    /// Turns until `done` says so; when there was nothing to do for a while, calls `sleep`.
-    fn drive(&self, mut done: impl FnMut() -> bool, mut sleep: impl FnMut()) {
-        let mut spun = 0_u32;
+    /// Polls the engine until `done` says so or the time is over; when there was nothing to do for a
+    /// while, calls `sleep` with the time that is left.
+    fn drive(
+        &self,
+        until: Option<Instant>,
+        mut done: impl FnMut() -> bool,
+        mut sleep: impl FnMut(Option<Duration>),
+    ) {
+        let (mut spun, mut busy) = (0_u32, 0_u32);
         let mut since: Option<Instant> = None;
         let mut slicing = false;
         while !done() {
@@ -202,25 +224,83 @@ impl Core {
                 slicing = engine.homes.is_runnable();
                 busy
             };
-            if self.try_engine().is_some_and(turn) {
+            let turned = self.try_engine().is_some_and(turn);
+            if turned {
                 since = None;
-                continue;
+                busy += 1;
+            } else {
+                spun += 1;
             }
-            spun += 1;
-            if !spun.is_multiple_of(SPINS_PER_LOOK) {
-                std::hint::spin_loop();
+            if !(if turned {
+                busy.is_multiple_of(BUSY_PER_LOOK)
+            } else {
+                spun.is_multiple_of(SPINS_PER_LOOK)
+            }) {
+                if !turned {
+                    std::hint::spin_loop();
+                }
                 continue;
             }
             let now = Instant::now();
-            if now.duration_since(*since.get_or_insert(now)) >= self.spin {
-                sleep();
+            self.ring(now);
+            if until.is_some_and(|until| now >= until) {
+                return;
+            }
+            if !turned && now.duration_since(*since.get_or_insert(now)) >= self.spin {
+                sleep(until.map(|until| until - now));
                 since = None;
             }
         }
     }
 
+    fn time_ns(&self, at: Instant) -> u64 {
+        u64::try_from(at.saturating_duration_since(self.began).as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// A task of this session awaits a call until `at`: its waker will be woken then.
+    pub(crate) fn set_alarm(&self, slots: &SessionSlots, at: Instant) {
+        let at_ns = self.time_ns(at);
+        slots.alarm_ns.store(at_ns, Ordering::SeqCst);
+        self.alarm_ns.fetch_min(at_ns, Ordering::SeqCst);
+        if self.wakes_at_ns.load(Ordering::SeqCst) > at_ns {
+            self.waiter.wake();
+        }
+    }
+
+    /// Wakes tasks whose calls have reached their deadlines, if there are alarms.
+    pub(crate) fn ring_due(&self) {
+        if self.alarm_ns.load(Ordering::Relaxed) != u64::MAX {
+            self.ring(Instant::now());
+        }
+    }
+
+    /// Wakes tasks whose calls have reached their deadlines.
+    fn ring(&self, now: Instant) {
+        let alarm_ns = self.alarm_ns.load(Ordering::Relaxed);
+        if alarm_ns == u64::MAX || self.time_ns(now) < alarm_ns {
+            return;
+        }
+        let now_ns = self.time_ns(now);
+        // Before the look at the sessions: an alarm that is set after it lowers this again.
+        self.alarm_ns.store(u64::MAX, Ordering::SeqCst);
+        let engine = self.engine();
+        for slots in engine.sessions.iter().flatten() {
+            let at_ns = slots.alarm_ns.load(Ordering::SeqCst);
+            if at_ns > now_ns {
+                self.alarm_ns.fetch_min(at_ns, Ordering::SeqCst);
+                continue;
+            }
+            let (old, new) = (at_ns, u64::MAX);
+            let rung =
+                slots.alarm_ns.compare_exchange(old, new, Ordering::SeqCst, Ordering::SeqCst);
+            if rung.is_ok() {
+                slots.slots.iter().for_each(Slot::rouse);
+            }
+        }
+    }
+
     /// As [`driven`](Self::driven), without the engine.
-    fn drove(&self) {
+    pub(crate) fn drove(&self) {
         if !self.may_leave() {
             self.driven(&mut self.engine());
         }
@@ -248,42 +328,30 @@ impl Core {
         self.parked.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Runs a future to its end on this thread.
-    pub(crate) fn block_on<F: Future>(
+    /// Waits for an operation until `until`, driving; whether it has ended.
+    pub(crate) fn wait_for(
         &self,
+        slot: &Slot,
+        until: Option<Instant>,
         parker: &Arc<Parker>,
         waker: &Waker,
-        future: F,
-    ) -> F::Output {
-        let mut future = pin!(future);
-        let mut context = Context::from_waker(waker);
-        loop {
-            parker.notified.store(false, Ordering::SeqCst);
-            if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
-                return output;
-            }
-            self.drive(|| parker.notified.load(Ordering::Acquire), || self.park(parker));
-            self.drove();
-        }
-    }
-
-    /// Waits for an operation, driving. What [`block_on`](Self::block_on) does, without a future.
-    pub(crate) fn wait_for(&self, slot: &Slot, parker: &Arc<Parker>, waker: &Waker) {
-        let sleep = || {
+    ) -> bool {
+        let sleep = |left| {
             parker.notified.store(false, Ordering::SeqCst);
             if !slot.watch(waker) {
-                self.park(parker);
+                self.park(parker, left);
             }
         };
-        self.drive(|| slot.outcome().is_some(), sleep);
+        self.drive(until, || slot.outcome().is_some(), sleep);
         self.drove();
+        slot.outcome().is_some()
     }
 
     /// Parks this thread, which drives no more: whatever arrives must wake the node's own thread.
-    fn park(&self, parker: &Parker) {
+    fn park(&self, parker: &Parker, left: Option<Duration>) {
         self.sleeps();
         self.sleeps.fetch_add(1, Ordering::Relaxed);
-        parker.park();
+        parker.park(left.map_or(NAP, |left| left.min(NAP)));
         self.wakes();
     }
 
@@ -299,6 +367,7 @@ impl Core {
             if let Some(mut engine) = self.try_engine() {
                 engine.turn();
             }
+            self.ring_due();
         }
         self.server.store(DEEP, Ordering::SeqCst);
         let time = {
@@ -308,9 +377,23 @@ impl Core {
             quiet.then(|| NAP.min(Duration::from_nanos(engine.wakes_in_ns())))
         };
         if let Some(time) = time {
-            self.nap(time);
+            self.nap_until_alarm(time);
         }
         self.server.store(AWAKE, Ordering::SeqCst);
+    }
+
+    /// Sleeps for so long, or until the first alarm.
+    fn nap_until_alarm(&self, time: Duration) {
+        let now_ns = self.time_ns(Instant::now());
+        let end_ns = now_ns.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+        self.wakes_at_ns.store(end_ns, Ordering::SeqCst);
+        let alarm_ns = self.alarm_ns.load(Ordering::SeqCst);
+        let time = Duration::from_nanos(end_ns.min(alarm_ns).saturating_sub(now_ns));
+        if !time.is_zero() {
+            self.nap(time);
+        }
+        self.wakes_at_ns.store(0, Ordering::SeqCst);
+        self.ring_due();
     }
 
     fn closing(&self) -> bool {
@@ -321,6 +404,35 @@ impl Core {
         if !self.closing() {
             self.sleeps.fetch_add(1, Ordering::Relaxed);
             self.waiter.wait(Some(time));
+        }
+    }
+}
+
+/// What a thread needs that runs a future of a session, which borrows the session meanwhile.
+pub(crate) struct Blocking {
+    pub(crate) core: Arc<Core>,
+    pub(crate) parker: Arc<Parker>,
+    pub(crate) waker: Waker,
+    pub(crate) slots: Arc<SessionSlots>,
+}
+
+impl Blocking {
+    /// Runs a future of the session to its end on this thread.
+    pub(crate) fn run<F: Future>(&self, future: F) -> F::Output {
+        let Self { core, parker, waker, slots } = self;
+        let mut future = pin!(future);
+        let mut context = Context::from_waker(waker);
+        loop {
+            *locked(&parker.awaited) = None;
+            if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+                return output;
+            }
+            let awaited = *locked(&parker.awaited);
+            if let Some((slot, until)) = awaited {
+                core.wait_for(&slots.slots[slot], until, parker, waker);
+            } else {
+                core.drive_a_little(); // it waits for another session of this node, and looks again
+            }
         }
     }
 }
@@ -340,30 +452,38 @@ pub(crate) fn pause(time: Duration) {
 /// The node's own thread: serves peers while no program thread does, and alone sleeps on the port.
 pub(crate) fn serve(core: &Core) {
     while !core.closing() {
-        core.drive(|| core.closing() || core.is_driven_densely(), || core.sleep());
+        core.drive(None, || core.closing() || core.is_driven_densely(), |_| core.sleep());
         if !core.closing() {
             core.sleep();
         }
     }
 }
 
-/// Wakes the thread of a session that waits in [`Core::block_on`].
+/// Wakes the thread of a session that waits in [`Core::wait_for`].
 #[derive(Debug)]
 pub(crate) struct Parker {
     notified: AtomicBool,
     /// Who is parked; a session may move from thread to thread.
     thread: Mutex<Option<Thread>>,
+    /// What the future that [`Blocking`] runs waits for: a slot, and until when.
+    awaited: Mutex<Option<(usize, Option<Instant>)>>,
 }
 
 impl Parker {
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self { notified: AtomicBool::new(false), thread: Mutex::new(None) })
+        let notified = AtomicBool::new(false);
+        Arc::new(Self { notified, thread: Mutex::new(None), awaited: Mutex::new(None) })
     }
 
-    fn park(&self) {
+    /// The future waits for this slot.
+    pub(crate) fn awaits(&self, slot: usize, until: Option<Instant>) {
+        *locked(&self.awaited) = Some((slot, until));
+    }
+
+    fn park(&self, time: Duration) {
         *locked(&self.thread) = Some(std::thread::current());
         if !self.notified.load(Ordering::SeqCst) {
-            std::thread::park_timeout(NAP);
+            std::thread::park_timeout(time);
         }
         *locked(&self.thread) = None;
     }

@@ -3,9 +3,11 @@
 //! The test executable starts itself again as the other nodes: a process with `FARSIDE_TEST_CHILD`
 //! set joins the cluster of that name, does what its role says, and tells so on its output.
 
-use farside::{Config, ErrorCode, GlobalAddress, Node, NodeId};
+use farside::{Config, ErrorCode, GlobalAddress, Node, NodeId, Session};
+use std::future::Future;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -88,11 +90,37 @@ fn child() {
             say(&format!("address {}", address.to_bits()));
             say(&format!("token {token}"));
         }
-        role => panic!("unknown role {role}"),
+        role => hold(&mut session, role),
     }
     // Until it is killed, or its parent is gone.
     let mut line = String::new();
     let _ = std::io::stdin().read_line(&mut line);
+}
+
+/// Holds locks in a way, and says where.
+fn hold(session: &mut Session, how: &str) {
+    let address = session.alloc_on(4096, NodeId(0)).unwrap();
+    match how {
+        "holds for writing" => {
+            session.lock_write(address, 4096).unwrap().keep();
+        }
+        "holds for reading" => {
+            session.lock_read(address, 4096).unwrap().keep();
+        }
+        "holds by an upgrade" => {
+            let mut guard = session.lock_read(address, 4096).unwrap();
+            guard.upgrade().unwrap();
+            guard.keep();
+        }
+        "holds as the delegate" => {
+            for _ in 0..3 {
+                session.lock_write(address, 512).unwrap().unlock().unwrap();
+            }
+            session.lock_write(address, 512).unwrap().keep();
+        }
+        how => panic!("unknown role {how}"),
+    }
+    say(&format!("address {}", address.to_bits()));
 }
 
 fn parent(name: &str) -> (String, Node) {
@@ -180,6 +208,42 @@ fn a_killed_owner_loses_what_only_it_had_and_its_locks() {
     let fresh = session.alloc(4096).unwrap();
     session.read(fresh, &mut bytes).unwrap();
     assert_eq!(bytes, [0; 512]);
+}
+
+#[test]
+fn the_next_holder_of_a_killed_process_s_lock_is_told() {
+    let (cluster, node) = parent("told");
+    let other = Node::join(&config(&cluster)).unwrap();
+    let (mut here, mut there) = (node.session().unwrap(), other.session().unwrap());
+    for (how, told) in [
+        ("holds for writing", true),
+        ("holds for reading", false),
+        ("holds by an upgrade", true),
+        ("holds as the delegate", true),
+    ] {
+        let mut holder = Other::start(&cluster, how);
+        let address = address(&holder.hear("address"));
+        let taken = here.try_lock_write_for(address, 64, Duration::from_millis(5));
+        assert_eq!(code(taken), ErrorCode::TimedOut);
+        // What is waited for by one that gives up says nothing of the dead; what is granted does.
+        let mut waiter = Box::pin(here.lock_write_async(address, 512));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(waiter.as_mut().poll(&mut context).is_pending());
+        holder.kill();
+        wait_for_deaths(&node, 2);
+        drop(waiter);
+        let guard = there.lock_read(address, 64).unwrap();
+        assert_eq!(guard.was_abandoned(), told, "{how}: a reader");
+        guard.unlock().unwrap();
+        let mut guard = there.lock_read(address, 512).unwrap();
+        guard.upgrade().unwrap();
+        assert_eq!(guard.was_abandoned(), told, "{how}: an upgrade");
+        guard.unlock().unwrap();
+        let guard = here.lock_write(address, 512).unwrap();
+        assert!(!guard.was_abandoned(), "{how}: told once");
+        guard.unlock().unwrap();
+        there.free(address).unwrap();
+    }
 }
 
 #[test]

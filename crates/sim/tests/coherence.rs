@@ -55,6 +55,26 @@ fn two_nodes_one_line_with_everything() {
 }
 
 #[test]
+fn operations_that_are_cancelled() {
+    let setup = Setup {
+        homes: vec![0],
+        budgets: vec![budget(0, 1, 0, 1, 0), budget(1, 1, 0, 1, 1)],
+        cancels: 2,
+        ..Setup::default()
+    };
+    holds(setup, (71_561, 226_456, 126, 23));
+    let setup = Setup {
+        homes: vec![0],
+        budgets: vec![budget(0, 1, 0, 0, 0), budget(1, 1, 0, 0, 0), budget(1, 1, 0, 0, 0)],
+        cancels: 1,
+        mortal: vec![0, 1],
+        deaths: 1,
+        ..Setup::default()
+    };
+    holds(setup, (312_974, 1_198_460, 809, 33));
+}
+
+#[test]
 fn two_nodes_one_line_that_is_freed_and_allocated_again() {
     let setup = Setup {
         homes: vec![0],

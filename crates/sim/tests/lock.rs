@@ -101,10 +101,20 @@ fn sessions_are_closed() {
 #[test]
 fn a_delegate_a_home_and_anybody_die() {
     let sessions = || vec![one(0, 1, &[WRITE]), one(1, 2, &[WRITE]), one(2, 1, &[WRITE])];
-    explore(Setup { mortal: vec![1], ..setup(3, sessions()) }, 42_667);
+    explore(Setup { mortal: vec![1], ..setup(3, sessions()) }, 44_005);
     explore(Setup { mortal: vec![0], ..setup(3, sessions()) }, 39_732);
     let sessions = vec![one(1, 2, &[READ, WRITE]), one(2, 1, &[WRITE])];
-    explore(Setup { mortal: vec![0, 1, 2], ..setup(3, sessions) }, 114_487);
+    explore(Setup { mortal: vec![0, 1, 2], ..setup(3, sessions) }, 126_302);
+}
+
+#[test]
+fn the_next_holder_is_told_of_the_dead() {
+    let sessions = vec![one(1, 1, &[WRITE]), one(0, 2, &[WRITE]).with_undo()];
+    explore(Setup { mortal: vec![1], loans: 1, ..setup(2, sessions) }, 1_285);
+    let sessions = vec![one(1, 1, &[WRITE]), one(2, 2, &[WRITE]).with_undo().with_cancels(1)];
+    explore(Setup { mortal: vec![1], ..setup(3, sessions) }, 11_899);
+    let sessions = vec![one(1, 1, &[WRITE]), one(2, 3, &[READ, UPGRADE, WRITE])];
+    explore(Setup { mortal: vec![1], ..setup(3, sessions) }, 109_989);
 }
 
 #[test]
@@ -159,9 +169,9 @@ fn a_line_is_lent() {
 #[test]
 fn a_line_is_lent_by_those_who_die() {
     let sessions = vec![one(0, 1, &[WRITE]), one(1, 3, &[WRITE])];
-    explore(Setup { loans: 1, mortal: vec![0, 1], ..setup(2, sessions) }, 6_005);
+    explore(Setup { loans: 1, mortal: vec![0, 1], ..setup(2, sessions) }, 5_893);
     let sessions = vec![one(1, 3, &[WRITE]), one(2, 1, &[WRITE])];
-    explore(Setup { loans: 1, mortal: vec![1], ..setup(3, sessions) }, 8_572);
+    explore(Setup { loans: 1, mortal: vec![1], ..setup(3, sessions) }, 8_690);
 }
 
 #[test]

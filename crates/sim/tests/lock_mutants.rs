@@ -100,6 +100,15 @@ fn canary_lock_among_the_dead() {
 }
 
 #[test]
+fn canary_lock_among_those_to_be_told() {
+    let undoes = one(2, 2, &[WRITE]).with_undo();
+    let sessions = vec![one(0, 1, &[WRITE]), one(1, 2, &[WRITE]), undoes];
+    let mutants =
+        [Mutant::AbandonedForgotten, Mutant::DeadDelegateUnmarked, Mutant::UndoneTellsNobody];
+    finds(Setup { mortal: vec![1], ..setup(3, sessions) }, &mutants);
+}
+
+#[test]
 fn canary_lock_among_loans() {
     let sessions = vec![one(0, 1, &[WRITE]), one(1, 4, &[WRITE])];
     let mutants = [Mutant::LoanForgetsHolder, Mutant::LoanTokensAgain, Mutant::LoanWhileHeld];

@@ -249,9 +249,8 @@ impl Global {
         self.waits -= usize::from(self.waiting[seat.number].take().is_some());
         seat.bytes.clear();
         seat.bytes.shrink_to(KEPT_BYTES);
-        if let Some(mut access) = seat.access.take() {
-            seat.session.abandon(&mut access);
-        }
+        seat.access = None;
+        seat.session.clean_up(); // what it has begun may yet take effect
         self.drain(seat)
     }
 

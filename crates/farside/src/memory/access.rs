@@ -1,15 +1,29 @@
-//! Accesses that are begun and polled: a session for whoever serves many at a time, must not block, and
-//! keeps no futures.
+//! Accesses as values that are begun and polled: what every form of a call is made of.
 //!
 //! What is at hand is done at once by [`Session::read_hit`] and its like. What is not becomes an
-//! [`Access`], a value that is polled until it has ended and says by a waker when it is worth looking
-//! again. It allocates nothing: its bytes wait in the session's slots.
+//! [`Access`], whose [`step`](Session::step) goes on with it as far as that can be, and says what it
+//! waits for. The blocking forms wait for that on the caller's thread, the awaitable ones give a waker
+//! to it, and [`Session::poll`] is for executors that keep no futures. It allocates nothing: its bytes
+//! wait in the session's slots.
+//!
+//! **Ownership.** What a call has in the engine is kept in its session ([`InFlight`]), not in the
+//! call's future: a future that is forgotten never runs its destructor. A session has one call at a
+//! time, so when one [enters](Session::enter) and finds something there, it was forgotten, and is
+//! abandoned as it would have been when it was dropped. Slots of abandoned operations are free again
+//! when these have ended, for which a call that needs a slot waits.
 
-use super::{CALL_SLOTS, Piece, Session, one_line};
+use super::deadline::Deadline;
+use super::{CALL_SLOTS, Piece, Session, failure, one_line, pieces};
+use crate::canary;
 use crate::operation::Kind;
 use crate::{Error, ErrorCode, GlobalAddress};
-use std::ops::Range;
-use std::task::Waker;
+use farside_base::LineAddress;
+use farside_protocol::lock::Mode;
+use std::future::poll_fn;
+use std::ops::{Deref, DerefMut, Range};
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
 
 /// What an access does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,6 +38,24 @@ pub(crate) enum What {
     Word(Kind),
 }
 
+/// The bytes of an access, of its caller.
+#[derive(Debug)]
+pub(crate) enum Buffer<'a> {
+    /// They are read from the memory, or written to it.
+    Out(&'a mut [u8]),
+    /// They are written to the memory.
+    In(&'a [u8]),
+}
+
+impl<'a> Buffer<'a> {
+    fn into_bytes(self) -> &'a [u8] {
+        match self {
+            Self::Out(bytes) => bytes,
+            Self::In(bytes) => bytes,
+        }
+    }
+}
+
 /// An access that has begun.
 #[derive(Debug)]
 pub(crate) struct Access {
@@ -32,10 +64,83 @@ pub(crate) struct Access {
     bytes: usize,
     /// Bytes whose operations have begun, from the front.
     begun: usize,
-    /// Its operations under way, oldest first.
-    flying: [Option<(usize, Piece)>; CALL_SLOTS],
     result: u64,
     failure: Option<Error>,
+}
+
+/// How far an access is.
+pub(crate) enum Progress {
+    /// It has ended.
+    Ended(Result<u64, Error>),
+    /// It waits until this slot's operation has ended.
+    Waits(usize),
+}
+
+/// What a call has in the engine.
+#[derive(Debug, Default)]
+pub(crate) struct InFlight {
+    /// Its operations, oldest first.
+    slots: [Option<(usize, Piece)>; CALL_SLOTS],
+    /// Lines that it keeps at this node.
+    pub(crate) pinned: Vec<LineAddress>,
+    /// It has the node's gate for atomics of several lines.
+    pub(crate) gated: bool,
+    /// The first bytes of a range whose lock it has, while it waits for the others'.
+    pub(crate) locked: Option<(GlobalAddress, usize, Mode)>,
+    /// A holder of a lock that it has got died, and no writer was told since.
+    pub(crate) abandoned: bool,
+    /// Until when it waits.
+    pub(crate) deadline: Deadline,
+    /// It has set an alarm.
+    alarmed: bool,
+}
+
+impl InFlight {
+    fn is_empty(&self) -> bool {
+        self.slots[0].is_none()
+            && self.pinned.is_empty()
+            && !self.gated
+            && self.locked.is_none()
+            && !self.alarmed
+    }
+
+    /// Whether another operation of it may be in flight.
+    fn may_add(&self) -> bool {
+        self.slots[CALL_SLOTS - 1].is_none()
+    }
+
+    fn add(&mut self, slot: usize, piece: Piece) {
+        if let Some(place) = self.slots.iter_mut().find(|place| place.is_none()) {
+            *place = Some((slot, piece));
+        }
+    }
+
+    fn oldest(&self) -> Option<usize> {
+        self.slots[0].map(|(slot, _)| slot)
+    }
+}
+
+/// A session with a call in progress. Dropping it abandons what is still in flight of the call.
+pub(crate) struct Call<'a>(&'a mut Session);
+
+impl Deref for Call<'_> {
+    type Target = Session;
+    fn deref(&self) -> &Session {
+        self.0
+    }
+}
+
+impl DerefMut for Call<'_> {
+    fn deref_mut(&mut self) -> &mut Session {
+        self.0
+    }
+}
+
+impl Drop for Call<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.clean_up();
+    }
 }
 
 /// What became of a piece that was to begin.
@@ -61,11 +166,6 @@ impl Access {
             What::Word(_) => 0..0,
             _ => piece.at..piece.at + piece.bytes,
         }
-    }
-
-    /// Whether another operation of it may be under way.
-    fn may_fly(&self) -> bool {
-        self.flying[CALL_SLOTS - 1].is_none()
     }
 
     fn end(&mut self) -> Result<u64, Error> {
@@ -122,7 +222,224 @@ impl Session {
         self.is_settled()
     }
 
-    /// Begins an access of so many bytes; [`Self::poll`] goes on with it. A session has one at a time.
+    /// Begins a call, which ends when what this returns is dropped.
+    pub(crate) fn enter(&mut self) -> Call<'_> {
+        let deadline = self.next_deadline();
+        self.enter_until(deadline)
+    }
+
+    /// Begins a call with a deadline.
+    pub(crate) fn enter_until(&mut self, deadline: Deadline) -> Call<'_> {
+        self.clean_up();
+        self.in_flight.deadline = deadline;
+        self.in_flight.abandoned = false;
+        Call(self)
+    }
+
+    /// Abandons what the last call has left in the engine, if anything.
+    #[inline]
+    pub(crate) fn clean_up(&mut self) {
+        if !self.in_flight.is_empty() {
+            self.abandon();
+        }
+    }
+
+    #[cold]
+    fn abandon(&mut self) {
+        if std::mem::take(&mut self.in_flight.alarmed) {
+            self.slots.alarm_ns.store(u64::MAX, Ordering::SeqCst);
+        }
+        if let Some((address, bytes, mode)) = self.in_flight.locked.take() {
+            for piece in pieces(address, bytes).flatten() {
+                // What fails here is a home that died: its locks are gone with it.
+                let _ = self.undo_line(piece, mode);
+            }
+        }
+        let Self { in_flight, slots, core, .. } = self;
+        if in_flight.oldest().is_some() || !in_flight.pinned.is_empty() {
+            core.with_engine(|engine| {
+                for (slot, _) in in_flight.slots.iter_mut().filter_map(Option::take) {
+                    engine.abandon(slots, slot);
+                }
+                for line in in_flight.pinned.drain(..) {
+                    engine.unpin(line);
+                }
+                engine.follow_up();
+            });
+        }
+        if std::mem::take(&mut in_flight.gated) {
+            core.gate.store(false, Ordering::Release);
+        }
+    }
+
+    /// Performs an access, waiting on this thread, driving meanwhile.
+    ///
+    /// # Errors
+    /// As [`poll`](Self::poll), and `TimedOut`.
+    pub(crate) fn access(
+        &mut self,
+        what: What,
+        address: GlobalAddress,
+        bytes: usize,
+        mut buffer: Buffer<'_>,
+    ) -> Result<u64, Error> {
+        let mut call = self.enter();
+        let mut access = call.begin(what, address, bytes)?;
+        loop {
+            match call.step(&mut access, &mut buffer) {
+                Progress::Ended(end) => return end,
+                Progress::Waits(slot) => call.wait_for(slot)?,
+            }
+        }
+    }
+
+    /// The awaitable twin of [`access`](Self::access).
+    ///
+    /// # Errors
+    /// As `access`.
+    pub(crate) async fn access_async(
+        &mut self,
+        what: What,
+        address: GlobalAddress,
+        bytes: usize,
+        mut buffer: Buffer<'_>,
+    ) -> Result<u64, Error> {
+        let mut call = self.enter();
+        let mut access = call.begin(what, address, bytes)?;
+        loop {
+            match call.step(&mut access, &mut buffer) {
+                Progress::Ended(end) => return end,
+                Progress::Waits(slot) => call.wait(slot).await?,
+            }
+        }
+    }
+
+    /// Waits for a slot's operation on this thread, until the call's deadline.
+    pub(crate) fn wait_for(&mut self, slot: usize) -> Result<(), Error> {
+        let until = self.in_flight.deadline.resolve();
+        let operation = &self.slots.slots[slot];
+        match self.core.wait_for(operation, until, &self.parker, &self.waker) {
+            true => Ok(()),
+            false => Err(self.timed_out(slot)),
+        }
+    }
+
+    /// Waits for a slot's operation, until the call's deadline.
+    pub(crate) async fn wait(&mut self, slot: usize) -> Result<(), Error> {
+        poll_fn(|context| self.poll_slot(slot, context)).await
+    }
+
+    /// Ready when the slot's operation has ended, or the call's deadline is reached.
+    fn poll_slot(&mut self, slot: usize, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        if self.slots.slots[slot].outcome().is_some() {
+            return Poll::Ready(Ok(()));
+        }
+        let until = self.in_flight.deadline.resolve();
+        if until.is_some_and(|until| Instant::now() >= until) {
+            return Poll::Ready(Err(self.timed_out(slot)));
+        }
+        if context.waker().will_wake(&self.waker) {
+            self.parker.awaits(slot, until); // `Blocking::run` polls this, which drives
+            return Poll::Pending;
+        }
+        if self.slots.slots[slot].watch(context.waker()) {
+            return Poll::Ready(Ok(()));
+        }
+        if let Some(until) = until {
+            self.in_flight.alarmed = true;
+            self.core.set_alarm(&self.slots, until);
+        }
+        self.core.awaits();
+        Poll::Pending
+    }
+
+    /// Waits for all earlier writes, on this thread.
+    pub(crate) fn wait_for_writes(&mut self) -> Result<(), Error> {
+        while let Some(slot) = self.oldest_write() {
+            self.wait_for(slot)?;
+        }
+        self.fenced()
+    }
+
+    /// Waits for all earlier writes.
+    pub(crate) async fn writes_ended(&mut self) -> Result<(), Error> {
+        while let Some(slot) = self.oldest_write()
+            && !canary::is(canary::Mutant::FenceReturnsAtOnce)
+        {
+            self.wait(slot).await?;
+        }
+        self.fenced()
+    }
+
+    /// The slot of the oldest write that has not ended.
+    fn oldest_write(&mut self) -> Option<usize> {
+        self.reap();
+        self.pending.first().map(|write| write.slot)
+    }
+
+    /// A slot for an operation of a call, after waiting for one that an abandoned operation has.
+    pub(crate) async fn call_slot(&mut self) -> Result<usize, Error> {
+        loop {
+            match self.free_call_slot() {
+                Some(slot) => return Ok(slot),
+                None => self.wait(0).await?,
+            }
+        }
+    }
+
+    /// A slot for an operation of a call; abandoned ones may still occupy some.
+    pub(crate) fn free_call_slot(&self) -> Option<usize> {
+        let slots = &self.slots.slots;
+        (0..CALL_SLOTS).find(|slot| {
+            if slots[*slot].is_abandoned() && slots[*slot].outcome().is_some() {
+                slots[*slot].recycle();
+            }
+            slots[*slot].is_free()
+        })
+    }
+
+    /// Performs one operation on a piece of the memory; for allocations, pins and so on.
+    pub(crate) async fn call(&mut self, kind: Kind, piece: Piece) -> Result<u64, Error> {
+        let slot = self.call_slot().await?;
+        self.fill(slot, kind, piece, &[]);
+        self.launch(slot);
+        self.call_ended(slot, piece).await
+    }
+
+    /// Waits for an operation of the call that is in progress in a slot, and takes its result.
+    pub(crate) async fn call_ended(&mut self, slot: usize, piece: Piece) -> Result<u64, Error> {
+        self.in_flight.add(slot, piece);
+        self.wait(slot).await?;
+        self.in_flight.slots[0] = None;
+        self.in_flight.abandoned |= self.slots.slots[slot].request().abandoned;
+        self.take_result(slot, piece, |_| {})
+    }
+
+    /// Takes what an operation that has ended left in its slot, which is free then.
+    fn take_result(
+        &self,
+        slot: usize,
+        piece: Piece,
+        take: impl FnOnce(&[u8]),
+    ) -> Result<u64, Error> {
+        let slot = &self.slots.slots[slot];
+        let outcome = slot.outcome();
+        let result = {
+            let request = slot.request();
+            if outcome == Some(Ok(())) {
+                take(&request.buffer);
+            }
+            request.result
+        };
+        slot.recycle();
+        match outcome {
+            Some(Ok(())) => Ok(result),
+            Some(Err(code)) => Err(failure(code, piece.address, piece.continues())),
+            None => Err(Error::new(ErrorCode::NodeFailed)),
+        }
+    }
+
+    /// Begins an access of so many bytes; [`step`](Self::step) goes on with it, within a call.
     ///
     /// # Errors
     /// `ZeroSize`, `TooLarge`, `Misaligned`.
@@ -136,32 +453,38 @@ impl Session {
         if matches!(what, What::Word(_)) && !address.offset().is_multiple_of(8) {
             return Err(Error::at(ErrorCode::Misaligned, address));
         }
-        let flying = [None; CALL_SLOTS];
-        Ok(Access { what, address, bytes, begun: 0, flying, result: 0, failure: None })
+        Ok(Access { what, address, bytes, begun: 0, result: 0, failure: None })
+    }
+
+    /// Goes on with an access as far as it can without waiting. Its bytes come from `buffer` or go
+    /// there, the same each time. A failure of a [`What::Post`] is told later, as by
+    /// [`write`](Self::write); [`What::Word`] tells the first failure of an earlier write.
+    fn step(&mut self, access: &mut Access, buffer: &mut Buffer<'_>) -> Progress {
+        self.reap();
+        self.land(access, buffer);
+        let behind = self.begin_pieces(access, buffer);
+        match self.in_flight.oldest().or(behind) {
+            Some(slot) => Progress::Waits(slot),
+            None => Progress::Ended(access.end()),
+        }
     }
 
     /// Goes on with an access: how it has ended, or nothing, and `waker` will be woken when it is worth
-    /// looking again. Its bytes come from `buffer` or go there, the same each time. Never blocks.
+    /// looking again. Never blocks.
     ///
     /// # Errors
-    /// Those of [`read`](Self::read) and, of [`What::Word`], the first failure of an earlier write. A
-    /// [`What::Post`] is told later, as by [`write`](Self::write).
+    /// Those of [`read`](Self::read), and those of earlier writes as [`step`](Self::step) says.
     pub(crate) fn poll(
         &mut self,
         access: &mut Access,
-        buffer: &mut [u8],
+        bytes: &mut [u8],
         waker: &Waker,
     ) -> Option<Result<u64, Error>> {
         loop {
-            self.reap();
-            self.land(access, buffer);
-            let behind = self.begin_pieces(access, buffer);
-            let oldest = access.flying[0].map(|(slot, _)| slot);
-            let Some(slot) = oldest.or(behind) else {
-                return Some(access.end());
-            };
-            if !self.ends_meanwhile(slot, waker) {
-                return None;
+            match self.step(access, &mut Buffer::Out(bytes)) {
+                Progress::Ended(end) => return Some(end),
+                Progress::Waits(slot) if self.ends_meanwhile(slot, waker) => {}
+                Progress::Waits(_) => return None,
             }
         }
     }
@@ -172,15 +495,12 @@ impl Session {
     /// # Errors
     /// As [`fence`](Self::fence).
     pub(crate) fn poll_fence(&mut self, waker: &Waker) -> Option<Result<(), Error>> {
-        loop {
-            self.reap();
-            let Some(write) = self.pending.first() else {
-                return Some(self.fenced());
-            };
-            if !self.ends_meanwhile(write.slot, waker) {
+        while let Some(slot) = self.oldest_write() {
+            if !self.ends_meanwhile(slot, waker) {
                 return None;
             }
         }
+        Some(self.fenced())
     }
 
     /// Whether nothing of this session is under way any more, nor what was abandoned; otherwise `waker`
@@ -205,32 +525,25 @@ impl Session {
         }
     }
 
-    /// Leaves an access that may not have ended: what it has begun may yet take effect.
-    pub(crate) fn abandon(&mut self, access: &mut Access) {
-        for (slot, _) in access.flying.iter_mut().filter_map(Option::take) {
-            let ended = self.slots.slots[slot].abandon();
-            self.core.abandoned(&self.slots, slot, ended);
-        }
-    }
-
     /// Has `waker` woken at the end of a slot's operation; true when it has ended already.
     fn ends_meanwhile(&self, slot: usize, waker: &Waker) -> bool {
         self.slots.slots[slot].watch(waker)
     }
 
     /// Takes what has ended of an access.
-    fn land(&mut self, access: &mut Access, buffer: &mut [u8]) {
+    fn land(&mut self, access: &mut Access, buffer: &mut Buffer<'_>) {
         let mut kept = 0;
         for at in 0..CALL_SLOTS {
-            let Some((slot, piece)) = access.flying[at].take() else { break };
+            let Some((slot, piece)) = self.in_flight.slots[at].take() else { break };
             if self.slots.slots[slot].outcome().is_none() {
-                access.flying[kept] = Some((slot, piece));
+                self.in_flight.slots[kept] = Some((slot, piece));
                 kept += 1;
                 continue;
             }
             let ended = self.take_result(slot, piece, |bytes| {
                 if access.what == What::Read
-                    && let Some(part) = buffer.get_mut(access.part(piece))
+                    && let Buffer::Out(out) = buffer
+                    && let Some(part) = out.get_mut(access.part(piece))
                 {
                     part.copy_from_slice(bytes);
                 }
@@ -245,12 +558,15 @@ impl Session {
     }
 
     /// Begins what can begin of an access; the slot that the next piece waits for, if it does.
-    fn begin_pieces(&mut self, access: &mut Access, buffer: &mut [u8]) -> Option<usize> {
+    fn begin_pieces(&mut self, access: &mut Access, buffer: &mut Buffer<'_>) -> Option<usize> {
         while access.failure.is_none() && access.begun < access.bytes {
             let begun = access.next().and_then(|piece| {
+                let part = match buffer {
+                    Buffer::Out(bytes) => bytes.get_mut(access.part(piece)).map(Buffer::Out),
+                    Buffer::In(bytes) => bytes.get(access.part(piece)).map(Buffer::In),
+                };
                 let lacks = || Error::at(ErrorCode::NodeFailed, piece.address);
-                let part = buffer.get_mut(access.part(piece)).ok_or_else(lacks)?;
-                Ok((piece, self.begin_piece(access, piece, part)))
+                Ok((piece, self.begin_piece(access, piece, part.ok_or_else(lacks)?)))
             });
             match begun {
                 Ok((piece, Piecemeal::Begun)) => access.begun += piece.bytes,
@@ -261,58 +577,75 @@ impl Session {
         None
     }
 
-    fn begin_piece(&mut self, access: &mut Access, piece: Piece, part: &mut [u8]) -> Piecemeal {
+    fn begin_piece(&mut self, access: &mut Access, piece: Piece, part: Buffer<'_>) -> Piecemeal {
         let (address, continues) = (piece.address, piece.continues());
-        let newest = |session: &Self| {
-            let mut writes = session.pending.iter().rev();
-            writes.find(|write| write.address.line() == address.line()).map(|write| write.slot)
-        };
-        let (hit, kind) = match access.what {
-            What::Read if self.own_write(piece, part) => return Piecemeal::Begun,
-            What::Read | What::Write if newest(self).is_some() => {
-                return Piecemeal::Behind(newest(self).unwrap_or(0));
-            }
-            What::Read => (self.lines.read(address, part, continues), Kind::Read),
-            What::Write => (self.lines.write(address, part, continues), Kind::Write),
-            What::Post if newest(self).is_none() && self.lines.write(address, part, continues) => {
-                (true, Kind::Write)
-            }
-            What::Post if self.may_write_more() => {
-                self.missed();
-                self.start_write(piece, part);
-                return Piecemeal::Begun;
-            }
-            What::Post | What::Word(_) if !self.pending.is_empty() => {
-                return Piecemeal::Behind(self.pending[0].slot);
-            }
-            What::Post => (false, Kind::Write),
-            What::Word(kind) => {
+        let line = address.line();
+        let newest = self.pending.iter().rev().find(|write| write.address.line() == line);
+        let newest = newest.map(|write| write.slot);
+        let (hit, kind, part) = match (access.what, part) {
+            (What::Word(kind), _) => {
+                if let Some(write) = self.pending.first() {
+                    return Piecemeal::Behind(write.slot);
+                }
                 if let Err(error) = self.fenced() {
                     return Piecemeal::Failed(error);
                 }
                 let before = self.word_hit(address, kind);
                 access.result = before.unwrap_or(0);
-                match before {
-                    Some(_) => return Piecemeal::Begun,
-                    None => (false, kind),
+                if before.is_some() {
+                    return Piecemeal::Begun;
                 }
+                (false, kind, &[][..])
+            }
+            (What::Read, Buffer::Out(out)) => {
+                if self.own_write(piece, out) {
+                    return Piecemeal::Begun;
+                }
+                if let Some(slot) = newest {
+                    return Piecemeal::Behind(slot);
+                }
+                (self.lines.read(address, out, continues), Kind::Read, &*out)
+            }
+            (What::Read, Buffer::In(_)) => {
+                return Piecemeal::Failed(Error::at(ErrorCode::NodeFailed, address));
+            }
+            (What::Post, part) => {
+                return self.post_piece(piece, part.into_bytes(), newest.is_some());
+            }
+            (What::Write, part) => {
+                if let Some(slot) = newest {
+                    return Piecemeal::Behind(slot);
+                }
+                let bytes = part.into_bytes();
+                (self.lines.write(address, bytes, continues), Kind::Write, bytes)
             }
         };
         if hit {
             self.hit();
             return Piecemeal::Begun;
         }
-        let free = if access.may_fly() { self.free_call_slot() } else { None };
+        let free = if self.in_flight.may_add() { self.free_call_slot() } else { None };
         let Some(slot) = free else {
             // Its own oldest operation, or one that was abandoned.
-            return Piecemeal::Behind(access.flying[0].map_or(0, |(slot, _)| slot));
+            return Piecemeal::Behind(self.in_flight.oldest().unwrap_or(0));
         };
         self.missed();
         self.fill(slot, kind, piece, part);
-        if let Some(place) = access.flying.iter_mut().find(|place| place.is_none()) {
-            *place = Some((slot, piece));
-        }
+        self.in_flight.add(slot, piece);
         self.launch(slot);
+        Piecemeal::Begun
+    }
+
+    /// Writes a piece, or begins to; `behind`: another write to its line is in flight.
+    fn post_piece(&mut self, piece: Piece, bytes: &[u8], behind: bool) -> Piecemeal {
+        if !behind && self.lines.write(piece.address, bytes, piece.continues()) {
+            self.hit();
+        } else if self.may_write_more() {
+            self.missed();
+            self.start_write(piece, bytes);
+        } else {
+            return Piecemeal::Behind(self.pending.first().map_or(0, |write| write.slot));
+        }
         Piecemeal::Begun
     }
 }

@@ -64,7 +64,11 @@ impl Holder {
             Event::Placed { .. } if self.busy.contains(line) => {
                 self.at(line, Held::default(), context, |desk| desk.placed());
             }
-            Event::Evict { .. }
+            Event::Cancel { operation, .. } if self.busy.contains(line) => {
+                self.at(line, Held::default(), context, |desk| desk.cancel(operation));
+            }
+            Event::Cancel { .. }
+            | Event::Evict { .. }
             | Event::Unpin { .. }
             | Event::Placed { .. }
             | Event::Retire { .. }

@@ -17,8 +17,8 @@
 
 use super::canary::Mutant;
 use super::{
-    Context, Effect, Extent, Frame, Had, Held, Level, Message, Requester, Step, Supply, Target,
-    Want,
+    CANCELLED, Context, Effect, Extent, Frame, Had, Held, Level, Message, Requester, Step, Supply,
+    Target, Want,
 };
 use crate::wire::Violation;
 use alloc::collections::VecDeque;
@@ -250,6 +250,22 @@ impl Desk<'_, '_> {
         self.state.waiting.push_back(waiting);
     }
 
+    /// Nobody waits for an operation any more. A request that was sent for it alone goes on, for nobody.
+    pub(super) fn cancel(&mut self, operation: OperationId) {
+        let mut waiting = self.state.waiting.iter();
+        let Some(place) = waiting.position(|waiting| waiting.operation == operation) else {
+            return;
+        };
+        self.state.waiting.remove(place);
+        if let Some(Asked { want, .. }) = self.state.asked
+            && self.state.waiting.iter().all(|other| other.want.level() < want.level())
+        {
+            let nobody = Waiting { operation: CANCELLED, want, pin: false };
+            self.state.waiting.insert(place, nobody);
+        }
+        self.context.fail(operation, self.line, ErrorCode::TimedOut);
+    }
+
     /// Operations at the head of the queue for which the level suffices are ready.
     fn serve(&mut self) {
         let line = self.line;
@@ -259,7 +275,7 @@ impl Desk<'_, '_> {
             if self.state.held.level < next.want.level() && !early {
                 break;
             }
-            self.context.effects.push(Effect::Ready { operation: next.operation, line });
+            self.context.ready(next.operation, line);
             self.state.pins += u32::from(next.pin);
             if self.context.canary.is(Mutant::PerformedTwice) && self.state.recall.is_some() {
                 break;

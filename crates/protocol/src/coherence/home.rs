@@ -77,13 +77,17 @@ impl Home {
             Event::Retire { operation, here, .. } => {
                 self.at(line, here.extent, context, |desk| desk.retire(operation));
             }
+            Event::Cancel { operation, .. } if self.busy.contains(line) => {
+                self.at(line, None, context, |desk| desk.cancel(operation));
+            }
             Event::Unpin { .. } if self.busy.contains(line) => {
                 self.at(line, None, context, |desk| desk.unpin());
             }
             Event::Placed { .. } if self.busy.contains(line) => {
                 self.at(line, None, context, |desk| desk.placed());
             }
-            Event::Unpin { .. }
+            Event::Cancel { .. }
+            | Event::Unpin { .. }
             | Event::Placed { .. }
             | Event::Evict { .. }
             | Event::Received { .. }

@@ -13,7 +13,9 @@
 
 use super::canary::Mutant;
 use super::directory::{Directory, Lent};
-use super::{Context, Effect, Extent, Had, Held, Level, Message, Requester, Supply, Target, Want};
+use super::{
+    CANCELLED, Context, Effect, Extent, Had, Held, Level, Message, Requester, Supply, Target, Want,
+};
 use alloc::collections::VecDeque;
 use farside_base::{ErrorCode, Grant, LineAddress, NodeId, OperationId};
 
@@ -173,6 +175,24 @@ impl Desk<'_, '_> {
         self.state.waiting.push_back(request);
     }
 
+    /// Nobody waits for an operation of this node any more. One that is being served is served for
+    /// nobody.
+    pub(super) fn cancel(&mut self, operation: OperationId) {
+        let meant =
+            |request: &Request| matches!(request, Request::Own(own, ..) if *own == operation);
+        if let Some(place) = self.state.waiting.iter().position(meant) {
+            self.state.waiting.remove(place);
+        } else if let Some(current) = self.state.current.as_mut()
+            && let Request::Own(own, _, pin) = &mut current.request
+            && *own == operation
+        {
+            (*own, *pin) = (CANCELLED, false);
+        } else {
+            return;
+        }
+        self.context.fail(operation, self.line, ErrorCode::TimedOut);
+    }
+
     fn start(&mut self, request: Request) {
         self.state.current = Some(Transaction { request, stage: Stage::Sharers, abandoned: false });
         self.begin(request);
@@ -322,7 +342,7 @@ impl Desk<'_, '_> {
                 self.raise();
                 self.state.pins += u32::from(pin);
                 let line = self.line;
-                self.context.effects.push(Effect::Ready { operation, line });
+                self.context.ready(operation, line);
                 self.close();
             }
             Request::Read(requester) => self.grant(requester, None, Level::Shared),

@@ -104,6 +104,7 @@ impl Coherence {
                 holder.settled(node, &mut context);
             }
             Event::Issue { line, .. }
+            | Event::Cancel { line, .. }
             | Event::Unpin { line, .. }
             | Event::Evict { line, .. }
             | Event::Retire { line, .. }

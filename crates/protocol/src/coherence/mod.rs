@@ -195,6 +195,9 @@ pub enum Event {
         frame: Frame,
         here: Here,
     },
+    /// Nobody waits for this operation any more. `Fail` with `TimedOut` follows at once, and what was
+    /// asked of others for it goes on; ignored when it has its result already.
+    Cancel { operation: OperationId, line: LineAddress, here: Here },
     /// A pinned operation is done with its line.
     Unpin { line: LineAddress, here: Here },
     /// The runtime wants the frame of a line homed elsewhere; `Release` follows at once for a clean
@@ -265,6 +268,9 @@ impl Want {
     }
 }
 
+/// In place of an operation that was cancelled while a request for it is under way.
+const CANCELLED: OperationId = OperationId(u64::MAX);
+
 /// What both roles share during one step.
 struct Context<'a> {
     me: NodeId,
@@ -280,6 +286,14 @@ impl Context<'_> {
     }
 
     fn fail(&mut self, operation: OperationId, line: LineAddress, code: ErrorCode) {
-        self.effects.push(Effect::Fail { operation, line, code });
+        if operation != CANCELLED {
+            self.effects.push(Effect::Fail { operation, line, code });
+        }
+    }
+
+    fn ready(&mut self, operation: OperationId, line: LineAddress) {
+        if operation != CANCELLED {
+            self.effects.push(Effect::Ready { operation, line });
+        }
     }
 }

@@ -50,8 +50,9 @@ impl Locks {
         line.bytes = bytes;
         line.note_user(self.me);
         let (session, ticket) = (issued.session, Ticket(0));
-        line.holders.push(Holder { session, token, range, mode, ticket, base: None });
-        effects.push(Effect::Locked { operation: issued.operation, token });
+        let (base, abandoned) = (None, false);
+        line.holders.push(Holder { session, token, range, mode, ticket, base, abandoned });
+        effects.push(Effect::Locked { operation: issued.operation, token, abandoned });
         true
     }
 }

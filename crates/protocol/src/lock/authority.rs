@@ -93,12 +93,15 @@ impl Locks {
             return self.refuse(at, waiter, ErrorCode::NotLocked, effects);
         }
         line.note_user(node);
+        let abandoned = self.tell(at, waiter.range, waiter.mode(), token);
         if node == me {
             self.conclude(waiter, matches!(waiter.ask, Ask::Lock { .. }));
-            return effects.push(Effect::Locked { operation: waiter.operation, token });
+            let operation = waiter.operation;
+            return effects.push(Effect::Locked { operation, token, abandoned });
         }
         let delegation = self.delegate(at, node, token);
-        let message = Message::Granted { line: at, ticket: waiter.ticket, token, delegation };
+        let ticket = waiter.ticket;
+        let message = Message::Granted { line: at, ticket, token, delegation, abandoned };
         effects.push(Effect::Send { to: node, message });
     }
 
@@ -154,6 +157,7 @@ impl Locks {
             && line.streak >= after
             && line.queue.is_empty()
             && line.limbo.is_empty()
+            && line.is_unmarked()
             && line.holders.iter().all(|holder| holder.session.node() == node);
         if !alone {
             return None;

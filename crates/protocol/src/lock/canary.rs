@@ -63,6 +63,12 @@ pub enum Mutant {
     LoanDespiteDeferred,
     /// A line is lent though somebody holds a lock of it.
     LoanWhileHeld,
+    /// The holder of a lock dies and the next one is not told.
+    AbandonedForgotten,
+    /// The delegate of a line dies and the next holder is not told.
+    DeadDelegateUnmarked,
+    /// A grant that tells of a dead holder is undone or cancelled, and the next holder is not told.
+    UndoneTellsNobody,
 }
 
 /// Which defect a machine has: none, unless built with `--cfg canary` and told so.

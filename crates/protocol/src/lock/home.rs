@@ -4,7 +4,7 @@ use super::canary::Mutant;
 use super::line::{Authority, Early, Key, Waiter};
 use super::own::Locks;
 use super::session::NO_OPERATION;
-use super::{Ask, Effect, Effects, Here, Message, Patience, Range, Step, Token};
+use super::{Ask, Effect, Effects, Here, Message, Mode, Patience, Range, Step, Token};
 use crate::wire::Violation;
 use alloc::vec::Vec;
 use farside_base::{ErrorCode, LineAddress, NodeId, SessionId, Ticket};
@@ -51,7 +51,9 @@ impl Locks {
                 let waiter = asked(from, at, session, range, ask, ticket, birth, 0)?;
                 self.request(from, at, waiter, here, effects)
             }
-            Message::Release { token, .. } => self.release(from, at, token, effects),
+            Message::Release { token, untold, .. } => {
+                self.release(from, at, token, untold, effects)
+            }
             Message::Cancel { ticket, .. } => self.cancel_remote(from, at, ticket, effects),
             Message::Offer { number, .. } => self.offer(from, at, number, effects),
             Message::Holder { session, range, mode, token, .. } => {
@@ -123,6 +125,7 @@ impl Locks {
         from: NodeId,
         at: LineAddress,
         token: Token,
+        untold: bool,
         effects: &mut Effects,
     ) -> Step {
         self.check_token(token)?;
@@ -140,7 +143,7 @@ impl Locks {
                 {
                     return Err(Violation("released another node's lock"));
                 }
-                self.release_at(at, token, effects);
+                self.release_at(at, token, untold, effects);
                 self.settle(at, effects);
             }
             Authority::Recalling { delegate, ref mut early, .. } if delegate == from => {
@@ -158,7 +161,7 @@ impl Locks {
     }
 
     /// Takes a holder out at the home, with an upgrade that it still wanted, and wakes who can be.
-    fn release_at(&mut self, at: LineAddress, token: Token, effects: &mut Effects) {
+    fn release_at(&mut self, at: LineAddress, token: Token, untold: bool, effects: &mut Effects) {
         let line = self.line(at);
         let Some(held) = line.holders.take(|held| held.token == token) else {
             return;
@@ -166,6 +169,9 @@ impl Locks {
         let orphan = line.queue.iter().position(|waiter| held.is_base_of(waiter));
         if let Some(waiter) = orphan.and_then(|place| line.queue.remove(place)) {
             self.refuse(at, &waiter, ErrorCode::NotLocked, effects);
+        }
+        if untold && held.abandoned && !self.rules.has(Mutant::UndoneTellsNobody) {
+            self.mark(at, held.range);
         }
         self.promote(at, effects);
     }
@@ -213,7 +219,10 @@ impl Locks {
             let message = Message::Cancelled { line: at, ticket: key.1 };
             effects.push(Effect::Send { to: key.0, message });
         } else {
-            line.take_back(key);
+            let marked = line.take_back(key);
+            if let Some(range) = marked.filter(|_| !self.rules.has(Mutant::UndoneTellsNobody)) {
+                self.mark(at, range);
+            }
         }
         if !self.rules.has(Mutant::CancelWakesNobody) {
             self.promote(at, effects);
@@ -330,7 +339,8 @@ impl Locks {
         self.take_authority(at);
         for item in early {
             match item {
-                Early::Release(token) => self.release_at(at, token, effects),
+                // No grant of a delegated line says anything of a dead holder.
+                Early::Release(token) => self.release_at(at, token, false, effects),
                 Early::Cancel(ticket) => self.cancel_at(at, Key(from, ticket), effects),
             }
         }
@@ -374,6 +384,7 @@ impl Locks {
         };
         line.bytes = 0;
         if line.authority == Authority::Home {
+            self.unmark(at);
             self.refuse_all(at, effects);
             self.settle(at, effects);
         } else {
@@ -430,16 +441,23 @@ impl Locks {
         let line = self.line(at);
         line.limbo.retain(|waiter| waiter.session.node() != node);
         line.queue.retain(|waiter| waiter.session.node() != node);
-        while !holds && line.holders.take(|holder| holder.session.node() == node).is_some() {}
+        let mut written = Vec::new();
+        while !holds && let Some(held) = line.holders.take(|holder| holder.session.node() == node) {
+            written.extend((held.mode == Mode::Write).then_some(held.range));
+        }
         if line.user == node {
             line.streak = 0;
         }
         if line.authority.is_with(node) || line.authority.is_coming_from(node) {
             if !keeps {
                 self.take_authority(at);
+                if !self.rules.has(Mutant::DeadDelegateUnmarked) {
+                    self.mark(at, Range { start: 0, bytes: at.line_size().bytes() as u32 });
+                }
                 self.resume(at, effects);
             }
         } else if line.authority == Authority::Home {
+            written.into_iter().for_each(|range| self.mark(at, range));
             self.promote(at, effects);
             self.settle(at, effects);
         }

@@ -5,7 +5,7 @@ use super::line::{Authority, Key, Line, Rules, Waiter, is_behind, stands_against
 use super::own::Locks;
 use super::{Ask, Patience, Wait};
 use alloc::vec::Vec;
-use farside_base::{LineAddress, OperationId, SessionId, Ticket};
+use farside_base::{LineAddress, NodeId, OperationId, SessionId, Ticket};
 
 impl Locks {
     /// Checks what must hold after every step.
@@ -17,6 +17,7 @@ impl Locks {
         for (at, line) in self.lines.iter() {
             self.check_place(at, line)?;
             self.check_holders(line)?;
+            self.check_marks(line)?;
             self.check_queue(line)?;
         }
         self.check_sessions()?;
@@ -43,7 +44,7 @@ impl Locks {
             Authority::Home => check(line.limbo.is_empty(), "undecided at the authority"),
             Authority::Away { delegate, .. } => {
                 check(!self.dead.contains(*delegate), "a dead delegate")?;
-                check(line.is_idle(), "something is here though the authority is not")
+                check(line.is_unused(), "something is here though the authority is not")
             }
             Authority::Recalling { delegate, .. } => {
                 check(!self.dead.contains(*delegate), "a dead delegate")
@@ -72,6 +73,13 @@ impl Locks {
             check(others.clone().all(|other| other.token != holder.token), "a token held twice")?;
         }
         Ok(())
+    }
+
+    fn check_marks(&self, line: &Line) -> Result<(), &'static str> {
+        check(
+            line.is_unmarked() || line.authority == Authority::Home && line.lent.is_none(),
+            "a marked line that is not decided at home",
+        )
     }
 
     fn check_queue(&self, line: &Line) -> Result<(), &'static str> {
@@ -149,7 +157,7 @@ impl Locks {
         check(self.oldest == newer, "the list has two ends")?;
         check(listed == self.listed as usize, "the list is miscounted")?;
         let kept = self.lines.iter().filter(|(_, line)| match line.authority {
-            Authority::Home => line.lent.is_none(),
+            Authority::Home => line.lent.is_none() && line.abandoned.is_empty(),
             Authority::Delegate { offered, .. } => !offered && line.lent.is_none(),
             Authority::Away { .. } | Authority::Recalling { .. } | Authority::Elsewhere { .. } => {
                 false
@@ -199,9 +207,26 @@ impl Locks {
         Some(waiter.operation)
     }
 
+    /// The node that a request of this node waits for: that of the first session in its way where this
+    /// node decides, the delegate where this node is the home; else `None`, for the home.
+    pub fn awaited(&self, at: LineAddress, operation: OperationId) -> Option<NodeId> {
+        let line = self.lines.get(at)?;
+        let meant = |waiter: &Waiter| waiter.operation == operation && !waiter.cancelled;
+        match line.authority {
+            Authority::Home | Authority::Delegate { .. } => {
+                let place = line.queue.iter().position(meant)?;
+                line.obstacles(self.rules, place).first().map(|session| session.node())
+            }
+            Authority::Away { delegate, .. } | Authority::Recalling { delegate, .. } => {
+                Some(delegate)
+            }
+            Authority::Elsewhere { .. } => None,
+        }
+    }
+
     /// Whether nothing is held or awaited here, as far as this node knows.
     pub fn is_idle(&self) -> bool {
-        self.deferred.is_empty() && self.lines.iter().all(|(_, line)| line.is_idle())
+        self.deferred.is_empty() && self.lines.iter().all(|(_, line)| line.is_unused())
     }
 }
 

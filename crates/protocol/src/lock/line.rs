@@ -44,6 +44,8 @@ pub(super) struct Holder {
     pub(super) ticket: Ticket,
     /// Of an upgraded lock: the token that it had before.
     pub(super) base: Option<Token>,
+    /// At the home: its grant took the marks of its range along.
+    pub(super) abandoned: bool,
 }
 
 impl Holder {
@@ -203,6 +205,8 @@ pub(super) struct Line {
     pub(super) streak: u32,
     /// What the runtime was lent of it. Invariant: nobody else is at the line then.
     pub(super) lent: Option<Loan>,
+    /// At the home, while it decides: ranges whose holder died, of which the next holder is to be told.
+    pub(super) abandoned: Vec<Range>,
     /// The neighbours in the list of recency.
     pub(super) newer: Option<LineAddress>,
     pub(super) older: Option<LineAddress>,
@@ -219,6 +223,7 @@ impl Line {
             user,
             streak: 0,
             lent: None,
+            abandoned: Vec::new(),
             newer: None,
             older: None,
         }
@@ -229,8 +234,13 @@ impl Line {
         matches!(self.authority, Authority::Home | Authority::Delegate { .. })
     }
 
-    /// Whether nobody here holds or wants anything.
+    /// Whether nobody here holds or wants anything, and nobody is to be told anything.
     pub(super) fn is_idle(&self) -> bool {
+        self.is_unused() && self.abandoned.is_empty()
+    }
+
+    /// Whether nobody here holds or wants anything.
+    pub(super) fn is_unused(&self) -> bool {
         self.holders.is_empty() && self.queue.is_empty() && self.limbo.is_empty()
     }
 
@@ -322,7 +332,8 @@ impl Line {
         match waiter.ask {
             Ask::Lock { mode, .. } => {
                 let Waiter { session, range, ticket, .. } = *waiter;
-                self.holders.push(Holder { session, token, range, mode, ticket, base: None });
+                let (base, abandoned) = (None, false);
+                self.holders.push(Holder { session, token, range, mode, ticket, base, abandoned });
                 true
             }
             Ask::Upgrade { .. } => {
@@ -338,17 +349,18 @@ impl Line {
         }
     }
 
-    /// Takes back what was granted to a request that nobody wants any more.
-    pub(super) fn take_back(&mut self, key: Key) {
+    /// Takes back what was granted to a request that nobody wants any more; the range whose marks
+    /// the grant took along, if it did.
+    pub(super) fn take_back(&mut self, key: Key) -> Option<Range> {
         let meant = |held: &Holder| held.session.node() == key.0 && held.ticket == key.1;
         let upgraded = |held: &&mut Holder| meant(held) && held.base.is_some();
         if let Some(held) = self.holders.iter_mut().find(upgraded) {
             held.token = held.base.take().expect("an upgraded lock");
             held.mode = Mode::Read;
             held.ticket = Ticket(0);
-        } else {
-            self.holders.take(meant);
+            return core::mem::take(&mut held.abandoned).then_some(held.range);
         }
+        self.holders.take(meant).filter(|held| held.abandoned).map(|held| held.range)
     }
 
     /// Whether `session` would wait for itself.

@@ -109,7 +109,8 @@ impl Locks {
         let Hold { session, range, mode } = held;
         let counted = self.sessions.get_or_insert_with(session, Session::default);
         counted.count(&mut self.birth_last, self.rules);
-        let holder = Holder { session, token, range, mode, ticket: Ticket(0), base: None };
+        let (ticket, base, abandoned) = (Ticket(0), None, false);
+        let holder = Holder { session, token, range, mode, ticket, base, abandoned };
         self.line(at).holders.push(holder);
     }
 

@@ -43,7 +43,8 @@
 //! - Each request gets exactly one answer, and the requester keeps it until then, even cancelled.
 //!
 //! **Death.** Locks, waits and delegations of a dead node are gone. Locks homed at a dead node are
-//! void: its waiters fail with `NodeLost`, and so does unlocking.
+//! void: its waiters fail with `NodeLost`, and so does unlocking. The next holder of what a dead node
+//! held for writing is told: see `abandoned.rs`.
 //!
 //! **Loans.** See `loan.rs`: a line that this node decides about and nobody is at can be lent to the
 //! runtime, which grants its locks without asking until the machine has to hear of the line.
@@ -51,6 +52,7 @@
 //! What the machine does not know: bytes, fences, time, allocations (each event about an own line
 //! brings what the runtime knows).
 
+mod abandoned;
 mod alone;
 mod authority;
 mod canary;
@@ -180,6 +182,9 @@ pub enum Action {
     Ask(Ask),
     /// To let it go: exactly the range and mode it holds.
     Unlock(Mode),
+    /// The same for a lock that its session was not told of: what the grant said of the lock's last
+    /// holder is said to the next one.
+    Undo(Mode),
 }
 
 /// One request of a session.
@@ -245,8 +250,9 @@ pub enum Message {
         ticket: Ticket,
         birth: u64,
     },
-    /// Requester to home (class request): this lock is not held any more.
-    Release { line: LineAddress, token: Token },
+    /// Requester to home (class request): this lock is not held any more. `untold`: its session never
+    /// knew of it.
+    Release { line: LineAddress, token: Token, untold: bool },
     /// Requester to home (class request): a request is not wanted any more. It still gets its
     /// answer; what it was granted is taken back.
     Cancel { line: LineAddress, ticket: Ticket },
@@ -255,7 +261,13 @@ pub enum Message {
     /// Home to delegate (class forward): return the delegation of this number.
     Recall { line: LineAddress, number: Token },
     /// Home to requester (class reply): yes.
-    Granted { line: LineAddress, ticket: Ticket, token: Token, delegation: Option<Delegation> },
+    Granted {
+        line: LineAddress,
+        ticket: Ticket,
+        token: Token,
+        delegation: Option<Delegation>,
+        abandoned: bool,
+    },
     /// Home to requester (class reply): no.
     Refused { line: LineAddress, ticket: Ticket, code: ErrorCode },
     /// Home to requester (class reply): the cancelled request was taken out of the queue.
@@ -315,8 +327,9 @@ pub enum Event {
 pub enum Effect {
     /// Send a message.
     Send { to: NodeId, message: Message },
-    /// The session holds the lock.
-    Locked { operation: OperationId, token: Token },
+    /// The session holds the lock. `abandoned`: a holder of some of it for writing died, or may have,
+    /// and no writer was told since.
+    Locked { operation: OperationId, token: Token, abandoned: bool },
     /// The session holds the lock no more.
     Unlocked { operation: OperationId },
     /// The operation cannot be. `Busy`, `Deadlock`, `UpgradeConflict`: start over, or try again;

@@ -179,7 +179,7 @@ impl Locks {
         let Deferred { operation, session, request, .. } = issued;
         match request.action {
             Action::Ask(ask) if self.lock_alone(&issued, ask, effects) => {}
-            Action::Unlock(mode) => {
+            Action::Unlock(mode) | Action::Undo(mode) => {
                 let unlocked = self.unlock(session, request, mode, effects);
                 effects.push(match unlocked {
                     Ok(()) => Effect::Unlocked { operation },
@@ -282,6 +282,11 @@ impl Locks {
             holder.session == session && holder.range == range && (holder.mode == mode || any_mode)
         });
         let held = held.ok_or(ErrorCode::NotLocked)?;
+        let untold = matches!(request.action, Action::Undo(_));
+        if untold && held.abandoned && !self.rules.has(Mutant::UndoneTellsNobody) {
+            self.mark(at, held.range);
+        }
+        let line = self.line(at);
         let undisturbed = line.decides() && line.queue.is_empty() && line.limbo.is_empty();
         let idle = undisturbed && line.holders.is_empty();
         self.uncount(session);
@@ -295,7 +300,7 @@ impl Locks {
         if mode == Mode::Read {
             self.drop_upgrade(at, session, request, effects);
         }
-        self.released(at, held.token, effects);
+        self.released(at, held.token, untold, effects);
         self.settle(at, effects);
         Ok(())
     }
@@ -323,14 +328,14 @@ impl Locks {
     }
 
     /// A lock of this node is held no more; whoever decides shall know.
-    fn released(&mut self, at: LineAddress, token: Token, effects: &mut Effects) {
+    fn released(&mut self, at: LineAddress, token: Token, untold: bool, effects: &mut Effects) {
         let line = self.lines.get(at).expect("its lock was held just now");
         if line.decides() {
             self.promote(at, effects);
         } else if at.home() != self.me {
             effects.push(Effect::Send {
                 to: at.home(),
-                message: Message::Release { line: at, token },
+                message: Message::Release { line: at, token, untold },
             });
         }
     }
@@ -425,7 +430,7 @@ impl Locks {
                 break;
             };
             self.uncount(session);
-            self.released(at, held.token, effects);
+            self.released(at, held.token, false, effects);
         }
         self.settle(at, effects);
     }

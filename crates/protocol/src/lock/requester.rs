@@ -30,8 +30,8 @@ impl Locks {
     ) -> Step {
         match message {
             Message::Recall { line, number } => self.recalled(from, line, number, effects)?,
-            Message::Granted { line, ticket, token, delegation } => {
-                self.granted(line, ticket, token, delegation, effects)?;
+            Message::Granted { line, ticket, token, delegation, abandoned } => {
+                self.granted(line, ticket, token, (delegation, abandoned), effects)?;
             }
             Message::Refused { line, ticket, code } => {
                 let waiter = self.take_answered(line, ticket, Answer::Other, effects)?;
@@ -91,13 +91,16 @@ impl Locks {
         at: LineAddress,
         ticket: Ticket,
         token: Token,
-        delegation: Option<Delegation>,
+        (delegation, abandoned): (Option<Delegation>, bool),
         effects: &mut Effects,
     ) -> Step {
         let recall = match self.lines.get(at).map(|line| &line.authority) {
             Some(Authority::Elsewhere { recall }) => *recall,
             _ => return Err(Violation("granted what the delegate decides")),
         };
+        if abandoned && delegation.is_some() {
+            return Err(Violation("delegated a line whose holder died"));
+        }
         if let Some(delegation) = delegation {
             let seen = self.delegations_seen.get(at.home()).copied().unwrap_or_default();
             if token <= seen || recall.is_some_and(|number| number != token) {
@@ -119,7 +122,8 @@ impl Locks {
             let held = self.line(at).hold(&waiter, token);
             assert!(held, "an upgrade whose lock is gone was cancelled");
             self.conclude(&waiter, matches!(waiter.ask, Ask::Lock { .. }));
-            effects.push(Effect::Locked { operation: waiter.operation, token });
+            let operation = waiter.operation;
+            effects.push(Effect::Locked { operation, token, abandoned });
         }
         if let Some(delegation) = delegation {
             self.become_delegate(at, token, delegation);

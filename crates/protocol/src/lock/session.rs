@@ -3,7 +3,7 @@
 use super::canary::Mutant;
 use super::line::{Rules, Waiter};
 use super::own::Locks;
-use super::{Ask, Patience};
+use super::{Ask, Mode, Patience, Range, Token};
 use farside_base::{ErrorCode, LineAddress, OperationId, SessionId, Ticket};
 
 /// What the machine knows of a session of this node.
@@ -65,6 +65,15 @@ impl Locks {
     /// Locks that a session of this node holds, and requests of it that have no result.
     pub fn locks_of(&self, session: SessionId) -> u32 {
         self.sessions.get(session).map_or(0, |session| session.locks)
+    }
+
+    /// The token of the write lock that a session of this node holds of exactly this range.
+    pub fn write_token(&self, at: LineAddress, session: SessionId, range: Range) -> Option<Token> {
+        let mut holders = self.lines.get(at)?.holders.iter();
+        let held = holders.find(|holder| {
+            holder.session == session && holder.range == range && holder.mode == Mode::Write
+        })?;
+        Some(held.token)
     }
 
     /// Takes a held lock, or a request, out of the count.

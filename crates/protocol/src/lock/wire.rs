@@ -76,12 +76,15 @@ impl Message {
                 let writer = put_range(put_line(writer, REQUEST, line), range);
                 writer.u8(ask_bits(ask)).u64(session.0).u64(ticket.0).u64(birth)
             }
-            Self::Release { line, token } => put_line(writer, RELEASE, line).u64(token.0),
+            Self::Release { line, token, untold } => {
+                put_line(writer, RELEASE, line).u64(token.0).u8(untold.into())
+            }
             Self::Cancel { line, ticket } => put_line(writer, CANCEL, line).u64(ticket.0),
             Self::Offer { line, number } => put_line(writer, OFFER, line).u64(number.0),
             Self::Recall { line, number } => put_line(writer, RECALL, line).u64(number.0),
-            Self::Granted { line, ticket, token, delegation } => {
+            Self::Granted { line, ticket, token, delegation, abandoned } => {
                 let writer = put_line(writer, GRANTED, line).u64(ticket.0).u64(token.0);
+                let writer = writer.u8(abandoned.into());
                 match delegation {
                     None => writer.u8(0),
                     Some(Delegation { tokens, bytes }) => writer.u8(1).u32(tokens).u32(bytes),
@@ -140,7 +143,10 @@ impl Message {
                 let (session, ticket) = (SessionId(reader.u64()?), Ticket(reader.u64()?));
                 Self::Request { line, range, ask, session, ticket, birth: reader.u64()? }
             }
-            RELEASE => Self::Release { line, token: Token(reader.u64()?) },
+            RELEASE => {
+                let token = Token(reader.u64()?);
+                Self::Release { line, token, untold: take_flag(reader)? }
+            }
             CANCEL => Self::Cancel { line, ticket: Ticket(reader.u64()?) },
             OFFER => Self::Offer { line, number: Token(reader.u64()?) },
             RECALL => Self::Recall { line, number: Token(reader.u64()?) },
@@ -152,13 +158,12 @@ impl Message {
         let (line, ticket) = (take_line(reader)?, Ticket(reader.u64()?));
         Ok(match tag {
             GRANTED => {
-                let token = Token(reader.u64()?);
-                let delegation = match reader.u8()? {
-                    0 => None,
-                    1 => Some(Delegation { tokens: reader.u32()?, bytes: reader.u32()? }),
-                    _ => return Err(Violation("a flag is neither 0 nor 1")),
+                let (token, abandoned) = (Token(reader.u64()?), take_flag(reader)?);
+                let delegation = match take_flag(reader)? {
+                    false => None,
+                    true => Some(Delegation { tokens: reader.u32()?, bytes: reader.u32()? }),
                 };
-                Self::Granted { line, ticket, token, delegation }
+                Self::Granted { line, ticket, token, delegation, abandoned }
             }
             REFUSED => {
                 let code = ErrorCode::from_number(reader.u16()?);
@@ -216,6 +221,14 @@ fn put_line(writer: Writer, tag: u8, line: LineAddress) -> Writer {
 
 fn take_line(reader: &mut Reader<'_>) -> Result<LineAddress, Violation> {
     LineAddress::from_bits(reader.u64()?).ok_or(Violation("not the address of a line"))
+}
+
+fn take_flag(reader: &mut Reader<'_>) -> Result<bool, Violation> {
+    match reader.u8()? {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(Violation("a flag is neither 0 nor 1")),
+    }
 }
 
 fn put_range(writer: Writer, range: Range) -> Writer {

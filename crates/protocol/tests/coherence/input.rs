@@ -224,7 +224,7 @@ impl Numbers {
         let (line, here) = (self.line(), self.here());
         let operation = OperationId(self.below(1_000));
         match self.below(40) {
-            0..8 => Event::Issue {
+            0..7 => Event::Issue {
                 operation,
                 line,
                 want: [Want::Read, Want::Write][self.below(2) as usize],
@@ -232,6 +232,7 @@ impl Numbers {
                 frame: FRAME,
                 here,
             },
+            7 => Event::Cancel { operation, line, here },
             8..10 => Event::Unpin { line, here },
             10..12 => Event::Evict { line, here },
             12 => Event::Retire { operation, line, here },

@@ -14,7 +14,7 @@ type Step = Pin<Box<dyn Future<Output = (Session, Result<u64, Error>)>>>;
 
 /// A thread of a program: its session, or the instruction that has it.
 enum Thread {
-    Idle(Session),
+    Idle(Box<Session>),
     Busy(Step),
     Gone,
 }
@@ -108,7 +108,7 @@ fn go_on(thread: &mut Thread) -> Option<Result<u64, Error>> {
     match step.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Pending => None,
         Poll::Ready((session, result)) => {
-            *thread = Thread::Idle(session);
+            *thread = Thread::Idle(Box::new(session));
             Some(result)
         }
     }
@@ -146,11 +146,11 @@ impl LitmusSubject for NodeSubject {
         }
         for node in &placement.threads {
             let session = self.session(*node)?;
-            self.threads.push(Thread::Idle(session));
+            self.threads.push(Thread::Idle(Box::new(session)));
         }
         for node in 0..placement.nodes {
             let session = self.session(node)?;
-            self.disturbers.push(Thread::Idle(session));
+            self.disturbers.push(Thread::Idle(Box::new(session)));
         }
         Ok(())
     }
@@ -160,7 +160,7 @@ impl LitmusSubject for NodeSubject {
         let thread = &mut self.threads[thread];
         match std::mem::replace(thread, Thread::Gone) {
             Thread::Idle(session) => {
-                *thread = Thread::Busy(Box::pin(execute(session, variables, instruction)));
+                *thread = Thread::Busy(Box::pin(execute(*session, variables, instruction)));
             }
             busy => *thread = busy,
         }
@@ -194,7 +194,7 @@ impl LitmusSubject for NodeSubject {
         };
         match std::mem::replace(&mut self.disturbers[node], Thread::Gone) {
             Thread::Idle(session) => {
-                let step = execute(session, variables, instruction);
+                let step = execute(*session, variables, instruction);
                 self.disturbers[node] = Thread::Busy(Box::pin(step));
             }
             busy => self.disturbers[node] = busy,

@@ -59,6 +59,8 @@ pub struct Setup {
     pub retires: u8,
     /// How often a freed line may be allocated again, in all.
     pub allocations: u8,
+    /// How often an operation that waits may be cancelled, in all.
+    pub cancels: u8,
     /// The nodes that may die.
     pub mortal: Vec<u16>,
     /// How many of them.
@@ -78,6 +80,8 @@ pub enum Action {
     Start(u16, u8, Kind),
     /// A pinned operation ends.
     Finish(u16, u8),
+    /// Nobody waits any more for the oldest operation that waits for the line.
+    Cancel(u16, u8),
     /// The runtime wants the frame.
     Evict(u16, u8),
     /// The line's home frees it.
@@ -194,6 +198,7 @@ pub struct System {
     truths: Vec<Truth>,
     retires: u8,
     allocations: u8,
+    cancels: u8,
     deaths: u8,
     /// Nodes that have left, as bits.
     left: u8,
@@ -238,6 +243,7 @@ impl System {
             truths: vec![truth; setup.homes.len()],
             retires: setup.retires,
             allocations: setup.allocations,
+            cancels: setup.cancels,
             deaths: setup.deaths,
             left: 0,
             wrong: None,
@@ -337,6 +343,7 @@ impl Model for System {
             Action::Placed(node, line) => self.placed(node, line),
             Action::Start(node, line, kind) => self.start(node, line, kind),
             Action::Finish(node, line) => self.finish(node, line),
+            Action::Cancel(node, line) => self.cancel(node, line),
             Action::Evict(node, line) => self.evict(node, line),
             Action::Retire(line) => self.start(self.home(line), line, Kind::Retire),
             Action::Allocate(line) => self.allocate(line),
@@ -371,8 +378,8 @@ impl PartialEq for System {
             && self.flights == other.flights
             && self.places == other.places
             && self.truths == other.truths
-            && (self.retires, self.allocations, self.deaths, self.left)
-                == (other.retires, other.allocations, other.deaths, other.left)
+            && (self.retires, self.allocations, self.cancels, self.deaths, self.left)
+                == (other.retires, other.allocations, other.cancels, other.deaths, other.left)
             && self.wrong == other.wrong
     }
 }
@@ -385,7 +392,7 @@ impl Hash for System {
         self.flights.hash(state);
         self.places.hash(state);
         self.truths.hash(state);
-        (self.retires, self.allocations, self.deaths, self.left).hash(state);
+        (self.retires, self.allocations, self.cancels, self.deaths, self.left).hash(state);
         self.wrong.hash(state);
     }
 }

@@ -15,6 +15,8 @@
 //!   than by a grant, and messages from before are still under way: a probe may have passed it);
 //! - a session holds as many locks as it may, whoever granted them, and never more;
 //! - every operation has one result; a try has one when nothing is under way any more;
+//! - who gets a lock of bytes whose holder for writing died, as their home has heard, is told, until a
+//!   writer was told and did not undo its lock;
 //! - no machine finds a message of another to be a violation, and its invariants hold;
 //!
 //! and when nothing is enabled: nobody waits, and no machine believes that anything is held.
@@ -64,6 +66,8 @@ pub struct Plan {
     pub cancels: u8,
     /// Whether it may be closed.
     pub closes: bool,
+    /// Whether it may undo locks.
+    pub undoes: bool,
 }
 
 impl Choice {
@@ -81,7 +85,7 @@ impl Choice {
 impl Plan {
     /// A session of `node` that asks so often for whatever it likes of the menu.
     pub const fn new(node: u16, asks: u8, menu: Vec<Choice>) -> Self {
-        Self { node, menu, in_order: false, asks, cancels: 0, closes: false }
+        Self { node, menu, in_order: false, asks, cancels: 0, closes: false, undoes: false }
     }
 
     /// One that asks for each entry of the menu, in order.
@@ -98,6 +102,11 @@ impl Plan {
     /// One that may be closed at any time.
     pub fn with_close(self) -> Self {
         Self { closes: true, ..self }
+    }
+
+    /// One that may undo its locks, as a runtime does when a grant comes too late.
+    pub fn with_undo(self) -> Self {
+        Self { undoes: true, ..self }
     }
 }
 
@@ -161,6 +170,8 @@ struct Hold {
     line: usize,
     range: Range,
     mode: Mode,
+    /// Its session was the first writer to be told that a holder died.
+    told: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -183,6 +194,8 @@ pub enum Action {
     Ask { session: usize, entry: usize },
     /// A session unlocks the entry of this index of what it holds.
     Unlock { session: usize, held: usize },
+    /// The same, as if the session had never known of it.
+    Undo { session: usize, held: usize },
     /// A session's wait is cancelled.
     Cancel { session: usize },
     /// A session ends.
@@ -214,6 +227,10 @@ pub struct System {
     dead: Vec<u16>,
     /// Who has heard of whose death.
     heard: Vec<(u16, u16)>,
+    /// What sessions held for writing when they died: the node, line and range.
+    left: Vec<(u16, usize, Range)>,
+    /// What of it the home has heard of, and no writer was told of.
+    untold: Vec<(usize, Range)>,
     operations: u64,
     /// The operation that unlocks in this step, and its line, until its result.
     unlocking: Option<(OperationId, usize)>,
@@ -232,6 +249,8 @@ impl PartialEq for System {
             && self.tokens == other.tokens
             && self.dead == other.dead
             && self.heard == other.heard
+            && self.left == other.left
+            && self.untold == other.untold
             && self.disturbed == other.disturbed
             && self.broken == other.broken
     }
@@ -246,7 +265,8 @@ impl Hash for System {
         self.sessions.hash(state);
         (&self.lent, self.loans).hash(state);
         self.tokens.hash(state);
-        (&self.dead, &self.heard, self.disturbed, &self.broken).hash(state);
+        (&self.dead, &self.heard, &self.left, &self.untold).hash(state);
+        (self.disturbed, &self.broken).hash(state);
     }
 }
 
@@ -273,6 +293,8 @@ impl System {
             tokens: BTreeMap::new(),
             dead: Vec::new(),
             heard: Vec::new(),
+            left: Vec::new(),
+            untold: Vec::new(),
             operations: 0,
             unlocking: None,
             disturbed: false,
@@ -328,6 +350,9 @@ impl System {
         }
         for held in 0..session.held.len() {
             actions.push(Action::Unlock { session: at, held });
+            if plan.undoes {
+                actions.push(Action::Undo { session: at, held });
+            }
         }
         if session.asks == 0 {
             return;
@@ -338,7 +363,8 @@ impl System {
             let mut own = session.held.iter().filter(near);
             let sensible = match choice.ask {
                 Ask::Upgrade { .. } => {
-                    let base = Hold { line: choice.line, range: choice.range, mode: Mode::Read };
+                    let (line, range) = (choice.line, choice.range);
+                    let base = Hold { line, range, mode: Mode::Read, told: false };
                     own.next() == Some(&base) && own.next().is_none()
                 }
                 Ask::Lock { mode: Mode::Write, .. } => own.next().is_none(),
@@ -381,9 +407,9 @@ impl System {
                     wire.or_default().push_back(message);
                 }
             }
-            Effect::Locked { operation, token } => {
+            Effect::Locked { operation, token, abandoned } => {
                 if let Some((at, pending)) = self.conclude(node, operation) {
-                    self.locked(at, pending, token);
+                    self.locked(at, pending, token, abandoned);
                 }
             }
             Effect::Failed { operation, code }
@@ -434,11 +460,11 @@ impl System {
         self.sessions[at].pending.take().map(|pending| (at, pending))
     }
 
-    fn locked(&mut self, at: usize, pending: Pending, token: Token) {
+    fn locked(&mut self, at: usize, pending: Pending, token: Token, abandoned: bool) {
         let Choice { line, range, ask } = pending.choice;
         let mode = ask.mode();
         if matches!(ask, Ask::Upgrade { .. }) {
-            let base = Hold { line, range, mode: Mode::Read };
+            let base = Hold { line, range, mode: Mode::Read, told: false };
             if let Some(place) = self.sessions[at].held.iter().position(|hold| *hold == base) {
                 self.sessions[at].held.remove(place);
             }
@@ -451,7 +477,8 @@ impl System {
                 self.broken.get_or_insert(text);
             }
         }
-        self.sessions[at].held.push(Hold { line, range, mode });
+        let told = self.told(at, &pending.choice, abandoned);
+        self.sessions[at].held.push(Hold { line, range, mode, told });
         if self.sessions[at].held.len() > self.setup.limits.locks_per_session_max as usize {
             self.fail(format!("session {at} holds too much"));
         }
@@ -467,6 +494,19 @@ impl System {
         if matches!(ask, Ask::Lock { .. }) {
             self.count_overtaken(at, &pending);
         }
+    }
+
+    /// Whether a session that has a lock for writing is the first to be told that a holder died.
+    fn told(&mut self, at: usize, choice: &Choice, abandoned: bool) -> bool {
+        let (line, range) = (choice.line, choice.range);
+        let meant = |(of, left): &(usize, Range)| *of == line && left.overlaps(range);
+        if self.untold.iter().any(meant) && !abandoned {
+            self.fail(format!("session {at} is not told whose lock it has: {choice:?}"));
+        }
+        // Ranges of the searches with deaths are equal or apart.
+        let taken = choice.ask.mode() == Mode::Write;
+        self.untold.retain(|mark| !(taken && meant(mark)));
+        taken && abandoned
     }
 
     /// Whoever waited before this request was issued has been overtaken by it.
@@ -579,7 +619,7 @@ impl System {
         self.sessions[at].asks -= 1;
         let pending = Pending { operation, choice, behind, overtaken: 0, guilty: false };
         if let Some(token) = self.lock_on_loan(at, choice) {
-            return self.locked(at, pending, token);
+            return self.locked(at, pending, token, false);
         }
         self.sessions[at].pending = Some(pending);
         let Choice { line, range, ask } = choice;
@@ -617,14 +657,19 @@ impl System {
         self.step(self.node_of(at), Event::Issue { operation, session, request, here });
     }
 
-    fn unlock(&mut self, at: usize, held: usize) {
+    fn unlock(&mut self, at: usize, held: usize, undo: bool) {
         let hold = self.sessions[at].held.remove(held);
         if self.unlock_on_loan(at, hold) {
             return;
         }
-        let Hold { line, range, mode } = hold;
+        let Hold { line, range, mode, told } = hold;
         self.operations += 1;
-        let request = Request { line: self.line(line), range, action: Wanted::Unlock(mode) };
+        let action = if undo { Wanted::Undo(mode) } else { Wanted::Unlock(mode) };
+        if undo && told {
+            self.untold.push((line, range));
+            self.untold.sort_unstable();
+        }
+        let request = Request { line: self.line(line), range, action };
         let (node, id) = (self.node_of(at), self.id(at));
         let event_operation = (OperationId(self.operations), line);
         let event = Event::Issue {
@@ -647,6 +692,9 @@ impl System {
         self.lent.retain(|(at, _), _| *at != node);
         for at in 0..self.sessions.len() {
             if self.node_of(at) == node {
+                let written = self.sessions[at].held.iter().filter(|hold| hold.mode == Mode::Write);
+                self.left.extend(written.map(|hold| (node, hold.line, hold.range)));
+                self.left.sort_unstable();
                 self.sessions[at] = Session { closed: true, ..Session::default() };
             }
         }
@@ -658,6 +706,10 @@ impl System {
         self.wires.remove(&(dead, node, Class::Request));
         self.wires.remove(&(dead, node, Class::Forward));
         self.wires.remove(&(dead, node, Class::Reply));
+        let homes = &self.setup.homes;
+        let heard = self.left.extract_if(.., |(of, line, _)| *of == dead && homes[*line] == node);
+        self.untold.extend(heard.map(|(_, line, range)| (line, range)));
+        self.untold.sort_unstable();
         self.step(node, Event::NodeDead { node: NodeId(dead) });
         let homes = &self.setup.homes;
         for (at, session) in self.sessions.iter_mut().enumerate() {
@@ -697,7 +749,8 @@ impl Model for System {
     fn apply(&mut self, action: Action) {
         match action {
             Action::Ask { session, entry } => self.ask(session, entry),
-            Action::Unlock { session, held } => self.unlock(session, held),
+            Action::Unlock { session, held } => self.unlock(session, held, false),
+            Action::Undo { session, held } => self.unlock(session, held, true),
             Action::Cancel { session } => {
                 self.disturbed = true;
                 self.sessions[session].cancels -= 1;

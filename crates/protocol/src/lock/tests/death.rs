@@ -11,6 +11,12 @@ scenarios! {
     a_cycle_through_a_dead_node_is_none []
     what_a_dead_node_said_is_not_heard []
     an_upgrade_goes_on_when_the_other_reader_dies [DeadStillHold]
+    the_next_writer_of_what_a_dead_one_held_is_told_once [AbandonedForgotten]
+    the_next_holder_of_a_dead_delegate_s_line_is_told [AbandonedForgotten DeadDelegateUnmarked]
+    a_lock_that_is_undone_leaves_the_next_holder_to_be_told [UndoneTellsNobody]
+    a_grant_that_is_cancelled_leaves_the_next_holder_to_be_told [UndoneTellsNobody]
+    a_marked_line_is_neither_delegated_nor_lent []
+    memory_that_is_freed_tells_nothing []
 }
 
 fn locks_and_waits_of_a_dead_node_are_gone(setup: Setup) {
@@ -134,4 +140,119 @@ fn an_upgrade_goes_on_when_the_other_reader_dies(setup: Setup) {
     cluster.kill(1);
     cluster.settle();
     assert!(cluster.is_locked(upgrade));
+}
+
+/// Node 1 dies while it holds the range for writing.
+fn abandon(cluster: &mut Cluster, at: LineAddress, range: Range) {
+    let held = cluster.lock(session(1, 1), at, range, W);
+    assert_eq!(cluster.is_told(held), Some(false));
+    cluster.kill(1);
+    cluster.settle();
+}
+
+fn the_next_writer_of_what_a_dead_one_held_is_told_once(setup: Setup) {
+    for node in [0, 2] {
+        let mut cluster = Cluster::with_limits(setup, 3, AT_HOME);
+        let at = line(0, 0);
+        abandon(&mut cluster, at, range(8, 16));
+        let mut told = |range, mode| {
+            let operation = cluster.lock(session(node, 1), at, range, mode);
+            cluster.unlock(session(node, 1), at, range, mode);
+            cluster.is_told(operation)
+        };
+        assert_eq!(told(range(0, 8), W), Some(false), "other bytes");
+        assert_eq!(told(range(8, 8), R), Some(true), "a reader is told");
+        assert_eq!(told(range(8, 8), W), Some(true), "and takes nothing along");
+        assert_eq!(told(range(8, 8), W), Some(false));
+        assert_eq!(told(ALL, W), Some(true), "the rest");
+        assert_eq!(told(ALL, W), Some(false));
+    }
+    // Readers leave nothing half changed; an upgrade may.
+    for upgraded in [false, true] {
+        let mut cluster = Cluster::with_limits(setup, 3, AT_HOME);
+        let at = line(0, 0);
+        cluster.lock(session(1, 1), at, ALL, R);
+        if upgraded {
+            cluster.done(session(1, 1), at, ALL, UPGRADE);
+        }
+        cluster.kill(1);
+        let reader = cluster.lock(session(2, 1), at, ALL, R);
+        let writer = cluster.done(session(2, 1), at, ALL, UPGRADE);
+        assert_eq!(cluster.is_told(reader), Some(upgraded));
+        assert_eq!(cluster.is_told(writer), Some(upgraded));
+        cluster.unlock(session(2, 1), at, ALL, W);
+        let next = cluster.lock(session(0, 1), at, ALL, W);
+        assert_eq!(cluster.is_told(next), Some(false));
+    }
+}
+
+fn the_next_holder_of_a_dead_delegate_s_line_is_told(setup: Setup) {
+    let mut cluster = Cluster::new(setup, 3);
+    let at = line(0, 0);
+    cluster.make_delegate(1, at);
+    cluster.lock(session(1, 1), at, range(8, 8), W);
+    cluster.kill(1);
+    let next = cluster.lock(session(2, 1), at, ALL, W);
+    assert_eq!(cluster.is_told(next), Some(true));
+}
+
+fn a_lock_that_is_undone_leaves_the_next_holder_to_be_told(setup: Setup) {
+    for node in [0, 2] {
+        let mut cluster = Cluster::with_limits(setup, 3, AT_HOME);
+        let at = line(0, 0);
+        abandon(&mut cluster, at, ALL);
+        for _ in 0..2 {
+            let operation = cluster.lock(session(node, 1), at, ALL, W);
+            assert_eq!(cluster.is_told(operation), Some(true));
+            cluster.done(session(node, 1), at, ALL, Action::Undo(W));
+        }
+    }
+}
+
+fn a_grant_that_is_cancelled_leaves_the_next_holder_to_be_told(setup: Setup) {
+    for upgrade in [false, true] {
+        let mut cluster = Cluster::with_limits(setup, 3, AT_HOME);
+        let at = line(0, 0);
+        abandon(&mut cluster, at, ALL);
+        let action = if upgrade { UPGRADE } else { lock(W) };
+        if upgrade {
+            cluster.lock(session(2, 1), at, ALL, R);
+        }
+        let operation = cluster.issue(session(2, 1), at, ALL, action);
+        cluster.deliver(2, 0, Class::Request);
+        cluster.cancel(operation);
+        cluster.settle();
+        if upgrade {
+            cluster.unlock(session(2, 1), at, ALL, R);
+        }
+        let next = cluster.lock(session(0, 1), at, ALL, W);
+        assert_eq!(cluster.is_told(next), Some(true));
+    }
+}
+
+fn a_marked_line_is_neither_delegated_nor_lent(setup: Setup) {
+    let mut cluster = Cluster::with_limits(setup, 3, Limits { lock_delegate_after: 1, ..LIMITS });
+    let at = line(0, 0);
+    // Held by the home too, so that it is not delegated.
+    cluster.lock(session(0, 1), at, range(0, 8), R);
+    abandon(&mut cluster, at, range(8, 8));
+    cluster.unlock(session(0, 1), at, range(0, 8), R);
+    assert_eq!(cluster.nodes[0].lendable(at), None);
+    cluster.lock(session(2, 1), at, range(0, 8), W);
+    assert!(!cluster.is_delegate(2, at));
+    let told = cluster.lock(session(2, 1), at, range(8, 8), W);
+    assert!(cluster.is_told(told) == Some(true) && !cluster.is_delegate(2, at));
+    cluster.unlock(session(2, 1), at, range(0, 8), W);
+    cluster.unlock(session(2, 1), at, range(8, 8), W);
+    cluster.lock(session(2, 1), at, range(8, 8), W);
+    assert!(cluster.is_delegate(2, at));
+}
+
+fn memory_that_is_freed_tells_nothing(setup: Setup) {
+    let mut cluster = Cluster::with_limits(setup, 3, AT_HOME);
+    let at = line(0, 0);
+    abandon(&mut cluster, at, ALL);
+    cluster.step(0, Event::Retire { line: at }).unwrap();
+    let next = cluster.lock(session(2, 1), at, ALL, W);
+    assert_eq!(cluster.is_told(next), Some(false));
 }

@@ -116,7 +116,7 @@ fn answers_must_have_been_asked(setup: Setup) {
     for ticket in [Ticket(0), Ticket(asked.0 + 1)] {
         let token = Token(1);
         let unasked = [
-            Message::Granted { line: at, ticket, token, delegation: None },
+            Message::Granted { line: at, ticket, token, delegation: None, abandoned: false },
             Message::Refused { line: at, ticket, code: ErrorCode::Busy },
             Message::Cancelled { line: at, ticket },
             Message::Moved { line: at, ticket },
@@ -128,9 +128,15 @@ fn answers_must_have_been_asked(setup: Setup) {
     let ticket = asked;
     let unsound = [
         Message::Cancelled { line: at, ticket },
-        Message::Granted { line: at, ticket, token: Token(u64::MAX), delegation },
-        Message::Granted { line: at, ticket, token: Token(0), delegation },
-        Message::Granted { line: line(1, 0), ticket, token: Token(1), delegation: None },
+        Message::Granted { line: at, ticket, token: Token(u64::MAX), delegation, abandoned: false },
+        Message::Granted { line: at, ticket, token: Token(0), delegation, abandoned: false },
+        Message::Granted {
+            line: line(1, 0),
+            ticket,
+            token: Token(1),
+            delegation: None,
+            abandoned: false,
+        },
     ];
     for message in unsound {
         assert!(cluster.forge(0, 1, message).is_err(), "{message:?}");
@@ -145,7 +151,7 @@ fn a_home_is_not_told_what_homes_tell(setup: Setup) {
     let told = |line| {
         [
             Message::Recall { line, number: Token(1) },
-            Message::Granted { line, ticket, token: Token(1), delegation: None },
+            Message::Granted { line, ticket, token: Token(1), delegation: None, abandoned: false },
             Message::Refused { line, ticket, code: ErrorCode::Busy },
             Message::Cancelled { line, ticket },
             Message::Moved { line, ticket },
@@ -157,7 +163,7 @@ fn a_home_is_not_told_what_homes_tell(setup: Setup) {
     let asked = |line| {
         [
             request(line, ALL, session(1, 1), 1),
-            Message::Release { line, token: Token(1) },
+            Message::Release { line, token: Token(1), untold: false },
             Message::Cancel { line, ticket },
             Message::Offer { line, number: Token(1) },
             Message::Returned { line, number: Token(1), holders: 0, waiters: 0 },
@@ -173,14 +179,16 @@ fn locks_that_were_never_granted_are_violations(setup: Setup) {
     let at = line(0, 0);
     cluster.lock(session(2, 1), at, ALL, W);
     for token in [Token(0), Token(cluster.nodes[0].token_next), Token(u64::MAX)] {
-        let unsound =
-            [Message::Release { line: at, token }, Message::Offer { line: at, number: token }];
+        let unsound = [
+            Message::Release { line: at, token, untold: false },
+            Message::Offer { line: at, number: token },
+        ];
         for message in unsound {
             assert!(cluster.forge(1, 0, message).is_err(), "{message:?}");
         }
     }
     let token = Token(cluster.nodes[0].token_next - 1);
-    let release = Message::Release { line: at, token };
+    let release = Message::Release { line: at, token, untold: false };
     assert!(cluster.forge(1, 0, release).is_err(), "of another node");
     let busy = cluster.done(session(1, 1), at, ALL, try_lock(R));
     assert_eq!(cluster.failure(busy), Some(ErrorCode::Busy));
@@ -287,7 +295,7 @@ fn any_message_at_any_time_panics_nobody(setup: Setup) {
             let own = session(0, 1 + numbers.below(3));
             let part = range(numbers.below(2) as u32 * 8, 8);
             let actions =
-                [lock(R), lock(W), try_lock(W), UPGRADE, Action::Unlock(R), Action::Unlock(W)];
+                [lock(R), lock(W), try_lock(W), UPGRADE, Action::Unlock(R), Action::Undo(W)];
             match numbers.below(3) {
                 0 => {
                     cluster.issue(own, at, part, actions[numbers.below(6) as usize]);

@@ -182,7 +182,7 @@ impl Cluster {
         let operation = self.operations.len() as u64 + 1;
         let request = Request { line, range, action };
         self.operations.insert(operation, (session, request));
-        if let Action::Unlock(mode) = action {
+        if let Action::Unlock(mode) | Action::Undo(mode) = action {
             self.held_no_more(Held { session, line, range, mode });
         }
         let here = self.here();
@@ -269,7 +269,7 @@ impl Cluster {
                 }
                 return;
             }
-            Effect::Locked { operation, token } => {
+            Effect::Locked { operation, token, .. } => {
                 self.locked(operation, token);
                 operation
             }
@@ -341,6 +341,14 @@ impl Cluster {
 
     fn is_locked(&self, operation: u64) -> bool {
         matches!(self.result(operation), Some(Effect::Locked { .. }))
+    }
+
+    /// Whether a lock was granted, and its session told that an earlier holder died.
+    fn is_told(&self, operation: u64) -> Option<bool> {
+        match self.result(operation)? {
+            Effect::Locked { abandoned, .. } => Some(abandoned),
+            _ => None,
+        }
     }
 
     fn waits(&self, operation: u64) -> bool {

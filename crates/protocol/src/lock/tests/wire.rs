@@ -38,14 +38,15 @@ pub(super) fn any_message(numbers: &mut Numbers, line: LineAddress) -> Message {
     let probe = Probe { origin, number: any_number(numbers), youngest };
     let code = ErrorCode::ALL[numbers.below(ErrorCode::ALL.len() as u64) as usize];
     let delegation = (numbers.below(2) == 0).then_some(Delegation { tokens: holders, bytes });
+    let flag = numbers.below(2) == 0;
     match numbers.below(16) {
         0 => Message::Request { line, range, ask, session, ticket, birth },
-        1 => Message::Release { line, token },
+        1 => Message::Release { line, token, untold: flag },
         2 => Message::Aborted { line, number: birth },
         3 => Message::Cancel { line, ticket },
         4 => Message::Offer { line, number },
         5 => Message::Recall { line, number },
-        6 => Message::Granted { line, ticket, token, delegation },
+        6 => Message::Granted { line, ticket, token, delegation, abandoned: flag },
         7 => Message::Refused { line, ticket, code },
         8 => Message::Cancelled { line, ticket },
         9 => Message::Moved { line, ticket },
@@ -90,13 +91,13 @@ fn no_bytes_are_ignored() {
 
 #[test]
 fn what_is_no_message_is_refused() {
-    let good = Message::Release { line: line(1, 3), token: Token(7) }.encode();
+    let good = Message::Release { line: line(1, 3), token: Token(7), untold: false }.encode();
     for tag in (0..=255).filter(|tag| !(1..=16).contains(tag)) {
         let mut body = good;
         body[0] = tag;
         assert!(Message::decode(&body).is_err(), "tag {tag}");
     }
-    for (place, byte) in [(1, 1), (6, 0xf0), (47, 1), (17, 1)] {
+    for (place, byte) in [(1, 1), (6, 0xf0), (47, 1), (17, 2), (18, 1)] {
         let mut body = good;
         body[place] = byte;
         assert!(Message::decode(&body).is_err(), "byte {place}");

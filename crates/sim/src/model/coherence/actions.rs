@@ -106,6 +106,21 @@ impl System {
         self.step(node, Event::Unpin { line: address, here });
     }
 
+    pub(super) fn cancel(&mut self, node: u16, line: u8) {
+        let mut waiting = self.node(node).waiting.iter();
+        let meant = |next: &&Operation| next.line == line && next.kind != Kind::Retire;
+        let Some(Operation { id, kind, .. }) = waiting.find(meant).copied() else {
+            return;
+        };
+        self.tell(|| format!("n{node} cancels {kind:?} of line {line}"));
+        self.cancels -= 1;
+        let (here, address) = (self.here(node, line), self.address(line));
+        self.step(node, Event::Cancel { operation: id, line: address, here });
+        if self.node(node).waiting.iter().any(|next| next.id == id) {
+            self.wrong("a cancelled operation waits");
+        }
+    }
+
     pub(super) fn evict(&mut self, node: u16, line: u8) {
         self.tell(|| format!("n{node} evicts line {line}"));
         self.node_mut(node).budget.evictions -= 1;
@@ -244,6 +259,10 @@ impl System {
         start(Kind::Write, budget.writes > 0);
         start(Kind::Update, budget.updates > 0);
         start(Kind::Hold, budget.holds > 0);
+        let waits = |next: &Operation| next.line == line && next.kind != Kind::Retire;
+        if self.cancels > 0 && node.waiting.iter().any(waits) {
+            actions.push(Action::Cancel(number, line));
+        }
         if budget.evictions > 0 && level > Level::Invalid && self.home(line) != number {
             actions.push(Action::Evict(number, line));
         }

@@ -189,6 +189,7 @@ impl System {
             ErrorCode::Unallocated => freed,
             ErrorCode::LineLost => died,
             ErrorCode::NodeLost => died || left,
+            ErrorCode::TimedOut => self.cancels < self.setup.cancels,
             _ => false,
         };
         if !reason {

@@ -106,7 +106,7 @@ impl System {
         }
         let token = Token(lent.loan.first.0 + u64::from(lent.used));
         lent.used += 1;
-        lent.held = Some((at, Hold { line, range, mode }));
+        lent.held = Some((at, Hold { line, range, mode, told: false }));
         Some(token)
     }
 
