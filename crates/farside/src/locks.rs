@@ -190,7 +190,8 @@ impl Engine {
 
     /// A node is dead, and its locks with it.
     pub(crate) fn locks_of_dead(&mut self, node: NodeId) {
-        self.lock_own(Event::NodeDead { node });
+        let left = self.membership.has_left(node);
+        self.lock_own(Event::NodeDead { node, left });
         for slots in self.sessions.iter().flatten() {
             slots.locks.set_machine(self.locks.locks_of(slots.session));
         }

@@ -403,7 +403,7 @@ impl Locks {
     }
 
     /// A node is dead.
-    pub(super) fn node_dead(&mut self, node: NodeId, effects: &mut Effects) {
+    pub(super) fn node_dead(&mut self, node: NodeId, left: bool, effects: &mut Effects) {
         if node == self.me || !self.dead.insert(node) {
             return;
         }
@@ -418,7 +418,7 @@ impl Locks {
             if at.home() == node {
                 self.lose(at, effects);
             } else if at.home() == self.me {
-                self.bury(at, node, effects);
+                self.bury(at, node, left, effects);
             }
         }
         self.chase_all();
@@ -435,7 +435,7 @@ impl Locks {
     }
 
     /// Takes out of an own line what a dead node had there.
-    fn bury(&mut self, at: LineAddress, node: NodeId, effects: &mut Effects) {
+    fn bury(&mut self, at: LineAddress, node: NodeId, left: bool, effects: &mut Effects) {
         let (keeps, holds) =
             (self.rules.has(Mutant::DeadDelegateKeeps), self.rules.has(Mutant::DeadStillHold));
         let line = self.line(at);
@@ -451,7 +451,7 @@ impl Locks {
         if line.authority.is_with(node) || line.authority.is_coming_from(node) {
             if !keeps {
                 self.take_authority(at);
-                if !self.rules.has(Mutant::DeadDelegateUnmarked) {
+                if !(left || self.rules.has(Mutant::DeadDelegateUnmarked)) {
                     self.mark(at, Range { start: 0, bytes: at.line_size().bytes() as u32 });
                 }
                 self.resume(at, effects);

@@ -317,8 +317,9 @@ pub enum Event {
     Retire { line: LineAddress },
     /// A message.
     Received { from: NodeId, message: Message, here: Here },
-    /// A node is dead: for good, its number is never used again.
-    NodeDead { node: NodeId },
+    /// A node is dead: for good, its number is never used again. `left`: its sessions were closed before,
+    /// so that it held nothing.
+    NodeDead { node: NodeId, left: bool },
 }
 
 /// What the machine wants done, in this order, at once.

@@ -145,7 +145,7 @@ impl Locks {
                 }
                 self.received(from, message, here, effects)?;
             }
-            Event::NodeDead { node } => self.node_dead(node, effects),
+            Event::NodeDead { node, left } => self.node_dead(node, left, effects),
         }
         self.follow_up(effects);
         Ok(())

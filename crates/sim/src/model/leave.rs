@@ -193,7 +193,7 @@ impl Cluster {
         self.node_mut(node).gone |= 1 << gone;
         self.node_mut(node).mail[usize::from(gone)].clear();
         self.memory.learn_of_end(node, gone);
-        self.locks.learn_of_end(node, gone);
+        self.locks.learn_of_end(node, gone, left);
     }
 
     fn end(&mut self, node: u16) {

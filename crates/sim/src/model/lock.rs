@@ -710,7 +710,7 @@ impl System {
         let heard = self.left.extract_if(.., |(of, line, _)| *of == dead && homes[*line] == node);
         self.untold.extend(heard.map(|(_, line, range)| (line, range)));
         self.untold.sort_unstable();
-        self.step(node, Event::NodeDead { node: NodeId(dead) });
+        self.step(node, Event::NodeDead { node: NodeId(dead), left: false });
         let homes = &self.setup.homes;
         for (at, session) in self.sessions.iter_mut().enumerate() {
             if self.setup.sessions[at].node == node {

@@ -229,7 +229,7 @@ impl Cluster {
         self.wires.retain(|(from, to, _), _| *from != node && *to != node);
         for other in 0..self.nodes.len() as u16 {
             if !self.dead.contains(&other) {
-                self.step(other, Event::NodeDead { node: NodeId(node) }).unwrap();
+                self.step(other, Event::NodeDead { node: NodeId(node), left: false }).unwrap();
             }
         }
     }

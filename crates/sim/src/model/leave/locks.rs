@@ -115,7 +115,12 @@ impl LockWorld {
         for effect in effects {
             match effect {
                 Effect::Send { to, message } => self.send(node, to.0, message),
-                Effect::Locked { .. } => self.set(node, Stage::Waiting, Stage::Holding),
+                Effect::Locked { abandoned, .. } => {
+                    if abandoned {
+                        self.wrong = Some("a lock that was let go is called abandoned");
+                    }
+                    self.set(node, Stage::Waiting, Stage::Holding);
+                }
                 Effect::Unlocked { .. } | Effect::Cancelled { .. } => {}
                 Effect::Failed { .. } => {
                     if self.runs(HOME) {
@@ -196,10 +201,10 @@ impl LockWorld {
         }
     }
 
-    pub(super) fn learn_of_end(&mut self, node: u16, other: u16) {
+    pub(super) fn learn_of_end(&mut self, node: u16, other: u16, left: bool) {
         self.flights.retain(|flight| (flight.from, flight.to) != (other, node));
         if usize::from(node) < self.nodes.len() {
-            self.step(node, Event::NodeDead { node: NodeId(other) });
+            self.step(node, Event::NodeDead { node: NodeId(other), left });
             // What it held of a home that is gone is void.
             if other == HOME && self.node_mut(node).stage == Stage::Holding {
                 self.node_mut(node).stage = Stage::Idle;
