@@ -10,12 +10,15 @@ use farside_rmc::{Limits, Program, Refusal, Verified, verify};
 use host::Host;
 use std::collections::BTreeMap;
 
-const FILES: [&str; 6] = ["filtering", "hashing", "parsing", "searching", "sorting", "tables"];
+const FILES: [&str; 7] =
+    ["filtering", "hashing", "parsing", "remedied", "searching", "sorting", "tables"];
 const LEVELS: [&str; 3] = ["-O1", "-O2", "-Os"];
 const SIZES: [u32; 3] = [8, 20, 48];
 
-/// Where a program stands in the corpus.
+/// A program of the corpus, its size of array, and the level of clang.
 type Variant = (String, u32, &'static str);
+
+type Verdict = Result<Verified, Box<Refusal>>;
 
 /// All programs of the corpus; `None` where there is no clang.
 fn corpus() -> Option<BTreeMap<Variant, Program>> {
@@ -38,7 +41,7 @@ fn corpus() -> Option<BTreeMap<Variant, Program>> {
 }
 
 /// The verdicts on all programs of the corpus.
-fn verdicts() -> Option<Vec<(Variant, Result<Verified, Box<Refusal>>)>> {
+fn verdicts() -> Option<Vec<(Variant, Verdict)>> {
     let verdict = |(variant, program)| (variant, verify(program, &Limits::DEFAULT));
     Some(corpus()?.into_iter().map(verdict).collect())
 }
