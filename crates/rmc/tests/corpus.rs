@@ -71,6 +71,15 @@ fn ordinary_programs_are_accepted_but_for_the_known_ones() {
 }
 
 #[test]
+fn programs_that_linux_accepts_are_accepted() {
+    let refused = include_str!("corpus/refused.txt");
+    let linux = include_str!("corpus/linux.txt").lines().filter(|line| !line.starts_with('#'));
+    let missed: Vec<_> =
+        linux.filter(|name| refused.lines().any(|line| line == format!("{name} 20 -O2"))).collect();
+    assert!(missed.is_empty(), "{missed:?}");
+}
+
+#[test]
 fn ordinary_programs_do_the_same_at_every_level() {
     let Some(verdicts) = verdicts() else {
         return;
