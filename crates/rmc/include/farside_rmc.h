@@ -51,6 +51,15 @@ typedef signed long long farside_i64;
  */
 #define FARSIDE_PROGRAM(name) __attribute__((section("rmc/" #name), used)) farside_u64 name
 
+/* The value, about which the compiler knows nothing from here on, so that it keeps a comparison that it could prove
+ * and the verifier cannot: i = FARSIDE_OPAQUE(i); if (i >= 40) return FARSIDE_OUT_OF_RANGE; */
+#define FARSIDE_OPAQUE(value)                                                                          \
+    ({                                                                                                 \
+        __typeof__(value) farside_opaque_ = (value);                                                   \
+        __asm__ volatile("" : "+r"(farside_opaque_));                                                  \
+        farside_opaque_;                                                                               \
+    })
+
 /* A function that is called rather than copied into its callers:
  *     FARSIDE_FUNCTION farside_u64 square(farside_u64 n) { return n * n; }
  */

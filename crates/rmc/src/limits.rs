@@ -41,8 +41,8 @@ pub struct Limits {
     pub context_bytes_max: usize,
     /// Most bytes of result that a call may emit.
     pub output_bytes_max: usize,
-    /// Most instructions that the verifier walks while it looks for the end of every path; once more, where that took all
-    /// turns of a loop as one and came to too much.
+    /// Most instructions that the verifier walks while it explores every path; once more, where loop summarization came to
+    /// too much, and once more before a program is refused whose exploration was cut short because a loop has no bound.
     pub walked_max: u32,
     /// Most instructions that it walks besides while it looks for a fixpoint.
     pub widened_max: u32,

@@ -1,14 +1,19 @@
-//! Every path to its end: the exact proof, for programs whose loops end by themselves.
+//! Path-sensitive abstract interpretation: every path to its end, depth first, with pruning.
 //!
-//! Paths are walked depth first. Where paths may meet, what was known there is remembered; a path that
-//! comes with no more than what was known before needs no second walk, and costs what the first one did.
-//! If the first one has not ended yet, the path has come round a loop without progress: there is no
-//! bound, and the program needs a meter.
+//! Abstract states that paths passed a slot with are kept as *visited states*. A path that comes with a state that is
+//! contained in one of them is pruned, and costs what the path of the visited state did: its concrete states were explored
+//! there. This is what Linux's verifier does (`is_state_visited`, `states_equal`). Where the visited state's path has not
+//! ended, the path has gone round a loop without progress: there is no bound, and the program is metered.
 //!
-//! Loops that count are walked as if all their turns were one, where that can be proven (`counted.rs`), else turn by
-//! turn.
+//! Invariants: a visited state is exactly what was explored, so that nothing is made less precise when it is kept; states
+//! found in a loop summarization that is given up are dropped with it, in the table of older ones too.
 //!
-//! The walk can stop before every instruction and behind every stretch of a path, and goes on from there.
+//! Counted loops are summarized where that can be proven (`counted.rs`), else walked one iteration at a time. In a loop
+//! whose counters depend on data, numbers that cannot decide a verdict are forgotten (`live.rs`), and the pairs of the
+//! others are polynomially many: the most recent visited states of a slot are compared one by one, older ones are found by
+//! their hash.
+//!
+//! The walk can pause before every instruction and after every stretch of a path.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -58,7 +63,6 @@ struct Memory {
     number: u32,
     /// The stretch that remembers it.
     stretch: usize,
-    hash: u32,
 }
 
 impl Memory {
@@ -104,8 +108,9 @@ struct Stretch {
     behind: Behind,
     /// Where else it goes on, and with what.
     other: Option<(usize, State)>,
-    /// The slot where it is remembered, and the hash of the state.
-    remembered: Option<(usize, u32)>,
+    /// The slot where it is remembered, and the hash by which it is since others have taken its place there.
+    remembered: Option<usize>,
+    older: Option<u32>,
 }
 
 pub(super) struct Explorer {
@@ -243,10 +248,10 @@ impl Explorer {
         }
     }
 
-    fn open(&mut self, other: Option<(usize, State)>, remembered: Option<(usize, u32)>) {
+    fn open(&mut self, other: Option<(usize, State)>, remembered: Option<usize>) {
         self.settle();
         let (own, behind) = (Cost::default(), Behind::default());
-        self.path.push(Stretch { own, behind, other, remembered });
+        self.path.push(Stretch { own, behind, other, remembered, older: None });
     }
 
     /// Ends stretches until one has another way to go. The whole cost when there is none.
@@ -266,13 +271,13 @@ impl Explorer {
             }
             behind = core::mem::take(&mut stretch.behind);
             behind.add(stretch.own);
-            let remembered = stretch.remembered;
+            let (remembered, older) = (stretch.remembered, stretch.older);
             if let Some(counted) = self.counted.pop_if(|counted| counted.stretch == at - 1) {
                 self.cells -= counted.cells();
                 behind = counted.cost(behind);
             }
-            if let Some((slot, hash)) = remembered {
-                let older = self.older.get_mut(&(slot as u32, hash));
+            if let Some(slot) = remembered {
+                let older = older.and_then(|hash| self.older.get_mut(&(slot as u32, hash)));
                 for memory in self.memories[slot].iter_mut().chain(older) {
                     memory.end(at - 1, &behind, &mut self.ended);
                 }
@@ -588,12 +593,11 @@ impl Explorer {
     }
 
     fn remember(&mut self, at: usize, state: &State) {
-        let hash = state.hash(&self.stepper.known);
-        self.open(None, Some((at, hash)));
+        self.open(None, Some(at));
         let (state, stretch) = (self.stepper.copy(state), self.path.len() - 1);
         let cells = state.cells();
         let number = self.remembered.len() as u32;
-        let memory = Memory { state, cost: None, ended: 0, number, stretch, hash };
+        let memory = Memory { state, cost: None, ended: 0, number, stretch };
         self.remembered.push(at as u32);
         let memories = &mut self.memories[at];
         if memories.len() >= REMEMBERED {
@@ -603,7 +607,11 @@ impl Explorer {
             let first = ended.min_by_key(|(_, memory)| memory.ended).map(|(at, _)| at);
             let oldest = memories.remove(first.unwrap_or(0));
             let forgotten = if self.cells < KEPT_CELLS_MAX {
-                self.older.insert((at as u32, oldest.hash), oldest)
+                let hash = oldest.state.hash(&self.stepper.known);
+                if let (None, Some(stretch)) = (&oldest.cost, self.path.get_mut(oldest.stretch)) {
+                    stretch.older = Some(hash);
+                }
+                self.older.insert((at as u32, hash), oldest)
             } else {
                 Some(oldest)
             };

@@ -1,8 +1,11 @@
-//! What holds at every place however often it is passed: the proof for programs that need a meter.
+//! Abstract interpretation to a fixpoint (Cousot and Cousot, 1977): the proof for programs that have too many paths.
 //!
-//! Where paths meet, what is known is joined; where they come back, widened, to the next number that the
-//! program itself compares with. Calls are followed anew from each place that calls. It can stop before every
-//! instruction, and goes on from there.
+//! Abstract states are joined where paths meet, and widened after some joins: a bound that still moves goes to the next
+//! number that the program itself compares with (widening with thresholds; Blanchet and others, 2003). Relations between
+//! numbers survive a join if the symbols of one state can be renamed into the other's (`link.rs`). Calls are analysed
+//! separately for each call site. Loops that were proven so are metered.
+//!
+//! The analysis can pause before every instruction.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};

@@ -15,8 +15,10 @@ use super::scalar::Scalar;
 use super::tnum::Bits;
 use crate::isa::{AluOp, Width};
 
-/// The greatest distance from a symbol.
-const ADD_MAX: i64 = 1 << 28;
+/// The greatest distance from a symbol, and the greatest divisor.
+const ADD_MAX: i64 = 1 << 14;
+
+const DIVISOR_MAX: u64 = ADD_MAX as u64;
 
 /// What a number is of a symbol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,8 +42,8 @@ enum Form {
 pub(super) struct Link {
     /// Zero for none.
     symbol: u32,
+    add: i16,
     form: Form,
-    add: i32,
 }
 
 impl Link {
@@ -73,7 +75,7 @@ impl Link {
     }
 
     /// How far the sum is from the symbol.
-    fn distance(self) -> i32 {
+    fn distance(self) -> i16 {
         if matches!(self.form, Form::Quotient | Form::Multiple) { 0 } else { self.add }
     }
 
@@ -90,8 +92,8 @@ impl Link {
         let whole = self.form == Form::Whole;
         let half = matches!(self.form, Form::Whole | Form::Zero | Form::Sign);
         let form = match (width, op, by) {
-            (Width::Double, AluOp::Div, Some(by @ 2..=0xffff)) if self.is_symbol() => {
-                return Self { form: Form::Quotient, add: by as i32, ..self };
+            (Width::Double, AluOp::Div, Some(by @ 2..=DIVISOR_MAX)) if self.is_symbol() => {
+                return Self { form: Form::Quotient, add: by as i16, ..self };
             }
             (Width::Double, AluOp::Mul, Some(by))
                 if self.form == Form::Quotient && by == self.add as u64 =>
@@ -118,7 +120,7 @@ impl Link {
     fn plus(self, by: i64) -> Self {
         let sum =
             i64::from(self.add).checked_add(by).filter(|sum| (-ADD_MAX..=ADD_MAX).contains(sum));
-        sum.map_or(Self::NONE, |sum| Self { add: sum as i32, ..self })
+        sum.map_or(Self::NONE, |sum| Self { add: sum as i16, ..self })
     }
 
     /// What a number with the link `other` is where one with this link is in `known`.
@@ -167,7 +169,7 @@ impl Renaming {
         }
         // A symbol that only one number is linked to says nothing, so that the first one may be anything.
         let to = if old.is_like(new) { new.symbol } else { 0 };
-        let entry = (old.symbol, to, old.distance().wrapping_sub(new.distance()));
+        let entry = (old.symbol, to, i32::from(old.distance()) - i32::from(new.distance()));
         let mut all = self.first[..self.count].iter().chain(&self.more);
         match all.find(|(known, ..)| *known == old.symbol) {
             Some(known) => *known == entry && to != 0,

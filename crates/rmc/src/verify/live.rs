@@ -38,7 +38,8 @@ impl Flow {
         let code = &program.code;
         let instruction = code[slot];
         let (read, written) = uses(instruction);
-        let (decides, passes) = matters(instruction, program.function_at(slot) == Some(0));
+        let outer = instruction == Instruction::Exit && program.function_at(slot) == Some(0);
+        let (decides, passes) = matters(instruction, outer);
         let (loaded, stored) = stack(instruction);
         let behind = instruction.falls_through().then(|| slot + instruction.slots());
         let target = instruction.jump_target(slot).and_then(|at| usize::try_from(at).ok());

@@ -215,6 +215,11 @@ pub enum Problem {
     },
 }
 
+/// How a value is bounded so that the verifier knows it.
+const ALONE: &str = "by comparing it with a constant just before";
+/// What a compiler does not remove.
+const OPAQUE: &str = "where clang removes the comparison, write i = FARSIDE_OPAQUE(i) before it";
+
 /// What a helper wants as an argument.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Expected(pub Argument);
@@ -279,7 +284,11 @@ impl fmt::Display for Problem {
             }
             Self::NeverEnds => out.write_str("no path leads to the end of the program"),
             Self::TooComplex { walked } => {
-                write!(out, "not proven within {walked} steps: simplify loops and branches")
+                write!(
+                    out,
+                    "not proven within {walked} steps: split the loops into several calls, or let them end by \
+                     comparing one counter with a constant"
+                )
             }
             Self::Dangling => {
                 out.write_str("the function returns an address of its own frame, which is gone")
@@ -301,12 +310,12 @@ impl Problem {
             Self::UninitialisedStack { offset } => write!(
                 out,
                 "the byte at r10 {offset:+} is read, which nobody has written, or which is part of \
-                 an address"
+                 an address: start with an array of zeros (= {{0}})"
             ),
             Self::OutOfBounds { memory, least, most, length, bound } => write!(
                 out,
                 "{length} B at offset {least} to {most} of {memory}, which has {bound} B: \
-                 compare the offset with its bound first"
+                 bound the offset {ALONE}, and a length that is not constant too; {OPAQUE}"
             ),
             Self::ReadOnly { memory } => write!(out, "{memory} is read-only"),
             Self::NotAnAddress { register, found } => write!(
@@ -324,7 +333,8 @@ impl Problem {
             ),
             Self::AddressTooFar { least, most } => write!(
                 out,
-                "the address may lie {least} to {most} B from its memory's start: bound it first"
+                "the address may be {least} to {most} B from its memory's start: bound what is added \
+                 to it {ALONE}; {OPAQUE}"
             ),
             Self::AddressEscapes { memory } => {
                 write!(out, "an address would be written to {memory}: addresses stay on the stack")
@@ -337,7 +347,12 @@ impl Problem {
             }
             Self::Misaligned => out.write_str("an atomic must be aligned to its size"),
             Self::BadArgument { helper, argument, expected, found } => {
-                write!(out, "argument {argument} of {helper} must be {expected}, but is {found}")
+                write!(out, "argument {argument} of {helper} must be {expected}, but is {found}")?;
+                let is_length = matches!(expected.0, Argument::Length(_));
+                if is_length && matches!(found, Found::Number(..)) {
+                    write!(out, ": bound it {ALONE}; {OPAQUE}")?;
+                }
+                Ok(())
             }
             Self::ResultIsNoNumber { found } => {
                 write!(out, "r0 must be a number at the end, but is {found}")

@@ -1,7 +1,10 @@
-//! What is known of a number: its bits, and its ranges as unsigned and signed, of 64 and of 32 bits.
+//! Abstract numbers: known bits, and unsigned and signed ranges of 64 and of 32 bits, as in Linux's verifier (`tnum`,
+//! `umin_value` to `s32_max_value`); a reduced product, in which each part learns from the others
+//! ([`Scalar::tighten`]): known low bits are a congruence modulo a power of two, to which the ends of ranges are rounded.
 //!
 //! Arithmetic of 32 bits is that of 64 on the operands extended both ways: the zero-extended ones give
-//! the unsigned range and the bits, the sign-extended ones the signed range.
+//! the unsigned range and the bits, the sign-extended ones the signed range. Arithmetic of 64 bits gives the ranges of the
+//! lower half by that of 32 where it depends on the lower halves alone.
 
 use super::tnum::Bits;
 use crate::isa::{AluOp, Order, Size, Width, alu, byte_swap};
@@ -361,7 +364,11 @@ fn with_lower_half(op: AluOp, a: &Scalar, b: &Scalar, mut result: Scalar) -> Sca
         AluOp::ShiftLeft => b.most < 32,
         _ => false,
     };
-    if by_halves && !(follows(a) && follows(b)) {
+    let says = |scalar: &Scalar| {
+        (scalar.least32, scalar.most32) != (0, u32::MAX)
+            || (scalar.signed_least32, scalar.signed_most32) != (i32::MIN, i32::MAX)
+    };
+    if by_halves && says(a) && says(b) && !(follows(a) && follows(b)) {
         let half = word(op, a, b);
         (result.least32, result.most32) = (half.least32, half.most32);
         (result.signed_least32, result.signed_most32) = (half.signed_least32, half.signed_most32);

@@ -1,4 +1,5 @@
-//! What is known at one place of a program: registers and stack of every frame.
+//! Abstract states: what registers and the stack of every frame hold at one place of a program, with their partial order
+//! ([`State::contains`]) and join ([`State::merge`]).
 
 use alloc::vec::Vec;
 use core::ops::Range;

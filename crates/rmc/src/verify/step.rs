@@ -1,4 +1,4 @@
-//! What one instruction does to what is known.
+//! The transfer function: what one instruction does to an abstract state.
 
 use alloc::vec::Vec;
 

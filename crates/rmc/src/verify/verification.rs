@@ -1,4 +1,9 @@
-//! Verification by steps: what is long is cut, so that whoever verifies for many keeps none of them waiting.
+//! Verification as a state machine of bounded steps, so that an executor interleaves it with other work.
+//!
+//! The analyses are tried in the order of what they cost at run time: path exploration with loop summarization, then one
+//! iteration at a time, then the fixpoint. Where the exploration was cut short because some loop has no bound and the
+//! fixpoint finds a problem, all paths are explored within the whole limit before the program is refused: ranges of two
+//! counters have more pairs than the loop comes to.
 
 use alloc::boxed::Box;
 use core::fmt;
@@ -23,9 +28,9 @@ static VERIFIED: AtomicU64 = AtomicU64::new(0);
 
 /// A verification in progress: plain data that goes on when somebody steps it, on whatever thread.
 ///
-/// It comes to what [`super::verify()`] comes to, which is a loop over it, whatever the steps. It walks at most
-/// twice `walked_max` and then `widened_max` instructions of [`Limits`], all that twice before it refuses, besides what was
-/// tried in vain, which is bounded by the size of the program; and takes some steps that walk none.
+/// Its verdict is that of [`super::verify()`], which is a loop over it, whatever the steps. It walks at most three times
+/// `walked_max` and once `widened_max` instructions of [`Limits`], all that twice before it refuses, besides abandoned loop
+/// summarizations, which are bounded by the size of the program; some steps walk none.
 ///
 /// ```
 /// use farside_rmc::assembler::assemble;
