@@ -118,20 +118,34 @@ impl NodeSpec {
     }
 }
 
-/// A path as its bytes, which need be no UTF-8.
+/// A path, also one that is no UTF-8.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(from = "Vec<u8>", into = "Vec<u8>")]
+#[serde(from = "PathForm", into = "PathForm")]
 pub(crate) struct WirePath(pub(crate) PathBuf);
 
-impl From<Vec<u8>> for WirePath {
-    fn from(bytes: Vec<u8>) -> Self {
-        Self(OsString::from_vec(bytes).into())
+/// A path on the wire: its text, or the bytes of one that is no UTF-8.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum PathForm {
+    Text(String),
+    Bytes(Vec<u8>),
+}
+
+impl From<PathForm> for WirePath {
+    fn from(form: PathForm) -> Self {
+        Self(match form {
+            PathForm::Text(text) => text.into(),
+            PathForm::Bytes(bytes) => OsString::from_vec(bytes).into(),
+        })
     }
 }
 
-impl From<WirePath> for Vec<u8> {
+impl From<WirePath> for PathForm {
     fn from(path: WirePath) -> Self {
-        path.0.into_os_string().into_vec()
+        match path.0.into_os_string().into_string() {
+            Ok(text) => Self::Text(text),
+            Err(bytes) => Self::Bytes(bytes.into_vec()),
+        }
     }
 }
 
@@ -410,6 +424,15 @@ impl From<Stats> for NodeStats {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn paths_of_any_bytes_come_back() {
+        let path = |bytes: &[u8]| WirePath(OsString::from_vec(bytes.to_vec()).into());
+        for (bytes, line) in [(&b"a/b"[..], "\"a/b\""), (b"caf\xe9", "[99,97,102,233]")] {
+            assert_eq!(serde_json::to_string(&path(bytes)).unwrap(), line);
+            assert_eq!(serde_json::from_str::<WirePath>(line).unwrap(), path(bytes));
+        }
+    }
 
     #[test]
     fn lines_are_what_the_other_side_reads() {
