@@ -17,6 +17,7 @@ fn config(name: &str) -> Config {
 /// Not a test: what the child process does. It sets a limit, starts two nodes and uses their memory.
 #[test]
 #[ignore = "runs in a child process with limits of its own"]
+#[expect(clippy::print_stdout, reason = "the parent process reads how it ended")]
 fn child() {
     let limit = std::env::var(LIMIT).unwrap();
     let mut words = limit.split(' ');
