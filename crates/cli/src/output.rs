@@ -63,6 +63,11 @@ impl Output {
         }
     }
 
+    /// What needs the operator's attention, on standard error; also with `--json`.
+    pub(crate) fn warn(&self, text: &str) {
+        put(std::io::stderr().lock(), &format!("farside: {text}"));
+    }
+
     /// Why the command fails.
     pub(crate) fn failure(&self, failure: &Failure) {
         #[derive(Serialize)]
