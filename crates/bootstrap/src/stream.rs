@@ -233,6 +233,11 @@ impl<T: Read + Write> Stream<T> {
         self.stage == Stage::Ready
     }
 
+    /// Whether the peer has sent anything in the handshake.
+    pub fn has_heard(&self) -> bool {
+        self.received > 0
+    }
+
     /// Until when the handshake must be over.
     pub fn deadline(&self) -> Instant {
         self.deadline

@@ -56,6 +56,46 @@ fn process_nodes_found_join_die_and_leave() {
     assert_eq!(first.end(), (Some(0), String::new()));
 }
 
+/// Two addresses that nobody listens at, and the list of both.
+fn two_addresses() -> ([String; 2], String) {
+    let free = |host: &str| {
+        let listener = std::net::TcpListener::bind((host, 0)).unwrap();
+        listener.local_addr().unwrap().to_string()
+    };
+    let both = [free("127.0.0.1"), free("127.0.0.2")];
+    let list = both.join(",");
+    (both, list)
+}
+
+#[test]
+fn process_a_founder_waits_until_each_host_has_answered() {
+    let ([lower, higher], join) = two_addresses();
+    let mut founder = Running::node(&[], &["--listen", &higher, "--join", &join, "--found"]);
+    let waits = founder.event("waiting");
+    assert_eq!(
+        (&waits["founds"], &waits["hosts"][0]["host"]),
+        (&true.into(), &lower.clone().into())
+    );
+    assert_eq!(waits["hosts"].as_array().unwrap().len(), 1, "{waits}");
+    let mut other = Running::node(&[], &["--listen", &lower, "--join", &join]);
+    assert_eq!((founder.started().0, other.started().0), (0, 1));
+}
+
+#[test]
+fn process_two_founders_found_one_cluster() {
+    let ([lower, higher], join) = two_addresses();
+    let start = |at: &str| Running::node(&[], &["--listen", at, "--join", &join, "--found"]);
+    let (mut second, mut first) = (start(&higher), start(&lower));
+    assert_eq!((first.started().0, second.started().0), (0, 1));
+}
+
+#[test]
+fn process_a_founder_does_without_answers_where_it_is_told_so() {
+    let ([lower, _], join) = two_addresses();
+    let mut alone = Running::node(&[], &["--listen", &lower, "--join", &join, "--found-alone"]);
+    assert_eq!(alone.started().0, 0);
+}
+
 #[test]
 fn process_a_node_that_was_cut_off_joins_again_or_says_why_not() {
     let lease = ["--lease", "0.5"];

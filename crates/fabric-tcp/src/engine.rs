@@ -460,8 +460,9 @@ impl Engine {
         }
     }
 
-    /// Whether there is room for a further guest of this host; the one who has been here for longest
-    /// makes room where there is none, so that idle ones lock nobody out.
+    /// Whether there is room for a further guest of this host. Where there is none, the oldest connection that
+    /// has sent nothing is closed, or else the oldest one: idle connections lock out no peer and displace
+    /// none that is only slow.
     fn has_room(&mut self, host: IpAddr) -> bool {
         let limits = self.inner.options.limits;
         let here = self.guests.iter().flatten();
@@ -479,11 +480,12 @@ impl Engine {
         let places = self.guests.iter().enumerate();
         let guests = places.filter_map(|(at, guest)| Some((at, guest.as_ref()?)));
         let candidates = guests.filter(|(_, guest)| host.is_none_or(|host| host == guest.host));
-        let oldest = candidates.min_by_key(|(_, guest)| guest.deadline).map(|(at, _)| at);
-        if let Some(oldest) = oldest {
-            self.guests[oldest] = None;
+        let oldest = candidates.min_by_key(|(_, guest)| (!guest.is_silent(), guest.deadline));
+        let at = oldest.map(|(at, _)| at);
+        if let Some(at) = at {
+            self.guests[at] = None;
         }
-        oldest.is_some()
+        at.is_some()
     }
 
     fn invite(&mut self, guest: Guest) {

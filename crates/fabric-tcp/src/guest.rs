@@ -50,6 +50,14 @@ impl Guest {
         Self { connection, host, deadline, challenge, lease_ms, stage, said }
     }
 
+    /// Whether the peer has sent nothing yet.
+    pub(crate) fn is_silent(&self) -> bool {
+        match &self.connection {
+            Connection::Stream(stream) => self.stage == Stage::Handshake && !stream.has_heard(),
+            Connection::Plain { .. } => false,
+        }
+    }
+
     /// Goes on as far as it can.
     pub(crate) fn advance(&mut self, incarnation: u64) -> Result<Wish, Failure> {
         if self.stage == Stage::Handshake {

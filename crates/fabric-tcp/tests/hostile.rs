@@ -394,6 +394,28 @@ fn half_open_handshakes_hold_nothing_for_long() {
     victim.good_works();
 }
 
+/// Connections that say nothing take no room from a peer that has begun its handshake and is slow.
+#[test]
+fn silent_connections_displace_no_slow_handshake() {
+    let limits = TcpLimits { handshakes_max: 16, handshakes_per_host_max: 8, ..TcpLimits::DEFAULT };
+    let connect_timeout = WATCHDOG;
+    let mut victim = Victim::new(TcpOptions { limits, connect_timeout, ..options() });
+    let mut slow = Fake::new(&victim.listen, 1);
+    let challenge = slow.open();
+    let silent: Vec<_> = (0..100).map(|at| Fake::new(&victim.listen, 10 + at % 50)).collect();
+    // Connections are accepted in order: after this one all of those have been.
+    let mut newcomer = Node::new(options());
+    let to = format!("{}/p", victim.listen);
+    newcomer.port.connect(&to, b"", newcomer.queue).expect("an address");
+    victim.node.accept();
+    slow.hello(challenge);
+    victim.node.accept();
+    let reply = 24 + victim.node.region.token.encode().len();
+    assert_eq!(slow.hear_more_than_life(reply).expect("to be accepted")[0], ACCEPTED);
+    drop(silent);
+    victim.good_works();
+}
+
 /// One host takes as many links as it may, and others still get theirs.
 #[test]
 fn links_of_one_host_are_bounded() {

@@ -126,6 +126,8 @@ fn fabric(way: &Proxy, hosts: &[&Proxy], lease: Duration) -> TcpFabric {
         advertise: Some(way.at().into()),
         hosts: hosts.iter().map(|host| host.at().into()).collect(),
         lease,
+        // Longer than any lease here: whoever waits for a dial that was swallowed waits too long.
+        connect_timeout: Duration::from_secs(60),
         ..TcpOptions::default()
     };
     let fabric = TcpFabric::new(options).unwrap();
@@ -251,6 +253,31 @@ fn silence_shorter_than_the_lease_costs_time_alone() {
         silence(&hosts, false);
         until("a link comes back", || hosts[0].node.stats().resumes > resumed);
     });
+}
+
+#[test]
+fn dials_swallowed_by_an_outage_expel_no_member() {
+    let mut config = config("swallowed");
+    config.lease_ns = 6_000_000_000;
+    let hosts = hosts(&config, 3, Duration::from_millis(300));
+    let resumes = |host: &Host| host.node.stats().resumes;
+    for at in 0..3 {
+        let before: Vec<_> = hosts.iter().map(resumes).collect();
+        let swallowed: Vec<_> = hosts.iter().map(|host| host.way.swallowed()).collect();
+        hosts.iter().for_each(|host| host.way.swallow(true));
+        until("a dial is swallowed", || {
+            hosts.iter().zip(&swallowed).any(|(host, before)| host.way.swallowed() > *before)
+        });
+        hosts.iter().for_each(|host| host.way.swallow(false));
+        until("all links are back", || {
+            let linked = |host: &Host| host.node.describe().contains("broken 0");
+            hosts.iter().zip(&before).any(|(host, before)| resumes(host) > *before)
+                && hosts.iter().all(linked)
+        });
+        for host in &hosts {
+            assert!(host.node.members().iter().all(|member| member.alive), "outage {at}");
+        }
+    }
 }
 
 fn silence(hosts: &[Host], silent: bool) {

@@ -26,8 +26,10 @@ Examples:
 
 Without --join the node founds the cluster, each time that it is started: give the founder --found and the
 others' addresses, and it joins them when they are there. Any member will do to join at; name several, for
-one may be down. With --json there is an object a line for each event: started, member_joined, member_lost,
-isolated, not_joined, ended, each with its `time` (RFC 3339, UTC). Events that are not read in time are
+one may be down. A node that finds no cluster waits for one. A founder with --join founds once each of these
+hosts has answered that it has none, which a waiting node does; --found-alone does without their answers. With
+--json there is an object a line for each event: waiting, started, member_joined, member_lost, isolated, not_joined,
+ended, each with its `time` (RFC 3339, UTC). Events that are not read in time are
 dropped, and the next one that is written counts them (`dropped`).
 
 Whoever can reach an address without a key can read and write all memory. With a key TCP travels under
@@ -94,16 +96,21 @@ pub(crate) struct NodeSettings {
     /// Over tcp, which congestion control of the kernel [default: unpaced]
     #[arg(long, value_name = "CONTROL")]
     pub(crate) congestion: Option<CongestionName>,
-    /// After so many seconds of silence a member is out of reach; equal on all nodes [default: 2]
+    /// An outage of fewer seconds costs time alone, a longer one its member; equal on all nodes [default: 2]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     #[serde(deserialize_with = "some_seconds")]
     pub(crate) lease: Option<f64>,
     /// Whether to join again, as a new node, when the cluster went on without this one [default: true]
     #[arg(long, value_name = "YES", num_args = 0..=1, default_missing_value = "true")]
     pub(crate) rejoin: Option<bool>,
-    /// Found the cluster if none of --join has it: the same settings then do for every start
+    /// Found the cluster once each host of --join has answered that it has none: the same settings then do for
+    /// every start
     #[arg(long, value_name = "YES", num_args = 0..=1, default_missing_value = "true")]
     pub(crate) found: Option<bool>,
+    /// Found it although hosts of --join do not answer: only where none of them can be in this cluster, or there
+    /// will be two of one name
+    #[arg(long, value_name = "YES", num_args = 0..=1, default_missing_value = "true")]
+    pub(crate) found_alone: Option<bool>,
     /// Let anybody in who can reach the address: no key, on a network that nobody else is on
     #[arg(long, value_name = "YES", num_args = 0..=1, default_missing_value = "true")]
     pub(crate) insecure: Option<bool>,
@@ -129,6 +136,7 @@ impl NodeSettings {
             lease: self.lease.or(other.lease),
             rejoin: self.rejoin.or(other.rejoin),
             found: self.found.or(other.found),
+            found_alone: self.found_alone.or(other.found_alone),
             insecure: self.insecure.or(other.insecure),
         }
     }

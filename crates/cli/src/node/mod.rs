@@ -1,5 +1,6 @@
 //! `farside node`: one node of a cluster of several hosts, in the foreground.
 
+mod founding;
 mod settings;
 
 use crate::agent::Line;
@@ -15,7 +16,6 @@ use settings::Plan;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
@@ -56,6 +56,12 @@ enum Event<'a> {
     NotJoined {
         reason: &'a str,
     },
+    /// There is no cluster within reach; what is amiss with each host.
+    Waiting {
+        /// It founds one, once each of these hosts has answered that it has none.
+        founds: bool,
+        hosts: &'a [founding::Unanswered],
+    },
     Ended {
         cluster: &'a str,
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -77,7 +83,11 @@ impl Event<'_> {
     }
 
     fn lines(&self, time: &str) -> Vec<String> {
-        let text = match self {
+        vec![format!("{time} {}", self.text())]
+    }
+
+    fn text(&self) -> String {
+        match self {
             Self::Started { cluster, node, address, security, memory_bytes, again } => {
                 let what = if *again { "joined again as" } else { "is" };
                 format!(
@@ -91,12 +101,17 @@ impl Event<'_> {
             Self::Isolated { reason, rejoins: true } => format!("cut off, joins again: {reason}"),
             Self::Isolated { reason, rejoins: false } => format!("cut off: {reason}"),
             Self::NotJoined { reason } => format!("not joined yet: {reason}"),
+            Self::Waiting { founds, hosts } => {
+                let hosts: Vec<_> =
+                    hosts.iter().map(|one| format!("{} ({})", one.host, one.reason)).collect();
+                let what = if *founds { "waits, to found the cluster, for" } else { "waits for" };
+                format!("{what} {}", hosts.join(", "))
+            }
             Self::Ended { cluster, memory_bytes: Some(gone), .. } if *gone > 0 => {
                 format!("has left cluster {cluster}, and {} in use with it", bytes(*gone))
             }
             Self::Ended { cluster, .. } => format!("has left cluster {cluster}"),
-        };
-        vec![format!("{time} {text}")]
+        }
     }
 }
 
@@ -114,7 +129,11 @@ pub(crate) fn run(arguments: &arguments::Node, output: Output) -> Result<(), Fai
     let output = output.for_service()?;
     let (sender, asked) = channel();
     signals::watch(move || sender.send(()).is_ok())?;
-    let mut life = Life::begin(&plan, plan.founds)?;
+    let Some(mut life) = founding::first(&plan, &asked, output)? else {
+        let cluster = &plan.config.cluster;
+        Event::Ended { cluster, reason: None, memory_bytes: None }.tell_last(output);
+        return Ok(());
+    };
     let mut again = false;
     loop {
         life.started(&plan, again, output);
@@ -185,7 +204,7 @@ impl Member {
     pub(crate) fn begin(settings: &Path) -> Result<Self, Failure> {
         let (settings, file) = (Default::default(), Some(settings.to_owned()));
         let plan = Plan::of(&arguments::Node { settings, config: file })?;
-        let life = Some(Life::begin(&plan, plan.founds)?);
+        let life = Some(founding::once(&plan)?);
         Ok(Self { plan, life })
     }
 
@@ -233,20 +252,13 @@ struct Life {
 }
 
 impl Life {
-    /// Joins, or founds if `founds` and nobody has.
+    /// Founds, or joins: one attempt.
     fn begin(plan: &Plan, founds: bool) -> Result<Self, Failure> {
         let options = plan.options.clone();
         let (fabric, address) = hosts::open(plan.fabric, &plan.rdma, options)?;
-        let node = match (founds, plan.options.hosts.is_empty()) {
-            (true, true) => Node::create_on(&plan.config, fabric),
-            (false, _) => Node::join_on(&plan.config, fabric),
-            // A founder that was away: the others may have gone on, and there must not be two.
-            (true, false) => match Node::join_on(&plan.config, Arc::clone(&fabric)) {
-                Err(error) if error.code == ErrorCode::NoSuchCluster => {
-                    Node::create_on(&plan.config, fabric)
-                }
-                joined => joined,
-            },
+        let node = match founds {
+            true => Node::create_on(&plan.config, fabric),
+            false => Node::join_on(&plan.config, fabric),
         };
         let node = node.map_err(|error| unjoined(plan, error))?;
         Ok(Self { node, address })
@@ -268,6 +280,13 @@ impl Life {
     fn watch(&self, asked: &Receiver<()>, output: Output) -> End {
         let mut known = BTreeSet::from([self.node.id()]);
         loop {
+            // First: whoever is out says that alone, and not whom it takes for lost.
+            match self.node.wait_for_members(usize::MAX, Duration::ZERO) {
+                Err(error) if error.code != ErrorCode::TimedOut => {
+                    return End::CutOff(error.into());
+                }
+                _ => {}
+            }
             let members = self.node.members();
             let alive: BTreeSet<NodeId> =
                 members.iter().filter(|member| member.alive).map(|member| member.node).collect();
@@ -278,13 +297,6 @@ impl Life {
                 Event::MemberJoined { node: node.0 }.tell(output);
             }
             known = alive;
-            // Nobody waits for so many: it is whether there is a cluster to wait in.
-            match self.node.wait_for_members(usize::MAX, Duration::ZERO) {
-                Err(error) if error.code != ErrorCode::TimedOut => {
-                    return End::CutOff(error.into());
-                }
-                _ => {}
-            }
             match asked.recv_timeout(PERIOD) {
                 Err(RecvTimeoutError::Timeout) => {}
                 _ => return End::Asked,

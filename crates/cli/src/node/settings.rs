@@ -22,6 +22,8 @@ pub(super) struct Plan {
     pub(super) options: TcpOptions,
     /// Whether it founds the cluster at its start, should there be none.
     pub(super) founds: bool,
+    /// Whether it does so although other hosts have not answered.
+    pub(super) founds_alone: bool,
     pub(super) rejoins: bool,
 }
 
@@ -65,7 +67,8 @@ impl Plan {
             congestion,
             ..usual
         };
-        let founds = settings.found.unwrap_or(settings.join.is_empty());
+        let founds_alone = settings.found_alone.unwrap_or(false);
+        let founds = founds_alone || settings.found.unwrap_or(settings.join.is_empty());
         if !founds && settings.join.is_empty() {
             return Err(Failure::usage("neither to found the cluster nor where to join it"));
         }
@@ -73,7 +76,7 @@ impl Plan {
         let lease_ns = u64::try_from(lease.as_nanos()).unwrap_or(u64::MAX);
         let config = Config { lease_ns, ..config(&settings)? };
         config.check()?;
-        Ok(Self { config, fabric, rdma, options, founds, rejoins })
+        Ok(Self { config, fabric, rdma, options, founds, founds_alone, rejoins })
     }
 }
 
@@ -151,6 +154,7 @@ congestion = \"system\"
 lease = 2
 rejoin = false
 found = true
+found_alone = false
 insecure = false
 ";
 
@@ -169,7 +173,7 @@ insecure = false
              10.0.0.1:7400,[fd00::3]:7400 --cluster lab --memory-bytes 4G --cache-bytes 1M \
              --line-bytes 1024 --key cluster.key --protect handshake --fabric verbs --lease 2 \
              --device mlx5_0:1 --rdma connection-manager,on-demand-paging --congestion system \
-             --rejoin=false --found --insecure=false",
+             --rejoin=false --found --found-alone=false --insecure=false",
         );
         assert_eq!(parse(ALL), Ok(flags));
         assert_eq!(parse(""), Ok(NodeSettings::default()));
@@ -187,10 +191,10 @@ insecure = false
     #[test]
     fn mistakes_are_named_with_their_line() {
         for (line, says) in [
-            ("colour = 1", &["line 18", "unknown field `colour`", "`memory_bytes`"][..]),
-            ("lease = 0", &["line 18", "0.01 to 3600"]),
-            ("join = \"10.0.0.1:7400\"", &["line 18", "join"]),
-            ("listen = ", &["line 18"]),
+            ("colour = 1", &["line 19", "unknown field `colour`", "`memory_bytes`"][..]),
+            ("lease = 0", &["line 19", "0.01 to 3600"]),
+            ("join = \"10.0.0.1:7400\"", &["line 19", "join"]),
+            ("listen = ", &["line 19"]),
         ] {
             let text = if line.starts_with("colour") || line.ends_with(' ') {
                 format!("{ALL}{line}\n")

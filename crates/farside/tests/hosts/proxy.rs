@@ -24,6 +24,9 @@ struct State {
     /// Connections from this one on, counted from 1, carry nothing.
     silent_from: Option<u64>,
     connections: u64,
+    /// Connections that come are taken, and never carry anything.
+    swallows: bool,
+    swallowed: Vec<TcpStream>,
 }
 
 impl Proxy {
@@ -70,6 +73,17 @@ impl Proxy {
         self.shared.changed.notify_all();
     }
 
+    /// Carries nothing as in an outage: connections that come meanwhile stay dead afterwards.
+    pub(crate) fn swallow(&self, swallows: bool) {
+        self.shared.state().swallows = swallows;
+        self.silence(swallows);
+    }
+
+    /// Connections that were swallowed so far.
+    pub(crate) fn swallowed(&self) -> usize {
+        self.shared.state().swallowed.len()
+    }
+
     /// Connections so far.
     pub(crate) fn connections(&self) -> u64 {
         self.shared.state().connections
@@ -89,6 +103,12 @@ impl Shared {
     }
 
     fn carry(self: Arc<Self>, from: TcpStream) {
+        {
+            let mut state = self.state();
+            if state.swallows {
+                return state.swallowed.push(from);
+            }
+        }
         // Not counted yet: the latest.
         self.wait_until_heard(u64::MAX);
         let Some(to) = self.state().to.and_then(|to| TcpStream::connect(to).ok()) else {

@@ -2,6 +2,9 @@
 //! answered late, and of whom the founder may go on alone. What is fixed of the network is that all about a
 //! link that has ended, requests and answers on their way included, is known at both ends within the time
 //! that a fabric needs to notice silence.
+//!
+//! With [`Pair::in_outage`] the link is away once, for a given time: whatever is sent meanwhile is lost, and its
+//! sender is not told. All else arrives at once.
 
 use crate::explorer::{Model, Violation};
 use farside_base::NodeId;
@@ -10,6 +13,24 @@ use farside_protocol::member::contact::{Contacts, Effect, Event, Failure, Patien
 
 /// So long it takes at most to know that a link has ended.
 const SILENCE: u64 = 2;
+
+/// An outage, in which nothing arrives.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Outage {
+    /// How long it takes.
+    lasts: u64,
+    /// When silence is noticed, at the earliest and at the latest, after it began.
+    noticed: (u64, u64),
+    /// When it began.
+    since: Option<u64>,
+}
+
+impl Outage {
+    /// Whether nothing arrives at this time.
+    fn is_on(&self, now: u64) -> bool {
+        self.since.is_some_and(|since| now < since + self.lasts)
+    }
+}
 
 /// What is on its way.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -58,6 +79,7 @@ pub struct Pair {
     losses: u8,
     /// Requests still to come whose asker has hung up, before that is seen.
     stale: u8,
+    outage: Option<Outage>,
     broken: Option<&'static str>,
 }
 
@@ -102,8 +124,32 @@ impl Pair {
             breaks,
             losses,
             stale,
+            outage: None,
             broken: None,
         }
+    }
+
+    /// Linked members whose link is away once, for so long. Each of them notices the silence, which
+    /// counts from the last byte, at the earliest and at the latest so long after the outage has begun.
+    pub fn in_outage(
+        patience: Patience,
+        founder_is_lower: bool,
+        lasts: u64,
+        noticed: (u64, u64),
+    ) -> Self {
+        let outage = Some(Outage { lasts, noticed, since: None });
+        Self { outage, ..Self::new(patience, founder_is_lower, (1, 0, 0)) }
+    }
+
+    /// Whether a side can know by now that its link has ended.
+    fn notices(&self, at: usize) -> bool {
+        let ended = |link: u8| self.ended.iter().find(|(ended, _)| *ended == link);
+        let Some((_, since)) = self.sides[at].link.and_then(ended) else {
+            return false;
+        };
+        // Only what has ended by the outage is known by silence alone.
+        let outage = self.outage.filter(|outage| outage.since == Some(*since));
+        outage.is_none_or(|outage| self.now >= since + outage.noticed.0)
     }
 
     fn has_ended(&self, link: u8) -> bool {
@@ -124,7 +170,8 @@ impl Pair {
 
     /// Whether something must have been noticed by now.
     fn is_overdue(&self) -> bool {
-        self.ended.iter().any(|(link, since)| self.now >= since + SILENCE && self.is_known(*link))
+        let silence = self.outage.map_or(SILENCE, |outage| outage.noticed.1);
+        self.ended.iter().any(|(link, since)| self.now >= since + silence && self.is_known(*link))
     }
 
     fn peer(&self, at: usize) -> NodeId {
@@ -142,6 +189,14 @@ impl Pair {
     fn route(&mut self, at: usize, effect: Effect) {
         let (now_ns, node) = (self.now, self.peer(at));
         let to = 1 - at;
+        if self.outage.is_some()
+            && matches!(
+                effect,
+                Effect::OutOfReach { .. } | Effect::Expelled { .. } | Effect::Dead { .. }
+            )
+        {
+            self.broken = Some("given up after a short outage");
+        }
         match effect {
             Effect::Close { .. } => {
                 let link = self.sides[at].link.take();
@@ -258,15 +313,17 @@ impl Model for Pair {
     fn enabled(&self) -> Vec<Action> {
         let mut actions = Vec::new();
         actions.extend((self.breaks > 0 && self.shared().is_some()).then_some(Action::Break));
-        let notices = |at: &usize| self.sides[*at].link.is_some_and(|link| self.has_ended(link));
-        actions.extend([0, 1].into_iter().filter(notices).map(Action::Notice));
+        let notices = [0, 1].into_iter().filter(|at| self.notices(*at));
+        actions.extend(notices.map(Action::Notice));
         for at in 0..self.mail.len() {
             actions.push(Action::Deliver(at));
             actions.extend((self.losses > 0).then_some(Action::Lose(at)));
         }
         let waits = self.sides.iter().any(|side| side.contacts.wakes_at_ns().is_some());
         let aged = !self.ended.is_empty();
-        actions.extend(((waits || aged) && !self.is_overdue()).then_some(Action::Tick));
+        let delays = self.outage.is_none() || self.mail.is_empty();
+        let ticks = (waits || aged) && delays && !self.is_overdue();
+        actions.extend(ticks.then_some(Action::Tick));
         actions
     }
 
@@ -276,6 +333,9 @@ impl Model for Pair {
                 self.breaks -= 1;
                 let link = self.shared();
                 self.end(link);
+                if let Some(outage) = &mut self.outage {
+                    outage.since = Some(self.now);
+                }
             }
             Action::Notice(at) => {
                 let (node, now_ns) = (self.peer(at), self.now);
@@ -299,6 +359,9 @@ impl Model for Pair {
                     self.step(at, Event::Tick { now_ns: self.now });
                 }
             }
+        }
+        if self.outage.is_some_and(|outage| outage.is_on(self.now)) {
+            self.mail.clear();
         }
         self.mail.sort_unstable();
         let known: Vec<_> =
@@ -329,33 +392,75 @@ mod tests {
     use super::*;
     use crate::explorer::Explorer;
 
-    fn patience(lease_ns: u64, unaware_ns: u64) -> Patience {
-        Patience { lease_ns, dial_min_ns: 1, dial_max_ns: 2, unaware_ns }
+    fn patience(lease_ns: u64, unaware_ns: u64, dial_timeout_ns: u64) -> Patience {
+        Patience { lease_ns, dial_min_ns: 1, dial_max_ns: 2, dial_timeout_ns, unaware_ns }
     }
 
     #[test]
     fn both_go_on_over_one_link_or_one_of_them_is_out() {
+        let never = u64::MAX;
         let cases = [
-            (2, true, (1, 1, 1)),
-            (2, false, (1, 1, 1)),
-            (3, true, (1, 1, 1)),
-            (3, false, (1, 1, 1)),
-            (2, true, (2, 1, 2)),
+            (2, true, (1, 1, 1), never),
+            (2, false, (1, 1, 1), never),
+            (3, true, (1, 1, 1), never),
+            (3, false, (1, 1, 1), never),
+            (2, true, (2, 1, 2), never),
+            (3, true, (1, 1, 1), 1),
+            (3, false, (1, 1, 1), 1),
         ];
-        let states = cases.map(|(lease_ns, lower, happens)| {
-            let model = Pair::new(patience(lease_ns, SILENCE + 1), lower, happens);
+        let states = cases.map(|(lease_ns, lower, happens, timeout_ns)| {
+            let model = Pair::new(patience(lease_ns, SILENCE + 1, timeout_ns), lower, happens);
             match Explorer::new().explore(&model).holds() {
                 Ok(coverage) => coverage.states,
                 Err(text) => panic!("lease {lease_ns}, {lower}, {happens:?}: {text}"),
             }
         });
-        assert_eq!(states, [16_228, 15_301, 49_259, 46_006, 340_742], "{cases:?}");
+        assert_eq!(
+            states,
+            [16_228, 15_301, 49_259, 46_006, 340_742, 134_062, 144_213],
+            "{cases:?}"
+        );
+    }
+
+    /// Of the leases of a cluster and of its fabric, so that the shortest wait between dials is 1.
+    const LEASES: (u64, u64) = (120, 4);
+
+    fn in_outage(patience: Patience, founder_is_lower: bool) -> Pair {
+        let (lease, silence) = LEASES;
+        // A peer speaks at least every fourth part of the fabric's lease.
+        let noticed = (silence - silence / 4, silence);
+        Pair::in_outage(patience, founder_is_lower, lease + silence - 1, noticed)
+    }
+
+    #[test]
+    fn an_outage_shorter_than_the_leases_puts_no_member_out_of_reach() {
+        let states = [true, false].map(|founder_is_lower| {
+            let model = in_outage(Patience::of_lease(LEASES.0, LEASES.1), founder_is_lower);
+            match Explorer::new().explore(&model).holds() {
+                Ok(coverage) => coverage.states,
+                Err(text) => panic!("{founder_is_lower}: {text}"),
+            }
+        });
+        assert_eq!(states, [527, 527]);
+    }
+
+    /// The model can see what the deadline of a dial and the time for one more are for.
+    #[test]
+    fn a_dial_that_an_outage_swallows_expels_without_a_timeout_or_time_for_another() {
+        let right = Patience::of_lease(LEASES.0, LEASES.1);
+        let waits = Patience { dial_timeout_ns: u64::MAX, ..right };
+        let short = Patience { lease_ns: LEASES.0, ..right };
+        for patience in [waits, short] {
+            let explored = Explorer::new().explore(&in_outage(patience, true));
+            let failure = explored.failure().expect("a failure");
+            assert_eq!(failure.violation.0, "given up after a short outage");
+        }
     }
 
     /// The model can see what the wait is for.
     #[test]
     fn memory_that_settles_at_once_is_still_used() {
-        let model = Pair::new(patience(1, 0), true, (1, 1, 1));
+        let model = Pair::new(patience(1, 0, u64::MAX), true, (1, 1, 1));
         let failure = Explorer::new().explore(&model).failure().expect("a failure");
         assert_eq!(failure.violation.0, "settled while it is used", "{}", failure.transcript);
     }

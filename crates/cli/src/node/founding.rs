@@ -1,0 +1,242 @@
+//! The first join: a node that finds no cluster waits for one, or founds it once it is certain that there is
+//! none.
+//!
+//! A host that does not answer may be a member of a cluster behind a broken link. So a founder founds only after
+//! each other host of `--join` has *answered* that its node waits too. A waiting node answers at a port of
+//! its own, with whether it may found and with its address: of two founders the lower address founds.
+//! `--found-alone` is the operator's word that no other host has the cluster.
+//!
+//! *Why two founders that name each other do not both found.* The answer of the lower one never allows the
+//! higher one to found, and a missing answer allows nothing.
+
+use super::Event;
+use super::settings::Plan;
+use super::{BACK_OFF, Life, unjoined};
+use crate::failure::Failure;
+use crate::hosts;
+use crate::output::Output;
+use farside::{Error, ErrorCode, Node};
+use farside_bootstrap::Endpoint;
+use farside_fabric::{Fabric, FabricError, LinkEvent, NotReached, Port, PortSpec};
+use serde::Serialize;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+/// How long other hosts may take to answer: longer than a waiting node tries to join without answering.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often a waiting node looks for questions of others.
+const PERIOD: Duration = Duration::from_millis(10);
+/// The longest time between two attempts.
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// Joins, or founds as the plan says, as soon as that is possible; `None` when told to end.
+///
+/// # Errors
+/// Those that waiting does not mend: a wrong key, other limits, a cluster that is full.
+pub(super) fn first(
+    plan: &Plan,
+    asked: &Receiver<()>,
+    output: Output,
+) -> Result<Option<Life>, Failure> {
+    if plan.options.hosts.is_empty() {
+        return Life::begin(plan, plan.founds).map(Some);
+    }
+    let mut waiting = Waiting::open(plan)?;
+    let (mut pause, mut told) = (BACK_OFF, Vec::new());
+    loop {
+        let unanswered = match waiting.attempt(plan)? {
+            Attempt::Member(life) => return Ok(Some(life)),
+            Attempt::Unanswered(unanswered) => unanswered,
+        };
+        let hosts: Vec<String> = unanswered.iter().map(|one| one.host.clone()).collect();
+        if hosts != told {
+            let event = Event::Waiting { founds: plan.founds, hosts: &unanswered };
+            output.value(&event);
+            output.warning(&event.text());
+            told = hosts;
+        }
+        if !waiting.pause(pause, asked)? {
+            return Ok(None);
+        }
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+}
+
+/// One attempt, for a command that does not wait.
+///
+/// # Errors
+/// As [`first`], and `NoSuchCluster`, which names the hosts and what is amiss with each.
+pub(super) fn once(plan: &Plan) -> Result<Life, Failure> {
+    if plan.options.hosts.is_empty() {
+        return Life::begin(plan, plan.founds);
+    }
+    match Waiting::open(plan)?.attempt(plan)? {
+        Attempt::Member(life) => Ok(life),
+        Attempt::Unanswered(_) => Err(unjoined(plan, Error::new(ErrorCode::NoSuchCluster))),
+    }
+}
+
+/// A host that has to answer before this node founds, and why its answer is missing.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+pub(super) struct Unanswered {
+    pub(super) host: String,
+    pub(super) reason: String,
+}
+
+enum Attempt {
+    Member(Life),
+    /// There is no cluster within reach; with the hosts that have to answer first.
+    Unanswered(Vec<Unanswered>),
+}
+
+/// A node that is no member yet, and says so to others who ask.
+struct Waiting {
+    fabric: Arc<dyn Fabric>,
+    /// Where others reach it.
+    address: SocketAddr,
+    port: Box<dyn Port>,
+    /// What it answers.
+    answer: String,
+    founds: bool,
+}
+
+/// The name of the port where waiting nodes answer.
+fn waiting_name(plan: &Plan) -> String {
+    format!("farside.{}.waiting", plan.config.cluster)
+}
+
+fn failed(error: FabricError) -> Failure {
+    Failure::system(error.to_string())
+}
+
+impl Waiting {
+    fn open(plan: &Plan) -> Result<Self, Failure> {
+        let (fabric, address) = hosts::open(plan.fabric, &plan.rdma, plan.options.clone())?;
+        let spec = PortSpec { listen: Some(waiting_name(plan)) };
+        let mut port = fabric.open(&spec).map_err(failed)?;
+        port.create_receive_queue(1).map_err(failed)?;
+        let founds = plan.founds;
+        let answer = format!("{} {address}", if founds { "founds" } else { "joins" });
+        Ok(Self { fabric, address, port, answer, founds })
+    }
+
+    fn attempt(&mut self, plan: &Plan) -> Result<Attempt, Failure> {
+        let address = self.address;
+        let life = |node| Attempt::Member(Life { node, address });
+        let error = match Node::join_on(&plan.config, Arc::clone(&self.fabric)) {
+            Ok(node) => return Ok(life(node)),
+            Err(error) if !may_pass(error.code) => return Err(unjoined(plan, error)),
+            Err(error) => error,
+        };
+        let founds = self.founds && error.code == ErrorCode::NoSuchCluster;
+        let unanswered = match founds && plan.founds_alone {
+            true => Vec::new(),
+            false => self.ask(plan)?,
+        };
+        if founds && unanswered.is_empty() {
+            let created = Node::create_on(&plan.config, Arc::clone(&self.fabric));
+            return created.map(life).map_err(Failure::from);
+        }
+        Ok(Attempt::Unanswered(unanswered))
+    }
+
+    /// Answers others who ask whether there is a cluster here.
+    fn answer(&mut self) {
+        let mut events = Vec::new();
+        self.port.link_events(&mut events);
+        for event in events {
+            if let LinkEvent::Requested { link, .. } = event {
+                // Whoever asked may be gone already; then nobody needs the answer.
+                let _ = self.port.refuse(link, self.answer.as_bytes());
+            }
+        }
+    }
+
+    /// Answers others for so long; false when told to end.
+    fn pause(&mut self, pause: Duration, asked: &Receiver<()>) -> Result<bool, Failure> {
+        let until = Instant::now() + pause;
+        while Instant::now() < until {
+            self.answer();
+            match asked.recv_timeout(PERIOD) {
+                Err(RecvTimeoutError::Timeout) => {}
+                _ => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Asks every other host whether its node waits too; those whose answer does not allow to found.
+    fn ask(&mut self, plan: &Plan) -> Result<Vec<Unanswered>, Failure> {
+        let mut port = self.fabric.open(&PortSpec::default()).map_err(failed)?;
+        let queue = port.create_receive_queue(1).map_err(failed)?;
+        let (mut asked, mut unanswered) = (Vec::new(), Vec::new());
+        let own = |host: &&Endpoint| {
+            [&plan.options.listen, &plan.options.advertise]
+                .into_iter()
+                .flatten()
+                .any(|e| e == *host)
+                || **host == Endpoint::from(self.address)
+        };
+        for host in plan.options.hosts.iter().filter(|host| !own(host)) {
+            let to = format!("{host}/{}", waiting_name(plan));
+            match port.connect(&to, &[], queue) {
+                Ok(link) => asked.push((link, host.to_string())),
+                Err(error) => {
+                    let reason = error.to_string();
+                    unanswered.push(Unanswered { host: host.to_string(), reason });
+                }
+            }
+        }
+        let until = Instant::now() + ANSWER_TIMEOUT;
+        let mut events = Vec::new();
+        while !asked.is_empty() && Instant::now() < until {
+            self.answer();
+            port.link_events(&mut events);
+            for event in events.drain(..) {
+                let Some(at) = asked.iter().position(|(link, _)| *link == event.link()) else {
+                    continue;
+                };
+                let (link, host) = asked.swap_remove(at);
+                let refusal = match &event {
+                    LinkEvent::Refused { reason, .. } => self.judge(reason),
+                    LinkEvent::NotReached { why: NotReached::Nobody, .. } => {
+                        Some(port.trouble(link).unwrap_or_else(|| "no node waits there".to_owned()))
+                    }
+                    _ => Some(port.trouble(link).unwrap_or_else(|| "it is not reached".to_owned())),
+                };
+                unanswered.extend(refusal.map(|reason| Unanswered { host, reason }));
+            }
+            std::thread::park_timeout(Duration::from_millis(1));
+        }
+        unanswered.extend(asked.into_iter().map(|(_, host)| {
+            let reason = "it has not answered".to_owned();
+            Unanswered { host, reason }
+        }));
+        unanswered.sort();
+        Ok(unanswered)
+    }
+
+    /// Why an answer does not allow this node to found; `None` when it does.
+    fn judge(&self, answer: &[u8]) -> Option<String> {
+        let text = String::from_utf8_lossy(answer);
+        match text.split_once(' ') {
+            Some(("joins", _)) => None,
+            Some(("founds", address)) => match address.parse::<SocketAddr>() {
+                Ok(other) if other > self.address => None,
+                Ok(_) => Some("it founds the cluster, for its address is lower".to_owned()),
+                Err(_) => {
+                    Some("its answer is not understood; bring both to one release".to_owned())
+                }
+            },
+            _ => Some("its answer is not understood; bring both to one release".to_owned()),
+        }
+    }
+}
+
+/// Whether a later attempt to join may succeed without an operator.
+fn may_pass(code: ErrorCode) -> bool {
+    use ErrorCode::{Busy, Isolated, NoSuchCluster, NodeClosed, TimedOut};
+    matches!(code, Busy | Isolated | NoSuchCluster | NodeClosed | TimedOut)
+}
