@@ -113,8 +113,9 @@ impl Session {
             let lines = Arc::clone(self.lines());
             if let Some(claim) = lines.claim(address, bytes, false) {
                 let result = change_line(&claim, address, bytes, change);
+                drop(claim);
                 self.hit();
-                return Ok(result);
+                return acknowledged(&lines, address, result);
             }
         }
         let (core, parker, waker) = self.waiting();
@@ -137,10 +138,16 @@ impl Session {
         }
         self.fence_async().await?;
         let piece = Piece { address, at: 0, bytes };
-        let pins = Pins::take(self, Want::Write, &[piece]).await?;
-        let lines = Arc::clone(pins.session.lines());
-        let claim = claim_pinned(&lines, piece)?;
-        Ok(change_line(&claim, address, bytes, change))
+        let lines = Arc::clone(self.lines());
+        loop {
+            let _pins = Pins::take(self, Want::Write, &[piece]).await?;
+            let claim = claim_pinned(&lines, piece)?;
+            if lines.is_trusted() {
+                let result = change_line(&claim, address, bytes, change);
+                drop(claim);
+                return acknowledged(&lines, address, result);
+            }
+        }
     }
 
     /// Reads bytes of any number of lines as they were at one moment.
@@ -171,19 +178,23 @@ impl Session {
         if let [only] = parts.as_slice() {
             return self.read_async(only.address, out).await;
         }
-        if !self.lines().is_fenced() && snapshot(self.lines(), &parts, out) {
+        if snapshot(self.lines(), &parts, out) && self.lines().is_trusted() {
             return Ok(());
         }
-        let pins = Pins::take(self, Want::Read, &parts).await?;
-        let lines = pins.session.lines();
-        while !snapshot(lines, &parts, out) {
-            // A writer of this node is in one of the lines, or the home of one has died.
-            for part in &parts {
-                check_pinned(lines, *part, Level::Shared)?;
+        loop {
+            let pins = Pins::take(self, Want::Read, &parts).await?;
+            let lines = pins.session.lines();
+            while !snapshot(lines, &parts, out) {
+                // A writer of this node is in one of the lines, or the home of one has died.
+                for part in &parts {
+                    check_pinned(lines, *part, Level::Shared)?;
+                }
+                std::hint::spin_loop();
             }
-            std::hint::spin_loop();
+            if lines.is_trusted() {
+                return Ok(());
+            }
         }
-        Ok(())
     }
 
     /// Writes bytes of any number of lines as one atomic step.
@@ -213,18 +224,29 @@ impl Session {
         self.check_size(address, bytes.len())?;
         self.fence_async().await?;
         let parts = pieces(address, bytes.len()).collect::<Result<Vec<_>, _>>()?;
-        let pins = Pins::take(self, Want::Write, &parts).await?;
-        let lines = Arc::clone(pins.session.lines());
-        // In the order of addresses: two writers of this node cannot wait for each other.
-        let claims = parts
-            .iter()
-            .map(|part| claim_pinned(&lines, *part))
-            .collect::<Result<Vec<Claim<'_>>, Error>>()?;
-        for (part, claim) in parts.iter().zip(&claims) {
-            claim.write(part.address.offset_in_line(), &bytes[part.at..part.at + part.bytes]);
+        let lines = Arc::clone(self.lines());
+        loop {
+            let _pins = Pins::take(self, Want::Write, &parts).await?;
+            // In the order of addresses: two writers of this node cannot wait for each other.
+            let claims = parts
+                .iter()
+                .map(|part| claim_pinned(&lines, *part))
+                .collect::<Result<Vec<Claim<'_>>, Error>>()?;
+            if !lines.is_trusted() {
+                continue;
+            }
+            for (part, claim) in parts.iter().zip(&claims) {
+                claim.write(part.address.offset_in_line(), &bytes[part.at..part.at + part.bytes]);
+            }
+            drop(claims);
+            return acknowledged(&lines, address, ());
         }
-        Ok(())
     }
+}
+
+/// The result of a change that is done, unless this node was removed meanwhile.
+fn acknowledged<R>(lines: &Lines, address: GlobalAddress, result: R) -> Result<R, Error> {
+    if lines.is_removed() { Err(Error::at(ErrorCode::NodeClosed, address)) } else { Ok(result) }
 }
 
 fn change_line<R>(
@@ -332,7 +354,7 @@ impl<'a> Pins<'a> {
                 pins.session.call(Kind::Pin(want), *part, &[]).await?;
                 pins.pinned.push(part.address.line());
             }
-            if !pins.session.lines().is_fenced() {
+            if pins.session.lines().is_trusted() {
                 return Ok(pins);
             }
             // The next call waits until this node may trust its cache again, or is told that it is out.

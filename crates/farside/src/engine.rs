@@ -80,6 +80,8 @@ pub(crate) struct Regions {
     pub(crate) cache: Region,
     /// Receive buffers of messages; nobody else reaches it.
     pub(crate) messages: Region,
+    /// The fence word of this node: peers that remove it write it.
+    pub(crate) fence: Region,
 }
 
 /// Everything of a node that is driven by `turn`.
@@ -171,7 +173,10 @@ impl Engine {
         let Some(slot) = slots.as_ref().and_then(|slots| slots.slot(operation)) else {
             return; // a session keeps its place until all its operations have ended
         };
-        let (outcome, pinned) = perform(&self.lines, slot, line);
+        let Some((outcome, pinned)) = perform(&self.lines, slot, line) else {
+            // Held back, or refused, as one that starts now.
+            return self.follow_ups.push_back(FollowUp::Start(operation));
+        };
         if pinned && (outcome.is_err() || slot.is_abandoned()) {
             self.follow_ups.push_back(FollowUp::Unpin(line));
         }
@@ -232,7 +237,7 @@ impl Engine {
             self.me(),
             self.peers.alive(),
             self.peers.iter().filter(|node| !self.peers.is_linked(*node)).count(),
-            self.lines.is_fenced(),
+            !self.lines.is_trusted(),
             self.held_count(),
             self.frameless.len(),
             self.placements.waiting_count(),
@@ -242,25 +247,29 @@ impl Engine {
     }
 }
 
-/// Performs a slot's request on a line whose level suffices; whether it was a pin.
-fn perform(lines: &Lines, slot: &Slot, line: LineAddress) -> (Outcome, bool) {
+/// Performs a slot's request on a line whose level suffices; whether it was a pin. `None`, and nothing is
+/// done, when this node may not be a member any more.
+fn perform(lines: &Lines, slot: &Slot, line: LineAddress) -> Option<(Outcome, bool)> {
     let request = &mut *slot.request();
     let pinned = matches!(request.kind, Kind::Pin(_));
     let (Some(address), Some(spot)) = (request.address, lines.spot(line)) else {
-        return (Err(ErrorCode::NodeFailed), pinned);
+        return Some((Err(ErrorCode::NodeFailed), pinned));
     };
     let (offset, bytes) = (address.offset_in_line(), request.bytes);
     let Some(extent) = spot.extent() else {
-        return (Err(ErrorCode::Unallocated), pinned);
+        return Some((Err(ErrorCode::Unallocated), pinned));
     };
     if offset + bytes > extent.bytes as usize || (request.continues && extent.first) {
-        return (Err(ErrorCode::OutOfBounds), pinned);
+        return Some((Err(ErrorCode::OutOfBounds), pinned));
     }
     match request.kind {
         Kind::Read => {
             request.buffer.resize(bytes, 0);
             while !spot.try_read(offset, &mut request.buffer, request.continues) {
                 std::hint::spin_loop();
+            }
+            if !lines.is_trusted() {
+                return None;
             }
         }
         Kind::Pin(_) => {}
@@ -271,6 +280,9 @@ fn perform(lines: &Lines, slot: &Slot, line: LineAddress) -> (Outcome, bool) {
                 }
                 std::hint::spin_loop();
             };
+            if !lines.is_trusted() {
+                return None;
+            }
             match kind {
                 Kind::Write => claim.write(offset, &request.buffer),
                 Kind::FetchAdd(add) => {
@@ -282,11 +294,12 @@ fn perform(lines: &Lines, slot: &Slot, line: LineAddress) -> (Outcome, bool) {
                         claim.update(offset, |word| if word == expected { new } else { word });
                 }
                 Kind::Read | Kind::Pin(_) => {}
-                Kind::Idle | Kind::Allocate { .. } | Kind::Free | Kind::Lock(_) => {
-                    return (Err(ErrorCode::NodeFailed), pinned);
+                Kind::Idle | Kind::Allocate { .. } | Kind::Free | Kind::Lock(_) | Kind::Confirm => {
+                    return Some((Err(ErrorCode::NodeFailed), pinned));
                 }
             }
         }
     }
-    (Ok(()), pinned)
+    let outcome = if lines.is_removed() { Err(ErrorCode::NodeClosed) } else { Ok(()) };
+    Some((outcome, pinned))
 }

@@ -10,16 +10,24 @@
 //! | a key's line | the engine alone | only while the tag is `Invalid`; the version rises after it |
 //! | a key's age | any reader that hits | any time, by compare-and-swap |
 //! | a frame's grant | the engine alone | with the level; nobody else reads it |
-//! | whether anything hits | the engine alone | any time; read at the start of each access |
+//! | whether anything hits | the engine alone | any time |
+//! | this node's fence word | any member that removes it | before it reclaims anything of this node |
 //!
 //! A reader looks at the tag, copies, and looks again: an unchanged, not busy tag means that no
 //! writer and no change of level came between (a sequence lock per line). A reader of the cache also
 //! looks at the key again after the first look at the tag, because the key may have changed before.
+//!
+//! **Removal.** A member that was removed must return nothing old, however long its threads were stopped.
+//! Each member that removes it first stores its fence word, and only then reclaims what it had cached. A
+//! read looks at the word after its copy. If it finds zero, no line was reclaimed before the copy, so the
+//! bytes were the latest at that moment. A change looks at it while it holds the busy bit, before it
+//! copies: it takes effect at that look, when this node was a member and owned the line. It looks once
+//! more after its copy, so that a change which found the word in between is not acknowledged either.
 
 use crate::operation::locked;
 use farside_base::GlobalAddress;
 use farside_base::{Grant, LineAddress, LineSize, NodeId};
-use farside_fabric::Arena;
+use farside_fabric::{Arena, SharedWord};
 use farside_protocol::coherence::{Extent, Frame, Held, Level};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -157,6 +165,18 @@ impl Tag {
         }
         self.release(TagValue(bits));
     }
+}
+
+/// Whether a member is not removed, as its fence word says. The caller has passed an acquire fence since
+/// its copy, so the load is not before the copy.
+#[inline(always)]
+pub(crate) fn is_member(load: impl FnOnce(Ordering) -> u64) -> bool {
+    load(Ordering::Relaxed) == 0
+}
+
+/// Removes a member: to be called before anything of it is reclaimed.
+pub(crate) fn remove_member(store: impl FnOnce(u64, Ordering)) {
+    store(1, Ordering::Release);
 }
 
 #[cfg(loom)]
@@ -343,6 +363,8 @@ pub(crate) struct Lines {
     classes: Vec<ClassCache>,
     /// Not zero: nothing hits, since this node may have missed that others have gone on without it.
     fenced: AtomicU32,
+    /// Not zero: a member has removed this node. Peers write it.
+    fence_word: SharedWord,
 }
 
 /// Bytes of the cache region that each line size gets.
@@ -495,6 +517,7 @@ impl Lines {
         home: Arena,
         cache: Arena,
         split: &[u64; LineSize::CLASSES],
+        fence_word: SharedWord,
     ) -> Self {
         let mut base = 0;
         let mut classes = Vec::with_capacity(LineSize::CLASSES);
@@ -505,7 +528,7 @@ impl Lines {
         }
         let tags = (home.len() as u64).div_ceil(SEGMENT) << (SEGMENT_LOG2 - LineSize::MIN.log2());
         let fenced = AtomicU32::new(0);
-        Self { me, home_tags: zeroed(tags as usize), home, cache, classes, fenced }
+        Self { me, home_tags: zeroed(tags as usize), home, cache, classes, fenced, fence_word }
     }
 
     #[inline]
@@ -546,10 +569,17 @@ impl Lines {
         self.fenced.store(u32::from(fenced), Ordering::SeqCst);
     }
 
-    /// Whether nothing may hit.
+    /// Whether what this node has counts: it is a member for certain. To be asked after the copy of a
+    /// read, and with the claim of a change.
     #[inline(always)]
-    pub(crate) fn is_fenced(&self) -> bool {
-        self.fenced.load(Ordering::Relaxed) != 0
+    pub(crate) fn is_trusted(&self) -> bool {
+        !self.is_removed() && self.fenced.load(Ordering::Relaxed) == 0
+    }
+
+    /// Whether another member has removed this node, for good.
+    #[inline(always)]
+    pub(crate) fn is_removed(&self) -> bool {
+        !is_member(|order| self.fence_word.load(order))
     }
 
     /// As the hit path has it, for those in less of a hurry.
@@ -561,10 +591,10 @@ impl Lines {
     #[inline]
     pub(crate) fn read(&self, address: GlobalAddress, out: &mut [u8], continues: bool) -> bool {
         match self.spot_inline(address.line()) {
-            Some(spot) if !self.is_fenced() => {
-                spot.try_read(address.offset_in_line(), out, continues)
+            Some(spot) => {
+                spot.try_read(address.offset_in_line(), out, continues) && self.is_trusted()
             }
-            _ => false,
+            None => false,
         }
     }
 
@@ -595,13 +625,10 @@ impl Lines {
         bytes: usize,
         continues: bool,
     ) -> Option<Claim<'_>> {
-        if self.is_fenced() {
-            return None;
-        }
-        self.claim_pinned(address, bytes, continues)
+        self.claim_pinned(address, bytes, continues).filter(|_| self.is_trusted())
     }
 
-    /// As [`claim`](Self::claim), of a line that was pinned while nothing was fenced.
+    /// As [`claim`](Self::claim), of a pinned line; the caller asks [`is_trusted`](Self::is_trusted).
     #[inline(always)]
     pub(crate) fn claim_pinned(
         &self,
@@ -617,7 +644,8 @@ impl Lines {
         match self.claim(address, bytes.len(), continues) {
             Some(claim) => {
                 claim.write(address.offset_in_line(), bytes);
-                true
+                drop(claim);
+                !self.is_removed()
             }
             None => false,
         }
@@ -631,7 +659,9 @@ impl Lines {
         change: impl FnOnce(u64) -> u64,
     ) -> Option<u64> {
         let claim = self.claim(address, 8, false)?;
-        Some(claim.update(address.offset_in_line(), change))
+        let before = claim.update(address.offset_in_line(), change);
+        drop(claim);
+        (!self.is_removed()).then_some(before)
     }
 
     /// What the machine wants to know of a line.

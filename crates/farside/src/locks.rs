@@ -385,21 +385,25 @@ impl Session {
         }
         order();
         let held = Held { place: self.slots.index, range: piece.range(), mode };
-        let token = self.lock_cells.lock(piece.address.line(), held)?;
+        let lines = self.lines();
+        let token = self.lock_cells.lock(piece.address.line(), held, || lines.is_trusted())?;
         counts.locked();
-        Some(token)
+        (!lines.is_removed()).then_some(token)
     }
 
     /// Unlocks what was locked on loan, if it still is. The session is settled.
     #[inline(always)]
     fn unlock_hit(&mut self, piece: Piece, mode: Mode) -> bool {
         order();
+        if !self.lines().is_trusted() {
+            return false;
+        }
         let held = Held { place: self.slots.index, range: piece.range(), mode };
         let unlocked = self.lock_cells.unlock(piece.address.line(), held);
         if unlocked {
             self.slots.locks.unlocked();
         }
-        unlocked
+        unlocked && !self.lines().is_removed()
     }
 
     #[cold]
@@ -413,6 +417,9 @@ impl Session {
 
     /// One line's lock; without any waiting where this node is the authority and nobody is in the way.
     fn lock_blocking(&mut self, piece: Piece, action: Action) -> Result<u64, Error> {
+        if !self.lines().is_trusted() {
+            self.fence()?;
+        }
         match self.lock_miss(piece, action) {
             Begun::Ended(Ok(token)) => Ok(token),
             Begun::Ended(Err(code)) => Err(Error::at(code, piece.address)),

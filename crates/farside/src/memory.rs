@@ -341,6 +341,10 @@ impl Session {
     }
 
     fn start_write(&mut self, piece: Piece, part: &[u8]) {
+        self.start(Kind::Write, piece, part);
+    }
+
+    fn start(&mut self, kind: Kind, piece: Piece, part: &[u8]) {
         let first = CALL_SLOTS;
         let free = (first..self.slots.slots.len()).find(|slot| self.slots.slots[*slot].is_free());
         let Some(slot) = free else {
@@ -348,7 +352,7 @@ impl Session {
             self.write_failure = Some(Error::new(ErrorCode::NodeFailed));
             return;
         };
-        self.fill(slot, Kind::Write, piece, part);
+        self.fill(slot, kind, piece, part);
         self.pending.push(PendingWrite {
             slot,
             address: piece.address,
@@ -427,20 +431,39 @@ impl Session {
     /// The first failure of an asynchronous write since the last call that reported one.
     #[inline]
     pub fn fence(&mut self) -> Result<(), Error> {
-        if self.pending.is_empty() && self.write_failure.is_none() {
+        if self.is_settled() {
             std::sync::atomic::fence(Ordering::SeqCst);
-            return Ok(());
+            if self.lines.is_trusted() {
+                return Ok(());
+            }
         }
         self.fence_blocking()
     }
 
     #[cold]
     fn fence_blocking(&mut self) -> Result<(), Error> {
-        while let Some(write) = self.pending.first() {
-            self.core.wait_for(&self.slots.slots[write.slot], &self.parker, &self.waker);
-            self.reap();
+        loop {
+            while let Some(write) = self.pending.first() {
+                self.core.wait_for(&self.slots.slots[write.slot], &self.parker, &self.waker);
+                self.reap();
+            }
+            if !self.asks_for_standing() {
+                return self.fenced();
+            }
         }
-        self.fenced()
+    }
+
+    /// Whether it is uncertain that this node is a member still, and so what it has acknowledged is worth
+    /// nothing; then the engine is asked, as by one more write in flight, which ends when that is known.
+    fn asks_for_standing(&mut self) -> bool {
+        if self.write_failure.is_some() || self.lines.is_trusted() {
+            return false;
+        }
+        match GlobalAddress::new(self.lines.me(), farside_base::LineSize::MIN, 0) {
+            Ok(address) => self.start(Kind::Confirm, Piece { address, at: 0, bytes: 0 }, &[]),
+            Err(_) => self.write_failure = Some(Error::new(ErrorCode::NodeFailed)),
+        }
+        true
     }
 
     /// All earlier writes have ended.
@@ -457,10 +480,14 @@ impl Session {
     /// # Errors
     /// As `fence`.
     pub async fn fence_async(&mut self) -> Result<(), Error> {
-        while !self.pending.is_empty() && !canary::is(canary::Mutant::FenceReturnsAtOnce) {
-            self.reap_one().await;
+        loop {
+            while !self.pending.is_empty() && !canary::is(canary::Mutant::FenceReturnsAtOnce) {
+                self.reap_one().await;
+            }
+            if !self.asks_for_standing() {
+                return self.fenced();
+            }
         }
-        self.fenced()
     }
 
     /// Whether nothing of this session is under way, so that a hit may go ahead without a fence.

@@ -1,7 +1,7 @@
 //! A node of a cluster: set-up, joining, leaving.
 
 use crate::allocation::Homes;
-use crate::boot::{Boot, member_name, rendezvous_name};
+use crate::boot::{Boot, FENCE_BYTES, FENCE_WORD, member_name, rendezvous_name};
 use crate::contact::Keeper;
 use crate::engine::{Counters, Engine, Regions};
 use crate::hit::{Lines, SEGMENT, cache_split};
@@ -16,7 +16,7 @@ use farside_base::{
     Access, AtomicScope, Completion, Incarnation, Limits, LinkId, RegionKind, Requirements,
 };
 use farside_fabric::{
-    Fabric, FabricError, LinkEvent, NotReached, Port, PortSpec, Region, RegionSpec,
+    Fabric, FabricError, LinkEvent, NotReached, Port, PortSpec, Region, RegionSpec, SharedWord,
 };
 use farside_protocol::channel::{Messenger, Underway};
 use farside_protocol::coherence::{Coherence, Level};
@@ -144,6 +144,7 @@ impl Setup {
             home: home.clone(),
             cache: register(&*fabric, config.cache_bytes, Access::WRITE)?,
             messages: register(&*fabric, message_bytes, Access::NONE)?,
+            fence: register(&*fabric, FENCE_BYTES, Access::READ.with(Access::WRITE))?,
         };
         let host = fabric.host();
         Ok(Self {
@@ -193,11 +194,14 @@ impl Setup {
             .create_receive_queue(usize::from(limits.nodes_max) * receives)
             .map_err(fabric_error)?;
         let split = cache_split(config.cache_bytes, &config.cache_shares);
+        let fence_word = SharedWord::new(&self.regions.fence.arena, FENCE_WORD)
+            .map_err(|_| Error::with(ErrorCode::System, "no room for the fence word"))?;
         let lines = Lines::new(
             me,
             self.regions.home.arena.clone(),
             self.regions.cache.arena.clone(),
             &split,
+            fence_word,
         );
         let usable = config.memory_bytes;
         Ok(Engine {

@@ -138,7 +138,8 @@ impl Engine {
 
     /// Why no operation can start, if none can.
     pub(crate) fn refusal(&self) -> Option<ErrorCode> {
-        self.closed_with.or(self.failure.map(|_| ErrorCode::NodeFailed))
+        let removed = || self.lines.is_removed().then_some(ErrorCode::NodeClosed);
+        self.closed_with.or_else(removed).or(self.failure.map(|_| ErrorCode::NodeFailed))
     }
 
     /// A frame for the line; none when the operation has failed or waits for one.

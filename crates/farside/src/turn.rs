@@ -9,6 +9,7 @@ use farside_base::{
 };
 use farside_fabric::{Posted, Stop};
 use farside_protocol::channel::Key;
+use farside_protocol::member;
 use farside_protocol::wire::{MESSAGE, Violation};
 
 /// Completions taken by one poll.
@@ -24,6 +25,9 @@ impl Engine {
         if self.armed {
             self.port.disarm();
             self.armed = false;
+        }
+        if self.lines.is_removed() && self.closed_with.is_none() {
+            self.member_own(member::Event::Removed);
         }
         let landed = self.land();
         // Links come and go rarely: a busy node looks after them now and then.

@@ -174,8 +174,11 @@ impl Session {
     pub(crate) fn poll_fence(&mut self, waker: &Waker) -> Option<Result<(), Error>> {
         loop {
             self.reap();
-            let Some(write) = self.pending.first() else {
+            if self.pending.is_empty() && !self.asks_for_standing() {
                 return Some(self.fenced());
+            }
+            let Some(write) = self.pending.first() else {
+                continue; // no slot was free: the failure says so
             };
             if !self.ends_meanwhile(write.slot, waker) {
                 return None;
