@@ -116,6 +116,8 @@ impl Engine {
             }
         }
         self.boot.stepping = false;
+        // Before anybody hears of the step: this node may have been a quorum by itself, and be none now.
+        self.fence();
         first
     }
 

@@ -201,7 +201,7 @@ impl Engine {
     /// This node is no member any more: every operation fails, those that wait and those to come.
     pub(crate) fn close_with(&mut self, code: ErrorCode) {
         self.closed_with.get_or_insert(code);
-        self.lines.set_fenced(true);
+        self.lines.trust_until(0);
         self.call_in_loans();
         self.fail_waiting();
     }
@@ -233,11 +233,12 @@ impl Engine {
     /// One line on what this node is doing, for people.
     pub(crate) fn describe(&self) -> String {
         format!(
-            "node {} peers {} broken {} fenced {} held {} frameless {} placements {} failure {:?} accused {:?}",
+            "node {} peers {} broken {} fenced {} clock {} held {} frameless {} placements {} failure {:?} accused {:?}",
             self.me(),
             self.peers.alive(),
             self.peers.iter().filter(|node| !self.peers.is_linked(*node)).count(),
             !self.lines.is_trusted(),
+            if self.resumes() { self.lines.clock().name() } else { "none" },
             self.held_count(),
             self.frameless.len(),
             self.placements.waiting_count(),

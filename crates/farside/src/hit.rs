@@ -10,7 +10,7 @@
 //! | a key's line | the engine alone | only while the tag is `Invalid`; the version rises after it |
 //! | a key's age | any reader that hits | any time, by compare-and-swap |
 //! | a frame's grant | the engine alone | with the level; nobody else reads it |
-//! | whether anything hits | the engine alone | any time |
+//! | until when anything hits | the engine alone | any time |
 //! | this node's fence word | any member that removes it | before it reclaims anything of this node |
 //!
 //! A reader looks at the tag, copies, and looks again: an unchanged, not busy tag means that no
@@ -23,7 +23,13 @@
 //! bytes were the latest at that moment. A change looks at it while it holds the busy bit, before it
 //! copies: it takes effect at that look, when this node was a member and owned the line. It looks once
 //! more after its copy, so that a change which found the word in between is not acknowledged either.
+//!
+//! Between hosts no member can store it. There what is here counts until a time ([`Standing`]), which is
+//! compared with the clock at the same places: the others wait for longer before they reclaim anything.
+//!
+//! [`Standing`]: farside_protocol::member::Standing
 
+use crate::clock::Clock;
 use crate::operation::locked;
 use farside_base::GlobalAddress;
 use farside_base::{Grant, LineAddress, LineSize, NodeId};
@@ -353,6 +359,28 @@ const SEGMENT_LOG2: u32 = 20;
 /// The unit in which a home's memory serves one line size at a time.
 pub(crate) const SEGMENT: u64 = 1 << SEGMENT_LOG2;
 
+/// No time is set to what is here.
+pub(crate) const ALWAYS: u64 = u64::MAX;
+
+/// Whether this processor has a counter.
+pub(crate) const HAS_COUNTER: bool = cfg!(all(target_arch = "x86_64", not(miri)));
+
+/// The processor's counter. It may be read some instructions early, by less than a microsecond: an
+/// interrupt repeats what was begun early.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[allow(unsafe_code, reason = "this file is a home of unsafe code; see the reason below")]
+#[inline(always)]
+pub(crate) fn counter() -> u64 {
+    // SAFETY: reads a register; every x86-64 processor has the instruction.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+/// None.
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+pub(crate) fn counter() -> u64 {
+    0
+}
+
 /// All lines of a node: the memory it is home of and the lines it caches.
 #[derive(Debug)]
 pub(crate) struct Lines {
@@ -361,8 +389,10 @@ pub(crate) struct Lines {
     home_tags: Box<[Tag]>,
     cache: Arena,
     classes: Vec<ClassCache>,
-    /// Not zero: nothing hits, since this node may have missed that others have gone on without it.
-    fenced: AtomicU32,
+    /// What is here counts before that time of `clock`, for then this node is a member for certain. Zero:
+    /// nothing hits. [`ALWAYS`]: the clock is not asked.
+    trusted_until: AtomicU64,
+    clock: Clock,
     /// Not zero: a member has removed this node. Peers write it.
     fence_word: SharedWord,
 }
@@ -518,6 +548,7 @@ impl Lines {
         cache: Arena,
         split: &[u64; LineSize::CLASSES],
         fence_word: SharedWord,
+        clock: Clock,
     ) -> Self {
         let mut base = 0;
         let mut classes = Vec::with_capacity(LineSize::CLASSES);
@@ -527,8 +558,16 @@ impl Lines {
             base += bytes;
         }
         let tags = (home.len() as u64).div_ceil(SEGMENT) << (SEGMENT_LOG2 - LineSize::MIN.log2());
-        let fenced = AtomicU32::new(0);
-        Self { me, home_tags: zeroed(tags as usize), home, cache, classes, fenced, fence_word }
+        Self {
+            me,
+            home_tags: zeroed(tags as usize),
+            home,
+            cache,
+            classes,
+            trusted_until: AtomicU64::new(ALWAYS),
+            clock,
+            fence_word,
+        }
     }
 
     #[inline]
@@ -564,16 +603,23 @@ impl Lines {
         })
     }
 
-    /// Lets nothing hit from now on, or lets it again. What hits at this very moment counts as before.
-    pub(crate) fn set_fenced(&self, fenced: bool) {
-        self.fenced.store(u32::from(fenced), Ordering::SeqCst);
+    /// What is here counts before that time; zero lets nothing hit from now on. What hits at this very
+    /// moment counts as before.
+    pub(crate) fn trust_until(&self, until: u64) {
+        self.trusted_until.store(until, Ordering::SeqCst);
+    }
+
+    /// The clock of [`trust_until`](Self::trust_until).
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.clock
     }
 
     /// Whether what this node has counts: it is a member for certain. To be asked after the copy of a
     /// read, and with the claim of a change.
     #[inline(always)]
     pub(crate) fn is_trusted(&self) -> bool {
-        !self.is_removed() && self.fenced.load(Ordering::Relaxed) == 0
+        let until = self.trusted_until.load(Ordering::Relaxed);
+        !self.is_removed() && (until == ALWAYS || self.clock.now() < until)
     }
 
     /// Whether another member has removed this node, for good.

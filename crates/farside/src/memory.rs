@@ -48,6 +48,8 @@ pub struct Session {
     pending: Vec<PendingWrite>,
     /// The first failure of an asynchronous write, reported by the next call that orders.
     write_failure: Option<Error>,
+    /// A fence in progress has asked the engine whether this node is a member still.
+    standing_asked: bool,
     hits: u64,
     misses: u64,
     /// The last field: the node may leave only after this session has closed.
@@ -127,6 +129,7 @@ impl Session {
             slots,
             parker,
             write_failure: None,
+            standing_asked: false,
             hits: 0,
             misses: 0,
             _node: node,
@@ -442,6 +445,7 @@ impl Session {
 
     #[cold]
     fn fence_blocking(&mut self) -> Result<(), Error> {
+        self.standing_asked = false; // an earlier fence may have been abandoned
         loop {
             while let Some(write) = self.pending.first() {
                 self.core.wait_for(&self.slots.slots[write.slot], &self.parker, &self.waker);
@@ -456,9 +460,11 @@ impl Session {
     /// Whether it is uncertain that this node is a member still, and so what it has acknowledged is worth
     /// nothing; then the engine is asked, as by one more write in flight, which ends when that is known.
     fn asks_for_standing(&mut self) -> bool {
-        if self.write_failure.is_some() || self.lines.is_trusted() {
+        let was_asked = std::mem::take(&mut self.standing_asked);
+        if was_asked || self.write_failure.is_some() || self.lines.is_trusted() {
             return false;
         }
+        self.standing_asked = true;
         match GlobalAddress::new(self.lines.me(), farside_base::LineSize::MIN, 0) {
             Ok(address) => self.start(Kind::Confirm, Piece { address, at: 0, bytes: 0 }, &[]),
             Err(_) => self.write_failure = Some(Error::new(ErrorCode::NodeFailed)),
@@ -480,6 +486,7 @@ impl Session {
     /// # Errors
     /// As `fence`.
     pub async fn fence_async(&mut self) -> Result<(), Error> {
+        self.standing_asked = false; // an earlier fence may have been abandoned
         loop {
             while !self.pending.is_empty() && !canary::is(canary::Mutant::FenceReturnsAtOnce) {
                 self.reap_one().await;

@@ -2,6 +2,7 @@
 
 use crate::allocation::Homes;
 use crate::boot::{Boot, FENCE_BYTES, FENCE_WORD, member_name, rendezvous_name};
+use crate::clock::Clock;
 use crate::contact::Keeper;
 use crate::engine::{Counters, Engine, Regions};
 use crate::hit::{Lines, SEGMENT, cache_split};
@@ -196,12 +197,17 @@ impl Setup {
         let split = cache_split(config.cache_bytes, &config.cache_shares);
         let fence_word = SharedWord::new(&self.regions.fence.arena, FENCE_WORD)
             .map_err(|_| Error::with(ErrorCode::System, "no room for the fence word"))?;
+        let clock = match self.drive {
+            Drive::Threads => Clock::of_processor(),
+            Drive::Caller => Clock::Fabric(Arc::clone(&self.fabric)),
+        };
         let lines = Lines::new(
             me,
             self.regions.home.arena.clone(),
             self.regions.cache.arena.clone(),
             &split,
             fence_word,
+            clock.clone(),
         );
         let usable = config.memory_bytes;
         Ok(Engine {
@@ -233,7 +239,7 @@ impl Setup {
             keeper: self
                 .identity
                 .host
-                .map(|_| Keeper::new(me, config.lease_ns, self.fabric.lease_ns())),
+                .map(|_| Keeper::new(me, config.lease_ns, self.fabric.lease_ns(), &clock)),
             boot: Boot::new(config.cluster.clone(), Arc::clone(&self.fabric), limits.nodes_max),
             asked: Vec::new(),
         })

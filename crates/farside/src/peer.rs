@@ -12,6 +12,8 @@ use farside_protocol::wire::{BODY, Class, Family, MESSAGE, Violation};
 pub(crate) const MESSAGE_SLOT: u64 = 64;
 /// Marks the work ids of placements.
 pub(crate) const PLACED: u64 = 1 << 63;
+/// Marks the work ids of questions whether this node is a member still; round and node are below.
+pub(crate) const ASKED: u64 = 1 << 62;
 /// The work id of every message: their success is not reported.
 pub(crate) const SENT: WorkId = WorkId(u64::MAX);
 

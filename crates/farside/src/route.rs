@@ -119,7 +119,8 @@ impl Engine {
             return;
         };
         if let Some(code) = self.refusal() {
-            return self.finish(operation, Err(code));
+            let outcome = if kind == Kind::Confirm && self.has_left() { Ok(()) } else { Err(code) };
+            return self.finish(operation, outcome);
         }
         if self.hold_operation(operation) {
             return;
@@ -140,6 +141,11 @@ impl Engine {
     pub(crate) fn refusal(&self) -> Option<ErrorCode> {
         let removed = || self.lines.is_removed().then_some(ErrorCode::NodeClosed);
         self.closed_with.or_else(removed).or(self.failure.map(|_| ErrorCode::NodeFailed))
+    }
+
+    /// Whether this node has left by itself: what it had acknowledged was given back.
+    fn has_left(&self) -> bool {
+        self.closed_with.is_some() && self.boot.refused.is_none() && self.failure.is_none()
     }
 
     /// A frame for the line; none when the operation has failed or waits for one.

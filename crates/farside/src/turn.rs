@@ -2,7 +2,7 @@
 //! (with [`route`](crate::route), its other half).
 
 use crate::engine::{Engine, FollowUp, Placement};
-use crate::peer::{Link, MESSAGE_SLOT, PLACED, SENT};
+use crate::peer::{ASKED, Link, MESSAGE_SLOT, PLACED, SENT};
 use farside_base::{
     Completion, CompletionKind, CompletionStatus, LocalSlice, NodeId, Operation, RemoteSlice,
     Source, Work, WorkFlags, WorkId,
@@ -129,6 +129,9 @@ impl Engine {
         let id = completion.id.0;
         // Where links come back, one that failed may yet land.
         let ended = completion.status == CompletionStatus::Success || !self.resumes();
+        if id & (PLACED | ASKED) == ASKED && completion.status == CompletionStatus::Success {
+            return self.standing_answered(id & !ASKED);
+        }
         if id & PLACED == 0 || !ended {
             return;
         }

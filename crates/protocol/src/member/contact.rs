@@ -35,6 +35,9 @@ pub struct Patience {
     pub dial_max_ns: u64,
     /// How long a member may not notice that it was cut off.
     pub unaware_ns: u64,
+    /// How long a confirmation that it is a member counts for one ([`Standing`](super::Standing)); less
+    /// than `unaware_ns`. `u64::MAX` where a member that lives is always reached.
+    pub standing_ns: u64,
 }
 
 impl Patience {
@@ -44,7 +47,8 @@ impl Patience {
     pub const fn of_lease(lease_ns: u64, silence_ns: u64) -> Self {
         let unaware_ns = silence_ns.saturating_add(silence_ns / 4);
         let dial_max_ns = if lease_ns / 10 < DIAL_MAX_NS { lease_ns / 10 } else { DIAL_MAX_NS };
-        Self { lease_ns, dial_min_ns: dial_max_ns / 10, dial_max_ns, unaware_ns }
+        let standing_ns = if silence_ns == 0 { u64::MAX } else { silence_ns };
+        Self { lease_ns, dial_min_ns: dial_max_ns / 10, dial_max_ns, unaware_ns, standing_ns }
     }
 }
 
