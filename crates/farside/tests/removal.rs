@@ -3,6 +3,8 @@
 
 #[path = "removal/liar.rs"]
 mod liar;
+#[path = "removal/processes.rs"]
+mod processes;
 
 use farside::{
     AllocationHint, AllocationSpec, Config, Error, ErrorCode, GlobalAddress, Joining, Node, NodeId,
@@ -175,4 +177,23 @@ fn removed_member_judges_nobody() {
         assert_eq!(survivor.session().unwrap().read_u64(had.shared), Ok(2));
         assert!(survivor.session().is_ok(), "the survivor was removed in turn");
     });
+}
+
+/// Not a test by itself: what the stopped processes do.
+#[test]
+fn child() {
+    if let Ok(cluster) = std::env::var("FARSIDE_TEST_CLUSTER") {
+        processes::member(&cluster);
+    }
+}
+
+/// How often a process is stopped and removed, each time a new one.
+fn stops() -> u32 {
+    let stops = std::env::var("FARSIDE_TEST_STOPS");
+    stops.map_or(3, |text| text.parse().expect("FARSIDE_TEST_STOPS: a number"))
+}
+
+#[test]
+fn stopped_process_returns_nothing_old_and_acknowledges_nothing_over_tcp() {
+    (0..stops()).for_each(processes::stop_over_tcp);
 }
