@@ -59,7 +59,7 @@ impl Clock {
     pub(crate) fn ticks(&self, ns: u64) -> u64 {
         match self {
             Self::Counter(rate) => {
-                let ticks = u128::from(ns) * u128::from(*rate) >> 32;
+                let ticks = (u128::from(ns) * u128::from(*rate)) >> 32;
                 u64::try_from(ticks).unwrap_or(u64::MAX)
             }
             Self::System(_) | Self::Fabric(_) => ns,

@@ -11,6 +11,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
 const LEASE: Duration = Duration::from_millis(200);
@@ -55,7 +56,11 @@ struct Found {
 }
 
 /// Uses what is cached, owned and at home until this process is told that it is out.
-fn use_all(session: &mut Session, has: [GlobalAddress; 3]) -> (Found, ErrorCode) {
+fn use_all(
+    session: &mut Session,
+    has: [GlobalAddress; 3],
+    works: &AtomicUsize,
+) -> (Found, ErrorCode) {
     let [shared, owned, own] = has;
     let mut found = Found::default();
     let error = loop {
@@ -76,6 +81,9 @@ fn use_all(session: &mut Session, has: [GlobalAddress; 3]) -> (Found, ErrorCode)
             Err(error) => break error.code,
         }
         found.operations += 1;
+        if found.operations == 100 {
+            works.fetch_add(1, Ordering::SeqCst);
+        }
     };
     (found, error)
 }
@@ -88,15 +96,18 @@ pub(super) fn member(cluster: &str) {
     let bits = std::env::var("FARSIDE_TEST_ADDRESS").expect("an address");
     let shared = GlobalAddress::from_bits(bits.parse().expect("a number")).expect("an address");
     let own = node.session().and_then(|mut s| s.alloc_on(64, node.id())).expect("memory");
+    let works = AtomicUsize::new(0);
     let found: Vec<(Found, ErrorCode)> = std::thread::scope(|scope| {
+        let works = &works;
         let threads: Vec<_> = (0..THREADS)
             .map(|_| {
                 let mut session = node.session().expect("a session");
                 session.read_u64(shared).expect("a member");
                 let owned = session.alloc_on(64, NodeId(0)).expect("memory");
-                scope.spawn(move || use_all(&mut session, [shared, owned, own]))
+                scope.spawn(move || use_all(&mut session, [shared, owned, own], works))
             })
             .collect();
+        super::until("all threads work", || works.load(Ordering::SeqCst) == THREADS);
         say("works");
         threads.into_iter().map(|thread| thread.join().expect("a thread")).collect()
     });
