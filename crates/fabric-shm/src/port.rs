@@ -23,8 +23,8 @@ use farside_base::{
     RemoteRegionId, Work,
 };
 use farside_fabric::{
-    Arena, FabricError, HELLO_BYTES_MAX, LinkEvent, Loss, Port, PortSpec, Posted, Reached, Stop,
-    Waiter,
+    Arena, FabricError, HELLO_BYTES_MAX, LinkEvent, Loss, Port, PortSpec, Posted, Reached,
+    SharedWord, Stop, Waiter,
 };
 use import::ImportTable;
 use link::{Link, LinkSlot, State, Waiting};
@@ -509,6 +509,12 @@ impl Port for ShmPort {
     fn reach(&self, link: LinkId, region: RemoteRegionId) -> Option<Reached> {
         let import = self.imports.find(link, region).filter(|import| import.is_open())?;
         import.memory.allowed(Access::READ).cloned().map(Reached::new)
+    }
+
+    fn reach_word(&self, link: LinkId, region: RemoteRegionId, offset: u64) -> Option<SharedWord> {
+        let import = self.imports.find(link, region).filter(|import| import.is_open())?;
+        let memory = import.memory.allowed(Access::READ.with(Access::WRITE))?;
+        SharedWord::new(memory, offset).ok()
     }
 
     /// Waits for a peer that is stopped in the middle of a copy at most `control_timeout`; should it go

@@ -13,8 +13,8 @@ use farside_base::{
     Work,
 };
 use farside_fabric::{
-    FabricError, HELLO_BYTES_MAX, LinkEvent, Parts, Port, PortSpec, Posted, Reached, Stop,
-    ThreadWaiter, Waiter,
+    FabricError, HELLO_BYTES_MAX, LinkEvent, Parts, Port, PortSpec, Posted, Reached, SharedWord,
+    Stop, ThreadWaiter, Waiter,
 };
 use rustix::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -459,6 +459,15 @@ impl Port for TcpPort {
     }
 
     fn reach(&self, _link: LinkId, _region: RemoteRegionId) -> Option<Reached> {
+        None
+    }
+
+    fn reach_word(
+        &self,
+        _link: LinkId,
+        _region: RemoteRegionId,
+        _offset: u64,
+    ) -> Option<SharedWord> {
         None
     }
 

@@ -26,7 +26,7 @@ use farside_base::{
     Completion, LinkId, Receive, ReceiveQueueId, RegionToken, RemoteRegionId, Work,
 };
 use farside_bootstrap::Address;
-use farside_fabric::{FabricError, LinkEvent, Port, PortSpec, Posted, Reached, Waiter};
+use farside_fabric::{FabricError, LinkEvent, Port, PortSpec, Posted, Reached, SharedWord, Waiter};
 use link::{LinkState, Links};
 use poll::Staged;
 use receive::ReceiveQueues;
@@ -317,6 +317,15 @@ impl Port for VerbsPort {
 
     /// Never: processors do not reach other hosts' memory.
     fn reach(&self, _link: LinkId, _region: RemoteRegionId) -> Option<Reached> {
+        None
+    }
+
+    fn reach_word(
+        &self,
+        _link: LinkId,
+        _region: RemoteRegionId,
+        _offset: u64,
+    ) -> Option<SharedWord> {
         None
     }
 

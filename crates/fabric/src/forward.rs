@@ -183,6 +183,14 @@ macro_rules! forward {
         ) -> Option<$crate::Reached> {
             self.inner.reach(link, region)
         }
+        fn reach_word(
+            &self,
+            link: $crate::base::LinkId,
+            region: $crate::base::RemoteRegionId,
+            offset: u64,
+        ) -> Option<$crate::SharedWord> {
+            self.inner.reach_word(link, region, offset)
+        }
     };
     (@ close) => {
         fn close(&mut self, link: $crate::base::LinkId) {

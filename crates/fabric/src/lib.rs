@@ -35,7 +35,7 @@ pub use count::{CountFabric, Counts};
 pub use farside_base::OutOfBounds;
 pub use fault::{FaultFabric, FaultPlan};
 pub use mem::MemFabric;
-pub use memory::Arena;
+pub use memory::{Arena, SharedWord};
 pub use parts::Parts;
 pub use reached::Reached;
 pub use trace::{TraceEvent, TraceFabric};
@@ -475,6 +475,15 @@ pub trait Port: Send {
     /// there without a request or a copy. `None` where it must be READ, of regions that may not be
     /// READ, and of links that are not up. See [`Reached`] for what it shows when.
     fn reach(&self, link: LinkId, region: RemoteRegionId) -> Option<Reached>;
+
+    /// One aligned word of an imported region, where this processor reaches it by loads and stores. `None`
+    /// where [`reach`](Self::reach) says so, of regions that may not be READ and WRITTEN, and of a word
+    /// that passes the end.
+    ///
+    /// *Guarantees*: stays readable and writable after the link has closed or was lost, and after the
+    /// region has ended, so that it can tell its owner something when nothing else can. A store is seen by
+    /// the owner's processor as that of another thread of the owner's would be.
+    fn reach_word(&self, link: LinkId, region: RemoteRegionId, offset: u64) -> Option<SharedWord>;
 
     /// Closes a link; the peer sees `Lost`, and here no event about it follows. When this returns, no
     /// request that the peer has posted on the link, or posts yet, reaches memory here any more: what

@@ -15,7 +15,7 @@ mod state;
 
 use crate::{
     Arena, Fabric, FabricError, HELLO_BYTES_MAX, LinkEvent, Port, PortSpec, Posted, Reached,
-    Region, RegionSpec, Stop, ThreadWaiter, Waiter,
+    Region, RegionSpec, SharedWord, Stop, ThreadWaiter, Waiter,
 };
 use farside_base::{
     Access, AtomicScope, BackPressure, Capabilities, Completion, FlushScope, LinkId, Receive,
@@ -275,7 +275,13 @@ impl Port for MemPort {
     }
 
     fn reach(&self, link: LinkId, region: RemoteRegionId) -> Option<Reached> {
-        self.network.lock().reach(self.number, link, region)
+        self.network.lock().reach(self.number, link, region, Access::READ).map(Reached::new)
+    }
+
+    fn reach_word(&self, link: LinkId, region: RemoteRegionId, offset: u64) -> Option<SharedWord> {
+        let access = Access::READ.with(Access::WRITE);
+        let arena = self.network.lock().reach(self.number, link, region, access)?;
+        SharedWord::new(&arena, offset).ok()
     }
 
     fn close(&mut self, link: LinkId) {

@@ -366,6 +366,54 @@ impl Arena {
     }
 }
 
+/// One aligned word of 64 bits of an [`Arena`] whose place was checked once, for paths where that counts.
+/// Cloning shares it; the memory stays mapped while a clone lives.
+#[derive(Clone)]
+pub struct SharedWord {
+    word: NonNull<AtomicU64>,
+    _memory: Arena,
+}
+
+// SAFETY: points to an atomic in memory that `_memory` keeps mapped.
+unsafe impl Send for SharedWord {}
+// SAFETY: as above.
+unsafe impl Sync for SharedWord {}
+
+impl SharedWord {
+    /// The word at `offset`.
+    ///
+    /// # Errors
+    /// When it passes the end or is misaligned.
+    pub fn new(memory: &Arena, offset: u64) -> Result<Self, OutOfBounds> {
+        Ok(Self { word: NonNull::from(memory.word(offset)?), _memory: memory.clone() })
+    }
+
+    /// Loads it.
+    #[inline(always)]
+    pub fn load(&self, order: Ordering) -> u64 {
+        self.get().load(order)
+    }
+
+    /// Stores it.
+    #[inline]
+    pub fn store(&self, value: u64, order: Ordering) {
+        self.get().store(value, order);
+    }
+
+    #[inline(always)]
+    fn get(&self) -> &AtomicU64 {
+        // SAFETY: in bounds and aligned, as `new` found; mapped while `_memory` lives; only ever
+        // accessed atomically.
+        unsafe { self.word.as_ref() }
+    }
+}
+
+impl fmt::Debug for SharedWord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SharedWord({:#x})", self.load(Ordering::Relaxed))
+    }
+}
+
 impl Memory for Arena {
     #[inline]
     fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), OutOfBounds> {

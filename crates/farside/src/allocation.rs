@@ -87,6 +87,7 @@ impl Engine {
                 Some(address) => self.start_free(operation, address),
                 None => self.finish(operation, Err(ErrorCode::NotAnAllocation)),
             },
+            Kind::Confirm => self.finish(operation, Ok(())),
             _ => self.finish(operation, Err(ErrorCode::NodeFailed)),
         }
     }

@@ -95,8 +95,9 @@ impl Session {
             let lines = Arc::clone(self.lines());
             if let Some(claim) = lines.claim(address, bytes, false) {
                 let result = change_line(&claim, address, bytes, change);
+                drop(claim);
                 self.hit();
-                return Ok(result);
+                return acknowledged(&lines, address, result);
             }
         }
         self.blocking().run(self.atomic_async(address, bytes, change))
@@ -119,10 +120,18 @@ impl Session {
         let mut call = self.enter();
         call.writes_ended().await?;
         let piece = Piece { address, at: 0, bytes };
-        call.pin(Want::Write, &[piece]).await?;
         let lines = Arc::clone(call.lines());
-        let claim = claim_pinned(&lines, piece).map_err(|error| call.name_loss(error))?;
-        Ok(change_line(&claim, address, bytes, change))
+        loop {
+            call.pin(Want::Write, &[piece]).await?;
+            let claim = claim_pinned(&lines, piece).map_err(|error| call.name_loss(error))?;
+            if lines.is_trusted() {
+                let result = change_line(&claim, address, bytes, change);
+                drop(claim);
+                return acknowledged(&lines, address, result);
+            }
+            drop(claim);
+            call.unpin();
+        }
     }
 
     /// Reads bytes of any number of lines as they were at one moment.
@@ -155,20 +164,25 @@ impl Session {
             call.deadline = Some(deadline);
             return call.read_async(only.address, out).await;
         }
-        if !call.lines().is_fenced() && snapshot(call.lines(), &parts, out) {
+        let lines = Arc::clone(call.lines());
+        if snapshot(&lines, &parts, out) && lines.is_trusted() {
             return Ok(());
         }
-        call.pin(Want::Read, &parts).await?;
-        let lines = call.lines();
-        while !snapshot(lines, &parts, out) {
-            // A writer of this node is in one of the lines, or the home of one has died.
-            for part in &parts {
-                let pinned = check_pinned(lines, *part, Level::Shared);
-                pinned.map_err(|error| call.name_loss(error))?;
+        loop {
+            call.pin(Want::Read, &parts).await?;
+            while !snapshot(&lines, &parts, out) {
+                // A writer of this node is in one of the lines, or the home of one has died.
+                for part in &parts {
+                    let pinned = check_pinned(&lines, *part, Level::Shared);
+                    pinned.map_err(|error| call.name_loss(error))?;
+                }
+                std::hint::spin_loop();
             }
-            std::hint::spin_loop();
+            if lines.is_trusted() {
+                return Ok(());
+            }
+            call.unpin();
         }
-        Ok(())
     }
 
     /// Writes bytes of any number of lines as one atomic step.
@@ -198,19 +212,32 @@ impl Session {
         let parts = pieces(address, bytes.len()).collect::<Result<Vec<_>, _>>()?;
         let mut call = self.enter();
         call.writes_ended().await?;
-        call.pin(Want::Write, &parts).await?;
         let lines = Arc::clone(call.lines());
-        // In the order of addresses: two writers of this node cannot wait for each other.
-        let claims = parts
-            .iter()
-            .map(|part| claim_pinned(&lines, *part))
-            .collect::<Result<Vec<Claim<'_>>, Error>>()
-            .map_err(|error| call.name_loss(error))?;
-        for (part, claim) in parts.iter().zip(&claims) {
-            claim.write(part.address.offset_in_line(), &bytes[part.at..part.at + part.bytes]);
+        loop {
+            call.pin(Want::Write, &parts).await?;
+            // In the order of addresses: two writers of this node cannot wait for each other.
+            let claims = parts
+                .iter()
+                .map(|part| claim_pinned(&lines, *part))
+                .collect::<Result<Vec<Claim<'_>>, Error>>()
+                .map_err(|error| call.name_loss(error))?;
+            if !lines.is_trusted() {
+                drop(claims);
+                call.unpin();
+                continue;
+            }
+            for (part, claim) in parts.iter().zip(&claims) {
+                claim.write(part.address.offset_in_line(), &bytes[part.at..part.at + part.bytes]);
+            }
+            drop(claims);
+            return acknowledged(&lines, address, ());
         }
-        Ok(())
     }
+}
+
+/// The result of a change that is done, unless this node was removed meanwhile.
+fn acknowledged<R>(lines: &Lines, address: GlobalAddress, result: R) -> Result<R, Error> {
+    if lines.is_removed() { Err(Error::at(ErrorCode::NodeClosed, address)) } else { Ok(result) }
 }
 
 fn change_line<R>(
@@ -308,7 +335,7 @@ impl Session {
                 self.call(Kind::Pin(want), *part).await?;
                 self.in_flight.pinned.push(part.address.line());
             }
-            if !self.lines().is_fenced() {
+            if self.lines().is_trusted() {
                 return Ok(());
             }
             // The next call waits until this node may trust its cache again, or is told that it is out.

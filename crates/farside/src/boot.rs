@@ -1,6 +1,7 @@
 //! Joining, links and deaths: carries out what the membership machine wants.
 
 use crate::engine::{Engine, FollowUp};
+use crate::hit::remove_member;
 use crate::peer::{Link, Peer, Tokens};
 use farside_base::{ErrorCode, Incarnation, LinkId, NodeId};
 use farside_fabric::{Fabric, FabricError, LinkEvent, NotReached, Port, PortSpec};
@@ -50,6 +51,11 @@ struct Connecting {
 /// How long to wait before a member that does not listen yet is called again, where that costs a
 /// connection.
 const CALL_AGAIN_NS: u64 = 5_000_000;
+
+/// Where in a member's fence region its word is.
+pub(crate) const FENCE_WORD: u64 = 0;
+/// Bytes of a fence region.
+pub(crate) const FENCE_BYTES: u64 = 4096;
 
 /// What joining and leaving needs beside the machine.
 pub(crate) struct Boot {
@@ -110,6 +116,8 @@ impl Engine {
             }
         }
         self.boot.stepping = false;
+        // Before anybody hears of the step: this node may have been a quorum by itself, and be none now.
+        self.fence();
         first
     }
 
@@ -175,6 +183,7 @@ impl Engine {
                 self.boot.refused = Some(refusal);
                 self.close_with(code);
                 self.disconnect();
+                self.boot.wants_rendezvous = false;
             }
             Effect::Closed => self.boot.closed = true,
         }
@@ -242,6 +251,7 @@ impl Engine {
                 view: self.membership.view(),
                 home: self.regions.home.token,
                 cache: self.regions.cache.token,
+                fence: self.regions.fence.token,
                 extra: Vec::new(),
             }
             .encode();
@@ -270,11 +280,12 @@ impl Engine {
             view: self.membership.view(),
             home: self.regions.home.token,
             cache: self.regions.cache.token,
+            fence: self.regions.fence.token,
             extra: Vec::new(),
         }
         .encode();
         let accepted = self.port.accept(link, &reply, self.peers.receives).is_ok();
-        let tokens = Tokens { home: peer.home, cache: peer.cache };
+        let tokens = Tokens { home: peer.home, cache: peer.cache, fence: peer.fence };
         if !accepted || !self.admit(peer.node, peer.incarnation, link, tokens) {
             self.port.close(link);
             self.member_own(Event::LinkLost { node: peer.node });
@@ -295,7 +306,9 @@ impl Engine {
         let credits = self.limits.credits_per_class;
         let messenger = Messenger::new(credits);
         let messenger = if self.resumes() { messenger.resumable() } else { messenger };
-        let peer = Peer { incarnation, tokens, link: Some(link), ended: false, messenger };
+        let fence_word = self.port.reach_word(link.id, link.fence, FENCE_WORD);
+        let peer =
+            Peer { incarnation, tokens, link: Some(link), ended: false, messenger, fence_word };
         if !self.peers.insert(node, peer) {
             return false;
         }
@@ -406,7 +419,8 @@ impl Engine {
         let incarnation = connecting.incarnation;
         let admitted = match Answer::decode(reply) {
             Ok(Answer::PeerReply(reply)) => {
-                let tokens = Tokens { home: reply.home, cache: reply.cache };
+                let PeerReply { home, cache, fence, .. } = reply;
+                let tokens = Tokens { home, cache, fence };
                 reply.node == node
                     && reply.incarnation == incarnation
                     && self.admit(node, incarnation, link, tokens)
@@ -501,7 +515,15 @@ impl Engine {
         }
     }
 
+    /// Reclaims everything of a dead node. It may be alive and stopped: its fence word comes first.
     pub(crate) fn node_dead(&mut self, node: NodeId) {
+        if self.lines.is_removed() {
+            // Its link may have ended because it removed this node, which judges nobody any more.
+            return self.member_own(Event::Removed);
+        }
+        if let Some(word) = self.peers.get(node).and_then(|peer| peer.fence_word.as_ref()) {
+            remove_member(|value, order| word.store(value, order));
+        }
         self.boot.connecting.retain(|connecting| connecting.node != node);
         self.unlink(node);
         self.peers.remove(node, self.membership.has_left(node));

@@ -2,17 +2,29 @@
 //! contacts wants. Where all members share a machine there is none of this: there a link that breaks
 //! is a dead process.
 
-use crate::boot::member_address;
+use crate::boot::{FENCE_BYTES, member_address};
 use crate::canary::{self, Mutant};
+use crate::clock::Clock;
 use crate::engine::{Engine, FollowUp, Placement};
-use crate::peer::Link;
-use farside_base::{ErrorCode, LinkId, NodeId, OperationId};
+use crate::hit::ALWAYS;
+use crate::peer::{ASKED, Link};
+use farside_base::{
+    ErrorCode, LinkId, LocalSlice, NodeId, NodeSet, Operation, OperationId, RemoteSlice, Source,
+    Work, WorkFlags, WorkId,
+};
 use farside_fabric::{FabricError, LinkEvent, Loss, NotReached};
 use farside_protocol::member::contact::{Contacts, Effect, Event, Failure, Patience};
 use farside_protocol::member::{
-    self, Answer, PROTOCOL_VERSION, Refusal, RequestId, Resume, Resumed,
+    self, Answer, PROTOCOL_VERSION, Refusal, RequestId, Resume, Resumed, Standing,
 };
 use std::collections::VecDeque;
+
+/// Where in a fence region the words lie that members WRITE to ask, one for each.
+const QUESTIONS: u64 = 64;
+/// The longest wait for answers before members are asked again.
+const ANSWER_MAX_NS: u64 = 100_000_000;
+
+const _: () = assert!(QUESTIONS + NodeSet::CAPACITY as u64 * 8 <= FENCE_BYTES);
 
 /// The links of this node to all others, and what is under way to mend them.
 pub(crate) struct Keeper {
@@ -29,19 +41,28 @@ pub(crate) struct Keeper {
     /// Too few members are linked just now: nothing that is cached may be used, for the others may go
     /// on without this node.
     fenced: bool,
-    /// Operations that wait until it is linked to enough of them, or told that it is out.
+    /// Operations that wait until this node is a member for certain, or told that it is out.
     held: VecDeque<OperationId>,
+    /// Until when it is one for certain, in ticks of the hit path's clock.
+    standing: Standing,
+    /// Before that time the members are not asked again.
+    ask_again_ns: u64,
+    /// How long to wait for their answers.
+    answer_ns: u64,
 }
 
 impl Keeper {
     /// `silence_ns` is how long a fabric does not notice that a peer is silent.
-    pub(crate) fn new(me: NodeId, lease_ns: u64, silence_ns: u64) -> Self {
+    pub(crate) fn new(me: NodeId, lease_ns: u64, silence_ns: u64, clock: &Clock) -> Self {
         let mut patience = Patience::of_lease(lease_ns, silence_ns);
         if canary::is(Mutant::SettledAtOnce) {
             patience.unaware_ns = 0;
         }
         Self {
             machine: Contacts::new(me, patience),
+            standing: Standing::new(clock.ticks(patience.standing_ns)),
+            ask_again_ns: 0,
+            answer_ns: (patience.standing_ns / 8).min(ANSWER_MAX_NS),
             stepping: false,
             waiting: VecDeque::new(),
             dials: Vec::new(),
@@ -53,7 +74,8 @@ impl Keeper {
     }
 
     fn set_wake(&mut self) {
-        self.wakes_at_ns = self.machine.wakes_at_ns().unwrap_or(u64::MAX);
+        let again_ns = if self.held.is_empty() { u64::MAX } else { self.ask_again_ns };
+        self.wakes_at_ns = self.machine.wakes_at_ns().unwrap_or(u64::MAX).min(again_ns);
     }
 
     fn take_dial(&mut self, link: LinkId) -> Option<NodeId> {
@@ -106,6 +128,7 @@ impl Engine {
         let now_ns = self.boot.fabric.time_ns();
         if now_ns >= wakes_at_ns {
             self.contact(Event::Tick { now_ns });
+            self.ask_standing();
         }
     }
 
@@ -157,8 +180,9 @@ impl Engine {
         self.fence();
     }
 
-    /// Looks whether enough members are linked for what is cached to count.
-    fn fence(&mut self) {
+    /// Looks whether enough members are linked for what is cached to count, and until when it does.
+    pub(crate) fn fence(&mut self) {
+        let drained = self.is_drained();
         let Some(keeper) = self.keeper.as_mut() else {
             return;
         };
@@ -166,16 +190,24 @@ impl Engine {
         let linked: Vec<NodeId> =
             self.peers.iter().filter(|node| self.peers.is_linked(*node)).collect();
         let fenced = broken && self.membership.is_ready() && !self.membership.is_quorum(&linked);
-        if fenced == keeper.fenced {
-            return;
-        }
+        let changed = fenced != keeper.fenced;
         keeper.fenced = fenced;
-        self.lines.set_fenced(fenced || self.leaving.is_some() || self.closed_with.is_some());
-        if fenced {
-            self.call_in_loans();
-            return;
+        self.lines.trust_until(match () {
+            () if fenced || drained || self.closed_with.is_some() => 0,
+            // Nobody can remove this node: there is no quorum without it.
+            () if self.membership.is_quorum(&[]) => ALWAYS,
+            () => keeper.standing.until(),
+        });
+        match (changed, fenced) {
+            (true, true) => self.call_in_loans(),
+            (true, false) => self.start_held(),
+            (false, _) => {}
         }
-        for operation in std::mem::take(&mut keeper.held) {
+    }
+
+    fn start_held(&mut self) {
+        let held = self.keeper.as_mut().map(|keeper| std::mem::take(&mut keeper.held));
+        for operation in held.into_iter().flatten() {
             self.follow_ups.push_back(FollowUp::Start(operation));
         }
     }
@@ -183,12 +215,62 @@ impl Engine {
     /// Holds an operation back while this node may not trust what it has; false when it may.
     #[inline]
     pub(crate) fn hold_operation(&mut self, operation: OperationId) -> bool {
-        match self.keeper.as_mut() {
-            Some(keeper) if keeper.fenced => {
-                keeper.held.push_back(operation);
-                true
-            }
-            _ => false,
+        if self.lines.is_trusted() {
+            return false;
+        }
+        let Some(keeper) = self.keeper.as_mut() else {
+            return false;
+        };
+        keeper.held.push_back(operation);
+        self.ask_standing();
+        true
+    }
+
+    /// Asks the members whether this node is one of them, if an operation waits for that: by a WRITE to
+    /// the fence region of each, which only an open link completes.
+    fn ask_standing(&mut self) {
+        let now_ns = self.boot.fabric.time_ns();
+        let Some(keeper) = self.keeper.as_mut() else {
+            return;
+        };
+        if keeper.fenced || keeper.held.is_empty() || now_ns < keeper.ask_again_ns {
+            return keeper.set_wake();
+        }
+        keeper.ask_again_ns = now_ns.saturating_add(keeper.answer_ns);
+        keeper.set_wake();
+        // The time first, then the questions.
+        let round = keeper.standing.ask(self.lines.clock().now());
+        let offset = QUESTIONS + u64::from(self.lines.me().0) * 8;
+        let source = [LocalSlice { region: self.regions.fence.id, offset, bytes: 8 }];
+        for node in self.peers.iter() {
+            let Some(link) = self.peers.get(node).and_then(|peer| peer.link) else {
+                continue;
+            };
+            let to = RemoteSlice { region: link.fence, offset };
+            let source = Source::Gather(&source);
+            let work = Work {
+                id: WorkId(ASKED | u64::from(round) << 16 | u64::from(node.0)),
+                link: link.id,
+                flags: WorkFlags { signalled: true, ..WorkFlags::default() },
+                operation: Operation::Write { source, to, immediate: None },
+            };
+            // One that is not taken now is asked again in the next round.
+            let posted = self.port.post(&[work]);
+            self.counters.doorbells += 1;
+            self.counters.work_requests += posted.accepted as u64;
+        }
+    }
+
+    /// A member had the link open after it was asked.
+    pub(crate) fn standing_answered(&mut self, id: u64) {
+        let (node, round) = (NodeId(id as u16), (id >> 16) as u32);
+        let Some(keeper) = self.keeper.as_mut() else {
+            return;
+        };
+        let membership = &self.membership;
+        if keeper.standing.answered(node, round, |nodes| membership.is_quorum(nodes)) {
+            self.fence();
+            self.start_held();
         }
     }
 

@@ -80,6 +80,8 @@ pub(crate) struct Regions {
     pub(crate) cache: Region,
     /// Receive buffers of messages; nobody else reaches it.
     pub(crate) messages: Region,
+    /// The fence word of this node: peers that remove it write it.
+    pub(crate) fence: Region,
 }
 
 /// Everything of a node that is driven by `turn`.
@@ -232,7 +234,10 @@ impl Engine {
         let Some(slot) = slots.as_ref().and_then(|slots| slots.slot(operation)) else {
             return; // a session keeps its place until all its operations have ended
         };
-        let (outcome, pinned) = perform(&self.lines, slot, line);
+        let Some((outcome, pinned)) = perform(&self.lines, slot, line) else {
+            // Held back, or refused, as one that starts now.
+            return self.follow_ups.push_back(FollowUp::Start(operation));
+        };
         if pinned && (outcome.is_err() || slot.is_abandoned()) {
             self.follow_ups.push_back(FollowUp::Unpin(line));
         }
@@ -257,7 +262,7 @@ impl Engine {
     /// This node is no member any more: every operation fails, those that wait and those to come.
     pub(crate) fn close_with(&mut self, code: ErrorCode) {
         self.closed_with.get_or_insert(code);
-        self.lines.set_fenced(true);
+        self.lines.trust_until(0);
         self.call_in_loans();
         self.homes.stop();
         self.fail_waiting();
@@ -290,11 +295,12 @@ impl Engine {
     /// One line on what this node is doing, for people.
     pub(crate) fn describe(&self) -> String {
         format!(
-            "node {} peers {} broken {} fenced {} held {} frameless {} placements {} leaving {:?} failure {:?} accused {:?}",
+            "node {} peers {} broken {} fenced {} clock {} held {} frameless {} placements {} leaving {:?} failure {:?} accused {:?}",
             self.me(),
             self.peers.alive(),
             self.peers.iter().filter(|node| !self.peers.is_linked(*node)).count(),
-            self.lines.is_fenced(),
+            !self.lines.is_trusted(),
+            if self.resumes() { self.lines.clock().name() } else { "none" },
             self.held_count(),
             self.frameless.len(),
             self.placements.waiting_count(),
@@ -305,25 +311,29 @@ impl Engine {
     }
 }
 
-/// Performs a slot's request on a line whose level suffices; whether it was a pin.
-fn perform(lines: &Lines, slot: &Slot, line: LineAddress) -> (Outcome, bool) {
+/// Performs a slot's request on a line whose level suffices; whether it was a pin. `None`, and nothing is
+/// done, when this node may not be a member any more.
+fn perform(lines: &Lines, slot: &Slot, line: LineAddress) -> Option<(Outcome, bool)> {
     let request = &mut *slot.request();
     let pinned = matches!(request.kind, Kind::Pin(_));
     let (Some(address), Some(spot)) = (request.address, lines.spot(line)) else {
-        return (Err(ErrorCode::NodeFailed), pinned);
+        return Some((Err(ErrorCode::NodeFailed), pinned));
     };
     let (offset, bytes) = (address.offset_in_line(), request.bytes);
     let Some(extent) = spot.extent() else {
-        return (Err(ErrorCode::Unallocated), pinned);
+        return Some((Err(ErrorCode::Unallocated), pinned));
     };
     if offset + bytes > extent.bytes as usize || (request.continues && extent.first) {
-        return (Err(ErrorCode::OutOfBounds), pinned);
+        return Some((Err(ErrorCode::OutOfBounds), pinned));
     }
     match request.kind {
         Kind::Read => {
             request.buffer.resize(bytes, 0);
             while !spot.try_read(offset, &mut request.buffer, request.continues) {
                 std::hint::spin_loop();
+            }
+            if !lines.is_trusted() {
+                return None;
             }
         }
         Kind::Pin(_) => {}
@@ -334,6 +344,9 @@ fn perform(lines: &Lines, slot: &Slot, line: LineAddress) -> (Outcome, bool) {
                 }
                 std::hint::spin_loop();
             };
+            if !lines.is_trusted() {
+                return None;
+            }
             match kind {
                 Kind::Write => claim.write(offset, &request.buffer),
                 Kind::FetchAdd(add) => {
@@ -345,11 +358,12 @@ fn perform(lines: &Lines, slot: &Slot, line: LineAddress) -> (Outcome, bool) {
                         claim.update(offset, |word| if word == expected { new } else { word });
                 }
                 Kind::Read | Kind::Pin(_) => {}
-                Kind::Idle | Kind::Allocate { .. } | Kind::Free | Kind::Lock(_) => {
-                    return (Err(ErrorCode::NodeFailed), pinned);
+                Kind::Idle | Kind::Allocate { .. } | Kind::Free | Kind::Lock(_) | Kind::Confirm => {
+                    return Some((Err(ErrorCode::NodeFailed), pinned));
                 }
             }
         }
     }
-    (Ok(()), pinned)
+    let outcome = if lines.is_removed() { Err(ErrorCode::NodeClosed) } else { Ok(()) };
+    Some((outcome, pinned))
 }

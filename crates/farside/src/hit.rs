@@ -10,16 +10,30 @@
 //! | a key's line | the engine alone | only while the tag is `Invalid`; the version rises after it |
 //! | a key's age | any reader that hits | any time, by compare-and-swap |
 //! | a frame's grant | the engine alone | with the level; nobody else reads it |
-//! | whether anything hits | the engine alone | any time; read at the start of each access |
+//! | until when anything hits | the engine alone | any time |
+//! | this node's fence word | any member that removes it | before it reclaims anything of this node |
 //!
 //! A reader looks at the tag, copies, and looks again: an unchanged, not busy tag means that no
 //! writer and no change of level came between (a sequence lock per line). A reader of the cache also
 //! looks at the key again after the first look at the tag, because the key may have changed before.
+//!
+//! **Removal.** A member that was removed must return nothing old, however long its threads were stopped.
+//! Each member that removes it first stores its fence word, and only then reclaims what it had cached. A
+//! read looks at the word after its copy. If it finds zero, no line was reclaimed before the copy, so the
+//! bytes were the latest at that moment. A change looks at it while it holds the busy bit, before it
+//! copies: it takes effect at that look, when this node was a member and owned the line. It looks once
+//! more after its copy, so that a change which found the word in between is not acknowledged either.
+//!
+//! Between hosts no member can store it. There what is here counts until a time ([`Standing`]), which is
+//! compared with the clock at the same places: the others wait for longer before they reclaim anything.
+//!
+//! [`Standing`]: farside_protocol::member::Standing
 
+use crate::clock::Clock;
 use crate::operation::locked;
 use farside_base::GlobalAddress;
 use farside_base::{Grant, LineAddress, LineSize, NodeId};
-use farside_fabric::Arena;
+use farside_fabric::{Arena, SharedWord};
 use farside_protocol::coherence::{Extent, Frame, Held, Level};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -157,6 +171,18 @@ impl Tag {
         }
         self.release(TagValue(bits));
     }
+}
+
+/// Whether a member is not removed, as its fence word says. The caller has passed an acquire fence since
+/// its copy, so the load is not before the copy.
+#[inline(always)]
+pub(crate) fn is_member(load: impl FnOnce(Ordering) -> u64) -> bool {
+    load(Ordering::Relaxed) == 0
+}
+
+/// Removes a member: to be called before anything of it is reclaimed.
+pub(crate) fn remove_member(store: impl FnOnce(u64, Ordering)) {
+    store(1, Ordering::Release);
 }
 
 #[cfg(loom)]
@@ -344,6 +370,28 @@ const SEGMENT_LOG2: u32 = 20;
 /// The unit in which a home's memory serves one line size at a time.
 pub(crate) const SEGMENT: u64 = 1 << SEGMENT_LOG2;
 
+/// No time is set to what is here.
+pub(crate) const ALWAYS: u64 = u64::MAX;
+
+/// Whether this processor has a counter.
+pub(crate) const HAS_COUNTER: bool = cfg!(all(target_arch = "x86_64", not(miri)));
+
+/// The processor's counter. It may be read some instructions early, by less than a microsecond: an
+/// interrupt repeats what was begun early.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[allow(unsafe_code, reason = "this file is a home of unsafe code; see the reason below")]
+#[inline(always)]
+pub(crate) fn counter() -> u64 {
+    // SAFETY: reads a register; every x86-64 processor has the instruction.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+/// None.
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+pub(crate) fn counter() -> u64 {
+    0
+}
+
 /// All lines of a node: the memory it is home of and the lines it caches.
 #[derive(Debug)]
 pub(crate) struct Lines {
@@ -352,8 +400,12 @@ pub(crate) struct Lines {
     home_tags: Box<[Tag]>,
     cache: Arena,
     classes: Vec<ClassCache>,
-    /// Not zero: nothing hits, since this node may have missed that others have gone on without it.
-    fenced: AtomicU32,
+    /// What is here counts before that time of `clock`, for then this node is a member for certain. Zero:
+    /// nothing hits. [`ALWAYS`]: the clock is not asked.
+    trusted_until: AtomicU64,
+    clock: Clock,
+    /// Not zero: a member has removed this node. Peers write it.
+    fence_word: SharedWord,
 }
 
 /// Bytes of a set of lines of this size: what a cache of them has at least.
@@ -512,6 +564,8 @@ impl Lines {
         home: Arena,
         cache: Arena,
         split: &[u64; LineSize::CLASSES],
+        fence_word: SharedWord,
+        clock: Clock,
     ) -> Option<Self> {
         let mut base = 0;
         let mut classes = Vec::with_capacity(LineSize::CLASSES);
@@ -521,8 +575,16 @@ impl Lines {
             base += bytes;
         }
         let tags = (home.len() as u64).div_ceil(SEGMENT) << (SEGMENT_LOG2 - LineSize::MIN.log2());
-        let fenced = AtomicU32::new(0);
-        Some(Self { me, home_tags: zeroed(tags as usize)?, home, cache, classes, fenced })
+        Some(Self {
+            me,
+            home_tags: zeroed(tags as usize)?,
+            home,
+            cache,
+            classes,
+            trusted_until: AtomicU64::new(ALWAYS),
+            clock,
+            fence_word,
+        })
     }
 
     #[inline]
@@ -558,15 +620,29 @@ impl Lines {
         })
     }
 
-    /// Lets nothing hit from now on, or lets it again. What hits at this very moment counts as before.
-    pub(crate) fn set_fenced(&self, fenced: bool) {
-        self.fenced.store(u32::from(fenced), Ordering::SeqCst);
+    /// What is here counts before that time; zero lets nothing hit from now on. What hits at this very
+    /// moment counts as before.
+    pub(crate) fn trust_until(&self, until: u64) {
+        self.trusted_until.store(until, Ordering::SeqCst);
     }
 
-    /// Whether nothing may hit.
+    /// The clock of [`trust_until`](Self::trust_until).
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// Whether what this node has counts: it is a member for certain. To be asked after the copy of a
+    /// read, and with the claim of a change.
     #[inline(always)]
-    pub(crate) fn is_fenced(&self) -> bool {
-        self.fenced.load(Ordering::Relaxed) != 0
+    pub(crate) fn is_trusted(&self) -> bool {
+        let until = self.trusted_until.load(Ordering::Relaxed);
+        !self.is_removed() && (until == ALWAYS || self.clock.now() < until)
+    }
+
+    /// Whether another member has removed this node, for good.
+    #[inline(always)]
+    pub(crate) fn is_removed(&self) -> bool {
+        !is_member(|order| self.fence_word.load(order))
     }
 
     /// As the hit path has it, for those in less of a hurry.
@@ -578,10 +654,10 @@ impl Lines {
     #[inline]
     pub(crate) fn read(&self, address: GlobalAddress, out: &mut [u8], continues: bool) -> bool {
         match self.spot_inline(address.line()) {
-            Some(spot) if !self.is_fenced() => {
-                spot.try_read(address.offset_in_line(), out, continues)
+            Some(spot) => {
+                spot.try_read(address.offset_in_line(), out, continues) && self.is_trusted()
             }
-            _ => false,
+            None => false,
         }
     }
 
@@ -612,13 +688,10 @@ impl Lines {
         bytes: usize,
         continues: bool,
     ) -> Option<Claim<'_>> {
-        if self.is_fenced() {
-            return None;
-        }
-        self.claim_pinned(address, bytes, continues)
+        self.claim_pinned(address, bytes, continues).filter(|_| self.is_trusted())
     }
 
-    /// As [`claim`](Self::claim), of a line that was pinned while nothing was fenced.
+    /// As [`claim`](Self::claim), of a pinned line; the caller asks [`is_trusted`](Self::is_trusted).
     #[inline(always)]
     pub(crate) fn claim_pinned(
         &self,
@@ -634,7 +707,8 @@ impl Lines {
         match self.claim(address, bytes.len(), continues) {
             Some(claim) => {
                 claim.write(address.offset_in_line(), bytes);
-                true
+                drop(claim);
+                !self.is_removed()
             }
             None => false,
         }
@@ -648,7 +722,9 @@ impl Lines {
         change: impl FnOnce(u64) -> u64,
     ) -> Option<u64> {
         let claim = self.claim(address, 8, false)?;
-        Some(claim.update(address.offset_in_line(), change))
+        let before = claim.update(address.offset_in_line(), change);
+        drop(claim);
+        (!self.is_removed()).then_some(before)
     }
 
     /// What the machine wants to know of a line.

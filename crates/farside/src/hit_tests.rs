@@ -98,6 +98,43 @@ mod programs {
         assert_eq!(line.words[1].load(Ordering::Relaxed), 9, "no late local write");
     }
 
+    /// Another member removes this one, and then changes the line elsewhere: whoever has seen the new
+    /// bytes there finds no old ones here.
+    pub(super) fn removed_member_that_learnt_the_new_value_reads_no_old_one() {
+        let line = Line::new(Level::Shared);
+        let fence_word = Arc::new(Word::new(0));
+        let elsewhere = Arc::new(Word::new(0));
+        let (word, home) = (Arc::clone(&fence_word), Arc::clone(&elsewhere));
+        let thread = thread::spawn(move || {
+            remove_member(|value, order| word.store(value, order));
+            home.store(1, Ordering::Release);
+        });
+        let learnt = elsewhere.load(Ordering::Acquire) == 1;
+        let old = line.read().filter(|_| is_member(|order| fence_word.load(order)));
+        assert!(!(learnt && old.is_some()), "an old value was read");
+        thread.join().unwrap();
+    }
+
+    /// A change that is acknowledged took effect while this node was a member: before another member,
+    /// which removes it, takes the line over.
+    pub(super) fn acknowledged_change_comes_before_the_removal() {
+        let line = Line::new(Level::Dirty);
+        let fence_word = Arc::new(Word::new(0));
+        let elsewhere = Arc::new(Word::new(0));
+        let (word, home) = (Arc::clone(&fence_word), Arc::clone(&elsewhere));
+        let thread = thread::spawn(move || {
+            remove_member(|value, order| word.store(value, order));
+            home.store(1, Ordering::Release);
+        });
+        let reclaimed = elsewhere.load(Ordering::Acquire) == 1;
+        let seen = line.tag.observe();
+        assert!(line.tag.claim(seen));
+        let acknowledged = is_member(|order| fence_word.load(order));
+        line.tag.release(seen);
+        assert!(!(reclaimed && acknowledged), "acknowledged after the line was taken over");
+        thread.join().unwrap();
+    }
+
     pub(super) fn granted_bytes_are_seen_with_the_grant() {
         let line = Line::new(Level::Invalid);
         let reader = Arc::clone(&line);
@@ -141,6 +178,8 @@ searched! {
     two_writers_do_not_mix
     nothing_is_read_or_written_after_the_level_fell
     granted_bytes_are_seen_with_the_grant
+    removed_member_that_learnt_the_new_value_reads_no_old_one
+    acknowledged_change_comes_before_the_removal
 }
 
 #[cfg(not(any(loom, shuttle)))]
@@ -150,7 +189,9 @@ mod unit {
     fn lines() -> Lines {
         let split = cache_split(16 << 20, &[1; LineSize::CLASSES]);
         let cache = Arena::heap(split.iter().sum::<u64>() as usize);
-        Lines::new(NodeId(1), Arena::heap(2 << 20), cache, &split).unwrap()
+        let word = SharedWord::new(&Arena::heap(64), 0).unwrap();
+        Lines::new(NodeId(1), Arena::heap(2 << 20), cache, &split, word, Clock::of_processor())
+            .unwrap()
     }
 
     fn line(node: u16, number: u64) -> LineAddress {

@@ -1,7 +1,8 @@
 //! Leaving a cluster: what this node holds of other homes is handed over before it goes.
 //!
-//! 1. **Drain.** New operations are refused with `NodeClosed`, hits too; those that have begun end,
-//!    asynchronous writes among them. Sessions let their locks go. Every cached line is given back to its home.
+//! 1. **Drain.** New operations are refused with `NodeClosed`; those that have begun end, asynchronous
+//!    writes among them. Every cached line is given back to its home. Then nothing hits any more, and
+//!    sessions let their locks go.
 //! 2. **Flush.** Every message of step 1 has been posted. A queue that was seen empty once counts from
 //!    then on: this node sends nothing but answers of its own home afterwards, which go with it.
 //! 3. **Announce.** The membership machine sends `Leave`, waits until every linked member has processed
@@ -11,7 +12,7 @@
 
 use crate::engine::Engine;
 use crate::node::Shared;
-use crate::operation::{SessionSlots, Slot};
+use crate::operation::{Kind, SessionSlots, Slot};
 use crate::{Error, ErrorCode};
 use farside_base::NodeSet;
 use farside_protocol::coherence::{Event, Level};
@@ -52,13 +53,22 @@ impl Engine {
             return;
         }
         self.leaving = Some(LeaveProgress::default());
-        // Before any lock is let go: what a session does from now on may not rest on one.
-        self.lines.set_fenced(true);
+    }
+
+    /// Nothing hits any more, and no session holds or awaits a lock: in this order, for what a session does
+    /// under a lock ends before another has it.
+    fn release_locks(&mut self) {
+        self.lines.trust_until(0);
         self.call_in_loans();
         let sessions: Vec<Arc<SessionSlots>> = self.sessions.iter().flatten().cloned().collect();
         for slots in sessions {
             self.close_locks(&slots);
         }
+    }
+
+    /// Whether this node has handed its lines over and lets nothing hit any more.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.leaving.as_ref().is_some_and(|leave| leave.drained)
     }
 
     /// Whether the leave has ended, and with which error if this node was removed meanwhile.
@@ -75,18 +85,27 @@ impl Engine {
         let Some(mut leave) = self.leaving.take() else {
             return;
         };
-        leave.drained = leave.drained || self.is_drained(&mut leave);
-        if leave.drained && !leave.announced && self.is_flushed(&mut leave) {
-            leave.announced = true;
+        let drains = !leave.drained && self.drain(&mut leave);
+        leave.drained |= drains;
+        let announces = leave.drained && !drains && !leave.announced && self.is_flushed(&mut leave);
+        leave.announced |= announces;
+        self.leaving = Some(leave);
+        if drains {
+            self.release_locks();
+        }
+        if announces {
             self.member_own(member::Event::Leave);
         }
-        self.leaving = Some(leave);
     }
 
     /// Whether no operation of this node is in flight and it holds no line of another home. Evicts what
     /// can be evicted.
-    fn is_drained(&mut self, leave: &mut LeaveProgress) -> bool {
-        let busy = self.sessions.iter().flatten().any(|s| s.slots.iter().any(Slot::is_pending));
+    fn drain(&mut self, leave: &mut LeaveProgress) -> bool {
+        // Waits for locks are cancelled later, when the lines are given back.
+        let of_lines = |slot: &Slot| {
+            slot.is_pending() && !matches!(slot.request().kind, Kind::Lock(_) | Kind::Confirm)
+        };
+        let busy = self.sessions.iter().flatten().any(|s| s.slots.iter().any(of_lines));
         let in_transition = self.coherence.holds_work();
         let now_ns = self.boot.fabric.time_ns();
         let waits = |at_ns: u64| in_transition && now_ns < at_ns.saturating_add(EVICT_EVERY_NS);

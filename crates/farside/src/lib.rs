@@ -21,6 +21,7 @@ pub mod canary;
 #[cfg(not(canary))]
 mod canary;
 pub mod channel;
+mod clock;
 mod config;
 mod contact;
 mod engine;

@@ -211,8 +211,16 @@ impl LockCells {
     }
 
     /// Session: locks a range of a lent line that nobody holds; the token. The caller does not wait.
+    ///
+    /// `trusted` says whether this node is a member; it is asked after the look at the state. That has not
+    /// changed when the lock succeeds, so the lock was free, and taken, at that moment.
     #[inline(always)]
-    pub(crate) fn lock(&self, line: LineAddress, held: Held) -> Option<u64> {
+    pub(crate) fn lock(
+        &self,
+        line: LineAddress,
+        held: Held,
+        trusted: impl FnOnce() -> bool,
+    ) -> Option<u64> {
         let cell = self.cell(line);
         let seen = cell.state.load(Ordering::Acquire);
         let Range { start, bytes } = held.range;
@@ -220,6 +228,7 @@ impl LockCells {
             || cell.line.load(Ordering::Relaxed) != line.to_bits()
             || seen >= cell.end.load(Ordering::Relaxed)
             || u64::from(start) + u64::from(bytes) > cell.bytes.load(Ordering::Relaxed)
+            || !trusted()
         {
             return None;
         }

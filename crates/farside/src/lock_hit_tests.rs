@@ -79,7 +79,7 @@ mod programs {
 
         /// Session: one try to lock; what it does under the lock; and the unlock, on loan or not.
         fn visit(&self, number: usize, own: Held) {
-            let Some(token) = self.cells.lock(line(number as u64), own) else {
+            let Some(token) = self.cells.lock(line(number as u64), own, || true) else {
                 return;
             };
             assert_eq!(self.inside[number].fetch_add(1, Ordering::Relaxed), 0, "two hold");
@@ -188,16 +188,16 @@ mod unit {
     fn a_lent_line_is_locked_and_unlocked_by_one_at_a_time() {
         let cells = LockCells::new(4);
         let (own, other) = (held(3, 8, 8, Mode::Write), held(4, 0, 64, Mode::Read));
-        assert_eq!(cells.lock(line(1), own), None, "not lent");
+        assert_eq!(cells.lock(line(1), own, || true), None, "not lent");
         cells.lend(line(1), loan(100, 3));
         assert!(!cells.unlock(line(1), own), "not held");
-        assert_eq!(cells.lock(line(1), own), Some(100));
-        assert_eq!(cells.lock(line(1), other), None);
+        assert_eq!(cells.lock(line(1), own, || true), Some(100));
+        assert_eq!(cells.lock(line(1), other, || true), None);
         assert!(!cells.unlock(line(1), other), "another's");
         assert!(!cells.unlock(line(1), held(3, 8, 8, Mode::Read)), "another mode");
         assert!(!cells.unlock(line(1), held(3, 8, 16, Mode::Write)), "another range");
         assert!(cells.unlock(line(1), own) && !cells.unlock(line(1), own));
-        assert_eq!(cells.lock(line(1), other), Some(101));
+        assert_eq!(cells.lock(line(1), other, || true), Some(101));
         let returned = Returned { used: 2, held: Some(other) };
         assert_eq!(cells.take_back(line(1)), Some(returned));
         assert_eq!(cells.take_back(line(1)), None);
@@ -208,16 +208,20 @@ mod unit {
     fn a_loan_ends_with_its_tokens_and_its_bytes() {
         let cells = LockCells::new(4);
         cells.lend(line(1), Loan { bytes: 40, ..loan(7, 2) });
-        assert_eq!(cells.lock(line(1), held(0, 8, 33, Mode::Write)), None, "past the allocation");
+        assert_eq!(
+            cells.lock(line(1), held(0, 8, 33, Mode::Write), || true),
+            None,
+            "past the allocation"
+        );
         for token in [7, 8] {
             let own = held(0, 8, 32, Mode::Write);
-            assert_eq!(cells.lock(line(1), own), Some(token));
+            assert_eq!(cells.lock(line(1), own, || true), Some(token));
             assert!(cells.unlock(line(1), own));
         }
-        assert_eq!(cells.lock(line(1), held(0, 0, 1, Mode::Read)), None, "no token left");
+        assert_eq!(cells.lock(line(1), held(0, 0, 1, Mode::Read), || true), None, "no token left");
         assert_eq!(cells.take_back(line(1)), Some(Returned { used: 2, held: None }));
         cells.lend(line(1), loan(9, 2));
-        assert_eq!(cells.lock(line(1), held(0, 0, 1, Mode::Read)), Some(9));
+        assert_eq!(cells.lock(line(1), held(0, 0, 1, Mode::Read), || true), Some(9));
     }
 
     #[test]
@@ -227,15 +231,15 @@ mod unit {
         assert!(cells.wants(line(2)));
         cells.lend(line(2), loan(1, 9));
         let own = held(0, 0, 64, Mode::Write);
-        assert_eq!(cells.lock(line(2), own), Some(1));
+        assert_eq!(cells.lock(line(2), own, || true), Some(1));
         assert!(!cells.wants(line(1)) && !cells.wants(line(1)), "the cell is in use");
         assert!(cells.unlock(line(2), own) && cells.wants(line(1)));
         let returned = Returned { used: 1, held: None };
         assert_eq!(cells.make_room(line(1)), Some((line(2), returned)));
         cells.lend(line(1), loan(10, 9));
         assert_eq!(cells.lent().collect::<Vec<_>>(), [line(1)]);
-        assert_eq!(cells.lock(line(2), own), None);
-        assert_eq!(cells.lock(line(1), own), Some(10));
+        assert_eq!(cells.lock(line(2), own, || true), None);
+        assert_eq!(cells.lock(line(1), own, || true), Some(10));
         assert!(cells.may_be_held_by(line(1), 0) && !cells.may_be_held_by(line(1), 1));
         cells.take_back(line(1));
         for _ in 0..UNLOCKS_IN_DISPUTE {

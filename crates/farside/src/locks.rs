@@ -509,25 +509,32 @@ impl Session {
         }
         order();
         let held = Held { place: self.slots.index, range: piece.range(), mode };
-        let token = self.lock_cells.lock(piece.address.line(), held)?;
+        let lines = self.lines();
+        let token = self.lock_cells.lock(piece.address.line(), held, || lines.is_trusted())?;
         counts.locked();
-        Some(token)
+        (!lines.is_removed()).then_some(token)
     }
 
     /// Unlocks what was locked on loan, if it still is. The session is settled.
     #[inline(always)]
     fn unlock_hit(&mut self, piece: Piece, mode: Mode) -> bool {
         order();
+        if !self.lines().is_trusted() {
+            return false;
+        }
         let held = Held { place: self.slots.index, range: piece.range(), mode };
         let unlocked = self.lock_cells.unlock(piece.address.line(), held);
         if unlocked {
             self.slots.locks.unlocked();
         }
-        unlocked
+        unlocked && !self.lines().is_removed()
     }
 
     #[cold]
     fn ask(&mut self, address: GlobalAddress, bytes: u64, ask: Ask) -> Result<Grant, Error> {
+        if !self.lines().is_trusted() {
+            self.fence()?;
+        }
         let Some(piece) = self.settled_piece(address, bytes) else {
             return self.blocking().run(self.ask_async(address, bytes, ask));
         };

@@ -68,6 +68,8 @@ pub struct Session {
     pub(crate) deadline: Option<Deadline>,
     /// Of all calls that have no deadline of their own.
     timeout: Option<Duration>,
+    /// A fence in progress has asked the engine whether this node is a member still.
+    pub(crate) standing_asked: bool,
     hits: u64,
     misses: u64,
     /// The last field: the node may leave only after this session has closed.
@@ -150,6 +152,7 @@ impl Session {
             write_failure: None,
             in_flight: InFlight::default(),
             deadline: None,
+            standing_asked: false,
             hits: 0,
             misses: 0,
             _node: node,
@@ -295,6 +298,10 @@ impl Session {
     }
 
     fn start_write(&mut self, piece: Piece, part: &[u8]) {
+        self.start(Kind::Write, piece, part);
+    }
+
+    fn start(&mut self, kind: Kind, piece: Piece, part: &[u8]) {
         let first = CALL_SLOTS;
         let free = (first..self.slots.slots.len()).find(|slot| self.slots.slots[*slot].is_free());
         let Some(slot) = free else {
@@ -302,7 +309,7 @@ impl Session {
             self.write_failure = Some(Error::new(ErrorCode::NodeFailed));
             return;
         };
-        self.fill(slot, Kind::Write, piece, part);
+        self.fill(slot, kind, piece, part);
         self.pending.push(PendingWrite {
             slot,
             address: piece.address,
@@ -372,9 +379,11 @@ impl Session {
     /// The first failure of an asynchronous write since the last call that reported one.
     #[inline]
     pub fn fence(&mut self) -> Result<(), Error> {
-        if self.pending.is_empty() && self.write_failure.is_none() {
+        if self.is_settled() {
             std::sync::atomic::fence(Ordering::SeqCst);
-            return Ok(());
+            if self.lines.is_trusted() {
+                return Ok(());
+            }
         }
         self.fence_blocking()
     }
@@ -382,6 +391,21 @@ impl Session {
     #[cold]
     fn fence_blocking(&mut self) -> Result<(), Error> {
         self.enter().wait_for_writes()
+    }
+
+    /// Whether it is uncertain that this node is a member still, and so what it has acknowledged is worth
+    /// nothing; then the engine is asked, as by one more write in flight, which ends when that is known.
+    pub(crate) fn asks_for_standing(&mut self) -> bool {
+        let was_asked = std::mem::take(&mut self.standing_asked);
+        if was_asked || self.write_failure.is_some() || self.lines.is_trusted() {
+            return false;
+        }
+        self.standing_asked = true;
+        match GlobalAddress::new(self.lines.me(), farside_base::LineSize::MIN, 0) {
+            Ok(address) => self.start(Kind::Confirm, Piece { address, at: 0, bytes: 0 }, &[]),
+            Err(_) => self.write_failure = Some(Error::new(ErrorCode::NodeFailed)),
+        }
+        true
     }
 
     /// All earlier writes have ended.

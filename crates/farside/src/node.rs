@@ -1,7 +1,8 @@
 //! A node of a cluster: set-up, joining, leaving.
 
 use crate::allocation::Homes;
-use crate::boot::{Boot, member_name, rendezvous_name};
+use crate::boot::{Boot, FENCE_BYTES, FENCE_WORD, member_name, rendezvous_name};
+use crate::clock::Clock;
 use crate::contact::Keeper;
 use crate::engine::{Counters, Engine, Regions};
 use crate::hit::{Lines, SEGMENT, cache_split};
@@ -17,7 +18,7 @@ use farside_base::{
     Access, AtomicScope, Completion, Incarnation, Limits, LinkId, RegionKind, Requirements,
 };
 use farside_fabric::{
-    Fabric, FabricError, LinkEvent, NotReached, Port, PortSpec, Region, RegionSpec,
+    Fabric, FabricError, LinkEvent, NotReached, Port, PortSpec, Region, RegionSpec, SharedWord,
 };
 use farside_protocol::channel::{Messenger, Underway};
 use farside_protocol::coherence::Coherence;
@@ -144,6 +145,7 @@ impl Setup {
             home: home.clone(),
             cache: register(&*fabric, config.cache_bytes, Access::WRITE)?,
             messages: register(&*fabric, message_bytes, Access::NONE)?,
+            fence: register(&*fabric, FENCE_BYTES, Access::READ.with(Access::WRITE))?,
         };
         let host = fabric.host();
         Ok(Self {
@@ -197,11 +199,19 @@ impl Setup {
             .create_receive_queue(usize::from(limits.nodes_max) * receives)
             .map_err(fabric_error)?;
         let split = cache_split(config.cache_bytes, &config.cache_shares);
+        let fence_word = SharedWord::new(&self.regions.fence.arena, FENCE_WORD)
+            .map_err(|_| Error::with(ErrorCode::System, "no room for the fence word"))?;
+        let clock = match self.drive {
+            Drive::Threads => Clock::of_processor(),
+            Drive::Caller => Clock::Fabric(Arc::clone(&self.fabric)),
+        };
         let lines = Lines::new(
             me,
             self.regions.home.arena.clone(),
             self.regions.cache.arena.clone(),
             &split,
+            fence_word,
+            clock.clone(),
         )
         .ok_or_else(|| {
             let bytes = config.memory_bytes / 8;
@@ -240,7 +250,7 @@ impl Setup {
             keeper: self
                 .identity
                 .host
-                .map(|_| Keeper::new(me, config.lease_ns, self.fabric.lease_ns())),
+                .map(|_| Keeper::new(me, config.lease_ns, self.fabric.lease_ns(), &clock)),
             boot: Boot::new(config.cluster.clone(), Arc::clone(&self.fabric), limits.nodes_max),
             asked: Vec::new(),
         })

@@ -40,6 +40,8 @@ pub(crate) enum Kind {
     Free,
     /// Lock, unlock or upgrade a range of a line.
     Lock(lock::Request),
+    /// Find out whether this node is a member still.
+    Confirm,
 }
 
 impl Kind {
@@ -51,7 +53,7 @@ impl Kind {
                 Some(Want::Write)
             }
             Self::Pin(want) => Some(want),
-            Self::Idle | Self::Allocate { .. } | Self::Free | Self::Lock(_) => None,
+            Self::Idle | Self::Allocate { .. } | Self::Free | Self::Lock(_) | Self::Confirm => None,
         }
     }
 }

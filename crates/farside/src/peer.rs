@@ -4,7 +4,7 @@ use farside_base::{
     ErrorCode, Incarnation, LinkId, LocalSlice, NodeId, NodeSet, Receive, ReceiveQueueId, RegionId,
     RegionToken, RemoteRegionId, WorkId,
 };
-use farside_fabric::{LinkEvent, Port};
+use farside_fabric::{LinkEvent, Port, SharedWord};
 use farside_protocol::channel::Messenger;
 use farside_protocol::wire::{BODY, Class, Family, MESSAGE, Violation};
 
@@ -12,6 +12,8 @@ use farside_protocol::wire::{BODY, Class, Family, MESSAGE, Violation};
 pub(crate) const MESSAGE_SLOT: u64 = 64;
 /// Marks the work ids of placements.
 pub(crate) const PLACED: u64 = 1 << 63;
+/// Marks the work ids of questions whether this node is a member still; round and node are below.
+pub(crate) const ASKED: u64 = 1 << 62;
 /// The work id of every message: their success is not reported.
 pub(crate) const SENT: WorkId = WorkId(u64::MAX);
 
@@ -27,6 +29,8 @@ pub(crate) struct Peer {
     /// The link ended at the peer: if nobody is there any more, it is dead for certain.
     pub(crate) ended: bool,
     pub(crate) messenger: Messenger,
+    /// Its fence word, which outlives the link; `None` where this processor does not reach it.
+    pub(crate) fence_word: Option<SharedWord>,
 }
 
 /// The regions of a peer, as it exports them.
@@ -34,6 +38,7 @@ pub(crate) struct Peer {
 pub(crate) struct Tokens {
     pub(crate) home: RegionToken,
     pub(crate) cache: RegionToken,
+    pub(crate) fence: RegionToken,
 }
 
 /// A link to a peer, with its regions as they are named there.
@@ -42,6 +47,7 @@ pub(crate) struct Link {
     pub(crate) id: LinkId,
     pub(crate) home: RemoteRegionId,
     pub(crate) cache: RemoteRegionId,
+    pub(crate) fence: RemoteRegionId,
 }
 
 impl Link {
@@ -49,7 +55,8 @@ impl Link {
     pub(crate) fn import(port: &mut dyn Port, id: LinkId, tokens: &Tokens) -> Option<Self> {
         let home = port.import(id, &tokens.home).ok()?;
         let cache = port.import(id, &tokens.cache).ok()?;
-        Some(Self { id, home, cache })
+        let fence = port.import(id, &tokens.fence).ok()?;
+        Some(Self { id, home, cache, fence })
     }
 
     pub(crate) fn region(&self, cache: bool) -> RemoteRegionId {

@@ -111,7 +111,10 @@ impl Engine {
     /// Starts an operation and carries out what follows.
     pub(crate) fn issue(&mut self, operation: OperationId) {
         if self.leaving.is_some() {
-            return self.finish(operation, Err(ErrorCode::NodeClosed));
+            // What was acknowledged is handed over.
+            let confirms = self.request(operation).is_some_and(|(kind, _)| kind == Kind::Confirm);
+            let outcome = if confirms { Ok(()) } else { Err(ErrorCode::NodeClosed) };
+            return self.finish(operation, outcome);
         }
         self.start(operation);
         self.follow_up();
@@ -123,7 +126,8 @@ impl Engine {
             return;
         };
         if let Some(code) = self.refusal() {
-            return self.finish(operation, Err(code));
+            let outcome = if kind == Kind::Confirm && self.has_left() { Ok(()) } else { Err(code) };
+            return self.finish(operation, outcome);
         }
         if self.hold_operation(operation) {
             return;
@@ -153,7 +157,13 @@ impl Engine {
 
     /// Why no operation can start, if none can.
     pub(crate) fn refusal(&self) -> Option<ErrorCode> {
-        self.closed_with.or(self.failure.map(|_| ErrorCode::NodeFailed))
+        let removed = || self.lines.is_removed().then_some(ErrorCode::NodeClosed);
+        self.closed_with.or_else(removed).or(self.failure.map(|_| ErrorCode::NodeFailed))
+    }
+
+    /// Whether this node has left by itself: what it had acknowledged was given back.
+    fn has_left(&self) -> bool {
+        self.closed_with.is_some() && self.boot.refused.is_none() && self.failure.is_none()
     }
 
     /// A frame for the line; none when the operation has failed or waits for one.

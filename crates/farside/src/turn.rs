@@ -2,13 +2,14 @@
 //! (with [`route`](crate::route), its other half).
 
 use crate::engine::{Engine, FollowUp, Placement};
-use crate::peer::{Link, MESSAGE_SLOT, PLACED, SENT};
+use crate::peer::{ASKED, Link, MESSAGE_SLOT, PLACED, SENT};
 use farside_base::{
     Completion, CompletionKind, CompletionStatus, LocalSlice, NodeId, Operation, RemoteSlice,
     Source, Work, WorkFlags, WorkId,
 };
 use farside_fabric::{Posted, Stop};
 use farside_protocol::channel::Key;
+use farside_protocol::member;
 use farside_protocol::wire::{MESSAGE, Violation};
 
 /// Completions taken by one poll.
@@ -24,6 +25,9 @@ impl Engine {
         if self.armed {
             self.port.disarm();
             self.armed = false;
+        }
+        if self.lines.is_removed() && self.closed_with.is_none() {
+            self.member_own(member::Event::Removed);
         }
         let landed = self.land();
         // Links come and go rarely: a busy node looks after them now and then.
@@ -131,6 +135,9 @@ impl Engine {
         let id = completion.id.0;
         // Where links come back, one that failed may yet land.
         let ended = completion.status == CompletionStatus::Success || !self.resumes();
+        if id & (PLACED | ASKED) == ASKED && completion.status == CompletionStatus::Success {
+            return self.standing_answered(id & !ASKED);
+        }
         if id & PLACED == 0 || !ended {
             return;
         }

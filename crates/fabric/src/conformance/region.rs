@@ -226,6 +226,35 @@ pub(super) fn what_is_reached_is_what_lies_there(subject: &dyn Subject) {
     assert!(reach(&mut scene, there).is_none(), "a link that was closed");
 }
 
+pub(super) fn a_reached_word_outlives_its_link(subject: &dyn Subject) {
+    let (mut scene, wire) = Scene::pair(subject);
+    let region = register(&*scene.nodes[1].fabric, 4096, RegionKind::Memory);
+    let there = import(&mut scene, &wire, &region);
+    let word = |scene: &mut Scene<'_>, at: RemoteSlice| {
+        scene.nodes[wire.from].port().reach_word(wire.here, at.region, at.offset)
+    };
+    let whole = scene.nodes[wire.from].port().reach(wire.here, there.region).is_some();
+    let first = word(&mut scene, RemoteSlice { offset: 64, ..there });
+    assert_eq!(first.is_some(), whole, "words are reached where regions are");
+    // Where nothing can be reached peers WRITE.
+    let Some(first) = first else { return };
+    for offset in [4, 4092, 4096, u64::MAX] {
+        assert!(word(&mut scene, RemoteSlice { offset, ..there }).is_none(), "offset {offset}");
+    }
+    let spec = RegionSpec { bytes: 4096, access: Access::READ, kind: RegionKind::Memory };
+    let sealed = scene.nodes[1].fabric.register(&spec).expect("a region");
+    let sealed = import(&mut scene, &wire, &sealed);
+    assert!(word(&mut scene, sealed).is_none(), "a region that may not be WRITTEN");
+    first.store(7, Ordering::Release);
+    assert_eq!(region.arena.load(64, Ordering::Acquire), Ok(7));
+    scene.nodes[wire.from].port().close(wire.here);
+    assert!(word(&mut scene, there).is_none(), "a link that was closed");
+    first.store(8, Ordering::Release);
+    assert_eq!(region.arena.load(64, Ordering::Acquire), Ok(8));
+    region.arena.store(64, 9, Ordering::Release).expect("a word");
+    assert_eq!(first.load(Ordering::Acquire), 9);
+}
+
 pub(super) fn memory_at_the_adapter_is_bounded_and_comes_back(subject: &dyn Subject) {
     let scene = Scene::new(subject, 2);
     let most = scene.capabilities.device_bytes_max;

@@ -2,8 +2,7 @@
 
 use super::QUEUES_MAX;
 use crate::{
-    Arena, FabricError, LinkEvent, Loss, PortSpec, Reached, Region, RegionSpec, Stop, ThreadWaiter,
-    Waiter,
+    Arena, FabricError, LinkEvent, Loss, PortSpec, Region, RegionSpec, Stop, ThreadWaiter, Waiter,
 };
 use farside_base::{
     Access, Capabilities, Completion, LinkId, LocalSlice, Receive, ReceiveQueueId, RegionId,
@@ -371,13 +370,14 @@ impl State {
         port: PortNumber,
         link: LinkId,
         region: RemoteRegionId,
-    ) -> Option<Reached> {
+        access: Access,
+    ) -> Option<Arena> {
         let link = self.port(port).links.get(&link)?;
         let token = link.imports.get(&region)?;
         let (owner, _) = self.peer_of(link).filter(|(_, end)| end.state == LinkState::Ready)?;
         let region = self.region(owner.process, token.region)?;
-        let may = region.key == token.key && region.access.allows(Access::READ);
-        may.then(|| Reached::new(region.arena.clone()))
+        let may = region.key == token.key && region.access.allows(access);
+        may.then(|| region.arena.clone())
     }
 
     pub(super) fn close(&mut self, port: PortNumber, link: LinkId) {

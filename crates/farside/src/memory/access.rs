@@ -355,20 +355,30 @@ impl Session {
 
     /// Waits for all earlier writes, on this thread.
     pub(crate) fn wait_for_writes(&mut self) -> Result<(), Error> {
-        while let Some(slot) = self.oldest_write() {
-            self.wait_for(slot)?;
+        self.standing_asked = false; // an earlier fence may have been abandoned
+        loop {
+            while let Some(slot) = self.oldest_write() {
+                self.wait_for(slot)?;
+            }
+            if !self.asks_for_standing() {
+                return self.fenced();
+            }
         }
-        self.fenced()
     }
 
     /// Waits for all earlier writes.
     pub(crate) async fn writes_ended(&mut self) -> Result<(), Error> {
-        while let Some(slot) = self.oldest_write()
-            && !canary::is(canary::Mutant::FenceReturnsAtOnce)
-        {
-            self.wait(slot).await?;
+        self.standing_asked = false; // an earlier fence may have been abandoned
+        loop {
+            while let Some(slot) = self.oldest_write()
+                && !canary::is(canary::Mutant::FenceReturnsAtOnce)
+            {
+                self.wait(slot).await?;
+            }
+            if !self.asks_for_standing() {
+                return self.fenced();
+            }
         }
-        self.fenced()
     }
 
     /// The slot of the oldest write that has not ended.
@@ -495,12 +505,17 @@ impl Session {
     /// # Errors
     /// As [`fence`](Self::fence).
     pub(crate) fn poll_fence(&mut self, waker: &Waker) -> Option<Result<(), Error>> {
-        while let Some(slot) = self.oldest_write() {
+        loop {
+            let Some(slot) = self.oldest_write() else {
+                if !self.asks_for_standing() {
+                    return Some(self.fenced());
+                }
+                continue; // the question is one more write, or has failed
+            };
             if !self.ends_meanwhile(slot, waker) {
                 return None;
             }
         }
-        Some(self.fenced())
     }
 
     /// Whether nothing of this session is under way any more, nor what was abandoned; otherwise `waker`

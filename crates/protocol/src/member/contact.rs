@@ -49,6 +49,9 @@ pub struct Patience {
     pub dial_timeout_ns: u64,
     /// How long a member may not notice that it was cut off.
     pub unaware_ns: u64,
+    /// How long a confirmation that it is a member counts for one ([`Standing`](super::Standing)); less
+    /// than `unaware_ns`. `u64::MAX` where a member that lives is always reached.
+    pub standing_ns: u64,
 }
 
 impl Patience {
@@ -65,7 +68,9 @@ impl Patience {
         // number), and the dial that is answered.
         let redial_ns = 2 * dial_timeout_ns + dial_max_ns + dial_max_ns / 2;
         let lease_ns = lease_ns.saturating_add(silence_ns / 4).saturating_add(redial_ns);
-        Self { lease_ns, dial_min_ns: dial_max_ns / 10, dial_max_ns, dial_timeout_ns, unaware_ns }
+        let standing_ns = if silence_ns == 0 { u64::MAX } else { silence_ns };
+        let dial_min_ns = dial_max_ns / 10;
+        Self { lease_ns, dial_min_ns, dial_max_ns, dial_timeout_ns, unaware_ns, standing_ns }
     }
 }
 

@@ -77,6 +77,8 @@ pub enum Event {
         /// The member.
         by: NodeId,
     },
+    /// Another member has removed this node, which its fence word says.
+    Removed,
     /// A member refused this joiner's `Peer`.
     Refused {
         /// The member.

@@ -33,7 +33,7 @@ pub const REFUSAL_TEXT_MAX: usize = 512;
 const MAGIC: [u8; 8] = *b"farside\n";
 
 const _: () = assert!(NodeSet::CAPACITY * (10 + HOST) + 64 <= HELLO_MAX, "a full Welcome fits");
-const _: () = assert!(EXTRA_MAX + CLUSTER_NAME_MAX + 2 * RegionToken::ENCODED + 64 <= HELLO_MAX);
+const _: () = assert!(EXTRA_MAX + CLUSTER_NAME_MAX + 3 * RegionToken::ENCODED + 64 <= HELLO_MAX);
 
 /// Whether a cluster may have this name: 1 to 64 ASCII letters, digits, `-`, `_` and `.`, starting
 /// with a letter or digit (the name becomes part of socket names and file names).
@@ -104,6 +104,8 @@ pub struct Peer {
     pub home: RegionToken,
     /// The sender's cache: frames of all line sizes.
     pub cache: RegionToken,
+    /// The sender's fence words.
+    pub fence: RegionToken,
     /// Whatever the runtimes tell each other, at most [`EXTRA_MAX`] bytes.
     pub extra: Vec<u8>,
 }
@@ -121,6 +123,8 @@ pub struct PeerReply {
     pub home: RegionToken,
     /// Its cache.
     pub cache: RegionToken,
+    /// Its fence words.
+    pub fence: RegionToken,
     /// Whatever the runtimes tell each other, at most [`EXTRA_MAX`] bytes.
     pub extra: Vec<u8>,
 }
@@ -312,6 +316,7 @@ impl Peer {
         output
             .raw(&self.home.encode())
             .raw(&self.cache.encode())
+            .raw(&self.fence.encode())
             .bytes(self.cluster.as_bytes())
             .bytes(&self.extra)
             .0
@@ -326,7 +331,12 @@ impl PeerReply {
             .u64(self.incarnation.0)
             .u64(self.view.0)
             .u16(self.node.0);
-        output.raw(&self.home.encode()).raw(&self.cache.encode()).bytes(&self.extra).0
+        output
+            .raw(&self.home.encode())
+            .raw(&self.cache.encode())
+            .raw(&self.fence.encode())
+            .bytes(&self.extra)
+            .0
     }
 }
 
@@ -532,6 +542,7 @@ impl<'a> Input<'a> {
             node: NodeId(self.u16()?),
             home: self.token()?,
             cache: self.token()?,
+            fence: self.token()?,
             cluster: self.cluster()?,
             extra: self.bytes(EXTRA_MAX, "extra")?.into(),
         };
@@ -545,6 +556,7 @@ impl<'a> Input<'a> {
             node: NodeId(self.u16()?),
             home: self.token()?,
             cache: self.token()?,
+            fence: self.token()?,
             extra: self.bytes(EXTRA_MAX, "extra")?.into(),
         };
         self.end(reply)

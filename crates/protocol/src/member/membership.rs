@@ -201,6 +201,7 @@ impl Membership {
             Event::LinkLost { node } => self.lost(node, effects),
             Event::OutOfReach { node } => self.out_of_reach(node, effects),
             Event::Expelled { by } => self.expelled(by, effects),
+            Event::Removed => self.removed(effects),
             Event::Refused { refusal, .. } => {
                 if self.stage == Stage::Joining {
                     self.fail(refusal, effects);
@@ -478,6 +479,13 @@ impl Membership {
     /// Whether `node` is the coordinator that welcomed this joiner: the first that it ever knew.
     fn welcomed_by(&self, node: NodeId) -> bool {
         !self.canary.is(Mutant::JoinerOutlivesCoordinator) && self.roster.first() == Some(node)
+    }
+
+    /// Whoever removed this node has removed it for all: it judges nobody any more.
+    fn removed(&mut self, effects: &mut Effects) {
+        if !matches!(self.stage, Stage::Outside | Stage::Over) {
+            self.fail(refusal(ErrorCode::NodeClosed, EXPELLED), effects);
+        }
     }
 
     fn fail_lost_coordinator(&mut self, effects: &mut Effects) {

@@ -4,6 +4,7 @@
 //! - [`message`]: what members say to each other.
 //! - [`membership`]: the machine; its events and effects.
 //! - [`contact`]: a machine beside it, which mends broken links between living members.
+//! - [`standing`]: a machine beside it, by which a member knows at any moment whether it may have been removed.
 //! - [`burial`]: a machine beside it, which tells when nothing more can come of a death.
 //!
 //! The cluster has one *rendezvous name*, bound by the coordinator: the lowest live node. A process
@@ -21,6 +22,7 @@ pub mod hello;
 pub mod membership;
 pub mod message;
 mod roster;
+pub mod standing;
 
 pub use burial::Burials;
 #[cfg(canary)]
@@ -32,3 +34,4 @@ pub use hello::{
 };
 pub use membership::Membership;
 pub use message::{Change, Message};
+pub use standing::Standing;

@@ -9,7 +9,7 @@ use farside_base::{
 };
 use farside_fabric::{
     Arena, Fabric, FabricError, HELLO_BYTES_MAX, LinkEvent, Port, PortSpec, Posted, Reached,
-    Region, RegionSpec, Stop, Waiter,
+    Region, RegionSpec, SharedWord, Stop, Waiter,
 };
 use std::fmt;
 use std::net::SocketAddr;
@@ -268,6 +268,15 @@ impl Port for SimPort {
 
     /// Its memory is as far away as that of any network.
     fn reach(&self, _link: LinkId, _region: RemoteRegionId) -> Option<Reached> {
+        None
+    }
+
+    fn reach_word(
+        &self,
+        _link: LinkId,
+        _region: RemoteRegionId,
+        _offset: u64,
+    ) -> Option<SharedWord> {
         None
     }
 

@@ -5,11 +5,16 @@
 //!
 //! With [`Pair::in_outage`] the link is away once, for a given time: whatever is sent meanwhile is lost, and its
 //! sender is not told. All else arrives at once.
+//!
+//! The other member asks the founder whether it is a member still, and uses what it has cached while that
+//! counts (`Standing`). All its threads may be stopped at any step and go on at any later time: then
+//! it has noticed nothing, its clock has gone on, and what came meanwhile, an old answer too, waits for it.
+//! That it noticed that its link has ended is deliberately not asked for: the time alone must be enough.
 
 use crate::explorer::{Model, Violation};
 use farside_base::NodeId;
-use farside_protocol::member::RequestId;
 use farside_protocol::member::contact::{Contacts, Effect, Event, Failure, Patience};
+use farside_protocol::member::{RequestId, Standing};
 
 /// So long it takes at most to know that a link has ended.
 const SILENCE: u64 = 2;
@@ -35,8 +40,25 @@ impl Outage {
 /// What is on its way.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 enum Mail {
-    Dial { link: u8, from: usize },
-    Answer { link: u8, to: usize, answer: Reply },
+    Dial {
+        link: u8,
+        from: usize,
+    },
+    Answer {
+        link: u8,
+        to: usize,
+        answer: Reply,
+    },
+    /// To the founder: am I a member?
+    Ask {
+        link: u8,
+        round: u32,
+    },
+    /// From the founder: the link was open.
+    Confirmed {
+        link: u8,
+        round: u32,
+    },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -50,7 +72,19 @@ enum Reply {
 impl Mail {
     const fn link(self) -> u8 {
         match self {
-            Self::Dial { link, .. } | Self::Answer { link, .. } => link,
+            Self::Dial { link, .. }
+            | Self::Answer { link, .. }
+            | Self::Ask { link, .. }
+            | Self::Confirmed { link, .. } => link,
+        }
+    }
+
+    const fn to(self) -> usize {
+        match self {
+            Self::Dial { from, .. } => 1 - from,
+            Self::Answer { to, .. } => to,
+            Self::Ask { .. } => 0,
+            Self::Confirmed { .. } => 1,
         }
     }
 }
@@ -80,6 +114,15 @@ pub struct Pair {
     /// Requests still to come whose asker has hung up, before that is seen.
     stale: u8,
     outage: Option<Outage>,
+    /// The other member's.
+    standing: Standing,
+    /// How often it still asks.
+    asks: u8,
+    /// How often it is still stopped; whether it is.
+    stops: u8,
+    stopped: bool,
+    /// A defect: a round counts from its answer.
+    counts_from_answer: bool,
     broken: Option<&'static str>,
 }
 
@@ -94,6 +137,12 @@ pub enum Action {
     Deliver(usize),
     /// It is lost, and whoever dialled hears nothing.
     Lose(usize),
+    /// The other member asks whether it is one.
+    Ask,
+    /// It is stopped.
+    Stop,
+    /// It goes on.
+    Continue,
     /// Time passes.
     Tick,
 }
@@ -125,8 +174,18 @@ impl Pair {
             losses,
             stale,
             outage: None,
+            standing: Standing::new(patience.standing_ns),
+            asks: 0,
+            stops: 0,
+            stopped: false,
+            counts_from_answer: false,
             broken: None,
         }
+    }
+
+    /// The same, where the other member asks so often and is stopped so often.
+    pub fn with_stops(self, asks: u8, stops: u8) -> Self {
+        Self { asks, stops, ..self }
     }
 
     /// Linked members whose link is away once, for so long. Each of them notices the silence, which
@@ -168,10 +227,36 @@ impl Pair {
             || self.sides.iter().any(|side| side.link == Some(link))
     }
 
+    /// Whether a member that is not stopped could notice something of a link.
+    fn is_noticeable(&self, link: u8) -> bool {
+        let runs = |at: usize| at == 0 || !self.stopped;
+        self.mail.iter().any(|mail| mail.link() == link && runs(mail.to()))
+            || (0..2).any(|at| runs(at) && self.sides[at].link == Some(link))
+    }
+
     /// Whether something must have been noticed by now.
     fn is_overdue(&self) -> bool {
         let silence = self.outage.map_or(SILENCE, |outage| outage.noticed.1);
-        self.ended.iter().any(|(link, since)| self.now >= since + silence && self.is_known(*link))
+        let late = |since: &u64| self.now >= since + silence;
+        self.ended.iter().any(|(link, since)| late(since) && self.is_noticeable(*link))
+    }
+
+    /// The other member asks over its link, if that may have one that is open.
+    fn ask(&mut self) {
+        self.asks -= 1;
+        let round = self.standing.ask(self.now);
+        if let Some(link) = self.sides[1].link.filter(|link| !self.has_ended(*link)) {
+            self.mail.push(Mail::Ask { link, round });
+        }
+    }
+
+    fn confirmed(&mut self, round: u32) {
+        let founder = self.peer(1);
+        let round = match self.counts_from_answer {
+            true => self.standing.ask(self.now),
+            false => round,
+        };
+        self.standing.answered(founder, round, |_| true);
     }
 
     fn peer(&self, at: usize) -> NodeId {
@@ -251,6 +336,12 @@ impl Pair {
                 self.step(1 - from, Event::Dialled { node, request });
             }
             Mail::Answer { link, to, answer } => self.answered(link, to, answer),
+            // Of a link that the founder has closed nothing is carried out.
+            Mail::Ask { link, round } if self.sides[0].link == Some(link) => {
+                self.mail.push(Mail::Confirmed { link, round });
+            }
+            Mail::Ask { .. } => {}
+            Mail::Confirmed { round, .. } => self.confirmed(round),
         }
     }
 
@@ -286,6 +377,7 @@ impl Pair {
         let at = match mail {
             Mail::Dial { from, .. } => from,
             Mail::Answer { to, .. } => to,
+            Mail::Ask { .. } | Mail::Confirmed { .. } => return,
         };
         if self.sides[at].dial == Some(link) {
             self.sides[at].dial = None;
@@ -300,10 +392,9 @@ impl Pair {
         link.filter(|link| !self.has_ended(*link))
     }
 
-    /// Whether the other member takes itself for linked, and so uses what it has cached.
+    /// Whether a thread of the other member that looks at the clock now uses what it has cached.
     fn uses(&self) -> bool {
-        let founder = self.peer(1);
-        !self.out && self.sides[1].contacts.is_up(founder)
+        !self.out && self.now < self.standing.until()
     }
 }
 
@@ -313,14 +404,20 @@ impl Model for Pair {
     fn enabled(&self) -> Vec<Action> {
         let mut actions = Vec::new();
         actions.extend((self.breaks > 0 && self.shared().is_some()).then_some(Action::Break));
-        let notices = [0, 1].into_iter().filter(|at| self.notices(*at));
-        actions.extend(notices.map(Action::Notice));
-        for at in 0..self.mail.len() {
-            actions.push(Action::Deliver(at));
+        let runs = |at: usize| at == 0 || !self.stopped;
+        let notices = |at: &usize| runs(*at) && self.notices(*at);
+        actions.extend([0, 1].into_iter().filter(notices).map(Action::Notice));
+        for (at, mail) in self.mail.iter().enumerate() {
+            actions.extend(runs(mail.to()).then_some(Action::Deliver(at)));
             actions.extend((self.losses > 0).then_some(Action::Lose(at)));
         }
-        let waits = self.sides.iter().any(|side| side.contacts.wakes_at_ns().is_some());
-        let aged = !self.ended.is_empty();
+        let asks = self.asks > 0 && !self.stopped && self.sides[1].link.is_some();
+        actions.extend(asks.then_some(Action::Ask));
+        actions.extend((self.stops > 0 && !self.stopped).then_some(Action::Stop));
+        actions.extend(self.stopped.then_some(Action::Continue));
+        let wakes = |at: usize| runs(at) && self.sides[at].contacts.wakes_at_ns().is_some();
+        let waits = (0..2).any(wakes) || self.uses();
+        let aged = self.ended.iter().any(|(link, _)| self.is_noticeable(*link));
         let delays = self.outage.is_none() || self.mail.is_empty();
         let ticks = (waits || aged) && delays && !self.is_overdue();
         actions.extend(ticks.then_some(Action::Tick));
@@ -353,9 +450,15 @@ impl Model for Pair {
                 let mail = self.mail.remove(at);
                 self.lose(mail);
             }
+            Action::Ask => self.ask(),
+            Action::Stop => {
+                self.stops -= 1;
+                self.stopped = true;
+            }
+            Action::Continue => self.stopped = false,
             Action::Tick => {
                 self.now += 1;
-                for at in [0, 1] {
+                for at in 0..2 - usize::from(self.stopped) {
                     self.step(at, Event::Tick { now_ns: self.now });
                 }
             }
@@ -392,8 +495,9 @@ mod tests {
     use super::*;
     use crate::explorer::Explorer;
 
-    fn patience(lease_ns: u64, unaware_ns: u64, dial_timeout_ns: u64) -> Patience {
-        Patience { lease_ns, dial_min_ns: 1, dial_max_ns: 2, dial_timeout_ns, unaware_ns }
+    fn patience(lease_ns: u64, unaware_ns: u64, standing_ns: u64) -> Patience {
+        let (dial_min_ns, dial_max_ns, dial_timeout_ns) = (1, 2, u64::MAX);
+        Patience { lease_ns, dial_min_ns, dial_max_ns, dial_timeout_ns, unaware_ns, standing_ns }
     }
 
     #[test]
@@ -408,8 +512,9 @@ mod tests {
             (3, true, (1, 1, 1), 1),
             (3, false, (1, 1, 1), 1),
         ];
-        let states = cases.map(|(lease_ns, lower, happens, timeout_ns)| {
-            let model = Pair::new(patience(lease_ns, SILENCE + 1, timeout_ns), lower, happens);
+        let states = cases.map(|(lease_ns, lower, happens, dial_timeout_ns)| {
+            let patience = patience(lease_ns, SILENCE + 1, SILENCE);
+            let model = Pair::new(Patience { dial_timeout_ns, ..patience }, lower, happens);
             match Explorer::new().explore(&model).holds() {
                 Ok(coverage) => coverage.states,
                 Err(text) => panic!("lease {lease_ns}, {lower}, {happens:?}: {text}"),
@@ -457,11 +562,44 @@ mod tests {
         }
     }
 
+    #[test]
+    fn stopped_member_uses_nothing_that_is_settled() {
+        let cases = [
+            (true, (1, 0, 0), (1, 1)),
+            (false, (1, 0, 0), (2, 1)),
+            (true, (1, 1, 0), (2, 1)),
+            (true, (1, 0, 0), (2, 2)),
+        ];
+        let states = cases.map(|(lower, happens, (asks, stops))| {
+            let model = Pair::new(patience(1, SILENCE + 1, SILENCE), lower, happens);
+            let model = model.with_stops(asks, stops);
+            match Explorer::new().explore(&model).holds() {
+                Ok(coverage) => coverage.states,
+                Err(text) => panic!("{lower}, {happens:?}, {asks} {stops}: {text}"),
+            }
+        });
+        assert_eq!(states, [4_195, 23_504, 77_319, 45_548], "{cases:?}");
+    }
+
+    fn is_found(model: &Pair) {
+        let failure = Explorer::new().explore(model).failure().expect("a failure");
+        assert_eq!(failure.violation.0, "settled while it is used", "{}", failure.transcript);
+    }
+
     /// The model can see what the wait is for.
     #[test]
     fn memory_that_settles_at_once_is_still_used() {
-        let model = Pair::new(patience(1, 0, u64::MAX), true, (1, 1, 1));
-        let failure = Explorer::new().explore(&model).failure().expect("a failure");
-        assert_eq!(failure.violation.0, "settled while it is used", "{}", failure.transcript);
+        is_found(&Pair::new(patience(1, 0, SILENCE), true, (1, 0, 0)).with_stops(1, 0));
+    }
+
+    #[test]
+    fn standing_that_outlasts_the_wait_is_found() {
+        is_found(&Pair::new(patience(1, SILENCE, SILENCE + 3), true, (1, 0, 0)).with_stops(1, 1));
+    }
+
+    #[test]
+    fn standing_that_counts_from_its_answer_is_found() {
+        let model = Pair::new(patience(1, SILENCE + 1, SILENCE), true, (1, 0, 0));
+        is_found(&Pair { counts_from_answer: true, ..model }.with_stops(1, 1));
     }
 }

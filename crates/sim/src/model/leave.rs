@@ -5,8 +5,8 @@
 //! before it, as on a link, except for the loss of a link, which is noticed at any time once the other
 //! end is closed. A view may overtake everything that a third node sent.
 //!
-//! A node that leaves starts nothing new, lets its locks go, gives back one line after the other, and
-//! announces its leave once it is drained: what `farside::leave` does.
+//! A node that leaves starts nothing new and gives back one line after the other; once it is drained it lets
+//! its locks go and announces its leave: what `farside::leave` does.
 //!
 //! Properties, besides those of the coherence model:
 //! - without a death no line is lost, and an operation fails only for memory whose home has left;
@@ -138,7 +138,7 @@ impl Cluster {
     }
 
     fn is_drained(&self, node: u16) -> bool {
-        self.careless || (self.memory.is_drained(node) && self.locks.is_released(node))
+        self.careless || self.memory.is_drained(node)
     }
 
     fn step(&mut self, node: u16, event: Event) {
@@ -298,13 +298,11 @@ impl Model for Cluster {
             Action::Leave(node) => {
                 self.leavers &= !(1 << node);
                 self.node_mut(node).leaving = true;
-                if !self.careless {
-                    self.locks.close(node);
-                }
             }
             Action::GiveBack(node, line) => self.memory.give_back(node, line),
             Action::Announce(node) => {
                 self.node_mut(node).announced = true;
+                self.locks.close(node);
                 self.step(node, Event::Leave);
             }
             Action::Deliver(from, to) => self.deliver(from, to),

@@ -331,6 +331,7 @@ impl Cluster {
             view: machine.view(),
             home: token,
             cache: token,
+            fence: token,
             extra: Vec::new(),
         };
         self.send(at, other, Kind::Peer, Item::Peer(Box::new(peer)));

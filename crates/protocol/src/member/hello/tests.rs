@@ -68,6 +68,7 @@ impl Random {
             view: ViewNumber(self.next()),
             home: self.token(),
             cache: self.token(),
+            fence: self.token(),
             extra: self.extra(),
         })
     }
@@ -86,6 +87,7 @@ impl Random {
                 view: ViewNumber(self.next()),
                 home: self.token(),
                 cache: self.token(),
+                fence: self.token(),
                 extra: self.extra(),
             }),
             _ => Answer::Refusal(Refusal {

@@ -44,6 +44,7 @@ fn peer(node: u16, life: u64, view: u64) -> Peer {
         view: ViewNumber(view),
         home: token,
         cache: token,
+        fence: token,
         extra: Vec::new(),
     }
 }

@@ -97,11 +97,6 @@ impl LockWorld {
         counts
     }
 
-    /// Whether a node's session neither holds nor awaits the lock.
-    pub(super) fn is_released(&self, node: u16) -> bool {
-        self.nodes.get(usize::from(node)).is_none_or(|node| node.stage == Stage::Closed)
-    }
-
     fn here(node: u16) -> Here {
         Here { bytes: if node == HOME { LineSize::DEFAULT.bytes() as u32 } else { 0 } }
     }

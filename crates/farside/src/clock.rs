@@ -1,0 +1,117 @@
+//! The clock by which hits find out whether this node's lease on its membership has ended.
+//!
+//! It is read after the copy of every hit on fabrics between hosts, so it is the processor's counter where
+//! the kernel itself keeps time by it: then it runs at one rate on all processors and while they sleep. A
+//! restartable sequence (`rseq`) would be cheaper, and is not enough: the kernel ends one when it preempts
+//! the thread, and does not see that its whole virtual machine was stopped.
+
+use crate::hit;
+use farside_fabric::Fabric;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+/// Where the kernel says what it keeps time by.
+const CLOCK_SOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+/// How long the counter is compared with the system's clock, once in a process.
+const CALIBRATION: Duration = Duration::from_millis(2);
+
+/// A clock whose ticks only rise.
+#[derive(Clone)]
+pub(crate) enum Clock {
+    /// The processor's counter: so many ticks in 2^32 nanoseconds.
+    Counter(u64),
+    /// The system's monotonic clock, in nanoseconds from a start.
+    System(Instant),
+    /// The fabric's time, for nodes that their caller drives: it may be simulated.
+    Fabric(Arc<dyn Fabric>),
+}
+
+impl Clock {
+    /// The processor's counter, or the system's clock where that does not serve.
+    pub(crate) fn of_processor() -> Self {
+        static RATE: OnceLock<Option<u64>> = OnceLock::new();
+        match *RATE.get_or_init(counter_rate) {
+            Some(rate) => Self::Counter(rate),
+            None => Self::System(Instant::now()),
+        }
+    }
+
+    /// The time in ticks.
+    #[inline(always)]
+    pub(crate) fn now(&self) -> u64 {
+        match self {
+            Self::Counter(_) => hit::counter(),
+            other => other.now_by_call(),
+        }
+    }
+
+    #[inline(never)]
+    fn now_by_call(&self) -> u64 {
+        match self {
+            Self::Counter(_) => hit::counter(),
+            Self::System(start) => u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX),
+            Self::Fabric(fabric) => fabric.time_ns(),
+        }
+    }
+
+    /// Ticks of a span of time.
+    pub(crate) fn ticks(&self, ns: u64) -> u64 {
+        match self {
+            Self::Counter(rate) => {
+                let ticks = (u128::from(ns) * u128::from(*rate)) >> 32;
+                u64::try_from(ticks).unwrap_or(u64::MAX)
+            }
+            Self::System(_) | Self::Fabric(_) => ns,
+        }
+    }
+
+    /// Which it is, for people.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Counter(_) => "processor's counter",
+            Self::System(_) => "system's clock",
+            Self::Fabric(_) => "fabric's time",
+        }
+    }
+}
+
+impl fmt::Debug for Clock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Ticks of the processor's counter in 2^32 nanoseconds, where the kernel keeps time by it.
+fn counter_rate() -> Option<u64> {
+    let source = std::fs::read_to_string(CLOCK_SOURCE).ok()?;
+    if !hit::HAS_COUNTER || source.trim() != "tsc" {
+        return None;
+    }
+    let (start, first) = (Instant::now(), hit::counter());
+    while start.elapsed() < CALIBRATION {
+        std::hint::spin_loop();
+    }
+    let ns = start.elapsed().as_nanos();
+    let ticks = u128::from(hit::counter().checked_sub(first)?);
+    u64::try_from((ticks << 32) / ns).ok().filter(|rate| *rate > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clock_of_processor_measures_what_the_system_does() {
+        let clock = Clock::of_processor();
+        let (start, first) = (Instant::now(), clock.now());
+        while start.elapsed() < Duration::from_millis(20) {
+            std::hint::spin_loop();
+        }
+        let most = clock.now();
+        let ns = u64::try_from(start.elapsed().as_nanos()).unwrap();
+        let (ticks, span) = (most - first, clock.ticks(ns));
+        assert!(ticks <= span + span / 50, "{clock:?}: {ticks} of {span}");
+        assert!(clock.ticks(20_000_000) <= ticks + ticks / 50, "{clock:?}: {ticks} in {ns} ns");
+    }
+}

@@ -1,0 +1,107 @@
+//! Whether this node is a member still, by time: a lease on its own membership (Gray and Cheriton, *Leases*,
+//! SOSP 1989), for fabrics where a member that is removed cannot be told.
+//!
+//! The other members remove one that they cannot reach. It may live, and its threads may be stopped at any
+//! point and go on at any later one, so it must be able to find out for itself, at the moment of use, that
+//! it may have been removed.
+//!
+//! **Rounds.** This node asks every member that it is linked to, by a request that only an open link
+//! answers (a one-sided WRITE; its completion is the answer). An answer that comes at any time says that
+//! its member had this node's link open at some time after the question. With answers of a quorum what
+//! this node has counts until `asked + valid`. The time of the question is taken before it is posted; the
+//! time at which an answer is taken counts for nothing, since answers may have waited in a buffer while
+//! this node was stopped.
+//!
+//! **Why nothing is reclaimed before.** Let this node ask at `a`, and let a quorum answer. For a removal
+//! another quorum has cut it off, each of them before it voted. Two quorums share a member `p`, which had
+//! the link open at `o > a`, and closed it at `c > o`. It is dead by vote at `d > c`, and whoever knows that
+//! settles its memory at `d + unaware` ([`Patience::unaware_ns`](super::contact::Patience)) at the
+//! earliest. So with `valid < unaware`
+//!
+//! ```text
+//! asked + valid  <  asked + unaware  <  o + unaware  <  c + unaware  <  d + unaware  <=  settled
+//! ```
+//!
+//! what this node has is the latest until its time is up. The difference, a fifth of `unaware`, is the
+//! margin for clocks that run at different rates. It must read its clock *after* it has copied: stopped
+//! between the two, it finds that its time is up.
+
+use alloc::vec::Vec;
+use farside_base::NodeId;
+
+/// The lease of one node on its own membership. Times are in whatever unit its runtime measures.
+///
+/// *Guarantees.* [`until`](Self::until) is at most `valid` after the question of a round that a quorum has
+/// answered. *Cost*: nothing until it is asked.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Standing {
+    valid: u64,
+    /// Number of the last round, and when it was asked.
+    round: u32,
+    asked: u64,
+    /// Who has answered it.
+    answered: Vec<NodeId>,
+    until: u64,
+}
+
+impl Standing {
+    /// Nothing is confirmed yet; a round will count for `valid`.
+    pub const fn new(valid: u64) -> Self {
+        Self { valid, round: 0, asked: 0, answered: Vec::new(), until: 0 }
+    }
+
+    /// Begins a round, before its questions are posted; its number. Answers to earlier ones count no more.
+    pub fn ask(&mut self, now: u64) -> u32 {
+        self.round = self.round.wrapping_add(1);
+        self.asked = now;
+        self.answered.clear();
+        self.round
+    }
+
+    /// A member has answered a round. True when they are enough, as `is_quorum` says.
+    pub fn answered(
+        &mut self,
+        node: NodeId,
+        round: u32,
+        is_quorum: impl FnOnce(&[NodeId]) -> bool,
+    ) -> bool {
+        if round != self.round || self.answered.contains(&node) {
+            return false;
+        }
+        self.answered.push(node);
+        let enough = is_quorum(&self.answered);
+        if enough {
+            self.until = self.until.max(self.asked.saturating_add(self.valid));
+        }
+        enough
+    }
+
+    /// What this node has counts before this time, and not at it.
+    pub const fn until(&self) -> u64 {
+        self.until
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn round_counts_from_its_question_and_needs_a_quorum() {
+        let two = |nodes: &[NodeId]| nodes.len() >= 2;
+        let mut standing = Standing::new(10);
+        assert_eq!(standing.until(), 0);
+        let first = standing.ask(100);
+        assert!(!standing.answered(NodeId(1), first, two));
+        assert!(!standing.answered(NodeId(1), first, two), "the same member again");
+        assert_eq!(standing.until(), 0);
+        assert!(standing.answered(NodeId(2), first, two));
+        assert_eq!(standing.until(), 110);
+        let second = standing.ask(105);
+        assert!(!standing.answered(NodeId(1), first, two), "an answer to the round before");
+        assert!(!standing.answered(NodeId(1), second, two));
+        assert_eq!(standing.until(), 110, "the last round counts as long as it did");
+        assert!(standing.answered(NodeId(3), second, two));
+        assert_eq!(standing.until(), 115);
+    }
+}
