@@ -198,10 +198,12 @@ impl Engine {
             () if self.membership.is_quorum(&[]) => ALWAYS,
             () => keeper.standing.until(),
         });
-        match (changed, fenced) {
-            (true, true) => self.call_in_loans(),
-            (true, false) => self.start_held(),
-            (false, _) => {}
+        match () {
+            () if fenced && changed => self.call_in_loans(),
+            () if fenced => {}
+            // It may have become one by itself, without an answer of any member.
+            () if self.lines.is_trusted() => self.start_held(),
+            () => self.ask_standing(),
         }
     }
 
@@ -270,7 +272,6 @@ impl Engine {
         let membership = &self.membership;
         if keeper.standing.answered(node, round, |nodes| membership.is_quorum(nodes)) {
             self.fence();
-            self.start_held();
         }
     }
 

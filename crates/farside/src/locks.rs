@@ -512,7 +512,7 @@ impl Session {
         let lines = self.lines();
         let token = self.lock_cells.lock(piece.address.line(), held, || lines.is_trusted())?;
         counts.locked();
-        (!lines.is_removed()).then_some(token)
+        Some(token)
     }
 
     /// Unlocks what was locked on loan, if it still is. The session is settled.
@@ -527,7 +527,7 @@ impl Session {
         if unlocked {
             self.slots.locks.unlocked();
         }
-        unlocked && !self.lines().is_removed()
+        unlocked
     }
 
     #[cold]
