@@ -1,6 +1,7 @@
 //! The arithmetic of sets against that of numbers: whatever an operation makes of members of sets is a
 //! member of what it makes of the sets.
 
+use super::link::{Link, Renaming};
 use super::refine::refine;
 use super::scalar::Scalar;
 use super::tnum::Bits;
@@ -183,4 +184,72 @@ fn widening_ends() {
         }
         assert!(steps < 200, "{steps}");
     }
+}
+
+/// A number that some instructions make of a value, and its link.
+fn derived(chance: &mut Chance, value: u64) -> (u64, Link) {
+    let (mut number, mut link) = (value, Link::of(1));
+    for _ in 0..chance.below(4) {
+        let (width, op, by) = match chance.below(8) {
+            0 => (Width::Double, AluOp::Add, chance.below(2_000)),
+            1 => (Width::Double, AluOp::Sub, chance.below(2_000)),
+            2 => (Width::Double, AluOp::ShiftLeft, 32),
+            3 => (Width::Double, AluOp::ShiftRight, 32),
+            4 => (Width::Double, AluOp::ShiftRightSigned, 32),
+            5 => (Width::Double, AluOp::And, 0xffff_ffff),
+            6 => (Width::Word, AluOp::Move, number),
+            _ => (Width::Double, AluOp::MoveSigned32, number),
+        };
+        let next = link.through(width, op, (!op.is_move()).then_some(by));
+        if !next.is_none() {
+            (number, link) = (alu(width, op, number, by), next);
+        }
+    }
+    (number, link)
+}
+
+#[test]
+fn what_linked_numbers_imply_is_sound() {
+    let (mut chance, mut bounded) = (Chance(16), 0);
+    for _ in 0..200_000 {
+        let (value, other) = (chance.number(), chance.number());
+        let ((a, of_a), (b, of_b)) = (derived(&mut chance, value), derived(&mut chance, value));
+        let known = Scalar::constant(a).join(&Scalar::constant(other)).tighten().unwrap();
+        if let Some(implied) = of_a.implied(&known, of_b) {
+            assert!(has(&implied, b), "{value:#x}: {a:#x} {of_a:?} {b:#x} {of_b:?}\n{known:?}");
+            bounded += u32::from(implied.most < u64::MAX);
+        }
+    }
+    assert!(bounded > 50_000, "{bounded}");
+}
+
+#[test]
+fn remainders_of_clang_are_bounded() {
+    let mut chance = Chance(17);
+    for _ in 0..20_000 {
+        let (value, by) = (chance.number(), 2 + chance.below(5_000));
+        let symbol = Link::of(3);
+        let quotient = symbol.through(Width::Double, AluOp::Div, Some(by));
+        let multiple = quotient.through(Width::Double, AluOp::Mul, Some(by));
+        assert_eq!(symbol.above(multiple), Some(by));
+        assert!(value - value / by * by < by);
+        let others = [quotient, symbol.through(Width::Double, AluOp::Add, Some(1))];
+        assert!(others.iter().all(|other| symbol.above(*other).is_none()));
+        assert!(quotient.through(Width::Double, AluOp::Mul, Some(by + 1)).is_none());
+        assert!(Link::of(4).above(multiple).is_none());
+    }
+}
+
+#[test]
+fn renamed_symbols_hold_at_one_distance_alone() {
+    let plus = |symbol: u32, by: u64| Link::of(symbol).through(Width::Double, AluOp::Add, Some(by));
+    let mut renaming = Renaming::default();
+    assert!(renaming.holds(plus(1, 3), plus(7, 5)));
+    assert!(renaming.holds(plus(1, 4), plus(7, 6)), "as far from each other");
+    assert!(!renaming.holds(plus(1, 4), plus(7, 7)), "farther");
+    assert!(!renaming.holds(plus(1, 3), plus(8, 5)), "another value");
+    assert!(!renaming.holds(plus(1, 3), Link::NONE));
+    let half = plus(1, 3).through(Width::Word, AluOp::Move, None);
+    assert!(!renaming.holds(half, plus(7, 5)), "another function");
+    assert!(renaming.holds(Link::NONE, plus(9, 0)));
 }
