@@ -54,7 +54,7 @@ pub(super) fn first(
         if hosts != told {
             let event = Event::Waiting { founds: plan.founds, hosts: &unanswered };
             output.value(&event);
-            output.warning(&event.text());
+            output.warning(event.text());
             told = hosts;
         }
         if !waiting.pause(pause, asked)? {
