@@ -114,12 +114,12 @@ errors! {
     30 ExecutorLacks Configuration No "What is to run the program lacks something that it needs." "Give it what the text names, or run the program where that is.";
     31 NotHere Caller No "The program cannot run at its caller." "Run it at its executor, or call the executor that the text names.";
     32 DeadlinePassed Caller Later "The call was stopped at its deadline." "Give it more time, or less to do; what it had done by then is done.";
-    40 NodeLost Environment No "The home of this address died; its memory is gone." "Allocate anew on a living node; what other nodes are home of is still there.";
+    40 NodeLost Environment No "The home of this address died; its memory is gone." "Allocate on a living node; memory of other homes is still there.";
     41 LineLost Environment No "The only up-to-date copy was at a node that died." "Free the allocation and write it anew from your own source.";
     42 NodeClosed Caller No "This node has left its cluster." "Join again.";
     43 NodeFailed Farside No "This node found itself in an impossible state and stopped serving." "Report the dump that stands in the node's failure text; restart the process.";
     44 Isolated Environment Later "This node was cut off from most of its cluster, which goes on without it." "Mend the network, then join again; what was written here alone is lost.";
-    45 NodeLeft Environment No "The home of this address has left the cluster, and its memory with it." "Allocate anew on a node that stays; what other nodes are home of is still there.";
+    45 NodeLeft Environment No "The home of this address has left the cluster, and its memory with it." "Allocate on a node that stays; memory of other homes is still there.";
     60 NameTaken Configuration No "A cluster of this name runs already." "Join it, choose another name, or end the other one.";
     61 NoSuchCluster Configuration Later "No cluster of this name runs here." "Start it (farside up), or mend the name.";
     62 ClusterFull Configuration No "The cluster has had its most nodes." "Raise Limits::nodes_max and start a new cluster.";

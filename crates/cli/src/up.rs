@@ -132,7 +132,7 @@ impl Restart {
 }
 
 impl Service {
-    /// Goes on until a signal ends it.
+    /// Runs until a signal ends it.
     ///
     /// # Errors
     /// When the last node has ended, how: the memory is gone with it.

@@ -107,7 +107,7 @@ fn counted(
     Ok(words)
 }
 
-/// Sends the text to workers that do not see the files, or cannot share them, in turn, and waits until each has
+/// Sends the text to workers that do not see the files, or cannot share them, one after the other, and waits until each has
 /// counted its parts.
 fn send(
     cluster: &mut Cluster,
@@ -138,7 +138,7 @@ struct Text {
 }
 
 impl Text {
-    /// Starts to read for so many workers. Of a stream it reads the head, since a short one needs little memory.
+    /// Starts to read for this number of workers. Of a stream it reads the head, since a short one needs little memory.
     fn read(input: &Input, workers: usize) -> Result<Self, Failure> {
         signals::watch(|| true)?;
         let bytes = input.bytes().unwrap_or(u64::MAX);

@@ -18,7 +18,7 @@ fn children(process: u32) -> Vec<u32> {
     children.split_whitespace().map(|number| number.parse().unwrap()).collect()
 }
 
-/// The worker processes of a command that is to have so many.
+/// The worker processes of a command, once it has this number of them.
 fn workers(command: &mut Child, count: usize) -> Vec<u32> {
     loop {
         let found = children(command.id());

@@ -56,7 +56,7 @@ fn process_nodes_found_join_die_and_leave() {
     assert_eq!(first.end(), (Some(0), String::new()));
 }
 
-/// Two addresses that nobody listens at, and the list of both.
+/// Two addresses without a listener, and the list of both.
 fn two_addresses() -> ([String; 2], String) {
     let free = |host: &str| {
         let listener = std::net::TcpListener::bind((host, 0)).unwrap();

@@ -55,7 +55,7 @@ fn compiler_of(folder: &Folder, object: &str) -> String {
 enum Case {
     /// It ends by itself, with these arguments.
     Ends(Vec<String>),
-    /// It serves until it is told to end.
+    /// It serves until a signal ends it.
     Serves(Vec<String>),
 }
 
@@ -115,7 +115,7 @@ fn every_command_fails_when_its_output_cannot_be_written() {
             let mut said = BufReader::new(child.stderr.take().unwrap());
             let mut words = String::new();
             if matches!(case, Case::Serves(_)) {
-                // It says so at once, and goes on.
+                // It says so at once, and continues.
                 said.read_line(&mut words).unwrap();
                 assert!(words.contains("standard output: "), "{path} {form:?}: {words}");
                 assert!(child.try_wait().unwrap().is_none(), "{path} {form:?}: {words}");
@@ -178,7 +178,7 @@ fn serve(stdout: Stdio, reads: bool) -> (Service, String) {
     (Service(child), at)
 }
 
-/// A pipe that is full, so that whoever writes to it waits for its reader.
+/// A pipe that is full, so that a writer waits for its reader.
 fn full_pipe() -> (PipeReader, PipeWriter) {
     let (reader, mut writer) = std::io::pipe().unwrap();
     rustix::io::ioctl_fionbio(&writer, true).unwrap();

@@ -518,7 +518,7 @@ impl Engine {
     /// Reclaims everything of a dead node. It may be alive and stopped: its fence word comes first.
     pub(crate) fn node_dead(&mut self, node: NodeId) {
         if self.lines.is_removed() {
-            // Its link may have ended because it removed this node, which judges nobody any more.
+            // Its link may have ended because it removed this node, which judges no member any more.
             return self.member_own(Event::Removed);
         }
         if let Some(word) = self.peers.get(node).and_then(|peer| peer.fence_word.as_ref()) {

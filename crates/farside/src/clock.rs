@@ -19,7 +19,7 @@ const CALIBRATION: Duration = Duration::from_millis(2);
 /// A clock whose ticks only rise.
 #[derive(Clone)]
 pub(crate) enum Clock {
-    /// The processor's counter: so many ticks in 2^32 nanoseconds.
+    /// The processor's counter, in ticks per 2^32 nanoseconds.
     Counter(u64),
     /// The system's monotonic clock, in nanoseconds from a start.
     System(Instant),

@@ -194,7 +194,7 @@ impl Engine {
         keeper.fenced = fenced;
         self.lines.trust_until(match () {
             () if fenced || drained || self.closed_with.is_some() => 0,
-            // Nobody can remove this node: there is no quorum without it.
+            // No member can remove this node: there is no quorum without it.
             () if self.membership.is_quorum(&[]) => ALWAYS,
             () => keeper.standing.until(),
         });

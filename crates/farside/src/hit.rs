@@ -348,7 +348,7 @@ fn zeroed<T: AllZero>(count: usize) -> Option<Box<[T]>> {
     let memory = unsafe { std::alloc::alloc_zeroed(layout) };
     let first = std::ptr::NonNull::new(memory.cast::<T>())?;
     let slice = std::ptr::NonNull::slice_from_raw_parts(first, count);
-    // SAFETY: allocated with the layout of `[T]` of this length, which nobody else has, and `AllZero` promises
+    // SAFETY: allocated with the layout of `[T]` of this length, which has no other owner, and `AllZero` promises
     // that zero bytes are a value of the type.
     Some(unsafe { Box::from_raw(slice.as_ptr()) })
 }
@@ -639,7 +639,7 @@ impl Lines {
         !self.is_removed() && (until == ALWAYS || self.clock.now() < until)
     }
 
-    /// Whether another member has removed this node, for good.
+    /// Whether another member has removed this node.
     #[inline(always)]
     pub(crate) fn is_removed(&self) -> bool {
         !is_member(|order| self.fence_word.load(order))

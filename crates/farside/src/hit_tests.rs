@@ -98,7 +98,7 @@ mod programs {
         assert_eq!(line.words[1].load(Ordering::Relaxed), 9, "no late local write");
     }
 
-    /// Another member removes this one, and then changes the line elsewhere: whoever has seen the new
+    /// Another member removes this one, and then changes the line elsewhere: a thread that has seen the new
     /// bytes there finds no old ones here.
     pub(super) fn removed_member_that_learnt_the_new_value_reads_no_old_one() {
         let line = Line::new(Level::Shared);

@@ -260,7 +260,7 @@ impl LockGuard<'_> {
     /// first lock for writing since: what they protect may be half changed. As with robust mutexes of
     /// POSIX, but nothing needs to be done for the lock itself.
     ///
-    /// *Guarantees*: every holder is told until one that holds the bytes for writing was; also by an
+    /// *Guarantees*: every holder sees it until one that holds the bytes for writing was; also by an
     /// [`upgrade`](Self::upgrade). Tells it also where it cannot be known: when a node dies that alone
     /// has used the locks of a line lately, what it held there died with it.
     pub fn was_abandoned(&self) -> bool {
@@ -539,7 +539,7 @@ impl Session {
             return self.blocking().run(self.ask_async(address, bytes, ask));
         };
         let mut call = self.enter();
-        // Without any waiting where this node decides and nobody is in the way.
+        // Without any waiting where this node decides and no holder conflicts.
         let token = match call.free_call_slot().map(|slot| call.lock_miss(slot, piece, ask)) {
             Some(Begun::Ended(outcome)) => call.note_grant(outcome, piece),
             Some(Begun::Waits(slot)) => call.blocking().run(call.call_ended(slot, piece)),
@@ -608,7 +608,7 @@ impl Session {
         outcome.map_err(|code| failure(code, piece.address, piece.continues()))
     }
 
-    /// Unlocks in one line what a call has got that has failed, which nobody was told of.
+    /// Unlocks in one line what a call has got that has failed, of which no caller knows.
     pub(crate) fn undo_line(&mut self, piece: Piece, mode: Mode) -> Result<(), ErrorCode> {
         self.unlock_by(piece, Action::Undo(mode), mode)
     }

@@ -8,7 +8,7 @@ use crate::{Config, Error, ErrorCode};
 use rustix::process::{Resource, getrlimit};
 use std::path::{Path, PathBuf};
 
-/// Nodes of up to so many bytes start without a look at the machine.
+/// Nodes of up to this many bytes start without a check of the machine.
 const SMALL: u64 = 16 << 20;
 /// Where control groups are mounted.
 const GROUPS: &str = "/sys/fs/cgroup";

@@ -144,7 +144,7 @@ impl Engine {
         self.step_own(Event::Issue { operation, line, want, pin, frame, here });
     }
 
-    /// Ends an operation on a line that nobody waits for any more, unless it is held back.
+    /// Ends an operation on a line whose caller has gone, unless it is held back.
     pub(crate) fn cancel(&mut self, operation: OperationId, line: LineAddress) {
         let waiting = self.frameless.len();
         self.frameless.retain(|other| *other != operation);

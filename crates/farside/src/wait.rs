@@ -18,7 +18,7 @@
 //! **Deadlines.** A thread that is blocked looks at the clock itself. A task on an executor of the
 //! program's own leaves an alarm in its session's slots, and the earliest of them in
 //! [`Core::alarm_ns`]: threads that drive look at it now and then, and the node's own thread sleeps no
-//! longer than that. Whoever sets an alarm that is earlier than the planned end of that sleep wakes
+//! longer than that. A thread that sets an alarm earlier than the planned end of that sleep wakes
 //! the thread: it has stored the end before it reads the alarm, so one of the two sees the other.
 
 use crate::engine::Engine;

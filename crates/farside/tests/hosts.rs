@@ -126,7 +126,7 @@ fn fabric(way: &Proxy, hosts: &[&Proxy], lease: Duration) -> TcpFabric {
         advertise: Some(way.at().into()),
         hosts: hosts.iter().map(|host| host.at().into()).collect(),
         lease,
-        // Longer than any lease here: whoever waits for a dial that was swallowed waits too long.
+        // Longer than any lease here: a node that waits for a dial that was lost waits too long.
         connect_timeout: Duration::from_secs(60),
         ..TcpOptions::default()
     };

@@ -131,7 +131,7 @@ fn asynchronous_writes_are_handed_over() {
     }
 }
 
-/// The lock of a node that leaves goes to the waiter of another, its session is told.
+/// The lock of a node that leaves goes to the waiter of another node, and its own waiter fails with `NodeClosed`.
 #[test]
 fn locks_and_waiters_are_handed_over() {
     for make in [mem(), shm(), tcp()] {

@@ -170,12 +170,12 @@ fn removed_member_judges_nobody() {
     on_mem_and_shm(|make, fabric| {
         let (survivor, member, _session, had) = removed(make, fabric, 99);
         // It finds that its links have ended.
-        until("it is told", || {
+        until("it knows", || {
             member.turn();
             member.session().is_err_and(|error| error.code == ErrorCode::NodeClosed)
         });
         assert_eq!(survivor.session().unwrap().read_u64(had.shared), Ok(2));
-        assert!(survivor.session().is_ok(), "the survivor was removed in turn");
+        assert!(survivor.session().is_ok(), "the survivor was removed too");
     });
 }
 

@@ -7,7 +7,7 @@
 //! about to leave, and a line when it has ended. They have the same process and `invoke_ns`, and the last one
 //! counts. Those before the end have a `return_ns` of null and the outcome that holds if the process dies now:
 //! `unknown` with a value, `failed` without one, since nothing was changed yet. Each line is in the file before
-//! the operation goes on, so what a process did before it was killed is there, and what it had in flight.
+//! the operation continues, so what a process did before it was killed is there, and what it had in flight.
 //!
 //! `value` is the digest of the record that was read, or that an insert or update left behind; null
 //! where there was none. A key is a register: an update is a write of the value that it left (one that

@@ -67,7 +67,7 @@ pub(super) fn first(
 /// One attempt, for a command that does not wait.
 ///
 /// # Errors
-/// As [`first`], and `NoSuchCluster`, which names the hosts and what is amiss with each.
+/// As [`first`], and `NoSuchCluster`, which names the hosts and the reason of each.
 pub(super) fn once(plan: &Plan) -> Result<Life, Failure> {
     if plan.options.hosts.is_empty() {
         return Life::begin(plan, plan.founds);
@@ -148,7 +148,7 @@ impl Waiting {
         self.port.link_events(&mut events);
         for event in events {
             if let LinkEvent::Requested { link, .. } = event {
-                // Whoever asked may be gone already; then nobody needs the answer.
+                // The requester may be gone already; then the answer is not needed.
                 let _ = self.port.refuse(link, self.answer.as_bytes());
             }
         }

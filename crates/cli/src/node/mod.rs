@@ -56,7 +56,7 @@ enum Event<'a> {
     NotJoined {
         reason: &'a str,
     },
-    /// There is no cluster within reach; what is amiss with each host.
+    /// There is no cluster within reach; the reason of each host.
     Waiting {
         /// It founds one, once each of these hosts has answered that it has none.
         founds: bool,
@@ -280,7 +280,7 @@ impl Life {
     fn watch(&self, asked: &Receiver<()>, output: Output) -> End {
         let mut known = BTreeSet::from([self.node.id()]);
         loop {
-            // First: whoever is out says that alone, and not whom it takes for lost.
+            // First: a node that was removed reports that alone, not the members it takes for lost.
             match self.node.wait_for_members(usize::MAX, Duration::ZERO) {
                 Err(error) if error.code != ErrorCode::TimedOut => {
                     return End::CutOff(error.into());

@@ -128,7 +128,7 @@ impl Output {
         }
     }
 
-    /// A sentence about what went wrong while a service goes on.
+    /// A sentence about what went wrong while a service continues.
     pub(crate) fn warning(&self, text: impl AsRef<str>) {
         say_error(text.as_ref());
     }

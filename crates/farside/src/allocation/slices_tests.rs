@@ -45,7 +45,7 @@ fn touched(node: &Node) -> Budget {
     node.core().engine().homes.jobs.touched
 }
 
-/// Polls each engine in turn until the future is ready; `each` looks after every poll of the first node.
+/// Polls the engines one after the other until the future is ready; `each` looks after every poll of the first node.
 fn finish<F: Future>(nodes: &[Node], future: F, mut each: impl FnMut()) -> F::Output {
     let mut future = pin!(future);
     for _ in 0..POLLS_MAX {

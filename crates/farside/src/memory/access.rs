@@ -1,7 +1,7 @@
 //! Accesses as values that are begun and polled: what every form of a call is made of.
 //!
 //! What is at hand is done at once by [`Session::read_hit`] and its like. What is not becomes an
-//! [`Access`], whose [`step`](Session::step) goes on with it as far as that can be, and says what it
+//! [`Access`], whose [`step`](Session::step) continues it as far as possible, and says what it
 //! waits for. The blocking forms wait for that on the caller's thread, the awaitable ones give a waker
 //! to it, and [`Session::poll`] is for executors that keep no futures. It allocates nothing: its bytes
 //! wait in the session's slots.
@@ -449,7 +449,7 @@ impl Session {
         }
     }
 
-    /// Begins an access of so many bytes; [`step`](Self::step) goes on with it, within a call.
+    /// Begins an access of `bytes` bytes; [`step`](Self::step) continues it, within a call.
     ///
     /// # Errors
     /// `ZeroSize`, `TooLarge`, `Misaligned`.
@@ -466,8 +466,8 @@ impl Session {
         Ok(Access { what, address, bytes, begun: 0, result: 0, failure: None })
     }
 
-    /// Goes on with an access as far as it can without waiting. Its bytes come from `buffer` or go
-    /// there, the same each time. A failure of a [`What::Post`] is told later, as by
+    /// Continues an access as far as it can without waiting. Its bytes come from `buffer` or go
+    /// there, the same each time. A failure of a [`What::Post`] is reported later, as by
     /// [`write`](Self::write); [`What::Word`] tells the first failure of an earlier write.
     fn step(&mut self, access: &mut Access, buffer: &mut Buffer<'_>) -> Progress {
         self.reap();

@@ -55,7 +55,7 @@ struct Found {
     operations: u64,
 }
 
-/// Uses what is cached, owned and at home until this process is told that it is out.
+/// Uses what is cached, owned and at home until this process knows that it was removed.
 fn use_all(
     session: &mut Session,
     has: [GlobalAddress; 3],
@@ -170,7 +170,7 @@ impl Drop for Member {
     }
 }
 
-/// One process is stopped, removed, and goes on after what it had cached was changed.
+/// One process is stopped, removed, and continued after what it had cached was changed.
 pub(super) fn stop_over_tcp(number: u32) {
     let cluster = format!("stopped-{number}-{}", std::process::id());
     let fabric = tcp(None);

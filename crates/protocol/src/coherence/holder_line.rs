@@ -250,7 +250,7 @@ impl Desk<'_, '_> {
         self.state.waiting.push_back(waiting);
     }
 
-    /// Nobody waits for an operation any more. A request that was sent for it alone goes on, for nobody.
+    /// Cancels an operation. A request that was sent for it alone continues without one.
     pub(super) fn cancel(&mut self, operation: OperationId) {
         let mut waiting = self.state.waiting.iter();
         let Some(place) = waiting.position(|waiting| waiting.operation == operation) else {
@@ -260,8 +260,8 @@ impl Desk<'_, '_> {
         if let Some(Asked { want, .. }) = self.state.asked
             && self.state.waiting.iter().all(|other| other.want.level() < want.level())
         {
-            let nobody = Waiting { operation: CANCELLED, want, pin: false };
-            self.state.waiting.insert(place, nobody);
+            let cancelled = Waiting { operation: CANCELLED, want, pin: false };
+            self.state.waiting.insert(place, cancelled);
         }
         self.context.fail(operation, self.line, ErrorCode::TimedOut);
     }

@@ -175,8 +175,8 @@ impl Desk<'_, '_> {
         self.state.waiting.push_back(request);
     }
 
-    /// Nobody waits for an operation of this node any more. One that is being served is served for
-    /// nobody.
+    /// Cancels an operation of this node. One that is being served is served to its end without a
+    /// result.
     pub(super) fn cancel(&mut self, operation: OperationId) {
         let meant =
             |request: &Request| matches!(request, Request::Own(own, ..) if *own == operation);

@@ -195,8 +195,8 @@ pub enum Event {
         frame: Frame,
         here: Here,
     },
-    /// Nobody waits for this operation any more. `Fail` with `TimedOut` follows at once, and what was
-    /// asked of others for it goes on; ignored when it has its result already.
+    /// The caller of this operation has gone. `Fail` with `TimedOut` follows at once, and what was
+    /// asked of others for it continues; ignored when it has its result already.
     Cancel { operation: OperationId, line: LineAddress, here: Here },
     /// A pinned operation is done with its line.
     Unpin { line: LineAddress, here: Here },
@@ -268,7 +268,7 @@ impl Want {
     }
 }
 
-/// In place of an operation that was cancelled while a request for it is under way.
+/// In place of an operation that was cancelled while a request for it is in flight.
 const CANCELLED: OperationId = OperationId(u64::MAX);
 
 /// What both roles share during one step.

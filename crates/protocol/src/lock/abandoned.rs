@@ -1,8 +1,8 @@
 //! Ranges whose holder died while it had them for writing: what they protect may be half changed, so
-//! the next holder is told, as with robust mutexes (POSIX `EOWNERDEAD`).
+//! the next holder learns of it, as with robust mutexes (POSIX `EOWNERDEAD`).
 //!
 //! The home marks such a range when it hears of the death, and the whole line when the dead node was
-//! its delegate, since nobody else knows what was held there. Every grant of marked bytes says so; one
+//! its delegate, since no other node knows what was held there. Every grant of marked bytes says so; one
 //! for writing takes the mark along, unless it is cancelled or [undone](super::Action::Undo) before its
 //! session knows of it. A marked line is neither delegated nor lent, so that marks never travel.
 

@@ -234,12 +234,12 @@ impl Line {
         matches!(self.authority, Authority::Home | Authority::Delegate { .. })
     }
 
-    /// Whether nobody here holds or wants anything, and nobody is to be told anything.
+    /// Whether the line has no holder, no waiter and no mark of an abandoned lock.
     pub(super) fn is_idle(&self) -> bool {
         self.is_unused() && self.abandoned.is_empty()
     }
 
-    /// Whether nobody here holds or wants anything.
+    /// Whether the line has no holder and no waiter.
     pub(super) fn is_unused(&self) -> bool {
         self.holders.is_empty() && self.queue.is_empty() && self.limbo.is_empty()
     }
@@ -349,7 +349,7 @@ impl Line {
         }
     }
 
-    /// Takes back what was granted to a request that nobody wants any more; the range whose marks
+    /// Takes back what was granted to a request that was cancelled; the range whose marks
     /// the grant took along, if it did.
     pub(super) fn take_back(&mut self, key: Key) -> Option<Range> {
         let meant = |held: &Holder| held.session.node() == key.0 && held.ticket == key.1;

@@ -44,7 +44,7 @@
 //!
 //! **Death.** Locks, waits and delegations of a dead node are gone. Locks homed at a dead node are
 //! void: its waiters fail with `NodeLost`, and so does unlocking. The next holder of what a dead node
-//! held for writing is told: see `abandoned.rs`.
+//! held for writing learns of it: see `abandoned.rs`.
 //!
 //! **Loans.** See `loan.rs`: a line that this node decides about and nobody is at can be lent to the
 //! runtime, which grants its locks without asking until the machine has to hear of the line.
@@ -317,7 +317,7 @@ pub enum Event {
     Retire { line: LineAddress },
     /// A message.
     Received { from: NodeId, message: Message, here: Here },
-    /// A node is dead: for good, its number is never used again. `left`: its sessions were closed before,
+    /// A node is dead, its number is never used again. `left`: its sessions were closed before,
     /// so that it held nothing.
     NodeDead { node: NodeId, left: bool },
 }

@@ -481,7 +481,7 @@ impl Membership {
         !self.canary.is(Mutant::JoinerOutlivesCoordinator) && self.roster.first() == Some(node)
     }
 
-    /// Whoever removed this node has removed it for all: it judges nobody any more.
+    /// A member has removed this node, for all of them: this one judges no member any more.
     fn removed(&mut self, effects: &mut Effects) {
         if !matches!(self.stage, Stage::Outside | Stage::Over) {
             self.fail(refusal(ErrorCode::NodeClosed, EXPELLED), effects);

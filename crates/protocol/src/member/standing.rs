@@ -14,7 +14,7 @@
 //!
 //! **Why nothing is reclaimed before.** Let this node ask at `a`, and let a quorum answer. For a removal
 //! another quorum has cut it off, each of them before it voted. Two quorums share a member `p`, which had
-//! the link open at `o > a`, and closed it at `c > o`. It is dead by vote at `d > c`, and whoever knows that
+//! the link open at `o > a`, and closed it at `c > o`. It is dead by vote at `d > c`, and a member that knows that
 //! settles its memory at `d + unaware` ([`Patience::unaware_ns`](super::contact::Patience)) at the
 //! earliest. So with `valid < unaware`
 //!

@@ -80,7 +80,7 @@ pub enum Action {
     Start(u16, u8, Kind),
     /// A pinned operation ends.
     Finish(u16, u8),
-    /// Nobody waits any more for the oldest operation that waits for the line.
+    /// The oldest operation that waits for the line is cancelled.
     Cancel(u16, u8),
     /// The runtime wants the frame.
     Evict(u16, u8),

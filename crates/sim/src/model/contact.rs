@@ -141,7 +141,7 @@ pub enum Action {
     Ask,
     /// It is stopped.
     Stop,
-    /// It goes on.
+    /// It continues.
     Continue,
     /// Time passes.
     Tick,

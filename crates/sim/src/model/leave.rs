@@ -12,7 +12,7 @@
 //! - without a death no line is lost, and an operation fails only for memory whose home has left;
 //! - a lock is held by one session at a time, and a wait for it fails only when its home has left or died;
 //! - no node is expelled, and no machine finds a message of another to be a violation;
-//! - when nothing is in flight any more, nobody waits, every leave has ended, and the members agree.
+//! - when nothing is in flight any more, no operation waits, every leave has ended, and the members agree.
 
 mod locks;
 

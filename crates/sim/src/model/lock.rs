@@ -15,7 +15,7 @@
 //!   than by a grant, and messages from before are still under way: a probe may have passed it);
 //! - a session holds as many locks as it may, whoever granted them, and never more;
 //! - every operation has one result; a try has one when nothing is under way any more;
-//! - who gets a lock of bytes whose holder for writing died, as their home has heard, is told, until a
+//! - who gets a lock of bytes whose holder for writing died, as their home has heard, learns of it, until a
 //!   writer was told and did not undo its lock;
 //! - no machine finds a message of another to be a violation, and its invariants hold;
 //!

@@ -161,7 +161,7 @@ fn the_next_writer_of_what_a_dead_one_held_is_told_once(setup: Setup) {
             cluster.is_told(operation)
         };
         assert_eq!(told(range(0, 8), W), Some(false), "other bytes");
-        assert_eq!(told(range(8, 8), R), Some(true), "a reader is told");
+        assert_eq!(told(range(8, 8), R), Some(true), "a reader sees it");
         assert_eq!(told(range(8, 8), W), Some(true), "and takes nothing along");
         assert_eq!(told(range(8, 8), W), Some(false));
         assert_eq!(told(ALL, W), Some(true), "the rest");
