@@ -612,6 +612,12 @@ fn turns(
     (bounds, least): (&Bounds, u64),
     known: &Interned,
 ) -> Option<u64> {
+    // What only a copy is compared with bounds the counter too, but the way out is then mostly taken before the last
+    // iteration's cost: walked one by one, such a loop has the exact worst case.
+    let own = |counter: &Counter| bounds.within(counter.register, loops).next().is_some();
+    if !counters.iter().any(own) {
+        return None;
+    }
     let (least, most) = (least.max(2), TURNS_MAX.min(bounds.turns_max));
     let all = counters.iter().filter_map(|counter| {
         let up = counter.by > 0;

@@ -333,7 +333,7 @@ impl Problem {
             ),
             Self::AddressTooFar { least, most } => write!(
                 out,
-                "the address may be {least} to {most} B from its memory's start: bound what is added \
+                "the address may lie {least} to {most} B from its memory's start: bound what is added \
                  to it {ALONE}; {OPAQUE}"
             ),
             Self::AddressEscapes { memory } => {
