@@ -345,7 +345,8 @@ impl Session {
 
     /// Takes the node's gate for atomics of several lines; false while another session has it.
     fn take_gate(&mut self) -> Result<bool, Error> {
-        if !self.core.gate.swap(true, Ordering::Acquire) {
+        // A call that pins once more has it already.
+        if self.in_flight.gated || !self.core.gate.swap(true, Ordering::Acquire) {
             self.in_flight.gated = true;
             return Ok(true);
         }

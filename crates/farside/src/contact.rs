@@ -207,9 +207,13 @@ impl Engine {
         }
     }
 
+    /// Takes the operations out that are held back.
+    pub(crate) fn take_held(&mut self) -> VecDeque<OperationId> {
+        self.keeper.as_mut().map(|keeper| std::mem::take(&mut keeper.held)).unwrap_or_default()
+    }
+
     fn start_held(&mut self) {
-        let held = self.keeper.as_mut().map(|keeper| std::mem::take(&mut keeper.held));
-        for operation in held.into_iter().flatten() {
+        for operation in self.take_held() {
             self.follow_ups.push_back(FollowUp::Start(operation));
         }
     }

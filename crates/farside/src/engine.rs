@@ -158,7 +158,7 @@ impl Engine {
         if is_home(operation) {
             self.homes.retired(operation);
         } else if let Some(slot) = self.slot(operation) {
-            slot.finish(outcome);
+            slot.finish_if_pending(outcome);
         }
     }
 
@@ -186,8 +186,10 @@ impl Engine {
         if slot.is_abandoned() && matches!(slot.request().kind, Kind::Allocate { .. }) {
             return self.undo_allocation(operation, result);
         }
-        slot.request().result = result;
-        slot.finish(Ok(()));
+        if slot.is_pending() {
+            slot.request().result = result;
+            slot.finish(Ok(()));
+        }
     }
 
     /// The result of a slot's operation is not wanted any more: undoes what it has got, or sees to it
@@ -234,6 +236,13 @@ impl Engine {
         let Some(slot) = slots.as_ref().and_then(|slots| slots.slot(operation)) else {
             return; // a session keeps its place until all its operations have ended
         };
+        if !slot.is_pending() {
+            // It has failed, when this node was closed.
+            if matches!(slot.request().kind, Kind::Pin(_)) {
+                self.follow_ups.push_back(FollowUp::Unpin(line));
+            }
+            return;
+        }
         let Some((outcome, pinned)) = perform(&self.lines, slot, line) else {
             // Held back, or refused, as one that starts now.
             return self.follow_ups.push_back(FollowUp::Start(operation));
@@ -269,6 +278,8 @@ impl Engine {
     }
 
     fn fail_waiting(&mut self) {
+        self.frameless.clear();
+        self.take_held();
         let code = self.closed_with.unwrap_or(ErrorCode::NodeClosed);
         for slots in self.sessions.iter().flatten() {
             for slot in &slots.slots {

@@ -64,6 +64,11 @@ impl Engine {
         for slots in sessions {
             self.close_locks(&slots);
         }
+        // Of operations only questions whether this node is a member are still held back: what they are about
+        // is handed over.
+        for operation in self.take_held() {
+            self.finish(operation, Ok(()));
+        }
     }
 
     /// Whether this node has handed its lines over and lets nothing hit any more.
@@ -163,8 +168,11 @@ impl Shared {
         engine.turn();
         let ended = engine.leave_ended()?;
         let departure = Departure { memory_bytes: engine.homes.used_bytes() };
+        if self.set_closed() {
+            return Some(Ok(Departure::default())); // by a clone just now
+        }
         drop(engine);
-        self.close();
+        self.end();
         Some(ended.map(|()| departure).map_err(Error::new))
     }
 

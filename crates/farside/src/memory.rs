@@ -562,7 +562,7 @@ impl Drop for Session {
             return self.core.close_session(&self.slots);
         }
         // What was written is written even if nobody fenced; a failure has nobody left to hear it.
-        let _ = self.wait_for_writes();
+        let _ = self.enter_until(Deadline::Never).wait_for_writes();
         self.core.close_session(&self.slots);
     }
 }

@@ -701,9 +701,18 @@ impl Shared {
 
     /// Ends this node at once; links that are still open are closed.
     pub(crate) fn close(&self) {
-        if self.left.swap(true, Ordering::SeqCst) {
-            return;
+        if !self.set_closed() {
+            self.end();
         }
+    }
+
+    /// Claims the end of this node; whether a clone has before.
+    pub(crate) fn set_closed(&self) -> bool {
+        self.left.swap(true, Ordering::SeqCst)
+    }
+
+    /// Ends this node, as the thread that has claimed it.
+    pub(crate) fn end(&self) {
         let server = crate::operation::locked(&self.server).take();
         self.core.engine().close_with(ErrorCode::NodeClosed);
         self.core.closing.store(true, Ordering::SeqCst);

@@ -111,10 +111,12 @@ impl Engine {
     /// Starts an operation and carries out what follows.
     pub(crate) fn issue(&mut self, operation: OperationId) {
         if self.leaving.is_some() {
-            // What was acknowledged is handed over.
             let confirms = self.request(operation).is_some_and(|(kind, _)| kind == Kind::Confirm);
-            let outcome = if confirms { Ok(()) } else { Err(ErrorCode::NodeClosed) };
-            return self.finish(operation, outcome);
+            match confirms {
+                true if self.has_handed_over() => return self.finish(operation, Ok(())),
+                true => {} // held back, or refused, as without a leave
+                false => return self.finish(operation, Err(ErrorCode::NodeClosed)),
+            }
         }
         self.start(operation);
         self.follow_up();
@@ -126,7 +128,8 @@ impl Engine {
             return;
         };
         if let Some(code) = self.refusal() {
-            let outcome = if kind == Kind::Confirm && self.has_left() { Ok(()) } else { Err(code) };
+            let outcome =
+                if kind == Kind::Confirm && self.has_handed_over() { Ok(()) } else { Err(code) };
             return self.finish(operation, outcome);
         }
         if self.hold_operation(operation) {
@@ -161,9 +164,9 @@ impl Engine {
         self.closed_with.or_else(removed).or(self.failure.map(|_| ErrorCode::NodeFailed))
     }
 
-    /// Whether this node has left by itself: what it had acknowledged was given back.
-    fn has_left(&self) -> bool {
-        self.closed_with.is_some() && self.boot.refused.is_none() && self.failure.is_none()
+    /// Whether this node leaves, or has left, and everything that it had acknowledged was given back.
+    fn has_handed_over(&self) -> bool {
+        self.is_drained() && self.boot.refused.is_none() && self.failure.is_none()
     }
 
     /// A frame for the line; none when the operation has failed or waits for one.

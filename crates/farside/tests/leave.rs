@@ -244,3 +244,61 @@ fn sessions_of_a_node_that_left_are_closed() {
     assert_eq!(clone.session().map(|_| ()).map_err(|e| e.code), Err(ErrorCode::NodeClosed));
     assert_eq!(clone.leave().unwrap().memory_bytes, 0, "by a clone, once");
 }
+
+/// Atomics of several lines hold them one after the other, and the node's gate for such atomics.
+#[test]
+fn atomics_of_several_lines_end_when_their_node_leaves() {
+    for make in [mem, shm, tcp] {
+        for round in 0..5 {
+            let make = make();
+            let config = config(&format!("atomics-{round}"));
+            let mut nodes = cluster(&make, &config, 2);
+            let leaver = nodes.pop().unwrap();
+            let own = leaver.session().unwrap().alloc_on(2_000, leaver.id()).unwrap();
+            let far = nodes[0].session().unwrap().alloc(2_000).unwrap();
+            let begun = Barrier::new(3);
+            std::thread::scope(|scope| {
+                for address in [own, far] {
+                    let (leaver, begun) = (leaver.clone(), &begun);
+                    scope.spawn(move || {
+                        let mut session = leaver.session().unwrap();
+                        session.write_atomic(address, &[1; 2_000]).unwrap();
+                        begun.wait();
+                        let mut bytes = [0; 2_000];
+                        let ended = loop {
+                            let written = session.write_atomic(address, &[1; 2_000]);
+                            if let Err(error) =
+                                written.and_then(|()| session.read_atomic(address, &mut bytes))
+                            {
+                                break error;
+                            }
+                        };
+                        assert_eq!(ended.code, ErrorCode::NodeClosed, "{ended}");
+                    });
+                }
+                begun.wait();
+                leaver.clone().leave().unwrap();
+            });
+        }
+    }
+}
+
+#[test]
+fn clones_that_leave_at_once_all_succeed() {
+    let make = shm();
+    let config = config("clones");
+    let mut nodes = cluster(&make, &config, 2);
+    let leaver = nodes.pop().unwrap();
+    leaver.session().unwrap().alloc_on(64, leaver.id()).unwrap();
+    let start = Barrier::new(4);
+    let gone: u64 = std::thread::scope(|scope| {
+        let leave = || {
+            let node = leaver.clone();
+            start.wait();
+            node.leave().unwrap().memory_bytes
+        };
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(leave)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    });
+    assert_eq!(gone, 512, "one of them tells what went");
+}

@@ -95,7 +95,7 @@ impl Session {
     }
 
     /// The deadline that was given to the last call, as that has left it.
-    pub(super) fn last_deadline(&mut self) -> Deadline {
+    pub(crate) fn last_deadline(&mut self) -> Deadline {
         self.deadline.take().unwrap_or(self.in_flight.deadline)
     }
 

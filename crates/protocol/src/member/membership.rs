@@ -523,7 +523,8 @@ impl Membership {
     fn check_leave(&mut self, effects: &mut Effects) {
         let me = self.me;
         let silent = |member: &Member| member.linked && member.node != me && !member.heard_leave;
-        let waits = self.roster.find_where(silent).is_some();
+        // A member that goes before suspects are judged takes a vote along that decides about them.
+        let waits = self.roster.find_where(silent).is_some() || self.has_suspects();
         let early = self.canary.is(Mutant::LeavesUnheard);
         if self.leaving && self.stage != Stage::Over && (!waits || early) {
             self.finish_leave(effects);

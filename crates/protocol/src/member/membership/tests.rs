@@ -594,6 +594,19 @@ fn a_member_tells_of_its_suspects_and_waits_for_the_judgement() {
 }
 
 #[test]
+fn leave_waits_until_suspects_are_judged() {
+    let mut first = of_three(0);
+    check(&mut first, Event::Leave, &["to 1: leave", "to 2: leave"]);
+    check(&mut first, heard(1, Message::LeaveHeard), &[]);
+    check(&mut first, out_of_reach(2), &["cut 2", "to 1: suspect 2", "to 1: vote 1"]);
+    check(
+        &mut first,
+        heard(1, Message::Voted { round: 1 }),
+        &["dead 2", "to 1: view 4 2 went", "to 1: left", "closed"],
+    );
+}
+
+#[test]
 fn the_smaller_side_gives_up() {
     let mut first = of_three(0);
     check(&mut first, out_of_reach(1), &["cut 1", "to 2: suspect 1", "to 2: vote 1"]);
