@@ -723,7 +723,7 @@ mod tests {
         assert_eq!(parted(4, 3, 0, 1), 257_441);
         assert_eq!(parted(4, 4, 0, 2), 1_458_827);
         assert_eq!(states(4, 1, 1, false), 1_878_571);
-        assert_eq!(states(4, 2, 1, true), 580_264);
+        assert_eq!(states(4, 2, 1, true), 902_179);
         assert_eq!(states(4, 2, 2, false), 1_685_176);
         assert_eq!(states(4, 3, 4, true), 2_016_592);
     }
