@@ -13,7 +13,8 @@
 pub enum Mutant {
     /// V16: a fence, and so every lock and atomic, waits for nothing.
     FenceReturnsAtOnce,
-    /// The memory of members that were given up settles before they must have noticed.
+    /// The memory of members that were removed settles at once, and what they have cached counts until
+    /// their own thread has noticed.
     SettledAtOnce,
     /// Bytes that were on their way when a link broke are not written again.
     NotPlacedAgain,

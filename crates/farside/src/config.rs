@@ -36,9 +36,9 @@ pub struct Config {
     ///
     /// *Guarantees*: an outage shorter than both leases together expels no member. *Cost*: an operation on the
     /// memory of a member that is silent for longer fails after the fabric's lease, this lease, a quarter of the
-    /// fabric's lease and the time of one more dial (at most 0.65 s), the vote (some round trips), and one and a
-    /// quarter of the fabric's lease until nothing counts that the lost member has cached: with the defaults 3.7
-    /// to 4.1 s after the loss. A process that has ended is noticed at once.
+    /// fabric's lease and the time of one more dial (half this lease and 0.15 s), the vote (some round trips), and one and a
+    /// quarter of the fabric's lease until nothing counts that the lost member has cached: with the defaults 3.9
+    /// to 4.2 s after the loss. A process that has ended is noticed at once.
     pub lease_ns: u64,
     /// How long a call of a session waits at most before it fails with `TimedOut`, unless the session
     /// or the call says otherwise; `None` for no bound. See [`Session::set_timeout`](crate::Session::set_timeout).

@@ -56,7 +56,7 @@ impl Keeper {
     pub(crate) fn new(me: NodeId, lease_ns: u64, silence_ns: u64, clock: &Clock) -> Self {
         let mut patience = Patience::of_lease(lease_ns, silence_ns);
         if canary::is(Mutant::SettledAtOnce) {
-            patience.unaware_ns = 0;
+            (patience.unaware_ns, patience.standing_ns) = (0, u64::MAX);
         }
         Self {
             machine: Contacts::new(me, patience),

