@@ -313,7 +313,7 @@ fn a_deadline_is_of_the_node_the_session_or_the_call() {
 }
 
 #[test]
-fn an_allocation_that_was_not_waited_for_is_freed() {
+fn forgotten_allocation_is_freed() {
     let cluster = Cluster::new("deadlines-allocations");
     let address = cluster.allocate();
     let mut session = cluster.node.session().unwrap();
@@ -364,7 +364,7 @@ fn forgotten_calls_block_no_session() {
 }
 
 #[test]
-fn a_call_that_a_closed_session_forgot_holds_nothing() {
+fn forgotten_call_of_a_closed_session_holds_nothing() {
     let cluster = Cluster::new("deadlines-closed");
     let address = cluster.allocate();
     let mut session = cluster.node.session().unwrap();
@@ -471,7 +471,7 @@ fn an_unlock_that_is_not_had_in_time_keeps_the_lock() {
 }
 
 #[test]
-fn a_guard_that_is_forgotten_is_kept() {
+fn forgotten_guard_keeps_its_lock() {
     let cluster = Cluster::new("deadlines-guards");
     let address = cluster.allocate();
     let mut session = cluster.node.session().unwrap();
