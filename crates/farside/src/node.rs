@@ -35,6 +35,9 @@ use std::time::{Duration, Instant};
 
 /// How long a joiner waits for a cluster to answer.
 const JOIN_PATIENCE: Duration = Duration::from_secs(10);
+/// What may be the reason that a joiner is not linked to all members in time.
+const NOT_LINKED: &str = "not linked to all members in time: one does not answer, or its process or this one \
+                          has no descriptor left (raise RLIMIT_NOFILE, ulimit -n)";
 /// The longest wait between two attempts to join.
 const JOIN_AGAIN_MAX: Duration = Duration::from_millis(500);
 
@@ -526,7 +529,7 @@ impl Node {
                 return Ok(node);
             }
             if Instant::now() > deadline {
-                return Err(Error::new(ErrorCode::TimedOut));
+                return Err(Error::with(ErrorCode::TimedOut, NOT_LINKED));
             }
             tick();
         }
