@@ -120,6 +120,12 @@ impl Inbox {
         *lock(&self.other_waiter) = Some(waiter);
     }
 
+    /// Wakes the port: an answer that it waits for has come.
+    fn wake(&self) {
+        self.pending.store(true, Ordering::Release);
+        ring(&self.bell);
+    }
+
     /// Makes the port look at its links and regions.
     pub(crate) fn call_attention(&self) {
         self.attention.store(true, Ordering::Release);
@@ -307,6 +313,20 @@ impl Connection {
         timeout: Duration,
         send: impl FnOnce(u64) -> Result<(), FabricError>,
     ) -> Result<Answer, FabricError> {
+        let number = self.begin(send)?;
+        let answer = self.wait(number, timeout);
+        lock(&self.questions).open.remove(&number);
+        answer
+    }
+
+    /// Asks the peer's fabric something; the number of the question, which `send` gets too.
+    ///
+    /// # Errors
+    /// Those of `send`.
+    pub(crate) fn begin(
+        &self,
+        send: impl FnOnce(u64) -> Result<(), FabricError>,
+    ) -> Result<u64, FabricError> {
         let number = {
             let mut questions = lock(&self.questions);
             questions.asked += 1;
@@ -314,9 +334,35 @@ impl Connection {
             questions.open.insert(number, None);
             number
         };
-        let answer = send(number).and_then(|()| self.wait(number, timeout));
-        lock(&self.questions).open.remove(&number);
-        answer
+        match send(number) {
+            Ok(()) => Ok(number),
+            Err(reason) => {
+                lock(&self.questions).open.remove(&number);
+                Err(reason)
+            }
+        }
+    }
+
+    /// The answer to a question, if it has come. Its arrival wakes the port.
+    ///
+    /// # Errors
+    /// `PeerLost`.
+    pub(crate) fn take_answer(&self, number: u64) -> Result<Option<Answer>, FabricError> {
+        let mut questions = lock(&self.questions);
+        match questions.open.get_mut(&number).and_then(Option::take) {
+            Some(answer) => {
+                questions.open.remove(&number);
+                Ok(Some(answer))
+            }
+            None if self.has_ended() => Err(FabricError::PeerLost),
+            None => Ok(None),
+        }
+    }
+
+    /// How a question ends that was not answered in time.
+    pub(crate) fn no_answer() -> FabricError {
+        let reason = io::ErrorKind::TimedOut.into();
+        FabricError::System("the peer's fabric does not answer", reason)
     }
 
     fn wait(&self, number: u64, timeout: Duration) -> Result<Answer, FabricError> {
@@ -331,8 +377,7 @@ impl Connection {
             }
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                let reason = io::ErrorKind::TimedOut.into();
-                return Err(FabricError::System("the peer's fabric does not answer", reason));
+                return Err(Self::no_answer());
             }
             let waited = self.answered.wait_timeout(questions, left);
             questions = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -349,6 +394,7 @@ impl Connection {
         }
         drop(questions);
         self.answered.notify_all();
+        self.inbox.wake();
         known
     }
 }

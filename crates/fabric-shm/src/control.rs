@@ -576,15 +576,6 @@ pub(crate) fn wait_for_requests(inner: &Inner, region: RegionId) -> Result<(), F
     Ok(())
 }
 
-/// Waits until no request of a peer that began before a link of it was shut runs any more, by the same
-/// rule as [`wait_for_requests`].
-pub(crate) fn wait_for_peer(inner: &Inner, connection: &Connection) {
-    barrier::heavy();
-    let mut left = inner.options.control_timeout;
-    // Who is stopped for so long is given up; the caller has nobody to tell.
-    let _ = wait_while_at_work(connection, &mut left);
-}
-
 /// Waits until the port at the other end is not at work, or at other work than now.
 fn wait_while_at_work(connection: &Connection, left: &mut Duration) -> Result<(), FabricError> {
     let Some(peer) = connection.peer.get() else {

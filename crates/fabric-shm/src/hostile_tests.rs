@@ -498,6 +498,42 @@ fn deregistration_does_not_wait_for_ever() {
     assert!(matches!(again, Err(FabricError::Unknown(_))), "{again:?}");
 }
 
+/// A peer that is stopped within a request does not hold up a close; what it may still write is known until
+/// it has ended that request.
+#[test]
+fn request_in_progress_may_land_after_a_close_until_it_has_ended() {
+    let mut victim = Victim::new();
+    let (fake, _, link) = Fake::linked(&mut victim);
+    let (_idle, _, other) = Fake::linked(&mut victim);
+    let at_work = |count| {
+        let stored = fake.board.arena.store(board::in_flight(0), count, Ordering::SeqCst);
+        stored.expect("a word of the own board");
+    };
+    at_work(1);
+    assert!(!victim.port.may_land(link), "it is not closed");
+    victim.port.close(other);
+    victim.port.close(link);
+    assert!(!victim.port.may_land(other), "its port is not at work");
+    assert!(victim.port.may_land(link));
+    assert!(victim.port.may_land(link));
+    at_work(2);
+    assert!(!victim.port.may_land(link));
+    at_work(3);
+    assert!(!victim.port.may_land(link), "that is of another link");
+}
+
+/// The engine of a node goes on while a peer does not answer an import.
+#[test]
+fn import_that_is_not_answered_does_not_wait_and_ends() {
+    let mut victim = Victim::new();
+    let (fake, _, link) = Fake::linked(&mut victim);
+    let token = victim.region.token;
+    assert_eq!(victim.port.try_import(link, &token).map_err(|_| ()), Ok(None));
+    assert!(fake.receive().is_some(), "it is asked once");
+    let ended = until("the import to end", || victim.port.try_import(link, &token).err());
+    assert!(matches!(ended, FabricError::System(..)), "{ended:?}");
+}
+
 #[test]
 fn too_long_names_and_hellos_are_refused() {
     let mut victim = Victim::new();

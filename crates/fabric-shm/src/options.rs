@@ -22,7 +22,7 @@ pub struct ShmOptions {
     pub prefault_bytes_max: u64,
     /// Ask for pages of 2 MiB in regions of at least that size.
     pub huge_pages: bool,
-    /// How long `import` and `deregister` wait for a peer that lives but does not run (stopped, or
+    /// How long `import`, `try_import` and `deregister` wait for a peer that lives but does not run (stopped, or
     /// starved), before they fail with `System`.
     pub control_timeout: Duration,
 }

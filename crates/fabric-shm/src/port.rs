@@ -2,14 +2,15 @@
 //! are in [`post`], messages that arrive in [`poll`].
 
 mod cache;
+mod closing;
 mod import;
 mod link;
 mod poll;
 mod post;
 
 use crate::bell::{Pace, SharedBell, ShmWaiter};
-use crate::connection::{Connection, Inbound, Inbox, Peer, Stage};
-use crate::control::{Control, Inner, wait_for_peer};
+use crate::connection::{Answer, Connection, Inbound, Inbox, Peer, Stage};
+use crate::control::{Control, Inner};
 use crate::layout::{LINKS_MAX, board};
 use crate::mapping::{OwnMemory, OwnWord, PeerMemory, Peers, Shared, prefault_peer};
 use crate::message::{DESCRIPTORS_MAX, Grant, Message};
@@ -18,13 +19,14 @@ use crate::queue::{CompletionQueue, ReceiveQueue};
 use crate::ring::{Consumer, Producer};
 use crate::socket;
 use cache::RegionCache;
+use closing::{AskedImport, Landing, ask_for};
 use farside_base::{
     Access, Completion, CompletionStatus, LinkId, Operation, Receive, ReceiveQueueId, RegionToken,
     RemoteRegionId, Work,
 };
 use farside_fabric::{
-    Arena, FabricError, HELLO_BYTES_MAX, LinkEvent, Loss, Port, PortSpec, Posted, Reached,
-    SharedWord, Stop, Waiter,
+    Arena, FabricError, HELLO_BYTES_MAX, LinkEvent, Loss, PeerProcess, Port, PortSpec, Posted,
+    Reached, SharedWord, Stop, Waiter,
 };
 use import::ImportTable;
 use link::{Link, LinkSlot, State, Waiting};
@@ -68,6 +70,10 @@ pub(crate) struct ShmPort {
     queues: Vec<ReceiveQueue>,
     /// Lost links whose messages have not all been taken.
     losing: Vec<LinkId>,
+    /// Requests of peers that had begun when their links were closed here, and may still land.
+    landing: Vec<Landing>,
+    /// Imports whose answers are awaited.
+    asked: Vec<AskedImport>,
     /// This port's in-flight word.
     work_word: OwnWord,
     /// Some peer, or this process, cannot do its half of the light and heavy barrier.
@@ -97,6 +103,8 @@ impl ShmPort {
             completions: CompletionQueue::new(CAPABILITIES.outstanding_max),
             queues: Vec::new(),
             losing: Vec::new(),
+            landing: Vec::new(),
+            asked: Vec::new(),
             work_word: work_word.ok_or(FabricError::Limit("ports"))?,
             careful: !inner.barriers,
             inbox,
@@ -171,6 +179,7 @@ impl ShmPort {
         self.open.retain(|watch| watch.link != link);
         self.losing.retain(|losing| *losing != link);
         self.imports.drop_link(link);
+        self.asked.retain(|asked| !asked.is_on(link));
         if let Some(connection) = before.connection() {
             self.inner().close(connection);
         }
@@ -308,14 +317,29 @@ impl ShmPort {
         }
     }
 
+    /// A link that regions can be imported on.
+    fn importing(&self, link: LinkId) -> Result<&Link, FabricError> {
+        match self.links.get(link.0 as usize) {
+            Some(LinkSlot::Open(open)) if open.state == State::Up => Ok(open),
+            Some(LinkSlot::Open(_) | LinkSlot::Gone { status: CompletionStatus::PeerLost, .. }) => {
+                Err(FabricError::PeerLost)
+            }
+            _ => Err(FabricError::Unknown("link")),
+        }
+    }
+
     /// Asks the owner for a region and maps it.
     fn fetch(&self, link: &Link, token: &RegionToken) -> Result<(Grant, PeerMemory), FabricError> {
         let inner = self.inner();
         let answer = link.connection.ask(inner.options.control_timeout, |question| {
-            let (region, key) = (token.region, token.key);
-            let message = Message::Import { question, region, key };
-            inner.send(&link.connection, &message, &[])
+            ask_for(inner, &link.connection, token, question)
         })?;
+        self.map(answer)
+    }
+
+    /// Maps what the owner of a region has answered.
+    fn map(&self, answer: Answer) -> Result<(Grant, PeerMemory), FabricError> {
+        let inner = self.inner();
         let (grant, descriptor) = answer.ok_or(FabricError::Unknown("region token"))?;
         let Some(descriptor) = descriptor else {
             return Ok((grant, PeerMemory::none()));
@@ -494,16 +518,15 @@ impl Port for ShmPort {
     }
 
     fn import(&mut self, link: LinkId, token: &RegionToken) -> Result<RemoteRegionId, FabricError> {
-        let open = match self.links.get(link.0 as usize) {
-            Some(LinkSlot::Open(open)) if open.state == State::Up => open,
-            Some(LinkSlot::Open(_) | LinkSlot::Gone { status: CompletionStatus::PeerLost, .. }) => {
-                return Err(FabricError::PeerLost);
-            }
-            _ => return Err(FabricError::Unknown("link")),
-        };
-        let (grant, memory) = self.fetch(open, token)?;
-        let peer = open.connection.peer.get().ok_or(FabricError::PeerLost)?;
-        self.imports.add(link, token, &grant, memory, [&peer.board, &peer.memory])
+        self.import_and_wait(link, token)
+    }
+
+    fn try_import(
+        &mut self,
+        link: LinkId,
+        token: &RegionToken,
+    ) -> Result<Option<RemoteRegionId>, FabricError> {
+        self.import_begun(link, token)
     }
 
     fn reach(&self, link: LinkId, region: RemoteRegionId) -> Option<Reached> {
@@ -517,16 +540,33 @@ impl Port for ShmPort {
         SharedWord::new(memory, offset).ok()
     }
 
-    /// Waits for a peer that is stopped in the middle of a copy at most `control_timeout`; should it go
-    /// on after that, the rest of this one copy still lands.
     fn close(&mut self, link: LinkId) {
         if let Some(LinkSlot::Open(open)) = self.links.get(link.0 as usize) {
             open.shut();
-            wait_for_peer(self.inner(), &open.connection);
+            self.landing.retain(Landing::may_land);
+            self.landing.extend(Landing::of(&open.connection));
         }
         let known = self.links.get(link.0 as usize);
         if known.is_some_and(|slot| !matches!(slot, LinkSlot::Absent)) {
             self.drop_link(link, LinkSlot::closed());
+        }
+    }
+
+    fn may_land(&mut self, link: LinkId) -> bool {
+        if self.landing.is_empty() {
+            return false;
+        }
+        self.landing.retain(Landing::may_land);
+        self.landing.iter().any(|landing| landing.link == link)
+    }
+
+    fn peer_process(&self, link: LinkId) -> PeerProcess {
+        let connection = self.links.get(link.0 as usize).and_then(LinkSlot::connection);
+        let Some(connection) = connection else { return PeerProcess::Elsewhere };
+        match socket::peer_process(connection.socket.as_fd()) {
+            Some(number) if number == std::process::id() => PeerProcess::Elsewhere,
+            Some(number) => PeerProcess::Number(number),
+            None => PeerProcess::Hidden,
         }
     }
 

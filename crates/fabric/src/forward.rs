@@ -174,6 +174,13 @@ macro_rules! forward {
         ) -> Result<$crate::base::RemoteRegionId, $crate::FabricError> {
             self.inner.import(link, token)
         }
+        fn try_import(
+            &mut self,
+            link: $crate::base::LinkId,
+            token: &$crate::base::RegionToken,
+        ) -> Result<Option<$crate::base::RemoteRegionId>, $crate::FabricError> {
+            self.inner.try_import(link, token)
+        }
     };
     (@ reach) => {
         fn reach(
@@ -195,6 +202,12 @@ macro_rules! forward {
     (@ close) => {
         fn close(&mut self, link: $crate::base::LinkId) {
             self.inner.close(link);
+        }
+        fn may_land(&mut self, link: $crate::base::LinkId) -> bool {
+            self.inner.may_land(link)
+        }
+        fn peer_process(&self, link: $crate::base::LinkId) -> $crate::PeerProcess {
+            self.inner.peer_process(link)
         }
     };
     (@ path) => {

@@ -338,6 +338,17 @@ pub enum LinkEvent {
     },
 }
 
+/// What is known of the process at the other end of a link.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum PeerProcess {
+    /// It is this process, or on another machine, or the link is not up.
+    Elsewhere,
+    /// It is on this machine, in another namespace of processes.
+    Hidden,
+    /// It has this number here.
+    Number(u32),
+}
+
 /// Why nobody was reached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[non_exhaustive]
@@ -471,6 +482,19 @@ pub trait Port: Send {
     /// `Unknown` when the token is not valid (any more), `PeerLost`.
     fn import(&mut self, link: LinkId, token: &RegionToken) -> Result<RemoteRegionId, FabricError>;
 
+    /// As [`import`](Self::import), without waiting for the peer: `None` while its answer is awaited. Ask
+    /// again then, with the same arguments; the answer wakes who sleeps on the port.
+    ///
+    /// # Errors
+    /// As `import`; `System` when the peer has not answered in time.
+    fn try_import(
+        &mut self,
+        link: LinkId,
+        token: &RegionToken,
+    ) -> Result<Option<RemoteRegionId>, FabricError> {
+        self.import(link, token).map(Some)
+    }
+
     /// An imported region itself, where this processor reaches it by loads: for looking at what lies
     /// there without a request or a copy. `None` where it must be READ, of regions that may not be
     /// READ, and of links that are not up. See [`Reached`] for what it shows when.
@@ -485,11 +509,28 @@ pub trait Port: Send {
     /// the owner's processor as that of another thread of the owner's would be.
     fn reach_word(&self, link: LinkId, region: RemoteRegionId, offset: u64) -> Option<SharedWord>;
 
-    /// Closes a link; the peer sees `Lost`, and here no event about it follows. When this returns, no
-    /// request that the peer has posted on the link, or posts yet, reaches memory here any more: what
-    /// it was to write can serve for something else. What the peer knows to be done is done. Waits for
-    /// a copy under way, for nothing longer. Idempotent.
+    /// Closes a link; the peer sees `Lost`, and here no event about it follows. What the peer knows to be
+    /// done is done. Never waits for the peer. Idempotent.
+    ///
+    /// *Guarantees*: no request of the peer that begins after this reaches memory here. When
+    /// [`may_land`](Self::may_land) says no, none that began before does either: what the peer was to write
+    /// can serve for something else from then on.
     fn close(&mut self, link: LinkId);
+
+    /// Whether a request that the peer began before this end closed the link may still reach memory here.
+    /// Only where the processor of the peer itself copies into memory here: its thread may be stopped within
+    /// a copy, and continue at any time. Until this says no, keep what the peer could write out of
+    /// other use. Once it has said no of a closed link it does not change. False of a link that is not closed.
+    ///
+    /// *Cost*: after a close without such a request, a look at a table; else up to one system call.
+    fn may_land(&mut self, _link: LinkId) -> bool {
+        false
+    }
+
+    /// The process at the other end of a link.
+    fn peer_process(&self, _link: LinkId) -> PeerProcess {
+        PeerProcess::Elsewhere
+    }
 
     /// Which path a link uses and why, for people.
     fn path(&self, link: LinkId) -> String;

@@ -400,6 +400,14 @@ impl SharedWord {
         self.get().store(value, order);
     }
 
+    /// Stores `new` if it is `expected`, with acquire and release order.
+    ///
+    /// # Errors
+    /// The value that it had instead; nothing was stored.
+    pub fn compare_exchange(&self, expected: u64, new: u64) -> Result<u64, u64> {
+        self.get().compare_exchange(expected, new, Ordering::AcqRel, Ordering::Acquire)
+    }
+
     #[inline(always)]
     fn get(&self) -> &AtomicU64 {
         // SAFETY: in bounds and aligned, as `new` found; mapped while `_memory` lives; only ever

@@ -9,7 +9,8 @@
 //! `f`enced, `i`nline, `#` immediate). There is no time in it, so that equal runs give equal records.
 
 use crate::{
-    Fabric, FabricError, LinkEvent, Loss, Parts, Port, PortSpec, Posted, Region, RegionSpec, Stop,
+    Fabric, FabricError, LinkEvent, Loss, Parts, PeerProcess, Port, PortSpec, Posted, Region,
+    RegionSpec, Stop,
 };
 use farside_base::{
     Completion, CompletionKind, CompletionStatus, LinkId, Receive, ReceiveQueueId, RegionId,
@@ -339,8 +340,25 @@ impl Port for TracePort {
         self.inner.import(link, token)
     }
 
+    fn try_import(
+        &mut self,
+        link: LinkId,
+        token: &RegionToken,
+    ) -> Result<Option<RemoteRegionId>, FabricError> {
+        self.call("try_import", Some(link));
+        self.inner.try_import(link, token)
+    }
+
     fn close(&mut self, link: LinkId) {
         self.call("close", Some(link));
         self.inner.close(link);
+    }
+
+    fn may_land(&mut self, link: LinkId) -> bool {
+        self.inner.may_land(link)
+    }
+
+    fn peer_process(&self, link: LinkId) -> PeerProcess {
+        self.inner.peer_process(link)
     }
 }

@@ -24,6 +24,14 @@ enum Requester {
     Dead,
 }
 
+/// A block that is to go back to the allocator.
+#[derive(Clone, Copy, Debug)]
+struct FreedBlock {
+    offset: u64,
+    lines: u64,
+    line_size: LineSize,
+}
+
 /// The home's side of allocation, and what this node knows of other homes.
 #[derive(Debug)]
 pub(crate) struct Homes {
@@ -31,6 +39,8 @@ pub(crate) struct Homes {
     pub(crate) placement: Placement,
     jobs: Jobs,
     asked: BTreeMap<Ticket, (OperationId, NodeId)>,
+    /// Blocks that are free, and that a removed node may still write: they go back to the allocator later.
+    quarantine: Vec<FreedBlock>,
     next: u64,
     /// High-water mark: bytes from the start of the memory up to the end of the last block ever reserved.
     /// Memory after it is zero as the system gave it, and is never touched by an allocation.
@@ -46,6 +56,7 @@ impl Homes {
             placement,
             jobs: Jobs::new(),
             asked: BTreeMap::new(),
+            quarantine: Vec::new(),
             next: 1,
             used_to: 0,
         }
@@ -58,6 +69,19 @@ impl Homes {
     /// Bytes of all allocations that this node is home of.
     pub(crate) fn used_bytes(&self) -> u64 {
         self.allocator.used_bytes()
+    }
+
+    /// Bytes of blocks in quarantine.
+    pub(crate) fn quarantined_bytes(&self) -> u64 {
+        self.quarantine.iter().map(|block| block.lines * block.line_size.bytes() as u64).sum()
+    }
+
+    /// Nothing is written into them any more.
+    pub(crate) fn end_quarantine(&mut self) {
+        for block in self.quarantine.drain(..) {
+            let freed = self.allocator.free(block.offset, block.lines, block.line_size);
+            debug_assert!(freed.is_ok(), "it was allocated, and freed once");
+        }
     }
 
     /// Ends allocations and frees in progress without an answer: the node leaves.

@@ -1,11 +1,11 @@
 //! Joining, links and deaths: carries out what the membership machine wants.
 
+use crate::admission::Admission;
 use crate::engine::{Engine, FollowUp};
 use crate::hit::remove_member;
-use crate::peer::{Link, Peer, Tokens};
+use crate::peer::Tokens;
 use farside_base::{ErrorCode, Incarnation, LinkId, NodeId};
 use farside_fabric::{Fabric, FabricError, LinkEvent, NotReached, Port, PortSpec};
-use farside_protocol::channel::Messenger;
 use farside_protocol::coherence;
 use farside_protocol::member::{
     self, Answer, Burials, Effect, Elsewhere, Event, Hello, Message, PROTOCOL_VERSION, PeerReply,
@@ -62,6 +62,8 @@ pub(crate) struct Boot {
     pub(crate) cluster: String,
     pub(crate) fabric: Arc<dyn Fabric>,
     connecting: Vec<Connecting>,
+    /// Members that are linked, and whose regions are asked for.
+    pub(crate) admissions: Vec<Admission>,
     /// A joiner's link to the rendezvous name, kept until it is linked to the coordinator.
     pub(crate) joining: Option<(Box<dyn Port>, LinkId, NodeId)>,
     /// The rendezvous name is to be bound as soon as it is free.
@@ -81,6 +83,7 @@ impl Boot {
             cluster,
             fabric,
             connecting: Vec::new(),
+            admissions: Vec::new(),
             joining: None,
             wants_rendezvous: false,
             stepping: false,
@@ -159,10 +162,10 @@ impl Engine {
                 self.peers.push(to, message.class(), Family::Member, &message.encode());
             }
             Effect::Cut { node } => {
-                self.unlink(node);
+                _ = self.unlink(node);
                 self.contact_cut(node);
             }
-            Effect::Dead { node, .. } => self.member_dead(node),
+            Effect::Dead { node, death } => self.member_dead(node, death),
             Effect::Ready => {
                 self.boot.ready = true;
                 if self.resumes() {
@@ -230,6 +233,7 @@ impl Engine {
     /// What is worth a look now and then only.
     pub(crate) fn probe(&mut self) {
         self.bind_rendezvous();
+        self.look_at_peers();
     }
 
     /// Connects to members that did not listen yet.
@@ -264,7 +268,7 @@ impl Engine {
         }
     }
 
-    fn lost_on_the_way(&mut self, node: NodeId) {
+    pub(crate) fn lost_on_the_way(&mut self, node: NodeId) {
         self.boot.connecting.retain(|connecting| connecting.node != node);
         self.member_own(match self.resumes() {
             true => Event::OutOfReach { node },
@@ -286,42 +290,18 @@ impl Engine {
         .encode();
         let accepted = self.port.accept(link, &reply, self.peers.receives).is_ok();
         let tokens = Tokens { home: peer.home, cache: peer.cache, fence: peer.fence };
-        if !accepted || !self.admit(peer.node, peer.incarnation, link, tokens) {
+        let life = (peer.node, peer.incarnation);
+        if !accepted || !self.admit(life, link, tokens, false) {
             self.port.close(link);
-            self.member_own(Event::LinkLost { node: peer.node });
+            return self.member_own(Event::Dropped { node: peer.node });
         }
-    }
-
-    /// Makes a linked node a peer; false when its regions cannot be had.
-    fn admit(
-        &mut self,
-        node: NodeId,
-        incarnation: Incarnation,
-        link: LinkId,
-        tokens: Tokens,
-    ) -> bool {
-        let Some(link) = Link::import(&mut *self.port, link, &tokens) else {
-            return false;
-        };
-        let credits = self.limits.credits_per_class;
-        let messenger = Messenger::new(credits);
-        let messenger = if self.resumes() { messenger.resumable() } else { messenger };
-        let fence_word = self.port.reach_word(link.id, link.fence, FENCE_WORD);
-        let peer =
-            Peer { incarnation, tokens, link: Some(link), ended: false, messenger, fence_word };
-        if !self.peers.insert(node, peer) {
-            return false;
-        }
-        let receives = u64::from(Messenger::receives_needed(credits));
-        self.peers.post_receives(&mut *self.port, self.regions.messages.id, receives);
-        self.contact_linked(node);
-        self.announce_free(Some(node));
-        true
+        self.advance_admissions();
     }
 
     /// Whether a link is on its way to a member.
     pub(crate) fn is_connecting(&self, link: LinkId) -> bool {
         self.boot.connecting.iter().any(|connecting| connecting.link == Some(link))
+            || self.boot.admissions.iter().any(|admission| admission.is_of(link))
             || self.is_dialling(link)
     }
 
@@ -383,6 +363,8 @@ impl Engine {
                     self.link_lost(node, loss);
                 } else if let Some(connecting) = self.take_connecting(link) {
                     self.lost_on_the_way(connecting.node);
+                } else if self.admission_lost(link) {
+                    self.port.close(link);
                 } else {
                     let request = RequestId(u64::from(link.0));
                     if let Some(index) = self.asked.iter().position(|asked| *asked == request) {
@@ -423,7 +405,7 @@ impl Engine {
                 let tokens = Tokens { home, cache, fence };
                 reply.node == node
                     && reply.incarnation == incarnation
-                    && self.admit(node, incarnation, link, tokens)
+                    && self.admit((node, incarnation), link, tokens, true)
             }
             _ => false,
         };
@@ -431,11 +413,7 @@ impl Engine {
             self.port.close(link);
             return self.lost_on_the_way(node);
         }
-        self.member_own(Event::LinkUp { node });
-        self.early_messages(node, link);
-        if self.boot.joining.as_ref().is_some_and(|(_, _, coordinator)| *coordinator == node) {
-            self.boot.joining = None;
-        }
+        self.advance_admissions();
     }
 
     /// Takes messages that came before their link was known to be up.
@@ -497,10 +475,10 @@ impl Engine {
         }
     }
 
-    /// A link failed or its peer broke the protocol: the node counts as dead.
+    /// A request failed or the peer broke the protocol: this node can use it no longer.
     pub(crate) fn drop_peer(&mut self, node: NodeId) {
         if self.peers.get(node).is_some() {
-            self.member_own(Event::LinkLost { node });
+            self.member_own(Event::Dropped { node });
         }
     }
 
@@ -521,13 +499,18 @@ impl Engine {
             // Its link may have ended because it removed this node, which judges no member any more.
             return self.member_own(Event::Removed);
         }
+        if !self.outlives(node) {
+            return self.remove_self();
+        }
         if let Some(word) = self.peers.get(node).and_then(|peer| peer.fence_word.as_ref()) {
             remove_member(|value, order| word.store(value, order));
         }
         self.boot.connecting.retain(|connecting| connecting.node != node);
-        self.unlink(node);
+        self.end_admissions(|admission| admission == node);
+        let link = self.unlink(node);
         self.peers.remove(node, self.membership.has_left(node));
         self.placed_at_dead(node);
+        self.quarantine(node, link);
         // Perhaps it was the one that was to judge.
         let accused = self.peers.iter().filter(|node| self.peers.is_accused(*node));
         self.follow_ups.extend(accused.map(FollowUp::Accuse));
@@ -550,9 +533,7 @@ impl Engine {
                     let message = Message::Buried { node };
                     self.peers.push(to, message.class(), Family::Member, &message.encode());
                 }
-                burial::Effect::Settled { node } => {
-                    self.step_own(coherence::Event::Settled { node });
-                }
+                burial::Effect::Settled { node } => self.settled(node),
             }
         }
         step

@@ -40,6 +40,15 @@ pub struct Config {
     /// quarter of the fabric's lease until nothing counts that the lost member has cached: with the defaults 3.9
     /// to 4.2 s after the loss. A process that has ended is noticed at once.
     pub lease_ns: u64,
+    /// On one machine: whether this node removes members that stand still for `lease_ns`, because their
+    /// process or a thread of it is stopped by a signal or a debugger, or frozen. Off, all wait until they
+    /// continue: turn it off on all nodes alike to debug one of them.
+    ///
+    /// *Guarantees*: a member that was removed returns nothing old and acknowledges nothing when it continues.
+    /// A member whose threads run and get no processor is removed after eight such leases, and 8 s, at the
+    /// earliest; one in another namespace of processes after 2 s. Members that their callers drive
+    /// ([`Joining`](crate::Joining)) are not removed for it.
+    pub remove_stopped: bool,
     /// How long a call of a session waits at most before it fails with `TimedOut`, unless the session
     /// or the call says otherwise; `None` for no bound. See [`Session::set_timeout`](crate::Session::set_timeout).
     pub timeout_ns: Option<u64>,
@@ -57,6 +66,7 @@ impl Config {
             limits: Limits::DEFAULT,
             spin_ns: 20_000,
             lease_ns: 1_000_000_000,
+            remove_stopped: true,
             timeout_ns: None,
         }
     }

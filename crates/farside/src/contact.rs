@@ -15,7 +15,7 @@ use farside_base::{
 use farside_fabric::{FabricError, LinkEvent, Loss, NotReached};
 use farside_protocol::member::contact::{Contacts, Effect, Event, Failure, Patience};
 use farside_protocol::member::{
-    self, Answer, PROTOCOL_VERSION, Refusal, RequestId, Resume, Resumed, Standing,
+    self, Answer, Death, PROTOCOL_VERSION, Refusal, RequestId, Resume, Resumed, Standing,
 };
 use std::collections::VecDeque;
 
@@ -110,7 +110,8 @@ impl Engine {
 
     /// When this node has to look at the time.
     pub(crate) fn wakes_in_ns(&self) -> u64 {
-        match self.keeper.as_ref().map_or(u64::MAX, |keeper| keeper.wakes_at_ns) {
+        let keeper_ns = self.keeper.as_ref().map_or(u64::MAX, |keeper| keeper.wakes_at_ns);
+        match keeper_ns.min(self.lookout.wakes_at_ns()) {
             u64::MAX => u64::MAX,
             at_ns => at_ns.saturating_sub(self.boot.fabric.time_ns()),
         }
@@ -284,11 +285,11 @@ impl Engine {
         self.keeper.as_ref().map_or(0, |keeper| keeper.held.len())
     }
 
-    /// A member is dead. One that was cut off may live and not know it yet: what it has cached is its
-    /// own until it must have noticed, which the machine knows.
-    pub(crate) fn member_dead(&mut self, node: NodeId) {
+    /// A member is gone for good. One that was removed may live and not know it yet: what it has cached is
+    /// its own until it must have noticed, which the machine knows.
+    pub(crate) fn member_dead(&mut self, node: NodeId, death: Death) {
         if self.resumes() {
-            self.contact(Event::Dead { node, now_ns: self.boot.fabric.time_ns() });
+            self.contact(Event::Dead { node, death, now_ns: self.boot.fabric.time_ns() });
         } else {
             self.node_dead(node);
         }
@@ -307,7 +308,7 @@ impl Engine {
             Effect::Close { node } => {
                 // What came before counts, and the peer will be told of it.
                 self.land_all();
-                self.unlink(node);
+                _ = self.unlink(node);
             }
             Effect::Dial { node } => self.dial(node),
             Effect::HangUp { node } => {
@@ -329,11 +330,11 @@ impl Engine {
     }
 
     /// Closes the link to a member, if there is one, and hears nothing of it any more.
-    pub(crate) fn unlink(&mut self, node: NodeId) {
-        if let Some(link) = self.peers.unlink(node) {
-            self.port.close(link);
-            self.placements.hold(node);
-        }
+    pub(crate) fn unlink(&mut self, node: NodeId) -> Option<LinkId> {
+        let link = self.peers.unlink(node)?;
+        self.port.close(link);
+        self.placements.hold(node);
+        Some(link)
     }
 
     fn dial(&mut self, node: NodeId) {

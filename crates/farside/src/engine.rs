@@ -10,6 +10,7 @@ use crate::lock_hit::LockCells;
 use crate::locks::Grant;
 use crate::operation::{Kind, Outcome, SessionSlots, Slot, is_home, session_index};
 use crate::peer::Peers;
+use crate::stopped::Lookout;
 use crate::turn::BATCH;
 use farside_base::{
     Completion, ErrorCode, GlobalAddress, Limits, LineAddress, NodeId, OperationId,
@@ -65,6 +66,8 @@ pub(crate) struct Counters {
     pub(crate) locks: u64,
     /// Links that broke and came back.
     pub(crate) resumes: u64,
+    /// Members that stood still and that this node has removed.
+    pub(crate) removals: u64,
     /// Hits and misses of sessions that are closed.
     pub(crate) past_hits: u64,
     pub(crate) past_misses: u64,
@@ -127,6 +130,8 @@ pub(crate) struct Engine {
     pub(crate) leaving: Option<LeaveProgress>,
     /// Mends broken links, on fabrics between hosts.
     pub(crate) keeper: Option<Keeper>,
+    /// Watches for members that stand still.
+    pub(crate) lookout: Lookout,
     /// Link requests not yet answered.
     pub(crate) asked: Vec<RequestId>,
 }
@@ -290,9 +295,10 @@ impl Engine {
 
     /// Closes all links.
     pub(crate) fn disconnect(&mut self) {
+        self.end_admissions(|_| true);
         let peers: Vec<NodeId> = self.peers.iter().collect();
         for node in peers {
-            self.unlink(node);
+            _ = self.unlink(node);
             self.peers.remove(node, false);
         }
         self.peers.rendezvous = None;

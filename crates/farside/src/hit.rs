@@ -639,6 +639,11 @@ impl Lines {
         !self.is_removed() && (until == ALWAYS || self.clock.now() < until)
     }
 
+    /// This node's fence word.
+    pub(crate) fn fence_word(&self) -> &SharedWord {
+        &self.fence_word
+    }
+
     /// Whether another member has removed this node.
     #[inline(always)]
     pub(crate) fn is_removed(&self) -> bool {

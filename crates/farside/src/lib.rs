@@ -12,6 +12,7 @@
 //! ```
 #![deny(unsafe_code)]
 
+mod admission;
 mod allocation;
 mod atomic;
 mod boot;
@@ -40,6 +41,7 @@ mod registered;
 mod resources;
 mod route;
 mod stats;
+mod stopped;
 mod turn;
 mod wait;
 

@@ -11,6 +11,7 @@ use crate::lock_hit::{CELLS, LockCells};
 use crate::memory::{CALL_SLOTS, Session};
 use crate::operation::SessionSlots;
 use crate::peer::{MESSAGE_SLOT, Peers};
+use crate::stopped::Lookout;
 use crate::turn::BATCH;
 use crate::wait::{AWAKE, Core, pause, serve, tick};
 use crate::{Config, Error, ErrorCode, NodeId, SessionId, Stats};
@@ -223,6 +224,7 @@ impl Setup {
             Error::with(ErrorCode::System, detail)
         })?;
         let usable = config.memory_bytes;
+        let polls = (self.drive == Drive::Threads).then_some(&self.regions.fence.arena);
         Ok(Engine {
             lines: Arc::new(lines),
             regions: self.regions.clone(),
@@ -255,6 +257,7 @@ impl Setup {
                 .host
                 .map(|_| Keeper::new(me, config.lease_ns, self.fabric.lease_ns(), &clock)),
             boot: Boot::new(config.cluster.clone(), Arc::clone(&self.fabric), limits.nodes_max),
+            lookout: Lookout::new(polls, config.lease_ns, config.remove_stopped),
             asked: Vec::new(),
         })
     }
@@ -643,6 +646,9 @@ impl Node {
             locks: counters.locks + lock_hits,
             lock_hits,
             resumes: counters.resumes,
+            removals: counters.removals,
+            quarantined_members: engine.lookout.lingering_count(),
+            quarantined_bytes: engine.quarantined_bytes(),
             memory_free_bytes: engine.homes.free_bytes(),
         }
     }

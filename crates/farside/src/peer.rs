@@ -1,5 +1,6 @@
 //! The other nodes, as the engine reaches them: links, imported regions, messengers.
 
+use crate::stopped::Watched;
 use farside_base::{
     ErrorCode, Incarnation, LinkId, LocalSlice, NodeId, NodeSet, Receive, ReceiveQueueId, RegionId,
     RegionToken, RemoteRegionId, WorkId,
@@ -31,6 +32,8 @@ pub(crate) struct Peer {
     pub(crate) messenger: Messenger,
     /// Its fence word, which outlives the link; `None` where this processor does not reach it.
     pub(crate) fence_word: Option<SharedWord>,
+    /// What this node watches of it; as above.
+    pub(crate) watched: Option<Watched>,
 }
 
 /// The regions of a peer, as it exports them.

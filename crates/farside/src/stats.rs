@@ -30,6 +30,12 @@ pub struct Stats {
     pub lock_hits: u64,
     /// Links to other hosts that broke and came back.
     pub resumes: u64,
+    /// Members of this machine that this node has removed because they stood still.
+    pub removals: u64,
+    /// Members that were removed within a copy into memory of this node, which may still land.
+    pub quarantined_members: u64,
+    /// Bytes that serve for nothing until then: frames of the cache, and memory that was freed.
+    pub quarantined_bytes: u64,
     /// Bytes of this node's memory that are free.
     pub memory_free_bytes: u64,
 }

@@ -32,6 +32,7 @@ impl Engine {
         let landed = self.land();
         // Links come and go rarely: a busy node looks after them now and then.
         self.turns = self.turns.wrapping_add(1);
+        self.count_poll();
         let linked = (!landed || self.turns.is_multiple_of(LINKS_EVERY)) && self.links();
         let sliced = self.allocation_slice();
         self.follow_up();
@@ -169,6 +170,9 @@ impl Engine {
             }
         }
         self.peers.events = events;
+        if !self.boot.admissions.is_empty() {
+            self.advance_admissions();
+        }
         any
     }
 

@@ -183,7 +183,10 @@ fn removed_member_judges_nobody() {
 #[test]
 fn child() {
     if let Ok(cluster) = std::env::var("FARSIDE_TEST_CLUSTER") {
-        processes::member(&cluster);
+        match std::env::var("FARSIDE_TEST_ROLE").as_deref() {
+            Ok("writes") => processes::writer(&cluster),
+            _ => processes::member(&cluster),
+        }
     }
 }
 
@@ -196,4 +199,20 @@ fn stops() -> u32 {
 #[test]
 fn stopped_process_returns_nothing_old_and_acknowledges_nothing_over_tcp() {
     (0..stops()).for_each(processes::stop_over_tcp);
+}
+
+#[test]
+fn stopped_process_returns_nothing_old_and_acknowledges_nothing_on_one_machine() {
+    (0..stops()).for_each(processes::stop_on_one_machine);
+}
+
+#[test]
+fn stopped_coordinator_is_removed_by_the_next_member() {
+    (0..stops()).for_each(processes::stop_coordinator_on_one_machine);
+}
+
+#[test]
+fn memory_that_a_stopped_process_may_write_serves_for_nothing_else() {
+    let within = (0..stops()).filter(|number| processes::stop_within_a_copy(*number)).count();
+    println!("{within} of {} stops were within a copy", stops());
 }

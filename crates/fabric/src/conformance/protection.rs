@@ -355,7 +355,11 @@ pub(super) fn nothing_of_a_link_reaches_memory_after_its_close(subject: &dyn Sub
             |far| {
                 wait_for_writes(far, &region.arena);
                 far.nodes[0].port().close(wire.there);
+                far.until("requests that began before to end", |side| {
+                    (!side.nodes[0].port().may_land(wire.there)).then_some(())
+                });
                 stays_as_it_is(far, &region.arena);
+                assert!(!far.nodes[0].port().may_land(wire.there), "for good");
             },
         );
         scene.lost(0, wire.here);

@@ -11,7 +11,7 @@
 //! - A free has at most [`RECALLS_MAX`] lines that wait for their holders.
 //! - A block returns to the allocator when no line of it is held by any node.
 
-use super::{Homes, Requester};
+use super::{FreedBlock, Homes, Requester};
 use crate::ErrorCode;
 use crate::engine::Engine;
 use crate::hit::Lines;
@@ -124,6 +124,8 @@ struct Freeing {
     at_end: bool,
     /// It is not runnable until recalls have ended.
     parked: bool,
+    /// A removed node that may still write had one of its lines.
+    quarantined: bool,
     requester: Requester,
 }
 
@@ -178,6 +180,13 @@ impl Jobs {
             if matches!(requester, Requester::Node(from, _) if *from == node) {
                 *requester = Requester::Dead;
             }
+        }
+    }
+
+    /// A removed node that may still write had a line of this free.
+    fn quarantine(&mut self, number: u64) {
+        if let Some(Job::Free(freeing)) = self.jobs.get_mut(&number) {
+            freeing.quarantined = true;
         }
     }
 
@@ -237,6 +246,15 @@ impl Homes {
         self.jobs.is_runnable()
     }
 
+    /// A node is removed that may still write: frees in progress may be of lines that it had.
+    pub(crate) fn quarantine_frees(&mut self) {
+        for job in self.jobs.jobs.values_mut() {
+            if let Job::Free(freeing) = job {
+                freeing.quarantined = true;
+            }
+        }
+    }
+
     /// One line of a free is held by no node any more.
     pub(crate) fn retired(&mut self, operation: OperationId) {
         self.jobs.retired(home_number(operation));
@@ -285,8 +303,15 @@ impl Engine {
         }
         self.lines.set_own(start, Level::Invalid, None);
         let number = self.homes.number();
-        let freeing =
-            Freeing { start, walked: 0, outstanding: 0, at_end: false, parked: false, requester };
+        let freeing = Freeing {
+            start,
+            walked: 0,
+            outstanding: 0,
+            at_end: false,
+            parked: false,
+            quarantined: false,
+            requester,
+        };
         self.homes.jobs.jobs.insert(number, Job::Free(freeing));
         let mut budget = self.homes.jobs.arriving;
         self.free_slice(number, &mut budget);
@@ -301,14 +326,25 @@ impl Engine {
             budget.lines -= 1;
             self.homes.jobs.touched.lines += 1;
             self.lines.set_own(line, Level::Invalid, None);
+            if self.lookout.lingering_count() > 0 && self.coherence.is_lost(line) {
+                self.homes.jobs.quarantine(number);
+            }
             self.step_own(Event::Retire { operation, line, here: Here::default() });
             self.retire_locks(line);
         }
-        let Some(Freeing { start, walked, requester, .. }) = self.homes.jobs.end_slice(number)
+        let Some(Freeing { start, walked, requester, quarantined, .. }) =
+            self.homes.jobs.end_slice(number)
         else {
             return;
         };
-        let freed = self.homes.allocator.free(start.offset(), walked, start.line_size());
+        let (offset, line_size) = (start.offset(), start.line_size());
+        let freed = match quarantined && self.lookout.lingering_count() > 0 {
+            true => {
+                self.homes.quarantine.push(FreedBlock { offset, lines: walked, line_size });
+                Ok(())
+            }
+            false => self.homes.allocator.free(offset, walked, line_size),
+        };
         self.announce_free(None);
         self.answer_free(requester, freed);
     }

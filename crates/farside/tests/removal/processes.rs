@@ -4,12 +4,16 @@
 //! which all processes share. None of them may have begun after the others had removed it, and no read
 //! may have returned what was overwritten before it began.
 
-use farside::{Config, ErrorCode, GlobalAddress, Node, NodeId, Session};
+use farside::{
+    AllocationHint, AllocationSpec, Config, ErrorCode, GlobalAddress, LineSize, Node, NodeId,
+    Session,
+};
 use farside_fabric::Fabric;
+use farside_fabric_shm::ShmFabric;
 use farside_fabric_tcp::{TcpFabric, TcpOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
@@ -25,7 +29,8 @@ fn now_ns() -> u64 {
 
 fn config(cluster: &str) -> Config {
     let lease_ns = u64::try_from(LEASE.as_nanos()).expect("a lease");
-    Config { memory_bytes: 4 << 20, cache_bytes: 4 << 20, lease_ns, ..Config::new(cluster) }
+    // With room for lines of every size.
+    Config { memory_bytes: 4 << 20, cache_bytes: 64 << 20, lease_ns, ..Config::new(cluster) }
 }
 
 fn tcp(founder: Option<SocketAddr>) -> Arc<dyn Fabric> {
@@ -37,6 +42,38 @@ fn tcp(founder: Option<SocketAddr>) -> Arc<dyn Fabric> {
         ..TcpOptions::default()
     };
     Arc::new(TcpFabric::new(options).expect("a fabric"))
+}
+
+/// Whom a member joins.
+#[derive(Clone, Copy, Debug)]
+enum Founder {
+    /// Over TCP, the node at this address.
+    Host(SocketAddr),
+    /// On this machine, whoever has founded the cluster.
+    Local,
+    /// Nobody: the member founds the cluster itself, on this machine.
+    Itself,
+}
+
+impl Founder {
+    fn word(self) -> String {
+        match self {
+            Self::Host(host) => host.to_string(),
+            Self::Local => "local".to_owned(),
+            Self::Itself => "itself".to_owned(),
+        }
+    }
+
+    /// A node of the cluster that `FARSIDE_TEST_FOUNDER` names.
+    fn node(cluster: &str) -> Node {
+        let shm = || Arc::new(ShmFabric::new().expect("a fabric"));
+        let node = match std::env::var("FARSIDE_TEST_FOUNDER").expect("a founder").as_str() {
+            "itself" => Node::create_on(&config(cluster), shm()),
+            "local" => Node::join_on(&config(cluster), shm()),
+            host => Node::join_on(&config(cluster), tcp(Some(host.parse().expect("an address")))),
+        };
+        node.expect("a node")
+    }
 }
 
 fn say(text: &str) {
@@ -90,11 +127,13 @@ fn use_all(
 
 /// The process that is stopped.
 pub(super) fn member(cluster: &str) {
-    let founder = std::env::var("FARSIDE_TEST_HOST").expect("the founder's host");
-    let fabric = tcp(Some(founder.parse().expect("an address")));
-    let node = Node::join_on(&config(cluster), fabric).expect("a node");
-    let bits = std::env::var("FARSIDE_TEST_ADDRESS").expect("an address");
-    let shared = GlobalAddress::from_bits(bits.parse().expect("a number")).expect("an address");
+    let node = Founder::node(cluster);
+    say("member");
+    let mut bits = String::new();
+    std::io::stdin().read_line(&mut bits).expect("an address");
+    let bits = bits.trim().parse().expect("a number");
+    let shared = GlobalAddress::from_bits(bits).expect("an address");
+    let other = shared.home();
     let own = node.session().and_then(|mut s| s.alloc_on(64, node.id())).expect("memory");
     let works = AtomicUsize::new(0);
     let found: Vec<(Found, ErrorCode)> = std::thread::scope(|scope| {
@@ -103,7 +142,7 @@ pub(super) fn member(cluster: &str) {
             .map(|_| {
                 let mut session = node.session().expect("a session");
                 session.read_u64(shared).expect("a member");
-                let owned = session.alloc_on(64, NodeId(0)).expect("memory");
+                let owned = session.alloc_on(64, other).expect("memory");
                 scope.spawn(move || use_all(&mut session, [shared, owned, own], works))
             })
             .collect();
@@ -127,21 +166,27 @@ pub(super) fn member(cluster: &str) {
 struct Member {
     child: Child,
     said: BufReader<ChildStdout>,
+    hears: ChildStdin,
 }
 
 impl Member {
-    fn start(cluster: &str, founder: SocketAddr, shared: GlobalAddress) -> Self {
+    fn start(cluster: &str, founder: Founder, role: &str) -> Self {
         let mut child = Command::new(std::env::current_exe().expect("this program"))
             .args(["child", "--exact", "--nocapture", "--test-threads=1"])
             .env("FARSIDE_TEST_CLUSTER", cluster)
-            .env("FARSIDE_TEST_HOST", founder.to_string())
-            .env("FARSIDE_TEST_ADDRESS", shared.to_bits().to_string())
+            .env("FARSIDE_TEST_FOUNDER", founder.word())
+            .env("FARSIDE_TEST_ROLE", role)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .expect("a process");
         let said = BufReader::new(child.stdout.take().expect("its output"));
-        Self { child, said }
+        let hears = child.stdin.take().expect("its input");
+        Self { child, said, hears }
+    }
+
+    fn tell(&mut self, address: GlobalAddress) {
+        writeln!(self.hears, "{}", address.to_bits()).expect("a process that listens");
     }
 
     /// The rest of the line that has `word`.
@@ -170,26 +215,27 @@ impl Drop for Member {
     }
 }
 
-/// One process is stopped, removed, and continued after what it had cached was changed.
-pub(super) fn stop_over_tcp(number: u32) {
-    let cluster = format!("stopped-{number}-{}", std::process::id());
-    let fabric = tcp(None);
-    let host = fabric.host().expect("a host");
-    let node = Node::create_on(&config(&cluster), fabric).expect("a node");
+/// A process is stopped and removed. Another member's write, which needs that process, waits until then and
+/// ends well; then the process continues.
+fn stop(node: &Node, mut member: Member) {
     let mut session = node.session().expect("a session");
-    let shared = session.alloc_on(64, NodeId(0)).expect("memory");
+    let shared = session.alloc_on(64, node.id()).expect("memory");
     session.write_u64(shared, 1).expect("a write");
     session.fence().expect("a fence");
-    let mut member = Member::start(&cluster, host, shared);
+    member.tell(shared);
     member.hear("works");
     member.signal("-STOP");
     let alive = || node.members().iter().filter(|member| member.alive).count();
-    super::until("it is removed", || alive() == 1);
-    let removed_ns = now_ns();
-    // Waits until what was cached there is reclaimed.
-    session.write_u64(shared, 2).expect("a write");
-    session.fence().expect("a fence");
-    let overwritten_ns = now_ns();
+    let (removed_ns, overwritten_ns) = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            // Waits until what was cached there is reclaimed.
+            session.write_u64(shared, 2).expect("a write");
+            session.fence().expect("a fence");
+            now_ns()
+        });
+        super::until("it is removed", || alive() == 1);
+        (now_ns(), writer.join().expect("the writer"))
+    });
     member.signal("-CONT");
     let found = member.hear("found ");
     let mut numbers = found.split(' ').map_while(|text| text.parse::<u64>().ok());
@@ -199,5 +245,113 @@ pub(super) fn stop_over_tcp(number: u32) {
     assert!(acknowledged_ns < removed_ns, "acknowledged after its removal: {found}");
     assert!(old_ns < overwritten_ns, "an old value was read: {found}");
     assert!(found.contains("NodeClosed") || found.contains("Isolated"), "{found}");
-    assert_eq!(session.read_u64(shared), Ok(2));
+    assert_eq!(node.session().expect("a session").read_u64(shared), Ok(2));
+}
+
+pub(super) fn stop_over_tcp(number: u32) {
+    let cluster = format!("stopped-{number}-{}", std::process::id());
+    let fabric = tcp(None);
+    let host = fabric.host().expect("a host");
+    let node = Node::create_on(&config(&cluster), fabric).expect("a node");
+    let member = Member::start(&cluster, Founder::Host(host), "uses");
+    stop(&node, member);
+}
+
+pub(super) fn stop_on_one_machine(number: u32) {
+    let cluster = format!("stopped-shm-{number}-{}", std::process::id());
+    let fabric = Arc::new(ShmFabric::new().expect("a fabric"));
+    let node = Node::create_on(&config(&cluster), fabric).expect("a node");
+    let mut member = Member::start(&cluster, Founder::Local, "uses");
+    member.hear("member");
+    stop(&node, member);
+    assert_eq!(node.stats().removals, 1);
+}
+
+/// The process that is stopped is the coordinator.
+pub(super) fn stop_coordinator_on_one_machine(number: u32) {
+    let cluster = format!("stopped-first-{number}-{}", std::process::id());
+    let mut member = Member::start(&cluster, Founder::Itself, "uses");
+    member.hear("member");
+    let fabric = Arc::new(ShmFabric::new().expect("a fabric"));
+    let node = Node::join_on(&config(&cluster), fabric).expect("a node");
+    stop(&node, member);
+    // It takes new members in.
+    let another = Arc::new(ShmFabric::new().expect("a fabric"));
+    super::until("another one joins", || {
+        let another: Arc<dyn Fabric> = Arc::clone(&another) as Arc<dyn Fabric>;
+        Node::join_on(&config(&cluster), another).is_ok()
+    });
+}
+
+/// Lines of the largest size, so that their copies take long.
+const LONG: AllocationSpec =
+    AllocationSpec { hint: AllocationHint::On(NodeId(0)), line_size: Some(LineSize::MAX) };
+
+/// The process that is stopped while it copies lines to their home.
+pub(super) fn writer(cluster: &str) {
+    let node = Founder::node(cluster);
+    say("member");
+    let mut session = node.session().expect("a session");
+    let bytes = vec![0xaa; LineSize::MAX.bytes()];
+    let own = session.alloc_with(bytes.len() as u64, LONG).expect("memory");
+    let mut rounds = 0;
+    let error = loop {
+        // Takes the line, and gives it back with its bytes.
+        let done = session.write(own, &bytes).and_then(|()| session.fence());
+        if let Err(error) = done {
+            break error.code;
+        }
+        node.evict_all();
+        rounds += 1;
+        if rounds == 100 {
+            say(&format!("works {}", own.to_bits()));
+        }
+    };
+    assert!(rounds >= 100, "{error:?}");
+    say(&format!("found {error:?}"));
+    let _ = std::io::stdin().read_line(&mut String::new());
+}
+
+/// The process is stopped, perhaps within a copy into memory of its home. It is removed, the memory is freed,
+/// and all that can be had is used for something else; then the process continues, or is killed. Whether
+/// it was within a copy.
+pub(super) fn stop_within_a_copy(number: u32) -> bool {
+    let cluster = format!("stopped-copy-{number}-{}", std::process::id());
+    let fabric = Arc::new(ShmFabric::new().expect("a fabric"));
+    let node = Node::create_on(&config(&cluster), fabric).expect("a node");
+    let mut session = node.session().expect("a session");
+    let mut member = Member::start(&cluster, Founder::Local, "writes");
+    let bits = member.hear("works ").parse().expect("a number");
+    let theirs = GlobalAddress::from_bits(bits).expect("an address");
+    member.signal("-STOP");
+    let alive = || node.members().iter().filter(|member| member.alive).count();
+    super::until("it is removed", || alive() == 1);
+    session.free(theirs).expect("to free");
+    let mut used = Vec::new();
+    let mut bytes = vec![0xbb; LineSize::MAX.bytes()];
+    while let Ok(address) = session.alloc_with(bytes.len() as u64, LONG) {
+        session.write(address, &bytes).expect("a write");
+        used.push(address);
+    }
+    let quarantined = node.stats();
+    let is_held_back = !used.contains(&theirs);
+    assert_eq!(quarantined.quarantined_members > 0, quarantined.quarantined_bytes > 0);
+    assert_eq!(is_held_back, quarantined.quarantined_bytes > 0, "{quarantined:?}");
+    if number.is_multiple_of(2) {
+        member.signal("-CONT");
+        assert_eq!(member.hear("found "), "NodeClosed");
+    } else {
+        member.child.kill().expect("to kill");
+        member.child.wait().expect("its end");
+    }
+    super::until("nothing is held back", || node.stats().quarantined_members == 0);
+    assert_eq!(node.stats().quarantined_bytes, 0);
+    for address in used {
+        session.read(address, &mut bytes).expect("a read");
+        assert!(bytes.iter().all(|byte| *byte == 0xbb), "{address} was written after its removal");
+    }
+    if is_held_back {
+        session.alloc_with(bytes.len() as u64, LONG).expect("what was held back");
+    }
+    is_held_back
 }

@@ -11,7 +11,7 @@ use crate::wire::Violation;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::hash::{Hash, Hasher};
-use farside_base::{ErrorCode, Limits, LineAddress, NodeId, Ticket};
+use farside_base::{ErrorCode, Limits, LineAddress, NodeId, NodeSet, Ticket};
 
 /// Lines in transition that a holder has room for from the start.
 const LINES_BUSY: u32 = 1_024;
@@ -74,6 +74,8 @@ impl Holder {
             | Event::Retire { .. }
             | Event::Received { .. }
             | Event::NodeDead { .. }
+            | Event::Lingers { .. }
+            | Event::Quiet { .. }
             | Event::Settled { .. } => {}
         }
     }
@@ -258,6 +260,21 @@ impl Holder {
             });
         }
         context.effects.push(Effect::DropHome { node });
+    }
+
+    pub(super) fn quiet(&mut self, node: NodeId, context: &mut Context<'_>) {
+        for line in self.busy.sorted_keys() {
+            self.at(line, Held::default(), context, |desk| desk.quiet(node));
+        }
+    }
+
+    /// Lines into whose frames bytes of these nodes may still come.
+    pub(super) fn awaiting(&self, nodes: &NodeSet) -> impl Iterator<Item = LineAddress> + '_ {
+        let (nodes, any) = (*nodes, nodes.iter().next().is_some());
+        let awaits = move |work: &Work| {
+            work.stray_from().is_some_and(|from| from.map_or(any, |node| nodes.contains(node)))
+        };
+        self.busy.iter().filter(move |(_, work)| awaits(work)).map(|(line, _)| line)
     }
 
     pub(super) fn settled(&mut self, node: NodeId, context: &mut Context<'_>) {

@@ -12,7 +12,7 @@
 //! | `pins` | operations that keep the line as it is | `Unpin` |
 //! | `places` | the line's bytes on their way to others | `Placed` |
 //! | `evicting` | an owned line that the home was asked to recall | the recall |
-//! | `stray` | bytes that may still come into the frame, for a request that has ended | `Data`, `Settled` |
+//! | `stray` | bytes that may still come into the frame, for a request that has ended | `Data`, `Settled`, `Quiet` |
 //! | `lost` | an ownership whose bytes died with the node that had them | the recall |
 
 use super::canary::Mutant;
@@ -174,6 +174,11 @@ impl Work {
         })
     }
 
+    /// Whose bytes may still come for a request that has ended, if any may and it is known.
+    pub(super) fn stray_from(&self) -> Option<Option<NodeId>> {
+        self.stray.map(|stray| stray.from)
+    }
+
     pub(super) fn invariants(&self) -> Result<(), &'static str> {
         if self.is_idle() {
             return Err("a line at rest is kept as in transition");
@@ -286,6 +291,11 @@ impl Desk<'_, '_> {
 
     /// Sends the next request, if operations wait and nothing is in the way of it.
     fn ask(&mut self) {
+        let removed = |node| self.context.dead.contains(node);
+        if self.state.stray_from().flatten().is_some_and(removed) {
+            // For how long the frame is in quarantine nobody knows.
+            return self.fail_all(ErrorCode::NodeLost);
+        }
         let state = &mut *self.state;
         let hindered = state.asked.is_some()
             || state.recall.is_some()
@@ -447,7 +457,11 @@ impl Desk<'_, '_> {
     fn never_supplied(&mut self, held: Held) {
         let (line, grant) = (self.line, held.grant);
         let dirty = held.level == Level::Dirty;
-        self.state.asked = None;
+        if let Some(Asked { ticket, granted: Some(granted), .. }) = self.state.asked.take()
+            && let Supply::Owner(owner) = granted.supply
+        {
+            self.expect_stray(ticket, Some(owner));
+        }
         self.forget_former_recall(grant);
         let had = if dirty { Had::Nothing } else { Had::Clean };
         if self.state.recall.take().is_some() {
@@ -484,8 +498,8 @@ impl Desk<'_, '_> {
 
     /// Keeps the frame until bytes that may be on their way have come, or cannot come any more.
     fn expect_stray(&mut self, ticket: Ticket, from: Option<NodeId>) {
-        let dead = from.is_some_and(|node| self.context.dead.contains(node));
-        if !dead && !self.context.canary.is(Mutant::StrayForgotten) {
+        let quiet = from.is_some_and(|node| self.context.is_quiet(node));
+        if !quiet && !self.context.canary.is(Mutant::StrayForgotten) {
             self.state.stray = Some(Stray { ticket, from });
         }
     }
@@ -505,7 +519,8 @@ impl Desk<'_, '_> {
                 Some(Supply::Owner(owner)) => Some(Some(owner)),
                 Some(Supply::Held | Supply::Home) => None,
             };
-            if let Some(from) = others.filter(|from| *from != Some(home)) {
+            let lingers = !self.context.is_quiet(home);
+            if let Some(from) = others.filter(|from| *from != Some(home) || lingers) {
                 self.expect_stray(asked.ticket, from);
             }
         }
@@ -519,10 +534,17 @@ impl Desk<'_, '_> {
     }
 
     pub(super) fn supplier_dead(&mut self, node: NodeId) {
+        if self.context.is_quiet(node) {
+            self.quiet(node);
+        }
+        self.complete();
+    }
+
+    /// Nothing of this node comes any more.
+    pub(super) fn quiet(&mut self, node: NodeId) {
         if self.state.stray.is_some_and(|stray| stray.from == Some(node)) {
             self.state.stray = None;
         }
-        self.complete();
     }
 
     /// The frame of an invalid line at rest is free.

@@ -92,6 +92,8 @@ impl Home {
             | Event::Evict { .. }
             | Event::Received { .. }
             | Event::NodeDead { .. }
+            | Event::Lingers { .. }
+            | Event::Quiet { .. }
             | Event::Settled { .. } => {}
         }
     }

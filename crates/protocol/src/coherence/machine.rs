@@ -17,6 +17,8 @@ pub struct Coherence {
     me: NodeId,
     nodes_max: u16,
     dead: NodeSet,
+    /// Dead nodes whose bytes may still land here.
+    lingering: NodeSet,
     home: Home,
     holder: Holder,
     counters: Counters,
@@ -30,6 +32,7 @@ impl Coherence {
             me,
             nodes_max: limits.nodes_max.min(NodeSet::CAPACITY as u16),
             dead: NodeSet::EMPTY,
+            lingering: NodeSet::EMPTY,
             home: Home::new(limits),
             holder: Holder::new(limits),
             counters: Counters::default(),
@@ -70,6 +73,11 @@ impl Coherence {
         self.holder.holds_work()
     }
 
+    /// Lines of other homes whose frames a removed node may still write.
+    pub fn quarantined(&self) -> impl Iterator<Item = LineAddress> + '_ {
+        self.holder.awaiting(&self.lingering)
+    }
+
     /// Who owns an own line, if another node does.
     pub fn owner(&self, line: LineAddress) -> Option<(NodeId, Grant)> {
         self.home.owner(line)
@@ -99,6 +107,12 @@ impl Coherence {
                 return self.received(from, message, here, effects);
             }
             Event::NodeDead { node } => self.node_dead(node, effects),
+            Event::Lingers { node } => _ = self.lingering.insert(node),
+            Event::Quiet { node } => {
+                self.lingering.remove(node);
+                let (_, holder, mut context) = self.parts(effects);
+                holder.quiet(node, &mut context);
+            }
             Event::Settled { node } => {
                 let (_, holder, mut context) = self.parts(effects);
                 holder.settled(node, &mut context);
@@ -132,6 +146,7 @@ impl Coherence {
         let context = Context {
             me: self.me,
             dead: &self.dead,
+            lingering: &self.lingering,
             effects,
             counters: &mut self.counters,
             canary: self.canary,
@@ -220,8 +235,8 @@ impl Coherence {
 impl PartialEq for Coherence {
     /// Equal when they behave alike from now on; counters do not count.
     fn eq(&self, other: &Self) -> bool {
-        (self.me, self.nodes_max, self.dead, self.canary)
-            == (other.me, other.nodes_max, other.dead, other.canary)
+        (self.me, self.nodes_max, self.dead, self.lingering, self.canary)
+            == (other.me, other.nodes_max, other.dead, other.lingering, other.canary)
             && self.home == other.home
             && self.holder == other.holder
     }
@@ -231,7 +246,7 @@ impl Eq for Coherence {}
 
 impl Hash for Coherence {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        (self.me, self.dead).hash(state);
+        (self.me, self.dead, self.lingering).hash(state);
         self.home.hash(state);
         self.holder.hash(state);
     }

@@ -210,10 +210,16 @@ pub enum Event {
     Received { from: NodeId, message: Message, here: Here },
     /// The bytes of the oldest `Place` of this line have landed, or their target is dead.
     Placed { line: LineAddress, here: Here },
+    /// Bytes that this node, of which `NodeDead` follows, had begun to write may still land here: it was
+    /// removed, and its thread may be stopped within a copy.
+    Lingers { node: NodeId },
+    /// Nothing of a node that lingered lands here any more.
+    Quiet { node: NodeId },
     /// A node is dead: for good, its number is never used again. Its link is closed: nothing that it
-    /// sent or placed arrives after this.
+    /// sent or placed arrives after this, unless it lingers.
     NodeDead { node: NodeId },
     /// Every living node has had `NodeDead` of this node, and what it sent before has arrived here.
+    /// Not to be said while any node lingers.
     /// Frees frames that an owner might have been asked to fill by a home that died; a runtime that
     /// never says so loses as many frames as it had requests under way to that home.
     Settled { node: NodeId },
@@ -275,12 +281,19 @@ const CANCELLED: OperationId = OperationId(u64::MAX);
 struct Context<'a> {
     me: NodeId,
     dead: &'a NodeSet,
+    /// Dead nodes whose bytes may still land.
+    lingering: &'a NodeSet,
     effects: &'a mut Effects,
     counters: &'a mut Counters,
     canary: canary::Canary,
 }
 
 impl Context<'_> {
+    /// Whether nothing that this node writes arrives any more.
+    fn is_quiet(&self, node: NodeId) -> bool {
+        self.dead.contains(node) && !self.lingering.contains(node)
+    }
+
     fn send(&mut self, to: NodeId, message: Message) {
         self.effects.push(Effect::Send { to, message });
     }

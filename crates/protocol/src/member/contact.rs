@@ -25,7 +25,7 @@
 //!
 //! What is absent: any judgement about who is dead.
 
-use super::event::RequestId;
+use super::event::{Death, RequestId};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use farside_base::NodeId;
@@ -116,10 +116,12 @@ pub enum Event {
         /// The member.
         node: NodeId,
     },
-    /// The membership knows that it is dead, or as good as.
+    /// The membership knows that it is gone for good.
     Dead {
         /// The member.
         node: NodeId,
+        /// How.
+        death: Death,
         /// The time.
         now_ns: u64,
     },
@@ -210,9 +212,9 @@ enum State {
     Down(Down),
     /// Nothing of it is heard any more.
     Over,
-    /// The same, and it may live and not know it.
+    /// The same, until it is decided whether it is removed.
     Cut,
-    /// It is dead by vote, and may not know it before that time.
+    /// It was removed, and may not know it before that time.
     Settling(u64),
 }
 
@@ -241,7 +243,7 @@ impl Down {
 ///
 /// *Guarantees.* Of a link that broke, exactly one of these is told within the lease: nothing, since it
 /// is up again; `Dead`; `OutOfReach`. After the latter two nothing of the member is accepted. Of one that
-/// was cut off alive, `Settle` is told when it must have noticed; of another that is dead, at once. *Cost*:
+/// was removed and may live, `Settle` is told when it must have noticed; of another that is gone, at once. *Cost*:
 /// nothing while links hold.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Contacts {
@@ -278,6 +280,11 @@ impl Contacts {
         self.peers.get(&node) == Some(&State::Up)
     }
 
+    /// Whether it is a member that is not removed.
+    pub fn knows(&self, node: NodeId) -> bool {
+        matches!(self.peers.get(&node), Some(State::Up | State::Down(_)))
+    }
+
     /// Members whose links are broken and may come back.
     pub fn down(&self) -> impl Iterator<Item = NodeId> + '_ {
         let down = self.peers.iter().filter(|(_, state)| matches!(state, State::Down(_)));
@@ -298,7 +305,7 @@ impl Contacts {
                 self.hang_up(node, effects);
                 self.peers.insert(node, State::Cut);
             }
-            Event::Dead { node, now_ns } => self.dead(node, now_ns, effects),
+            Event::Dead { node, death, now_ns } => self.dead(node, death, now_ns, effects),
             Event::Tick { now_ns } => self.tick(now_ns, effects),
         }
     }
@@ -309,9 +316,13 @@ impl Contacts {
         }
     }
 
-    fn dead(&mut self, node: NodeId, now_ns: u64, effects: &mut Effects) {
+    fn dead(&mut self, node: NodeId, death: Death, now_ns: u64, effects: &mut Effects) {
         self.hang_up(node, effects);
-        if self.peers.get(&node) == Some(&State::Cut) {
+        if death == Death::Removed {
+            // From here on this node confirms to it no more that it is a member.
+            if self.is_up(node) {
+                effects.push(Effect::Close { node });
+            }
             let at_ns = now_ns.saturating_add(self.patience.unaware_ns);
             self.peers.insert(node, State::Settling(at_ns));
             self.tick(now_ns, effects);
@@ -577,7 +588,9 @@ mod tests {
         step(&mut high, Event::Broken { node: A, now_ns: 0 });
         assert_eq!(step(&mut high, Event::Cut { node: A }), [Effect::HangUp { node: A }]);
         assert_eq!(high.wakes_at_ns(), None, "who is judged is waited for");
-        assert!(step(&mut high, Event::Dead { node: A, now_ns: 7 }).is_empty());
+        assert!(
+            step(&mut high, Event::Dead { node: A, death: Death::Removed, now_ns: 7 }).is_empty()
+        );
         let at_ns = high.wakes_at_ns().expect("a time");
         assert_eq!(at_ns, 7 + SILENCE + SILENCE / 4);
         let request = RequestId(1);
@@ -593,7 +606,8 @@ mod tests {
         let mut high = linked(B, A);
         step(&mut high, Event::Broken { node: A, now_ns: 0 });
         let settled = [Effect::HangUp { node: A }, Effect::Settle { node: A }];
-        assert_eq!(step(&mut high, Event::Dead { node: A, now_ns: 1 }), settled);
+        let dead = Event::Dead { node: A, death: Death::Ended, now_ns: 1 };
+        assert_eq!(step(&mut high, dead), settled);
         assert!(step(&mut high, Event::Tick { now_ns: LEASE * 2 }).is_empty());
         let request = RequestId(1);
         let late = step(&mut high, Event::Dialled { node: A, request });

@@ -62,8 +62,14 @@ pub enum Event {
         /// The member.
         node: NodeId,
     },
-    /// The link to a member broke, or the member could not be reached.
+    /// The link to a member ended with its process. Where members out of reach may live on, only what
+    /// the peer's host says counts as that.
     LinkLost {
+        /// The member.
+        node: NodeId,
+    },
+    /// This node can use a member no longer (it broke the protocol, say), and the member may live.
+    Dropped {
         /// The member.
         node: NodeId,
     },
@@ -97,6 +103,17 @@ pub enum Event {
     /// line of another home, holds no lock, and everything that it has to send is posted. Given a second time, it leaves
     /// without waiting for the answers of the others.
     Leave,
+}
+
+/// What is known of a member that is gone for good.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Death {
+    /// It has left: everything that it held was handed over before.
+    Left,
+    /// Its process has ended. Where members that live are always reached, also: it was removed.
+    Ended,
+    /// It was removed, and it may live and not know it.
+    Removed,
 }
 
 /// What the machine wants done, in this order.
@@ -150,8 +167,8 @@ pub enum Effect {
     Dead {
         /// The member.
         node: NodeId,
-        /// It has left: everything that it held was handed over before.
-        left: bool,
+        /// How.
+        death: Death,
     },
     /// This node is a full member: linked to everybody.
     Ready,

@@ -36,7 +36,7 @@ mod quorum;
 
 use self::quorum::Vote;
 use super::canary::{Canary, Mutant};
-use super::event::{Effect, Effects, Event, Identity, RequestId};
+use super::event::{Death, Effect, Effects, Event, Identity, RequestId};
 use super::hello::{Join, Listed, PROTOCOL_VERSION, Peer, Refusal, Welcome, version_refusal};
 use super::message::{Change, Message};
 use super::roster::{Member, Roster};
@@ -161,12 +161,13 @@ impl Membership {
 
     /// What to tell the coordinator when a live member breaks the protocol: that one alone shall
     /// judge, because the other would say the same of us if we closed the link. `None` when there is
-    /// nobody else to ask; then report `LinkLost`.
+    /// nobody else to ask; then report `Dropped`.
     pub fn accusation(&self, node: NodeId) -> Option<(NodeId, Message)> {
         let coordinator = self.coordinator().filter(|first| *first != self.me && *first != node)?;
         let member = self.roster.find(node).filter(|member| !member.gone)?;
         let linked = self.roster.find(coordinator).is_some_and(|first| first.linked);
-        linked.then_some((coordinator, Message::Lost { node, incarnation: member.incarnation }))
+        let message = Message::Lost { node, incarnation: member.incarnation, ended: false };
+        linked.then_some((coordinator, message))
     }
 
     /// Whether this node is alive as far as this node knows.
@@ -189,7 +190,7 @@ impl Membership {
     ///
     /// # Errors
     /// [`Violation`]: the sender of the message broke the protocol; nothing was changed. Send its
-    /// [`accusation`](Self::accusation); without one close the link to it and report `LinkLost`.
+    /// [`accusation`](Self::accusation); without one close the link to it and report `Dropped`.
     pub fn step(&mut self, event: Event, effects: &mut Effects) -> Result<(), Violation> {
         match event {
             Event::Found => self.found(effects),
@@ -198,7 +199,8 @@ impl Membership {
             Event::PeerAsked { request, peer } => self.peer_asked(request, peer, effects),
             Event::RequestLost { request } => self.request_lost(request, effects),
             Event::LinkUp { node } => self.link_up(node, effects),
-            Event::LinkLost { node } => self.lost(node, effects),
+            Event::LinkLost { node } => self.lost(node, true, effects),
+            Event::Dropped { node } => self.lost(node, false, effects),
             Event::OutOfReach { node } => self.out_of_reach(node, effects),
             Event::Expelled { by } => self.expelled(by, effects),
             Event::Removed => self.removed(effects),
@@ -414,7 +416,7 @@ impl Membership {
         self.waiting.retain(|(waiting, _)| *waiting != request);
         let vouched = |member: &Member| member.join == Some(request);
         if let Some(node) = self.roster.find_where(vouched) {
-            self.lost(node, effects);
+            self.lost(node, false, effects);
         }
     }
 
@@ -440,20 +442,35 @@ impl Membership {
 
     /// Declares a node dead; false when it was before.
     fn declare(&mut self, node: NodeId, effects: &mut Effects) -> bool {
+        // Where members that live are always reached, each death is certain.
+        self.roster.note_ended(node, !self.identity.quorum);
         let new = self.roster.declare(node);
         if new {
-            effects.push(Effect::Dead { node, left: self.has_left(node) });
+            effects.push(Effect::Dead { node, death: self.death(node) });
         }
         new
     }
 
-    /// A node is dead, found by a link and not by a view.
-    fn lost(&mut self, node: NodeId, effects: &mut Effects) {
+    /// How a node has died, as far as this node knows.
+    fn death(&self, node: NodeId) -> Death {
+        match self.roster.find(node) {
+            Some(member) if member.leaving => Death::Left,
+            Some(member) if !member.ended => Death::Removed,
+            Some(_) | None => Death::Ended,
+        }
+    }
+
+    /// A node is dead, found by a link and not by a view; its process has `ended`, or it may live.
+    fn lost(&mut self, node: NodeId, ended: bool, effects: &mut Effects) {
         if self.stage == Stage::Joining && !self.canary.is(Mutant::JoinerJudges) {
             return self.lost_by_joiner(node, effects);
         }
         let outside = matches!(self.stage, Stage::Outside | Stage::Over);
-        if outside || node == self.me || !self.declare(node, effects) {
+        if outside || node == self.me {
+            return;
+        }
+        self.roster.note_ended(node, ended);
+        if !self.declare(node, effects) {
             return;
         }
         match self.stage {
@@ -564,7 +581,7 @@ impl Membership {
         if !self.roster.find(from).is_some_and(|member| member.leaving) {
             return Err(Violation("left without announcing it"));
         }
-        self.lost(from, effects);
+        self.lost(from, false, effects);
         Ok(())
     }
 
@@ -589,10 +606,10 @@ impl Membership {
             }
             Message::Takeover { number } => self.takeover_heard(from, number, effects),
             Message::Report { number } => self.report_heard(from, number, effects),
-            Message::Lost { node, incarnation } => {
+            Message::Lost { node, incarnation, ended } => {
                 let same_life = |member: &Member| member.incarnation == incarnation;
                 if self.roster.find(node).is_some_and(same_life) {
-                    self.lost(node, effects);
+                    self.lost(node, ended, effects);
                 }
                 Ok(())
             }
@@ -626,14 +643,15 @@ impl Membership {
         self.view = named.born;
         match change {
             Change::Joined => self.roster.insert(named),
-            Change::Died | Change::Left if named.node == self.me => {
+            Change::Died | Change::Left | Change::Removed if named.node == self.me => {
                 self.fail(refusal(ErrorCode::NodeClosed, EXPELLED), effects);
                 return Ok(());
             }
-            Change::Died | Change::Left => {
+            Change::Died | Change::Left | Change::Removed => {
                 if let Some(member) = self.roster.find_mut(named.node) {
                     member.leaving |= change == Change::Left;
                 }
+                self.roster.note_ended(named.node, change == Change::Died);
                 self.remove(named.node, named.born, effects);
             }
         }
@@ -676,7 +694,7 @@ impl Membership {
     fn remove(&mut self, node: NodeId, number: ViewNumber, effects: &mut Effects) {
         let declared = self.declare(node, effects);
         if self.canary.is(Mutant::DeadTwice) && !declared {
-            effects.push(Effect::Dead { node, left: false });
+            effects.push(Effect::Dead { node, death: Death::Ended });
         }
         if let Some(member) = self.roster.find_mut(node) {
             member.died = Some(number);
@@ -834,7 +852,8 @@ impl Membership {
     fn tell_losses(&self, to: NodeId, effects: &mut Effects) {
         let told = self.roster.iter().filter(|member| member.is_unburied() && member.node > to);
         for member in told {
-            let message = Message::Lost { node: member.node, incarnation: member.incarnation };
+            let Member { node, incarnation, ended, .. } = *member;
+            let message = Message::Lost { node, incarnation, ended };
             effects.push(Effect::Send { to, message });
         }
     }

@@ -9,8 +9,10 @@ use farside_base::{Incarnation, NodeId, ViewNumber};
 pub enum Change {
     /// The node came.
     Joined,
-    /// The node died.
+    /// The node's process ended.
     Died,
+    /// The node was removed, and may live.
+    Removed,
     /// The node left, after it had handed over what it held.
     Left,
 }
@@ -38,12 +40,14 @@ pub enum Message {
         /// The last view of the sender.
         number: ViewNumber,
     },
-    /// To the coordinator: my link to this node broke.
+    /// To the coordinator: this node is lost to me.
     Lost {
         /// The node.
         node: NodeId,
         /// Its life.
         incarnation: Incarnation,
+        /// Its process has ended.
+        ended: bool,
     },
     /// To the coordinator: this member is out of my reach. From the coordinator: cut it off.
     Suspect {
@@ -107,6 +111,7 @@ impl Message {
                     Change::Died => 0,
                     Change::Joined => 1,
                     Change::Left => 2,
+                    Change::Removed => 3,
                 })
                 .u8(u8::from(member.votes))
                 .u16(member.node.0)
@@ -115,7 +120,9 @@ impl Message {
                 .host(member.host),
             Self::Takeover { number } => writer.u8(2).u64(number.0),
             Self::Report { number } => writer.u8(3).u64(number.0),
-            Self::Lost { node, incarnation } => writer.u8(4).u16(node.0).u64(incarnation.0),
+            Self::Lost { node, incarnation, ended } => {
+                writer.u8(4).u8(u8::from(ended)).u16(node.0).u64(incarnation.0)
+            }
             Self::Leave => writer.u8(5),
             Self::Buried { node } => writer.u8(6).u16(node.0),
             Self::Suspect { node, incarnation } => writer.u8(7).u16(node.0).u64(incarnation.0),
@@ -139,6 +146,7 @@ impl Message {
                     0 => Change::Died,
                     1 => Change::Joined,
                     2 => Change::Left,
+                    3 => Change::Removed,
                     _ => return Err(Violation("unknown change of a view")),
                 };
                 let votes = match reader.u8()? {
@@ -155,7 +163,13 @@ impl Message {
             2 => Self::Takeover { number: ViewNumber(reader.u64()?) },
             3 => Self::Report { number: ViewNumber(reader.u64()?) },
             4 => {
-                Self::Lost { node: NodeId(reader.u16()?), incarnation: Incarnation(reader.u64()?) }
+                let ended = match reader.u8()? {
+                    0 => false,
+                    1 => true,
+                    _ => return Err(Violation("whether a process has ended")),
+                };
+                let (node, incarnation) = (NodeId(reader.u16()?), Incarnation(reader.u64()?));
+                Self::Lost { node, incarnation, ended }
             }
             5 => Self::Leave,
             6 => Self::Buried { node: NodeId(reader.u16()?) },
@@ -179,7 +193,7 @@ mod tests {
     use super::*;
     use core::net::SocketAddr;
 
-    fn samples() -> [Message; 13] {
+    fn samples() -> [Message; 15] {
         let (node, incarnation, number) = (NodeId(7), Incarnation(u64::MAX), ViewNumber(1 << 40));
         let host = Some(SocketAddr::from(([10, 1, 2, 3], 7411)));
         let member = Listed { node, incarnation, host, votes: true };
@@ -188,9 +202,11 @@ mod tests {
             view(Change::Joined),
             view(Change::Died),
             view(Change::Left),
+            view(Change::Removed),
             Message::Takeover { number },
             Message::Report { number },
-            Message::Lost { node, incarnation },
+            Message::Lost { node, incarnation, ended: true },
+            Message::Lost { node, incarnation, ended: false },
             Message::Leave,
             Message::LeaveHeard,
             Message::Left,
@@ -228,7 +244,7 @@ mod tests {
             let body = Writer::new().u8(kind).finish();
             assert_eq!(Message::decode(&body), Err(Violation("unknown member message")));
         }
-        let body = Writer::new().u8(1).u8(3).finish();
+        let body = Writer::new().u8(1).u8(4).finish();
         assert_eq!(Message::decode(&body), Err(Violation("unknown change of a view")));
     }
 }

@@ -5,6 +5,7 @@
 //! - [`membership`]: the machine; its events and effects.
 //! - [`contact`]: a machine beside it, which mends broken links between living members.
 //! - [`standing`]: a machine beside it, by which a member knows at any moment whether it may have been removed.
+//! - [`watch`]: a machine beside it, which finds members of one machine that stand still.
 //! - [`burial`]: a machine beside it, which tells when nothing more can come of a death.
 //!
 //! The cluster has one *rendezvous name*, bound by the coordinator: the lowest live node. A process
@@ -23,11 +24,12 @@ pub mod membership;
 pub mod message;
 mod roster;
 pub mod standing;
+pub mod watch;
 
 pub use burial::Burials;
 #[cfg(canary)]
 pub use canary::Mutant;
-pub use event::{Effect, Effects, Event, Identity, RequestId};
+pub use event::{Death, Effect, Effects, Event, Identity, RequestId};
 pub use hello::{
     Answer, EXTRA_MAX, Elsewhere, HELLO_MAX, Hello, HelloError, Join, Listed, PROTOCOL_VERSION,
     Peer, PeerReply, Refusal, Resume, Resumed, Welcome, valid_cluster_name,
@@ -35,3 +37,4 @@ pub use hello::{
 pub use membership::Membership;
 pub use message::{Change, Message};
 pub use standing::Standing;
+pub use watch::{Evidence, Outlives, Watch};

@@ -21,6 +21,8 @@ pub(super) struct Member {
     pub(super) died: Option<ViewNumber>,
     /// Declared dead here. Invariant: true when `died` is some.
     pub(super) gone: bool,
+    /// Its process has ended, for certain.
+    pub(super) ended: bool,
     /// It has announced that it leaves: from then on it holds nothing of other homes, so that it leaves
     /// nothing behind, however it goes.
     pub(super) leaving: bool,
@@ -48,6 +50,7 @@ impl Member {
             born,
             died: None,
             gone: false,
+            ended: false,
             leaving: false,
             heard_leave: false,
             linked: false,
@@ -75,7 +78,11 @@ impl Member {
 
     /// The view that removes it.
     pub(super) const fn going(&self, number: ViewNumber) -> Message {
-        let change = if self.leaving { Change::Left } else { Change::Died };
+        let change = match (self.leaving, self.ended) {
+            (true, _) => Change::Left,
+            (false, true) => Change::Died,
+            (false, false) => Change::Removed,
+        };
         Message::View { number, member: self.listed(), change }
     }
 
@@ -136,6 +143,13 @@ impl Roster {
 
     pub(super) fn find_mut(&mut self, node: NodeId) -> Option<&mut Member> {
         self.iter_mut().rev().find(|member| member.node == node)
+    }
+
+    /// Notes that the process of a node has ended, unless the node was declared dead before.
+    pub(super) fn note_ended(&mut self, node: NodeId, ended: bool) {
+        if let Some(member) = self.find_mut(node).filter(|member| !member.gone) {
+            member.ended |= ended;
+        }
     }
 
     /// Marks a node as dead; false when it was, or is not known.

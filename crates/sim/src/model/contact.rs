@@ -14,7 +14,7 @@
 use crate::explorer::{Model, Violation};
 use farside_base::NodeId;
 use farside_protocol::member::contact::{Contacts, Effect, Event, Failure, Patience};
-use farside_protocol::member::{RequestId, Standing};
+use farside_protocol::member::{Death, RequestId, Standing};
 
 /// So long it takes at most to know that a link has ended.
 const SILENCE: u64 = 2;
@@ -121,6 +121,8 @@ pub struct Pair {
     /// How often it is still stopped; whether it is.
     stops: u8,
     stopped: bool,
+    /// The founder may still be told by a view that the other member is removed, and how.
+    view: Option<Death>,
     /// A defect: a round counts from its answer.
     counts_from_answer: bool,
     broken: Option<&'static str>,
@@ -143,6 +145,8 @@ pub enum Action {
     Stop,
     /// It continues.
     Continue,
+    /// The founder is told by a view that the other member is removed.
+    View,
     /// Time passes.
     Tick,
 }
@@ -178,6 +182,7 @@ impl Pair {
             asks: 0,
             stops: 0,
             stopped: false,
+            view: None,
             counts_from_answer: false,
             broken: None,
         }
@@ -186,6 +191,11 @@ impl Pair {
     /// The same, where the other member asks so often and is stopped so often.
     pub fn with_stops(self, asks: u8, stops: u8) -> Self {
         Self { asks, stops, ..self }
+    }
+
+    /// The same, where a view may remove the other member at any step, while its link is up too.
+    pub fn with_view(self, death: Death) -> Self {
+        Self { view: Some(death), ..self }
     }
 
     /// Linked members whose link is away once, for so long. Each of them notices the silence, which
@@ -309,9 +319,11 @@ impl Pair {
             // The founder is the quorum, and judges at once; whoever is not is out.
             Effect::OutOfReach { .. } | Effect::Expelled { .. } if at == 0 => {
                 self.step(0, Event::Cut { node });
-                self.step(0, Event::Dead { node, now_ns });
+                self.step(0, Event::Dead { node, death: Death::Removed, now_ns });
             }
-            Effect::Dead { .. } if at == 0 => self.step(0, Event::Dead { node, now_ns }),
+            Effect::Dead { .. } if at == 0 => {
+                self.step(0, Event::Dead { node, death: Death::Ended, now_ns });
+            }
             Effect::Dead { .. } | Effect::OutOfReach { .. } | Effect::Expelled { .. } => {
                 self.out = true;
             }
@@ -415,6 +427,8 @@ impl Model for Pair {
         actions.extend(asks.then_some(Action::Ask));
         actions.extend((self.stops > 0 && !self.stopped).then_some(Action::Stop));
         actions.extend(self.stopped.then_some(Action::Continue));
+        let known = self.sides[0].contacts.knows(self.peer(0));
+        actions.extend((self.view.is_some() && known).then_some(Action::View));
         let wakes = |at: usize| runs(at) && self.sides[at].contacts.wakes_at_ns().is_some();
         let waits = (0..2).any(wakes) || self.uses();
         let aged = self.ended.iter().any(|(link, _)| self.is_noticeable(*link));
@@ -456,6 +470,12 @@ impl Model for Pair {
                 self.stopped = true;
             }
             Action::Continue => self.stopped = false,
+            Action::View => {
+                let (node, now_ns) = (self.peer(0), self.now);
+                if let Some(death) = self.view.take() {
+                    self.step(0, Event::Dead { node, death, now_ns });
+                }
+            }
             Action::Tick => {
                 self.now += 1;
                 for at in 0..2 - usize::from(self.stopped) {
@@ -590,6 +610,26 @@ mod tests {
     #[test]
     fn memory_that_settles_at_once_is_still_used() {
         is_found(&Pair::new(patience(1, 0, SILENCE), true, (1, 0, 0)).with_stops(1, 0));
+    }
+
+    #[test]
+    fn member_removed_by_a_view_uses_nothing_that_is_settled() {
+        let states = [true, false].map(|lower| {
+            let model = Pair::new(patience(1, SILENCE + 1, SILENCE), lower, (0, 0, 0));
+            let model = model.with_stops(2, 1).with_view(Death::Removed);
+            match Explorer::new().explore(&model).holds() {
+                Ok(coverage) => coverage.states,
+                Err(text) => panic!("{lower}: {text}"),
+            }
+        });
+        assert_eq!(states, [0, 0]);
+    }
+
+    /// The model can see what the reason is for.
+    #[test]
+    fn member_taken_for_ended_while_its_link_is_up_is_found() {
+        let model = Pair::new(patience(1, SILENCE + 1, SILENCE), true, (0, 0, 0));
+        is_found(&model.with_stops(1, 0).with_view(Death::Ended));
     }
 
     #[test]

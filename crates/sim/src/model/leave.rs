@@ -21,7 +21,7 @@ use super::coherence::{self, Setup, System};
 use super::member;
 use crate::explorer::{Model, Violation};
 use farside_base::NodeId;
-use farside_protocol::member::{Effect, Effects, Event, Membership, Message};
+use farside_protocol::member::{Death, Effect, Effects, Event, Membership, Message};
 use farside_protocol::wire::Class;
 use std::collections::VecDeque;
 
@@ -149,7 +149,9 @@ impl Cluster {
         for effect in effects {
             match effect {
                 Effect::Send { to, message } => self.post(node, to.0, message),
-                Effect::Dead { node: gone, left } => self.learn_of_end(node, gone.0, left),
+                Effect::Dead { node: gone, death } => {
+                    self.learn_of_end(node, gone.0, death == Death::Left);
+                }
                 Effect::Closed => {
                     self.memory.leave(node);
                     self.end(node);

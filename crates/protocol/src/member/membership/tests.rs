@@ -80,6 +80,7 @@ fn told(effect: &Effect) -> String {
                     Change::Joined => "came",
                     Change::Died => "went",
                     Change::Left => "left",
+                    Change::Removed => "removed",
                 };
                 format!("to {to}: view {number} {node} {word}")
             }
@@ -95,8 +96,9 @@ fn told(effect: &Effect) -> String {
             Message::Voted { round } => format!("to {to}: voted {round}"),
         },
         Effect::Cut { node } => format!("cut {node}"),
-        Effect::Dead { node, left: false } => format!("dead {node}"),
-        Effect::Dead { node, left: true } => format!("gone {node}"),
+        Effect::Dead { node, death: Death::Ended } => format!("dead {node}"),
+        Effect::Dead { node, death: Death::Removed } => format!("removed {node}"),
+        Effect::Dead { node, death: Death::Left } => format!("gone {node}"),
         Effect::Ready => "ready".into(),
         Effect::BecomeCoordinator => "coordinator".into(),
         Effect::Failed(refusal) => format!("failed {}", refusal.code.entry().name),
@@ -183,7 +185,7 @@ fn the_founder_admits_and_tells_the_others() {
         &["accept 3 from 1", "to 1: view 3 2 came"],
     );
     check(&mut machine, asked_for_link(4, peer(2, 2, 3)), &["accept 4 from 2"]);
-    check(&mut machine, link_lost(1), &["dead 1", "to 2: view 4 1 went"]);
+    check(&mut machine, link_lost(1), &["removed 1", "to 2: view 4 1 removed"]);
     check(&mut machine, link_lost(1), &[]);
     assert!(!machine.is_alive(NodeId(1)) && machine.has_been(NodeId(1)));
     check(
@@ -435,9 +437,10 @@ fn a_report_of_a_death_is_believed_once() {
         asked_to_join(3, join(2)),
         &["to 1: view 3 2 came", "admit 3 as 2 in view 3"],
     );
-    let lost = |life| Message::Lost { node: NodeId(2), incarnation: Incarnation(life) };
+    let lost =
+        |life| Message::Lost { node: NodeId(2), incarnation: Incarnation(life), ended: true };
     check(&mut machine, heard(1, lost(77)), &[]);
-    check(&mut machine, heard(1, lost(2)), &["dead 2", "to 1: view 4 2 went"]);
+    check(&mut machine, heard(1, lost(2)), &["removed 2", "to 1: view 4 2 removed"]);
     check(&mut machine, heard(1, lost(2)), &[]);
 }
 
@@ -497,7 +500,7 @@ fn found_and_joined_happen_once() {
 #[test]
 fn who_breaks_the_protocol_is_accused_at_the_coordinator() {
     let machine = middle();
-    let lost = Message::Lost { node: NodeId(2), incarnation: Incarnation(2) };
+    let lost = Message::Lost { node: NodeId(2), incarnation: Incarnation(2), ended: false };
     assert_eq!(machine.accusation(NodeId(2)), Some((NodeId(0), lost)));
     assert_eq!(machine.accusation(NodeId(0)), None, "there is nobody above the coordinator");
     assert_eq!(machine.accusation(NodeId(9)), None, "no member");
@@ -574,7 +577,7 @@ fn a_coordinator_buries_whom_a_quorum_has_cut_off() {
     check(&mut first, out_of_reach(2), &called);
     check(&mut first, out_of_reach(2), &[]);
     check(&mut first, heard(2, Message::Leave), &[]);
-    let buried = ["dead 2", "to 1: view 4 2 went"];
+    let buried = ["removed 2", "to 1: view 4 2 removed"];
     check(&mut first, heard(1, Message::Voted { round: 1 }), &buried);
     check_violation(&first, 1, Message::Voted { round: 2 }, "answer to a vote that was not called");
 
@@ -602,7 +605,7 @@ fn leave_waits_until_suspects_are_judged() {
     check(
         &mut first,
         heard(1, Message::Voted { round: 1 }),
-        &["dead 2", "to 1: view 4 2 went", "to 1: left", "closed"],
+        &["removed 2", "to 1: view 4 2 removed", "to 1: left", "closed"],
     );
 }
 
@@ -620,7 +623,7 @@ fn the_smaller_side_gives_up() {
 fn the_larger_side_goes_on_without_its_coordinator() {
     let mut second = of_three(1);
     check(&mut second, out_of_reach(0), &["cut 0", "to 2: takeover 3"]);
-    let taken = ["dead 0", "to 2: view 4 0 went", "coordinator"];
+    let taken = ["removed 0", "to 2: view 4 0 removed", "coordinator"];
     check(&mut second, heard(2, Message::Report { number: ViewNumber(3) }), &taken);
 }
 
@@ -663,7 +666,7 @@ fn cut_off_programs_do_not_end_the_members_that_lend_memory() {
     check(
         &mut machine,
         out_of_reach(1),
-        &["cut 1", "to 2: suspect 1", "to 2: vote 1", "dead 1", "to 2: view 4 1 went"],
+        &["cut 1", "to 2: suspect 1", "to 2: vote 1", "removed 1", "to 2: view 4 1 removed"],
     );
     check(&mut machine, out_of_reach(2), &["cut 2", "dead 2"]);
     assert!(machine.is_coordinator());

@@ -1,0 +1,141 @@
+//! Members on their way in: their links are up, and their regions are asked for. That may take as long as
+//! the other process gets no processor, so the engine goes on meanwhile, and messages to the member wait in
+//! its messenger.
+
+use crate::boot::FENCE_WORD;
+use crate::engine::Engine;
+use crate::peer::{Link, Peer, Tokens};
+use crate::stopped::Watched;
+use farside_base::{Incarnation, LinkId, NodeId, RemoteRegionId};
+use farside_fabric::{FabricError, Port};
+use farside_protocol::channel::Messenger;
+use farside_protocol::member::Event;
+
+/// One such member.
+#[derive(Debug)]
+pub(crate) struct Admission {
+    node: NodeId,
+    link: LinkId,
+    tokens: Tokens,
+    /// The regions that are there, in the order of [`Tokens`].
+    imported: Vec<RemoteRegionId>,
+    /// It was asked by this node, which waits to be linked to it.
+    asked_here: bool,
+}
+
+impl Admission {
+    pub(crate) fn is_of(&self, link: LinkId) -> bool {
+        self.link == link
+    }
+
+    /// The link with its regions; `None` while some are awaited.
+    fn advance(&mut self, port: &mut dyn Port) -> Result<Option<Link>, FabricError> {
+        let Tokens { home, cache, fence } = self.tokens;
+        while let Some(token) = [home, cache, fence].get(self.imported.len()) {
+            match port.try_import(self.link, token)? {
+                Some(region) => self.imported.push(region),
+                None => return Ok(None),
+            }
+        }
+        let [home, cache, fence] = self.imported[..] else {
+            return Ok(None);
+        };
+        Ok(Some(Link { id: self.link, home, cache, fence }))
+    }
+}
+
+impl Engine {
+    /// Takes a member in whose link is up; false when there is no room for its number.
+    pub(crate) fn admit(
+        &mut self,
+        (node, incarnation): (NodeId, Incarnation),
+        link: LinkId,
+        tokens: Tokens,
+        asked_here: bool,
+    ) -> bool {
+        let credits = self.limits.credits_per_class;
+        let messenger = Messenger::new(credits);
+        let messenger = if self.resumes() { messenger.resumable() } else { messenger };
+        let peer = Peer {
+            incarnation,
+            tokens,
+            link: None,
+            ended: false,
+            messenger,
+            fence_word: None,
+            watched: None,
+        };
+        if !self.peers.insert(node, peer) {
+            return false;
+        }
+        let receives = u64::from(Messenger::receives_needed(credits));
+        self.peers.post_receives(&mut *self.port, self.regions.messages.id, receives);
+        let imported = Vec::with_capacity(3);
+        self.boot.admissions.push(Admission { node, link, tokens, imported, asked_here });
+        true
+    }
+
+    /// Goes on with all members that are on their way in.
+    pub(crate) fn advance_admissions(&mut self) {
+        for mut admission in std::mem::take(&mut self.boot.admissions) {
+            match admission.advance(&mut *self.port) {
+                Ok(Some(link)) => self.admitted(admission.node, link, admission.asked_here),
+                Ok(None) => self.boot.admissions.push(admission),
+                Err(_) => {
+                    self.port.close(admission.link);
+                    self.not_admitted(admission.node, admission.asked_here);
+                }
+            }
+        }
+    }
+
+    /// All regions of a member are there.
+    fn admitted(&mut self, node: NodeId, link: Link, asked_here: bool) {
+        let fence_word = self.port.reach_word(link.id, link.fence, FENCE_WORD);
+        let pair = (self.lines.me(), node);
+        let watched = Watched::new(&*self.port, pair, link, &self.regions.fence.arena);
+        if let Some(peer) = self.peers.get_mut(node) {
+            (peer.fence_word, peer.watched) = (fence_word, watched);
+            self.lookout.add(node, peer);
+        }
+        self.peers.link(node, link);
+        self.placements.resume(node, 0, |_| {});
+        self.contact_linked(node);
+        self.announce_free(Some(node));
+        if asked_here {
+            self.member_own(Event::LinkUp { node });
+        }
+        self.early_messages(node, link.id);
+        if self.boot.joining.as_ref().is_some_and(|(_, _, coordinator)| *coordinator == node) {
+            self.boot.joining = None;
+        }
+    }
+
+    /// Its link has ended, or its regions cannot be had.
+    fn not_admitted(&mut self, node: NodeId, asked_here: bool) {
+        match asked_here {
+            true => self.lost_on_the_way(node),
+            false => self.member_own(Event::Dropped { node }),
+        }
+    }
+
+    /// The link of a member on its way in has ended; false when it was none of those.
+    pub(crate) fn admission_lost(&mut self, link: LinkId) -> bool {
+        let place = self.boot.admissions.iter().position(|admission| admission.link == link);
+        let Some(place) = place else {
+            return false;
+        };
+        let Admission { node, asked_here, .. } = self.boot.admissions.swap_remove(place);
+        self.not_admitted(node, asked_here);
+        true
+    }
+
+    /// Members that are dead, or all of them, are let in no more.
+    pub(crate) fn end_admissions(&mut self, is_over: impl Fn(NodeId) -> bool) {
+        let ended: Vec<Admission> =
+            self.boot.admissions.extract_if(.., |admission| is_over(admission.node)).collect();
+        for admission in ended {
+            self.port.close(admission.link);
+        }
+    }
+}
