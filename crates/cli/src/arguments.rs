@@ -157,6 +157,9 @@ pub(crate) struct Up {
     /// Start a new node, with new memory, for each one whose process ends
     #[arg(long)]
     pub(crate) restart: bool,
+    /// Do not remove nodes of this machine that are stopped, for a debugger, say: all others wait for them
+    #[arg(long)]
+    pub(crate) keep_stopped: bool,
     #[command(flatten)]
     pub(crate) places: Places,
 }

@@ -74,6 +74,7 @@ pub(crate) fn run(arguments: &Up, output: Output) -> Result<(), Failure> {
         spin_ns: None,
         processor: None,
         host: None,
+        keep_stopped: arguments.keep_stopped,
     };
     let cluster = Cluster::start(&hosts, &spec, usize::from(arguments.nodes))?;
     let nodes = (0..cluster.len()).map(|index| Member::of(&cluster, index)).collect();

@@ -73,6 +73,7 @@ fn counted(
         spin_ns: None,
         processor: None,
         host: None,
+        keep_stopped: false,
     };
     let mut cluster = Cluster::start(hosts, &spec, usize::from(arguments.nodes))?;
     let create = Command::CreateTable {

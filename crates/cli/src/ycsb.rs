@@ -71,6 +71,7 @@ impl Bed {
             spin_ns: spin_ns(hosts.workers_together(u64::from(nodes)) * u64::from(threads)),
             processor: None,
             host: None,
+            keep_stopped: false,
         };
         let mut cluster = Cluster::start(hosts, &spec, usize::from(nodes))?;
         let create = Command::CreateTable {

@@ -229,17 +229,50 @@ fn a_stopped_process_serves_its_memory() {
     node.works(link, region);
 }
 
+fn target(node: &Node) -> Vec<u8> {
+    let mut bytes = vec![0; BLOW as usize];
+    node.region.arena.read(HAMMERED, &mut bytes).expect("in bounds");
+    bytes
+}
+
+/// A peer that is stopped within a copy holds up no close. That copy lands when the peer continues, and
+/// nothing lands after the port has said that nothing may.
+#[test]
+fn copy_of_a_stopped_process_may_land_until_it_or_its_process_has_ended() {
+    let mut within = [0; 2];
+    for round in 0..40 {
+        let listen = name(&format!("closing-{round}"));
+        let mut node = Node::new(Some(&listen));
+        let mut hammer = Helper::start("child", &format!("hammer {listen}"));
+        let link = node.accept();
+        hammered(&node);
+        hammer.stop();
+        node.port.close(link);
+        let lands = node.port.may_land(link);
+        match round % 2 {
+            0 => hammer.resume(),
+            _ => hammer.kill(),
+        }
+        within[round % 2] += u32::from(lands);
+        node.until("the end of its copy", |node| (!node.port.may_land(link)).then_some(()));
+        let after = target(&node);
+        for _ in 0..20 {
+            assert!(target(&node) == after, "bytes came after the end of the link");
+            std::thread::yield_now();
+        }
+        if within.iter().all(|count| *count > 1) {
+            return;
+        }
+    }
+    panic!("stopped within a copy: {within:?}");
+}
+
 /// While a peer hammers on a region it is taken away, again and again: afterwards not one byte of
 /// the peer reaches it.
 #[test]
 fn nothing_reaches_a_deregistered_region() {
     let listen = name("owner");
     let mut node = Node::new(Some(&listen));
-    let target = |node: &Node| {
-        let mut bytes = vec![0; BLOW as usize];
-        node.region.arena.read(HAMMERED, &mut bytes).expect("in bounds");
-        bytes
-    };
     for _ in 0..8 {
         let _hammer = Helper::start("child", &format!("hammer {listen}"));
         node.accept();

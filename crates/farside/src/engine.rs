@@ -312,7 +312,7 @@ impl Engine {
     /// One line on what this node is doing, for people.
     pub(crate) fn describe(&self) -> String {
         format!(
-            "node {} peers {} broken {} fenced {} clock {} held {} frameless {} placements {} leaving {:?} failure {:?} accused {:?}",
+            "node {} peers {} broken {} fenced {} clock {} held {} frameless {} placements {} quarantined {} B of {} members leaving {:?} failure {:?} accused {:?}",
             self.me(),
             self.peers.alive(),
             self.peers.iter().filter(|node| !self.peers.is_linked(*node)).count(),
@@ -321,6 +321,8 @@ impl Engine {
             self.held_count(),
             self.frameless.len(),
             self.placements.waiting_count(),
+            self.quarantined_bytes(),
+            self.lookout.lingering_count(),
             self.leaving,
             self.failure,
             self.peers.accused

@@ -185,6 +185,7 @@ fn child() {
     if let Ok(cluster) = std::env::var("FARSIDE_TEST_CLUSTER") {
         match std::env::var("FARSIDE_TEST_ROLE").as_deref() {
             Ok("writes") => processes::writer(&cluster),
+            Ok("serves") => processes::server(&cluster),
             _ => processes::member(&cluster),
         }
     }
@@ -214,5 +215,11 @@ fn stopped_coordinator_is_removed_by_the_next_member() {
 #[test]
 fn memory_that_a_stopped_process_may_write_serves_for_nothing_else() {
     let within = (0..stops()).filter(|number| processes::stop_within_a_copy(*number)).count();
-    println!("{within} of {} stops were within a copy", stops());
+    processes::say(&format!("{within} of {} stops were within a copy", stops()));
+}
+
+#[test]
+fn reads_of_a_stopped_process_end_and_the_cache_serves_again() {
+    let within = (0..stops()).filter(|number| processes::stop_server(*number)).count();
+    processes::say(&format!("{within} of {} stops were within a copy", stops()));
 }

@@ -2,7 +2,7 @@
 //! search. The numbers of states are asserted: a change of the machine or of the model shows.
 
 use farside_sim::explorer::{Coverage, Explorer, walk};
-use farside_sim::model::coherence::{Budget, Setup, System};
+use farside_sim::model::coherence::{Budget, Lingers, Setup, System};
 
 /// How often a node may read, write, update, hold and evict.
 const fn budget(reads: u8, writes: u8, updates: u8, holds: u8, evictions: u8) -> Budget {
@@ -147,6 +147,53 @@ fn three_nodes_one_line_of_which_one_dies() {
         ..Setup::default()
     };
     holds(setup, (81_704, 277_752, 321, 32));
+}
+
+/// Nodes that are removed while they write into others' memory.
+fn lingering() -> [Setup; 3] {
+    let setup = Setup { mortal: vec![0, 1], deaths: 1, lingers: Lingers::Told, ..Setup::default() };
+    let two = Setup {
+        homes: vec![0, 1],
+        budgets: vec![budget(1, 1, 0, 0, 0), budget(1, 1, 0, 0, 1)],
+        ..setup.clone()
+    };
+    let three = Setup {
+        homes: vec![0],
+        budgets: vec![budget(0, 1, 0, 0, 0), budget(1, 1, 0, 0, 0), budget(1, 1, 0, 0, 0)],
+        ..setup.clone()
+    };
+    let freed = Setup {
+        homes: vec![0],
+        budgets: vec![budget(0, 1, 0, 0, 0), budget(0, 1, 0, 0, 1)],
+        mortal: vec![1],
+        retires: 1,
+        allocations: 1,
+        ..setup
+    };
+    [two, three, freed]
+}
+
+#[test]
+fn removed_nodes_write_into_nothing_that_serves_for_something_else() {
+    let [two, three, freed] = lingering();
+    holds(two, (24_783, 90_667, 410, 21));
+    holds(three, (86_053, 289_983, 327, 33));
+    holds(freed, (525, 1_306, 15, 13));
+}
+
+/// The model can see what the quarantine of frames is for.
+#[test]
+fn frame_that_a_removed_node_still_writes_is_found_where_no_machine_knows() {
+    let [two, three, _] = lingering();
+    for setup in [two, three] {
+        let model = System::new(Setup { lingers: Lingers::Untold, ..setup });
+        let failure = Explorer::new().explore(&model).failure().expect("a failure");
+        assert_eq!(
+            failure.violation.0, "bytes land in a frame that is not the line's",
+            "{}",
+            failure.transcript
+        );
+    }
 }
 
 #[test]

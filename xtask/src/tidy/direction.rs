@@ -86,6 +86,14 @@ const BOTH_SIDES: &[(&str, &str)] = &[
     ("crates/farside/src/peer.rs", "a peer is a link and its messenger"),
     ("crates/farside/src/contact.rs", "carries out what the machine of contacts wants of links"),
     ("crates/farside/src/boot.rs", "carries out what the membership machine wants of links"),
+    (
+        "crates/farside/src/admission.rs",
+        "imports the regions of members for the membership machine",
+    ),
+    (
+        "crates/farside/src/stopped.rs",
+        "carries out what the machine of watches decides by shared words",
+    ),
     ("crates/farside/src/node.rs", "sets up machines, regions and ports"),
     ("crates/farside/src/channel/drive.rs", "the loop of a channel, as turn.rs is of a node"),
     ("crates/farside/src/channel/memory.rs", "registers what the plan of a machine asks for"),

@@ -44,6 +44,8 @@ pub(crate) struct NodeSpec {
     pub(crate) processor: Option<usize>,
     /// How it is reached over TCP; `None` for shared memory.
     pub(crate) host: Option<HostSpec>,
+    /// It does not remove nodes of its machine that stand still.
+    pub(crate) keep_stopped: bool,
 }
 
 /// A fabric between hosts, of a worker.
@@ -94,6 +96,7 @@ impl NodeSpec {
             spin_ns,
             processor,
             host: None,
+            keep_stopped: false,
         }
     }
 
@@ -114,6 +117,7 @@ impl NodeSpec {
         if let Some(spin_ns) = self.spin_ns {
             config.spin_ns = spin_ns;
         }
+        config.remove_stopped = !self.keep_stopped;
         Ok(config)
     }
 }
@@ -399,6 +403,9 @@ pub(crate) struct NodeStats {
     pub(crate) doorbells: u64,
     pub(crate) sleeps: u64,
     pub(crate) locks: u64,
+    pub(crate) removals: u64,
+    pub(crate) quarantined_members: u64,
+    pub(crate) quarantined_bytes: u64,
     pub(crate) memory_free_bytes: u64,
 }
 
@@ -416,6 +423,9 @@ impl From<Stats> for NodeStats {
             doorbells: stats.doorbells,
             sleeps: stats.sleeps,
             locks: stats.locks,
+            removals: stats.removals,
+            quarantined_members: stats.quarantined_members,
+            quarantined_bytes: stats.quarantined_bytes,
             memory_free_bytes: stats.memory_free_bytes,
         }
     }

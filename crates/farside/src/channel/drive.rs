@@ -128,7 +128,7 @@ pub(super) struct Drive<H> {
     lives: u64,
     /// Places of links that were closed since everything was polled: what had arrived of them by
     /// then may still come.
-    resting: Vec<Place>,
+    resting: Vec<(LinkId, Place)>,
     /// Connectors for whom there is no place but one that rests.
     early: Vec<(LinkId, Vec<u8>)>,
     /// What went wrong with peers, each to be told once.
@@ -248,8 +248,14 @@ impl<H: AnyHalf> Drive<H> {
             }
         }
         if rested > 0 {
-            // Everything of links closed before has been polled now: their places serve again.
-            self.resting.drain(..rested);
+            // Everything of links closed before has been polled now: their places serve again, unless a
+            // peer that is stopped within a copy may still write there.
+            let (port, mut before) = (&mut self.port, rested);
+            self.resting.retain(|(link, _)| {
+                let closed_before = before > 0;
+                before = before.saturating_sub(1);
+                !closed_before || port.may_land(*link)
+            });
         }
         self.port.link_events(&mut self.events);
         for (link, hello) in std::mem::take(&mut self.early) {
@@ -476,7 +482,8 @@ impl<H: AnyHalf> Drive<H> {
     /// A number of the half that serves all peers which nobody has.
     fn free_seat(&self) -> Option<Peer> {
         let unit = &self.units[0];
-        let rests = |peer| self.resting.iter().any(|at| at.life == unit.life && at.peer == peer);
+        let rests =
+            |peer| self.resting.iter().any(|(_, at)| at.life == unit.life && at.peer == peer);
         let seats = (0_u16..).map(Peer).zip(&unit.links);
         seats.filter(|(_, link)| link.is_none()).map(|(peer, _)| peer).find(|peer| !rests(*peer))
     }
@@ -553,7 +560,7 @@ impl<H: AnyHalf> Drive<H> {
         }
         self.awaited -= std::mem::take(&mut place.awaited);
         let place = *place;
-        self.resting.push(place);
+        self.resting.push((link, place));
         let unit = self.units.get_mut(place.unit).filter(|unit| unit.life == place.life);
         let Some(unit) = unit else {
             return;
@@ -602,7 +609,7 @@ impl<H: AnyHalf> Drive<H> {
             return;
         }
         for unit in &mut self.units {
-            let rests = self.resting.iter().any(|place| place.life == unit.life);
+            let rests = self.resting.iter().any(|(_, place)| place.life == unit.life);
             unit.spent |= unit.had_peer && !unit.has_peers() && !rests;
         }
     }

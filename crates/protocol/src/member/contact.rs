@@ -601,6 +601,21 @@ mod tests {
         assert_eq!(high.wakes_at_ns(), None);
     }
 
+    /// A view removes it, because another member has accused it, say.
+    #[test]
+    fn member_removed_while_its_link_is_up_is_cut_at_once_and_settles_later() {
+        let mut high = linked(B, A);
+        let removed = Event::Dead { node: A, death: Death::Removed, now_ns: 7 };
+        assert_eq!(step(&mut high, removed), [Effect::Close { node: A }]);
+        let at_ns = high.wakes_at_ns().expect("a time");
+        assert_eq!(at_ns, 7 + PATIENCE.unaware_ns);
+        assert_eq!(step(&mut high, Event::Tick { now_ns: at_ns }), [Effect::Settle { node: A }]);
+        for death in [Death::Left, Death::Ended] {
+            let gone = Event::Dead { node: A, death, now_ns: 7 };
+            assert_eq!(step(&mut linked(B, A), gone), [Effect::Settle { node: A }]);
+        }
+    }
+
     #[test]
     fn whoever_is_gone_is_not_dialled() {
         let mut high = linked(B, A);

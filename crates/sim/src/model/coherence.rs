@@ -5,6 +5,9 @@
 //! `Place` land at some time between its posting and the delivery of its message; `Placed` comes at
 //! any time after the posting. Bytes are version numbers: each write makes a new one.
 //!
+//! With [`Lingers`] those that die are removed while they are stopped: of the bytes that one was writing
+//! into a node's memory when that learned of its removal, the first land at any time after it.
+//!
 //! Properties, in every state:
 //! - a readable copy is the latest version; a writable one is the only one (so every read returns
 //!   the latest write, whenever it happens);
@@ -48,6 +51,18 @@ pub struct Budget {
     pub evictions: u8,
 }
 
+/// Whether bytes of removed nodes land later.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Lingers {
+    /// They do not.
+    #[default]
+    Never,
+    /// They do, and the machines know.
+    Told,
+    /// They do: a defect.
+    Untold,
+}
+
 /// What is modelled.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Setup {
@@ -65,6 +80,8 @@ pub struct Setup {
     pub mortal: Vec<u16>,
     /// How many of them.
     pub deaths: u8,
+    /// Whether bytes that they were writing may land after their removal.
+    pub lingers: Lingers,
     /// The last grant that homes made before the start.
     pub last_grant: u64,
 }
@@ -94,6 +111,8 @@ pub enum Action {
     Notice(u16, u16),
     /// A node learns that all have learned it.
     Settle(u16, u16),
+    /// The last bytes of a removed node land at a node, which learns that.
+    Quiet(u16, u16),
 }
 
 /// Kinds of operations.
@@ -178,6 +197,15 @@ struct Place {
     to: u16,
 }
 
+/// Bytes that a removed node was writing, and that have not landed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Late {
+    from: u16,
+    to: u16,
+    line: u8,
+    target: Target,
+}
+
 /// What is true of a line, whoever knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Truth {
@@ -195,6 +223,7 @@ pub struct System {
     flights: Vec<Flight>,
     /// By source; in order of posting within a source.
     places: Vec<Place>,
+    late: Vec<Late>,
     truths: Vec<Truth>,
     retires: u8,
     allocations: u8,
@@ -240,6 +269,7 @@ impl System {
             nodes: (0..setup.budgets.len()).map(node).collect(),
             flights: Vec::new(),
             places: Vec::new(),
+            late: Vec::new(),
             truths: vec![truth; setup.homes.len()],
             retires: setup.retires,
             allocations: setup.allocations,
@@ -350,6 +380,7 @@ impl Model for System {
             Action::Die(node) => self.die(node),
             Action::Notice(node, dead) => self.notice(node, dead),
             Action::Settle(node, dead) => self.settle(node, dead),
+            Action::Quiet(node, dead) => self.quiet(node, dead),
         }
     }
 
@@ -377,6 +408,7 @@ impl PartialEq for System {
         self.nodes == other.nodes
             && self.flights == other.flights
             && self.places == other.places
+            && self.late == other.late
             && self.truths == other.truths
             && (self.retires, self.allocations, self.cancels, self.deaths, self.left)
                 == (other.retires, other.allocations, other.cancels, other.deaths, other.left)
@@ -391,6 +423,7 @@ impl Hash for System {
         self.nodes.hash(state);
         self.flights.hash(state);
         self.places.hash(state);
+        self.late.hash(state);
         self.truths.hash(state);
         (self.retires, self.allocations, self.cancels, self.deaths, self.left).hash(state);
         self.wrong.hash(state);

@@ -622,7 +622,7 @@ mod tests {
                 Err(text) => panic!("{lower}: {text}"),
             }
         });
-        assert_eq!(states, [0, 0]);
+        assert_eq!(states, [5_621, 2_278]);
     }
 
     /// The model can see what the reason is for.

@@ -11,3 +11,4 @@ pub mod lock;
 pub mod member;
 pub mod shared_ring;
 pub mod underway;
+pub mod watch;

@@ -1,8 +1,10 @@
 //! What can happen, and what it does.
 
-use super::{Action, Budget, Flight, JUNK, Kind, Node, Operation, Place, System, Tag, limits};
+use super::{
+    Action, Budget, Flight, JUNK, Kind, Late, Lingers, Node, Operation, Place, System, Tag, limits,
+};
 use farside_base::{LineAddress, NodeId, OperationId};
-use farside_protocol::coherence::{Coherence, Event, Frame, Level};
+use farside_protocol::coherence::{Coherence, Event, Frame, Level, Target};
 use farside_protocol::wire::Class;
 
 impl System {
@@ -156,19 +158,48 @@ impl System {
         state.budget = Budget::default();
         self.places.retain(|place| place.from != node);
         self.flights.retain(|flight| flight.to != node);
+        self.late.retain(|late| late.to != node);
     }
 
     pub(in crate::model) fn notice(&mut self, node: u16, dead: u16) {
         self.tell(|| format!("n{node} learns that n{dead} is dead"));
         self.node_mut(node).noticed |= 1 << dead;
         let ours = |flight: &Flight| flight.from == dead && flight.to == node;
+        let mut late = None;
         while let Some(at) = self.flights.iter().position(ours) {
             let flight = self.flights.remove(at);
-            if let Some((target, _)) = flight.bytes {
-                self.land(node, Self::line(flight.message.line()), target, JUNK);
+            let Some((target, _)) = flight.bytes else {
+                continue;
+            };
+            let line = Self::line(flight.message.line());
+            let lingers = self.setup.lingers != Lingers::Never;
+            if lingers && late.is_none() {
+                late = Some(Late { from: dead, to: node, line, target });
+            } else if !lingers {
+                self.land(node, line, target, JUNK);
+            }
+        }
+        if let Some(late) = late {
+            self.late.push(late);
+            if self.setup.lingers == Lingers::Told {
+                self.step(node, Event::Lingers { node: NodeId(dead) });
             }
         }
         self.step(node, Event::NodeDead { node: NodeId(dead) });
+    }
+
+    pub(super) fn quiet(&mut self, node: u16, dead: u16) {
+        self.tell(|| format!("the last bytes of n{dead} land at n{node}"));
+        let ours = |late: &Late| (late.from, late.to) == (dead, node);
+        if let Some(at) = self.late.iter().position(ours) {
+            let Late { line, target, .. } = self.late.remove(at);
+            if self.truths[usize::from(line)].allocated || target != Target::Home {
+                self.land(node, line, target, JUNK);
+            } else {
+                self.tag_mut(node, line).value = JUNK; // in quarantine
+            }
+        }
+        self.step(node, Event::Quiet { node: NodeId(dead) });
     }
 
     pub(super) fn settle(&mut self, node: u16, dead: u16) {
@@ -190,6 +221,7 @@ impl System {
                 actions.push(action);
             }
         }
+        actions.extend(self.late.iter().map(|late| Action::Quiet(late.to, late.from)));
         for (number, node) in self.alive() {
             let lines = node.pinned.iter().map(|operation| operation.line);
             let mut lines: Vec<u8> = lines.collect();
@@ -218,7 +250,9 @@ impl System {
                     && !self.is_leaving(number, line)
                     && !node.pinned.iter().any(|operation| operation.line == line)
             });
-            if all_know && kept && !self.flights.iter().any(coming) {
+            let lingers = self.setup.lingers == Lingers::Told
+                && self.late.iter().any(|late| late.to == number);
+            if all_know && kept && !lingers && !self.flights.iter().any(coming) {
                 actions.push(Action::Settle(number, dead));
             }
         }
@@ -236,7 +270,10 @@ impl System {
             if alive && truth.allocated && !truth.retiring && self.retires > 0 {
                 actions.push(Action::Retire(line));
             }
-            if alive && !truth.allocated && self.allocations > 0 {
+            // The runtime keeps its memory in quarantine.
+            let home = self.home(line);
+            let held_back = self.late.iter().any(|late| (late.to, late.line) == (home, line));
+            if alive && !truth.allocated && self.allocations > 0 && !held_back {
                 actions.push(Action::Allocate(line));
             }
         }

@@ -1,0 +1,330 @@
+//! The model of watches: members of one machine that count their polls, look at the counts of the others and
+//! remove those that stand still. Each may be stopped at any step, within a removal too, and continue at any
+//! later one, or never. A member that is not stopped polls between two looks of another.
+//!
+//! A removal takes several steps, between which its member may be stopped: it decides; it writes the word of
+//! each pair, one after the other; it stores the fence word of each, and tells the rest by a view. A member that
+//! finds that it is removed closes its links, which the others learn too.
+
+use crate::explorer::{Model, Violation};
+use farside_base::{Incarnation, NodeId};
+use farside_protocol::member::{Evidence, Outlives, Watch};
+use std::collections::BTreeMap;
+
+/// Looks in a lease.
+const LOOKS: u64 = 4;
+/// The time between two looks, and the lease.
+const EVERY: u64 = 10_000_000;
+const LEASE: u64 = LOOKS * EVERY;
+
+/// What a member is doing besides looking.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum Doing {
+    Nothing,
+    /// It has decided to remove these, has won against the first `won` of them, and has stored the fence words
+    /// of the first `fenced`.
+    Removing {
+        nodes: Vec<usize>,
+        won: usize,
+        fenced: usize,
+    },
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Member {
+    watch: Watch,
+    /// Looks so far.
+    clock: u64,
+    polls: u64,
+    /// Times that the others have looked since it last polled.
+    missed: u64,
+    /// That was a lease once.
+    lapsed: bool,
+    stopped: bool,
+    doing: Doing,
+    /// The fence word.
+    fenced: bool,
+    /// It knows that it was removed.
+    out: bool,
+    /// Whom it has removed, or was told of.
+    gone: Vec<bool>,
+    /// Members of whose removal or end it was told and has not learned.
+    mail: Vec<usize>,
+}
+
+/// The members, and the words that they share.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Machine {
+    members: Vec<Member>,
+    /// By lower and higher number.
+    pairs: BTreeMap<(usize, usize), u64>,
+    /// How often members are still stopped.
+    stops: u8,
+    /// Looks still to come, so that the search ends.
+    looks: u64,
+    /// Looks since a member was last stopped or continued.
+    steady: u64,
+    /// A defect: pairs have no words.
+    no_pairs: bool,
+    broken: Option<&'static str>,
+}
+
+/// What can happen next.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Action {
+    /// All members that run poll, and then look.
+    Look,
+    /// A member is stopped.
+    Stop(usize),
+    /// It continues.
+    Continue(usize),
+    /// It takes the next step of its removal.
+    Step(usize),
+    /// It learns of a removal or end.
+    Hear(usize),
+}
+
+impl Machine {
+    /// So many members, all of which run; so many stops and looks are still to come.
+    pub fn new(count: usize, stops: u8, looks: u64) -> Self {
+        let member = |me: usize| {
+            let mut watch = Watch::new(LEASE);
+            (0..count).filter(|node| *node != me).for_each(|node| watch.add(id(node)));
+            Member {
+                watch,
+                clock: 0,
+                polls: 1,
+                missed: 0,
+                lapsed: false,
+                stopped: false,
+                doing: Doing::Nothing,
+                fenced: false,
+                out: false,
+                gone: vec![false; count],
+                mail: Vec::new(),
+            }
+        };
+        Self {
+            members: (0..count).map(member).collect(),
+            pairs: BTreeMap::new(),
+            stops,
+            looks,
+            steady: 0,
+            no_pairs: false,
+            broken: None,
+        }
+    }
+
+    fn runs(&self, me: usize) -> bool {
+        !self.members[me].stopped && !self.members[me].out
+    }
+
+    /// A member that runs notices its fence word before anything else.
+    fn notices(&mut self, me: usize) -> bool {
+        if self.members[me].fenced {
+            self.end(me);
+        }
+        self.members[me].out
+    }
+
+    /// A member that knows that it is removed closes its links: the others learn of its end.
+    fn end(&mut self, me: usize) {
+        if std::mem::replace(&mut self.members[me].out, true) {
+            return;
+        }
+        self.steady = 0;
+        self.members[me].doing = Doing::Nothing;
+        self.members[me].mail.clear();
+        for other in (0..self.members.len()).filter(|other| *other != me) {
+            if !self.members[other].out {
+                self.members[other].mail.push(me);
+            }
+        }
+    }
+
+    fn look_all(&mut self) {
+        self.looks -= 1;
+        self.steady += 1;
+        for me in 0..self.members.len() {
+            let polls = self.runs(me) && !self.notices(me);
+            let member = &mut self.members[me];
+            member.clock += EVERY;
+            member.polls += u64::from(polls);
+            member.missed = if polls { 0 } else { member.missed + 1 };
+            member.lapsed |= member.missed >= LOOKS;
+        }
+        let polls: Vec<u64> = self.members.iter().map(|member| member.polls).collect();
+        for me in 0..self.members.len() {
+            if self.runs(me) {
+                self.look(me, &polls);
+            }
+        }
+    }
+
+    fn look(&mut self, me: usize, polls: &[u64]) {
+        let member = &mut self.members[me];
+        member.watch.look(member.clock, |node| polls[usize::from(node.0)]);
+        let alive = (0..member.gone.len()).filter(|node| !member.gone[*node]);
+        let order: Vec<NodeId> = alive.map(id).collect();
+        let stopped = member.watch.stopped(id(me), &order, |_| Evidence::Stopped);
+        if !stopped.is_empty() {
+            let nodes = stopped.iter().map(|node| usize::from(node.0)).collect();
+            member.doing = Doing::Removing { nodes, won: 0, fenced: 0 };
+        }
+    }
+
+    /// Whether `me` outlives another one; writes the word if it is not written.
+    fn outlives(&mut self, me: usize, node: usize) -> bool {
+        if self.no_pairs {
+            return true;
+        }
+        let (lower, higher) = (me.min(node), me.max(node));
+        let outlives = Outlives::new(Incarnation(higher as u64 * 16 + 16), me == lower);
+        let word = self.pairs.entry((lower, higher)).or_insert(0);
+        outlives.read(*word).unwrap_or_else(|| {
+            *word = outlives.word();
+            true
+        })
+    }
+
+    fn step(&mut self, me: usize) {
+        let Doing::Removing { nodes, won, fenced } = self.members[me].doing.clone() else {
+            return;
+        };
+        if let Some(node) = nodes.get(won) {
+            match self.outlives(me, *node) {
+                true => self.set(me, Doing::Removing { nodes, won: won + 1, fenced }),
+                false => self.end(me),
+            }
+        } else if let Some(node) = nodes.get(fenced).copied() {
+            if !self.members[node].lapsed {
+                self.broken = Some("a member is removed that polled within each lease");
+            }
+            self.remove(me, node);
+            self.set(me, Doing::Removing { nodes, won, fenced: fenced + 1 });
+        } else {
+            for node in &nodes {
+                for other in (0..self.members.len()).filter(|other| *other != me && other != node) {
+                    self.members[other].mail.push(*node);
+                }
+            }
+            self.set(me, Doing::Nothing);
+        }
+    }
+
+    fn set(&mut self, me: usize, doing: Doing) {
+        self.members[me].doing = doing;
+    }
+
+    fn remove(&mut self, me: usize, node: usize) {
+        self.members[node].fenced = true;
+        self.members[me].gone[node] = true;
+        self.members[me].watch.remove(id(node));
+    }
+
+    /// Whether a member that runs still waits for one that is stopped for longer than that may take: a lease,
+    /// and another one if the first to decide was stopped then.
+    fn waits(&self) -> bool {
+        let waits = |me: usize| {
+            let stopped = |node: usize| self.members[node].stopped && !self.members[me].gone[node];
+            self.runs(me) && (0..self.members.len()).any(stopped)
+        };
+        self.steady > LOOKS && !self.is_any_busy() && (0..self.members.len()).any(waits)
+    }
+
+    /// Whether a member that runs has something to do besides looking.
+    fn is_any_busy(&self) -> bool {
+        let busy = |member: &Member| member.doing != Doing::Nothing || !member.mail.is_empty();
+        self.members.iter().any(|member| !member.stopped && !member.out && busy(member))
+    }
+
+    fn hear(&mut self, me: usize) {
+        let node = self.members[me].mail.remove(0);
+        if node == me || self.members[me].gone[node] {
+            return;
+        }
+        match self.outlives(me, node) {
+            true => self.remove(me, node),
+            false => self.end(me),
+        }
+    }
+}
+
+const fn id(node: usize) -> NodeId {
+    NodeId(node as u16)
+}
+
+impl Model for Machine {
+    type Action = Action;
+
+    fn enabled(&self) -> Vec<Action> {
+        let mut actions = Vec::new();
+        // Steps take no time beside looks, except of members that are stopped within.
+        actions.extend((self.looks > 0 && !self.is_any_busy()).then_some(Action::Look));
+        for me in 0..self.members.len() {
+            let member = &self.members[me];
+            actions.extend((self.stops > 0 && self.runs(me)).then_some(Action::Stop(me)));
+            actions.extend(member.stopped.then_some(Action::Continue(me)));
+            let removes = self.runs(me) && member.doing != Doing::Nothing;
+            actions.extend(removes.then_some(Action::Step(me)));
+            let hears = self.runs(me) && !member.mail.is_empty() && !removes;
+            actions.extend(hears.then_some(Action::Hear(me)));
+        }
+        actions
+    }
+
+    fn apply(&mut self, action: Action) {
+        match action {
+            Action::Look => self.look_all(),
+            Action::Stop(me) => {
+                self.stops -= 1;
+                self.steady = 0;
+                self.members[me].stopped = true;
+            }
+            Action::Continue(me) => {
+                self.steady = 0;
+                self.members[me].stopped = false;
+            }
+            Action::Step(me) => self.step(me),
+            Action::Hear(me) if self.notices(me) => {}
+            Action::Hear(me) => self.hear(me),
+        }
+    }
+
+    fn violation(&self) -> Option<Violation> {
+        let all_out = self.members.iter().all(|member| member.fenced || member.out);
+        let text = match () {
+            () if self.broken.is_some() => self.broken,
+            () if all_out => Some("no member is left"),
+            () if self.waits() => Some("a stopped member is waited for"),
+            () => None,
+        };
+        text.map(Violation::new)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::explorer::Explorer;
+
+    #[test]
+    fn a_member_remains_and_none_waits_for_a_stopped_one() {
+        let cases = [(2, 2, 12), (2, 3, 12), (3, 1, 8), (3, 2, 10)];
+        let states = cases.map(|(count, stops, looks)| {
+            match Explorer::new().explore(&Machine::new(count, stops, looks)).holds() {
+                Ok(coverage) => coverage.states,
+                Err(text) => panic!("{count} members, {stops} stops: {text}"),
+            }
+        });
+        assert_eq!(states, [25_778, 232_034, 750, 53_082], "{cases:?}");
+    }
+
+    /// The model can see what the words of pairs are for.
+    #[test]
+    fn members_that_remove_each_other_without_a_word_are_found() {
+        let model = Machine { no_pairs: true, ..Machine::new(2, 2, 12) };
+        let failure = Explorer::new().explore(&model).failure().expect("a failure");
+        assert_eq!(failure.violation.0, "no member is left", "{}", failure.transcript);
+    }
+}
