@@ -185,7 +185,7 @@ fn the_founder_admits_and_tells_the_others() {
         &["accept 3 from 1", "to 1: view 3 2 came"],
     );
     check(&mut machine, asked_for_link(4, peer(2, 2, 3)), &["accept 4 from 2"]);
-    check(&mut machine, link_lost(1), &["removed 1", "to 2: view 4 1 removed"]);
+    check(&mut machine, link_lost(1), &["dead 1", "to 2: view 4 1 went"]);
     check(&mut machine, link_lost(1), &[]);
     assert!(!machine.is_alive(NodeId(1)) && machine.has_been(NodeId(1)));
     check(
@@ -440,7 +440,7 @@ fn a_report_of_a_death_is_believed_once() {
     let lost =
         |life| Message::Lost { node: NodeId(2), incarnation: Incarnation(life), ended: true };
     check(&mut machine, heard(1, lost(77)), &[]);
-    check(&mut machine, heard(1, lost(2)), &["removed 2", "to 1: view 4 2 removed"]);
+    check(&mut machine, heard(1, lost(2)), &["dead 2", "to 1: view 4 2 went"]);
     check(&mut machine, heard(1, lost(2)), &[]);
 }
 
@@ -668,7 +668,7 @@ fn cut_off_programs_do_not_end_the_members_that_lend_memory() {
         out_of_reach(1),
         &["cut 1", "to 2: suspect 1", "to 2: vote 1", "removed 1", "to 2: view 4 1 removed"],
     );
-    check(&mut machine, out_of_reach(2), &["cut 2", "dead 2"]);
+    check(&mut machine, out_of_reach(2), &["cut 2", "removed 2"]);
     assert!(machine.is_coordinator());
 }
 
