@@ -15,6 +15,7 @@ mod mem;
 #[allow(unsafe_code, reason = "the home of memory that peers change")]
 mod memory;
 mod parts;
+mod pending;
 mod random;
 mod reached;
 mod trace;
@@ -37,6 +38,7 @@ pub use fault::{FaultFabric, FaultPlan};
 pub use mem::MemFabric;
 pub use memory::{Arena, SharedWord};
 pub use parts::Parts;
+pub use pending::{Pending, PendingLimits};
 pub use reached::Reached;
 pub use trace::{TraceEvent, TraceFabric};
 pub use waiter::ThreadWaiter;
@@ -207,8 +209,8 @@ impl std::error::Error for FabricError {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PortSpec {
     /// Name to listen at, unique within the fabric's scope; `None` for a port that only connects.
-    /// For shm the scope is this machine, network namespace and user. For fabrics between hosts it
-    /// is the fabric's own listening address, and peers connect to `HOST:PORT/NAME`
+    /// For shm the scope is the folder of this user that its documentation names. For fabrics between
+    /// hosts it is the fabric's own listening address, and peers connect to `HOST:PORT/NAME`
     /// ([`Port::address`]).
     pub listen: Option<String>,
 }
