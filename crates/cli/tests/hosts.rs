@@ -390,6 +390,66 @@ fn process_an_agent_survives_junk() {
     assert_eq!(agent.end(), (Some(0), String::new()));
 }
 
+/// Hosts have shares at an agent as they have at nodes: connections that order nothing give way to those
+/// that do, and are closed when their time is up.
+#[test]
+fn process_idle_connections_at_an_agent_keep_nobody_out() {
+    let (mut agent, at) = Running::agent(&[], &["--listen", "127.0.0.1:0", "--insecure"]);
+    let file = Folder::new();
+    let text_file = file.file("text", b"a b a");
+    let silent: Vec<_> = (0..200).map(|_| TcpStream::connect(&at).unwrap()).collect();
+    let opened: Vec<_> = (0..200).map(|_| TcpStream::connect(&at).unwrap()).collect();
+    for mut stream in &opened {
+        // The first half of what each side says before all else.
+        let _ = stream.write_all(b"farside\n");
+    }
+    for _ in 0..3 {
+        let count = ["wordcount", &text_file, "--nodes", "2", "--on", &at];
+        let counted = output(&[], &count);
+        assert!(counted.status.success(), "{}", text(&counted.stderr));
+        assert_eq!(text(&counted.stdout), "a 2\nb 1\n");
+    }
+    for stream in silent.iter().chain(&opened) {
+        stream.set_read_timeout(Some(WATCHDOG)).unwrap();
+        let mut stream = stream;
+        // What it says until it hangs up; the end may be a reset, but must come.
+        let ended = std::io::Read::read_to_end(&mut stream, &mut Vec::new());
+        assert!(!ended.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock));
+    }
+    agent.event("refused");
+    agent.signal(Signal::TERM);
+    assert_eq!(agent.end().0, Some(0));
+}
+
+/// Without a key, agents and nodes on the loopback are for their user alone.
+#[test]
+#[allow(clippy::print_stdout, reason = "a test that cannot run says why")]
+fn process_without_a_key_other_users_are_refused() {
+    let other = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+    let tried = common::farside(&other).arg("--version").output();
+    if !tried.is_ok_and(|done| done.status.success()) {
+        return println!(
+            "SKIPPED: it starts a process of another user, which needs root and setpriv"
+        );
+    }
+    let (mut agent, at) = Running::agent(&[], &["--listen", "127.0.0.1:0", "--insecure"]);
+    let counted = output(&other, &["wordcount", "/etc/hostname", "--nodes", "1", "--on", &at]);
+    assert_eq!(counted.status.code(), Some(1));
+    assert!(text(&counted.stderr).contains("another user"), "{}", text(&counted.stderr));
+    assert!(agent.event("refused")["reason"].as_str().unwrap().contains("user 65534"));
+    let mut node = Running::node(&[], &["--listen", "127.0.0.1:0"]);
+    let started = node.event("started");
+    let security = started["security"].as_str().unwrap();
+    assert!(security.contains("for processes of this user alone"), "{security}");
+    let address = started["address"].as_str().unwrap();
+    let joined = output(&other, &["--json", "node", "--listen", "127.0.0.1:0", "--join", address]);
+    let (code, kind, said) = common::failure(&joined);
+    assert_eq!((code, kind.as_str()), (Some(1), "NotPermitted"), "{said}");
+    assert!(said.contains("another user") && said.contains("farside key new"), "{said}");
+    let mut own = Running::node(&[], &["--listen", "127.0.0.1:0", "--join", address]);
+    assert_eq!(own.started().0, 1);
+}
+
 #[test]
 fn process_channels_are_measured_over_tcp() {
     let folder = Folder::new();

@@ -30,9 +30,6 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Most connections that have not said hello, of all processes and of one.
-const FRESH: PendingLimits = PendingLimits { pending_max: 256, per_peer_max: 64 };
-
 /// Connections that are accepted before links are looked at again.
 const ACCEPTS: usize = 16;
 
@@ -234,7 +231,7 @@ impl Inner {
             }
             Entry::Listener(..) | Entry::Link(_) => None,
         });
-        FRESH.gives_way(fresh, process)
+        PendingLimits::DEFAULT.gives_way(fresh, process)
     }
 
     /// When connections must have said hello.

@@ -11,7 +11,7 @@ use crate::options::{OpenError, Options, mtu_bytes};
 use crate::port::VerbsPort;
 use crate::region;
 use farside_base::{Access, Capabilities, RegionId, RegionKind};
-use farside_bootstrap::{Endpoint, Protect};
+use farside_bootstrap::{Admission, Endpoint, Protect};
 use farside_fabric::{Arena, Fabric, FabricError, Port, PortSpec, Region, RegionSpec};
 use std::fmt;
 use std::io;
@@ -80,6 +80,12 @@ impl VerbsFabric {
     /// Where peers call this fabric; `None` when it only connects.
     pub fn listening(&self) -> Option<&Endpoint> {
         self.control.core.listening.as_ref().map(|listening| &listening.endpoint)
+    }
+
+    /// Who may call this fabric: without an identity on the loopback its own user alone, or every user
+    /// of the machine where the kernel does not tell whose a connection is. `None` when it only connects.
+    pub fn admission(&self) -> Option<&Admission> {
+        self.control.admission.as_ref()
     }
 
     /// The limits of a device, by its name.

@@ -27,6 +27,9 @@ pub struct Pending<P, T> {
 }
 
 impl PendingLimits {
+    /// What listeners use unless told otherwise.
+    pub const DEFAULT: Self = Self { pending_max: 256, per_peer_max: 64 };
+
     /// The connection that is closed in favor of a new one of `peer`; `None` where there is room.
     ///
     /// A peer with its whole share loses one of its own. Without room for any, a peer with most

@@ -16,7 +16,7 @@ use crate::failure::Failure;
 use crate::hosts;
 use crate::output::Output;
 use farside::{Error, ErrorCode, Node};
-use farside_bootstrap::Endpoint;
+use farside_bootstrap::{Admission, Endpoint};
 use farside_fabric::{Fabric, FabricError, LinkEvent, NotReached, Port, PortSpec};
 use serde::Serialize;
 use std::net::SocketAddr;
@@ -96,6 +96,7 @@ struct Waiting {
     fabric: Arc<dyn Fabric>,
     /// Where others reach it.
     address: SocketAddr,
+    admission: Option<Admission>,
     port: Box<dyn Port>,
     /// What it answers.
     answer: String,
@@ -113,18 +114,19 @@ fn failed(error: FabricError) -> Failure {
 
 impl Waiting {
     fn open(plan: &Plan) -> Result<Self, Failure> {
-        let (fabric, address) = hosts::open(plan.fabric, &plan.rdma, plan.options.clone())?;
+        let opened = hosts::open_for(plan.fabric, &plan.rdma, plan.options.clone())?;
+        let ((fabric, address), admission) = opened;
         let spec = PortSpec { listen: Some(waiting_name(plan)) };
         let mut port = fabric.open(&spec).map_err(failed)?;
         port.create_receive_queue(1).map_err(failed)?;
         let founds = plan.founds;
         let answer = format!("{} {address}", if founds { "founds" } else { "joins" });
-        Ok(Self { fabric, address, port, answer, founds })
+        Ok(Self { fabric, address, admission, port, answer, founds })
     }
 
     fn attempt(&mut self, plan: &Plan) -> Result<Attempt, Failure> {
-        let address = self.address;
-        let life = |node| Attempt::Member(Life { node, address });
+        let (address, admission) = (self.address, self.admission.clone());
+        let life = |node| Attempt::Member(Life { node, address, admission });
         let error = match Node::join_on(&plan.config, Arc::clone(&self.fabric)) {
             Ok(node) => return Ok(life(node)),
             Err(error) if !may_pass(error.code) => return Err(unjoined(plan, error)),

@@ -5,12 +5,13 @@ mod settings;
 
 use crate::agent::Line;
 use crate::arguments;
+use crate::choice;
 use crate::failure::Failure;
 use crate::hosts;
 use crate::output::{Output, bytes};
 use crate::signals;
 use farside::{ErrorCode, Node, NodeId};
-use farside_bootstrap::Endpoint;
+use farside_bootstrap::{Admission, Endpoint};
 use serde::Serialize;
 use settings::Plan;
 use std::collections::BTreeSet;
@@ -36,6 +37,9 @@ enum Event<'a> {
         /// Where others reach it.
         address: SocketAddr,
         security: &'a str,
+        /// What the operator must know of that, with what to do.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        warning: Option<&'a str>,
         memory_bytes: u64,
         /// It joined again after it was cut off.
         again: bool,
@@ -88,7 +92,7 @@ impl Event<'_> {
 
     fn text(&self) -> String {
         match self {
-            Self::Started { cluster, node, address, security, memory_bytes, again } => {
+            Self::Started { cluster, node, address, security, memory_bytes, again, .. } => {
                 let what = if *again { "joined again as" } else { "is" };
                 format!(
                     "{what} node {node} of cluster {cluster} at {address} ({security}), {}; Ctrl-C \
@@ -249,27 +253,35 @@ struct Life {
     node: Node,
     /// Where others reach it.
     address: SocketAddr,
+    /// Who may connect to it.
+    admission: Option<Admission>,
 }
 
 impl Life {
     /// Founds, or joins: one attempt.
     fn begin(plan: &Plan, founds: bool) -> Result<Self, Failure> {
         let options = plan.options.clone();
-        let (fabric, address) = hosts::open(plan.fabric, &plan.rdma, options)?;
+        let ((fabric, address), admission) = hosts::open_for(plan.fabric, &plan.rdma, options)?;
         let node = match founds {
             true => Node::create_on(&plan.config, fabric),
             false => Node::join_on(&plan.config, fabric),
         };
         let node = node.map_err(|error| unjoined(plan, error))?;
-        Ok(Self { node, address })
+        Ok(Self { node, address, admission })
     }
 
     fn started(&self, plan: &Plan, again: bool, output: Output) {
+        let admission = self.admission.as_ref();
+        let warning = admission.and_then(Admission::warning);
+        if let Some(warning) = &warning {
+            output.warning(warning);
+        }
         Event::Started {
             cluster: &plan.config.cluster,
             node: self.node.id().0,
             address: self.address,
-            security: &plan.options.security.describe(),
+            security: &choice::security_words(&plan.options.security, admission),
+            warning: warning.as_deref(),
             memory_bytes: plan.config.memory_bytes,
             again,
         }
