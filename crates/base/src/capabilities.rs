@@ -200,6 +200,20 @@ impl Requirements {
         device_bytes: 0,
     };
 
+    /// What is needed and what there is of a capability that [`check`](Self::check) named, where that
+    /// is a number.
+    pub fn amounts(&self, missing: Missing, has: &Capabilities) -> Option<(u64, u64)> {
+        let pair = |needed: u32, has: u32| Some((u64::from(needed), u64::from(has)));
+        match missing.0 {
+            "send_bytes_max" => pair(self.send_bytes, has.send_bytes_max),
+            "inline_bytes_max" => pair(self.inline_bytes, has.inline_bytes_max),
+            "slices_max" => pair(self.slices, has.slices_max),
+            "transfer_bytes_max" => Some((self.transfer_bytes, has.transfer_bytes_max)),
+            "device_bytes_max" => Some((self.device_bytes, has.device_bytes_max)),
+            _ => None,
+        }
+    }
+
     /// Whether `has` suffices; otherwise the first capability that is missing.
     pub fn check(&self, has: &Capabilities) -> Result<(), Missing> {
         let table = [

@@ -131,6 +131,7 @@ errors! {
     68 NobodyListens Configuration Later "Nobody listens under this name." "Start the other end first, or mend the name.";
     69 AddressTaken Configuration No "Somebody listens under this name already." "Choose another name, or end the other one.";
     70 ChannelMismatch Configuration No "The other end is another channel, or has other measures." "Give both ends the same options; the text says how they differ.";
+    71 ChannelFull Configuration Later "The other end has as many peers as it may." "Let one of them leave, or raise Options::peers at the end that listens; the text names the limit.";
     80 ProtocolViolation Peer No "A peer sent what the protocol forbids; its link was closed." "Check that all nodes run the same version; report it with the text.";
     81 System Environment Later "The operating system refused." "See the text for its reason; farside doctor tells what to change.";
 }

@@ -407,7 +407,7 @@ fn process_idle_connections_at_an_agent_keep_nobody_out() {
         let count = ["wordcount", &text_file, "--nodes", "2", "--on", &at];
         let counted = output(&[], &count);
         assert!(counted.status.success(), "{}", text(&counted.stderr));
-        assert_eq!(text(&counted.stdout), "a 2\nb 1\n");
+        assert_eq!(text(&counted.stdout), "      2 a\n      1 b\n");
     }
     for stream in silent.iter().chain(&opened) {
         stream.set_read_timeout(Some(WATCHDOG)).unwrap();

@@ -204,7 +204,7 @@ pub(crate) struct Agent {
     /// Most workers at a time
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) workers_max: u16,
-    /// Let anybody of this machine in: no key, on an address of the loopback
+    /// Do without a key, on an address of the loopback: for commands of this user alone
     #[arg(long)]
     pub(crate) insecure: bool,
 }

@@ -326,7 +326,7 @@ impl Receiver {
             return Err(error);
         }
         self.drive.settle();
-        if self.drive.is_lost() { Err(ErrorCode::PeerLost.into()) } else { Ok(None) }
+        if self.drive.is_lost() { Err(self.drive.lost()) } else { Ok(None) }
     }
 
     /// Asks each half once, beginning behind the one that had the last message.

@@ -1,6 +1,9 @@
 //! The measures of a channel, equal at both ends, and the memory that each half needs for them.
 
 use super::kind::Kind;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
 use core::fmt;
 use farside_base::{Access, Capabilities, RegionKind};
 
@@ -236,6 +239,28 @@ impl Shape {
         }
     }
 
+    /// The measures in which the shape at the other end differs, each with both values: `slots (64
+    /// there, 16 here)`. Empty where they are the same.
+    pub fn differences(&self, there: &Self) -> String {
+        let pair = |name, here: &dyn fmt::Debug, there: &dyn fmt::Debug| {
+            let (here, there) = (format!("{here:?}"), format!("{there:?}"));
+            (here != there).then(|| format!("{name} ({there} there, {here} here)"))
+        };
+        let all = [
+            pair("message_bytes_max", &self.message_bytes_max, &there.message_bytes_max),
+            pair("slots", &self.slots, &there.slots),
+            pair("ring_bytes", &self.ring_bytes, &there.ring_bytes),
+            pair("peers", &self.peers_max, &there.peers_max),
+            pair("mirrored", &self.mirrored, &there.mirrored),
+            pair("prefetch_bytes", &self.prefetch_bytes, &there.prefetch_bytes),
+            pair("acknowledge", &self.acknowledge, &there.acknowledge),
+            pair("signal", &self.signal, &there.signal),
+            pair("device_bells", &self.device_bells, &there.device_bells),
+            pair("bytes fetched at once", &self.piece_bytes, &there.piece_bytes),
+        ];
+        all.into_iter().flatten().collect::<Vec<_>>().join(", ")
+    }
+
     /// The wire form, little-endian.
     pub fn encode(&self) -> [u8; Self::ENCODED] {
         let mut out = [0; Self::ENCODED];
@@ -332,6 +357,23 @@ mod tests {
             let mut junk = SHAPE.encode();
             junk[at] = byte;
             assert_eq!(Shape::decode(&junk), None, "byte {at}");
+        }
+    }
+
+    #[test]
+    fn every_measure_that_differs_is_named_with_both_values() {
+        assert_eq!(SHAPE.differences(&SHAPE), "");
+        let there = Shape { message_bytes_max: 100, signal: Signal::Word, ..SHAPE };
+        let text = "message_bytes_max (100 there, 1000 here), signal (Word there, Message here)";
+        assert_eq!(SHAPE.differences(&there), text);
+        // Whatever the wire form tells apart.
+        for (at, bit) in
+            [(0, 1), (4, 1), (8, 1), (16, 1), (20, 1), (22, 1), (24, 3), (25, 1), (26, 1)]
+        {
+            let mut bytes = SHAPE.encode();
+            bytes[at] ^= bit;
+            let there = Shape::decode(&bytes).expect("a shape");
+            assert_eq!(SHAPE.differences(&there).matches(" there, ").count(), 1, "byte {at}");
         }
     }
 
