@@ -125,21 +125,7 @@ impl fmt::Display for BootstrapError {
             Self::OtherSecurity { theirs, ours } => {
                 write!(f, "the peer asks for {theirs}, this side for {ours}; give both the same")
             }
-            Self::OtherUser(Some(user)) => write!(
-                f,
-                "the peer is a process of user {user}, and without a key an address of the loopback is \
-                 for one user alone; give both sides a key (farside key new)"
-            ),
-            Self::OtherUser(None) => write!(
-                f,
-                "the peer has closed its end, so that its user is not known, and without a key an \
-                 address of the loopback is for one user alone; try again, or give both sides a key"
-            ),
-            Self::OtherUserThere => write!(
-                f,
-                "it is a process of another user, and without a key an address of the loopback is for \
-                 one user alone; give both sides a key (farside key new)"
-            ),
+            Self::OtherUser(_) | Self::OtherUserThere => other_user(f, self),
             Self::NotTrusted(reason) => write!(f, "the peer is not trusted: {reason}"),
             Self::NotTrustedThere(reason) => {
                 write!(f, "the peer does not trust this side: {reason}")
@@ -166,6 +152,21 @@ impl fmt::Display for BootstrapError {
             Self::Io(reason) => write!(f, "the transport failed: {reason}; see to the network"),
         }
     }
+}
+
+fn other_user(f: &mut fmt::Formatter<'_>, error: &BootstrapError) -> fmt::Result {
+    match error {
+        BootstrapError::OtherUser(Some(user)) => write!(f, "the peer is a process of user {user}")?,
+        BootstrapError::OtherUser(None) => {
+            write!(f, "the peer has closed its end, so that its user is not known")?;
+        }
+        _ => write!(f, "it is a process of another user")?,
+    }
+    write!(
+        f,
+        "; without a key an address of the loopback is for one user alone: give both sides a key (farside \
+         key new)"
+    )
 }
 
 fn key_file(f: &mut fmt::Formatter<'_>, path: &Path, problem: &KeyFileProblem) -> fmt::Result {
