@@ -152,7 +152,7 @@ fn one_receiver_has_many_senders_and_outlives_each() {
                 });
                 fifth.turn()
             })),
-            ErrorCode::PeerLost
+            ErrorCode::ChannelFull
         );
         drop(senders.pop());
         until("it is missed", || receiver.peers() == 3 && receiver.poll().is_ok());
