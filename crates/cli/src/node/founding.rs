@@ -30,49 +30,117 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 const PERIOD: Duration = Duration::from_millis(10);
 /// The longest time between two attempts.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
+const FOUND_ALONE: &str =
+    "if none of them has the cluster, end this command and start it with --found-alone";
+const GO_ON_ALONE: &str = "they may have gone on without this node, or have ended; if they have ended and will not be \
+    started, end this command and start it with --found-alone: a new cluster, without what was in memory";
 
-/// Joins, or founds as the plan says, as soon as that is possible; `None` when told to end.
+/// Whether a node starts, or was cut off before.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Start {
+    /// It founds the cluster if the plan says so.
+    First,
+    /// It joins only: the others may have gone on without it. Errors that end a first start are told and retried.
+    Again,
+}
+
+/// Joins, or founds as the plan says, as soon as that is possible; `None` when told to end. A node that waits
+/// answers the founders that ask it.
 ///
 /// # Errors
-/// Those that waiting does not mend: a wrong key, other limits, a cluster that is full.
-pub(super) fn first(
+/// At a first start those that waiting does not mend: a wrong key, other limits, a cluster that is full.
+pub(super) fn join(
     plan: &Plan,
+    start: Start,
     asked: &Receiver<()>,
     output: Output,
 ) -> Result<Option<Life>, Failure> {
+    let again = start == Start::Again;
     if plan.options.hosts.is_empty() {
         return Life::begin(plan, plan.founds).map(Some);
     }
-    let mut waiting = Waiting::open(plan)?;
-    let (mut pause, mut told) = (BACK_OFF, Vec::new());
+    let (mut waiting, mut pause, mut told) = (None, BACK_OFF, Vec::new());
     loop {
-        let unanswered = match waiting.attempt(plan)? {
-            Attempt::Member(life) => return Ok(Some(life)),
-            Attempt::Unanswered(unanswered) => unanswered,
-        };
-        let hosts: Vec<String> = unanswered.iter().map(|one| one.host.clone()).collect();
-        if hosts != told {
-            let event = Event::Waiting { founds: plan.founds, hosts: &unanswered };
-            output.value(&event);
-            output.warning(event.text());
-            told = hosts;
+        match attempt(&mut waiting, plan, plan.founds && !again) {
+            Ok(Attempt::Member(life)) => return Ok(Some(life)),
+            Ok(Attempt::Unanswered(unanswered)) => {
+                let hosts: Vec<String> = unanswered.iter().map(|one| one.host.clone()).collect();
+                if hosts != told {
+                    tell_waiting(plan, start, &unanswered, output);
+                    told = hosts;
+                }
+            }
+            Err(failure) if again => {
+                Event::NotJoined { reason: &failure.to_string() }.tell(output);
+                told.clear();
+            }
+            Err(failure) => return Err(failure),
         }
-        if !waiting.pause(pause, asked)? {
+        if !sleep(waiting.as_mut(), pause, asked) {
             return Ok(None);
         }
         pause = (pause * 2).min(PAUSE_MAX);
     }
 }
 
+fn attempt(waiting: &mut Option<Waiting>, plan: &Plan, founds: bool) -> Result<Attempt, Failure> {
+    match waiting {
+        Some(waiting) => waiting.attempt(plan),
+        None => waiting.insert(Waiting::open(plan, founds)?).attempt(plan),
+    }
+}
+
+/// One more attempt of a node that was cut off, for a command that has other work.
+///
+/// # Errors
+/// As [`once`]; a later attempt may succeed.
+pub(super) fn again(waiting: &mut Option<Waiting>, plan: &Plan) -> Result<Life, Failure> {
+    match attempt(waiting, plan, false)? {
+        Attempt::Member(life) => Ok(life),
+        Attempt::Unanswered(_) => Err(unjoined(plan, Error::new(ErrorCode::NoSuchCluster))),
+    }
+}
+
+fn tell_waiting(plan: &Plan, start: Start, hosts: &[Unanswered], output: Output) {
+    let founds = plan.founds && start == Start::First;
+    let remedy = match start {
+        Start::First if founds => Some(FOUND_ALONE),
+        Start::First => None,
+        Start::Again => Some(GO_ON_ALONE),
+    };
+    let event = Event::Waiting { founds, hosts, remedy };
+    output.value(&event);
+    output.warning(event.text());
+}
+
+/// Answers founders that ask during a pause; false when told to end.
+pub(super) fn sleep(
+    mut waiting: Option<&mut Waiting>,
+    pause: Duration,
+    asked: &Receiver<()>,
+) -> bool {
+    let until = Instant::now() + pause;
+    while Instant::now() < until {
+        if let Some(waiting) = &mut waiting {
+            waiting.answer();
+        }
+        match asked.recv_timeout(PERIOD) {
+            Err(RecvTimeoutError::Timeout) => {}
+            _ => return false,
+        }
+    }
+    true
+}
+
 /// One attempt, for a command that does not wait.
 ///
 /// # Errors
-/// As [`first`], and `NoSuchCluster`, which names the hosts and the reason of each.
+/// As [`join`], and `NoSuchCluster`, which names the hosts and the reason of each.
 pub(super) fn once(plan: &Plan) -> Result<Life, Failure> {
     if plan.options.hosts.is_empty() {
         return Life::begin(plan, plan.founds);
     }
-    match Waiting::open(plan)?.attempt(plan)? {
+    match Waiting::open(plan, plan.founds)?.attempt(plan)? {
         Attempt::Member(life) => Ok(life),
         Attempt::Unanswered(_) => Err(unjoined(plan, Error::new(ErrorCode::NoSuchCluster))),
     }
@@ -92,7 +160,7 @@ enum Attempt {
 }
 
 /// A node that is no member yet, and says so to others who ask.
-struct Waiting {
+pub(super) struct Waiting {
     fabric: Arc<dyn Fabric>,
     /// Where others reach it.
     address: SocketAddr,
@@ -113,13 +181,12 @@ fn failed(error: FabricError) -> Failure {
 }
 
 impl Waiting {
-    fn open(plan: &Plan) -> Result<Self, Failure> {
+    fn open(plan: &Plan, founds: bool) -> Result<Self, Failure> {
         let opened = hosts::open_for(plan.fabric, &plan.rdma, plan.options.clone())?;
         let ((fabric, address), admission) = opened;
         let spec = PortSpec { listen: Some(waiting_name(plan)) };
         let mut port = fabric.open(&spec).map_err(failed)?;
         port.create_receive_queue(1).map_err(failed)?;
-        let founds = plan.founds;
         let answer = format!("{} {address}", if founds { "founds" } else { "joins" });
         Ok(Self { fabric, address, admission, port, answer, founds })
     }
@@ -154,19 +221,6 @@ impl Waiting {
                 let _ = self.port.refuse(link, self.answer.as_bytes());
             }
         }
-    }
-
-    /// Answers others for so long; false when told to end.
-    fn pause(&mut self, pause: Duration, asked: &Receiver<()>) -> Result<bool, Failure> {
-        let until = Instant::now() + pause;
-        while Instant::now() < until {
-            self.answer();
-            match asked.recv_timeout(PERIOD) {
-                Err(RecvTimeoutError::Timeout) => {}
-                _ => return Ok(false),
-            }
-        }
-        Ok(true)
     }
 
     /// Asks every other host whether its node waits too; those whose answer does not allow to found.

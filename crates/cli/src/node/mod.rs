@@ -12,6 +12,7 @@ use crate::output::{Output, bytes};
 use crate::signals;
 use farside::{ErrorCode, Node, NodeId};
 use farside_bootstrap::{Admission, Endpoint};
+use founding::Start;
 use serde::Serialize;
 use settings::Plan;
 use std::collections::BTreeSet;
@@ -22,9 +23,8 @@ use std::time::Duration;
 
 /// How often the members are looked at.
 const PERIOD: Duration = Duration::from_millis(100);
-/// How long to wait before joining again, at first and at most; it doubles between.
+/// How long to wait before joining again, at first; it doubles from then on.
 const BACK_OFF: Duration = Duration::from_millis(250);
-const BACK_OFF_MAX: Duration = Duration::from_secs(8);
 
 /// What happens to a node, as `--json` shows it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -65,6 +65,9 @@ enum Event<'a> {
         /// It founds one, once each of these hosts has answered that it has none.
         founds: bool,
         hosts: &'a [founding::Unanswered],
+        /// What the operator can do where waiting does not help.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        remedy: Option<&'a str>,
     },
     Ended {
         cluster: &'a str,
@@ -105,11 +108,12 @@ impl Event<'_> {
             Self::Isolated { reason, rejoins: true } => format!("cut off, joins again: {reason}"),
             Self::Isolated { reason, rejoins: false } => format!("cut off: {reason}"),
             Self::NotJoined { reason } => format!("not joined yet: {reason}"),
-            Self::Waiting { founds, hosts } => {
+            Self::Waiting { founds, hosts, remedy } => {
                 let hosts: Vec<_> =
                     hosts.iter().map(|one| format!("{} ({})", one.host, one.reason)).collect();
                 let what = if *founds { "waits, to found the cluster, for" } else { "waits for" };
-                format!("{what} {}", hosts.join(", "))
+                let remedy = remedy.map(|remedy| format!("; {remedy}")).unwrap_or_default();
+                format!("{what} {}{remedy}", hosts.join(", "))
             }
             Self::Ended { cluster, memory_bytes: Some(gone), .. } if *gone > 0 => {
                 format!("has left cluster {cluster}, and {} in use with it", bytes(*gone))
@@ -133,7 +137,7 @@ pub(crate) fn run(arguments: &arguments::Node, output: Output) -> Result<(), Fai
     let output = output.for_service()?;
     let (sender, asked) = channel();
     signals::watch(move || sender.send(()).is_ok())?;
-    let Some(mut life) = founding::first(&plan, &asked, output)? else {
+    let Some(mut life) = founding::join(&plan, Start::First, &asked, output)? else {
         let cluster = &plan.config.cluster;
         Event::Ended { cluster, reason: None, memory_bytes: None }.tell_last(output);
         return Ok(());
@@ -163,7 +167,7 @@ pub(crate) fn run(arguments: &arguments::Node, output: Output) -> Result<(), Fai
             Event::Ended { cluster, reason, memory_bytes: None }.tell_last(output);
             return Err(failure);
         }
-        match rejoin(&plan, &asked, output) {
+        match founding::join(&plan, Start::Again, &asked, output)? {
             Some(next) => life = next,
             None => {
                 let cluster = &plan.config.cluster;
@@ -201,6 +205,8 @@ impl Plan {
 pub(crate) struct Member {
     plan: Plan,
     life: Option<Life>,
+    /// Answers founders after it was cut off.
+    waiting: Option<founding::Waiting>,
 }
 
 impl Member {
@@ -209,7 +215,7 @@ impl Member {
         let (settings, file) = (Default::default(), Some(settings.to_owned()));
         let plan = Plan::of(&arguments::Node { settings, config: file })?;
         let life = Some(founding::once(&plan)?);
-        Ok(Self { plan, life })
+        Ok(Self { plan, life, waiting: None })
     }
 
     /// The node, unless it was cut off.
@@ -225,26 +231,16 @@ impl Member {
         self.plan.joins_again()
     }
 
-    /// Joins as a new node. Nobody else may hold the one before, whose port it takes.
+    /// Joins as a new node; one attempt. No clone of the former node may be left, whose port this one takes.
     pub(crate) fn join_again(&mut self) -> Result<(), Failure> {
-        self.life = Some(Life::begin(&self.plan, false)?);
+        self.life = Some(founding::again(&mut self.waiting, &self.plan)?);
+        self.waiting = None;
         Ok(())
     }
-}
 
-/// Joins as a new node, as often as it takes; `None` when told to end.
-fn rejoin(plan: &Plan, asked: &Receiver<()>, output: Output) -> Option<Life> {
-    let mut pause = BACK_OFF;
-    loop {
-        match asked.recv_timeout(pause) {
-            Err(RecvTimeoutError::Timeout) => {}
-            _ => return None,
-        }
-        match Life::begin(plan, false) {
-            Ok(life) => return Some(life),
-            Err(failure) => Event::NotJoined { reason: &failure.to_string() }.tell(output),
-        }
-        pause = (pause * 2).min(BACK_OFF_MAX);
+    /// A pause between two attempts; false when told to end.
+    pub(crate) fn pause(&mut self, pause: Duration, asked: &Receiver<()>) -> bool {
+        founding::sleep(self.waiting.as_mut(), pause, asked)
     }
 }
 
