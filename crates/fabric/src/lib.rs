@@ -32,7 +32,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 pub use count::{CountFabric, Counts};
-pub use farside_base::OutOfBounds;
+pub use farside_base::{Memory, OutOfBounds};
 pub use fault::{FaultFabric, FaultPlan};
 pub use mem::MemFabric;
 pub use memory::{Arena, SharedWord};
@@ -107,15 +107,37 @@ impl RegionSpec {
     }
 }
 
+/// Memory at an adapter that the processor cannot address: its owner reaches it by calls that copy.
+///
+/// *Order.* Words as [`Memory`] has it, where [`Capabilities::device_words`] is true; otherwise a store
+/// may be seen as its new low half with the old high half first. A load gives the word as it was at one
+/// moment. Copies are of whole aligned words of four bytes.
+pub trait DeviceMemory: Memory + fmt::Debug + Send + Sync {}
+
+impl<M: Memory + fmt::Debug + Send + Sync> DeviceMemory for M {}
+
 /// A registered region: memory that this process uses through `arena` and peers through `token`.
 #[derive(Clone, Debug)]
 pub struct Region {
     /// Its number, for work requests of this process.
     pub id: RegionId,
-    /// The memory.
+    /// The memory; without bytes where `device` has them.
     pub arena: Arena,
     /// What a peer needs to import it.
     pub token: RegionToken,
+    /// The memory of a region at an adapter that the processor cannot address.
+    pub device: Option<Arc<dyn DeviceMemory>>,
+}
+
+impl Region {
+    /// The memory, whatever it is made of.
+    #[inline]
+    pub fn memory(&self) -> &dyn Memory {
+        match &self.device {
+            Some(device) => &**device,
+            None => &self.arena,
+        }
+    }
 }
 
 /// Why a control call failed.

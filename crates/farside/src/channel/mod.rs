@@ -100,7 +100,9 @@ pub mod table;
 pub use advisor::{Advice, Fitting, Need, Unfit, UnknownNeed, Wish, advise};
 pub use buffer::{Buffer, Slice};
 pub use connection::{Both, Caller, Connection, Service};
-pub use farside_protocol::channel::{Acknowledge, Family, Kind, Shape, Signal, UnknownKind};
+pub use farside_protocol::channel::{
+    Acknowledge, DeviceWords, Family, Kind, Shape, Signal, UnknownKind,
+};
 pub use options::Options;
 pub use receiver::{Incoming, Message, Offer, Receiver, can_sleep};
 pub use sender::{Loan, Sender, Sent, Ticket};

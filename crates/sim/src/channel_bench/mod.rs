@@ -32,7 +32,7 @@ use crate::fabric::{
 };
 use crate::stage::{Stage, Stopped};
 use actors::{Score, Scores};
-use farside::channel::{Family, Kind};
+use farside::channel::{DeviceWords, Family, Kind};
 use farside::{Error, ErrorCode};
 use farside_base::Capabilities;
 use std::cell::RefCell;
@@ -101,8 +101,8 @@ pub struct Request {
     /// Messages that a sender may have under way, or that a read ring holds; `None`: 64, of shared
     /// rings 16 as in 001 §6.3.
     pub outstanding: Option<u32>,
-    /// Whether bells that readers poll, and words that peers change by atomics, are at the adapter.
-    pub device_bells: bool,
+    /// Which words are in memory at the adapter.
+    pub device: DeviceWords,
     /// What a reader of `read-ring-inlined` fetches beyond a bell.
     pub prefetch_bytes: u32,
     /// Whether the receiver copies each message into a log, as in 001 figure 4; of a ping-pong the
@@ -121,7 +121,7 @@ impl Request {
             pattern,
             messages: 1_000,
             outstanding: None,
-            device_bells: false,
+            device: DeviceWords::Nothing,
             prefetch_bytes: 0,
             copies_out: false,
             seed: 1,

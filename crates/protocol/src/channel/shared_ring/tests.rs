@@ -5,7 +5,7 @@ mod world;
 use super::super::Name;
 use super::super::half::{Arrival, Content, Half as _, Payload, Peer, Received, Refusal, SendHalf};
 use super::super::kind::Kind;
-use super::super::shape::{Acknowledge, Shape, Signal};
+use super::super::shape::{Acknowledge, DeviceWords, Shape, Signal};
 use super::*;
 use crate::wire::Violation;
 use farside_base::{LocalSlice, RegionId};
@@ -24,7 +24,7 @@ const SHAPE: Shape = Shape {
     prefetch_bytes: 0,
     acknowledge: Acknowledge::ReadTail,
     signal: Signal::Message,
-    device_bells: false,
+    device: DeviceWords::Nothing,
     piece_bytes: 1 << 16,
 };
 
