@@ -410,14 +410,15 @@ pub trait Waiter: Send + Sync {
 pub trait Port: Send {
     /// Posts requests in order, with one doorbell. Requests on one link take effect in order where
     /// `Capabilities::message_order` says so. A request to a lost link is taken and completes with
-    /// an error. Never blocks, never allocates.
+    /// an error. Never blocks, never allocates; calls the kernel where the fabric has no other way (a
+    /// socket to send through, a peer that sleeps).
     fn post(&mut self, work: &[Work<'_>]) -> Posted;
 
     /// Adds receives to their queues. Never blocks.
     fn post_receives(&mut self, receives: &[Receive]) -> Posted;
 
     /// Takes completions, oldest first per link; how many were written to the front of `out`.
-    /// Never blocks, never calls the kernel.
+    /// Never blocks; calls the kernel as [`post`](Self::post) does.
     fn poll(&mut self, out: &mut [Completion]) -> usize;
 
     /// Takes what happened to links since the last call. Costs one load when nothing did.
