@@ -189,6 +189,15 @@ impl Entry {
 /// What the channel says: `FabricLacks`, `BadConfiguration` and so on; `TimedOut` when messages stop
 /// coming.
 pub fn measure(request: &Request, cluster: &Cluster) -> Result<Entry, Error> {
+    measure_each(request, cluster).map(|(entry, _)| entry)
+}
+
+/// Measures, and gives every round trip of a ping-pong in ns besides, in the order in which they were
+/// made.
+///
+/// # Errors
+/// As [`measure`].
+pub fn measure_each(request: &Request, cluster: &Cluster) -> Result<(Entry, Vec<u64>), Error> {
     let scores: Scores = Rc::new(RefCell::new(Score::new(request)));
     let scene = scene::Scene::new(request, cluster)?;
     let net = scene.net.clone();
@@ -214,7 +223,7 @@ pub fn measure(request: &Request, cluster: &Cluster) -> Result<Entry, Error> {
         let text = format!("{}: {stopped:?} after {} messages", request.kind, score.received);
         return Err(Error::with(ErrorCode::TimedOut, text));
     }
-    Ok(entry(request, &score, &counts))
+    Ok((entry(request, &score, &counts), score.trips_ns))
 }
 
 /// No study takes longer.
