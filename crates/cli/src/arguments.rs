@@ -7,7 +7,7 @@ mod rmc;
 
 use crate::bench::{TRANSFER_BYTES_MAX, Test};
 use crate::rdma::Rdma;
-pub(crate) use channels::{BenchChannels, Pattern, ProfileName};
+pub(crate) use channels::{BenchChannels, DeviceName, Pattern, ProfileName};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use farside::channel::{Need, Wish};
 use farside_apps::ycsb::CoreWorkload;

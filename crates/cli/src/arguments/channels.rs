@@ -4,6 +4,7 @@ use super::{Places, message_bytes, seconds};
 use clap::{Args, ValueEnum};
 use farside::channel::{DeviceWords, Kind, Options, UnknownKind};
 use farside_sim::fabric::INFINIBAND;
+use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -19,14 +20,14 @@ Examples:
   farside bench channels --json | jq '.figures[] | [.channel, .message_bytes, .latency_ns.median]'
 
 Figures of paper 001, in the virtual time of its cluster (--profile connectx5: nothing is measured on an
-adapter); without --profile the same is measured on this machine, but for words at an adapter, which it
-has none of. Each takes --json, and --plot FILE.svg:
+adapter); without --profile the same is measured on this machine, but for words at an adapter, which take
+--fabric verbs. Each takes --json, and --plot FILE.svg:
   4   farside bench channels --profile connectx5 --channel send --pattern 1:1 --copy
   5   farside bench channels --profile connectx5 --pattern 1:1
   6   farside bench channels --profile connectx5 --channel read-ring-inlined --pattern 1:1 --distribution
   7   farside bench channels --profile connectx5 --channel send,ring-detached,ring-immediate,ring-inlined-zeroing,ring-inlined --pattern 1:1
-  8   farside bench channels --profile connectx5 --channel shared-ring-inlined-zeroing --pattern 1:1 --device
-  9a  farside bench channels --profile connectx5 --channel shared-ring-inlined-zeroing --pattern N:1 --device nothing,head
+  8   farside bench channels --profile connectx5 --channel shared-ring-inlined-zeroing --pattern 1:1 --device-words
+  9a  farside bench channels --profile connectx5 --channel shared-ring-inlined-zeroing --pattern N:1 --device-words nothing,head
   9b  farside bench channels --profile connectx5 --channel read-ring-notify,read-ring-detached,read-ring-inlined --pattern 1:N
   10  farside bench channels --profile connectx5 --channel read-ring-inlined --pattern 1:1 --prefetch
 
@@ -62,7 +63,7 @@ pub(crate) struct BenchChannels {
     pub(crate) seconds: Option<f64>,
     /// Words in memory at the adapter, of channels that have such words; alone: each of the four
     #[arg(long, value_delimiter = ',', num_args = 0.., value_name = "WORDS", default_missing_values = ["nothing", "head", "tail", "all"])]
-    device: Vec<DeviceName>,
+    device_words: Vec<DeviceName>,
     /// What readers of read-ring-inlined fetch beyond a bell; alone: 0,512,4096
     #[arg(long, value_delimiter = ',', num_args = 0.., value_name = "BYTES", default_missing_values = ["0", "512", "4096"], value_parser = prefetch_bytes)]
     prefetch: Vec<u32>,
@@ -73,7 +74,7 @@ pub(crate) struct BenchChannels {
     #[arg(long)]
     pub(crate) distribution: bool,
     /// Print the findings of 001 §6 in virtual time, which is crates/sim/CHANNELS.md
-    #[arg(long, conflicts_with_all = ["device", "prefetch", "copy", "distribution", "plot", "fabric", "on"])]
+    #[arg(long, conflicts_with_all = ["device_words", "prefetch", "copy", "distribution", "plot", "fabric", "on"])]
     pub(crate) findings: bool,
     /// Draw latency and rate over the message size, or the distribution
     #[arg(long, value_name = "FILE.svg")]
@@ -101,7 +102,7 @@ impl BenchChannels {
     /// and others were asked for.
     pub(crate) fn devices(&self, kind: Kind) -> Vec<DeviceWords> {
         let usual = [DeviceName::Nothing];
-        let asked = if self.device.is_empty() { &usual[..] } else { &self.device };
+        let asked = if self.device_words.is_empty() { &usual[..] } else { &self.device_words };
         let mut all = Vec::new();
         for device in asked.iter().map(|name| name.words()) {
             let shape = Options { device, ..Options::new(kind, 64) }.shape(&INFINIBAND);
@@ -126,12 +127,13 @@ impl BenchChannels {
 
     /// Whether a question of its own is asked, instead of all that a channel has.
     pub(crate) fn is_special(&self) -> bool {
-        self.copy || self.distribution || !self.device.is_empty() || !self.prefetch.is_empty()
+        self.copy || self.distribution || !self.device_words.is_empty() || !self.prefetch.is_empty()
     }
 }
 
 /// Words at the adapter.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum DeviceName {
     /// All words are in main memory
     Nothing,
@@ -144,7 +146,18 @@ pub(crate) enum DeviceName {
 }
 
 impl DeviceName {
-    const fn words(self) -> DeviceWords {
+    /// Of these words.
+    pub(crate) const fn of(words: DeviceWords) -> Self {
+        match words {
+            DeviceWords::Nothing => Self::Nothing,
+            DeviceWords::Head => Self::Head,
+            DeviceWords::Tail => Self::Tail,
+            DeviceWords::All => Self::All,
+        }
+    }
+
+    /// The words.
+    pub(crate) const fn words(self) -> DeviceWords {
         match self {
             Self::Nothing => DeviceWords::Nothing,
             Self::Head => DeviceWords::Head,
@@ -245,7 +258,7 @@ mod tests {
 
     #[test]
     fn settings_are_those_that_a_channel_has() {
-        let all = arguments(&["--device", "--prefetch", "--json"]);
+        let all = arguments(&["--device-words", "--prefetch", "--json"]);
         assert_eq!(all.devices(Kind::SharedRingImmediate), DeviceWords::ALL);
         assert_eq!(
             all.devices(Kind::ReadRingDetached),
@@ -254,7 +267,7 @@ mod tests {
         assert_eq!(all.devices(Kind::RingInlined), [DeviceWords::Nothing]);
         assert_eq!(all.prefetches(Kind::ReadRingInlined), [0, 512, 4096]);
         assert_eq!(all.prefetches(Kind::ReadRingDetached), [0]);
-        let some = arguments(&["--device", "head", "--prefetch", "1K"]);
+        let some = arguments(&["--device-words", "head", "--prefetch", "1K"]);
         assert_eq!(some.devices(Kind::SharedRingImmediate), [DeviceWords::Head]);
         assert!(some.devices(Kind::Send).is_empty() && some.prefetches(Kind::Send).is_empty());
         let none = arguments(&[]);

@@ -34,13 +34,12 @@ pub(crate) fn window(message_bytes: u32) -> u32 {
 }
 
 /// How a channel is set up for its measurement; equal at both ends.
-pub(crate) fn options(kind: Kind, message_bytes: u32, peers: u16, prefetch_bytes: u32) -> Options {
+pub(crate) fn options(kind: Kind, message_bytes: u32, peers: u16) -> Options {
     let window = window(message_bytes);
     let record = u64::from(message_bytes).next_multiple_of(8) + 16;
     Options {
         slots: Some(window.max(u32::from(peers))),
         ring_bytes: Some((record * u64::from(window)).next_power_of_two().max(4096)),
-        prefetch_bytes,
         ..Options::new(kind, message_bytes).peers(peers)
     }
 }
@@ -411,7 +410,7 @@ mod tests {
 
     fn pair(message_bytes: u32, buffers: usize) -> (Writer, Reader) {
         let fabric: Arc<dyn Fabric> = Arc::new(MemFabric::new());
-        let options = options(Kind::RingImmediate, message_bytes, 1, 0);
+        let options = options(Kind::RingImmediate, message_bytes, 1);
         let mut receiver = Receiver::listen(Arc::clone(&fabric), "ends", &options).unwrap();
         let mut sender = Sender::connect(fabric, "ends", &options).unwrap();
         while sender.peers().min(receiver.peers()) == 0 {}
@@ -451,7 +450,7 @@ mod tests {
     #[test]
     fn windows_hold_a_few_messages_of_any_size() {
         assert_eq!([1, 64, 65_536, 1 << 23].map(window), [256, 256, 16, 8]);
-        assert_eq!(options(Kind::RingInlined, 64, 1, 0).ring_bytes, Some(32_768));
-        assert_eq!(options(Kind::SendShared, 1 << 20, 12, 0).slots, Some(12));
+        assert_eq!(options(Kind::RingInlined, 64, 1).ring_bytes, Some(32_768));
+        assert_eq!(options(Kind::SendShared, 1 << 20, 12).slots, Some(12));
     }
 }

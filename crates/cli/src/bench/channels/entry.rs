@@ -247,7 +247,7 @@ impl Entry {
     pub(crate) fn setting(&self) -> String {
         let device = match self.device {
             "nothing" => String::new(),
-            device => format!("device={device}"),
+            device => format!("device-words={device}"),
         };
         let prefetch = match self.prefetch_bytes {
             0 => String::new(),
@@ -263,7 +263,7 @@ impl Entry {
     }
 }
 
-/// The name of words at the adapter, as `--device` has it.
+/// The name of words at the adapter, as `--device-words` has it.
 pub(crate) const fn device(words: DeviceWords) -> &'static str {
     match words {
         DeviceWords::Nothing => "nothing",

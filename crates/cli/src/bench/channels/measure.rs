@@ -1,9 +1,9 @@
 //! One figure of a channel between this process and its workers.
 
 use super::ends::{BATCH, Look, Reader, Watch, Writer, options, reaches_peers, window};
-use super::entry::{Beside, Distribution, Entry, Latency, Payload, Stream, Wait};
+use super::entry::{Beside, Distribution, Entry, Latency, Payload, Stream, Wait, device};
 use super::serve::{Role, Task, back};
-use crate::arguments::Pattern;
+use crate::arguments::{DeviceName, Pattern};
 use crate::bench::baseline::Baseline;
 use crate::bench::core::Allowed;
 use crate::bench::window::{Figure, measure};
@@ -83,7 +83,8 @@ impl Case {
     }
 
     fn options(&self, peers: u16) -> Options {
-        options(self.kind, self.message_bytes, peers, self.prefetch_bytes)
+        let usual = options(self.kind, self.message_bytes, peers);
+        Options { prefetch_bytes: self.prefetch_bytes, device: self.device, ..usual }
     }
 }
 
@@ -117,6 +118,7 @@ impl Measurement {
         let empty = Entry {
             payload: case.payload,
             wait: case.wait,
+            device: device(case.device),
             prefetch_bytes: case.prefetch_bytes,
             ..Entry::new(case.kind, case.message_bytes, case.pattern, case.peers)
         };
@@ -289,6 +291,7 @@ impl Measurement {
             channel: case.kind.name().to_owned(),
             message_bytes: case.message_bytes,
             prefetch_bytes: case.prefetch_bytes,
+            device_words: DeviceName::of(case.device),
             peers,
             // Which processors other hosts have is theirs to know.
             processor: self.allowed.processor(1 + index % others).filter(|_| self.is_of_machine()),

@@ -112,7 +112,7 @@ fn real(arguments: &BenchChannels, output: Output) -> Result<Report, Failure> {
     let hosts = Hosts::of(&arguments.places)?;
     let fabric = hosts.fabric();
     let before = cases.len();
-    cases.retain(|case| case.device == DeviceWords::Nothing);
+    cases.retain(|case| case.device == DeviceWords::Nothing || fabric == "verbs");
     if cases.len() < before {
         remarks.push(format!(
             "skipped: words at the adapter: {fabric} has no adapter, and such memory is memory like any \
@@ -350,7 +350,10 @@ mod tests {
                 cases(&arguments(&[&["--pattern", "1:1", "--bytes", "64"], line].concat()));
             (cases.len(), remarks.len())
         };
-        assert_eq!(count(&["--channel", "shared-ring-immediate,send", "--device"]), (4 + 1, 0));
+        assert_eq!(
+            count(&["--channel", "shared-ring-immediate,send", "--device-words"]),
+            (4 + 1, 0)
+        );
         assert_eq!(count(&["--channel", "read-ring-inlined,send", "--prefetch", "512"]), (1, 1));
         assert_eq!(count(&["--channel", "send", "--copy", "--distribution"]), (2, 0));
     }

@@ -1,6 +1,7 @@
 //! What a worker does at its end of a channel, until the other end is gone or it is told to stop.
 
 use super::ends::{BATCH, Look, Reader, Writer, is_end, options, reaches_peers};
+use crate::arguments::DeviceName;
 use crate::failure::Failure;
 use crate::worker::HostSpec;
 use farside::ErrorCode;
@@ -52,6 +53,8 @@ pub(crate) struct Task {
     pub(crate) message_bytes: u32,
     /// What readers fetch beyond a bell.
     pub(crate) prefetch_bytes: u32,
+    /// Which words are at the adapter.
+    pub(crate) device_words: DeviceName,
     /// Most peers of the end that listens.
     pub(crate) peers: u16,
     pub(crate) processor: Option<usize>,
@@ -81,7 +84,9 @@ impl Role {
 
 impl Task {
     fn options(&self) -> Result<Options, Failure> {
-        Ok(options(self.kind()?, self.message_bytes, self.peers, self.prefetch_bytes))
+        let usual = options(self.kind()?, self.message_bytes, self.peers);
+        let (prefetch_bytes, device) = (self.prefetch_bytes, self.device_words.words());
+        Ok(Options { prefetch_bytes, device, ..usual })
     }
 
     fn kind(&self) -> Result<Kind, Failure> {
