@@ -309,7 +309,7 @@ pub const FINDINGS: [Finding; 14] = [
         name: "device memory, latency",
         paper: "\"moving the head to the device reduced the latency, whereas the tail location had no effect. The difference between 'no device memory' and 'head on device' is equal to the round trip latency of the PCIe bus.\" (§6.3, figure 8)",
         what: "64 B: one way, main memory less memory at the adapter; and the round trip with the latter over that with the former",
-        reading: "As in the paper: the READ over the bus less what the atomic unit and the adapter's memory take themselves. The head alone is at the adapter: a round trip, which ends with the READ of the tail in main memory, is shorter by as much.",
+        reading: "As in the paper for the head: the READ over the bus less what the atomic unit and the adapter's memory take themselves, and a round trip, which ends with the READ of the tail, is shorter by as much. The tail has no effect on the way of a message, as in the paper. A round trip takes longer with it at the adapter, unlike in the paper: READs of it come back sooner, the first one before the receiver has stored it, so that one more is needed; without random delays that is so in every round trip.",
         figures: device_latency,
     },
     Finding {
