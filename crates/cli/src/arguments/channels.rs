@@ -281,7 +281,8 @@ mod tests {
         use clap::CommandFactory;
         let mut command = Arguments::command();
         let bench = command.find_subcommand_mut("bench").unwrap();
-        let help = bench.find_subcommand_mut("channels").unwrap().render_long_help().to_string();
+        let channels = bench.find_subcommand_mut("channels").unwrap();
+        let help = channels.get_after_help().unwrap().to_string();
         let lines =
             help.lines().filter_map(|line| line.split_once("farside bench channels --profile"));
         let mut figures = Vec::new();
