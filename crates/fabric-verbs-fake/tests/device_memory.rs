@@ -50,7 +50,7 @@ fn a_device_without_memory_of_its_own_is_refused_by_name() {
     let node = Node::new("near");
     assert!(matches!(device(&node.fabric, 8), Err(FabricError::Lacks("device_memory"))));
     let refused = receiver(&node.fabric, "ring", DeviceWords::Head, Kind::SharedRingImmediate);
-    let error = refused.err().expect("a refusal");
+    let error = refused.expect_err("a refusal");
     assert_eq!(error.code, ErrorCode::FabricLacks);
     assert!(error.detail.contains("`device_bytes_max`"), "{error}");
 }
@@ -132,7 +132,7 @@ fn bells_that_readers_must_see_whole_are_refused_by_name() {
     let node = VerbsFabric::open(options()).expect("the fake device");
     for kind in [Kind::ReadSlotDetached, Kind::ReadRingDetached] {
         let listen = |device| Sender::listen(Arc::new(node.clone()), "bells", &shape(kind, device));
-        let error = listen(DeviceWords::Head).err().expect("a refusal");
+        let error = listen(DeviceWords::Head).expect_err("a refusal");
         assert_eq!(error.code, ErrorCode::FabricLacks);
         assert!(error.detail.contains("`device_words`"), "{error}");
         // Without bells at the adapter nothing is asked of words there.
