@@ -92,6 +92,7 @@ fn capabilities(has: &Capabilities) -> Vec<(&'static str, String)> {
         ("region_bytes_max", bytes(has.region_bytes_max)),
         ("mirrored_regions", yes(has.mirrored_regions)),
         ("device_bytes_max", bytes(has.device_bytes_max)),
+        ("device_words", yes(has.device_words)),
     ]
 }
 

@@ -114,4 +114,5 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     region_bytes_max: 1 << 40,
     mirrored_regions: true,
     device_bytes_max: 256 << 10,
+    device_words: true,
 };

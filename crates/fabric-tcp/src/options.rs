@@ -183,5 +183,6 @@ pub(crate) fn capabilities(security: &Security) -> Capabilities {
         region_bytes_max: 1 << 40,
         mirrored_regions: Arena::MIRRORS,
         device_bytes_max: 256 << 10,
+        device_words: true,
     }
 }

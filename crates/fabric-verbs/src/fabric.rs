@@ -169,7 +169,14 @@ impl Fabric for VerbsFabric {
     }
 
     fn register(&self, spec: &RegionSpec) -> Result<Region, FabricError> {
-        spec.check(&self.capabilities(), 0)?;
+        let core = &self.control.core;
+        let device_bytes = lock(&core.regions).adapter_bytes();
+        spec.check(&self.capabilities(), device_bytes)?;
+        if spec.kind == RegionKind::Device {
+            let (domain, access) = (&core.device.domain, spec.access);
+            let registered = region::register_at_adapter(domain, spec.bytes, access)?;
+            return lock(&core.regions).add(registered, access, false, random()?);
+        }
         let huge = spec.kind == RegionKind::Memory && spec.bytes >= HUGE_PAGE_BYTES as u64;
         let memory = match usize::try_from(spec.bytes) {
             Ok(bytes) if huge => {
@@ -189,7 +196,7 @@ impl Fabric for VerbsFabric {
         let manner = core.manner();
         let registered = region::register(&core.device.domain, &memory, access, manner)?;
         let windowed = manner.windowed(access, memory.len() as u64);
-        lock(&core.regions).add(registered, memory, access, windowed, random()?)
+        lock(&core.regions).add(registered, access, windowed, random()?)
     }
 
     fn deregister(&self, region: RegionId) -> Result<(), FabricError> {

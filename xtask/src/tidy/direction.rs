@@ -35,7 +35,7 @@ const SIGHTS: &[Sight] = &[
     Sight {
         folder: "fabric-verbs-fake",
         sees: &[],
-        tests_see: &["base", "bootstrap", "fabric", "fabric-verbs"],
+        tests_see: &["base", "bootstrap", "fabric", "fabric-verbs", "farside"],
         outside: true,
     },
     Sight { folder: "protocol", sees: &["base"], tests_see: &[], outside: false },

@@ -220,7 +220,8 @@ impl Receiver {
     /// The next message, if one is here.
     ///
     /// *Cost*: where messages are written to this end, a look at one word for each sender when
-    /// nothing is here. Never blocks, allocates or calls the kernel.
+    /// nothing is here. Never blocks or allocates; calls the kernel only where the fabric's
+    /// port does.
     ///
     /// # Errors
     /// `PeerLost` when the only sender is gone and everything of it was received (an end that

@@ -183,7 +183,8 @@ impl Sender {
     /// Sends a message of these bytes, which are copied before this returns.
     ///
     /// *Cost*: the requests of the channel (see its row in [`super`]); one copy where the message is
-    /// too long to be a part of its request. Never blocks, allocates or calls the kernel.
+    /// too long to be a part of its request. Never blocks or allocates; calls the
+    /// kernel only where the fabric's port does.
     ///
     /// # Errors
     /// `TooLarge`; `BadForm` of a channel that sends integers; `PeerLost` when the only receiver is
