@@ -35,6 +35,7 @@ mod live;
 mod memory;
 mod problem;
 mod refine;
+mod relation;
 mod scalar;
 mod state;
 mod step;
