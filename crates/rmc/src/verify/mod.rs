@@ -48,8 +48,9 @@ mod verification;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use crate::isa::Instruction;
 use crate::limits::{Budget, Limits};
-use crate::program::Program;
+use crate::program::{Line, Program};
 use crate::run::{Charges, Op, StartError};
 
 pub(crate) use live::uses;
@@ -124,6 +125,20 @@ impl Verified {
     /// Bytes of parameters that it reads, so that a call needs at least as many.
     pub fn context_bytes(&self) -> u32 {
         self.context_bytes
+    }
+
+    /// Bytes of memory that it takes, about, machine code that may be made of it included. Fixed by the program's text.
+    pub fn bytes(&self) -> usize {
+        /// Machine code of an instruction, at most in the long run.
+        const NATIVE_BYTES: usize = 32;
+        let program = &self.program;
+        let slot = size_of::<Instruction>() + 2 * size_of::<Op>() + size_of::<u16>() + 2;
+        let data = &program.variables;
+        program.code.len() * (slot + NATIVE_BYTES)
+            + program.lines.len() * size_of::<Line>()
+            + program.constants.len()
+            + data.own.len()
+            + data.shared.len()
     }
 
     /// Instructions that no path reaches.
