@@ -66,16 +66,14 @@ fn call_ns(verified: &Verified) -> u64 {
 }
 
 fn main() -> ExitCode {
-    let ways = [
-        ("summarized", Limits::DEFAULT),
-        ("metered", Limits { walked_max: 0, ..Limits::DEFAULT }),
-    ];
+    let ways =
+        [("summarized", Limits::DEFAULT), ("metered", Limits { walked_max: 0, ..Limits::DEFAULT })];
     let mut sums = [Sums::default(), Sums::default()];
     let (mut programs, mut both) = (0, 0);
     for path in std::env::args().skip(1) {
-        let loaded = std::fs::read(&path).map_err(|error| error.to_string()).and_then(|object| {
-            load(&object, &Limits::DEFAULT).map_err(|error| error.to_string())
-        });
+        let loaded = std::fs::read(&path)
+            .map_err(|error| error.to_string())
+            .and_then(|object| load(&object, &Limits::DEFAULT).map_err(|error| error.to_string()));
         let loaded = match loaded {
             Ok(loaded) => loaded,
             Err(error) => {

@@ -96,6 +96,16 @@ impl Link {
         self.form == Form::WHOLE
     }
 
+    /// Whether it is the extended lower half of a symbol at a distance.
+    pub(super) fn is_half(self) -> bool {
+        !self.is_none() && (self.form == Form::ZERO || self.form == Form::SIGN)
+    }
+
+    /// The zero-extended lower half of the symbol.
+    pub(super) fn half(self) -> Self {
+        Self { form: Form::ZERO, ..self.symbol() }
+    }
+
     /// How far the sum is from the symbol.
     pub(super) fn add(self) -> i64 {
         i64::from(self.add)

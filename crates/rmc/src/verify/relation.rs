@@ -14,7 +14,7 @@
 //! [`Scalar::alu`], which wraps as the machine does, so that no rule here needs a condition on overflow, but where an order
 //! is read as a difference ([`Stepper::order`]). There are at most [`RELATIONS_MAX`]; more take the place of the oldest.
 
-use super::interned::Interned;
+use super::interned::{Id, Interned};
 use super::link::{Link, Renaming};
 use super::scalar::Scalar;
 use super::state::{Number, State, Value};
@@ -22,18 +22,28 @@ use super::step::Stepper;
 use crate::isa::{AluOp, Condition, Operand, Register, Width};
 
 /// Most relations of a state.
-pub(super) const RELATIONS_MAX: usize = 6;
+pub(super) const RELATIONS_MAX: usize = 8;
 
 /// Numbers farther from zero are related to nothing: neither offsets nor lengths are that large.
 const NEAR: i64 = 1 << 33;
 
-/// A comparison relates two numbers where one is no farther from zero: sizes are compared with lengths, while relations of
+/// A comparison relates two numbers where one is at most this: sizes are compared with lengths, while relations of
 /// data that are compared with each other (in sorting, say) are of no use and make states differ.
 const SMALL: i64 = 1 << 20;
 
-/// `terms[0] + terms[1] = sum`.
+/// How the numbers of a relation are related.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    /// `terms[0] + terms[1] = sum`.
+    Sum,
+    /// The lower half of `terms[0]`, extended either way, is `sum`, which is from 0 to 2^31 - 1. The other term is any.
+    Half,
+}
+
+/// A relation of three numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Relation {
+    pub(super) kind: Kind,
     pub(super) terms: [Number; 2],
     pub(super) sum: Number,
 }
@@ -54,37 +64,46 @@ impl Relation {
     /// The other term, where this is one of them.
     fn other(&self, term: Link) -> Option<Number> {
         let [first, second] = self.terms;
-        let is = |number: Number| number.link.is_related(term);
+        let is = |number: Number| self.kind == Kind::Sum && number.link.is_related(term);
         if is(first) { Some(second) } else { is(second).then_some(first) }
     }
 
     fn is_sum_of(&self, first: Link, second: Link) -> bool {
         let pair = |a: Number, b: Number| a.link.is_related(first) && b.link.is_related(second);
-        pair(self.terms[0], self.terms[1]) || pair(self.terms[1], self.terms[0])
+        let [a, b] = self.terms;
+        self.kind == Kind::Sum && (pair(a, b) || pair(b, a))
+    }
+
+    /// The half of a symbol.
+    fn half_of(&self, whole: Link) -> Option<Number> {
+        let is = self.kind == Kind::Half && self.terms[0].link.is_related(whole);
+        is.then_some(self.sum)
     }
 
     /// Whether this relation of one state holds where `new` does, by symbols that are renamed already but for one at most.
     fn follows_from(&self, new: &Self, links: &mut Renaming, known: &Interned) -> bool {
         let crossed = Self { terms: [new.terms[1], new.terms[0]], ..*new };
-        [*new, crossed].iter().any(|new| {
-            let pairs = || self.numbers().into_iter().zip(new.numbers());
-            let contained = pairs().all(|(old, new)| known.get(old.id).contains(known.get(new.id)));
-            let (mut same, mut open) = (0, 0);
-            for (old, new) in pairs().filter(|(old, _)| !old.link.is_none()) {
-                match links.is_bound(old.link) {
-                    true if links.agrees(old.link, new.link) => same += 1,
-                    true => return false,
-                    false if new.link.is_none() => return false,
-                    false => open += 1,
+        self.kind == new.kind
+            && [*new, crossed].iter().any(|new| {
+                let pairs = || self.numbers().into_iter().zip(new.numbers());
+                let contained =
+                    pairs().all(|(old, new)| known.get(old.id).contains(known.get(new.id)));
+                let (mut same, mut open) = (0, 0);
+                for (old, new) in pairs().filter(|(old, _)| !old.link.is_none()) {
+                    match links.is_bound(old.link) {
+                        true if links.agrees(old.link, new.link) => same += 1,
+                        true => return false,
+                        false if new.link.is_none() => return false,
+                        false => open += 1,
+                    }
                 }
-            }
-            let constants = pairs().filter(|(old, _)| old.link.is_none()).count();
-            // Two of three determine the third one, so that it may be given its name here.
-            contained
-                && open <= 1
-                && same + constants >= 2
-                && pairs().all(|(old, new)| links.holds(old.link, new.link))
-        })
+                let constants = pairs().filter(|(old, _)| old.link.is_none()).count();
+                // Two of three determine the third one, so that it may be given its name here.
+                contained
+                    && open <= 1
+                    && same + constants >= 2
+                    && pairs().all(|(old, new)| links.holds(old.link, new.link))
+            })
     }
 
     /// What holds of both, by `join` for each number; `None` if they do not relate the same symbols.
@@ -97,9 +116,12 @@ impl Relation {
             let joined = join(a, b);
             (joined.link == a.link).then_some(joined)
         };
+        if self.kind != other.kind {
+            return None;
+        }
         let [first, second] = self.terms;
         let terms = [merge(first, other.terms[0])?, merge(second, other.terms[1])?];
-        Some(Self { terms, sum: merge(self.sum, other.sum)? })
+        Some(Self { terms, sum: merge(self.sum, other.sum)?, ..*self })
     }
 }
 
@@ -127,7 +149,12 @@ impl State {
                     && (self.names(number.link)
                         || others.into_iter().any(|(_, other)| other.mentions(number.link)))
             };
-            if relation.numbers().iter().filter(is_named).count() >= 2 {
+            let is_of_use = match relation.kind {
+                Kind::Sum => relation.numbers().iter().filter(is_named).count() >= 2,
+                // Halves are found by the whole.
+                Kind::Half => self.names(relation.terms[0].link),
+            };
+            if is_of_use {
                 at += 1;
             } else {
                 self.relations.remove(at);
@@ -156,12 +183,8 @@ impl Stepper {
     }
 
     fn near(&self, number: Number) -> bool {
-        self.is_within(number, NEAR)
-    }
-
-    fn is_within(&self, number: Number, most: i64) -> bool {
         let set = self.known.get(number.id);
-        set.signed_least >= -most && set.signed_most <= most
+        set.signed_least >= -NEAR && set.signed_most <= NEAR
     }
 
     fn is_constant(&self, number: Number) -> bool {
@@ -190,21 +213,112 @@ impl Stepper {
         (dst, src): (Register, Operand),
     ) {
         let Operand::Register(src) = src else { return };
-        let (Value::Number(a) | Value::Address(_, a)) = state.value(dst) else { return };
         let matters = self.facts.live.strongly[self.at + 1] >> dst.number() & 1 == 1;
-        if (width, op) == (Width::Double, AluOp::Add) && matters && self.is_constant(a) {
+        if (width, op) != (Width::Double, AluOp::Add) || !matters {
+            return;
+        }
+        if let Value::Number(a) | Value::Address(_, a) = state.value(dst)
+            && self.is_constant(a)
+        {
             self.link(state, src);
         }
     }
 
-    fn relate(&mut self, state: &mut State, relation: Relation) {
+    /// Adds a relation, of which each number is in the set that follows from the others.
+    fn relate(state: &mut State, relation: Relation) {
+        if state.relations.len() == RELATIONS_MAX {
+            state.forget_relations();
+        }
         if state.relations.len() == RELATIONS_MAX {
             state.relations.remove(0);
         }
         state.relations.push(relation);
-        for number in relation.numbers() {
-            self.propagate(state, number.link);
+    }
+
+    /// The lower half of a number that has a symbol of its own, if that is known to be from 0 to 2^31 - 1: by itself, or by
+    /// a register that has it.
+    fn half(&mut self, state: &mut State, whole: Number) -> Option<Number> {
+        if !whole.link.is_whole() || whole.link.add() != 0 {
+            return None;
         }
+        if let Some(half) = state.relations.iter().find_map(|it| it.half_of(whole.link)) {
+            return Some(half);
+        }
+        let is = |number: Number| {
+            number.link.is_half() && number.link.add() == 0 && number.link.is_related(whole.link)
+        };
+        let known = self.known.get(whole.id).zero_extended();
+        let named = match state.number_that(is).filter(|half| self.is_half(*half)) {
+            Some(half) => {
+                let named = Number { link: self.new_symbol(), ..half };
+                let copies = state.numbers_mut().filter(|copy| copy.link == half.link);
+                copies.for_each(|copy| *copy = named);
+                named
+            }
+            None if known.most < 1 << 31 => self.fresh(&known),
+            None => return None,
+        };
+        let terms = [Number { id: Id::UNKNOWN, ..whole }, Number::UNKNOWN];
+        Self::relate(state, Relation { kind: Kind::Half, terms, sum: named });
+        Some(named)
+    }
+
+    /// A number that is an extended lower half, as what is known of that half.
+    pub(super) fn halved(&mut self, state: &mut State, number: Number) -> Number {
+        if state.relations.is_empty() || !number.link.is_half() {
+            return number;
+        }
+        let Some(half) = state.relations.iter().find_map(|it| it.half_of(number.link)) else {
+            return number;
+        };
+        // Modulo 2^32 the lower half of the sum is that of the half and the distance.
+        let add = number.link.add() as u64;
+        let known = self.known.get(half.id);
+        let set = Scalar::alu(Width::Double, AluOp::Add, known, &Scalar::constant(add));
+        let met = self.known.get(number.id).meet(&set);
+        let Some(met) = met.filter(|_| set.most < 1 << 31) else { return number };
+        let link = half.link.through(Width::Double, AluOp::Add, Some(add), false);
+        Number { id: self.known.intern(&met), link }
+    }
+
+    /// Whether a number is its own lower half, extended either way.
+    fn is_half(&self, number: Number) -> bool {
+        self.known.get(number.id).most < 1 << 31
+    }
+
+    /// The same for sums and differences of numbers of which the lower halves alone are known: they are related by these.
+    ///
+    /// Sound: modulo 2^32, `a op b` is what it is for the halves of a and b. Where that is from 0 to 2^31 - 1, it is either
+    /// extension of the lower half of `a op b`.
+    fn related_halves(
+        &mut self,
+        state: &mut State,
+        op: AluOp,
+        (dst, src): (Register, Register),
+        (a, b): (Number, Number),
+        result: Number,
+    ) -> Option<Number> {
+        if self.is_half(a) && self.is_half(b) || self.is_half(result) {
+            return None;
+        }
+        let mut half = |stepper: &mut Self, register, number: Number| {
+            if !stepper.is_half(number) {
+                return stepper.half(state, number);
+            }
+            stepper.be_linked(state, register).filter(|number| number.link.may_be_whole())
+        };
+        let (a, b) = (half(self, dst, a)?, half(self, src, b)?);
+        let known = self.known.get(a.id);
+        let set = Scalar::alu(Width::Double, op, known, self.known.get(b.id));
+        let id = self.known.intern(&set);
+        let half = self.combined(state, op, (a, b), Number::unlinked(id));
+        if !self.is_half(half) {
+            return None;
+        }
+        let whole = Number { id: Id::UNKNOWN, link: self.new_symbol() };
+        let terms = [whole, Number::UNKNOWN];
+        Self::relate(state, Relation { kind: Kind::Half, terms, sum: half });
+        Some(Number { link: whole.link, ..result })
     }
 
     /// The result of `a op b` in `dst`, related to its operands where it is a sum or difference of unknown numbers and its
@@ -226,8 +340,12 @@ impl Stepper {
         if !sums || dst == src || !matters() || self.is_constant(b) || !result.link.is_none() {
             return result;
         }
-        if self.is_constant(result) || !self.near(a) || !self.near(b) {
+        if self.is_constant(result) {
             return result;
+        }
+        if !self.near(a) || !self.near(b) {
+            let related = self.related_halves(state, op, (dst, src), (a, b), result);
+            return related.unwrap_or(result);
         }
         let is_sum = op == AluOp::Add;
         if is_sum && (self.is_constant(a) || a.link.is_none()) {
@@ -239,13 +357,28 @@ impl Stepper {
         let (Some(a), Some(b)) = (self.be_linked(state, dst), self.be_linked(state, src)) else {
             return result;
         };
+        self.combined(state, op, (a, b), result)
+    }
+
+    /// The result of `a op b` by the relation of the two, which are whole or known to be constants; a new one where they
+    /// have none.
+    fn combined(
+        &mut self,
+        state: &mut State,
+        op: AluOp,
+        (a, b): (Number, Number),
+        result: Number,
+    ) -> Number {
+        let is_sum = op == AluOp::Add;
         let ((a, add_a), (b, add_b)) = (self.symbol_of(a), self.symbol_of(b));
         let add = if is_sum { add_a + add_b } else { add_a - add_b };
         let known = if is_sum {
             state.sum_of(a.link, b.link).map(|relation| relation.sum)
         } else {
             let of = |relation: &Relation| {
-                relation.sum.link.is_related(a.link).then(|| relation.other(b.link)).flatten()
+                let sum = relation.sum;
+                let same = sum.link.is_related(a.link) || a.link.is_none() && sum.id == a.id;
+                same.then(|| relation.other(b.link)).flatten()
             };
             state.relations.iter().find_map(of)
         };
@@ -256,7 +389,7 @@ impl Stepper {
                 let set = *self.known.get(result.id);
                 let symbol = self.fresh(&Scalar::alu(Width::Double, AluOp::Sub, &set, &by));
                 let (terms, sum) = if is_sum { ([a, b], symbol) } else { ([symbol, b], a) };
-                self.relate(state, Relation { terms, sum });
+                Self::relate(state, Relation { kind: Kind::Sum, terms, sum });
                 symbol
             }
         };
@@ -285,6 +418,14 @@ impl Stepper {
         for at in 0..state.relations.len() {
             let relation = state.relations[at];
             if symbol.is_none() || !relation.mentions(symbol) {
+                continue;
+            }
+            if relation.kind == Kind::Half {
+                // Either extension of the lower half is this number, so that other forms of the whole learn of it.
+                if relation.sum.link.is_related(symbol) && relation.sum.link.add() == 0 {
+                    let link = relation.terms[0].link.half();
+                    self.learn_linked(state, Number { link, ..relation.sum });
+                }
                 continue;
             }
             let of = |stepper: &Self, op, a: Number, b: Number| {
@@ -326,8 +467,7 @@ impl Stepper {
         let unordered =
             matches!(condition, Condition::Equal | Condition::NotEqual | Condition::Set);
         let strongly = &self.facts.live.strongly;
-        let matters = strongly[self.at + 1] | strongly.get(target).copied().unwrap_or(0);
-        let both = 1 << dst.number() | 1 << src.number();
+        let live = strongly[self.at + 1] | strongly.get(target).copied().unwrap_or(0);
         if unordered || width == Width::Word || dst == src {
             return false;
         }
@@ -337,12 +477,22 @@ impl Stepper {
             _ => return false,
         };
         let is_term = |link: Link| state.relations.iter().any(|it| it.other(link).is_some());
-        let of_use = matters & both == both || is_term(a.link) || is_term(b.link);
+        // Of a copy that is compared the whole is used.
+        let matters = |register: Register, number: Number| {
+            let is_whole = |it: Number| it.link.is_whole() && it.link.is_related(number.link);
+            live >> register.number() & 1 == 1
+                || number.link.is_half() && state.number_that(is_whole).is_some()
+        };
+        let of_use = matters(dst, a) && matters(src, b) || is_term(a.link) || is_term(b.link);
         if !of_use || self.is_constant(a) || self.is_constant(b) {
             return false;
         }
-        let small = [a, b].iter().any(|number| self.is_within(*number, SMALL));
-        if !small || !a.link.may_be_whole() || !b.link.may_be_whole() {
+        let small = [a, b].iter().any(|number| {
+            let set = self.known.get(number.id);
+            set.signed_least >= -NEAR && set.signed_most <= SMALL
+        });
+        let may_be = |number: Number| number.link.may_be_whole() || number.link.is_half();
+        if !small || !may_be(a) || !may_be(b) {
             return false;
         }
         self.link(state, dst);
@@ -364,6 +514,13 @@ impl Stepper {
     ) {
         use Condition::{Greater, Less, LessEqual};
         use Condition::{SignedGreater, SignedGreaterEqual, SignedLess, SignedLessEqual};
+        for register in [dst, src] {
+            if let Value::Number(number) = state.value(register)
+                && number.link.is_half()
+            {
+                self.half(state, Number { id: Id::UNKNOWN, link: number.link.symbol() });
+            }
+        }
         let number = |register| match state.value(register) {
             Value::Number(number) | Value::Address(_, number) => number,
             Value::Nothing | Value::Handle(_) => Number::UNKNOWN,
@@ -406,7 +563,9 @@ impl Stepper {
                 Some(known) => self.learn_set(state, known, &slack),
                 None => {
                     let slack = self.fresh(&slack);
-                    self.relate(state, Relation { terms: [x, slack], sum: y });
+                    let terms = [x, slack];
+                    Self::relate(state, Relation { kind: Kind::Sum, terms, sum: y });
+                    self.propagate(state, slack.link);
                 }
             }
         }
@@ -424,7 +583,8 @@ impl Stepper {
         let sum = Scalar::alu(Width::Double, AluOp::Add, first, second);
         if let Some(met) = sum.meet(set) {
             let sum = self.fresh(&met);
-            self.relate(state, Relation { terms: [x, z], sum });
+            Self::relate(state, Relation { kind: Kind::Sum, terms: [x, z], sum });
+            self.propagate(state, sum.link);
         }
     }
 }

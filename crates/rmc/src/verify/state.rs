@@ -472,12 +472,17 @@ impl State {
         values.chain(self.relations.iter_mut().flat_map(Relation::numbers_mut))
     }
 
+    /// A number in a register or slot of the stack that is like that.
+    pub(super) fn number_that(&self, is: impl Fn(Number) -> bool) -> Option<Number> {
+        self.frames.iter().find_map(|frame| {
+            let held = frame.stack.held.iter().map(|(_, value)| value);
+            frame.registers.iter().chain(held).filter_map(Value::number).find(|number| is(*number))
+        })
+    }
+
     /// Whether some register or slot of the stack holds a number with the symbol of this link.
     pub(super) fn names(&self, link: Link) -> bool {
-        let is = |value: &Value| value.number().is_some_and(|number| number.link.is_related(link));
-        self.frames.iter().any(|frame| {
-            frame.registers.iter().any(is) || frame.stack.held.iter().any(|(_, value)| is(value))
-        })
+        self.number_that(|number| number.link.is_related(link)).is_some()
     }
 
     /// Gives every set that it names another name.

@@ -319,6 +319,7 @@ impl Stepper {
             (_, Value::Number(a), Value::Number(b)) => {
                 let result = self.result(a, b, alu);
                 let result = self.linked(result, (width, op), (a, b));
+                let result = self.halved(state, result);
                 Value::Number(self.related(state, (width, op), (dst, src), (a, b), result))
             }
             (AluOp::Move, _, b) if double => b,

@@ -27,9 +27,17 @@ impl Maker<'_> {
         let end = self.builder.label();
         let (offset, length) = (R[2], R[4]);
         let (first, second) = (self.chance.below(8) as i16, self.chance.below(8) as i16);
+        let size = 72 - self.chance.of(&[0, 0, 0, 8, 40]);
+        if self.chance.one_in(4) {
+            self.builder.load(Size::Double, offset, R[6], first * 8);
+            self.builder.load(Size::Double, length, R[6], second * 8);
+            self.sum_of_halves((offset, length), size, end);
+            self.used((offset, length), size);
+            self.builder.place(end);
+            return;
+        }
         self.unknown(offset, first);
         self.unknown(length, second);
-        let size = 72 - self.chance.of(&[0, 0, 0, 8, 40]);
         // Another path may bound each of them alone, or their sum by more, and then comes to the same place.
         let (apart, met) = (self.builder.label(), self.builder.label());
         let has_another = self.chance.one_in(3);
@@ -65,6 +73,50 @@ impl Maker<'_> {
         }
         self.used((offset, length), size);
         self.builder.place(end);
+    }
+
+    /// The same of lower halves: what is compared are extended copies, and arithmetic is of the wholes.
+    fn sum_of_halves(&mut self, (offset, length): (Register, Register), size: i32, end: Label) {
+        let (first, second) = (R[1], R[5]);
+        for (copy, of) in [(first, offset), (second, length)] {
+            self.builder.copy(copy, of);
+            self.moved(copy);
+            self.extended(copy);
+            if !self.chance.one_in(3) {
+                let bound = self.near(size);
+                self.skip_if(copy, bound, end);
+            }
+            if self.chance.one_in(3) {
+                self.skip_if(copy, Operand::Immediate(0), end);
+            }
+        }
+        match self.chance.below(4) {
+            0 => {
+                let bound = self.near(size);
+                self.builder.copy(R[1], offset).alu(AluOp::Add, R[1], Operand::Register(length));
+                self.moved(R[1]);
+                self.extended(R[1]);
+                self.skip_if(R[1], bound, end);
+            }
+            1 | 2 => {
+                let Operand::Immediate(whole) = self.near(size) else { return };
+                self.builder.set(R[1], i64::from(whole));
+                self.builder.alu(AluOp::Sub, R[1], Operand::Register(offset));
+                self.moved(R[1]);
+                self.extended(R[1]);
+                self.skip_if(R[5], Operand::Register(R[1]), end);
+            }
+            _ => {
+                self.skip_if(R[1], Operand::Register(R[5]), end);
+                self.builder.alu(AluOp::Sub, length, Operand::Register(offset));
+            }
+        }
+        for register in [offset, length] {
+            if self.chance.one_in(3) {
+                self.moved(register);
+            }
+            self.extended(register);
+        }
     }
 
     /// Two paths to one place.
