@@ -3,7 +3,8 @@
 //! Programs are run on sets of values instead of values. A number is known by its bits and by its
 //! unsigned and signed ranges, of 64 and of 32 bits; an address by the memory that it leads to and the
 //! range of its offset; bytes of the stack by whether they were written. What follows from the condition
-//! of a jump is known behind it.
+//! of a jump is known behind it, of all numbers that follow from the same value (`link.rs`) or are related by
+//! a sum (`relation.rs`).
 //!
 //! Two proofs, the cheaper-to-run first:
 //!
