@@ -2,7 +2,7 @@
 
 use crate::Error;
 use crate::hit::{cache_split, set_bytes};
-use farside_base::{ErrorCode, GlobalAddress, Limits, LineSize, NodeId};
+use farside_base::{ErrorCode, GlobalAddress, Limits, LineSize, NodeId, NodeSet};
 
 const MEMORY_BYTES_MAX: u64 = 1 << GlobalAddress::OFFSET_BITS;
 
@@ -76,7 +76,7 @@ impl Config {
             ));
         }
         let ranges = [
-            ("memory_bytes", self.memory_bytes, 0, MEMORY_BYTES_MAX, "at most 16 TiB"),
+            ("memory_bytes", self.memory_bytes, 0, MEMORY_BYTES_MAX, "at most 4 TiB"),
             ("cache_bytes", self.cache_bytes, 4_096, 1 << 37, "4 KiB to 128 GiB"),
             ("lease_ns", self.lease_ns, 10_000_000, 600_000_000_000, "10 ms to 10 minutes"),
         ];
@@ -84,6 +84,10 @@ impl Config {
             if !(least..=most).contains(&value) {
                 return bad(format!("{name}: {range}, and it is {value}"));
             }
+        }
+        let (nodes_max, most) = (self.limits.nodes_max, NodeSet::CAPACITY);
+        if !(1..=most).contains(&nodes_max.into()) {
+            return bad(format!("limits.nodes_max: 1 to {most}, and it is {nodes_max}"));
         }
         LineSize::all().try_for_each(|size| self.check_cache(size))
     }

@@ -350,7 +350,7 @@ impl Engine {
             to: listed.incarnation,
             received,
         };
-        let to = member_address(&self.boot.cluster, node, listed.host);
+        let to = member_address(&self.boot.cluster, (node, listed.born), listed.host);
         match (self.port.connect(&to, &resume.encode(), self.peers.receives), &mut self.keeper) {
             (Ok(link), Some(keeper)) => keeper.dials.push((node, link)),
             (Err(FabricError::NobodyThere(_)), _) => self.nobody_there(node),

@@ -15,7 +15,8 @@ use crate::turn::BATCH;
 use crate::wait::{AWAKE, Core, pause, serve, tick};
 use crate::{Config, Error, ErrorCode, NodeId, SessionId, Stats};
 use farside_base::{
-    Access, AtomicScope, Completion, Incarnation, Limits, LinkId, RegionKind, Requirements,
+    Access, AtomicScope, Completion, Generation, Incarnation, Limits, LinkId, MemoryId, RegionKind,
+    Requirements, ViewNumber,
 };
 use farside_fabric::{
     Fabric, FabricError, LinkEvent, NotReached, Port, PortSpec, Region, RegionSpec, SharedWord,
@@ -192,10 +193,15 @@ impl Setup {
     }
 
     /// The engine of node `me`, listening, with nobody linked yet.
-    fn engine(&self, me: NodeId) -> Result<Engine, Error> {
+    fn engine(
+        &self,
+        me: NodeId,
+        born: ViewNumber,
+        memory: Option<Generation>,
+    ) -> Result<Engine, Error> {
         let config = &self.config;
         let limits = config.limits;
-        let listen = Some(member_name(&config.cluster, me));
+        let listen = Some(member_name(&config.cluster, me, born));
         let mut port = self.fabric.open(&PortSpec { listen }).map_err(fabric_error)?;
         let receives = Messenger::receives_needed(limits.credits_per_class) as usize;
         let queue = port
@@ -208,8 +214,9 @@ impl Setup {
             Drive::Threads => Clock::of_processor(),
             Drive::Caller => Clock::Fabric(Arc::clone(&self.fabric)),
         };
+        let memory = memory.and_then(|generation| MemoryId::new(me, generation));
         let lines = Lines::new(
-            me,
+            (me, memory),
             self.regions.home.arena.clone(),
             self.regions.cache.arena.clone(),
             &split,
@@ -409,7 +416,7 @@ impl Joining {
         let Some(setup) = self.setup.as_ref() else {
             return Ok(());
         };
-        let mut engine = setup.engine(welcome.node)?;
+        let mut engine = setup.engine(welcome.node, welcome.view, welcome.memory)?;
         let coordinator = welcome.members.first().map_or(NodeId(0), |first| first.node);
         engine.boot.joining = Some((port, link, coordinator));
         engine.member_own(member::Event::Joined(welcome));
@@ -465,7 +472,8 @@ impl Node {
         let mut rendezvous = fabric.open(&PortSpec { listen }).map_err(fabric_error)?;
         let queue = rendezvous.create_receive_queue(1).map_err(fabric_error)?;
         let setup = Setup::new(config, fabric, drive)?;
-        let mut engine = setup.engine(NodeId(0))?;
+        let memory = setup.identity.votes.then_some(Generation(0));
+        let mut engine = setup.engine(NodeId(0), ViewNumber(1), memory)?;
         rendezvous.wake_also(engine.port.waiter());
         engine.peers.rendezvous = Some((rendezvous, queue));
         engine.member_own(member::Event::Found);

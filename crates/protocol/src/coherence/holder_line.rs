@@ -102,6 +102,17 @@ impl Work {
             && self.lost.is_none()
     }
 
+    /// Whether something is to be done for this node, or expected of it. `home` is the line's.
+    pub(super) fn names(&self, node: NodeId, home: NodeId) -> bool {
+        let asked = self.asked.is_some_and(|asked| {
+            let supply = asked.granted.map(|granted| granted.supply);
+            home == node || asked.data == Some(node) || supply == Some(Supply::Owner(node))
+        });
+        let forward = self.recall.and_then(|recall| recall.forward);
+        let stray = self.stray.is_some_and(|stray| home == node || stray.from == Some(node));
+        asked || stray || forward.is_some_and(|to| to.node == node)
+    }
+
     /// Whether something is still to be sent or to arrive for an operation, a recall or an eviction.
     /// Bytes that may still come into the frame of a request that has ended do not count.
     pub(super) fn holds_work(&self) -> bool {
@@ -358,8 +369,7 @@ impl Desk<'_, '_> {
     /// or both.
     fn send_bytes(&mut self, recall: Recall, left: Level) {
         let line = self.line;
-        let alive = |to: &Requester| !self.context.dead.contains(to.node);
-        let forward = recall.forward.filter(alive);
+        let forward = recall.forward;
         if let Some(to) = forward {
             self.context.counters.lines_forwarded += 1;
             let ticket = to.ticket;
@@ -521,6 +531,11 @@ impl Desk<'_, '_> {
     pub(super) fn supplier_dead(&mut self, node: NodeId) {
         if self.state.stray.is_some_and(|stray| stray.from == Some(node)) {
             self.state.stray = None;
+        }
+        if let Some(recall) = &mut self.state.recall
+            && recall.forward.is_some_and(|to| to.node == node)
+        {
+            recall.forward = None;
         }
         self.complete();
     }

@@ -4,7 +4,7 @@ use super::hello::{Join, Peer, Refusal, Welcome};
 use super::message::Message;
 use alloc::{string::String, vec::Vec};
 use core::net::SocketAddr;
-use farside_base::{Incarnation, NodeId};
+use farside_base::{Incarnation, NodeId, ViewNumber};
 
 /// The runtime's name for a connection request that waits for an answer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -93,6 +93,14 @@ pub enum Event {
         /// What it says.
         message: Message,
     },
+    /// Nothing is left here of a member that was removed: its death is settled
+    /// ([`burial`](super::burial)), and all other machines have forgotten it.
+    Settled {
+        /// The member.
+        node: NodeId,
+        /// The view that admitted it.
+        born: ViewNumber,
+    },
     /// The program wants to leave, and this node has handed over everything that it held: it owns no
     /// line of another home, holds no lock, and everything that it has to send is posted. Given a second time, it leaves
     /// without waiting for the answers of the others.
@@ -108,6 +116,8 @@ pub enum Effect {
         node: NodeId,
         /// Its life; its answer must say the same.
         incarnation: Incarnation,
+        /// The view that admitted it.
+        born: ViewNumber,
         /// Where it is reached, on fabrics between hosts.
         host: Option<SocketAddr>,
     },
@@ -146,10 +156,18 @@ pub enum Effect {
         /// The member.
         node: NodeId,
     },
+    /// A view has named a new member. Its number may be one that was in use before and is settled: nothing of
+    /// the former bearer counts any more.
+    Admitted {
+        /// The member.
+        node: NodeId,
+    },
     /// A member is dead or has left, for good. Close any link to it, then tell all other machines.
     Dead {
         /// The member.
         node: NodeId,
+        /// The view that admitted it.
+        born: ViewNumber,
         /// It has left: everything that it held was handed over before.
         left: bool,
     },

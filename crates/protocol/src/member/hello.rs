@@ -13,10 +13,11 @@
 use crate::wire::{HOST, decode_host, encode_host};
 use alloc::{string::String, vec::Vec};
 use core::net::SocketAddr;
-use farside_base::{ErrorCode, Incarnation, NodeId, NodeSet, RegionToken, ViewNumber};
+use super::message::{NO_MEMORY, decode_memory};
+use farside_base::{ErrorCode, Generation, Incarnation, NodeId, NodeSet, RegionToken, ViewNumber};
 
 /// The version of everything that nodes say to each other. Another version is another protocol.
-pub const PROTOCOL_VERSION: u32 = 4;
+pub const PROTOCOL_VERSION: u32 = 5;
 
 /// Most bytes of a hello or answer, of any kind.
 pub const HELLO_MAX: usize = 16_384;
@@ -32,7 +33,8 @@ pub const REFUSAL_TEXT_MAX: usize = 512;
 
 const MAGIC: [u8; 8] = *b"farside\n";
 
-const _: () = assert!(NodeSet::CAPACITY * (10 + HOST) + 64 <= HELLO_MAX, "a full Welcome fits");
+const _: () =
+    assert!(NodeSet::CAPACITY * (20 + HOST + 4) + 64 <= HELLO_MAX, "a full Welcome fits");
 const _: () = assert!(EXTRA_MAX + CLUSTER_NAME_MAX + 3 * RegionToken::ENCODED + 64 <= HELLO_MAX);
 
 /// Whether a cluster may have this name: 1 to 64 ASCII letters, digits, `-`, `_` and `.`, starting
@@ -68,10 +70,12 @@ pub struct Listed {
     pub node: NodeId,
     /// Its life.
     pub incarnation: Incarnation,
+    /// The view that admitted it: no two members have the same, and members are ordered by it.
+    pub born: ViewNumber,
     /// Where it is reached, on fabrics between hosts.
     pub host: Option<SocketAddr>,
-    /// It lends memory, so that it counts in a quorum.
-    pub votes: bool,
+    /// Which memory of its number it lends; it counts in a quorum then.
+    pub memory: Option<Generation>,
 }
 
 /// From the coordinator: you are a member.
@@ -81,8 +85,12 @@ pub struct Welcome {
     pub node: NodeId,
     /// The view that names you.
     pub view: ViewNumber,
-    /// The other live members in rising order; the first is the coordinator. Connect to all.
+    /// Which memory of that number you lend.
+    pub memory: Option<Generation>,
+    /// The other live members in the order of their admission; the first is the coordinator. Connect to all.
     pub members: Vec<Listed>,
+    /// The next generation of each number that memory was lent under, by rising number.
+    pub generations: Vec<(NodeId, u16)>,
     /// The cluster's fingerprint of limits.
     pub limits: u64,
 }
@@ -290,18 +298,20 @@ impl Welcome {
             .u64(self.view.0)
             .u64(self.limits)
             .u16(self.node.0)
+            .memory(self.memory)
             .u16(self.members.len() as u16);
-        self.members
-            .iter()
-            .fold(output, |output, member| {
-                let host = encode_host(member.host);
-                output
-                    .u16(member.node.0)
-                    .u64(member.incarnation.0)
-                    .raw(&[u8::from(member.votes)])
-                    .raw(&host)
-            })
-            .0
+        let output = self.members.iter().fold(output, |output, member| {
+            let host = encode_host(member.host);
+            output
+                .u16(member.node.0)
+                .u64(member.incarnation.0)
+                .u64(member.born.0)
+                .memory(member.memory)
+                .raw(&host)
+        });
+        let output = output.u16(self.generations.len() as u16);
+        let generations = self.generations.iter();
+        generations.fold(output, |output, (node, next)| output.u16(node.0).u16(*next)).0
     }
 }
 
@@ -408,6 +418,10 @@ impl Output {
         self.raw(&value.to_le_bytes())
     }
 
+    fn memory(self, memory: Option<Generation>) -> Self {
+        self.u16(memory.map_or(NO_MEMORY, |generation| generation.0))
+    }
+
     /// Bytes after their length.
     fn bytes(self, bytes: &[u8]) -> Self {
         self.u64(bytes.len() as u64).raw(bytes)
@@ -488,12 +502,8 @@ impl<'a> Input<'a> {
         decode_host(&self.array()?).map_err(|_| HelloError::Junk("host"))
     }
 
-    fn flag(&mut self, place: &'static str) -> Result<bool, HelloError> {
-        match self.array()? {
-            [0] => Ok(false),
-            [1] => Ok(true),
-            [_] => Err(HelloError::Junk(place)),
-        }
+    fn memory(&mut self) -> Result<Option<Generation>, HelloError> {
+        decode_memory(self.u16()?).map_err(|_| HelloError::Junk("generation of a memory"))
     }
 
     fn end<T>(&self, value: T) -> Result<T, HelloError> {
@@ -516,6 +526,7 @@ impl<'a> Input<'a> {
         let view = ViewNumber(self.u64()?);
         let limits = self.u64()?;
         let node = NodeId(self.u16()?);
+        let memory = self.memory()?;
         let count = usize::from(self.u16()?);
         if count == 0 || count >= NodeSet::CAPACITY {
             return Err(HelloError::Junk("count of members"));
@@ -523,15 +534,32 @@ impl<'a> Input<'a> {
         let mut members = Vec::with_capacity(count);
         for _ in 0..count {
             let (node, incarnation) = (NodeId(self.u16()?), Incarnation(self.u64()?));
-            let votes = self.flag("whether a member votes")?;
-            members.push(Listed { node, incarnation, host: self.host()?, votes });
+            let (born, memory) = (ViewNumber(self.u64()?), self.memory()?);
+            members.push(Listed { node, incarnation, born, host: self.host()?, memory });
         }
-        let rising = members.windows(2).all(|pair| pair[0].node < pair[1].node);
-        let below = members.last().is_some_and(|last| last.node < node);
-        if !rising || !below || usize::from(node.0) >= NodeSet::CAPACITY {
+        let rising = members.windows(2).all(|pair| pair[0].born < pair[1].born);
+        if !rising || members.last().is_some_and(|last| last.born >= view) {
             return Err(HelloError::Junk("order of members"));
         }
-        self.end(Welcome { node, view, members, limits })
+        let generations = self.generations()?;
+        self.end(Welcome { node, view, memory, members, generations, limits })
+    }
+
+    fn generations(&mut self) -> Result<Vec<(NodeId, u16)>, HelloError> {
+        let count = usize::from(self.u16()?);
+        if count > NodeSet::CAPACITY {
+            return Err(HelloError::Junk("count of generations"));
+        }
+        let mut generations: Vec<(NodeId, u16)> = Vec::with_capacity(count);
+        for _ in 0..count {
+            let (node, next) = (NodeId(self.u16()?), self.u16()?);
+            let rising = generations.last().is_none_or(|(last, _)| *last < node);
+            if !rising || next == 0 || next > Generation::COUNT {
+                return Err(HelloError::Junk("generations of numbers"));
+            }
+            generations.push((node, next));
+        }
+        Ok(generations)
     }
 
     fn peer(&mut self) -> Result<Peer, HelloError> {

@@ -2,15 +2,15 @@
 //!
 //! A member that cannot be reached may live on, and may judge us in turn. So nobody is declared dead on
 //! such grounds before a *quorum* has agreed to hear nothing of it any more: more than half of the
-//! members of the last view, or half of them with the lowest among them. Of two sides at most one has
+//! members of the last view, or half of them with the one among them that was admitted first. Of two sides at most one has
 //! that; the other one *gives up* as soon as it cannot have it any more, and joins again as new lives.
 //! Members that lend memory count; programs that joined without any do not, unless there is nothing else.
 //!
 //! - Who is out of reach is a *suspect*: cut off here, and counted as a member still.
 //! - A member tells the coordinator of its suspects. The coordinator cuts them off too, tells everybody,
 //!   and calls a vote; who answers has cut them off. With a quorum of answers they are dead, by views.
-//! - A member whose coordinator is a suspect waits for the takeover of the lowest that is left, or takes
-//!   over itself: the reports that it collects are the votes. Who still reaches somebody below the asker
+//! - A member whose coordinator is a suspect waits for the takeover of the earliest that is left, or takes
+//!   over itself: the reports that it collects are the votes. Who still reaches a member admitted before the asker
 //!   does not answer until it is told otherwise, so nobody votes on both sides.
 //!
 //! *Why no two sides go on.* Suppose two did. Both had quorums of votes, of the members of the same last
@@ -126,18 +126,18 @@ impl Membership {
     /// Whether this node and these are enough of the last view.
     pub fn is_quorum(&self, others: &[NodeId]) -> bool {
         let present_in_view = |member: &&Member| member.died.is_none();
-        let voters = self.roster.iter().filter(present_in_view).any(|member| member.votes);
-        let counted = |member: &&Member| member.died.is_none() && (member.votes || !voters);
+        let voters = self.roster.iter().filter(present_in_view).any(|member| member.memory.is_some());
+        let counted = |member: &&Member| member.died.is_none() && (member.memory.is_some() || !voters);
         let here = |member: &&Member| {
             (member.node == self.me || others.contains(&member.node)) && !member.gone
         };
         let all = self.roster.iter().filter(counted).count();
         let present = self.roster.iter().filter(counted).filter(here).count();
-        let lowest = self.roster.iter().find(counted);
+        let first = self.roster.iter().find(counted);
         if self.canary.is(Mutant::NoQuorum) {
             return true;
         }
-        2 * present > all || (2 * present == all && lowest.as_ref().is_some_and(here))
+        2 * present > all || (2 * present == all && first.as_ref().is_some_and(here))
     }
 
     fn tell_suspects(&self, effects: &mut Effects) {
@@ -240,9 +240,10 @@ impl Membership {
         Ok(())
     }
 
-    /// Whether a takeover by `from` has to wait: somebody below it is within reach.
-    pub(super) fn reaches_below(&self, from: NodeId) -> bool {
-        let reached = |member: &Member| member.node < from && !member.gone && !member.suspect;
+    /// Whether a takeover by `from` has to wait: a member that was admitted before it is within reach.
+    pub(super) fn reaches_earlier(&self, from: NodeId) -> bool {
+        let born = self.born_of(from);
+        let reached = |member: &Member| member.born < born && !member.gone && !member.suspect;
         self.identity.quorum
             && !self.canary.is(Mutant::VotesForBothSides)
             && self.roster.iter().any(reached)
@@ -253,7 +254,7 @@ impl Membership {
         let asks = |member: &Member| member.linked && member.asked.is_some();
         if self.stage == Stage::Member
             && let Some(from) = self.roster.find_where(asks)
-            && !self.reaches_below(from)
+            && !self.reaches_earlier(from)
             && let Some(number) = self.roster.find_mut(from).and_then(|member| member.asked.take())
         {
             self.report_to(from, number, effects);
