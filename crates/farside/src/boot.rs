@@ -173,6 +173,7 @@ impl Engine {
                 self.unlink(node);
                 self.contact_cut(node);
             }
+            Effect::JudgeLater => self.judge_later(),
             Effect::Admitted { node } => self.node_admitted(node),
             Effect::Dead { node, .. } => self.member_dead(node),
             Effect::Ready => {

@@ -34,11 +34,15 @@ pub struct Config {
     /// Operations wait meanwhile, and go on when the link is back. The fabric notices a silent member first,
     /// after a lease of its own (1 s by default).
     ///
-    /// *Guarantees*: an outage shorter than both leases together expels no member. *Cost*: an operation on the
+    /// *Guarantees*: an outage shorter than both leases together removes no member. *Cost*: an operation on the
     /// memory of a member that is silent for longer fails after the fabric's lease, this lease, a quarter of the
-    /// fabric's lease and the time of one more dial (half this lease and 0.15 s), the vote (some round trips), and one and a
-    /// quarter of the fabric's lease until nothing counts that the lost member has cached: with the defaults 3.9
-    /// to 4.2 s after the loss. A process that has ended is noticed at once.
+    /// fabric's lease, one second in which hosts find each other's addresses once a cable is back (not on the
+    /// loopback), the time of one more dial (half this lease and 0.15 s), the vote (some round trips), and one and a
+    /// quarter of the fabric's lease until nothing counts that the lost member has cached: with the defaults 4.9
+    /// to 5.2 s after the loss. A process that has ended is noticed at once.
+    ///
+    /// Where two members cannot reach each other and the coordinator reaches both, one of them is removed: the one with
+    /// more such links, else one without memory, else the one that joined last.
     pub lease_ns: u64,
     /// How long a call of a session waits at most before it fails with `TimedOut`, unless the session
     /// or the call says otherwise; `None` for no bound. See [`Session::set_timeout`](crate::Session::set_timeout).

@@ -37,6 +37,8 @@ pub(crate) enum FollowUp {
     Drop(NodeId),
     /// A peer broke the protocol.
     Accuse(NodeId),
+    /// Members accuse each other.
+    Judge,
 }
 
 /// A one-sided WRITE of a line's bytes.

@@ -260,7 +260,7 @@ impl Setup {
             keeper: self
                 .identity
                 .host
-                .map(|_| Keeper::new(me, config.lease_ns, self.fabric.lease_ns(), &clock)),
+                .map(|host| Keeper::new(me, host, config.lease_ns, self.fabric.lease_ns(), &clock)),
             boot: Boot::new(config.cluster.clone(), Arc::clone(&self.fabric), limits.nodes_max),
             asked: Vec::new(),
         })

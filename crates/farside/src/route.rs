@@ -258,6 +258,7 @@ impl Engine {
                 FollowUp::Start(operation) => self.start(operation),
                 FollowUp::Drop(node) => self.drop_peer(node),
                 FollowUp::Accuse(node) => self.accuse_peer(node),
+                FollowUp::Judge => self.member_own(farside_protocol::member::Event::Judge),
             }
         }
     }

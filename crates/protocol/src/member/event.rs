@@ -101,6 +101,8 @@ pub enum Event {
         /// The view that admitted it.
         born: ViewNumber,
     },
+    /// The time that [`Effect::JudgeLater`] asked for is over.
+    Judge,
     /// The program wants to leave, and this node has handed over everything that it held: it owns no
     /// line of another home, holds no lock, and everything that it has to send is posted. Given a second time, it leaves
     /// without waiting for the answers of the others.
@@ -156,6 +158,9 @@ pub enum Effect {
         /// The member.
         node: NodeId,
     },
+    /// Members accuse each other, which the coordinator reaches. Give [`Event::Judge`] when all members must have
+    /// noticed the same outage; [`Patience::judge_ns`](super::contact::Patience::judge_ns) is that time.
+    JudgeLater,
     /// A view has named a new member. Its number may be one that was in use before and is settled: nothing of
     /// the former bearer counts any more.
     Admitted {

@@ -32,9 +32,11 @@
 //! It finds its coordinator lost, or is refused, and gives up; the number has not been in use, and no address
 //! of its memory exists. For the same reason no node that is `Ready` is ever declared dead for want of a link.
 
+mod accusations;
 mod numbers;
 mod quorum;
 
+use self::accusations::Accusations;
 use self::quorum::Vote;
 use super::canary::{Canary, Mutant};
 use super::event::{Effect, Effects, Event, Identity, RequestId};
@@ -44,7 +46,9 @@ use super::roster::{Member, Roster};
 use crate::wire::Violation;
 use alloc::{collections::BTreeMap, format, vec::Vec};
 use core::net::SocketAddr;
-use farside_base::{ErrorCode, Generation, GlobalAddress, Incarnation, MemoryId, NodeId, NodeSet, ViewNumber};
+use farside_base::{
+    ErrorCode, Generation, GlobalAddress, Incarnation, MemoryId, NodeId, NodeSet, ViewNumber,
+};
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Stage {
@@ -86,6 +90,8 @@ pub struct Membership {
     /// This node has announced that it leaves, and waits for the answers.
     leaving: bool,
     vote: Vote,
+    /// Of the coordinator, or of the one that takes over.
+    accusations: Accusations,
     canary: Canary,
 }
 
@@ -104,6 +110,7 @@ impl Membership {
             waiting: Vec::new(),
             leaving: false,
             vote: Vote::default(),
+            accusations: Accusations::default(),
             canary: Canary::default(),
         }
     }
@@ -235,6 +242,7 @@ impl Membership {
             Event::Message { from, message } => self.message(from, message, effects)?,
             Event::Settled { node, born } => self.settled(node, born),
             Event::Leave => self.leave(effects),
+            Event::Judge => self.judge_accusations(effects),
         }
         self.report_settled(effects);
         self.check_leave(effects);
@@ -462,6 +470,7 @@ impl Membership {
     /// Declares a node dead; false when it was before.
     fn declare(&mut self, node: NodeId, effects: &mut Effects) -> bool {
         let new = self.roster.declare(node);
+        self.accusations.forget(node);
         if new {
             let (born, left) = (self.born_of(node), self.has_left(node));
             effects.push(Effect::Dead { node, born, left });
@@ -755,14 +764,14 @@ impl Membership {
         let born = self.born_of(from);
         let heard = self.canary.is(Mutant::FormerCoordinatorHeard);
         // Suspects are declared dead by views alone.
-        let declared = |member: &Member| {
-            member.born < born && !member.gone && !member.suspect && !heard
-        };
+        let declared =
+            |member: &Member| member.born < born && !member.gone && !member.suspect && !heard;
         for node in self.roster.all_where(declared) {
             self.declare(node, effects);
         }
         self.catch_up(from, number, effects);
         self.tell_losses(from, effects);
+        self.tell_suspects(from, effects);
         let settled = self.tell_settled();
         let message = Message::Report { number: self.view, settled };
         effects.push(Effect::Send { to: from, message });
@@ -811,6 +820,9 @@ impl Membership {
         self.stage = Stage::Coordinator;
         self.publish_losses(effects);
         effects.push(Effect::BecomeCoordinator);
+        if !self.accusations.is_empty() {
+            effects.push(Effect::JudgeLater);
+        }
     }
 
     fn expel_unlinked(&mut self, effects: &mut Effects) {

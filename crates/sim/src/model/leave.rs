@@ -157,6 +157,7 @@ impl Cluster {
                 Effect::BecomeCoordinator => {}
                 Effect::Failed(_) => self.wrong = Some("a member is expelled"),
                 Effect::Cut { .. }
+                | Effect::JudgeLater
                 | Effect::Ready
                 | Effect::Connect { .. }
                 | Effect::Admitted { .. }

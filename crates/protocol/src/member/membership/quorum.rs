@@ -7,8 +7,9 @@
 //! Members that lend memory count; programs that joined without any do not, unless there is nothing else.
 //!
 //! - Who is out of reach is a *suspect*: cut off here, and counted as a member still.
-//! - A member tells the coordinator of its suspects. The coordinator cuts them off too, tells everybody,
-//!   and calls a vote; who answers has cut them off. With a quorum of answers they are dead, by views.
+//! - A member tells the coordinator of its suspects. A coordinator that reaches both judges which of the two is to
+//!   go (see [`accusations`](super::accusations)). It cuts that one off, tells all members, and calls a vote; those
+//!   that answer have cut it off. With a quorum of answers it is dead, by views.
 //! - A member whose coordinator is a suspect waits for the takeover of the earliest that is left, or takes
 //!   over itself: the reports that it collects are the votes. Who still reaches a member admitted before the asker
 //!   does not answer until it is told otherwise, so nobody votes on both sides.
@@ -66,7 +67,7 @@ impl Membership {
     }
 
     /// Cuts a member off; false when it was, or is dead.
-    fn suspect(&mut self, node: NodeId, effects: &mut Effects) -> bool {
+    pub(super) fn suspect(&mut self, node: NodeId, effects: &mut Effects) -> bool {
         let Some(member) = self.roster.find_mut(node) else {
             return false;
         };
@@ -76,6 +77,7 @@ impl Membership {
         member.suspect = true;
         member.linked = false;
         member.join = None;
+        self.accusations.forget(node);
         effects.push(Effect::Cut { node });
         true
     }
@@ -102,7 +104,9 @@ impl Membership {
             Stage::TakingOver => self.check_takeover(effects),
             Stage::Member if self.coordinator() == Some(self.me) => self.take_over(effects),
             Stage::Member => {
-                self.tell_suspects(effects);
+                if let Some(to) = self.coordinator() {
+                    self.tell_suspects(to, effects);
+                }
                 self.answer_asker(effects);
             }
             Stage::Outside | Stage::Joining | Stage::Over => {}
@@ -126,8 +130,10 @@ impl Membership {
     /// Whether this node and these are enough of the last view.
     pub fn is_quorum(&self, others: &[NodeId]) -> bool {
         let present_in_view = |member: &&Member| member.died.is_none();
-        let voters = self.roster.iter().filter(present_in_view).any(|member| member.memory.is_some());
-        let counted = |member: &&Member| member.died.is_none() && (member.memory.is_some() || !voters);
+        let voters =
+            self.roster.iter().filter(present_in_view).any(|member| member.memory.is_some());
+        let counted =
+            |member: &&Member| member.died.is_none() && (member.memory.is_some() || !voters);
         let here = |member: &&Member| {
             (member.node == self.me || others.contains(&member.node)) && !member.gone
         };
@@ -140,8 +146,7 @@ impl Membership {
         2 * present > all || (2 * present == all && first.as_ref().is_some_and(here))
     }
 
-    fn tell_suspects(&self, effects: &mut Effects) {
-        let Some(to) = self.coordinator() else { return };
+    pub(super) fn tell_suspects(&self, to: NodeId, effects: &mut Effects) {
         for (node, incarnation) in self.suspects() {
             effects.push(Effect::Send { to, message: Message::Suspect { node, incarnation } });
         }
@@ -181,7 +186,7 @@ impl Membership {
         incarnation: Incarnation,
         effects: &mut Effects,
     ) -> Result<(), Violation> {
-        let judges = self.stage == Stage::Coordinator;
+        let judges = matches!(self.stage, Stage::Coordinator | Stage::TakingOver);
         if !judges && self.coordinator() != Some(from) {
             // Of a coordinator that is a suspect here: its word counts no more.
             return Ok(());
@@ -192,8 +197,10 @@ impl Membership {
         }
         let same_life = |member: &Member| member.incarnation == incarnation;
         let known = self.roster.find(node).is_some_and(same_life);
-        if known && self.suspect(node, effects) && judges {
-            self.judge(effects);
+        match known {
+            true if judges => self.accused(from, node, effects),
+            true => drop(self.suspect(node, effects)),
+            false => {}
         }
         Ok(())
     }

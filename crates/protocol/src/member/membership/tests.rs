@@ -98,6 +98,7 @@ fn told(effect: &Effect) -> String {
             Message::Voted { round } => format!("to {to}: voted {round}"),
         },
         Effect::Cut { node } => format!("cut {node}"),
+        Effect::JudgeLater => "judge later".into(),
         Effect::Admitted { node } => format!("admitted {node}"),
         Effect::Dead { node, left: false, .. } => format!("dead {node}"),
         Effect::Dead { node, left: true, .. } => format!("gone {node}"),
@@ -606,8 +607,45 @@ fn a_member_tells_of_its_suspects_and_waits_for_the_judgement() {
     let mut last = of_three(2);
     check(&mut last, out_of_reach(1), &["cut 1", "to 0: suspect 1"]);
     let mut first = of_three(0);
-    let called = ["cut 1", "to 2: suspect 1", "to 2: vote 1"];
-    check(&mut first, heard(2, suspect(1)), &called);
+    check(&mut first, heard(2, suspect(1)), &["judge later"]);
+    check(&mut first, heard(1, suspect(2)), &[]);
+    // Both lend memory and accuse each other: the one that was admitted last goes.
+    check(&mut first, Event::Judge, &["cut 2", "to 1: suspect 2", "to 1: vote 1"]);
+}
+
+#[test]
+fn member_with_several_broken_links_goes_and_not_its_accusers() {
+    let mut first = founder_with(&[1, 2, 3]);
+    check(&mut first, heard(3, suspect(1)), &["judge later"]);
+    check(&mut first, heard(2, suspect(1)), &[]);
+    let called = ["to 2: suspect 1", "to 2: vote 1", "to 3: suspect 1", "to 3: vote 1"];
+    check(&mut first, Event::Judge, &[&["cut 1"][..], &called].concat());
+}
+
+#[test]
+fn program_takes_no_server_along() {
+    let mut first = founder_with(&[PROGRAM + 1, 2]);
+    check(&mut first, heard(1, suspect(2)), &["judge later"]);
+    let removed = ["cut 1", "to 2: suspect 1", "to 2: vote 1", "dead 1", "to 2: view 4 1 went"];
+    check(&mut first, Event::Judge, &removed);
+}
+
+#[test]
+fn accusations_of_members_that_are_removed_meanwhile_do_not_count() {
+    let mut first = founder_with(&[1, 2, 3]);
+    check(&mut first, heard(2, suspect(1)), &["judge later"]);
+    let lost = ["dead 1", "to 2: view 5 1 went", "to 3: view 5 1 went"];
+    check(&mut first, Event::LinkLost { node: NodeId(1) }, &lost);
+    check(&mut first, Event::Judge, &[]);
+}
+
+#[test]
+fn accusations_are_repeated_to_a_new_coordinator() {
+    let mut last = of_three(2);
+    check(&mut last, out_of_reach(1), &["cut 1", "to 0: suspect 1"]);
+    let mut second = of_three(1);
+    check(&mut second, Event::LinkLost { node: NodeId(0) }, &["dead 0", "to 2: takeover 3"]);
+    check(&mut second, heard(2, suspect(0)), &[]);
 }
 
 #[test]
@@ -646,7 +684,8 @@ fn who_reaches_the_coordinator_answers_no_takeover_until_it_does_not() {
     let mut last = of_three(2);
     let takeover = Message::Takeover { number: ViewNumber(3) };
     check(&mut last, heard(1, takeover), &[]);
-    check(&mut last, out_of_reach(0), &["cut 0", "to 1: suspect 0", "to 1: report 3"]);
+    let told = ["cut 0", "to 1: suspect 0", "to 1: suspect 0", "to 1: report 3"];
+    check(&mut last, out_of_reach(0), &told);
 }
 
 #[test]
@@ -660,10 +699,14 @@ fn who_is_counted_among_the_dead_by_the_coordinator_stops() {
 
 /// A founder that lends memory, and two programs without any.
 fn with_programs() -> Membership {
+    founder_with(&[PROGRAM + 1, PROGRAM + 2])
+}
+
+/// A founder that lends memory, and nodes from 1 on.
+fn founder_with(lives: &[u64]) -> Membership {
     let mut machine = Membership::new(identity(0)).in_a_quorum();
     check(&mut machine, Event::Found, &["ready"]);
-    for node in [1, 2] {
-        let life = PROGRAM + u64::from(node);
+    for (node, life) in (1..).zip(lives.iter().copied()) {
         let number = u64::from(node) + 1;
         let asked =
             [asked_to_join(life, join(life)), asked_for_link(life, peer(node, life, number))];
@@ -793,11 +836,7 @@ fn number_whose_generations_are_used_up_is_for_nodes_without_memory() {
     assert!(refusal.text.contains("nodes without memory can join"), "{}", refusal.text);
     let program = PROGRAM + 6;
     let (one, three) = ("to 1: view 6 2 came", "to 3: view 6 2 came");
-    check(
-        &mut machine,
-        asked_to_join(6, join(program)),
-        &[one, three, "admit 6 as 2 in view 6"],
-    );
+    check(&mut machine, asked_to_join(6, join(program)), &[one, three, "admit 6 as 2 in view 6"]);
 }
 
 #[test]
