@@ -47,6 +47,8 @@ const JOIN_AGAIN_MAX: Duration = Duration::from_millis(500);
 pub struct Member {
     /// Its number.
     pub node: NodeId,
+    /// Counts the changes of membership up to its admission: tells nodes apart that had the same number.
+    pub admission: u64,
     /// Whether it is alive.
     pub alive: bool,
     /// Free memory of which it is home, as last heard.
@@ -612,6 +614,7 @@ impl Node {
             .filter(|node| engine.membership.has_been(*node))
             .map(|node| Member {
                 node,
+                admission: engine.membership.born_of(node).0,
                 alive: engine.membership.is_alive(node),
                 memory_free_bytes: engine.homes.placement.free_bytes(node).unwrap_or(0),
                 host: engine.membership.host(node),
