@@ -571,6 +571,12 @@ impl Node {
         self.shared.core.lines.me()
     }
 
+    /// The memory that this node lends: its addresses name it, and no later node's do. `None` where it lends
+    /// none.
+    pub fn memory(&self) -> Option<MemoryId> {
+        self.shared.core.lines.memory()
+    }
+
     /// Which fabric this node uses, and what that can do.
     pub fn path(&self) -> &str {
         &self.shared.path
