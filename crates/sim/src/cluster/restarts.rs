@@ -107,6 +107,7 @@ fn run(seed: u64, rounds: u16) -> Result<RestartSummary, String> {
     let mut summary = RestartSummary::default();
     for _ in 0..rounds {
         round(&mut cluster, &shared, &mut summary)?;
+        agree(&mut cluster)?;
         check_gone(&mut cluster, &shared)?;
         if let Some(trouble) = shared.trouble.borrow_mut().take() {
             return Err(trouble);
@@ -202,6 +203,24 @@ impl Cluster {
                 }
                 _ => Err(format!("join: {error}")),
             },
+        }
+    }
+}
+
+/// Goes on until all members agree who is alive: what is cached counts until then.
+fn agree(cluster: &mut Cluster) -> Result<(), String> {
+    let mut idle = 0;
+    loop {
+        let count = cluster.alive().len();
+        let agrees = |node: &farside::Node| {
+            node.members().iter().filter(|member| member.alive).count() == count
+        };
+        if cluster.nodes.iter().flatten().all(agrees) {
+            return Ok(());
+        }
+        idle = if cluster.sweep() { 0 } else { idle + 1 };
+        if idle > 40 * IDLE_SWEEPS_MAX {
+            return Err(format!("members do not agree: {}", cluster.describe()));
         }
     }
 }
