@@ -143,7 +143,7 @@ fn flush_lines(has: &Capabilities) -> [String; 2] {
 }
 
 /// The clusters among the abstract sockets of `/proc/net/unix`: a node `n` of cluster `c` listens at
-/// `@farside-shm/<user>/farside.c.n`.
+/// `@farside-shm/<user>/farside.c.n-AGE`.
 fn clusters(sockets: &str, user: u32) -> Vec<Running> {
     let prefix = format!("@farside-shm/{user}/farside.");
     let mut found: Vec<Running> = Vec::new();
@@ -157,7 +157,8 @@ fn clusters(sockets: &str, user: u32) -> Vec<Running> {
         let Some((cluster, node)) = name.rsplit_once('.') else {
             continue;
         };
-        if node.parse::<u16>().is_err() {
+        let number = node.split_once('-').map(|(number, _age)| number.parse::<u16>());
+        if !number.is_some_and(|number| number.is_ok()) {
             continue;
         }
         match found.iter_mut().find(|one| one.cluster == cluster) {
@@ -178,11 +179,11 @@ mod tests {
         let sockets = "\
 Num       RefCount Protocol Flags    Type St Inode Path
 0: 2 0 00010000 0005 01 100 @farside-shm/1000/farside.lab
-0: 2 0 00010000 0005 01 101 @farside-shm/1000/farside.lab.0
-0: 2 0 00010000 0005 01 102 @farside-shm/1000/farside.lab.12
-0: 3 0 00000000 0005 03 112 @farside-shm/1000/farside.lab.12
-0: 2 0 00010000 0005 01 103 @farside-shm/1000/farside.a.b.3
-0: 2 0 00010000 0005 01 104 @farside-shm/7/farside.foreign.0
+0: 2 0 00010000 0005 01 101 @farside-shm/1000/farside.lab.0-1
+0: 2 0 00010000 0005 01 102 @farside-shm/1000/farside.lab.12-1c
+0: 3 0 00000000 0005 03 112 @farside-shm/1000/farside.lab.12-1c
+0: 2 0 00010000 0005 01 103 @farside-shm/1000/farside.a.b.3-4
+0: 2 0 00010000 0005 01 104 @farside-shm/7/farside.foreign.0-1
 0: 2 0 00010000 0001 01 105 /run/systemd/notify
 0: 2 0 00010000 0001 01 106\n";
         let expected = [("a.b", 1), ("lab", 2)]

@@ -24,10 +24,13 @@ pub(crate) fn rendezvous_name(cluster: &str) -> String {
     format!("farside.{cluster}")
 }
 
-/// The name where a node takes links of other nodes. It says which bearer of the number is meant: a former one
-/// may listen still, stopped or cut off.
+/// The name where a node takes links of other nodes. It says which bearer of the number is meant, by the view
+/// that admitted it, as far as names have room for that: a former one may listen still, stopped or cut off.
+/// `farside info` reads it.
 pub(crate) fn member_name(cluster: &str, node: NodeId, born: ViewNumber) -> String {
-    format!("farside.{cluster}.{node}.{born}")
+    let digit = |power| char::from_digit((born.0 / 36_u64.pow(power) % 36) as u32, 36);
+    let age: String = (0..3).rev().filter_map(digit).collect();
+    format!("farside.{cluster}.{node}-{age}")
 }
 
 /// What to call for a link to a node.

@@ -190,7 +190,7 @@ mod unit {
         let split = cache_split(16 << 20, &[1; LineSize::CLASSES]);
         let cache = Arena::heap(split.iter().sum::<u64>() as usize);
         let word = SharedWord::new(&Arena::heap(64), 0).unwrap();
-        let memory = MemoryId::new(NodeId(1), Generation(0));
+        let memory = MemoryId::new(NodeId(1), farside_base::Generation(0));
         let (me, home) = ((NodeId(1), memory), Arena::heap(2 << 20));
         Lines::new(me, home, cache, &split, word, Clock::of_processor()).unwrap()
     }

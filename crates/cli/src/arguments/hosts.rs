@@ -77,6 +77,9 @@ pub(crate) struct NodeSettings {
     /// Line size of allocations that name none, 64 to 65536 [default: 512]
     #[arg(long, value_name = "BYTES")]
     pub(crate) line_bytes: Option<u32>,
+    /// Members that the cluster can have at a time, 1 to 256; its founder's counts [default: 128]
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) nodes_max: Option<u16>,
     /// The file with the cluster's key (see farside key new)
     #[arg(long, value_name = "FILE")]
     pub(crate) key: Option<PathBuf>,
@@ -127,6 +130,7 @@ impl NodeSettings {
             memory_bytes: self.memory_bytes.or(other.memory_bytes),
             cache_bytes: self.cache_bytes.or(other.cache_bytes),
             line_bytes: self.line_bytes.or(other.line_bytes),
+            nodes_max: self.nodes_max.or(other.nodes_max),
             key: self.key.or(other.key),
             protect: self.protect.or(other.protect),
             fabric: self.fabric.or(other.fabric),

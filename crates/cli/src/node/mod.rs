@@ -9,7 +9,7 @@ use crate::failure::Failure;
 use crate::hosts;
 use crate::output::{Output, bytes};
 use crate::signals;
-use farside::{ErrorCode, Node, NodeId};
+use farside::{ErrorCode, Node};
 use farside_bootstrap::Endpoint;
 use serde::Serialize;
 use settings::Plan;
@@ -37,14 +37,21 @@ enum Event<'a> {
         address: SocketAddr,
         security: &'a str,
         memory_bytes: u64,
+        members: usize,
+        /// How many there can be at a time.
+        members_max: usize,
         /// It joined again after it was cut off.
         again: bool,
     },
     MemberJoined {
         node: u16,
+        members: usize,
+        members_max: usize,
     },
     MemberLost {
         node: u16,
+        members: usize,
+        members_max: usize,
     },
     /// It is no member any more.
     Isolated {
@@ -88,16 +95,29 @@ impl Event<'_> {
 
     fn text(&self) -> String {
         match self {
-            Self::Started { cluster, node, address, security, memory_bytes, again } => {
+            Self::Started {
+                cluster,
+                node,
+                address,
+                security,
+                memory_bytes,
+                members,
+                members_max,
+                again,
+            } => {
                 let what = if *again { "joined again as" } else { "is" };
                 format!(
-                    "{what} node {node} of cluster {cluster} at {address} ({security}), {}; Ctrl-C \
-                     leaves",
+                    "{what} node {node} of cluster {cluster} at {address} ({security}), {}, members \
+                     {members} of {members_max}; Ctrl-C leaves",
                     bytes(*memory_bytes)
                 )
             }
-            Self::MemberJoined { node } => format!("node {node} has joined"),
-            Self::MemberLost { node } => format!("node {node} is lost"),
+            Self::MemberJoined { node, members, members_max } => {
+                format!("node {node} has joined, members {members} of {members_max}")
+            }
+            Self::MemberLost { node, members, members_max } => {
+                format!("node {node} is lost, members {members} of {members_max}")
+            }
             Self::Isolated { reason, rejoins: true } => format!("cut off, joins again: {reason}"),
             Self::Isolated { reason, rejoins: false } => format!("cut off: {reason}"),
             Self::NotJoined { reason } => format!("not joined yet: {reason}"),
@@ -271,6 +291,8 @@ impl Life {
             address: self.address,
             security: &plan.options.security.describe(),
             memory_bytes: plan.config.memory_bytes,
+            members: self.node.members().iter().filter(|member| member.alive).count(),
+            members_max: self.node.members_max(),
             again,
         }
         .tell(output);
@@ -278,7 +300,10 @@ impl Life {
 
     /// Tells who comes and goes until the node is asked to leave or is cut off.
     fn watch(&self, asked: &Receiver<()>, output: Output) -> End {
-        let mut known = BTreeSet::from([self.node.id()]);
+        // A number may be another member's by the next look.
+        let own = self.node.members().into_iter().find(|member| member.node == self.node.id());
+        let mut known: BTreeSet<_> = own.iter().map(|own| (own.node, own.admission)).collect();
+        let members_max = self.node.members_max();
         loop {
             // First: a node that was removed reports that alone, not the members it takes for lost.
             match self.node.wait_for_members(usize::MAX, Duration::ZERO) {
@@ -288,13 +313,16 @@ impl Life {
                 _ => {}
             }
             let members = self.node.members();
-            let alive: BTreeSet<NodeId> =
-                members.iter().filter(|member| member.alive).map(|member| member.node).collect();
-            for node in known.difference(&alive) {
-                Event::MemberLost { node: node.0 }.tell(output);
+            let alive = members.iter().filter(|member| member.alive);
+            let alive: BTreeSet<_> = alive.map(|member| (member.node, member.admission)).collect();
+            let mut members = known.len();
+            for (node, _) in known.difference(&alive) {
+                members -= 1;
+                Event::MemberLost { node: node.0, members, members_max }.tell(output);
             }
-            for node in alive.difference(&known) {
-                Event::MemberJoined { node: node.0 }.tell(output);
+            for (node, _) in alive.difference(&known) {
+                members += 1;
+                Event::MemberJoined { node: node.0, members, members_max }.tell(output);
             }
             known = alive;
             match asked.recv_timeout(PERIOD) {

@@ -134,8 +134,8 @@ impl Holder {
     ) -> Step {
         match *message {
             Message::Recall { line, grant, down_to, forward } => {
-                // It may be obeyed when the number is another node's.
-                let forward = forward.filter(|to| !context.dead.contains(to.node));
+                let kept = context.canary.is(Mutant::FormerRequesterKept);
+                let forward = forward.filter(|to| kept || !context.dead.contains(to.node));
                 let recall = Recall { grant, down_to, forward };
                 self.recalled(line, recall, here.held, context)
             }

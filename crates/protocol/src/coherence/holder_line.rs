@@ -369,7 +369,8 @@ impl Desk<'_, '_> {
     /// or both.
     fn send_bytes(&mut self, recall: Recall, left: Level) {
         let line = self.line;
-        let forward = recall.forward;
+        let alive = |to: &Requester| !self.context.dead.contains(to.node);
+        let forward = recall.forward.filter(alive);
         if let Some(to) = forward {
             self.context.counters.lines_forwarded += 1;
             let ticket = to.ticket;
@@ -532,8 +533,10 @@ impl Desk<'_, '_> {
         if self.state.stray.is_some_and(|stray| stray.from == Some(node)) {
             self.state.stray = None;
         }
+        // A recall may be obeyed when the number is another node's.
         if let Some(recall) = &mut self.state.recall
             && recall.forward.is_some_and(|to| to.node == node)
+            && !self.context.canary.is(Mutant::FormerRequesterKept)
         {
             recall.forward = None;
         }

@@ -66,7 +66,8 @@ pub enum Effect {
         /// It answers what the peer said.
         answer: bool,
     },
-    /// Nothing that any peer sends because of the dead node arrives any more.
+    /// Nothing arrives any more that a peer sends because of the dead node, of the peers that were linked when
+    /// this node learned of the death.
     Settled {
         /// The dead one.
         node: NodeId,

@@ -17,7 +17,7 @@ pub struct Identity {
     pub cluster: String,
     /// Its life; random, or the time of its start.
     pub incarnation: Incarnation,
-    /// Fingerprint of its limits.
+    /// Fingerprint of its limits but for `nodes_max`.
     pub limits: u64,
     /// Where it is reached, on fabrics between hosts.
     pub host: Option<SocketAddr>,
@@ -25,7 +25,7 @@ pub struct Identity {
     pub votes: bool,
     /// Members out of reach may live on: nobody is declared dead for that without a quorum.
     pub quorum: bool,
-    /// `Limits::nodes_max`: node numbers are below it.
+    /// `Limits::nodes_max`: node numbers are below it. A founder's; a joiner learns it by its welcome.
     pub nodes_max: u16,
 }
 

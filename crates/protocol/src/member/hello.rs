@@ -53,7 +53,7 @@ pub struct Join {
     pub version: u32,
     /// The cluster meant.
     pub cluster: String,
-    /// Fingerprint of the sender's `Limits` and whatever else must be equal.
+    /// Fingerprint of those of the sender's `Limits` that must be equal.
     pub limits: u64,
     /// The life of the sender's process.
     pub incarnation: Incarnation,
@@ -85,6 +85,8 @@ pub struct Welcome {
     pub node: NodeId,
     /// The view that names you.
     pub view: ViewNumber,
+    /// `Limits::nodes_max` of the cluster: node numbers are below it.
+    pub nodes_max: u16,
     /// Which memory of that number you lend.
     pub memory: Option<Generation>,
     /// The other live members in the order of their admission; the first is the coordinator. Connect to all.
@@ -298,6 +300,7 @@ impl Welcome {
             .u64(self.view.0)
             .u64(self.limits)
             .u16(self.node.0)
+            .u16(self.nodes_max)
             .memory(self.memory)
             .u16(self.members.len() as u16);
         let output = self.members.iter().fold(output, |output, member| {
@@ -526,6 +529,10 @@ impl<'a> Input<'a> {
         let view = ViewNumber(self.u64()?);
         let limits = self.u64()?;
         let node = NodeId(self.u16()?);
+        let nodes_max = self.u16()?;
+        if node.0 >= nodes_max || usize::from(nodes_max) > NodeSet::CAPACITY {
+            return Err(HelloError::Junk("count of node numbers"));
+        }
         let memory = self.memory()?;
         let count = usize::from(self.u16()?);
         if count == 0 || count >= NodeSet::CAPACITY {
@@ -542,7 +549,7 @@ impl<'a> Input<'a> {
             return Err(HelloError::Junk("order of members"));
         }
         let generations = self.generations()?;
-        self.end(Welcome { node, view, memory, members, generations, limits })
+        self.end(Welcome { node, view, nodes_max, memory, members, generations, limits })
     }
 
     fn generations(&mut self) -> Result<Vec<(NodeId, u16)>, HelloError> {

@@ -270,6 +270,7 @@ impl Membership {
         self.stage = Stage::Joining;
         self.me = welcome.node;
         self.view = welcome.view;
+        self.identity.nodes_max = welcome.nodes_max;
         self.generations = welcome.generations.iter().copied().collect();
         for listed in &welcome.members {
             self.roster.insert(Member::new(*listed));
@@ -294,7 +295,7 @@ impl Membership {
         if welcome.limits != self.identity.limits {
             return Err(Refusal::new(ErrorCode::LimitsMismatch));
         }
-        let fits = |node: NodeId| usize::from(node.0) < self.nodes_max();
+        let fits = |node: NodeId| node.0 < welcome.nodes_max;
         let rising = welcome.members.windows(2).all(|pair| pair[0].born < pair[1].born);
         let before = welcome.members.last().is_some_and(|last| last.born < welcome.view);
         let mut nodes: NodeSet = welcome.members.iter().map(|member| member.node).collect();
@@ -320,8 +321,9 @@ impl Membership {
         member.join = Some(request);
         self.publish(member.coming(), effects);
         let generations = self.generations.iter().map(|(node, next)| (*node, *next)).collect();
-        let (view, limits) = (self.view, self.identity.limits);
-        let welcome = Welcome { node: number, view, memory, members, generations, limits };
+        let (view, limits, nodes_max) =
+            (self.view, self.identity.limits, self.identity.nodes_max);
+        let welcome = Welcome { node: number, view, nodes_max, memory, members, generations, limits };
         self.take_in(member, effects);
         effects.push(Effect::Admit { request, welcome });
     }

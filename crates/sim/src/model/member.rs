@@ -800,9 +800,12 @@ mod tests {
         }
     }
 
-    fn reused(processes: usize, numbers: u16, deaths: u8, leavings: bool) -> u64 {
+    /// Processes, those of them that have joined, numbers, deaths or leavings.
+    type Reuse = (usize, usize, u16, u8, bool);
+
+    fn reused((processes, settled, numbers, deaths, leavings): Reuse) -> u64 {
         let model = Cluster::reusing(processes, numbers, deaths, leavings, |machine| machine);
-        match Explorer::new().explore(&model.settled(usize::from(numbers))).holds() {
+        match Explorer::new().explore(&model.settled(settled)).holds() {
             Ok(coverage) => coverage.states,
             Err(text) => {
                 panic!("{processes} processes, {numbers} numbers, {deaths} deaths: {text}")
@@ -812,17 +815,23 @@ mod tests {
 
     #[test]
     fn numbers_are_given_again_when_all_have_settled() {
-        assert_eq!(reused(2, 1, 1, true), 16);
-        assert_eq!(reused(3, 2, 2, true), 925);
-        assert_eq!(reused(4, 2, 3, false), 3_113);
-        assert_eq!(reused(4, 3, 1, true), 1_184);
+        let cases = [
+            (3, 2, 2, 2, true),
+            (4, 2, 2, 3, false),
+            (4, 3, 3, 1, true),
+            (4, 1, 2, 2, true),
+            (4, 3, 3, 2, false),
+        ];
+        let states = cases.map(reused);
+        assert_eq!(states, [925, 3_113, 1_184, 46_207, 6_117], "{cases:?}");
     }
 
     #[test]
     #[ignore = "many states; run with --ignored"]
     fn numbers_are_given_again_at_length() {
-        assert_eq!(reused(4, 2, 4, true), 0);
-        assert_eq!(reused(4, 3, 2, false), 0);
+        let cases =
+            [(5, 2, 2, 3, true), (4, 2, 3, 2, false), (5, 3, 3, 2, false), (4, 3, 3, 2, true)];
+        assert_eq!(cases.map(reused), [324_137, 0, 0, 0], "{cases:?}");
     }
 
     #[cfg(canary)]

@@ -122,6 +122,7 @@ impl Random {
         Welcome {
             members: lives.collect(),
             node: NodeId(node),
+            nodes_max: 256,
             memory: (self.below(2) == 0).then_some(Generation(3)),
             view: ViewNumber(1_000),
             generations: (0..node).map(|node| (NodeId(node), 1 + node)).collect(),
@@ -297,6 +298,7 @@ fn a_welcome_out_of_order_is_refused() {
     let mut welcome = Welcome {
         node: NodeId(5),
         view: ViewNumber(9),
+        nodes_max: 6,
         memory: None,
         generations: vec![(NodeId(1), 1), (NodeId(3), 1_024)],
         members: vec![listed(1, 1), listed(3, 2)],

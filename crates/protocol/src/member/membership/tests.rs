@@ -57,6 +57,7 @@ fn welcome(node: u16, view: u64, members: &[u16]) -> Welcome {
     Welcome {
         node: NodeId(node),
         view: ViewNumber(view),
+        nodes_max: 4,
         memory: Some(Generation(0)),
         members: members.iter().map(life).collect(),
         generations: members.iter().map(|node| (NodeId(*node), 1)).collect(),
