@@ -255,7 +255,8 @@ pub struct LockGuard<'a> {
 }
 
 impl LockGuard<'_> {
-    /// The fencing token of the lock (of its last line): later holders of the range have larger ones.
+    /// The fencing token of the lock, of its last line if it has several: later holders of the *same* range have
+    /// larger ones; those of another range that overlaps it may have smaller ones.
     pub fn token(&self) -> u64 {
         self.grant.token
     }

@@ -628,6 +628,11 @@ impl Node {
             .collect()
     }
 
+    /// A random number that tells this cluster from others of the same name; the same on all its nodes.
+    pub fn cluster_id(&self) -> u64 {
+        self.shared.core.engine().membership.founder().0
+    }
+
     /// How many members the cluster can have at a time, as its founder said
     /// ([`Limits::nodes_max`](farside_base::Limits::nodes_max)).
     pub fn members_max(&self) -> usize {

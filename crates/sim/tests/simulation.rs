@@ -59,7 +59,10 @@ fn simulation_with_restarts() {
         reused += summary.joined.iter().filter(|number| !numbers.insert(**number)).count();
         failed += summary.failed;
     }
-    assert!(reused > 0 && failed > 0, "{reused} numbers were given again, {failed} operations failed");
+    assert!(
+        reused > 0 && failed > 0,
+        "{reused} numbers were given again, {failed} operations failed"
+    );
 }
 
 #[cfg(canary)]

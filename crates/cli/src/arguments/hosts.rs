@@ -28,9 +28,10 @@ Without --join the node founds the cluster, each time that it is started: give t
 others' addresses, and it joins them when they are there. Any member will do to join at; name several, for
 one may be down. A node that finds no cluster waits for one. A founder with --join founds once each of these
 hosts has answered that it has none, which a waiting node does; --found-alone does without their answers. With
---json there is an object a line for each event: waiting, started, member_joined, member_lost, isolated, not_joined,
-ended, each with its `time` (RFC 3339, UTC). Events that are not read in time are
-dropped, and the next one that is written counts them (`dropped`).
+--json there is an object a line for each event: waiting, started, member_joined, member_lost, isolated,
+not_joined, other_cluster, ended, each with its `time` (RFC 3339, UTC). Events that are not read in time are
+dropped, and the next one that is written counts them (`dropped`). Of two clusters of one name that meet, the
+nodes say so (other_cluster): the two never merge.
 
 Whoever can reach an address without a key can read and write all memory. With a key TCP travels under
 TLS 1.3: `--protect everything`, which is the default, covers the data too; `--protect handshake` only

@@ -9,6 +9,7 @@ use crate::rdma::Rdma;
 use farside::{Config, ErrorCode, LineSize};
 use farside_bootstrap::{Endpoint, Host};
 use farside_fabric_tcp::TcpOptions;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -32,6 +33,12 @@ impl Plan {
     pub(super) fn of(arguments: &Node) -> Result<Self, Failure> {
         let file = arguments.config.as_deref().map(load).transpose()?.unwrap_or_default();
         Self::with(arguments.settings.clone().or(file))
+    }
+
+    /// Whether a host of `--join` is this node, which is reached at `address`.
+    pub(super) fn is_own(&self, host: &Endpoint, address: SocketAddr) -> bool {
+        let own = [&self.options.listen, &self.options.advertise].into_iter().flatten();
+        own.chain([&Endpoint::from(address)]).any(|own| own == host)
     }
 
     fn with(settings: NodeSettings) -> Result<Self, Failure> {

@@ -10,10 +10,10 @@
 //! whole of [`Refusal`] stay as they are in every version, so that a peer of another version can be
 //! told so. Bytes after the last field, unknown kinds and lengths beyond the bounds are refused.
 
+use super::message::{NO_MEMORY, decode_memory};
 use crate::wire::{HOST, decode_host, encode_host};
 use alloc::{string::String, vec::Vec};
 use core::net::SocketAddr;
-use super::message::{NO_MEMORY, decode_memory};
 use farside_base::{ErrorCode, Generation, Incarnation, NodeId, NodeSet, RegionToken, ViewNumber};
 
 /// The version of everything that nodes say to each other. Another version is another protocol.
@@ -33,8 +33,7 @@ pub const REFUSAL_TEXT_MAX: usize = 512;
 
 const MAGIC: [u8; 8] = *b"farside\n";
 
-const _: () =
-    assert!(NodeSet::CAPACITY * (20 + HOST + 4) + 64 <= HELLO_MAX, "a full Welcome fits");
+const _: () = assert!(NodeSet::CAPACITY * (20 + HOST + 4) + 64 <= HELLO_MAX, "a full Welcome fits");
 const _: () = assert!(EXTRA_MAX + CLUSTER_NAME_MAX + 3 * RegionToken::ENCODED + 64 <= HELLO_MAX);
 
 /// Whether a cluster may have this name: 1 to 64 ASCII letters, digits, `-`, `_` and `.`, starting
@@ -95,6 +94,8 @@ pub struct Welcome {
     pub generations: Vec<(NodeId, u16)>,
     /// The cluster's fingerprint of limits.
     pub limits: u64,
+    /// The life of the cluster's founder, which tells clusters of one name apart.
+    pub founder: Incarnation,
 }
 
 /// To another member: let us have a link.
@@ -299,6 +300,7 @@ impl Welcome {
         let output = Output::new(Kind::Welcome, PROTOCOL_VERSION)
             .u64(self.view.0)
             .u64(self.limits)
+            .u64(self.founder.0)
             .u16(self.node.0)
             .u16(self.nodes_max)
             .memory(self.memory)
@@ -527,7 +529,7 @@ impl<'a> Input<'a> {
 
     fn welcome(&mut self) -> Result<Welcome, HelloError> {
         let view = ViewNumber(self.u64()?);
-        let limits = self.u64()?;
+        let (limits, founder) = (self.u64()?, Incarnation(self.u64()?));
         let node = NodeId(self.u16()?);
         let nodes_max = self.u16()?;
         if node.0 >= nodes_max || usize::from(nodes_max) > NodeSet::CAPACITY {
@@ -549,7 +551,7 @@ impl<'a> Input<'a> {
             return Err(HelloError::Junk("order of members"));
         }
         let generations = self.generations()?;
-        self.end(Welcome { node, view, nodes_max, memory, members, generations, limits })
+        self.end(Welcome { node, view, nodes_max, memory, members, generations, limits, founder })
     }
 
     fn generations(&mut self) -> Result<Vec<(NodeId, u16)>, HelloError> {

@@ -80,6 +80,8 @@ pub struct Membership {
     /// The view that admitted this node.
     born: ViewNumber,
     view: ViewNumber,
+    /// The life of the founder.
+    founder: Incarnation,
     roster: Roster,
     /// The next generation of memory of each number, of those that memory was lent under.
     generations: BTreeMap<NodeId, u16>,
@@ -104,6 +106,7 @@ impl Membership {
             me: NodeId(0),
             born: ViewNumber(0),
             view: ViewNumber(0),
+            founder: Incarnation(0),
             roster: Roster::default(),
             generations: BTreeMap::new(),
             settled_told: ViewNumber(0),
@@ -146,6 +149,11 @@ impl Membership {
     /// This node's life.
     pub fn incarnation(&self) -> Incarnation {
         self.identity.incarnation
+    }
+
+    /// The life of the cluster's founder, which tells clusters of one name apart; zero before this node is a member.
+    pub fn founder(&self) -> Incarnation {
+        self.founder
     }
 
     /// The last view that this node knows.
@@ -256,6 +264,7 @@ impl Membership {
         }
         self.stage = Stage::Coordinator;
         self.view = ViewNumber(1);
+        self.founder = self.identity.incarnation;
         self.insert_own(self.identity.votes.then_some(Generation(0)));
         effects.push(Effect::Ready);
     }
@@ -271,6 +280,7 @@ impl Membership {
         self.me = welcome.node;
         self.view = welcome.view;
         self.identity.nodes_max = welcome.nodes_max;
+        self.founder = welcome.founder;
         self.generations = welcome.generations.iter().copied().collect();
         for listed in &welcome.members {
             self.roster.insert(Member::new(*listed));
@@ -321,9 +331,10 @@ impl Membership {
         member.join = Some(request);
         self.publish(member.coming(), effects);
         let generations = self.generations.iter().map(|(node, next)| (*node, *next)).collect();
-        let (view, limits, nodes_max) =
-            (self.view, self.identity.limits, self.identity.nodes_max);
-        let welcome = Welcome { node: number, view, nodes_max, memory, members, generations, limits };
+        let (view, limits, nodes_max) = (self.view, self.identity.limits, self.identity.nodes_max);
+        let (node, founder) = (number, self.founder);
+        let welcome =
+            Welcome { node, view, nodes_max, memory, members, generations, limits, founder };
         self.take_in(member, effects);
         effects.push(Effect::Admit { request, welcome });
     }

@@ -127,6 +127,7 @@ impl Random {
             view: ViewNumber(1_000),
             generations: (0..node).map(|node| (NodeId(node), 1 + node)).collect(),
             limits: 7,
+            founder: Incarnation(self.next()),
         }
     }
 }
@@ -296,6 +297,7 @@ fn long_texts_are_cut_between_letters() {
 #[test]
 fn a_welcome_out_of_order_is_refused() {
     let mut welcome = Welcome {
+        founder: Incarnation(1),
         node: NodeId(5),
         view: ViewNumber(9),
         nodes_max: 6,

@@ -62,6 +62,7 @@ fn welcome(node: u16, view: u64, members: &[u16]) -> Welcome {
         members: members.iter().map(life).collect(),
         generations: members.iter().map(|node| (NodeId(*node), 1)).collect(),
         limits: LIMITS,
+        founder: Incarnation(0),
     }
 }
 
