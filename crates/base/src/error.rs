@@ -122,7 +122,7 @@ errors! {
     45 NodeLeft Environment No "The home of this address has left the cluster, and its memory with it." "Allocate on a node that stays; memory of other homes is still there.";
     60 NameTaken Configuration No "A cluster of this name runs already." "Join it, choose another name, or end the other one.";
     61 NoSuchCluster Configuration Later "No cluster of this name runs here." "Start it (farside up), or mend the name.";
-    62 ClusterFull Configuration No "The cluster has had its most nodes." "Raise Limits::nodes_max and start a new cluster.";
+    62 ClusterFull Configuration No "The cluster has its most members." "Let a member leave, or start the cluster with a higher --nodes-max (Limits::nodes_max).";
     63 VersionMismatch Configuration No "The peer speaks another version of the protocol." "Run the same version of Farside on all nodes.";
     64 LimitsMismatch Configuration No "The cluster runs with other limits." "Use the same Limits and line sizes on all nodes.";
     65 BadConfiguration Configuration No "A setting is unknown or out of its range." "Mend the setting that the text names.";

@@ -141,8 +141,11 @@ A program joins with Node::join(&Config::new(\"lab\")). Where the process of a n
 which is said on standard error and as an event, and the others go on.")]
 pub(crate) struct Up {
     /// Node processes
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=128))]
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) nodes: u16,
+    /// Members that the cluster can have at a time, programs that join among them, 1 to 256
+    #[arg(long, default_value_t = 128, value_name = "COUNT")]
+    pub(crate) nodes_max: u16,
     /// The cluster's name
     #[arg(long, default_value = "farside")]
     pub(crate) name: String,

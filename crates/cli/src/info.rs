@@ -147,14 +147,15 @@ fn flush_lines(has: &Capabilities) -> [String; 2] {
     ]
 }
 
-/// The clusters among the names at which processes listen: node `n` of cluster `c` is at `farside.c.n`.
+/// The clusters among the names at which processes listen: node `n` of cluster `c` is at `farside.c.n-AGE`.
 fn clusters(names: &[String]) -> Vec<Running> {
     let mut found: Vec<Running> = Vec::new();
     for name in names.iter().filter_map(|name| name.strip_prefix("farside.")) {
         let Some((cluster, node)) = name.rsplit_once('.') else {
             continue;
         };
-        if node.parse::<u16>().is_err() {
+        let number = node.split_once('-').map(|(number, _age)| number.parse::<u16>());
+        if !number.is_some_and(|number| number.is_ok()) {
             continue;
         }
         match found.iter_mut().find(|one| one.cluster == cluster) {
@@ -172,8 +173,14 @@ mod tests {
 
     #[test]
     fn clusters_are_found_among_names() {
-        let names =
-            ["farside.lab", "farside.lab.0", "farside.lab.12", "farside.a.b.3", "foreign.0", "x"];
+        let names = [
+            "farside.lab",
+            "farside.lab.0-1",
+            "farside.lab.12-1c",
+            "farside.a.b.3-4",
+            "foreign.0-1",
+            "x",
+        ];
         let expected = [("a.b", 1), ("lab", 2)]
             .map(|(cluster, nodes)| Running { cluster: cluster.to_owned(), nodes });
         assert_eq!(clusters(&names.map(str::to_owned)), expected);

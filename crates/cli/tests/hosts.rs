@@ -156,6 +156,25 @@ fn process_the_survivor_of_two_says_how_to_go_on_and_joins_again() {
 }
 
 #[test]
+fn process_two_clusters_of_one_name_that_meet_say_so() {
+    let ([lower, higher], join) = two_addresses();
+    let start = |at: &str| {
+        Running::node(&[], &["--listen", at, "--join", &join, "--lease", "0.5", "--found-alone"])
+    };
+    let mut first = start(&lower);
+    assert_eq!(first.started().0, 0);
+    // The first cannot be reached while the operator lets the second found.
+    first.signal(Signal::STOP);
+    let mut second = start(&higher);
+    assert_eq!(second.started().0, 0);
+    first.signal(Signal::CONT);
+    let (one, other) = (first.event("other_cluster"), second.event("other_cluster"));
+    assert_eq!((&one["host"], &other["host"]), (&higher.into(), &lower.into()));
+    assert_eq!((&one["own"], &one["other"]), (&other["other"], &other["own"]));
+    assert_ne!(one["own"], one["other"]);
+}
+
+#[test]
 fn process_only_who_holds_the_key_is_let_in() {
     let folder = Folder::new();
     let (key, other) = (folder.key("mine"), folder.key("other"));

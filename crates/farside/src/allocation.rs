@@ -148,7 +148,8 @@ impl Engine {
             return Err(ErrorCode::TooLarge);
         }
         let block = self.homes.allocator.allocate(bytes, line_size)?;
-        let address = GlobalAddress::new(self.me(), line_size, block.offset)
+        let memory = self.lines.memory().ok_or(ErrorCode::OutOfMemory)?;
+        let address = GlobalAddress::new_in(memory, line_size, block.offset)
             .map_err(|_| ErrorCode::OutOfMemory)?;
         let end = block.offset + block.lines * line_size.bytes() as u64;
         let stale_to = self.homes.used_to.clamp(block.offset, end);
@@ -164,6 +165,9 @@ impl Engine {
     }
 
     fn start_free(&mut self, operation: OperationId, address: GlobalAddress) {
+        if let Some(code) = self.refusal_at(address.line()) {
+            return self.finish(operation, Err(code));
+        }
         if address.home() == self.me() {
             return self.free_here(address, Requester::Operation(operation));
         }
@@ -233,6 +237,7 @@ impl Engine {
                 if address.home() != self.me() {
                     return Err(Violation("free at a node that is not the home"));
                 }
+                self.check_generation(address.line())?;
                 self.free_here(address, Requester::Node(from, ticket));
             }
             Message::Allocated { ticket, address, .. } => {
@@ -404,7 +409,10 @@ impl Session {
     ) -> Result<NodeId, Error> {
         let hint = match hint {
             // Named nodes are asked themselves, whatever is known of their memory.
-            AllocationHint::Near(address) => return Ok(address.home()),
+            AllocationHint::Near(address) => {
+                let refusal = self.core.engine().refusal_at(address.line());
+                return refusal.map_or(Ok(address.home()), |code| Err(Error::at(code, address)));
+            }
             AllocationHint::On(node) => return Ok(node),
             AllocationHint::Default => Hint::Default,
             AllocationHint::Local => Hint::Local,

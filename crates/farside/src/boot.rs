@@ -3,7 +3,7 @@
 use crate::engine::{Engine, FollowUp};
 use crate::hit::remove_member;
 use crate::peer::{Link, Peer, Tokens};
-use farside_base::{ErrorCode, Incarnation, LinkId, NodeId};
+use farside_base::{ErrorCode, Incarnation, LinkId, MemoryId, NodeId, ViewNumber};
 use farside_fabric::{Fabric, FabricError, LinkEvent, NotReached, Port, PortSpec};
 use farside_protocol::channel::Messenger;
 use farside_protocol::coherence;
@@ -24,14 +24,22 @@ pub(crate) fn rendezvous_name(cluster: &str) -> String {
     format!("farside.{cluster}")
 }
 
-/// The name where a node takes links of other nodes.
-pub(crate) fn member_name(cluster: &str, node: NodeId) -> String {
-    format!("farside.{cluster}.{node}")
+/// The name where a node takes links of other nodes. It says which bearer of the number is meant, by the view
+/// that admitted it, as far as names have room for that: a former one may listen still, stopped or cut off.
+/// `farside info` reads it.
+pub(crate) fn member_name(cluster: &str, node: NodeId, born: ViewNumber) -> String {
+    let digit = |power| char::from_digit((born.0 / 36_u64.pow(power) % 36) as u32, 36);
+    let age: String = (0..3).rev().filter_map(digit).collect();
+    format!("farside.{cluster}.{node}-{age}")
 }
 
 /// What to call for a link to a node.
-pub(crate) fn member_address(cluster: &str, node: NodeId, host: Option<SocketAddr>) -> String {
-    let name = member_name(cluster, node);
+pub(crate) fn member_address(
+    cluster: &str,
+    (node, born): (NodeId, ViewNumber),
+    host: Option<SocketAddr>,
+) -> String {
+    let name = member_name(cluster, node, born);
     host.map_or_else(|| name.clone(), |host| format!("{host}/{name}"))
 }
 
@@ -40,6 +48,8 @@ pub(crate) fn member_address(cluster: &str, node: NodeId, host: Option<SocketAdd
 struct Connecting {
     node: NodeId,
     incarnation: Incarnation,
+    /// The view that admitted it.
+    born: ViewNumber,
     /// Where it is reached, on fabrics between hosts.
     host: Option<SocketAddr>,
     /// `None` while the member does not listen yet.
@@ -134,15 +144,19 @@ impl Engine {
         body: &[u8; BODY],
     ) -> Result<(), Violation> {
         match Message::decode(body)? {
-            Message::Buried { node } => self.bury(burial::Event::Buried { from, node }),
+            Message::Buried { node, born, answer } => {
+                let former = self.membership.is_former(node, born);
+                self.bury(burial::Event::Buried { from, node, born, answer, former })
+            }
             message => self.step_member(Event::Message { from, message }),
         }
     }
 
     fn route_member(&mut self, effect: Effect) {
         match effect {
-            Effect::Connect { node, incarnation, host } => {
-                let connecting = Connecting { node, incarnation, host, link: None, next_ns: 0 };
+            Effect::Connect { node, incarnation, born, host } => {
+                let connecting =
+                    Connecting { node, incarnation, born, host, link: None, next_ns: 0 };
                 self.boot.connecting.push(connecting);
                 self.retry_connections();
             }
@@ -162,6 +176,8 @@ impl Engine {
                 self.unlink(node);
                 self.contact_cut(node);
             }
+            Effect::JudgeLater => self.judge_later(),
+            Effect::Admitted { node } => self.node_admitted(node),
             Effect::Dead { node, .. } => self.member_dead(node),
             Effect::Ready => {
                 self.boot.ready = true;
@@ -235,7 +251,7 @@ impl Engine {
     /// Connects to members that did not listen yet.
     pub(crate) fn retry_connections(&mut self) {
         for index in 0..self.boot.connecting.len() {
-            let Some(Connecting { node, host, link: None, next_ns, .. }) =
+            let Some(Connecting { node, born, host, link: None, next_ns, .. }) =
                 self.boot.connecting.get(index).copied()
             else {
                 continue;
@@ -248,14 +264,14 @@ impl Engine {
                 cluster: self.boot.cluster.clone(),
                 node: self.me(),
                 incarnation: self.membership.incarnation(),
-                view: self.membership.view(),
+                view: self.membership.born(),
                 home: self.regions.home.token,
                 cache: self.regions.cache.token,
                 fence: self.regions.fence.token,
                 extra: Vec::new(),
             }
             .encode();
-            let to = member_address(&self.boot.cluster, node, host);
+            let to = member_address(&self.boot.cluster, (node, born), host);
             match self.port.connect(&to, &hello, self.peers.receives) {
                 Ok(link) => self.boot.connecting[index].link = Some(link),
                 Err(FabricError::NobodyThere(_)) => {}
@@ -307,8 +323,10 @@ impl Engine {
         let messenger = Messenger::new(credits);
         let messenger = if self.resumes() { messenger.resumable() } else { messenger };
         let fence_word = self.port.reach_word(link.id, link.fence, FENCE_WORD);
-        let peer =
-            Peer { incarnation, tokens, link: Some(link), ended: false, messenger, fence_word };
+        let memory = self.membership.listed(node).and_then(|listed| listed.memory);
+        let memory = memory.and_then(|generation| MemoryId::new(node, generation));
+        let link = Some(link);
+        let peer = Peer { incarnation, memory, tokens, link, ended: false, messenger, fence_word };
         if !self.peers.insert(node, peer) {
             return false;
         }
@@ -515,6 +533,13 @@ impl Engine {
         }
     }
 
+    /// A new node has a number, perhaps that of a former one of which nothing is left.
+    fn node_admitted(&mut self, node: NodeId) {
+        self.peers.admitted(node);
+        self.step_own(coherence::Event::NodeAdmitted { node });
+        self.locks_of_admitted(node);
+    }
+
     /// Reclaims everything of a dead node. It may be alive and stopped: its fence word comes first.
     pub(crate) fn node_dead(&mut self, node: NodeId) {
         if self.lines.is_removed() {
@@ -534,8 +559,8 @@ impl Engine {
         self.step_own(coherence::Event::NodeDead { node });
         self.locks_of_dead(node);
         self.home_dead(node);
-        let linked = self.peers.iter().collect();
-        if let Err(violation) = self.bury(burial::Event::Dead { node, linked }) {
+        let (born, linked) = (self.membership.born_of(node), self.peers.iter().collect());
+        if let Err(violation) = self.bury(burial::Event::Dead { node, born, linked }) {
             self.failure = Some(violation.0);
         }
     }
@@ -546,12 +571,13 @@ impl Engine {
         let step = self.boot.burials.step(event, &mut effects);
         for effect in effects {
             match effect {
-                burial::Effect::Tell { to, node } => {
-                    let message = Message::Buried { node };
+                burial::Effect::Tell { to, node, born, answer } => {
+                    let message = Message::Buried { node, born, answer };
                     self.peers.push(to, message.class(), Family::Member, &message.encode());
                 }
-                burial::Effect::Settled { node } => {
+                burial::Effect::Settled { node, born } => {
                     self.step_own(coherence::Event::Settled { node });
+                    self.member_own(Event::Settled { node, born });
                 }
             }
         }

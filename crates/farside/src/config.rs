@@ -2,7 +2,7 @@
 
 use crate::Error;
 use crate::hit::{cache_split, set_bytes};
-use farside_base::{ErrorCode, GlobalAddress, Limits, LineSize, NodeId};
+use farside_base::{ErrorCode, GlobalAddress, Limits, LineSize, NodeId, NodeSet};
 
 const MEMORY_BYTES_MAX: u64 = 1 << GlobalAddress::OFFSET_BITS;
 
@@ -34,11 +34,15 @@ pub struct Config {
     /// Operations wait meanwhile, and go on when the link is back. The fabric notices a silent member first,
     /// after a lease of its own (1 s by default).
     ///
-    /// *Guarantees*: an outage shorter than both leases together expels no member. *Cost*: an operation on the
+    /// *Guarantees*: an outage shorter than both leases together removes no member. *Cost*: an operation on the
     /// memory of a member that is silent for longer fails after the fabric's lease, this lease, a quarter of the
-    /// fabric's lease and the time of one more dial (half this lease and 0.15 s), the vote (some round trips), and one and a
-    /// quarter of the fabric's lease until nothing counts that the lost member has cached: with the defaults 3.9
-    /// to 4.2 s after the loss. A process that has ended is noticed at once.
+    /// fabric's lease, one second in which hosts find each other's addresses once a cable is back (not on the
+    /// loopback), the time of one more dial (half this lease and 0.15 s), the vote (some round trips), and one and a
+    /// quarter of the fabric's lease until nothing counts that the lost member has cached: with the defaults 4.9
+    /// to 5.2 s after the loss. A process that has ended is noticed at once.
+    ///
+    /// Where two members cannot reach each other and the coordinator reaches both, one of them is removed: the one with
+    /// more such links, else one without memory, else the one that joined last.
     pub lease_ns: u64,
     /// How long a call of a session waits at most before it fails with `TimedOut`, unless the session
     /// or the call says otherwise; `None` for no bound. See [`Session::set_timeout`](crate::Session::set_timeout).
@@ -76,7 +80,7 @@ impl Config {
             ));
         }
         let ranges = [
-            ("memory_bytes", self.memory_bytes, 0, MEMORY_BYTES_MAX, "at most 16 TiB"),
+            ("memory_bytes", self.memory_bytes, 0, MEMORY_BYTES_MAX, "at most 4 TiB"),
             ("cache_bytes", self.cache_bytes, 4_096, 1 << 37, "4 KiB to 128 GiB"),
             ("lease_ns", self.lease_ns, 10_000_000, 600_000_000_000, "10 ms to 10 minutes"),
         ];
@@ -84,6 +88,10 @@ impl Config {
             if !(least..=most).contains(&value) {
                 return bad(format!("{name}: {range}, and it is {value}"));
             }
+        }
+        let (nodes_max, most) = (self.limits.nodes_max, NodeSet::CAPACITY);
+        if !(1..=most).contains(&nodes_max.into()) {
+            return bad(format!("limits.nodes_max: 1 to {most}, and it is {nodes_max}"));
         }
         LineSize::all().try_for_each(|size| self.check_cache(size))
     }

@@ -37,6 +37,8 @@ pub(crate) enum FollowUp {
     Drop(NodeId),
     /// A peer broke the protocol.
     Accuse(NodeId),
+    /// Members accuse each other.
+    Judge,
 }
 
 /// A one-sided WRITE of a line's bytes.
@@ -165,12 +167,12 @@ impl Engine {
     /// The machines know that a home is gone; only the membership knows whether it left or died.
     fn name_loss(&self, operation: OperationId, code: ErrorCode) -> ErrorCode {
         let left = || {
-            let home = match self.request(operation)? {
-                (Kind::Allocate { node, .. }, _) => node,
-                (Kind::Lock(request), _) => request.line.home(),
-                (_, address) => address?.home(),
+            let left = match self.request(operation)? {
+                (Kind::Allocate { node, .. }, _) => self.membership.has_left(node),
+                (Kind::Lock(request), _) => self.peers.has_left(request.line.memory()),
+                (_, address) => self.peers.has_left(address?.memory()),
             };
-            self.membership.has_left(home).then_some(ErrorCode::NodeLeft)
+            left.then_some(ErrorCode::NodeLeft)
         };
         match code {
             ErrorCode::NodeLost => left().unwrap_or(code),

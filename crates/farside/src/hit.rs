@@ -32,7 +32,7 @@
 use crate::clock::Clock;
 use crate::operation::locked;
 use farside_base::GlobalAddress;
-use farside_base::{Grant, LineAddress, LineSize, NodeId};
+use farside_base::{Grant, LineAddress, LineSize, MemoryId, NodeId};
 use farside_fabric::{Arena, SharedWord};
 use farside_protocol::coherence::{Extent, Frame, Held, Level};
 use std::collections::BTreeMap;
@@ -396,6 +396,8 @@ pub(crate) fn counter() -> u64 {
 #[derive(Debug)]
 pub(crate) struct Lines {
     me: NodeId,
+    /// The memory that this node lends; an address of another generation of its number is no byte of it.
+    memory: Option<MemoryId>,
     home: Arena,
     home_tags: Box<[Tag]>,
     cache: Arena,
@@ -560,7 +562,7 @@ impl Lines {
     /// Lines over the given regions, all unallocated and nothing cached; `None` when this process has no
     /// memory for their tags.
     pub(crate) fn new(
-        me: NodeId,
+        (me, memory): (NodeId, Option<MemoryId>),
         home: Arena,
         cache: Arena,
         split: &[u64; LineSize::CLASSES],
@@ -577,6 +579,7 @@ impl Lines {
         let tags = (home.len() as u64).div_ceil(SEGMENT) << (SEGMENT_LOG2 - LineSize::MIN.log2());
         Some(Self {
             me,
+            memory,
             home_tags: zeroed(tags as usize)?,
             home,
             cache,
@@ -592,10 +595,15 @@ impl Lines {
         self.me
     }
 
+    /// The memory that this node lends.
+    pub(crate) fn memory(&self) -> Option<MemoryId> {
+        self.memory
+    }
+
     /// Where a line is at this node: at home, or in a frame.
     #[inline(always)]
     fn spot_inline(&self, line: LineAddress) -> Option<Spot<'_>> {
-        if line.home() == self.me {
+        if Some(line.memory()) == self.memory {
             let offset = line.offset();
             let size = line.line_size();
             let in_segment = (offset & (SEGMENT - 1)) >> size.log2();

@@ -46,7 +46,8 @@ mod wait;
 pub use config::{AllocationHint, AllocationSpec, Config};
 pub use error::Error;
 pub use farside_base::{
-    Blame, ErrorCode, GlobalAddress, Limits, LineSize, NodeId, ParseAddressError, Retry, SessionId,
+    Blame, ErrorCode, Generation, GlobalAddress, Limits, LineSize, MemoryId, NodeId,
+    ParseAddressError, Retry, SessionId,
 };
 pub use leave::{Departure, Leaving};
 pub use locks::LockGuard;

@@ -167,9 +167,9 @@ impl Session {
     /// Whether memory that is gone left with its home or was lost in a crash, only the engine knows.
     #[cold]
     pub(crate) fn name_loss(&self, error: Error) -> Error {
-        let home = error.address.filter(|_| error.code == ErrorCode::NodeLost).map(|at| at.home());
-        let code = home.and_then(|home| self.core.engine().peers.refusal(home));
-        Error { code: code.unwrap_or(error.code), ..error }
+        let lost = error.address.filter(|_| error.code == ErrorCode::NodeLost);
+        let left = lost.is_some_and(|at| self.core.engine().peers.has_left(at.memory()));
+        Error { code: if left { ErrorCode::NodeLeft } else { error.code }, ..error }
     }
 
     pub(crate) fn lines(&self) -> &Arc<Lines> {

@@ -15,7 +15,8 @@ use crate::turn::BATCH;
 use crate::wait::{AWAKE, Core, pause, serve, tick};
 use crate::{Config, Error, ErrorCode, NodeId, SessionId, Stats};
 use farside_base::{
-    Access, AtomicScope, Completion, Incarnation, Limits, LinkId, RegionKind, Requirements,
+    Access, AtomicScope, Completion, Generation, Incarnation, Limits, LinkId, MemoryId, RegionKind,
+    Requirements, ViewNumber,
 };
 use farside_fabric::{
     Fabric, FabricError, LinkEvent, NotReached, Port, PortSpec, Region, RegionSpec, SharedWord,
@@ -46,6 +47,8 @@ const JOIN_AGAIN_MAX: Duration = Duration::from_millis(500);
 pub struct Member {
     /// Its number.
     pub node: NodeId,
+    /// Counts the changes of membership up to its admission: tells nodes apart that had the same number.
+    pub admission: u64,
     /// Whether it is alive.
     pub alive: bool,
     /// Free memory of which it is home, as last heard.
@@ -99,8 +102,9 @@ fn refused(refusal: Refusal) -> Error {
     Error::with(refusal.code, refusal.text)
 }
 
-/// One number for all that must be equal on all nodes.
+/// One number for all limits that must be equal on all nodes. Joiners learn `nodes_max` from the cluster.
 fn limits_fingerprint(limits: &Limits) -> u64 {
+    let limits = &Limits { nodes_max: 0, ..*limits };
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for byte in format!("{limits:?}").bytes() {
         hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
@@ -127,8 +131,15 @@ struct Setup {
     config: Config,
     fabric: Arc<dyn Fabric>,
     identity: Identity,
-    regions: Regions,
+    regions: SetupRegions,
     drive: Drive,
+}
+
+/// The regions of a node that do not depend on the cluster.
+struct SetupRegions {
+    home: Region,
+    cache: Region,
+    fence: Region,
 }
 
 impl Setup {
@@ -140,14 +151,11 @@ impl Setup {
             Error::with(ErrorCode::FabricLacks, format!("{} lacks {}", fabric.name(), missing.0))
         })?;
         let limits = &config.limits;
-        let receives = Messenger::receives_needed(limits.credits_per_class);
-        let message_bytes = u64::from(limits.nodes_max) * u64::from(receives) * MESSAGE_SLOT;
         let home_bytes = config.memory_bytes.next_multiple_of(SEGMENT).max(SEGMENT);
         let home = register(&*fabric, home_bytes, Access::WRITE)?;
-        let regions = Regions {
+        let regions = SetupRegions {
             home: home.clone(),
             cache: register(&*fabric, config.cache_bytes, Access::WRITE)?,
-            messages: register(&*fabric, message_bytes, Access::NONE)?,
             fence: register(&*fabric, FENCE_BYTES, Access::READ.with(Access::WRITE))?,
         };
         let host = fabric.host();
@@ -192,15 +200,25 @@ impl Setup {
     }
 
     /// The engine of node `me`, listening, with nobody linked yet.
-    fn engine(&self, me: NodeId) -> Result<Engine, Error> {
+    fn engine(
+        &self,
+        me: NodeId,
+        born: ViewNumber,
+        memory: Option<Generation>,
+    ) -> Result<Engine, Error> {
         let config = &self.config;
         let limits = config.limits;
-        let listen = Some(member_name(&config.cluster, me));
+        let identity = Identity { nodes_max: limits.nodes_max, ..self.identity.clone() };
+        let listen = Some(member_name(&config.cluster, me, born));
         let mut port = self.fabric.open(&PortSpec { listen }).map_err(fabric_error)?;
         let receives = Messenger::receives_needed(limits.credits_per_class) as usize;
-        let queue = port
-            .create_receive_queue(usize::from(limits.nodes_max) * receives)
-            .map_err(fabric_error)?;
+        let receives = usize::from(limits.nodes_max) * receives;
+        let messages = register(&*self.fabric, receives as u64 * MESSAGE_SLOT, Access::NONE)?;
+        let queue = port.create_receive_queue(receives).map_err(|error| {
+            let error = fabric_error(error);
+            let (detail, nodes_max) = (&error.detail, limits.nodes_max);
+            Error::with(error.code, format!("{detail}; limits.nodes_max is {nodes_max}: lower it"))
+        })?;
         let split = cache_split(config.cache_bytes, &config.cache_shares);
         let fence_word = SharedWord::new(&self.regions.fence.arena, FENCE_WORD)
             .map_err(|_| Error::with(ErrorCode::System, "no room for the fence word"))?;
@@ -208,8 +226,9 @@ impl Setup {
             Drive::Threads => Clock::of_processor(),
             Drive::Caller => Clock::Fabric(Arc::clone(&self.fabric)),
         };
+        let memory = memory.and_then(|generation| MemoryId::new(me, generation));
         let lines = Lines::new(
-            me,
+            (me, memory),
             self.regions.home.arena.clone(),
             self.regions.cache.arena.clone(),
             &split,
@@ -225,14 +244,19 @@ impl Setup {
         let usable = config.memory_bytes;
         Ok(Engine {
             lines: Arc::new(lines),
-            regions: self.regions.clone(),
+            regions: Regions {
+                home: self.regions.home.clone(),
+                cache: self.regions.cache.clone(),
+                fence: self.regions.fence.clone(),
+                messages,
+            },
             port,
             peers: Peers::new(limits.nodes_max, queue),
             completions: Some(Box::new([Completion::BLANK; BATCH])),
             coherence: Coherence::new(me, &limits),
             locks: Locks::new(me, &limits),
             lock_cells: LockCells::new(CELLS),
-            membership: Membership::new(self.identity.clone()),
+            membership: Membership::new(identity),
             homes: Homes::new(me, usable),
             sessions: Vec::new(),
             closed_sessions: Vec::new(),
@@ -253,7 +277,7 @@ impl Setup {
             keeper: self
                 .identity
                 .host
-                .map(|_| Keeper::new(me, config.lease_ns, self.fabric.lease_ns(), &clock)),
+                .map(|host| Keeper::new(me, host, config.lease_ns, self.fabric.lease_ns(), &clock)),
             boot: Boot::new(config.cluster.clone(), Arc::clone(&self.fabric), limits.nodes_max),
             asked: Vec::new(),
         })
@@ -406,10 +430,11 @@ impl Joining {
             }
             Err(error) => return Err(refused(error.refusal())),
         };
-        let Some(setup) = self.setup.as_ref() else {
+        let Some(setup) = self.setup.as_mut() else {
             return Ok(());
         };
-        let mut engine = setup.engine(welcome.node)?;
+        setup.config.limits.nodes_max = welcome.nodes_max;
+        let mut engine = setup.engine(welcome.node, welcome.view, welcome.memory)?;
         let coordinator = welcome.members.first().map_or(NodeId(0), |first| first.node);
         engine.boot.joining = Some((port, link, coordinator));
         engine.member_own(member::Event::Joined(welcome));
@@ -465,7 +490,8 @@ impl Node {
         let mut rendezvous = fabric.open(&PortSpec { listen }).map_err(fabric_error)?;
         let queue = rendezvous.create_receive_queue(1).map_err(fabric_error)?;
         let setup = Setup::new(config, fabric, drive)?;
-        let mut engine = setup.engine(NodeId(0))?;
+        let memory = setup.identity.votes.then_some(Generation(0));
+        let mut engine = setup.engine(NodeId(0), ViewNumber(1), memory)?;
         rendezvous.wake_also(engine.port.waiter());
         engine.peers.rendezvous = Some((rendezvous, queue));
         engine.member_own(member::Event::Found);
@@ -502,14 +528,14 @@ impl Node {
         let mut patience = Duration::from_millis(1);
         loop {
             match Self::join_once(config, &fabric, deadline) {
-                // The coordinator died or changed meanwhile: start over as a new life.
+                // The coordinator died or changed meanwhile, or a free number is not settled yet: start
+                // over as a new life.
                 Err(error)
                     if matches!(
                         error.code,
                         ErrorCode::NodeClosed | ErrorCode::Busy | ErrorCode::Isolated
                     ) && Instant::now() < deadline =>
                 {
-                    // Each life takes a number.
                     patience = (patience * 2).min(JOIN_AGAIN_MAX);
                     pause(patience);
                 }
@@ -543,6 +569,12 @@ impl Node {
     /// This node's number.
     pub fn id(&self) -> NodeId {
         self.shared.core.lines.me()
+    }
+
+    /// The memory that this node lends: its addresses name it, and no later node's do. `None` where it lends
+    /// none.
+    pub fn memory(&self) -> Option<MemoryId> {
+        self.shared.core.lines.memory()
     }
 
     /// Which fabric this node uses, and what that can do.
@@ -579,7 +611,8 @@ impl Node {
         Ok(Session::new(Arc::clone(&self.shared), slots))
     }
 
-    /// All nodes that this node has known, in the order of numbers.
+    /// The members, and those removed nodes of this node's time whose numbers are not given again; in the order
+    /// of numbers.
     pub fn members(&self) -> Vec<Member> {
         let engine = self.shared.core.engine();
         (0..engine.limits.nodes_max)
@@ -587,11 +620,23 @@ impl Node {
             .filter(|node| engine.membership.has_been(*node))
             .map(|node| Member {
                 node,
+                admission: engine.membership.born_of(node).0,
                 alive: engine.membership.is_alive(node),
                 memory_free_bytes: engine.homes.placement.free_bytes(node).unwrap_or(0),
                 host: engine.membership.host(node),
             })
             .collect()
+    }
+
+    /// A random number that tells this cluster from others of the same name; the same on all its nodes.
+    pub fn cluster_id(&self) -> u64 {
+        self.shared.core.engine().membership.founder().0
+    }
+
+    /// How many members the cluster can have at a time, as its founder said
+    /// ([`Limits::nodes_max`](farside_base::Limits::nodes_max)).
+    pub fn members_max(&self) -> usize {
+        self.shared.core.engine().membership.occupancy().1
     }
 
     /// Blocks until at least `count` nodes, this one among them, are alive and linked to this one.

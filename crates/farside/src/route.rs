@@ -19,6 +19,7 @@ impl Engine {
         match family {
             Family::Coherence => {
                 let message = Message::decode(body)?;
+                self.check_generation(message.line())?;
                 let here = self.here(message.line());
                 self.step(Event::Received { from, message, here })
             }
@@ -27,6 +28,31 @@ impl Engine {
             Family::Allocate => self.allocate_message(from, body),
             Family::Credit => Ok(()),
         }
+    }
+
+    /// Refuses what a peer says of a line of another generation of this node's number: a correct peer knows
+    /// which memory this node lends before it is linked.
+    pub(crate) fn check_generation(&self, line: LineAddress) -> Result<(), Violation> {
+        match line.home() == self.me() && Some(line.memory()) != self.lines.memory() {
+            true => Err(Violation("a line of memory that is gone")),
+            false => Ok(()),
+        }
+    }
+
+    /// Why nothing can be asked of the memory that a line lies in, if so: it is gone, or has never been.
+    pub(crate) fn refusal_at(&self, line: LineAddress) -> Option<ErrorCode> {
+        let memory = line.memory();
+        if Some(memory) == self.lines.memory() || self.peers.lends(memory) {
+            return None;
+        }
+        let (node, generation) = (memory.node(), memory.generation());
+        Some(if self.peers.has_left(memory) {
+            ErrorCode::NodeLeft
+        } else if generation < self.membership.next_generation(node) {
+            ErrorCode::NodeLost
+        } else {
+            ErrorCode::ForeignAddress
+        })
     }
 
     /// What the tags say of a line.
@@ -171,16 +197,16 @@ impl Engine {
 
     /// A frame for the line; none when the operation has failed or waits for one.
     fn frame_for(&mut self, line: LineAddress, operation: OperationId) -> Option<Frame> {
+        if let Some(code) = self.refusal_at(line) {
+            self.finish(operation, Err(code));
+            return None;
+        }
         if line.home() == self.me() {
             if line.offset() + line.line_size().bytes() as u64 > self.lines.home().len() as u64 {
                 self.finish(operation, Err(ErrorCode::Unallocated));
                 return None;
             }
             return Some(Frame(0));
-        }
-        if let Some(code) = self.peers.refusal(line.home()) {
-            self.finish(operation, Err(code));
-            return None;
         }
         if !self.lines.caches(line.line_size()) {
             self.finish(operation, Err(ErrorCode::CacheFull));
@@ -232,6 +258,7 @@ impl Engine {
                 FollowUp::Start(operation) => self.start(operation),
                 FollowUp::Drop(node) => self.drop_peer(node),
                 FollowUp::Accuse(node) => self.accuse_peer(node),
+                FollowUp::Judge => self.member_own(farside_protocol::member::Event::Judge),
             }
         }
     }

@@ -132,10 +132,10 @@ fn memory_over_the_address_space_limit_is_refused() {
 
 #[test]
 fn memory_over_what_the_machine_has_is_refused() {
-    let config = Config { memory_bytes: 1 << 43, ..config("machine") };
+    let config = Config { memory_bytes: 1 << 41, ..config("machine") };
     let error = Node::create(&config).unwrap_err();
     assert_eq!(error.code, ErrorCode::BadConfiguration);
-    assert!(error.detail.contains("memory_bytes 8796093022208"), "{error}");
+    assert!(error.detail.contains("memory_bytes 2199023255552"), "{error}");
 }
 
 #[test]

@@ -150,6 +150,28 @@ fn three_nodes_one_line_of_which_one_dies() {
 }
 
 #[test]
+fn three_nodes_one_line_and_a_number_that_is_given_again() {
+    let updating = Setup {
+        homes: vec![0],
+        budgets: vec![budget(0, 0, 0, 0, 0), budget(0, 0, 1, 0, 0), budget(1, 1, 0, 0, 0)],
+        mortal: vec![2],
+        deaths: 1,
+        reuses: 1,
+        ..Setup::default()
+    };
+    holds(updating, (6_316, 14_405, 82, 30));
+    let writing = Setup {
+        homes: vec![0],
+        budgets: vec![budget(0, 1, 0, 0, 0), budget(1, 1, 0, 0, 0), budget(0, 1, 0, 0, 0)],
+        mortal: vec![1, 2],
+        deaths: 1,
+        reuses: 1,
+        ..Setup::default()
+    };
+    holds(writing, (53_209, 141_476, 340, 36));
+}
+
+#[test]
 fn grants_beyond_32_bits() {
     let setup = Setup {
         homes: vec![0],

@@ -60,6 +60,16 @@ fn two_dying() -> Setup {
     Setup { mortal: vec![0, 1], deaths: 1, ..two() }
 }
 
+/// One updates, the other one dies meanwhile and another gets its number.
+fn three_reusing() -> Setup {
+    Setup {
+        mortal: vec![2],
+        deaths: 1,
+        reuses: 1,
+        ..line(&[budget(0, 0, 0, 0, 0), budget(0, 0, 1, 0, 0), budget(1, 1, 0, 0, 0)])
+    }
+}
+
 /// Two nodes whose home has made almost as many grants as 32 bits can count.
 fn two_at_32_bits() -> Setup {
     Setup { last_grant: u64::from(u32::MAX) - 1, ..two_evicting() }
@@ -116,6 +126,7 @@ canaries! {
     canary_v10_frame_freed_early: FrameFreedEarly, two(), "a frame is freed while bytes are on their way from or to it";
     canary_v13_free_recalls_nobody: FreeRecallsNobody, two_freeing(), "a line is freed while somebody has it";
     canary_v14_eviction_writes_back: EvictionWritesBack, two_evicting(), "bytes change while they are on their way";
+    canary_former_requester_kept: FormerRequesterKept, three_reusing(), "frame";
     canary_v15_stale_eviction_believed: StaleEvictionBelieved, three_evicting(), "may read version 0 of line 0, the latest is 1";
     canary_v17_grants_wrap: GrantsWrap, two_at_32_bits(), "waits for ever";
     canary_v18_frame_leaks: FrameLeaks, two_freeing(), "is busy with nothing";

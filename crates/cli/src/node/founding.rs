@@ -16,9 +16,10 @@ use crate::failure::Failure;
 use crate::hosts;
 use crate::output::Output;
 use farside::{Error, ErrorCode, Node};
-use farside_bootstrap::{Admission, Endpoint};
+use farside_bootstrap::Admission;
 use farside_fabric::{Fabric, FabricError, LinkEvent, NotReached, Port, PortSpec};
 use serde::Serialize;
+use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -167,12 +168,53 @@ pub(super) struct Waiting {
     admission: Option<Admission>,
     port: Box<dyn Port>,
     /// What it answers.
-    answer: String,
+    answer: Answer,
     founds: bool,
 }
 
-/// The name of the port where waiting nodes answer.
-fn waiting_name(plan: &Plan) -> String {
+/// What a host answers to a founder, as text.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Answer {
+    /// It waits, to found the cluster.
+    Founds { address: SocketAddr },
+    /// It waits, to join.
+    Joins { address: SocketAddr },
+    /// It is a member.
+    Member { cluster_id: u64, address: SocketAddr },
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Founds { address } => write!(f, "founds {address}"),
+            Self::Joins { address } => write!(f, "joins {address}"),
+            Self::Member { cluster_id, address } => write!(f, "member {cluster_id:016x} {address}"),
+        }
+    }
+}
+
+impl Answer {
+    /// `None` for what no node of this release says.
+    pub(super) fn read(bytes: &[u8]) -> Option<Self> {
+        let mut words = std::str::from_utf8(bytes).ok()?.split(' ');
+        let kind = words.next()?;
+        let cluster_id = match kind {
+            "member" => u64::from_str_radix(words.next()?, 16).ok()?,
+            _ => 0,
+        };
+        let address = words.next()?.parse().ok()?;
+        match kind {
+            _ if words.next().is_some() => None,
+            "founds" => Some(Self::Founds { address }),
+            "joins" => Some(Self::Joins { address }),
+            "member" => Some(Self::Member { cluster_id, address }),
+            _ => None,
+        }
+    }
+}
+
+/// The name of the port where nodes answer.
+pub(super) fn waiting_name(plan: &Plan) -> String {
     format!("farside.{}.waiting", plan.config.cluster)
 }
 
@@ -187,13 +229,14 @@ impl Waiting {
         let spec = PortSpec { listen: Some(waiting_name(plan)) };
         let mut port = fabric.open(&spec).map_err(failed)?;
         port.create_receive_queue(1).map_err(failed)?;
-        let answer = format!("{} {address}", if founds { "founds" } else { "joins" });
+        let answer = if founds { Answer::Founds { address } } else { Answer::Joins { address } };
         Ok(Self { fabric, address, admission, port, answer, founds })
     }
 
     fn attempt(&mut self, plan: &Plan) -> Result<Attempt, Failure> {
-        let (address, admission) = (self.address, self.admission.clone());
-        let life = |node| Attempt::Member(Life { node, address, admission });
+        let Self { fabric, address, admission, .. } = self;
+        let (fabric, address, admission) = (Arc::clone(fabric), *address, admission.clone());
+        let life = |node| Attempt::Member(Life { node, address, admission, fabric });
         let error = match Node::join_on(&plan.config, Arc::clone(&self.fabric)) {
             Ok(node) => return Ok(life(node)),
             Err(error) if !may_pass(error.code) => return Err(unjoined(plan, error)),
@@ -218,7 +261,7 @@ impl Waiting {
         for event in events {
             if let LinkEvent::Requested { link, .. } = event {
                 // The requester may be gone already; then the answer is not needed.
-                let _ = self.port.refuse(link, self.answer.as_bytes());
+                let _ = self.port.refuse(link, self.answer.to_string().as_bytes());
             }
         }
     }
@@ -228,14 +271,7 @@ impl Waiting {
         let mut port = self.fabric.open(&PortSpec::default()).map_err(failed)?;
         let queue = port.create_receive_queue(1).map_err(failed)?;
         let (mut asked, mut unanswered) = (Vec::new(), Vec::new());
-        let own = |host: &&Endpoint| {
-            [&plan.options.listen, &plan.options.advertise]
-                .into_iter()
-                .flatten()
-                .any(|e| e == *host)
-                || **host == Endpoint::from(self.address)
-        };
-        for host in plan.options.hosts.iter().filter(|host| !own(host)) {
+        for host in plan.options.hosts.iter().filter(|host| !plan.is_own(host, self.address)) {
             let to = format!("{host}/{}", waiting_name(plan));
             match port.connect(&to, &[], queue) {
                 Ok(link) => asked.push((link, host.to_string())),
@@ -276,17 +312,14 @@ impl Waiting {
 
     /// Why an answer does not allow this node to found; `None` when it does.
     fn judge(&self, answer: &[u8]) -> Option<String> {
-        let text = String::from_utf8_lossy(answer);
-        match text.split_once(' ') {
-            Some(("joins", _)) => None,
-            Some(("founds", address)) => match address.parse::<SocketAddr>() {
-                Ok(other) if other > self.address => None,
-                Ok(_) => Some("it founds the cluster, for its address is lower".to_owned()),
-                Err(_) => {
-                    Some("its answer is not understood; bring both to one release".to_owned())
-                }
-            },
-            _ => Some("its answer is not understood; bring both to one release".to_owned()),
+        match Answer::read(answer) {
+            Some(Answer::Joins { .. }) => None,
+            Some(Answer::Founds { address }) if address > self.address => None,
+            Some(Answer::Founds { .. }) => {
+                Some("it founds the cluster, for its address is lower".to_owned())
+            }
+            Some(Answer::Member { .. }) => Some("it is a member of the cluster".to_owned()),
+            None => Some("its answer is not understood; bring both to one release".to_owned()),
         }
     }
 }
@@ -295,4 +328,26 @@ impl Waiting {
 fn may_pass(code: ErrorCode) -> bool {
     use ErrorCode::{Busy, Isolated, NoSuchCluster, NodeClosed, TimedOut};
     matches!(code, Busy | Isolated | NoSuchCluster | NodeClosed | TimedOut)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_read_as_they_are_written() {
+        let address = "10.0.0.1:7400".parse().unwrap();
+        for answer in [
+            Answer::Founds { address },
+            Answer::Joins { address },
+            Answer::Member { cluster_id: u64::MAX - 1, address },
+        ] {
+            assert_eq!(Answer::read(answer.to_string().as_bytes()), Some(answer));
+        }
+        for other in
+            ["", "joins", "member 10.0.0.1:7400", "joins x", "founds 10.0.0.1:1 2", "\u{ff}"]
+        {
+            assert_eq!(Answer::read(other.as_bytes()), None, "{other}");
+        }
+    }
 }

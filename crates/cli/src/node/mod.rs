@@ -1,6 +1,7 @@
 //! `farside node`: one node of a cluster of several hosts, in the foreground.
 
 mod founding;
+mod others;
 mod settings;
 
 use crate::agent::Line;
@@ -10,14 +11,17 @@ use crate::failure::Failure;
 use crate::hosts;
 use crate::output::{Output, bytes};
 use crate::signals;
-use farside::{ErrorCode, Node, NodeId};
+use farside::{ErrorCode, Node};
 use farside_bootstrap::{Admission, Endpoint};
+use farside_fabric::Fabric;
 use founding::Start;
+use others::Others;
 use serde::Serialize;
 use settings::Plan;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
@@ -41,14 +45,21 @@ enum Event<'a> {
         #[serde(skip_serializing_if = "Option::is_none")]
         warning: Option<&'a str>,
         memory_bytes: u64,
+        members: usize,
+        /// How many there can be at a time.
+        members_max: usize,
         /// It joined again after it was cut off.
         again: bool,
     },
     MemberJoined {
         node: u16,
+        members: usize,
+        members_max: usize,
     },
     MemberLost {
         node: u16,
+        members: usize,
+        members_max: usize,
     },
     /// It is no member any more.
     Isolated {
@@ -68,6 +79,13 @@ enum Event<'a> {
         /// What the operator can do where waiting does not help.
         #[serde(skip_serializing_if = "Option::is_none")]
         remedy: Option<&'a str>,
+    },
+    /// A host of `--join` belongs to another cluster of this name.
+    OtherCluster {
+        host: &'a str,
+        /// In hexadecimal, as the own one.
+        other: String,
+        own: String,
     },
     Ended {
         cluster: &'a str,
@@ -95,16 +113,30 @@ impl Event<'_> {
 
     fn text(&self) -> String {
         match self {
-            Self::Started { cluster, node, address, security, memory_bytes, again, .. } => {
+            Self::Started {
+                cluster,
+                node,
+                address,
+                security,
+                memory_bytes,
+                members,
+                members_max,
+                again,
+                ..
+            } => {
                 let what = if *again { "joined again as" } else { "is" };
                 format!(
-                    "{what} node {node} of cluster {cluster} at {address} ({security}), {}; Ctrl-C \
-                     leaves",
+                    "{what} node {node} of cluster {cluster} at {address} ({security}), {}, members \
+                     {members} of {members_max}; Ctrl-C leaves",
                     bytes(*memory_bytes)
                 )
             }
-            Self::MemberJoined { node } => format!("node {node} has joined"),
-            Self::MemberLost { node } => format!("node {node} is lost"),
+            Self::MemberJoined { node, members, members_max } => {
+                format!("node {node} has joined, members {members} of {members_max}")
+            }
+            Self::MemberLost { node, members, members_max } => {
+                format!("node {node} is lost, members {members} of {members_max}")
+            }
             Self::Isolated { reason, rejoins: true } => format!("cut off, joins again: {reason}"),
             Self::Isolated { reason, rejoins: false } => format!("cut off: {reason}"),
             Self::NotJoined { reason } => format!("not joined yet: {reason}"),
@@ -115,6 +147,10 @@ impl Event<'_> {
                 let remedy = remedy.map(|remedy| format!("; {remedy}")).unwrap_or_default();
                 format!("{what} {}{remedy}", hosts.join(", "))
             }
+            Self::OtherCluster { host, other, own } => format!(
+                "{host} belongs to another cluster of this name ({other}; this one is {own}). They do not merge: end \
+                 the nodes of one of them, and start them with --join and without --found-alone"
+            ),
             Self::Ended { cluster, memory_bytes: Some(gone), .. } if *gone > 0 => {
                 format!("has left cluster {cluster}, and {} in use with it", bytes(*gone))
             }
@@ -145,7 +181,7 @@ pub(crate) fn run(arguments: &arguments::Node, output: Output) -> Result<(), Fai
     let mut again = false;
     loop {
         life.started(&plan, again, output);
-        let failure = match life.watch(&asked, output) {
+        let failure = match life.watch(&plan, &asked, output) {
             End::Asked => {
                 let left = life.node.leave();
                 let reason = left.as_ref().err().map(ToString::to_string);
@@ -251,6 +287,7 @@ struct Life {
     address: SocketAddr,
     /// Who may connect to it.
     admission: Option<Admission>,
+    fabric: Arc<dyn Fabric>,
 }
 
 impl Life {
@@ -259,11 +296,11 @@ impl Life {
         let options = plan.options.clone();
         let ((fabric, address), admission) = hosts::open_for(plan.fabric, &plan.rdma, options)?;
         let node = match founds {
-            true => Node::create_on(&plan.config, fabric),
-            false => Node::join_on(&plan.config, fabric),
+            true => Node::create_on(&plan.config, Arc::clone(&fabric)),
+            false => Node::join_on(&plan.config, Arc::clone(&fabric)),
         };
         let node = node.map_err(|error| unjoined(plan, error))?;
-        Ok(Self { node, address, admission })
+        Ok(Self { node, address, admission, fabric })
     }
 
     fn started(&self, plan: &Plan, again: bool, output: Output) {
@@ -279,14 +316,22 @@ impl Life {
             security: &choice::security_words(&plan.options.security, admission),
             warning: warning.as_deref(),
             memory_bytes: plan.config.memory_bytes,
+            members: self.node.members().iter().filter(|member| member.alive).count(),
+            members_max: self.node.members_max(),
             again,
         }
         .tell(output);
     }
 
     /// Tells who comes and goes until the node is asked to leave or is cut off.
-    fn watch(&self, asked: &Receiver<()>, output: Output) -> End {
-        let mut known = BTreeSet::from([self.node.id()]);
+    fn watch(&self, plan: &Plan, asked: &Receiver<()>, output: Output) -> End {
+        let mut others = Others::open(plan, self)
+            .inspect_err(|failure| output.warning(format!("other hosts get no answer: {failure}")))
+            .ok();
+        // A number may be another member's by the next look.
+        let own = self.node.members().into_iter().find(|member| member.node == self.node.id());
+        let mut known: BTreeSet<_> = own.iter().map(|own| (own.node, own.admission)).collect();
+        let members_max = self.node.members_max();
         loop {
             // First: a node that was removed reports that alone, not the members it takes for lost.
             match self.node.wait_for_members(usize::MAX, Duration::ZERO) {
@@ -296,15 +341,28 @@ impl Life {
                 _ => {}
             }
             let members = self.node.members();
-            let alive: BTreeSet<NodeId> =
-                members.iter().filter(|member| member.alive).map(|member| member.node).collect();
-            for node in known.difference(&alive) {
-                Event::MemberLost { node: node.0 }.tell(output);
+            let alive = members.iter().filter(|member| member.alive);
+            let alive: BTreeSet<_> = alive.map(|member| (member.node, member.admission)).collect();
+            let mut members = known.len();
+            for (node, _) in known.difference(&alive) {
+                members -= 1;
+                Event::MemberLost { node: node.0, members, members_max }.tell(output);
             }
-            for node in alive.difference(&known) {
-                Event::MemberJoined { node: node.0 }.tell(output);
+            for (node, _) in alive.difference(&known) {
+                members += 1;
+                Event::MemberJoined { node: node.0, members, members_max }.tell(output);
             }
             known = alive;
+            for other in others.iter_mut().flat_map(|others| others.poll(plan, self)) {
+                let own = format!("{:016x}", self.node.cluster_id());
+                let event = Event::OtherCluster {
+                    host: &other.host,
+                    other: format!("{:016x}", other.cluster_id),
+                    own,
+                };
+                output.value(&event);
+                output.warning(event.text());
+            }
             match asked.recv_timeout(PERIOD) {
                 Err(RecvTimeoutError::Timeout) => {}
                 _ => return End::Asked,

@@ -53,6 +53,8 @@ pub enum Mutant {
     StrayForgotten,
     /// A home forgets that a new sharer left before the acknowledgement that made it one.
     EarlyLeaverKept,
+    /// A recall that waits still names a dead requester when another node gets its number.
+    FormerRequesterKept,
 }
 
 #[cfg(canary)]
@@ -83,6 +85,7 @@ impl Mutant {
         Self::DeadSupplierAwaited,
         Self::StrayForgotten,
         Self::EarlyLeaverKept,
+        Self::FormerRequesterKept,
     ];
 }
 

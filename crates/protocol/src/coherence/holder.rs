@@ -74,6 +74,7 @@ impl Holder {
             | Event::Retire { .. }
             | Event::Received { .. }
             | Event::NodeDead { .. }
+            | Event::NodeAdmitted { .. }
             | Event::Settled { .. } => {}
         }
     }
@@ -133,6 +134,8 @@ impl Holder {
     ) -> Step {
         match *message {
             Message::Recall { line, grant, down_to, forward } => {
+                let kept = context.canary.is(Mutant::FormerRequesterKept);
+                let forward = forward.filter(|to| kept || !context.dead.contains(to.node));
                 let recall = Recall { grant, down_to, forward };
                 self.recalled(line, recall, here.held, context)
             }
@@ -258,6 +261,12 @@ impl Holder {
             });
         }
         context.effects.push(Effect::DropHome { node });
+    }
+
+    /// A line of which this machine would do something for a node.
+    pub(super) fn names(&self, node: NodeId) -> Option<LineAddress> {
+        let named = |(line, work): &(LineAddress, &Box<Work>)| work.names(node, line.home());
+        self.busy.iter().find(named).map(|(line, _)| line)
     }
 
     pub(super) fn settled(&mut self, node: NodeId, context: &mut Context<'_>) {

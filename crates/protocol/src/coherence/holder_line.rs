@@ -102,6 +102,17 @@ impl Work {
             && self.lost.is_none()
     }
 
+    /// Whether something is to be done for this node, or expected of it. `home` is the line's.
+    pub(super) fn names(&self, node: NodeId, home: NodeId) -> bool {
+        let asked = self.asked.is_some_and(|asked| {
+            let supply = asked.granted.map(|granted| granted.supply);
+            home == node || asked.data == Some(node) || supply == Some(Supply::Owner(node))
+        });
+        let forward = self.recall.and_then(|recall| recall.forward);
+        let stray = self.stray.is_some_and(|stray| home == node || stray.from == Some(node));
+        asked || stray || forward.is_some_and(|to| to.node == node)
+    }
+
     /// Whether something is still to be sent or to arrive for an operation, a recall or an eviction.
     /// Bytes that may still come into the frame of a request that has ended do not count.
     pub(super) fn holds_work(&self) -> bool {
@@ -521,6 +532,13 @@ impl Desk<'_, '_> {
     pub(super) fn supplier_dead(&mut self, node: NodeId) {
         if self.state.stray.is_some_and(|stray| stray.from == Some(node)) {
             self.state.stray = None;
+        }
+        // A recall may be obeyed when the number is another node's.
+        if let Some(recall) = &mut self.state.recall
+            && recall.forward.is_some_and(|to| to.node == node)
+            && !self.context.canary.is(Mutant::FormerRequesterKept)
+        {
+            recall.forward = None;
         }
         self.complete();
     }

@@ -92,6 +92,7 @@ impl Home {
             | Event::Evict { .. }
             | Event::Received { .. }
             | Event::NodeDead { .. }
+            | Event::NodeAdmitted { .. }
             | Event::Settled { .. } => {}
         }
     }
@@ -301,6 +302,14 @@ impl Home {
         for line in lines {
             self.at(line, None, context, |desk| desk.node_dead(node));
         }
+    }
+
+    /// A line that a node holds, or asks for.
+    pub(super) fn names(&self, node: NodeId) -> Option<LineAddress> {
+        let mut lines = Vec::new();
+        self.directory.lines_of(node, &mut lines);
+        let asks = |(_, work): &(LineAddress, &Box<Work>)| work.asks(node);
+        lines.first().copied().or_else(|| self.busy.iter().find(asks).map(|(line, _)| line))
     }
 
     /// Lets `work` happen at a line, then takes as many waiting requests as can be.

@@ -107,6 +107,15 @@ pub(super) fn keeps(request: Request, copy: (NodeId, Grant)) -> bool {
 }
 
 impl Work {
+    /// Whether a node waits for the line. A transaction that was begun for one that died meanwhile ends
+    /// without it.
+    pub(super) fn asks(&self, node: NodeId) -> bool {
+        let current = self.current.filter(|current| !current.abandoned);
+        let mut all =
+            current.iter().map(|current| current.request).chain(self.waiting.iter().copied());
+        all.any(|request| request.node() == Some(node))
+    }
+
     /// With room for a few waiting requests, so that a recycled one does not grow later.
     pub(super) fn new() -> Self {
         Self { waiting: VecDeque::with_capacity(WAITING), ..Self::default() }

@@ -99,6 +99,7 @@ impl Coherence {
                 return self.received(from, message, here, effects);
             }
             Event::NodeDead { node } => self.node_dead(node, effects),
+            Event::NodeAdmitted { node } => self.node_admitted(node),
             Event::Settled { node } => {
                 let (_, holder, mut context) = self.parts(effects);
                 holder.settled(node, &mut context);
@@ -205,6 +206,15 @@ impl Coherence {
             }
         }
         holder.received(from, message, here, &mut context)
+    }
+
+    /// A dead node is remembered until its number is given again: from then on nothing may be left that
+    /// names it.
+    fn node_admitted(&mut self, node: NodeId) {
+        if self.dead.remove(node) {
+            debug_assert_eq!(self.home.names(node), None, "{node} is a new node");
+            debug_assert_eq!(self.holder.names(node), None, "{node} is a new node");
+        }
     }
 
     fn node_dead(&mut self, node: NodeId, effects: &mut Effects) {

@@ -3,7 +3,9 @@
 use super::{Extent, Frame, Had, Level, Message, Requester, Supply};
 use crate::wire::BODY;
 use alloc::vec::Vec;
-use farside_base::{ErrorCode, GlobalAddress, Grant, LineAddress, LineSize, NodeId, Ticket};
+use farside_base::{
+    ErrorCode, Generation, GlobalAddress, Grant, LineAddress, LineSize, MemoryId, NodeId, Ticket,
+};
 
 /// A fixed stream of numbers for a seed.
 struct Numbers(u64);
@@ -32,8 +34,10 @@ impl Numbers {
 
     fn line(&mut self) -> LineAddress {
         let size = LineSize::from_class(self.below(11) as u8).unwrap();
-        let offset = self.word() >> 20;
-        GlobalAddress::new(NodeId(self.id() as u16), size, offset).unwrap().line()
+        let offset = self.word() >> 22;
+        let generation = Generation(self.below(1_024) as u16);
+        let memory = MemoryId::new(NodeId(self.below(256) as u16), generation).unwrap();
+        GlobalAddress::new_in(memory, size, offset).unwrap().line()
     }
 
     fn level(&mut self) -> Level {

@@ -210,9 +210,10 @@ pub enum Event {
     Received { from: NodeId, message: Message, here: Here },
     /// The bytes of the oldest `Place` of this line have landed, or their target is dead.
     Placed { line: LineAddress, here: Here },
-    /// A node is dead: for good, its number is never used again. Its link is closed: nothing that it
-    /// sent or placed arrives after this.
+    /// A node is dead. Its link is closed: nothing that it sent or placed arrives after this.
     NodeDead { node: NodeId },
+    /// A new node has this number. If a dead one had it, `Settled` has come for that one.
+    NodeAdmitted { node: NodeId },
     /// Every living node has had `NodeDead` of this node, and what it sent before has arrived here.
     /// Frees frames that an owner might have been asked to fill by a home that died; a runtime that
     /// never says so loses as many frames as it had requests under way to that home.

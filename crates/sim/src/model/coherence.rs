@@ -65,6 +65,8 @@ pub struct Setup {
     pub mortal: Vec<u16>,
     /// How many of them.
     pub deaths: u8,
+    /// How often another node gets the number of a dead one that is home of nothing.
+    pub reuses: u8,
     /// The last grant that homes made before the start.
     pub last_grant: u64,
 }
@@ -94,6 +96,8 @@ pub enum Action {
     Notice(u16, u16),
     /// A node learns that all have learned it.
     Settle(u16, u16),
+    /// All have settled a death, and no message speaks of the dead node: another one gets its number.
+    Reuse(u16),
 }
 
 /// Kinds of operations.
@@ -200,6 +204,7 @@ pub struct System {
     allocations: u8,
     cancels: u8,
     deaths: u8,
+    reuses: u8,
     /// Nodes that have left, as bits.
     left: u8,
     wrong: Option<String>,
@@ -245,6 +250,7 @@ impl System {
             allocations: setup.allocations,
             cancels: setup.cancels,
             deaths: setup.deaths,
+            reuses: setup.reuses,
             left: 0,
             wrong: None,
             log: None,
@@ -350,6 +356,7 @@ impl Model for System {
             Action::Die(node) => self.die(node),
             Action::Notice(node, dead) => self.notice(node, dead),
             Action::Settle(node, dead) => self.settle(node, dead),
+            Action::Reuse(node) => self.reuse(node),
         }
     }
 
@@ -378,8 +385,9 @@ impl PartialEq for System {
             && self.flights == other.flights
             && self.places == other.places
             && self.truths == other.truths
-            && (self.retires, self.allocations, self.cancels, self.deaths, self.left)
-                == (other.retires, other.allocations, other.cancels, other.deaths, other.left)
+            && (self.retires, self.allocations, self.cancels, self.left)
+                == (other.retires, other.allocations, other.cancels, other.left)
+            && (self.deaths, self.reuses) == (other.deaths, other.reuses)
             && self.wrong == other.wrong
     }
 }
@@ -392,7 +400,8 @@ impl Hash for System {
         self.flights.hash(state);
         self.places.hash(state);
         self.truths.hash(state);
-        (self.retires, self.allocations, self.cancels, self.deaths, self.left).hash(state);
+        (self.retires, self.allocations, self.cancels, self.left).hash(state);
+        (self.deaths, self.reuses).hash(state);
         self.wrong.hash(state);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Action, Budget, Flight, JUNK, Kind, Node, Operation, Place, System, Tag, limits};
 use farside_base::{LineAddress, NodeId, OperationId};
-use farside_protocol::coherence::{Coherence, Event, Frame, Level};
+use farside_protocol::coherence::{Coherence, Event, Frame, Level, Message, Supply};
 use farside_protocol::wire::Class;
 
 impl System {
@@ -176,6 +176,36 @@ impl System {
         self.step(node, Event::Settled { node: NodeId(dead) });
     }
 
+    /// Whether a dead node's number can be given again.
+    fn is_free(&self, dead: u16) -> bool {
+        let names = |message: &Message| match *message {
+            Message::Recall { forward, .. } => forward.is_some_and(|to| to.node.0 == dead),
+            Message::Grant { supply: Supply::Owner(owner), .. } => owner.0 == dead,
+            Message::Refuse { supplier, .. } => supplier.is_some_and(|from| from.0 == dead),
+            _ => false,
+        };
+        let knows = |(_, node): (u16, &Node)| node.noticed >> dead & 1 == 1;
+        !self.node(dead).alive
+            && !self.setup.homes.contains(&dead)
+            && self.alive().all(knows)
+            && self.flights.iter().all(|flight| flight.from != dead && !names(&flight.message))
+    }
+
+    pub(super) fn reuse(&mut self, node: u16) {
+        self.tell(|| format!("another node is n{node}"));
+        self.reuses -= 1;
+        let dead = (0..).zip(&self.nodes).filter(|(_, node)| !node.alive);
+        let dead = dead.fold(0, |bits, (number, _)| bits | 1 << number);
+        let budget = self.setup.budgets[usize::from(node)];
+        let state = self.node_mut(node);
+        (state.alive, state.noticed, state.budget) = (true, dead & !(1 << node), budget);
+        let others: Vec<u16> = self.alive().map(|(number, _)| number).collect();
+        for other in others.into_iter().filter(|other| *other != node) {
+            self.node_mut(other).noticed &= !(1 << node);
+            self.step(other, Event::NodeAdmitted { node: NodeId(node) });
+        }
+    }
+
     pub(in crate::model) fn enabled_internal(&self, actions: &mut Vec<Action>) {
         let mut last = None;
         for flight in &self.flights {
@@ -243,6 +273,9 @@ impl System {
         for node in &self.setup.mortal {
             if self.node(*node).alive && self.deaths > 0 {
                 actions.push(Action::Die(*node));
+            }
+            if self.reuses > 0 && self.is_free(*node) {
+                actions.push(Action::Reuse(*node));
             }
         }
     }

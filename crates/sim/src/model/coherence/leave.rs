@@ -91,7 +91,8 @@ impl System {
             | Action::Finish(..)
             | Action::Die(_)
             | Action::Notice(..)
-            | Action::Settle(..) => None,
+            | Action::Settle(..)
+            | Action::Reuse(_) => None,
         }
     }
 }
