@@ -15,7 +15,9 @@ mod limits;
 mod memory;
 mod work;
 
-pub use address::{AddressError, GlobalAddress, LineAddress, LineSize, MemoryId, ParseAddressError};
+pub use address::{
+    AddressError, GlobalAddress, LineAddress, LineSize, MemoryId, ParseAddressError,
+};
 pub use capabilities::{
     AtomicScope, BackPressure, Capabilities, FlushScope, Missing, Requirements, WordScope,
 };
@@ -25,9 +27,9 @@ pub use gid::{
     GID_INDEX_MAX, GidChoice, GidEntry, GidKind, GidReach, GidReason, GidRejection, NoGid,
     choose_gid, why_not_gid,
 };
-pub use id::{Generation, 
-    Grant, Incarnation, LinkId, NodeId, NodeSet, OperationId, ReceiveQueueId, RegionId, RemoteKey,
-    RemoteRegionId, SessionId, Ticket, ViewNumber, WorkId,
+pub use id::{
+    Generation, Grant, Incarnation, LinkId, NodeId, NodeSet, OperationId, ReceiveQueueId, RegionId,
+    RemoteKey, RemoteRegionId, SessionId, Ticket, ViewNumber, WorkId,
 };
 pub use limits::Limits;
 pub use memory::{Memory, OutOfBounds};

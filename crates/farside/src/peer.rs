@@ -1,8 +1,8 @@
 //! The other nodes, as the engine reaches them: links, imported regions, messengers.
 
 use farside_base::{
-    ErrorCode, Incarnation, LinkId, LocalSlice, MemoryId, NodeId, NodeSet, Receive, ReceiveQueueId, RegionId,
-    RegionToken, RemoteRegionId, WorkId,
+    ErrorCode, Incarnation, LinkId, LocalSlice, MemoryId, NodeId, NodeSet, Receive, ReceiveQueueId,
+    RegionId, RegionToken, RemoteRegionId, WorkId,
 };
 use farside_fabric::{LinkEvent, Port, SharedWord};
 use farside_protocol::channel::Messenger;

@@ -295,17 +295,14 @@ fn child() {
     let fabric: Arc<dyn Fabric> = match host.as_str() {
         "" => Arc::new(ShmFabric::new().unwrap()),
         host => {
-            let (listen, hosts) = (Some("127.0.0.1:0".parse().unwrap()), vec![host.parse().unwrap()]);
+            let (listen, hosts) =
+                (Some("127.0.0.1:0".parse().unwrap()), vec![host.parse().unwrap()]);
             Arc::new(TcpFabric::new(TcpOptions { listen, hosts, ..TcpOptions::default() }).unwrap())
         }
     };
     let limits = Limits { nodes_max: 4, ..Limits::DEFAULT };
-    let config = Config {
-        memory_bytes: 1 << 20,
-        cache_bytes: 4 << 20,
-        limits,
-        ..Config::new(cluster)
-    };
+    let config =
+        Config { memory_bytes: 1 << 20, cache_bytes: 4 << 20, limits, ..Config::new(cluster) };
     let node = Node::join_on(&config, fabric).unwrap();
     let mut session = node.session().unwrap();
     let address = session.alloc_on(2048, node.id()).unwrap();

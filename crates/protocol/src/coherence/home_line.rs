@@ -111,7 +111,8 @@ impl Work {
     /// without it.
     pub(super) fn asks(&self, node: NodeId) -> bool {
         let current = self.current.filter(|current| !current.abandoned);
-        let mut all = current.iter().map(|current| current.request).chain(self.waiting.iter().copied());
+        let mut all =
+            current.iter().map(|current| current.request).chain(self.waiting.iter().copied());
         all.any(|request| request.node() == Some(node))
     }
 

@@ -438,7 +438,10 @@ impl Locks {
     /// names it.
     pub(super) fn node_admitted(&mut self, node: NodeId) {
         if self.dead.remove(node) {
-            debug_assert!(self.lines.iter().all(|(at, line)| !line.names(at, node)), "{node} is new");
+            debug_assert!(
+                self.lines.iter().all(|(at, line)| !line.names(at, node)),
+                "{node} is new"
+            );
         }
     }
 

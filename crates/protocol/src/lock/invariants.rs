@@ -235,7 +235,9 @@ impl Line {
     pub(super) fn names(&self, at: LineAddress, node: NodeId) -> bool {
         let waiters = || self.queue.iter().chain(&self.limbo);
         let with = match self.authority {
-            Authority::Away { delegate, .. } | Authority::Recalling { delegate, .. } => Some(delegate),
+            Authority::Away { delegate, .. } | Authority::Recalling { delegate, .. } => {
+                Some(delegate)
+            }
             Authority::Home | Authority::Elsewhere { .. } | Authority::Delegate { .. } => None,
         };
         at.home() == node

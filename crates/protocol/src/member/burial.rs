@@ -149,13 +149,7 @@ impl Burials {
         Ok(())
     }
 
-    fn dead(
-        &mut self,
-        node: NodeId,
-        born: ViewNumber,
-        linked: NodeSet,
-        effects: &mut Vec<Effect>,
-    ) {
+    fn dead(&mut self, node: NodeId, born: ViewNumber, linked: NodeSet, effects: &mut Vec<Effect>) {
         for (_, grave) in self.graves.iter_mut() {
             grave.heard.remove(node);
             grave.told.remove(node);

@@ -10,10 +10,10 @@
 //! whole of [`Refusal`] stay as they are in every version, so that a peer of another version can be
 //! told so. Bytes after the last field, unknown kinds and lengths beyond the bounds are refused.
 
+use super::message::{NO_MEMORY, decode_memory};
 use crate::wire::{HOST, decode_host, encode_host};
 use alloc::{string::String, vec::Vec};
 use core::net::SocketAddr;
-use super::message::{NO_MEMORY, decode_memory};
 use farside_base::{ErrorCode, Generation, Incarnation, NodeId, NodeSet, RegionToken, ViewNumber};
 
 /// The version of everything that nodes say to each other. Another version is another protocol.
@@ -33,8 +33,7 @@ pub const REFUSAL_TEXT_MAX: usize = 512;
 
 const MAGIC: [u8; 8] = *b"farside\n";
 
-const _: () =
-    assert!(NodeSet::CAPACITY * (20 + HOST + 4) + 64 <= HELLO_MAX, "a full Welcome fits");
+const _: () = assert!(NodeSet::CAPACITY * (20 + HOST + 4) + 64 <= HELLO_MAX, "a full Welcome fits");
 const _: () = assert!(EXTRA_MAX + CLUSTER_NAME_MAX + 3 * RegionToken::ENCODED + 64 <= HELLO_MAX);
 
 /// Whether a cluster may have this name: 1 to 64 ASCII letters, digits, `-`, `_` and `.`, starting

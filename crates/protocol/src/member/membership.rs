@@ -44,7 +44,9 @@ use super::roster::{Member, Roster};
 use crate::wire::Violation;
 use alloc::{collections::BTreeMap, format, vec::Vec};
 use core::net::SocketAddr;
-use farside_base::{ErrorCode, Generation, GlobalAddress, Incarnation, MemoryId, NodeId, NodeSet, ViewNumber};
+use farside_base::{
+    ErrorCode, Generation, GlobalAddress, Incarnation, MemoryId, NodeId, NodeSet, ViewNumber,
+};
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Stage {
@@ -313,9 +315,9 @@ impl Membership {
         member.join = Some(request);
         self.publish(member.coming(), effects);
         let generations = self.generations.iter().map(|(node, next)| (*node, *next)).collect();
-        let (view, limits, nodes_max) =
-            (self.view, self.identity.limits, self.identity.nodes_max);
-        let welcome = Welcome { node: number, view, nodes_max, memory, members, generations, limits };
+        let (view, limits, nodes_max) = (self.view, self.identity.limits, self.identity.nodes_max);
+        let welcome =
+            Welcome { node: number, view, nodes_max, memory, members, generations, limits };
         self.take_in(member, effects);
         effects.push(Effect::Admit { request, welcome });
     }
@@ -757,9 +759,8 @@ impl Membership {
         let born = self.born_of(from);
         let heard = self.canary.is(Mutant::FormerCoordinatorHeard);
         // Suspects are declared dead by views alone.
-        let declared = |member: &Member| {
-            member.born < born && !member.gone && !member.suspect && !heard
-        };
+        let declared =
+            |member: &Member| member.born < born && !member.gone && !member.suspect && !heard;
         for node in self.roster.all_where(declared) {
             self.declare(node, effects);
         }

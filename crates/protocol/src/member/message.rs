@@ -224,7 +224,11 @@ mod tests {
         let memory = Some(Generation(1_023));
         let view = |change| {
             let born = if change == Change::Joined { number } else { ViewNumber(1) };
-            Message::View { number, member: Listed { node, incarnation, born, host, memory }, change }
+            Message::View {
+                number,
+                member: Listed { node, incarnation, born, host, memory },
+                change,
+            }
         };
         [
             view(Change::Joined),

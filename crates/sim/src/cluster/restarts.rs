@@ -84,7 +84,8 @@ async fn work(mut session: Session, shared: Rc<Shared>, mut random: Random, coun
             }
             _ => {
                 let read = session.read_u64_async(address).await;
-                if let Some(other) = shared.accept("read", read).filter(|it| ![0, own].contains(it)) {
+                if let Some(other) = shared.accept("read", read).filter(|it| ![0, own].contains(it))
+                {
                     let text = format!("{address} reads {other:#x}");
                     shared.trouble.borrow_mut().get_or_insert(text);
                 }
@@ -162,7 +163,9 @@ impl Cluster {
         let mut context = Context::from_waker(Waker::noop());
         let mut ended = false;
         for (_, task) in tasks {
-            if let Some(Poll::Ready(())) = task.as_mut().map(|task| task.as_mut().poll(&mut context)) {
+            if let Some(Poll::Ready(())) =
+                task.as_mut().map(|task| task.as_mut().poll(&mut context))
+            {
                 (*task, ended) = (None, true);
             }
         }

@@ -337,8 +337,13 @@ mod tests {
 
     #[test]
     fn nothing_comes_of_a_former_bearer_of_a_number() {
-        let cases =
-            [(3, 0, false, 1), (3, 1, false, 2), (3, 1, true, 1), (4, 0, false, 1), (4, 0, true, 1)];
+        let cases = [
+            (3, 0, false, 1),
+            (3, 1, false, 2),
+            (3, 1, true, 1),
+            (4, 0, false, 1),
+            (4, 0, true, 1),
+        ];
         let states = cases.map(|(nodes, deaths, ignorant, reuses)| {
             states_of_joining(nodes, deaths, ignorant, reuses)
         });

@@ -793,7 +793,9 @@ mod tests {
         let model = Cluster::reusing(processes, numbers, deaths, leavings, |machine| machine);
         match Explorer::new().explore(&model.settled(settled)).holds() {
             Ok(coverage) => coverage.states,
-            Err(text) => panic!("{processes} processes, {numbers} numbers, {deaths} deaths: {text}"),
+            Err(text) => {
+                panic!("{processes} processes, {numbers} numbers, {deaths} deaths: {text}")
+            }
         }
     }
 

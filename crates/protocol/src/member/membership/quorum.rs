@@ -126,8 +126,10 @@ impl Membership {
     /// Whether this node and these are enough of the last view.
     pub fn is_quorum(&self, others: &[NodeId]) -> bool {
         let present_in_view = |member: &&Member| member.died.is_none();
-        let voters = self.roster.iter().filter(present_in_view).any(|member| member.memory.is_some());
-        let counted = |member: &&Member| member.died.is_none() && (member.memory.is_some() || !voters);
+        let voters =
+            self.roster.iter().filter(present_in_view).any(|member| member.memory.is_some());
+        let counted =
+            |member: &&Member| member.died.is_none() && (member.memory.is_some() || !voters);
         let here = |member: &&Member| {
             (member.node == self.me || others.contains(&member.node)) && !member.gone
         };

@@ -794,11 +794,7 @@ fn number_whose_generations_are_used_up_is_for_nodes_without_memory() {
     assert!(refusal.text.contains("nodes without memory can join"), "{}", refusal.text);
     let program = PROGRAM + 6;
     let (one, three) = ("to 1: view 6 2 came", "to 3: view 6 2 came");
-    check(
-        &mut machine,
-        asked_to_join(6, join(program)),
-        &[one, three, "admit 6 as 2 in view 6"],
-    );
+    check(&mut machine, asked_to_join(6, join(program)), &[one, three, "admit 6 as 2 in view 6"]);
 }
 
 #[test]
