@@ -230,6 +230,11 @@ impl Engine {
         body: &[u8; BODY],
     ) -> Result<(), Violation> {
         match Message::decode(body)? {
+            Message::Allocate { ticket, .. } if !self.boot.ready => {
+                // Not every member knows this memory yet: no address of it may exist.
+                let code = ErrorCode::OutOfMemory;
+                self.send_allocate(from, &Message::Refused { ticket, code });
+            }
             Message::Allocate { ticket, bytes, line_size, .. } => {
                 self.allocate_here(bytes, line_size, Requester::Node(from, ticket));
             }

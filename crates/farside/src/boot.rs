@@ -181,6 +181,8 @@ impl Engine {
             Effect::Dead { node, .. } => self.member_dead(node),
             Effect::Ready => {
                 self.boot.ready = true;
+                let peers: Vec<NodeId> = self.peers.iter().collect();
+                peers.into_iter().for_each(|node| self.announce_free(Some(node)));
                 if self.resumes() {
                     // Whoever asks here is told where the coordinator is.
                     self.boot.wants_rendezvous = true;
@@ -333,7 +335,9 @@ impl Engine {
         let receives = u64::from(Messenger::receives_needed(credits));
         self.peers.post_receives(&mut *self.port, self.regions.messages.id, receives);
         self.contact_linked(node);
-        self.announce_free(Some(node));
+        if self.boot.ready {
+            self.announce_free(Some(node));
+        }
         true
     }
 

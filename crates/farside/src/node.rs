@@ -15,8 +15,8 @@ use crate::turn::BATCH;
 use crate::wait::{AWAKE, Core, pause, serve, tick};
 use crate::{Config, Error, ErrorCode, NodeId, SessionId, Stats};
 use farside_base::{
-    Access, AtomicScope, Completion, Generation, Incarnation, Limits, LinkId, MemoryId, RegionKind,
-    Requirements, ViewNumber,
+    Access, AtomicScope, Completion, Generation, Incarnation, Limits, LinkId, MemoryId,
+    ReceiveQueueId, RegionKind, Requirements, ViewNumber,
 };
 use farside_fabric::{
     Fabric, FabricError, LinkEvent, NotReached, Port, PortSpec, Region, RegionSpec, SharedWord,
@@ -199,6 +199,35 @@ impl Setup {
         Ok((port, link))
     }
 
+    /// The queue of messages of as many members as there can be, and the region of its buffers.
+    fn receive_queue(&self, port: &mut dyn Port) -> Result<(ReceiveQueueId, Region), Error> {
+        let limits = &self.config.limits;
+        let receives = Messenger::receives_needed(limits.credits_per_class) as usize;
+        let receives = usize::from(limits.nodes_max) * receives;
+        let bytes = receives as u64 * MESSAGE_SLOT;
+        let messages = register(&*self.fabric, bytes, Access::NONE)?;
+        let queue = port.create_receive_queue(receives).map_err(|error| {
+            let error = fabric_error(error);
+            let (detail, nodes_max) = (&error.detail, limits.nodes_max);
+            Error::with(error.code, format!("{detail}; limits.nodes_max is {nodes_max}: lower it"))
+        })?;
+        Ok((queue, messages))
+    }
+
+    fn lines(&self, me: (NodeId, Option<MemoryId>), clock: Clock) -> Result<Lines, Error> {
+        let config = &self.config;
+        let split = cache_split(config.cache_bytes, &config.cache_shares);
+        let fence_word = SharedWord::new(&self.regions.fence.arena, FENCE_WORD)
+            .map_err(|_| Error::with(ErrorCode::System, "no room for the fence word"))?;
+        let (home, cache) = (&self.regions.home.arena, &self.regions.cache.arena);
+        Lines::new(me, home.clone(), cache.clone(), &split, fence_word, clock).ok_or_else(|| {
+            let bytes = config.memory_bytes / 8;
+            let detail =
+                format!("no memory for tags, {bytes} B: lower memory_bytes or cache_bytes");
+            Error::with(ErrorCode::System, detail)
+        })
+    }
+
     /// The engine of node `me`, listening, with nobody linked yet.
     fn engine(
         &self,
@@ -211,36 +240,13 @@ impl Setup {
         let identity = Identity { nodes_max: limits.nodes_max, ..self.identity.clone() };
         let listen = Some(member_name(&config.cluster, me, born));
         let mut port = self.fabric.open(&PortSpec { listen }).map_err(fabric_error)?;
-        let receives = Messenger::receives_needed(limits.credits_per_class) as usize;
-        let receives = usize::from(limits.nodes_max) * receives;
-        let messages = register(&*self.fabric, receives as u64 * MESSAGE_SLOT, Access::NONE)?;
-        let queue = port.create_receive_queue(receives).map_err(|error| {
-            let error = fabric_error(error);
-            let (detail, nodes_max) = (&error.detail, limits.nodes_max);
-            Error::with(error.code, format!("{detail}; limits.nodes_max is {nodes_max}: lower it"))
-        })?;
-        let split = cache_split(config.cache_bytes, &config.cache_shares);
-        let fence_word = SharedWord::new(&self.regions.fence.arena, FENCE_WORD)
-            .map_err(|_| Error::with(ErrorCode::System, "no room for the fence word"))?;
+        let (queue, messages) = self.receive_queue(&mut *port)?;
         let clock = match self.drive {
             Drive::Threads => Clock::of_processor(),
             Drive::Caller => Clock::Fabric(Arc::clone(&self.fabric)),
         };
         let memory = memory.and_then(|generation| MemoryId::new(me, generation));
-        let lines = Lines::new(
-            (me, memory),
-            self.regions.home.arena.clone(),
-            self.regions.cache.arena.clone(),
-            &split,
-            fence_word,
-            clock.clone(),
-        )
-        .ok_or_else(|| {
-            let bytes = config.memory_bytes / 8;
-            let detail =
-                format!("no memory for tags, {bytes} B: lower memory_bytes or cache_bytes");
-            Error::with(ErrorCode::System, detail)
-        })?;
+        let lines = self.lines((me, memory), clock.clone())?;
         let usable = config.memory_bytes;
         Ok(Engine {
             lines: Arc::new(lines),

@@ -13,7 +13,8 @@
 //!
 //! **Generations.** A node that lends memory gets the next generation of its number, which all members count
 //! along with the views and joiners learn from their welcome. A generation that a coordinator gave in a view
-//! that died with it may be given again: no address of that memory exists, since its node was never ready.
+//! that died with it may be given again: no address of that memory exists, since its node was never ready, and a
+//! node allocates nothing for others before it is.
 
 use super::{Membership, Stage, refusal};
 use crate::member::canary::Mutant;
