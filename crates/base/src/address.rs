@@ -100,6 +100,11 @@ impl MemoryId {
         Some(Self((node.0 as u32) << GENERATION_BITS | generation.0 as u32))
     }
 
+    /// The bits that addresses of it begin with.
+    pub const fn to_bits(self) -> u32 {
+        self.0
+    }
+
     /// The node that lends it, or did.
     pub const fn node(self) -> NodeId {
         NodeId((self.0 >> GENERATION_BITS) as u16)

@@ -154,8 +154,8 @@ fn clusters(names: &[String]) -> Vec<Running> {
         let Some((cluster, node)) = name.rsplit_once('.') else {
             continue;
         };
-        let number = node.split_once('-').map(|(number, _age)| number.parse::<u16>());
-        if !number.is_some_and(|number| number.is_ok()) {
+        let number = node.split_once('-').and_then(|(number, _age)| number.parse::<u16>().ok());
+        if number.is_none() {
             continue;
         }
         match found.iter_mut().find(|one| one.cluster == cluster) {

@@ -217,6 +217,7 @@ impl Engine {
         ) -> Result<(), FabricError>,
     ) {
         let link = LinkId((request.0 & !AT_RENDEZVOUS) as u32);
+        self.asked.retain(|asked| *asked != request);
         let done = if request.0 & AT_RENDEZVOUS == 0 {
             answer(&mut *self.port, link, self.peers.receives)
         } else {
@@ -292,6 +293,7 @@ impl Engine {
 
     fn accept_peer(&mut self, request: RequestId, peer: &member::Peer) {
         let link = LinkId(request.0 as u32);
+        self.asked.retain(|asked| *asked != request);
         let reply = PeerReply {
             node: self.me(),
             incarnation: self.membership.incarnation(),
@@ -404,8 +406,11 @@ impl Engine {
                 if let Some(node) = self.peers.node(link) {
                     self.link_lost(node, loss);
                 } else if let Some(connecting) = self.take_connecting(link) {
+                    self.port.close(link);
                     self.lost_on_the_way(connecting.node);
                 } else {
+                    // A lost link keeps its place among those of the port until it is closed.
+                    self.port.close(link);
                     let request = RequestId(u64::from(link.0));
                     if let Some(index) = self.asked.iter().position(|asked| *asked == request) {
                         self.asked.swap_remove(index);
@@ -485,6 +490,10 @@ impl Engine {
                 }
             }
             LinkEvent::Lost { link, .. } => {
+                // A lost link keeps its place among those of the port until it is closed.
+                if let Some((port, _)) = self.peers.rendezvous.as_mut() {
+                    port.close(link);
+                }
                 let request = RequestId(u64::from(link.0) | AT_RENDEZVOUS);
                 self.member_own(Event::RequestLost { request });
             }

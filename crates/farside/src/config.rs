@@ -26,7 +26,7 @@ pub struct Config {
     pub cache_shares: [u8; LineSize::CLASSES],
     /// The line size of allocations that name none.
     pub line_size: LineSize,
-    /// The cluster's bounds; equal on all nodes.
+    /// The cluster's bounds; equal on all nodes, but for `nodes_max`, which joiners learn from the cluster.
     pub limits: Limits,
     /// How long a waiting thread spins before it sleeps.
     pub spin_ns: u64,

@@ -324,7 +324,8 @@ impl Engine {
     /// A member is dead. One that was cut off may live and not know it yet: what it has cached is its
     /// own until it must have noticed, which the machine knows.
     pub(crate) fn member_dead(&mut self, node: NodeId) {
-        if self.resumes() {
+        if let Some(keeper) = self.keeper.as_mut() {
+            keeper.standing.removed(node);
             self.contact(Event::Dead { node, now_ns: self.boot.fabric.time_ns() });
         } else {
             self.node_dead(node);

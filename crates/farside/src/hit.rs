@@ -398,6 +398,8 @@ pub(crate) struct Lines {
     me: NodeId,
     /// The memory that this node lends; an address of another generation of its number is no byte of it.
     memory: Option<MemoryId>,
+    /// Its bits, or those of no memory: one comparison tells own lines.
+    memory_bits: u32,
     home: Arena,
     home_tags: Box<[Tag]>,
     cache: Arena,
@@ -580,6 +582,7 @@ impl Lines {
         Some(Self {
             me,
             memory,
+            memory_bits: memory.map_or(u32::MAX, MemoryId::to_bits),
             home_tags: zeroed(tags as usize)?,
             home,
             cache,
@@ -603,7 +606,7 @@ impl Lines {
     /// Where a line is at this node: at home, or in a frame.
     #[inline(always)]
     fn spot_inline(&self, line: LineAddress) -> Option<Spot<'_>> {
-        if Some(line.memory()) == self.memory {
+        if line.memory().to_bits() == self.memory_bits {
             let offset = line.offset();
             let size = line.line_size();
             let in_segment = (offset & (SEGMENT - 1)) >> size.log2();

@@ -308,8 +308,9 @@ impl Home {
     pub(super) fn names(&self, node: NodeId) -> Option<LineAddress> {
         let mut lines = Vec::new();
         self.directory.lines_of(node, &mut lines);
-        let asks = |(_, work): &(LineAddress, &Box<Work>)| work.asks(node);
-        lines.first().copied().or_else(|| self.busy.iter().find(asks).map(|(line, _)| line))
+        let mut busy = self.busy.iter();
+        let asked = || busy.find(|(_, work)| work.asks(node)).map(|(line, _)| line);
+        lines.first().copied().or_else(asked)
     }
 
     /// Lets `work` happen at a line, then takes as many waiting requests as can be.
