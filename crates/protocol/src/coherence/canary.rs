@@ -53,6 +53,12 @@ pub enum Mutant {
     StrayForgotten,
     /// A home forgets that a new sharer left before the acknowledgement that made it one.
     EarlyLeaverKept,
+    /// A holder stays the owner while its line is written back: what is written meanwhile passes for clean.
+    WriteBackKeepsOwner,
+    /// A home says that it has the bytes of a line whose owner it has not recalled.
+    WrittenEarly,
+    /// A lost line is healed by a write of a part of it.
+    HealByPart,
 }
 
 #[cfg(canary)]
@@ -83,6 +89,9 @@ impl Mutant {
         Self::DeadSupplierAwaited,
         Self::StrayForgotten,
         Self::EarlyLeaverKept,
+        Self::WriteBackKeepsOwner,
+        Self::WrittenEarly,
+        Self::HealByPart,
     ];
 }
 

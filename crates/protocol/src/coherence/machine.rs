@@ -103,7 +103,12 @@ impl Coherence {
                 let (_, holder, mut context) = self.parts(effects);
                 holder.settled(node, &mut context);
             }
+            Event::DropPins => {
+                let (_, holder, mut context) = self.parts(effects);
+                holder.drop_pins(&mut context);
+            }
             Event::Issue { line, .. }
+            | Event::WriteBack { line, .. }
             | Event::Cancel { line, .. }
             | Event::Unpin { line, .. }
             | Event::Evict { line, .. }
@@ -177,6 +182,7 @@ impl Coherence {
             Message::Read { .. }
             | Message::Write { .. }
             | Message::Evict { .. }
+            | Message::WriteBack { .. }
             | Message::Ack { .. } => {
                 if !own {
                     return Err(Violation("a message for the home of another node's line"));
@@ -193,7 +199,7 @@ impl Coherence {
                     return Err(Violation("a recall forwards to a node that cannot be"));
                 }
             }
-            Message::Grant { .. } | Message::Refuse { .. } => {
+            Message::Grant { .. } | Message::Refuse { .. } | Message::Written { .. } => {
                 if line.home() != from {
                     return Err(Violation("an answer from a node that is not the line's home"));
                 }

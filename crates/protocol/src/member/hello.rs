@@ -16,7 +16,7 @@ use core::net::SocketAddr;
 use farside_base::{ErrorCode, Incarnation, NodeId, NodeSet, RegionToken, ViewNumber};
 
 /// The version of everything that nodes say to each other. Another version is another protocol.
-pub const PROTOCOL_VERSION: u32 = 4;
+pub const PROTOCOL_VERSION: u32 = 5;
 
 /// Most bytes of a hello or answer, of any kind.
 pub const HELLO_MAX: usize = 16_384;
