@@ -115,7 +115,7 @@ errors! {
     31 NotHere Caller No "The program cannot run at its caller." "Run it at its executor, or call the executor that the text names.";
     32 DeadlinePassed Caller Later "The call was stopped at its deadline." "Give it more time, or less to do; what it had done by then is done.";
     40 NodeLost Environment No "The home of this address died; its memory is gone." "Allocate on a living node; memory of other homes is still there.";
-    41 LineLost Environment No "The only up-to-date copy was at a node that died." "Free the allocation and write it anew from your own source.";
+    41 LineLost Environment No "The only up-to-date copy was at a node that died." "Overwrite the whole line from your own source by one write, or free the allocation.";
     42 NodeClosed Caller No "This node has left its cluster." "Join again.";
     43 NodeFailed Farside No "This node found itself in an impossible state and stopped serving." "Report the dump that stands in the node's failure text; restart the process.";
     44 Isolated Environment Later "This node was cut off from most of its cluster, which goes on without it." "Mend the network, then join again; what was written here alone is lost.";

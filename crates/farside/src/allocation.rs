@@ -387,7 +387,7 @@ impl Session {
             let address = GlobalAddress::new(node, line_size, 0)
                 .map_err(|_| Error::new(ErrorCode::BadLineSize))?;
             let piece = Piece { address, at: 0, bytes: 0 };
-            match call.call(Kind::Allocate { node, bytes, class }, piece).await {
+            match call.call(Kind::Allocate { node, bytes, class }, piece, &[]).await {
                 Ok(bits) => {
                     return GlobalAddress::from_bits(bits)
                         .map_err(|_| Error::new(ErrorCode::ProtocolViolation));
@@ -457,6 +457,6 @@ impl Session {
         let mut call = self.enter();
         call.writes_ended().await?;
         let piece = Piece { address, at: 0, bytes: 0 };
-        call.call(Kind::Free, piece).await.map(drop)
+        call.call(Kind::Free, piece, &[]).await.map(drop)
     }
 }

@@ -125,7 +125,8 @@ impl Engine {
 
     /// When this node has to look at the time.
     pub(crate) fn wakes_in_ns(&self) -> u64 {
-        match self.keeper.as_ref().map_or(u64::MAX, |keeper| keeper.wakes_at_ns) {
+        let contact_ns = self.keeper.as_ref().map_or(u64::MAX, |keeper| keeper.wakes_at_ns);
+        match contact_ns.min(self.write_backs.next_due_ns()) {
             u64::MAX => u64::MAX,
             at_ns => at_ns.saturating_sub(self.boot.fabric.time_ns()),
         }

@@ -6,7 +6,7 @@
 //! | a tag's busy bit | whoever wrote it from 0 to 1 | `claim` to `release`, for the length of one copy |
 //! | a tag's version | the same, and the engine with each change of level | at `release` and `set` |
 //! | a tag's level, class, extent | the engine alone | `set`, only while it holds the busy bit |
-//! | a line's bytes | the holder of the busy bit at `Dirty`; peers by one-sided WRITE at `Invalid` | |
+//! | a line's bytes | the holder of the busy bit at `Dirty`; at `Invalid` peers by one-sided WRITE, and the engine where a line was lost | |
 //! | a key's line | the engine alone | only while the tag is `Invalid`; the version rises after it |
 //! | a key's age | any reader that hits | any time, by compare-and-swap |
 //! | a frame's grant | the engine alone | with the level; nobody else reads it |
@@ -82,6 +82,11 @@ impl TagValue {
     pub(crate) fn extent(self) -> Option<Extent> {
         let words = (self.0 & WORDS_MASK) >> WORDS_SHIFT;
         (words != 0).then_some(Extent { first: self.0 & FIRST != 0, bytes: (words * WORD) as u32 })
+    }
+
+    /// Changes with each write and each change of level; its low bits.
+    pub(crate) fn version(self) -> u32 {
+        (self.0 / VERSION) as u32
     }
 
     #[inline]
@@ -755,6 +760,17 @@ impl Lines {
         (held, seen.extent())
     }
 
+    /// Puts bytes into a line, from its start, and zeros behind them. Engine only, while the tag is `Invalid`.
+    pub(crate) fn fill(&self, line: LineAddress, bytes: &[u8]) {
+        if let Some(spot) = self.spot(line) {
+            let len = line.line_size().bytes();
+            let put = &bytes[..bytes.len().min(len)];
+            let done = spot.arena.zero(spot.start, len);
+            let done = done.and_then(|()| spot.arena.write(spot.start, put));
+            debug_assert!(done.is_ok(), "the line lies within its region");
+        }
+    }
+
     /// Sets a line's tag. Engine only.
     pub(crate) fn set_level(&self, line: LineAddress, held: Held, extent: Option<Extent>) {
         let Some(spot) = self.spot_inline(line) else {
@@ -784,6 +800,26 @@ impl Lines {
     pub(crate) fn frame(&self, line: LineAddress) -> Option<Frame> {
         let spot = self.spot_inline(line)?;
         spot.key.map(|_| Frame((spot.start >> LineSize::MIN.log2()) as u32))
+    }
+
+    /// The frame of a line that is cached, and the version of its tag.
+    pub(crate) fn frame_and_version(&self, line: LineAddress) -> Option<(Frame, u32)> {
+        let spot = self.spot(line)?;
+        let frame = Frame((spot.start >> LineSize::MIN.log2()) as u32);
+        spot.key.map(|_| (frame, spot.tag.observe().version()))
+    }
+
+    /// The line that is owned in a frame, if one is, and the version of its tag.
+    pub(crate) fn owned_in(&self, frame: Frame) -> Option<(LineAddress, u32)> {
+        let offset = u64::from(frame.0) << LineSize::MIN.log2();
+        let class =
+            self.classes.iter().rfind(|class| class.base <= offset && !class.keys.is_empty())?;
+        let place = ((offset - class.base) >> class.line.log2()) as usize;
+        let (set, way) = (place / WAYS, place % WAYS);
+        let key = class.keys.get(set)?.0[way].load(Ordering::Relaxed) & !AGE_MASK;
+        let seen = class.tags[set].0[way].observe();
+        let line = LineAddress::from_bits(key).filter(|_| key != 0)?;
+        (seen.level() == Level::Dirty).then(|| (line, seen.version()))
     }
 
     /// Reserves a free frame for a line that has none. Engine only.

@@ -42,6 +42,7 @@ mod route;
 mod stats;
 mod turn;
 mod wait;
+mod write_back;
 
 pub use config::{AllocationHint, AllocationSpec, Config};
 pub use error::Error;

@@ -21,7 +21,15 @@ impl Engine {
                 let message = Message::decode(body)?;
                 self.check_generation(message.line())?;
                 let here = self.here(message.line());
-                self.step(Event::Received { from, message, here })
+                let done = self.step(Event::Received { from, message, here });
+                if let Message::Written { line, .. } = message {
+                    self.written(line);
+                    self.retry_frames(); // it can be evicted
+                }
+                if let Message::Refuse { .. } = message {
+                    self.retry_frames();
+                }
+                done
             }
             Family::Lock => self.lock_message(from, body),
             Family::Member => self.member_message(from, body),
@@ -89,8 +97,13 @@ impl Engine {
                     self.counters.invalidations += 1;
                 }
                 self.lines.set_level(line, held, extent);
+                if held.level == Level::Dirty && line.home() != self.me() {
+                    self.owned(line);
+                }
             }
+            Effect::Fill { operation, line } => self.fill(operation, line),
             Effect::Release { line } => {
+                self.leaves_frame(line);
                 self.lines.release(line);
                 self.retry_frames();
             }
@@ -150,7 +163,10 @@ impl Engine {
 
     /// Gives an operation to its machine, with a frame if its line needs one.
     fn start(&mut self, operation: OperationId) {
-        let Some((kind, address)) = self.request(operation) else {
+        let Some((kind, address, want)) = self.slot(operation).map(|slot| {
+            let request = slot.request();
+            (request.kind, request.address, request.want())
+        }) else {
             return;
         };
         if let Some(code) = self.refusal() {
@@ -161,7 +177,10 @@ impl Engine {
         if self.hold_operation(operation) {
             return;
         }
-        let (Some(want), Some(address)) = (kind.want(), address) else {
+        if let (Kind::WriteBack, Some(address)) = (kind, address) {
+            return self.start_write_back(operation, address.line());
+        }
+        let (Some(want), Some(address)) = (want, address) else {
             return self.control(operation, kind, address);
         };
         let line = address.line();

@@ -30,6 +30,9 @@ pub struct Stats {
     pub lock_hits: u64,
     /// Links to other hosts that broke and came back.
     pub resumes: u64,
+    /// Lines of other homes that were written back, in the background or by
+    /// [`Session::write_back`](crate::Session::write_back).
+    pub write_backs: u64,
     /// Bytes of this node's memory that are free.
     pub memory_free_bytes: u64,
 }

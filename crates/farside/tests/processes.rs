@@ -13,7 +13,9 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn config(cluster: &str) -> Config {
-    Config { memory_bytes: 4 << 20, cache_bytes: 16 << 20, ..Config::new(cluster) }
+    // What a killed process owns stays its own.
+    let write_back_ns = None;
+    Config { memory_bytes: 4 << 20, cache_bytes: 16 << 20, write_back_ns, ..Config::new(cluster) }
 }
 
 /// A node in a process of its own, killed when the test ends.

@@ -184,6 +184,8 @@ pub struct Summary {
     pub steps: u64,
     /// Evictions, over all nodes.
     pub evictions: u64,
+    /// Lines written back, over all nodes.
+    pub write_backs: u64,
     /// Lines lost to other nodes' writes.
     pub invalidations: u64,
     /// Hash over the network's transcript; equal for equal seeds.
@@ -540,6 +542,7 @@ impl Cluster {
         let capabilities = *random.pick(&[INFINIBAND, common]);
         let options = SimOptions { silence_ns, ..SimOptions::draw(seed, capabilities) };
         let net = SimNet::new(seed, options);
+        let mut write_backs = Random::new(seed ^ 0xc1ea);
         let mut shares = [0; LineSize::CLASSES];
         shares[usize::from(LineSize::DEFAULT.class())] = 1;
         let config = Config {
@@ -548,6 +551,7 @@ impl Cluster {
             cache_shares: shares,
             lease_ns: SILENCE_NS,
             limits: Limits { nodes_max, ..Limits::DEFAULT },
+            write_back_ns: *write_backs.pick(&[None, Some(100_000), Some(1_000_000)]),
             ..Config::new("sim")
         };
         let first = Node::create_driven(&config, net.fabric(&process(0)))
@@ -737,6 +741,7 @@ fn run(scenario: Scenario) -> Result<Summary, String> {
         failed: board.failed.get(),
         steps,
         evictions: stats(|stats| stats.evictions),
+        write_backs: stats(|stats| stats.write_backs),
         invalidations: stats(|stats| stats.invalidations),
         fingerprint: cluster.net.fingerprint(),
         history: board.history.take(),

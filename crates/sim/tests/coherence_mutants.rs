@@ -75,6 +75,18 @@ fn two_at_32_bits() -> Setup {
     Setup { last_grant: u64::from(u32::MAX) - 1, ..two_evicting() }
 }
 
+/// Two nodes, one of which writes and has its writes written back.
+fn two_writing_back() -> Setup {
+    let budgets = [budget(0, 0, 0, 0, 0), budget(0, 2, 0, 0, 0)];
+    Setup { write_backs: 1, flushes: 1, ..line(&budgets) }
+}
+
+/// Three nodes, one of which dies, and whole writes.
+fn three_healing() -> Setup {
+    let budgets = [budget(0, 0, 0, 0, 0), budget(0, 1, 0, 0, 0), budget(0, 1, 0, 0, 0)];
+    Setup { mortal: vec![1], deaths: 1, overwrites: 1, ..line(&budgets) }
+}
+
 /// The search must find that something is wrong, and that it is what the defect makes wrong.
 #[track_caller]
 fn caught(mutant: Mutant, setup: &Setup, expected: &str) {
@@ -137,4 +149,7 @@ canaries! {
     canary_dead_supplier_awaited: DeadSupplierAwaited, three_dying(), "the directory of line 0 is wrong about n2";
     canary_stray_forgotten: StrayForgotten, three_dying(), "a frame is freed while bytes are on their way from or to it";
     canary_early_leaver_kept: EarlyLeaverKept, three_evicting(), "the directory of line 0 is wrong about n2";
+    canary_write_back_keeps_owner: WriteBackKeepsOwner, two_writing_back(), "a line may be written while its bytes are on their way";
+    canary_written_early: WrittenEarly, two_writing_back(), "a line passes for written back and its home lacks a write";
+    canary_heal_by_part: HealByPart, three_healing(), "a lost line is filled by a part of it";
 }

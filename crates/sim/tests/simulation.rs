@@ -14,13 +14,15 @@ fn setting(name: &str, default: u64) -> u64 {
 /// Makes the runs; operations on words, failures, evictions.
 fn many(salt: u64, draw: impl Fn(u64) -> Scenario) -> (usize, u64, u64) {
     let first = setting("FARSIDE_SEED", 0).wrapping_add(salt << 32);
-    let (mut operations, mut failed, mut evictions) = (0, 0, 0);
+    let (mut operations, mut failed, mut evictions, mut write_backs) = (0, 0, 0, 0);
     for seed in first..first + setting("FARSIDE_RUNS", 300) {
         let summary = simulate(draw(seed)).unwrap_or_else(|trouble| panic!("{trouble}"));
         operations += summary.history.len();
         failed += summary.failed;
         evictions += summary.evictions;
+        write_backs += summary.write_backs;
     }
+    assert!(write_backs > 0, "owned lines are written back");
     (operations, failed, evictions)
 }
 

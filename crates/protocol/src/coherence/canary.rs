@@ -55,6 +55,12 @@ pub enum Mutant {
     EarlyLeaverKept,
     /// A recall that waits still names a dead requester when another node gets its number.
     FormerRequesterKept,
+    /// A holder stays the owner while its line is written back: what is written meanwhile passes for clean.
+    WriteBackKeepsOwner,
+    /// A home says that it has the bytes of a line whose owner it has not recalled.
+    WrittenEarly,
+    /// A lost line is healed by a write of a part of it.
+    HealByPart,
 }
 
 #[cfg(canary)]
@@ -86,6 +92,9 @@ impl Mutant {
         Self::StrayForgotten,
         Self::EarlyLeaverKept,
         Self::FormerRequesterKept,
+        Self::WriteBackKeepsOwner,
+        Self::WrittenEarly,
+        Self::HealByPart,
     ];
 }
 

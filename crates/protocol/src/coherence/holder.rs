@@ -11,7 +11,7 @@ use crate::wire::Violation;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::hash::{Hash, Hasher};
-use farside_base::{ErrorCode, Limits, LineAddress, NodeId, Ticket};
+use farside_base::{ErrorCode, Limits, LineAddress, NodeId, OperationId, Ticket};
 
 /// Lines in transition that a holder has room for from the start.
 const LINES_BUSY: u32 = 1_024;
@@ -56,6 +56,9 @@ impl Holder {
             Event::Evict { here, .. } if !self.busy.contains(line) => {
                 self.evict(line, here, context);
             }
+            Event::WriteBack { operation, here, .. } => {
+                self.write_back(line, operation, here, context);
+            }
             Event::Unpin { .. } if self.busy.contains(line) => {
                 self.at(line, Held::default(), context, |desk| {
                     desk.state.pins = desk.state.pins.saturating_sub(1);
@@ -75,7 +78,8 @@ impl Holder {
             | Event::Received { .. }
             | Event::NodeDead { .. }
             | Event::NodeAdmitted { .. }
-            | Event::Settled { .. } => {}
+            | Event::Settled { .. }
+            | Event::DropPins => {}
         }
     }
 
@@ -124,6 +128,23 @@ impl Holder {
         });
     }
 
+    /// Asks the home to have a line's bytes.
+    fn write_back(
+        &mut self,
+        line: LineAddress,
+        operation: Option<OperationId>,
+        here: Here,
+        context: &mut Context<'_>,
+    ) {
+        let work = self.busy.get(line);
+        let held = work.map_or(here.held, |work| work.held);
+        let goes_home = work.is_some_and(|work| work.goes_home());
+        if operation.is_none() && (held.level < Level::Dirty || goes_home) {
+            return;
+        }
+        self.at(line, held, context, |desk| desk.write_back(operation));
+    }
+
     /// A message whose sender is alive, and the home where it has to be.
     pub(super) fn received(
         &mut self,
@@ -147,9 +168,11 @@ impl Holder {
                 self.refused(line, ticket, code, supplier, context)
             }
             Message::Data { line, ticket } => self.supplied(line, ticket, from, context),
+            Message::Written { line, ticket } => self.written(line, ticket, context),
             Message::Read { .. }
             | Message::Write { .. }
             | Message::Evict { .. }
+            | Message::WriteBack { .. }
             | Message::Ack { .. } => Err(Violation("a message for a home")),
         }
     }
@@ -214,8 +237,12 @@ impl Holder {
         supplier: Option<NodeId>,
         context: &mut Context<'_>,
     ) -> Step {
-        let asked = self.busy.get(line).and_then(|work| work.asked);
-        match asked {
+        let work = self.busy.get(line);
+        if supplier.is_none() && work.is_some_and(|work| work.write_back == Some(ticket)) {
+            self.at(line, Held::default(), context, |desk| desk.not_written(code));
+            return Ok(());
+        }
+        match work.and_then(|work| work.asked) {
             Some(asked) if asked.ticket == ticket && asked.granted.is_none() => {}
             _ => return Err(Violation("a refusal of what nobody asked for")),
         }
@@ -223,6 +250,14 @@ impl Holder {
             return Err(Violation("a refusal for a reason that a home cannot have"));
         }
         self.at(line, Held::default(), context, |desk| desk.refused(code, supplier));
+        Ok(())
+    }
+
+    fn written(&mut self, line: LineAddress, ticket: Ticket, context: &mut Context<'_>) -> Step {
+        if self.busy.get(line).is_none_or(|work| work.write_back != Some(ticket)) {
+            return Err(Violation("an answer to a write-back that was not asked for"));
+        }
+        self.at(line, Held::default(), context, |desk| desk.written());
         Ok(())
     }
 
@@ -265,8 +300,14 @@ impl Holder {
 
     /// A line of which this machine would do something for a node.
     pub(super) fn names(&self, node: NodeId) -> Option<LineAddress> {
-        let mut busy = self.busy.iter();
-        busy.find(|(line, work)| work.names(node, line.home())).map(|(line, _)| line)
+        let named = |(line, work): &(LineAddress, &Box<Work>)| work.names(node, line.home());
+        self.busy.iter().find(named).map(|(line, _)| line)
+    }
+
+    pub(super) fn drop_pins(&mut self, context: &mut Context<'_>) {
+        for line in self.busy.sorted_keys() {
+            self.at(line, Held::default(), context, |desk| desk.state.pins = 0);
+        }
     }
 
     pub(super) fn settled(&mut self, node: NodeId, context: &mut Context<'_>) {

@@ -86,10 +86,15 @@ impl Home {
             Event::Placed { .. } if self.busy.contains(line) => {
                 self.at(line, None, context, |desk| desk.placed());
             }
+            Event::WriteBack { operation: Some(operation), .. } => {
+                context.ready(operation, line); // it is the home
+            }
             Event::Cancel { .. }
             | Event::Unpin { .. }
             | Event::Placed { .. }
             | Event::Evict { .. }
+            | Event::WriteBack { .. }
+            | Event::DropPins
             | Event::Received { .. }
             | Event::NodeDead { .. }
             | Event::NodeAdmitted { .. }
@@ -131,9 +136,12 @@ impl Home {
                 let requester = Requester { node: from, frame, ticket };
                 self.request(line, Request::Read(requester), here, context)
             }
-            Message::Write { line, frame, ticket, held } => {
+            Message::Write { line, frame, ticket, held, covers } => {
                 let requester = Requester { node: from, frame, ticket };
-                self.request(line, Request::Write(requester, held), here, context)
+                self.request(line, Request::Write(requester, held, covers), here, context)
+            }
+            Message::WriteBack { line, ticket } => {
+                self.write_back(line, Request::WriteBack(from, ticket), here, context)
             }
             Message::Evict { line, grant, dirty } => {
                 if grant > self.last_grant {
@@ -151,6 +159,7 @@ impl Home {
             Message::Recall { .. }
             | Message::Grant { .. }
             | Message::Refuse { .. }
+            | Message::Written { .. }
             | Message::Data { .. } => Err(Violation("a message for a holder")),
         }
     }
@@ -177,6 +186,28 @@ impl Home {
             return Err(Violation("a request for a line from its owner"));
         }
         self.at_level(line, level, here.extent, context, |desk| {
+            if here.extent.is_none() {
+                desk.refuse(request, ErrorCode::Unallocated, None);
+            } else {
+                desk.enqueue(request);
+            }
+        });
+        Ok(())
+    }
+
+    /// A holder wants this home to have the bytes, whichever node owns the line by now.
+    fn write_back(
+        &mut self,
+        line: LineAddress,
+        request: Request,
+        here: Here,
+        context: &mut Context<'_>,
+    ) -> Step {
+        let twice = |work: &Work| work.waiting.iter().any(|other| same_kind(*other, request));
+        if self.busy.get(line).is_some_and(|work| twice(work)) {
+            return Err(Violation("a second write-back of a line before the first was answered"));
+        }
+        self.at(line, here.extent, context, |desk| {
             if here.extent.is_none() {
                 desk.refuse(request, ErrorCode::Unallocated, None);
             } else {

@@ -104,7 +104,12 @@ impl Coherence {
                 let (_, holder, mut context) = self.parts(effects);
                 holder.settled(node, &mut context);
             }
+            Event::DropPins => {
+                let (_, holder, mut context) = self.parts(effects);
+                holder.drop_pins(&mut context);
+            }
             Event::Issue { line, .. }
+            | Event::WriteBack { line, .. }
             | Event::Cancel { line, .. }
             | Event::Unpin { line, .. }
             | Event::Evict { line, .. }
@@ -178,6 +183,7 @@ impl Coherence {
             Message::Read { .. }
             | Message::Write { .. }
             | Message::Evict { .. }
+            | Message::WriteBack { .. }
             | Message::Ack { .. } => {
                 if !own {
                     return Err(Violation("a message for the home of another node's line"));
@@ -194,7 +200,7 @@ impl Coherence {
                     return Err(Violation("a recall forwards to a node that cannot be"));
                 }
             }
-            Message::Grant { .. } | Message::Refuse { .. } => {
+            Message::Grant { .. } | Message::Refuse { .. } | Message::Written { .. } => {
                 if line.home() != from {
                     return Err(Violation("an answer from a node that is not the line's home"));
                 }

@@ -59,6 +59,7 @@ impl Numbers {
                 frame,
                 ticket,
                 held: self.optional(|numbers| Grant(numbers.id())),
+                covers: self.below(line.line_size().bytes() as u64 + 1) as u32,
             },
             2 => Message::Evict { line, grant, dirty: self.below(2) == 1 },
             3 => Message::Recall {
@@ -78,7 +79,7 @@ impl Numbers {
                 level: self.level(),
                 supply: {
                     let owner = NodeId(self.id() as u16);
-                    self.pick(&[Supply::Held, Supply::Home, Supply::Owner(owner)])
+                    self.pick(&[Supply::Held, Supply::Home, Supply::Owner(owner), Supply::Nothing])
                 },
                 extent: Extent {
                     first: self.below(2) == 1,
@@ -92,6 +93,8 @@ impl Numbers {
                 supplier: self.optional(|numbers| NodeId(numbers.id() as u16)),
             },
             6 => Message::Data { line, ticket },
+            8 => Message::WriteBack { line, ticket },
+            9 => Message::Written { line, ticket },
             _ => Message::Ack {
                 line,
                 grant,
@@ -105,7 +108,7 @@ impl Numbers {
 #[test]
 fn every_message_comes_back() {
     for seed in 0..20_000 {
-        let message = Numbers(seed).message(seed % 8);
+        let message = Numbers(seed).message(seed % 10);
         assert_eq!(Message::decode(&message.encode()), Ok(message), "seed {seed}");
     }
 }
@@ -117,7 +120,7 @@ fn junk_is_refused() {
     let (mut taken, mut refused) = (0, 0);
     for seed in 0..40_000 {
         let mut numbers = Numbers(seed);
-        let mut body = numbers.message(seed % 8).encode();
+        let mut body = numbers.message(seed % 10).encode();
         for _ in 0..=numbers.below(3) {
             let bit = numbers.below(BODY as u64 * 8) as usize;
             body[bit / 8] ^= 1 << (bit % 8);
@@ -148,14 +151,15 @@ fn noise_is_refused() {
 #[test]
 fn each_kind_of_message_has_its_class() {
     use crate::wire::Class::{Forward, Reply, Request};
-    let classes: Vec<_> = (0..8).map(|kind| Numbers(kind).message(kind).class()).collect();
-    assert_eq!(classes, [Request, Request, Request, Forward, Reply, Reply, Reply, Reply]);
+    let classes: Vec<_> = (0..10).map(|kind| Numbers(kind).message(kind).class()).collect();
+    let expected = [Request, Request, Request, Forward, Reply, Reply, Reply, Reply, Request, Reply];
+    assert_eq!(classes, expected);
 }
 
 #[test]
 fn text_is_one_line_and_tells_everything_apart() {
     let mut texts: Vec<_> =
-        (0..1_000).map(|seed| alloc::format!("{}", Numbers(seed).message(seed % 8))).collect();
+        (0..1_000).map(|seed| alloc::format!("{}", Numbers(seed).message(seed % 10))).collect();
     assert!(texts.iter().all(|text| !text.contains('\n')));
     texts.sort_unstable();
     texts.dedup();

@@ -12,6 +12,8 @@
 //!   `Invalid`; no frame is freed while bytes are on their way out of or into it;
 //! - a pinned line stays as it is; operations on a line become ready in the order of issue;
 //! - no machine finds a message of another to be a violation, and its invariants hold;
+//! - when a write-back is answered, the home has every write that the node performed before it was asked for;
+//! - a lost line gets its bytes from an operation that overwrites it, while nothing can read it;
 //! - when nothing is under way any more, no operation waits, no machine is busy, and each directory
 //!   is what the tags say.
 
@@ -32,6 +34,9 @@ use farside_protocol::coherence::Mutant;
 
 /// Bytes that nobody may read.
 const JUNK: u8 = u8::MAX;
+
+/// Bytes of a line.
+const LINE_BYTES: u32 = LineSize::DEFAULT.bytes() as u32;
 
 /// How often a node may do what.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -61,6 +66,12 @@ pub struct Setup {
     pub allocations: u8,
     /// How often an operation that waits may be cancelled, in all.
     pub cancels: u8,
+    /// How often owned lines may be written back in the background, in all.
+    pub write_backs: u8,
+    /// How often an operation may have a line written back, in all.
+    pub flushes: u8,
+    /// How often a node may overwrite a whole line, in all.
+    pub overwrites: u8,
     /// The nodes that may die.
     pub mortal: Vec<u16>,
     /// How many of them.
@@ -86,6 +97,10 @@ pub enum Action {
     Cancel(u16, u8),
     /// The runtime wants the frame.
     Evict(u16, u8),
+    /// The runtime wants an owned line to be clean.
+    WriteBack(u16, u8),
+    /// An operation wants the home to have the line's bytes.
+    Flush(u16, u8),
     /// The line's home frees it.
     Retire(u8),
     /// The line's home allocates it again.
@@ -107,6 +122,8 @@ pub enum Kind {
     Read,
     /// Write.
     Write,
+    /// Write the whole line.
+    Overwrite,
     /// Read, and later write, pinned in between.
     Update,
     /// Read, and later read the same again, pinned in between.
@@ -120,6 +137,7 @@ impl Kind {
         match self {
             Self::Read | Self::Hold => Want::Read,
             Self::Write | Self::Update | Self::Retire => Want::Write,
+            Self::Overwrite => Want::Overwrite { covers: LINE_BYTES },
         }
     }
 
@@ -141,7 +159,7 @@ struct Operation {
     id: OperationId,
     line: u8,
     kind: Kind,
-    /// The bytes at its `Ready`, for a pinned one.
+    /// The bytes at its `Ready`, for a pinned one; the node's last write at its start, for a write-back.
     seen: u8,
 }
 
@@ -154,6 +172,9 @@ struct Node {
     tags: Vec<Tag>,
     waiting: Vec<Operation>,
     pinned: Vec<Operation>,
+    flushing: Vec<Operation>,
+    /// Its last write of each line; kept only where write-backs are asked for.
+    wrote: Vec<u8>,
     started: u8,
     budget: Budget,
 }
@@ -203,6 +224,9 @@ pub struct System {
     retires: u8,
     allocations: u8,
     cancels: u8,
+    write_backs: u8,
+    flushes: u8,
+    overwrites: u8,
     deaths: u8,
     reuses: u8,
     /// Nodes that have left, as bits.
@@ -237,6 +261,8 @@ impl System {
             tags: setup.homes.iter().map(|home| Tag::new(usize::from(*home) == number)).collect(),
             waiting: Vec::new(),
             pinned: Vec::new(),
+            flushing: Vec::new(),
+            wrote: vec![0; setup.homes.len()],
             started: 0,
             budget: setup.budgets[number],
         };
@@ -249,6 +275,9 @@ impl System {
             retires: setup.retires,
             allocations: setup.allocations,
             cancels: setup.cancels,
+            write_backs: setup.write_backs,
+            flushes: setup.flushes,
+            overwrites: setup.overwrites,
             deaths: setup.deaths,
             reuses: setup.reuses,
             left: 0,
@@ -304,11 +333,25 @@ impl System {
 
     fn here(&self, node: u16, line: u8) -> Here {
         let allocated = self.truths[usize::from(line)].allocated;
-        let extent = Extent { first: true, bytes: 512 };
+        let extent = Extent { first: true, bytes: LINE_BYTES };
         Here {
             held: self.tag(node, line).held,
             extent: (allocated && self.home(line) == node).then_some(extent),
         }
+    }
+
+    /// How often what may still happen, in all.
+    const fn budgets(&self) -> [u8; 8] {
+        [
+            self.retires,
+            self.allocations,
+            self.cancels,
+            self.write_backs,
+            self.flushes,
+            self.overwrites,
+            self.deaths,
+            self.reuses,
+        ]
     }
 
     fn alive(&self) -> impl Iterator<Item = (u16, &Node)> {
@@ -351,6 +394,8 @@ impl Model for System {
             Action::Finish(node, line) => self.finish(node, line),
             Action::Cancel(node, line) => self.cancel(node, line),
             Action::Evict(node, line) => self.evict(node, line),
+            Action::WriteBack(node, line) => self.write_back(node, line),
+            Action::Flush(node, line) => self.flush(node, line),
             Action::Retire(line) => self.start(self.home(line), line, Kind::Retire),
             Action::Allocate(line) => self.allocate(line),
             Action::Die(node) => self.die(node),
@@ -385,9 +430,8 @@ impl PartialEq for System {
             && self.flights == other.flights
             && self.places == other.places
             && self.truths == other.truths
-            && (self.retires, self.allocations, self.cancels, self.left)
-                == (other.retires, other.allocations, other.cancels, other.left)
-            && (self.deaths, self.reuses) == (other.deaths, other.reuses)
+            && self.budgets() == other.budgets()
+            && self.left == other.left
             && self.wrong == other.wrong
     }
 }
@@ -400,8 +444,7 @@ impl Hash for System {
         self.flights.hash(state);
         self.places.hash(state);
         self.truths.hash(state);
-        (self.retires, self.allocations, self.cancels, self.left).hash(state);
-        (self.deaths, self.reuses).hash(state);
+        (self.budgets(), self.left).hash(state);
         self.wrong.hash(state);
     }
 }

@@ -58,9 +58,11 @@ impl System {
             Kind::Write => budget.writes -= 1,
             Kind::Update => budget.updates -= 1,
             Kind::Hold => budget.holds -= 1,
+            Kind::Overwrite => self.overwrites -= 1,
             Kind::Retire => self.retires -= 1,
         }
-        if kind == Kind::Write && self.tag(node, line).held.level == Level::Dirty {
+        let writes = matches!(kind, Kind::Write | Kind::Overwrite);
+        if writes && self.tag(node, line).held.level == Level::Dirty {
             return self.write_next(node, line); // a hit
         }
         let operation = self.issue(node, line, kind);
@@ -84,10 +86,33 @@ impl System {
         self.step(node, event);
     }
 
-    fn issue(&mut self, node: u16, line: u8, kind: Kind) -> OperationId {
+    pub(super) fn write_back(&mut self, node: u16, line: u8) {
+        self.tell(|| format!("n{node} writes line {line} back"));
+        self.write_backs -= 1;
+        let (here, address) = (self.here(node, line), self.address(line));
+        self.step(node, Event::WriteBack { operation: None, line: address, here });
+    }
+
+    pub(super) fn flush(&mut self, node: u16, line: u8) {
+        self.tell(|| format!("n{node} has line {line} written back"));
+        self.flushes -= 1;
+        let id = self.next_id(node);
+        let seen = self.node(node).wrote[usize::from(line)];
+        let operation = Operation { id, line, kind: Kind::Read, seen };
+        self.node_mut(node).flushing.push(operation);
+        let (here, address) = (self.here(node, line), self.address(line));
+        self.step(node, Event::WriteBack { operation: Some(id), line: address, here });
+    }
+
+    fn next_id(&mut self, node: u16) -> OperationId {
         let state = self.node_mut(node);
-        let id = OperationId(u64::from(node) * 100 + u64::from(state.started));
         state.started += 1;
+        OperationId(u64::from(node) * 100 + u64::from(state.started) - 1)
+    }
+
+    fn issue(&mut self, node: u16, line: u8, kind: Kind) -> OperationId {
+        let id = self.next_id(node);
+        let state = self.node_mut(node);
         state.waiting.push(Operation { id, line, kind, seen: 0 });
         id
     }
@@ -107,7 +132,8 @@ impl System {
     }
 
     pub(super) fn cancel(&mut self, node: u16, line: u8) {
-        let mut waiting = self.node(node).waiting.iter();
+        let state = self.node(node);
+        let mut waiting = state.waiting.iter().chain(&state.flushing);
         let meant = |next: &&Operation| next.line == line && next.kind != Kind::Retire;
         let Some(Operation { id, kind, .. }) = waiting.find(meant).copied() else {
             return;
@@ -116,7 +142,8 @@ impl System {
         self.cancels -= 1;
         let (here, address) = (self.here(node, line), self.address(line));
         self.step(node, Event::Cancel { operation: id, line: address, here });
-        if self.node(node).waiting.iter().any(|next| next.id == id) {
+        let state = self.node(node);
+        if state.waiting.iter().chain(&state.flushing).any(|next| next.id == id) {
             self.wrong("a cancelled operation waits");
         }
     }
@@ -153,6 +180,8 @@ impl System {
         state.tags.fill(Tag::new(false));
         state.waiting.clear();
         state.pinned.clear();
+        state.flushing.clear();
+        state.wrote.fill(0);
         state.budget = Budget::default();
         self.places.retain(|place| place.from != node);
         self.flights.retain(|flight| flight.to != node);
@@ -290,14 +319,24 @@ impl System {
         };
         start(Kind::Read, budget.reads > 0 && level == Level::Invalid);
         start(Kind::Write, budget.writes > 0);
+        start(Kind::Overwrite, self.overwrites > 0);
         start(Kind::Update, budget.updates > 0);
         start(Kind::Hold, budget.holds > 0);
         let waits = |next: &Operation| next.line == line && next.kind != Kind::Retire;
-        if self.cancels > 0 && node.waiting.iter().any(waits) {
+        if self.cancels > 0 && node.waiting.iter().chain(&node.flushing).any(waits) {
             actions.push(Action::Cancel(number, line));
         }
         if budget.evictions > 0 && level > Level::Invalid && self.home(line) != number {
             actions.push(Action::Evict(number, line));
+        }
+        if self.home(line) == number {
+            return;
+        }
+        if self.write_backs > 0 && level == Level::Dirty {
+            actions.push(Action::WriteBack(number, line));
+        }
+        if self.flushes > 0 && self.tag(number, line).reserved {
+            actions.push(Action::Flush(number, line));
         }
     }
 }
