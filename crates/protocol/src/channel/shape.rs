@@ -292,7 +292,7 @@ impl Shape {
             pair("prefetch_bytes", &self.prefetch_bytes, &there.prefetch_bytes),
             pair("acknowledge", &self.acknowledge, &there.acknowledge),
             pair("signal", &self.signal, &there.signal),
-            pair("device_bells", &self.device_bells, &there.device_bells),
+            pair("device", &self.device, &there.device),
             pair("bytes fetched at once", &self.piece_bytes, &there.piece_bytes),
         ];
         all.into_iter().flatten().collect::<Vec<_>>().join(", ")
