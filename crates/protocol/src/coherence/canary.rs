@@ -57,6 +57,8 @@ pub enum Mutant {
     WriteBackKeepsOwner,
     /// A home says that it has the bytes of a line whose owner it has not recalled.
     WrittenEarly,
+    /// A lost line is readable before the write that covers it has put its bytes there.
+    HealReadsStale,
     /// A lost line is healed by a write of a part of it.
     HealByPart,
 }
@@ -91,6 +93,7 @@ impl Mutant {
         Self::EarlyLeaverKept,
         Self::WriteBackKeepsOwner,
         Self::WrittenEarly,
+        Self::HealReadsStale,
         Self::HealByPart,
     ];
 }
