@@ -151,5 +151,6 @@ canaries! {
     canary_early_leaver_kept: EarlyLeaverKept, three_evicting(), "the directory of line 0 is wrong about n2";
     canary_write_back_keeps_owner: WriteBackKeepsOwner, two_writing_back(), "a line may be written while its bytes are on their way";
     canary_written_early: WrittenEarly, two_writing_back(), "a line passes for written back and its home lacks a write";
+    canary_heal_reads_stale: HealReadsStale, three_healing(), "may be read before a line is overwritten";
     canary_heal_by_part: HealByPart, three_healing(), "a lost line is filled by a part of it";
 }

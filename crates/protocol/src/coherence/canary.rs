@@ -59,6 +59,8 @@ pub enum Mutant {
     WriteBackKeepsOwner,
     /// A home says that it has the bytes of a line whose owner it has not recalled.
     WrittenEarly,
+    /// A lost line is readable before the write that covers it has put its bytes there.
+    HealReadsStale,
     /// A lost line is healed by a write of a part of it.
     HealByPart,
 }
@@ -94,6 +96,7 @@ impl Mutant {
         Self::FormerRequesterKept,
         Self::WriteBackKeepsOwner,
         Self::WrittenEarly,
+        Self::HealReadsStale,
         Self::HealByPart,
     ];
 }

@@ -527,7 +527,9 @@ impl Desk<'_, '_> {
         let (Some(first), line) = (self.state.waiting.front(), self.line) else {
             return false;
         };
-        self.context.effects.push(Effect::Fill { operation: first.operation, line });
+        if !self.context.canary.is(Mutant::HealReadsStale) {
+            self.context.effects.push(Effect::Fill { operation: first.operation, line });
+        }
         true
     }
 

@@ -600,7 +600,9 @@ impl Desk<'_, '_> {
         let line = self.line;
         match request {
             Request::Own(operation, ..) => {
-                self.context.effects.push(Effect::Fill { operation, line });
+                if !self.context.canary.is(Mutant::HealReadsStale) {
+                    self.context.effects.push(Effect::Fill { operation, line });
+                }
                 self.conclude();
             }
             Request::Write(requester, ..) => {

@@ -99,7 +99,17 @@ impl System {
     }
 
     fn set_level(&mut self, node: u16, line: u8, held: Held) {
-        let reserved = self.tag(node, line).reserved;
+        let Tag { reserved, value, held: before } = *self.tag(node, line);
+        let truth = *self.truth(line);
+        let overwrites = |next: &&Operation| next.line == line && next.kind == Kind::Overwrite;
+        let rises = before.level == Level::Invalid && held.level > Level::Invalid;
+        if rises
+            && value != truth.latest
+            && !truth.retiring
+            && self.node(node).waiting.iter().any(|next| overwrites(&next))
+        {
+            self.wrong(format!("version {value} may be read before a line is overwritten"));
+        }
         if held.level > Level::Invalid && self.home(line) != node && !reserved {
             self.wrong("a line without a frame may be read");
         }
