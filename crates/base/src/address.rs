@@ -1,16 +1,19 @@
 //! Global addresses: which node, which line size, which byte.
 //!
 //! ```text
-//!  63        48 47    44 43                                   0
-//! +------------+--------+--------------------------------------+
-//! |  home node | class  |  byte within the home's memory       |
-//! +------------+--------+--------------------------------------+
+//!  63       56 55        46 45    42 41                        0
+//! +-----------+------------+--------+---------------------------+
+//! | home node | generation | class  |  byte within the memory   |
+//! +-----------+------------+--------+---------------------------+
 //! ```
+//! Node numbers are reused, generations are not: each node that lends memory gets the next generation of
+//! its number, so that an address of memory that is gone never names bytes of a later node.
+//!
 //! The line size travels in the address (class 0 is 64 B, class 10 is 64 KiB), so that nobody needs
 //! a table of a peer's allocations to cut an access into lines. Arithmetic within an allocation
 //! stays ordinary addition. A forged class is refused by the home, whose tags know the true one.
 
-use crate::NodeId;
+use crate::{Generation, NodeId, NodeSet};
 use core::fmt;
 use core::str::FromStr;
 
@@ -75,9 +78,56 @@ impl fmt::Debug for LineSize {
 pub enum AddressError {
     /// The class bits name no line size.
     UnknownLineSize,
-    /// The byte does not fit the 44 bits of an offset.
+    /// The byte does not fit the 42 bits of an offset.
     OffsetTooLarge,
+    /// The number of the node does not fit 8 bits, or its generation 10.
+    HomeTooLarge,
 }
+
+/// The memory that one node lends while it is a member.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct MemoryId(u32);
+
+impl MemoryId {
+    const NODE_BITS: u32 = 8;
+
+    /// The memory of this generation of a node number; `None` when a part is out of range.
+    pub const fn new(node: NodeId, generation: Generation) -> Option<Self> {
+        if node.0 >> Self::NODE_BITS != 0 || generation.0 >= Generation::COUNT {
+            return None;
+        }
+        Some(Self((node.0 as u32) << GENERATION_BITS | generation.0 as u32))
+    }
+
+    /// The bits that addresses of it begin with.
+    pub const fn to_bits(self) -> u32 {
+        self.0
+    }
+
+    /// The node that lends it, or did.
+    pub const fn node(self) -> NodeId {
+        NodeId((self.0 >> GENERATION_BITS) as u16)
+    }
+
+    /// Which of the memories of that node number.
+    pub const fn generation(self) -> Generation {
+        Generation(self.0 as u16 % Generation::COUNT)
+    }
+}
+
+impl fmt::Debug for MemoryId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.generation() {
+            Generation(0) => write!(f, "{}", self.node()),
+            generation => write!(f, "{}.{generation}", self.node()),
+        }
+    }
+}
+
+const GENERATION_BITS: u32 = Generation::COUNT.trailing_zeros();
+
+const _: () = assert!(NodeSet::CAPACITY <= 1 << MemoryId::NODE_BITS);
 
 /// One byte of the cluster's memory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -85,16 +135,37 @@ pub enum AddressError {
 pub struct GlobalAddress(u64);
 
 impl GlobalAddress {
-    /// Bits of an offset within a home: 16 TiB a node.
-    pub const OFFSET_BITS: u32 = 44;
+    /// Bits of an offset within a memory: 4 TiB a node.
+    pub const OFFSET_BITS: u32 = 42;
     const OFFSET_MASK: u64 = (1 << Self::OFFSET_BITS) - 1;
+    const MEMORY_SHIFT: u32 = Self::OFFSET_BITS + 4;
 
-    /// The byte `offset` of `node`'s memory, in lines of `line_size`.
+    /// The byte `offset` of the first memory lent under the number `node`, in lines of `line_size`.
+    /// [`new_in`](Self::new_in) names a later one.
+    ///
+    /// # Errors
+    /// [`AddressError`]: a part is out of range.
     pub const fn new(node: NodeId, line_size: LineSize, offset: u64) -> Result<Self, AddressError> {
+        match MemoryId::new(node, Generation(0)) {
+            Some(memory) => Self::new_in(memory, line_size, offset),
+            None => Err(AddressError::HomeTooLarge),
+        }
+    }
+
+    /// The byte `offset` of a memory, in lines of `line_size`.
+    ///
+    /// # Errors
+    /// [`AddressError::OffsetTooLarge`].
+    pub const fn new_in(
+        memory: MemoryId,
+        line_size: LineSize,
+        offset: u64,
+    ) -> Result<Self, AddressError> {
         if offset > Self::OFFSET_MASK {
             return Err(AddressError::OffsetTooLarge);
         }
-        Ok(Self(((node.0 as u64) << 48) | ((line_size.0 as u64) << Self::OFFSET_BITS) | offset))
+        let class = (line_size.0 as u64) << Self::OFFSET_BITS;
+        Ok(Self((memory.0 as u64) << Self::MEMORY_SHIFT | class | offset))
     }
 
     /// Takes an address out of 64 bits that a program stored, for example in a linked structure.
@@ -110,9 +181,19 @@ impl GlobalAddress {
         self.0
     }
 
+    /// The memory that this is a byte of.
+    pub const fn memory(self) -> MemoryId {
+        MemoryId((self.0 >> Self::MEMORY_SHIFT) as u32)
+    }
+
     /// The node whose memory this is.
     pub const fn home(self) -> NodeId {
-        NodeId((self.0 >> 48) as u16)
+        self.memory().node()
+    }
+
+    /// Which of the memories of that node number.
+    pub const fn generation(self) -> Generation {
+        self.memory().generation()
     }
 
     /// The size of the lines here.
@@ -146,7 +227,7 @@ impl GlobalAddress {
 
 impl fmt::Debug for GlobalAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{:#x}/{:?}", self.home(), self.offset(), self.line_size())
+        write!(f, "{:?}:{:#x}/{:?}", self.memory(), self.offset(), self.line_size())
     }
 }
 
@@ -160,11 +241,13 @@ impl fmt::Display for GlobalAddress {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ParseAddressError {
-    /// It has not the form `NODE:OFFSET/LINE`.
+    /// It has not the form `NODE:OFFSET/LINE` or `NODE.GENERATION:OFFSET/LINE`.
     Form,
-    /// The node is no number from 0 to 65,535.
+    /// The node is no number from 0 to 255.
     Node,
-    /// The offset is no number with up to 44 bits.
+    /// The generation is no number from 0 to 1,023.
+    Generation,
+    /// The offset is no number with up to 42 bits.
     Offset,
     /// The line is no power of two from 64 to 65,536.
     Line,
@@ -174,9 +257,13 @@ impl fmt::Display for ParseAddressError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Form => "no global address: write NODE:OFFSET/LINE, as in 2:0x1000/512B",
-            Self::Node => "the node of a global address is 0 to 65535, as in 2:0x1000/512B",
+            Self::Node => "the node of a global address is 0 to 255, as in 2:0x1000/512B",
+            Self::Generation => {
+                "the generation of a global address is 0 to 1023, as in 2.7:0x1000/512B, or left out \
+                 as in 2:0x1000/512B"
+            }
             Self::Offset => {
-                "the offset of a global address is hexadecimal and under 2^44, as in 2:0x1000/512B"
+                "the offset of a global address is hexadecimal and under 2^42, as in 2:0x1000/512B"
             }
             Self::Line => {
                 "the line of a global address is a power of two from 64B to 65536B, as in \
@@ -200,15 +287,20 @@ impl FromStr for GlobalAddress {
         let (offset, line) = rest.split_once('/').ok_or(ParseAddressError::Form)?;
         // Numbers may have a sign elsewhere, which no address has.
         let is_number = |text: &str| !text.starts_with('+');
-        let node = Some(node).filter(|text| is_number(text)).and_then(|text| text.parse().ok());
+        let (node, generation) = node.split_once('.').unwrap_or((node, "0"));
+        let number = |text: &str| Some(text).filter(|t| is_number(t)).and_then(|t| t.parse().ok());
+        let node = number(node).filter(|node| *node < NodeSet::CAPACITY as u16);
+        let generation = number(generation).filter(|number| *number < Generation::COUNT);
         let offset = offset.strip_prefix("0x").filter(|text| is_number(text));
         let offset = offset.and_then(|text| u64::from_str_radix(text, 16).ok());
         let line = line.strip_suffix('B').filter(|text| is_number(text));
         let line = line.and_then(|text| text.parse().ok()).and_then(LineSize::from_bytes);
         let node = NodeId(node.ok_or(ParseAddressError::Node)?);
+        let generation = Generation(generation.ok_or(ParseAddressError::Generation)?);
+        let memory = MemoryId::new(node, generation).ok_or(ParseAddressError::Node)?;
         let line = line.ok_or(ParseAddressError::Line)?;
         let offset = offset.ok_or(ParseAddressError::Offset)?;
-        Self::new(node, line, offset).map_err(|_| ParseAddressError::Offset)
+        Self::new_in(memory, line, offset).map_err(|_| ParseAddressError::Offset)
     }
 }
 
@@ -234,6 +326,11 @@ impl LineAddress {
     /// The first byte.
     pub const fn address(self) -> GlobalAddress {
         GlobalAddress(self.0)
+    }
+
+    /// The memory that this is a line of.
+    pub const fn memory(self) -> MemoryId {
+        self.address().memory()
     }
 
     /// The node whose memory this is.
@@ -283,7 +380,7 @@ mod tests {
         let mut addresses = 0;
         for _ in 0..100_000 {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            let shifted = state.rotate_right(17) >> (state % 44);
+            let shifted = state.rotate_right(17) >> (state % 42);
             for bits in [state, shifted, shifted | state << 48] {
                 if let Ok(address) = GlobalAddress::from_bits(bits) {
                     assert_eq!(address.to_string().parse(), Ok(address), "{bits:#x}");
@@ -298,8 +395,9 @@ mod tests {
     fn text_that_is_no_address_is_refused_by_its_part() {
         let address = GlobalAddress::new(NodeId(2), LineSize::DEFAULT, 0x1000).unwrap();
         assert_eq!("2:0x1000/512B".parse(), Ok(address));
-        let max = "65535:0xfffffffffff/65536B".parse::<GlobalAddress>();
-        assert_eq!(max.unwrap().offset(), (1 << 44) - 1);
+        let max = "255.1023:0x3ffffffffff/65536B".parse::<GlobalAddress>();
+        assert_eq!(max.unwrap().offset(), (1 << 42) - 1);
+        assert_eq!(max.unwrap().generation(), Generation(1023));
         for (text, error) in [
             ("", ParseAddressError::Form),
             ("2", ParseAddressError::Form),
@@ -307,11 +405,15 @@ mod tests {
             (":0x1000/512B", ParseAddressError::Node),
             ("+2:0x1000/512B", ParseAddressError::Node),
             (" 2:0x1000/512B", ParseAddressError::Node),
+            ("256:0x1000/512B", ParseAddressError::Node),
             ("65536:0x1000/512B", ParseAddressError::Node),
+            ("2.:0x1000/512B", ParseAddressError::Generation),
+            ("2.1024:0x1000/512B", ParseAddressError::Generation),
+            ("2.1.1:0x1000/512B", ParseAddressError::Generation),
             ("2:1000/512B", ParseAddressError::Offset),
             ("2:0x/512B", ParseAddressError::Offset),
             ("2:0x+1/512B", ParseAddressError::Offset),
-            ("2:0x100000000000/512B", ParseAddressError::Offset),
+            ("2:0x40000000000/512B", ParseAddressError::Offset),
             ("2:0x1000/512", ParseAddressError::Line),
             ("2:0x1000/500B", ParseAddressError::Line),
             ("2:0x1000/512B ", ParseAddressError::Line),
@@ -336,6 +438,20 @@ mod tests {
     }
 
     #[test]
+    fn generation_tells_memories_of_one_number_apart() {
+        let memory = MemoryId::new(NodeId(200), Generation(700)).unwrap();
+        let address = GlobalAddress::new_in(memory, LineSize::MIN, 64).unwrap();
+        assert_eq!((address.memory(), address.line().memory()), (memory, memory));
+        assert_eq!((address.home(), address.generation()), (NodeId(200), Generation(700)));
+        assert_eq!(address.to_string(), "200.700:0x40/64B");
+        assert_ne!(GlobalAddress::new(NodeId(200), LineSize::MIN, 64), Ok(address));
+        assert_eq!(MemoryId::new(NodeId(256), Generation(0)), None);
+        assert_eq!(MemoryId::new(NodeId(0), Generation(1024)), None);
+        let foreign = GlobalAddress::new(NodeId(256), LineSize::MIN, 0);
+        assert_eq!(foreign, Err(AddressError::HomeTooLarge));
+    }
+
+    #[test]
     fn classes_beyond_64_kib_are_refused() {
         for class in 11..16_u64 {
             let bits = class << GlobalAddress::OFFSET_BITS;
@@ -348,7 +464,7 @@ mod tests {
 
     #[test]
     fn addition_never_leaves_the_home() {
-        let last = GlobalAddress::new(NodeId(1), LineSize::MAX, (1 << 44) - 1).unwrap();
+        let last = GlobalAddress::new(NodeId(1), LineSize::MAX, (1 << 42) - 1).unwrap();
         assert_eq!(last.checked_add(1), None);
         assert_eq!(last.checked_add(0), Some(last));
         assert_eq!(last.line().checked_add(1), None);

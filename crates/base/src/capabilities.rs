@@ -117,6 +117,10 @@ pub struct Capabilities {
     /// Most bytes of all regions at the adapter (`RegionKind::Device`) that one fabric has at a
     /// time; zero for none.
     pub device_bytes_max: u64,
+    /// A word that its owner stores at the adapter is never seen in halves. Where this is false, a
+    /// peer may see the new low half with the old high one, and the owner has whole words of what
+    /// peers store.
+    pub device_words: bool,
 }
 
 /// What somebody needs of a fabric. Start from [`Requirements::NOTHING`] and switch on.
@@ -167,6 +171,8 @@ pub struct Requirements {
     pub mirrored_regions: bool,
     /// Bytes of regions at the adapter, at least.
     pub device_bytes: u64,
+    /// Words that their owner stores at the adapter are never seen in halves.
+    pub device_words: bool,
 }
 
 /// The first thing a fabric lacks; its name is what a user greps for.
@@ -198,7 +204,22 @@ impl Requirements {
         transfer_bytes: 0,
         mirrored_regions: false,
         device_bytes: 0,
+        device_words: false,
     };
+
+    /// What is needed and what there is of a capability that [`check`](Self::check) named, where that
+    /// is a number.
+    pub fn amounts(&self, missing: Missing, has: &Capabilities) -> Option<(u64, u64)> {
+        let pair = |needed: u32, has: u32| Some((u64::from(needed), u64::from(has)));
+        match missing.0 {
+            "send_bytes_max" => pair(self.send_bytes, has.send_bytes_max),
+            "inline_bytes_max" => pair(self.inline_bytes, has.inline_bytes_max),
+            "slices_max" => pair(self.slices, has.slices_max),
+            "transfer_bytes_max" => Some((self.transfer_bytes, has.transfer_bytes_max)),
+            "device_bytes_max" => Some((self.device_bytes, has.device_bytes_max)),
+            _ => None,
+        }
+    }
 
     /// Whether `has` suffices; otherwise the first capability that is missing.
     pub fn check(&self, has: &Capabilities) -> Result<(), Missing> {
@@ -228,6 +249,7 @@ impl Requirements {
             (self.transfer_bytes > has.transfer_bytes_max, "transfer_bytes_max"),
             (self.mirrored_regions && !has.mirrored_regions, "mirrored_regions"),
             (self.device_bytes > has.device_bytes_max, "device_bytes_max"),
+            (self.device_words && !has.device_words, "device_words"),
         ];
         match table.into_iter().find(|(lacking, _)| *lacking) {
             Some((_, name)) => Err(Missing(name)),

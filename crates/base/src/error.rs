@@ -115,14 +115,14 @@ errors! {
     31 NotHere Caller No "The program cannot run at its caller." "Run it at its executor, or call the executor that the text names.";
     32 DeadlinePassed Caller Later "The call was stopped at its deadline." "Give it more time, or less to do; what it had done by then is done.";
     40 NodeLost Environment No "The home of this address died; its memory is gone." "Allocate on a living node; memory of other homes is still there.";
-    41 LineLost Environment No "The only up-to-date copy was at a node that died." "Free the allocation and write it anew from your own source.";
+    41 LineLost Environment No "The only up-to-date copy was at a node that died." "Overwrite the whole line from your own source by one write, or free the allocation.";
     42 NodeClosed Caller No "This node has left its cluster." "Join again.";
     43 NodeFailed Farside No "This node found itself in an impossible state and stopped serving." "Report the dump that stands in the node's failure text; restart the process.";
     44 Isolated Environment Later "This node was cut off from most of its cluster, which goes on without it." "Mend the network, then join again; what was written here alone is lost.";
     45 NodeLeft Environment No "The home of this address has left the cluster, and its memory with it." "Allocate on a node that stays; memory of other homes is still there.";
     60 NameTaken Configuration No "A cluster of this name runs already." "Join it, choose another name, or end the other one.";
     61 NoSuchCluster Configuration Later "No cluster of this name runs here." "Start it (farside up), or mend the name.";
-    62 ClusterFull Configuration No "The cluster has had its most nodes." "Raise Limits::nodes_max and start a new cluster.";
+    62 ClusterFull Configuration No "The cluster has its most members." "Let a member leave, or start the cluster with a higher --nodes-max (Limits::nodes_max).";
     63 VersionMismatch Configuration No "The peer speaks another version of the protocol." "Run the same version of Farside on all nodes.";
     64 LimitsMismatch Configuration No "The cluster runs with other limits." "Use the same Limits and line sizes on all nodes.";
     65 BadConfiguration Configuration No "A setting is unknown or out of its range." "Mend the setting that the text names.";
@@ -131,6 +131,7 @@ errors! {
     68 NobodyListens Configuration Later "Nobody listens under this name." "Start the other end first, or mend the name.";
     69 AddressTaken Configuration No "Somebody listens under this name already." "Choose another name, or end the other one.";
     70 ChannelMismatch Configuration No "The other end is another channel, or has other measures." "Give both ends the same options; the text says how they differ.";
+    71 ChannelFull Configuration Later "The other end has as many peers as it may." "Let one of them leave, or raise Options::peers at the end that listens; the text names the limit.";
     80 ProtocolViolation Peer No "A peer sent what the protocol forbids; its link was closed." "Check that all nodes run the same version; report it with the text.";
     81 System Environment Later "The operating system refused." "See the text for its reason; farside doctor tells what to change.";
 }

@@ -25,9 +25,12 @@ macro_rules! ids {
 }
 
 ids! {
-    /// A node of the cluster: the high 16 bits of every global address homed there.
-    /// A number is never used again in the life of a cluster, so an address of a dead node stays dead.
+    /// A node of the cluster: an array index, and a bit of a [`NodeSet`]. Once a node is gone and every
+    /// member has settled its removal, a later node may get the same number. Addresses stay distinct by
+    /// their [`Generation`].
     NodeId(u16) "n";
+    /// Counts the memories that nodes of one number have lent, from 0; part of every global address.
+    Generation(u16) "m";
     /// One life of a process that joined; tells a restarted process from the one it replaces.
     Incarnation(u64) "i";
     /// The number of a membership view. Only grows.
@@ -52,6 +55,11 @@ ids! {
     Ticket(u64) "t";
     /// One program order: the high 16 bits are its node, the rest counts within the node.
     SessionId(u64) "s";
+}
+
+impl Generation {
+    /// Generations of a node number: an address has ten bits for them.
+    pub const COUNT: u16 = 1 << 10;
 }
 
 impl SessionId {

@@ -15,7 +15,9 @@ mod limits;
 mod memory;
 mod work;
 
-pub use address::{AddressError, GlobalAddress, LineAddress, LineSize, ParseAddressError};
+pub use address::{
+    AddressError, GlobalAddress, LineAddress, LineSize, MemoryId, ParseAddressError,
+};
 pub use capabilities::{
     AtomicScope, BackPressure, Capabilities, FlushScope, Missing, Requirements, WordScope,
 };
@@ -26,8 +28,8 @@ pub use gid::{
     choose_gid, why_not_gid,
 };
 pub use id::{
-    Grant, Incarnation, LinkId, NodeId, NodeSet, OperationId, ReceiveQueueId, RegionId, RemoteKey,
-    RemoteRegionId, SessionId, Ticket, ViewNumber, WorkId,
+    Generation, Grant, Incarnation, LinkId, NodeId, NodeSet, OperationId, ReceiveQueueId, RegionId,
+    RemoteKey, RemoteRegionId, SessionId, Ticket, ViewNumber, WorkId,
 };
 pub use limits::Limits;
 pub use memory::{Memory, OutOfBounds};

@@ -1,9 +1,11 @@
 //! Every bound of the system, with its reason.
 
-/// The bounds of one cluster. Equal on all its nodes; a node with others is refused at the join.
+/// The bounds of one cluster. Equal on all its nodes, but for `nodes_max`; a node with others is refused at
+/// the join.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Most nodes alive or dead in the life of a cluster. Sized by [`crate::NodeSet`].
+    /// Most members of a cluster at a time; numbers of nodes are below it, and are given again to later nodes.
+    /// Sized by [`crate::NodeSet`]. The founder of a cluster decides it, and nodes that join learn it.
     pub nodes_max: u16,
     /// Most sessions (program orders) of a node at a time: one per thread or task that uses memory.
     pub sessions_max: u32,

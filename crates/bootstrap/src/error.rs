@@ -53,6 +53,11 @@ pub enum BootstrapError {
         /// This side's, in words.
         ours: String,
     },
+    /// Without an identity this side serves its own user alone on the loopback, and the peer is of this
+    /// other one; `None` where that is not known, since its end is closed.
+    OtherUser(Option<u32>),
+    /// The peer serves its own user alone on the loopback.
+    OtherUserThere,
     /// This side does not trust the peer; why.
     NotTrusted(String),
     /// The peer does not trust this side; what it said.
@@ -76,7 +81,14 @@ impl BootstrapError {
 
     /// Whether it says that one side does not trust the other, rather than that something broke.
     pub const fn is_refusal(&self) -> bool {
-        matches!(self, Self::OtherSecurity { .. } | Self::NotTrusted(_) | Self::NotTrustedThere(_))
+        matches!(
+            self,
+            Self::OtherSecurity { .. }
+                | Self::OtherUser(_)
+                | Self::OtherUserThere
+                | Self::NotTrusted(_)
+                | Self::NotTrustedThere(_)
+        )
     }
 }
 
@@ -113,6 +125,7 @@ impl fmt::Display for BootstrapError {
             Self::OtherSecurity { theirs, ours } => {
                 write!(f, "the peer asks for {theirs}, this side for {ours}; give both the same")
             }
+            Self::OtherUser(_) | Self::OtherUserThere => other_user(f, self),
             Self::NotTrusted(reason) => write!(f, "the peer is not trusted: {reason}"),
             Self::NotTrustedThere(reason) => {
                 write!(f, "the peer does not trust this side: {reason}")
@@ -139,6 +152,21 @@ impl fmt::Display for BootstrapError {
             Self::Io(reason) => write!(f, "the transport failed: {reason}; see to the network"),
         }
     }
+}
+
+fn other_user(f: &mut fmt::Formatter<'_>, error: &BootstrapError) -> fmt::Result {
+    match error {
+        BootstrapError::OtherUser(Some(user)) => write!(f, "the peer is a process of user {user}")?,
+        BootstrapError::OtherUser(None) => {
+            write!(f, "the peer has closed its end, so that its user is not known")?;
+        }
+        _ => write!(f, "it is a process of another user")?,
+    }
+    write!(
+        f,
+        "; without a key an address of the loopback is for one user alone: give both sides a key (farside \
+         key new)"
+    )
 }
 
 fn key_file(f: &mut fmt::Formatter<'_>, path: &Path, problem: &KeyFileProblem) -> fmt::Result {

@@ -170,6 +170,11 @@ impl Security {
         self.protect
     }
 
+    /// Whether nobody proves who he is.
+    pub(crate) fn is_open(&self) -> bool {
+        self.identity.kind == IdentityKind::Open
+    }
+
     /// All of it in a few words, for people: `TLS 1.3 with a cluster key`.
     pub fn describe(&self) -> String {
         let identity = self.identity.name();

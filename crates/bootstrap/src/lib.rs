@@ -8,7 +8,7 @@
 //!
 //! | identity | who is let in | nothing | handshake | everything |
 //! | --- | --- | --- | --- | --- |
-//! | open | everybody | yes | no | no |
+//! | open | everybody; on the loopback the same user ([`Admission`]) | yes | no | no |
 //! | cluster key | who holds the same 32 bytes | no | yes | yes |
 //! | certificates | whose certificate a trusted authority signed, for that host | no | yes | yes |
 //!
@@ -21,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod admission;
 mod error;
 mod identity;
 mod key;
@@ -32,6 +33,7 @@ mod stream_tests;
 mod tls;
 
 pub use address::{Address, AddressError, Endpoint, Host};
+pub use admission::Admission;
 pub use error::{BootstrapError, KeyFileProblem};
 pub use identity::{Identity, Protect, Security};
 pub use key::ClusterKey;

@@ -7,7 +7,8 @@
 //! +---------+---------+----------+---------+---------+
 //! ```
 //! Both sides must have sent the same. Whoever changes them on the way can thus make the stream fail,
-//! and nothing else.
+//! and nothing else. An accepting side that lets its own user in alone answers others by an opening
+//! whose identity is 255.
 
 use crate::identity::{IdentityKind, Security};
 use crate::{BootstrapError, Protect};
@@ -18,6 +19,16 @@ pub(crate) const BYTES: usize = 16;
 const MAGIC: [u8; 8] = *b"farside\n";
 /// Of everything that follows.
 const VERSION: u16 = 1;
+
+/// In place of an identity: this side is for processes of its own user alone.
+const OTHER_USER: u8 = 255;
+
+/// What a peer of another user is told.
+pub(crate) fn refusal() -> [u8; BYTES] {
+    let mut out = of(&Security::open());
+    out[10] = OTHER_USER;
+    out
+}
 
 /// What this side sends.
 pub(crate) fn of(security: &Security) -> [u8; BYTES] {
@@ -40,6 +51,9 @@ pub(crate) fn check(theirs: &[u8; BYTES], ours: &Security) -> Result<(), Bootstr
     }
     if *theirs == of(ours) {
         return Ok(());
+    }
+    if *theirs == refusal() {
+        return Err(BootstrapError::OtherUserThere);
     }
     match (IdentityKind::from_bits(theirs[10]), Protect::from_bits(theirs[11])) {
         (Some(identity), Some(protect)) if theirs[12..] == [0; 4] => {

@@ -1,11 +1,12 @@
 //! A stream of bytes to another host, over any transport that does not block.
 
 use crate::records::{Filled, Incoming, receive};
-use crate::{BootstrapError, Host, Protect, Security, opening, tls};
+use crate::{BootstrapError, Host, Protect, Security, admission, opening, tls};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, Connection, ServerConnection};
 use std::fmt;
 use std::io::{ErrorKind, IoSlice, Read, Write};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -68,6 +69,8 @@ pub struct Stream<T> {
     deadline: Instant,
     /// Of the peer, in the handshake.
     received: usize,
+    /// Own address and the peer's, where the peer's user is to be judged.
+    ends: Option<(SocketAddr, SocketAddr)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -140,7 +143,17 @@ impl<T: Read + Write> Stream<T> {
             limits,
             deadline: Instant::now() + limits.time,
             received: 0,
+            ends: None,
         }
+    }
+
+    /// Tells the connecting side where its socket and the peer's are: without an identity, a peer on
+    /// the loopback must be of this user, which is judged when it has said something. For all other
+    /// streams this changes nothing.
+    #[must_use]
+    pub fn between(mut self, local: SocketAddr, peer: SocketAddr) -> Self {
+        self.ends = self.security.is_open().then_some((local, peer));
+        self
     }
 
     /// Goes on with the handshake as far as it can; true once the stream is ready.
@@ -192,6 +205,9 @@ impl<T: Read + Write> Stream<T> {
             return Ok(false);
         };
         opening::check(&theirs, &self.security)?;
+        if let Some((local, peer)) = self.ends.take() {
+            admission::judge_server(local, peer)?;
+        }
         self.stage = Stage::Handshake;
         self.settle();
         Ok(true)

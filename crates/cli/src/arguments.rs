@@ -1,13 +1,15 @@
 //! The command line.
 
+mod channels;
 mod hosts;
 mod remote;
 mod rmc;
 
 use crate::bench::{TRANSFER_BYTES_MAX, Test};
 use crate::rdma::Rdma;
+pub(crate) use channels::{BenchChannels, DeviceName, Pattern, ProfileName};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use farside::channel::{Kind, Need, UnknownKind, Wish};
+use farside::channel::{Need, Wish};
 use farside_apps::ycsb::CoreWorkload;
 pub(crate) use hosts::{
     Agent, CongestionName, HostFabric, Node, NodeSettings, Places, WorkerFabric,
@@ -19,7 +21,6 @@ pub(crate) use remote::{
 pub(crate) use rmc::{EngineName, Memory, RmcBuild, RmcCheck, RmcFigures, RmcList, RmcRun};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
-use std::str::FromStr;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -140,8 +141,11 @@ A program joins with Node::join(&Config::new(\"lab\")). Where the process of a n
 which is said on standard error and as an event, and the others go on.")]
 pub(crate) struct Up {
     /// Node processes
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=128))]
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) nodes: u16,
+    /// Members that the cluster can have at a time, programs that join among them, 1 to 256
+    #[arg(long, default_value_t = 128, value_name = "COUNT")]
+    pub(crate) nodes_max: u16,
     /// The cluster's name
     #[arg(long, default_value = "farside")]
     pub(crate) name: String,
@@ -581,124 +585,6 @@ pub(crate) struct Effort {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  farside bench channels
-  farside bench channels --channel ring-inlined,ring-immediate --bytes 64 --seconds 2
-  farside bench channels --pattern N:1 --clients 8 --channel shared-ring-immediate,ring-immediate
-  farside bench channels --profile connectx5 --plot channels.svg
-  farside bench channels --fabric tcp
-  farside bench channels --on 10.0.0.2:7401 --key cluster.key --pattern 1:1
-  farside bench channels --json | jq '.figures[] | [.channel, .message_bytes, .latency_ns.median]'
-
-Latency is one way: half of a round trip over the same channel both ways. Rates are of one way, of all
-receivers together. The sender writes every byte and the receiver copies every byte out, unless a line
-says otherwise: `unwritten` sends the same bytes again, of `untouched` messages the ends of the bytes
-alone are looked at, `blocking` ends call what may sleep. From 4 KiB on messages are sent from registered
-memory, and those of read slots are built and looked at in the memory of their sender. As in perftest a
-MB has 2^20 bytes and t_typical is the median; BW average and MsgRate are of the middle window. xbaseline
-is the best latency by half of the round trip of one line, of blocking ends of a futex. Spinning ends
-need a processor each: with fewer, many share one.")]
-pub(crate) struct BenchChannels {
-    /// Which channels, by the names of `farside channels`, or all
-    #[arg(long, value_delimiter = ',', default_value = "all", value_name = "NAME")]
-    channel: Vec<ChannelName>,
-    /// Message sizes
-    #[arg(long, value_delimiter = ',', default_value = "8,64,1024,65536", value_parser = message_bytes)]
-    pub(crate) bytes: Vec<u32>,
-    /// Who sends to whom
-    #[arg(long, value_delimiter = ',', default_value = "1:1,N:1,1:N")]
-    pub(crate) pattern: Vec<Pattern>,
-    /// Senders of N:1
-    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=64))]
-    pub(crate) clients: u16,
-    /// Receivers of 1:N
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
-    pub(crate) readers: u16,
-    /// Windows of about half a millisecond for each figure
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(8..=1_000_000))]
-    pub(crate) windows: u32,
-    /// Or for how long each figure is measured
-    #[arg(long, conflicts_with = "windows", value_parser = seconds)]
-    pub(crate) seconds: Option<f64>,
-    /// Draw latency and rate over the message size
-    #[arg(long, value_name = "FILE.svg")]
-    pub(crate) plot: Option<PathBuf>,
-    /// This machine, or virtual time on the paper's cluster
-    #[arg(long, default_value = "shm", conflicts_with_all = ["fabric", "on", "key", "protect"])]
-    pub(crate) profile: ProfileName,
-    #[command(flatten)]
-    pub(crate) places: Places,
-}
-
-impl BenchChannels {
-    /// The channels, each once, in the order of the table.
-    pub(crate) fn kinds(&self) -> Vec<Kind> {
-        let wanted = |kind: &Kind| {
-            self.channel.iter().any(|name| match name {
-                ChannelName::All => true,
-                ChannelName::One(one) => one == kind,
-            })
-        };
-        Kind::ALL.into_iter().filter(wanted).collect()
-    }
-}
-
-/// A channel, or all of them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum ChannelName {
-    All,
-    One(Kind),
-}
-
-impl FromStr for ChannelName {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        if name == "all" {
-            return Ok(Self::All);
-        }
-        name.parse().map(Self::One).map_err(|_: UnknownKind| {
-            let names = Kind::ALL.map(Kind::name).join(", ");
-            format!("no channel is called `{name}`; there are all, {names}")
-        })
-    }
-}
-
-/// Who sends to whom.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub(crate) enum Pattern {
-    /// One sender, one receiver
-    #[value(name = "1:1")]
-    OneToOne,
-    /// Many senders, one receiver
-    #[value(name = "N:1")]
-    ManyToOne,
-    /// One sender, many receivers that all get each message
-    #[value(name = "1:N")]
-    OneToMany,
-}
-
-impl Pattern {
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::OneToOne => "1:1",
-            Self::ManyToOne => "N:1",
-            Self::OneToMany => "1:N",
-        }
-    }
-}
-
-/// Where channels are measured.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub(crate) enum ProfileName {
-    /// Processes of this machine
-    Shm,
-    /// Virtual time: two ConnectX-5 of 100 Gb/s, the cluster of 001
-    Connectx5,
-}
-
-#[derive(Args, Debug)]
-#[command(after_help = "\
-Examples:
   farside bench ycsb --workload a --nodes 3 --threads 2
   farside bench ycsb --properties workloads/workloadb --records 100000
   farside bench ycsb --workload a --operations 10000 --history history.jsonl
@@ -851,23 +737,6 @@ mod tests {
         for junk in ["", "M", "1.5G", "-1", "99999999999T"] {
             assert!(bytes(junk).is_err(), "{junk}");
         }
-    }
-
-    #[test]
-    fn channels_are_chosen_by_name() {
-        let parse = |list: &str| {
-            let line = ["farside", "bench", "channels", "--channel", list];
-            let arguments = Arguments::try_parse_from(line).map_err(|e| e.to_string())?;
-            match arguments.command {
-                Command::Bench { which: Bench::Channels(arguments) } => Ok(arguments.kinds()),
-                other => Err(format!("{other:?}")),
-            }
-        };
-        assert_eq!(parse("all"), Ok(Kind::ALL.to_vec()));
-        let two = "ring-inlined,ring-immediate,ring-inlined";
-        assert_eq!(parse(two), Ok(vec![Kind::RingImmediate, Kind::RingInlined]));
-        let refused = parse("ring").unwrap_err();
-        assert!(Kind::ALL.iter().all(|kind| refused.contains(kind.name())), "{refused}");
     }
 
     #[test]

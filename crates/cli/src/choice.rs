@@ -4,7 +4,7 @@ use crate::arguments::{CongestionName, FabricArguments, FabricKind, HostFabric, 
 use crate::fabrics;
 use crate::failure::Failure;
 use crate::rdma::{self, Rdma};
-use farside_bootstrap::{Address, ClusterKey, Endpoint, Identity, Protect, Security};
+use farside_bootstrap::{Address, Admission, ClusterKey, Endpoint, Identity, Protect, Security};
 use farside_fabric::Fabric;
 use farside_fabric_tcp::{TcpFabric, TcpOptions};
 use std::path::Path;
@@ -111,24 +111,34 @@ impl Place {
             Self::Machine(_) => Ok((Arc::from(fabrics::shm()?), "one machine and user".to_owned())),
             Self::Host(address) if arguments.fabric == Some(FabricKind::Verbs) => {
                 let security = security(arguments)?;
-                let words = format!("{}; data packets are plain text", security.describe());
-                let fabric = rdma::open(security, listen(address), &arguments.rdma)?;
+                let fabric = rdma::open(security.clone(), listen(address), &arguments.rdma)?;
+                let words = security_words(&security, fabric.admission());
+                let words = format!("{words}; data packets are plain text");
                 Ok((Arc::new(fabric), words))
             }
             Self::Host(address) => {
                 let security = security(arguments)?;
-                let words = security.describe();
                 let options = TcpOptions {
                     listen: listen(address),
-                    security,
+                    security: security.clone(),
                     congestion,
                     ..Default::default()
                 };
                 let fabric = TcpFabric::new(options)
                     .map_err(|e| Failure::system(format!("TCP fabric: {e}")))?;
+                let words = security_words(&security, fabric.admission());
                 Ok((Arc::new(fabric), words))
             }
         }
+    }
+}
+
+/// What is protected and who may connect, in words.
+pub(crate) fn security_words(security: &Security, admission: Option<&Admission>) -> String {
+    let words = security.describe();
+    match admission.and_then(Admission::describe) {
+        Some(who) => format!("{words}, {who}"),
+        None => words,
     }
 }
 

@@ -7,11 +7,11 @@ use crate::cluster::{Hear, Process, Started};
 use crate::failure::Failure;
 use crate::rdma::{self, Rdma};
 use crate::worker::{HostSpec, LEASE};
-use farside_bootstrap::{Endpoint, Protect, Security};
+use farside_bootstrap::{Admission, Endpoint, Protect, Security};
 use farside_fabric::Fabric;
 use farside_fabric_tcp::{TcpFabric, TcpOptions};
 use std::io::{BufRead, BufReader, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -90,8 +90,8 @@ impl Hosts {
     pub(crate) fn describe(&self) -> String {
         match self {
             Self::Machine => "over shared memory".to_owned(),
-            Self::Loopback(between) => between.describe(),
-            Self::Agents(_, between) => format!("at agents, {}", between.describe()),
+            Self::Loopback(between) => between.describe(Place::Loopback),
+            Self::Agents(_, between) => format!("at agents, {}", between.describe(Place::Agents)),
         }
     }
 
@@ -213,27 +213,60 @@ pub(crate) fn open(
     rdma: &Rdma,
     options: TcpOptions,
 ) -> Result<Opened, Failure> {
+    open_for(fabric, rdma, options).map(|(opened, _)| opened)
+}
+
+/// The same, and who may connect to it.
+pub(crate) fn open_for(
+    fabric: HostFabric,
+    rdma: &Rdma,
+    options: TcpOptions,
+) -> Result<(Opened, Option<Admission>), Failure> {
     let place = options.listen.as_ref().map(Endpoint::to_string).unwrap_or_default();
     let name = fabric.name();
     let failed = |e: &dyn std::fmt::Display| Failure::system(format!("{name} at {place}: {e}"));
-    let fabric: Arc<dyn Fabric> = match fabric {
-        HostFabric::Tcp => Arc::new(TcpFabric::new(options).map_err(|e| failed(&e))?),
-        HostFabric::Verbs => Arc::new(rdma::open_between(options, rdma)?),
+    let (fabric, admission): (Arc<dyn Fabric>, _) = match fabric {
+        HostFabric::Tcp => {
+            let fabric = TcpFabric::new(options).map_err(|e| failed(&e))?;
+            let admission = fabric.admission().cloned();
+            (Arc::new(fabric), admission)
+        }
+        HostFabric::Verbs => {
+            let fabric = rdma::open_between(options, rdma)?;
+            let admission = fabric.admission().cloned();
+            (Arc::new(fabric), admission)
+        }
     };
     match fabric.host() {
-        Some(at) => Ok((fabric, at)),
+        Some(at) => Ok(((fabric, at), admission)),
         None => Err(failed(&"others do not reach it: name a host, or where it is reached")),
     }
 }
 
+/// Where the nodes of a command listen.
+#[derive(Clone, Copy)]
+enum Place {
+    Loopback,
+    Agents,
+}
+
+/// Who may connect to a listener on the loopback, as one that is made for the question tells.
+fn loopback(security: &Security) -> Option<Admission> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).ok()?;
+    Some(Admission::of(security, listener.local_addr().ok()?))
+}
+
 impl Between {
-    fn describe(&self) -> String {
+    /// In words; where its nodes are on the loopback, also who may connect to them.
+    fn describe(&self, place: Place) -> String {
         let all = self.security.protect() == Protect::Everything;
         let plain = match self.fabric {
             HostFabric::Verbs if all => "; data packets are plain text",
             HostFabric::Tcp | HostFabric::Verbs => "",
         };
-        format!("over {} ({}{plain})", self.fabric.name(), self.security.describe())
+        let admission = matches!(place, Place::Loopback).then(|| loopback(&self.security));
+        let words = choice::security_words(&self.security, admission.flatten().as_ref());
+        format!("over {} ({words}{plain})", self.fabric.name())
     }
 }
 

@@ -19,9 +19,10 @@ struct Running {
 /// Shows what there is.
 pub(crate) fn run(output: Output) -> Result<(), Failure> {
     let found = fabrics::all();
-    let user = rustix::process::getuid().as_raw();
-    let sockets = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
-    let running = clusters(&sockets, user);
+    // A folder of names that is not right is said below, with what to do.
+    let names = farside_fabric_shm::listening();
+    let unknown = names.as_ref().err().map(ToString::to_string);
+    let running = clusters(&names.unwrap_or_default());
     let (chosen, reason) = choice(&found);
     output.value(&json!({
         "version": env!("CARGO_PKG_VERSION"),
@@ -29,12 +30,15 @@ pub(crate) fn run(output: Output) -> Result<(), Failure> {
         "chosen": chosen,
         "reason": reason,
         "clusters": running,
+        "clusters_unknown": unknown,
     }));
     for fabric in &found {
         output.line(fabric_text(fabric));
     }
     output.line(format!("chosen: {} ({reason})", chosen.unwrap_or("none")));
-    if running.is_empty() {
+    if let Some(reason) = unknown {
+        output.line(format!("running clusters of this user: not known: {reason}"));
+    } else if running.is_empty() {
         output.line("running clusters of this user: none");
     }
     for one in &running {
@@ -88,6 +92,7 @@ fn capabilities(has: &Capabilities) -> Vec<(&'static str, String)> {
         ("region_bytes_max", bytes(has.region_bytes_max)),
         ("mirrored_regions", yes(has.mirrored_regions)),
         ("device_bytes_max", bytes(has.device_bytes_max)),
+        ("device_words", yes(has.device_words)),
     ]
 }
 
@@ -142,22 +147,15 @@ fn flush_lines(has: &Capabilities) -> [String; 2] {
     ]
 }
 
-/// The clusters among the abstract sockets of `/proc/net/unix`: a node `n` of cluster `c` listens at
-/// `@farside-shm/<user>/farside.c.n`.
-fn clusters(sockets: &str, user: u32) -> Vec<Running> {
-    let prefix = format!("@farside-shm/{user}/farside.");
+/// The clusters among the names at which processes listen: node `n` of cluster `c` is at `farside.c.n-AGE`.
+fn clusters(names: &[String]) -> Vec<Running> {
     let mut found: Vec<Running> = Vec::new();
-    // Accepted connections bear the name too; those that listen have a flag.
-    let names = sockets.lines().filter_map(|line| {
-        let mut words = line.split_whitespace();
-        let listens = words.nth(3) == Some("00010000");
-        words.last().filter(|_| listens)?.strip_prefix(&prefix)
-    });
-    for name in names {
+    for name in names.iter().filter_map(|name| name.strip_prefix("farside.")) {
         let Some((cluster, node)) = name.rsplit_once('.') else {
             continue;
         };
-        if node.parse::<u16>().is_err() {
+        let number = node.split_once('-').and_then(|(number, _age)| number.parse::<u16>().ok());
+        if number.is_none() {
             continue;
         }
         match found.iter_mut().find(|one| one.cluster == cluster) {
@@ -174,20 +172,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clusters_are_found_among_sockets() {
-        let sockets = "\
-Num       RefCount Protocol Flags    Type St Inode Path
-0: 2 0 00010000 0005 01 100 @farside-shm/1000/farside.lab
-0: 2 0 00010000 0005 01 101 @farside-shm/1000/farside.lab.0
-0: 2 0 00010000 0005 01 102 @farside-shm/1000/farside.lab.12
-0: 3 0 00000000 0005 03 112 @farside-shm/1000/farside.lab.12
-0: 2 0 00010000 0005 01 103 @farside-shm/1000/farside.a.b.3
-0: 2 0 00010000 0005 01 104 @farside-shm/7/farside.foreign.0
-0: 2 0 00010000 0001 01 105 /run/systemd/notify
-0: 2 0 00010000 0001 01 106\n";
+    fn clusters_are_found_among_names() {
+        let names = [
+            "farside.lab",
+            "farside.lab.0-1",
+            "farside.lab.12-1c",
+            "farside.a.b.3-4",
+            "foreign.0-1",
+            "x",
+        ];
         let expected = [("a.b", 1), ("lab", 2)]
             .map(|(cluster, nodes)| Running { cluster: cluster.to_owned(), nodes });
-        assert_eq!(clusters(sockets, 1000), expected);
+        assert_eq!(clusters(&names.map(str::to_owned)), expected);
     }
 
     #[test]

@@ -23,6 +23,8 @@ enum UpEvent<'a> {
     Started {
         cluster: &'a str,
         nodes: Vec<Member>,
+        /// How many members there can be at a time.
+        members_max: u16,
     },
     /// The process of a node has ended, and its memory with it.
     NodeEnded {
@@ -70,15 +72,24 @@ pub(crate) fn run(arguments: &Up, output: Output) -> Result<(), Failure> {
         memory_bytes: arguments.memory_bytes,
         cache_bytes: arguments.cache_bytes,
         line_bytes: arguments.line_bytes,
+        nodes_max: Some(arguments.nodes_max),
         cache_shares: None,
         spin_ns: None,
         processor: None,
         host: None,
         keep_stopped: arguments.keep_stopped,
     };
+    spec.config()?.check()?;
+    if arguments.nodes > arguments.nodes_max {
+        return Err(Failure::usage(format!(
+            "--nodes {} is more than --nodes-max {}: raise it",
+            arguments.nodes, arguments.nodes_max
+        )));
+    }
     let cluster = Cluster::start(&hosts, &spec, usize::from(arguments.nodes))?;
     let nodes = (0..cluster.len()).map(|index| Member::of(&cluster, index)).collect();
-    let started = UpEvent::Started { cluster: &arguments.name, nodes };
+    let started =
+        UpEvent::Started { cluster: &arguments.name, nodes, members_max: arguments.nodes_max };
     output.event(&started, |_| how_to_join(arguments, &hosts, &cluster));
     let mut service = Service { cluster, spec, restarts: arguments.restart, output };
     service.serve()?;
@@ -102,8 +113,9 @@ fn how_to_join(arguments: &Up, hosts: &Hosts, cluster: &Cluster) -> Vec<String> 
         }
     };
     let head = format!(
-        "cluster {name}: {} nodes {}, {} each",
+        "cluster {name}: {} nodes of at most {} {}, {} each",
         cluster.len(),
+        arguments.nodes_max,
         hosts.describe(),
         bytes(arguments.memory_bytes)
     );

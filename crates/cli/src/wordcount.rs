@@ -69,6 +69,7 @@ fn counted(
         memory_bytes: (memory / nodes).max(MEMORY_BYTES_MIN),
         cache_bytes: 64 << 20,
         line_bytes: None,
+        nodes_max: None,
         cache_shares: None,
         spin_ns: None,
         processor: None,

@@ -67,6 +67,7 @@ impl Bed {
             memory_bytes: memory,
             cache_bytes: CACHE_BYTES,
             line_bytes: None,
+            nodes_max: None,
             cache_shares: Some(shares),
             spin_ns: spin_ns(hosts.workers_together(u64::from(nodes)) * u64::from(threads)),
             processor: None,

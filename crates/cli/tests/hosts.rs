@@ -132,6 +132,49 @@ fn process_a_node_that_was_cut_off_joins_again_or_says_why_not() {
 }
 
 #[test]
+fn process_the_survivor_of_two_says_how_to_go_on_and_joins_again() {
+    let ([lower, higher], join) = two_addresses();
+    let start = |at: &str, founds: &[&str]| {
+        let own = ["--listen", at, "--join", &join, "--lease", "0.5"];
+        Running::node(&[], &[&own[..], founds].concat())
+    };
+    let (mut first, mut second) = (start(&lower, &["--found"]), start(&higher, &[]));
+    assert_eq!((first.started().0, second.started().0), (0, 1));
+    // The second cannot know whether the first is dead.
+    first.signal(Signal::STOP);
+    assert_eq!(second.event("isolated")["rejoins"], true);
+    let waits = second.event("waiting");
+    assert_eq!(waits["founds"], false);
+    assert!(waits["remedy"].as_str().unwrap().contains("--found-alone"), "{waits}");
+    first.signal(Signal::KILL);
+    first.end();
+    // The first comes back by the command that started it: the second answers that it has no cluster.
+    let mut first = start(&lower, &["--found"]);
+    assert_eq!(first.started().0, 0);
+    let again = second.event("started");
+    assert_eq!((&again["node"], &again["again"]), (&1.into(), &true.into()));
+}
+
+#[test]
+fn process_two_clusters_of_one_name_that_meet_say_so() {
+    let ([lower, higher], join) = two_addresses();
+    let start = |at: &str| {
+        Running::node(&[], &["--listen", at, "--join", &join, "--lease", "0.5", "--found-alone"])
+    };
+    let mut first = start(&lower);
+    assert_eq!(first.started().0, 0);
+    // The first cannot be reached while the operator lets the second found.
+    first.signal(Signal::STOP);
+    let mut second = start(&higher);
+    assert_eq!(second.started().0, 0);
+    first.signal(Signal::CONT);
+    let (one, other) = (first.event("other_cluster"), second.event("other_cluster"));
+    assert_eq!((&one["host"], &other["host"]), (&higher.into(), &lower.into()));
+    assert_eq!((&one["own"], &one["other"]), (&other["other"], &other["own"]));
+    assert_ne!(one["own"], one["other"]);
+}
+
+#[test]
 fn process_only_who_holds_the_key_is_let_in() {
     let folder = Folder::new();
     let (key, other) = (folder.key("mine"), folder.key("other"));
@@ -388,6 +431,66 @@ fn process_an_agent_survives_junk() {
     assert!(agent.event("ended")["how"].as_str().unwrap().contains("signal: 9"));
     agent.signal(Signal::TERM);
     assert_eq!(agent.end(), (Some(0), String::new()));
+}
+
+/// Hosts have shares at an agent as they have at nodes: connections that order nothing give way to those
+/// that do, and are closed when their time is up.
+#[test]
+fn process_idle_connections_at_an_agent_keep_nobody_out() {
+    let (mut agent, at) = Running::agent(&[], &["--listen", "127.0.0.1:0", "--insecure"]);
+    let file = Folder::new();
+    let text_file = file.file("text", b"a b a");
+    let silent: Vec<_> = (0..200).map(|_| TcpStream::connect(&at).unwrap()).collect();
+    let opened: Vec<_> = (0..200).map(|_| TcpStream::connect(&at).unwrap()).collect();
+    for mut stream in &opened {
+        // The first half of what each side says before all else.
+        let _ = stream.write_all(b"farside\n");
+    }
+    for _ in 0..3 {
+        let count = ["wordcount", &text_file, "--nodes", "2", "--on", &at];
+        let counted = output(&[], &count);
+        assert!(counted.status.success(), "{}", text(&counted.stderr));
+        assert_eq!(text(&counted.stdout), "      2 a\n      1 b\n");
+    }
+    for stream in silent.iter().chain(&opened) {
+        stream.set_read_timeout(Some(WATCHDOG)).unwrap();
+        let mut stream = stream;
+        // What it says until it hangs up; the end may be a reset, but must come.
+        let ended = std::io::Read::read_to_end(&mut stream, &mut Vec::new());
+        assert!(!ended.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock));
+    }
+    agent.event("refused");
+    agent.signal(Signal::TERM);
+    assert_eq!(agent.end().0, Some(0));
+}
+
+/// Without a key, agents and nodes on the loopback are for their user alone.
+#[test]
+#[allow(clippy::print_stdout, reason = "a test that cannot run says why")]
+fn process_without_a_key_other_users_are_refused() {
+    let other = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+    let tried = common::farside(&other).arg("--version").output();
+    if !tried.is_ok_and(|done| done.status.success()) {
+        return println!(
+            "SKIPPED: it starts a process of another user, which needs root and setpriv"
+        );
+    }
+    let (mut agent, at) = Running::agent(&[], &["--listen", "127.0.0.1:0", "--insecure"]);
+    let counted = output(&other, &["wordcount", "/etc/hostname", "--nodes", "1", "--on", &at]);
+    assert_eq!(counted.status.code(), Some(1));
+    assert!(text(&counted.stderr).contains("another user"), "{}", text(&counted.stderr));
+    assert!(agent.event("refused")["reason"].as_str().unwrap().contains("user 65534"));
+    let mut node = Running::node(&[], &["--listen", "127.0.0.1:0"]);
+    let started = node.event("started");
+    let security = started["security"].as_str().unwrap();
+    assert!(security.contains("for processes of this user alone"), "{security}");
+    let address = started["address"].as_str().unwrap();
+    let joined = output(&other, &["--json", "node", "--listen", "127.0.0.1:0", "--join", address]);
+    let (code, kind, said) = common::failure(&joined);
+    assert_eq!((code, kind.as_str()), (Some(1), "NotPermitted"), "{said}");
+    assert!(said.contains("another user") && said.contains("farside key new"), "{said}");
+    let mut own = Running::node(&[], &["--listen", "127.0.0.1:0", "--join", address]);
+    assert_eq!(own.started().0, 1);
 }
 
 #[test]

@@ -493,3 +493,36 @@ fn process_channels_are_measured_in_virtual_time() {
     assert_eq!(report["fan_figures"].as_array().unwrap().len(), 2, "{report}");
     assert_eq!(bench_channels(&arguments), report, "the same whenever it is asked");
 }
+
+#[test]
+fn process_channels_are_measured_with_copies_prefetching_and_distribution() {
+    let settings = ["--copy", "--prefetch", "0,512", "--distribution"];
+    let ends = ["--channel", "read-ring-inlined", "--bytes", "64", "--pattern", "1:1"];
+    let report = bench_channels(&[&ends[..], &settings].concat());
+    assert_eq!(report["time"], "measured");
+    let figures = report["figures"].as_array().unwrap();
+    let settings: Vec<(&str, u64)> = figures
+        .iter()
+        .map(|one| (one["payload"].as_str().unwrap(), one["prefetch_bytes"].as_u64().unwrap()))
+        .collect();
+    assert_eq!(settings, [("seen", 0), ("logged", 0), ("seen", 512), ("logged", 512)]);
+    for figure in figures {
+        check_entry(figure, true, true);
+        let distribution = &figure["distribution"];
+        assert!(distribution["round_trips"].as_u64().unwrap() >= 100, "{figure}");
+        assert!(distribution["p5_ns"].as_f64() <= distribution["p95_ns"].as_f64(), "{figure}");
+    }
+}
+
+#[test]
+fn process_words_at_the_adapter_are_measured_in_virtual_time_alone() {
+    let ends = ["--channel", "shared-ring-immediate", "--bytes", "64", "--pattern", "1:1"];
+    let settings = ["--device-words", "nothing,head"];
+    let here = bench_channels(&[&ends[..], &settings].concat());
+    assert_eq!(here["figures"].as_array().unwrap().len(), 1, "{here}");
+    assert!(here["remarks"].to_string().contains("shm has no adapter"), "{here}");
+    let there = bench_channels(&[&ends[..], &settings, &["--profile", "connectx5"]].concat());
+    assert_eq!(there["time"], "virtual");
+    let median = |at: usize| there["figures"][at]["latency_ns"]["median"].as_f64().unwrap();
+    assert!(median(1) < median(0), "{there}");
+}

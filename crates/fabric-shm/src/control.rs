@@ -2,8 +2,10 @@
 //!
 //! The thread sleeps in `epoll_wait` until a socket has something. It accepts connections, answers
 //! peers' imports without the program's help, and sees when a peer's process is gone. What it
-//! learns goes to the inboxes of ports. It waits for nobody: sockets do not block, and locks are
-//! held for moments.
+//! learns goes to the inboxes of ports. It never waits: sockets do not block, and locks are
+//! held for moments. Connections are accepted some at a time between links, each has a deadline for its
+//! hello, and each process has a share of those that have said none, so that one which connects and is
+//! silent delays neither joins nor imports of others.
 
 use crate::barrier;
 use crate::bell::SharedBell;
@@ -11,23 +13,25 @@ use crate::connection::{Answer, Connection, Inbound, Inbox, Peer, Stage, lock};
 use crate::layout::{LINKS_MAX, PORTS_MAX, bells, board};
 use crate::mapping::{Peers, Shared};
 use crate::message::{MESSAGE_BYTES_MAX, Message, Terms};
+use crate::names::Listener;
 use crate::options::ShmOptions;
 use crate::region::RegionTable;
 use crate::ring::Geometry;
-use crate::socket::{self, Received};
+use crate::socket::{self, Accepted, Received};
 use farside_base::{LinkId, RegionId, RemoteKey};
-use farside_fabric::FabricError;
+use farside_fabric::{FabricError, Pending, PendingLimits};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
+use rustix::time::Timespec;
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// Most connections that have not said hello; further ones are dropped.
-const FRESH_MAX: usize = 256;
+/// Connections that are accepted before links are looked at again.
+const ACCEPTS: usize = 16;
 
 /// The token of the event that ends the thread.
 const STOP: u64 = 0;
@@ -57,17 +61,28 @@ struct Registry {
 enum Entry {
     /// A listening socket and the port that listens. Used under the lock of the registry alone, so
     /// that its name is free as soon as it is forgotten.
-    Listener(OwnedFd, Arc<Inbox>),
+    Listener(Listener, Arc<Inbox>),
     /// A connection to that port that has not said hello.
-    Fresh(Arc<OwnedFd>, Arc<Inbox>),
+    Fresh(Fresh),
     /// One end of a link.
     Link(Arc<Connection>),
+}
+
+/// A connection that has not said hello.
+#[derive(Clone)]
+struct Fresh {
+    socket: Arc<OwnedFd>,
+    inbox: Arc<Inbox>,
+    /// The process at the other end; 0 where that is not known.
+    process: u32,
+    /// It must have said hello by then.
+    deadline: Instant,
 }
 
 /// Who has something to say, for the control thread.
 enum Speaker {
     Listener,
-    Fresh(Arc<OwnedFd>, Arc<Inbox>),
+    Fresh(Fresh),
     Link(Arc<Connection>),
 }
 
@@ -75,7 +90,7 @@ impl Entry {
     fn socket(&self) -> BorrowedFd<'_> {
         match self {
             Self::Listener(socket, _) => socket.as_fd(),
-            Self::Fresh(socket, _) => socket.as_fd(),
+            Self::Fresh(fresh) => fresh.socket.as_fd(),
             Self::Link(connection) => connection.socket.as_fd(),
         }
     }
@@ -152,7 +167,7 @@ impl Inner {
 
     /// Listens at `name` for a port.
     pub(crate) fn listen(&self, name: &str, inbox: &Arc<Inbox>) -> Result<u64, FabricError> {
-        let socket = socket::listen(name)?;
+        let socket = socket::listen(self.options.folder.as_deref(), name)?;
         self.watch(|_| Entry::Listener(socket, Arc::clone(inbox)))
     }
 
@@ -163,7 +178,7 @@ impl Inner {
         link: LinkId,
         inbox: &Arc<Inbox>,
     ) -> Result<Arc<Connection>, FabricError> {
-        let socket = Arc::new(socket::connect(name)?);
+        let socket = Arc::new(socket::connect(self.options.folder.as_deref(), name)?);
         let inbox = Arc::clone(inbox);
         let mut made = None;
         self.watch(|token| {
@@ -201,31 +216,41 @@ impl Inner {
     fn speaker(&self, token: u64) -> Option<Speaker> {
         match lock(&self.registry).entries.get(&token)? {
             Entry::Listener(..) => Some(Speaker::Listener),
-            Entry::Fresh(socket, inbox) => {
-                Some(Speaker::Fresh(Arc::clone(socket), Arc::clone(inbox)))
-            }
+            Entry::Fresh(fresh) => Some(Speaker::Fresh(fresh.clone())),
             Entry::Link(connection) => Some(Speaker::Link(Arc::clone(connection))),
         }
     }
 
-    /// Connections that have not said hello.
-    fn fresh(&self) -> Vec<(u64, Arc<OwnedFd>, Arc<Inbox>)> {
+    /// The connection without a hello that is closed in favor of a new one of `process`.
+    fn gives_way(&self, process: u32) -> Option<u64> {
         let registry = lock(&self.registry);
         let fresh = registry.entries.iter().filter_map(|(token, entry)| match entry {
-            Entry::Fresh(socket, inbox) => Some((*token, Arc::clone(socket), Arc::clone(inbox))),
+            Entry::Fresh(fresh) => {
+                // Whoever has sent something has sent its hello.
+                Some(Pending { peer: fresh.process, silent: true, age: *token })
+            }
+            Entry::Listener(..) | Entry::Link(_) => None,
+        });
+        PendingLimits::DEFAULT.gives_way(fresh, process)
+    }
+
+    /// When connections must have said hello.
+    fn deadlines(&self) -> Vec<(u64, Instant)> {
+        let registry = lock(&self.registry);
+        let fresh = registry.entries.iter().filter_map(|(token, entry)| match entry {
+            Entry::Fresh(fresh) => Some((*token, fresh.deadline)),
             Entry::Listener(..) | Entry::Link(_) => None,
         });
         fresh.collect()
     }
 
     /// Takes a connection that waits at a listener, with the port it is for.
-    fn accept(&self, token: u64) -> rustix::io::Result<Option<(OwnedFd, Arc<Inbox>)>> {
+    fn accept(&self, token: u64) -> rustix::io::Result<(Accepted, Option<Arc<Inbox>>)> {
         match lock(&self.registry).entries.get(&token) {
             Some(Entry::Listener(socket, inbox)) => {
-                let accepted = socket::accept(socket.as_fd())?;
-                Ok(accepted.map(|socket| (socket, Arc::clone(inbox))))
+                Ok((socket::accept(socket.as_fd())?, Some(Arc::clone(inbox))))
             }
-            Some(Entry::Fresh(..) | Entry::Link(_)) | None => Ok(None),
+            Some(Entry::Fresh(_) | Entry::Link(_)) | None => Ok((Accepted::Nothing, None)),
         }
     }
 
@@ -235,7 +260,7 @@ impl Inner {
         registry.entries.retain(|_, entry| {
             let owner = match entry {
                 Entry::Listener(_, owner) => owner,
-                Entry::Fresh(_, owner) => owner,
+                Entry::Fresh(fresh) => &fresh.inbox,
                 Entry::Link(connection) => &connection.inbox,
             };
             let gone = Arc::ptr_eq(owner, inbox);
@@ -269,7 +294,7 @@ impl Inner {
         let registry = lock(&self.registry);
         let links = registry.entries.values().filter_map(|entry| match entry {
             Entry::Link(link) if lock(&link.held).contains(&region) => Some(Arc::clone(link)),
-            Entry::Listener(..) | Entry::Fresh(..) | Entry::Link(_) => None,
+            Entry::Listener(..) | Entry::Fresh(_) | Entry::Link(_) => None,
         });
         links.collect()
     }
@@ -324,6 +349,8 @@ struct Thread {
     /// Given up to accept and drop a connection when the process has no descriptor left, so that
     /// a waiting connection cannot keep the thread awake.
     spare: Option<OwnedFd>,
+    /// When the next connection must have said hello; none later than that.
+    deadline: Option<Instant>,
 }
 
 impl Thread {
@@ -332,13 +359,16 @@ impl Thread {
             inner,
             buffer: Box::new([0; MESSAGE_BYTES_MAX]),
             spare: Some(spare_descriptor().map_err(system("eventfd"))?),
+            deadline: None,
         })
     }
 
     fn run(&mut self) {
         let mut space = [const { MaybeUninit::uninit() }; 64];
         loop {
-            match epoll::wait(&self.inner.epoll, &mut space, None) {
+            let left = self.deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            let left = left.and_then(|left| Timespec::try_from(left).ok());
+            match epoll::wait(&self.inner.epoll, &mut space, left.as_ref()) {
                 Ok((events, _)) => {
                     for event in events.iter() {
                         match event.data.u64() {
@@ -351,6 +381,9 @@ impl Thread {
                 // Only a closed epoll descriptor, which this thread holds open.
                 Err(_) => return,
             }
+            if self.deadline.is_some_and(|at| Instant::now() >= at) {
+                self.expire();
+            }
         }
     }
 
@@ -359,21 +392,20 @@ impl Thread {
         match self.inner.speaker(token) {
             None => {}
             Some(Speaker::Listener) => self.accept(token),
-            Some(Speaker::Fresh(socket, inbox)) => self.greet(token, &socket, &inbox),
+            Some(Speaker::Fresh(fresh)) => self.greet(token, &fresh),
             Some(Speaker::Link(connection)) => self.listen_to(&connection),
         }
     }
 
     fn accept(&mut self, listener: u64) {
-        loop {
+        // Those that still wait make the next wait return at once.
+        for _ in 0..ACCEPTS {
             match self.inner.accept(listener) {
-                Ok(None) => return,
-                Ok(Some(_)) if self.is_crowded() => {}
-                Ok(Some((socket, inbox))) => {
-                    let socket = Arc::new(socket);
-                    // Refused only for want of kernel memory; then the connection is dropped.
-                    let _ = self.inner.watch(|_| Entry::Fresh(socket, inbox));
+                Ok((Accepted::Connection(socket, process), Some(inbox))) => {
+                    self.take_in(socket, inbox, process);
                 }
+                Ok((Accepted::Stranger, _)) => {}
+                Ok((Accepted::Nothing | Accepted::Connection(..), _)) => return,
                 Err(Errno::MFILE | Errno::NFILE) => {
                     self.spare = None;
                     drop(self.inner.accept(listener));
@@ -389,21 +421,41 @@ impl Thread {
         }
     }
 
-    /// Whether too many connections have said nothing, although they were listened to. Whoever
-    /// connects and is silent cannot use up all descriptors.
-    fn is_crowded(&mut self) -> bool {
-        let fresh = self.inner.fresh();
-        if fresh.len() < FRESH_MAX {
-            return false;
+    fn take_in(&mut self, socket: OwnedFd, inbox: Arc<Inbox>, process: u32) {
+        if let Some(token) = self.inner.gives_way(process) {
+            self.hear_or_forget(token);
         }
-        for (token, socket, inbox) in fresh {
-            self.greet(token, &socket, &inbox);
+        let deadline = Instant::now() + self.inner.options.hello_timeout;
+        self.deadline = Some(self.deadline.map_or(deadline, |next| next.min(deadline)));
+        let fresh = Fresh { socket: Arc::new(socket), inbox, process, deadline };
+        // Refused only for want of kernel memory; then the connection is dropped.
+        let _ = self.inner.watch(|_| Entry::Fresh(fresh));
+    }
+
+    /// Closes connections whose time for a hello is up.
+    fn expire(&mut self) {
+        let now = Instant::now();
+        for (token, deadline) in self.inner.deadlines() {
+            if now >= deadline {
+                self.hear_or_forget(token);
+            }
         }
-        self.inner.fresh().len() >= FRESH_MAX
+        self.deadline = self.inner.deadlines().into_iter().map(|(_, deadline)| deadline).min();
+    }
+
+    /// Makes a connection a link if its hello has come, and closes it otherwise.
+    fn hear_or_forget(&mut self, token: u64) {
+        if let Some(Speaker::Fresh(fresh)) = self.inner.speaker(token) {
+            self.greet(token, &fresh);
+        }
+        if let Some(Speaker::Fresh(_)) = self.inner.speaker(token) {
+            self.inner.forget(token);
+        }
     }
 
     /// The first message of a connection makes it a link.
-    fn greet(&mut self, token: u64, socket: &Arc<OwnedFd>, inbox: &Arc<Inbox>) {
+    fn greet(&mut self, token: u64, fresh: &Fresh) {
+        let Fresh { socket, inbox, .. } = fresh;
         let (length, descriptors) = match socket::receive(socket.as_fd(), &mut self.buffer) {
             Received::Nothing => return,
             Received::Ended => return self.inner.forget(token),

@@ -11,12 +11,12 @@ use farside_fabric::{Arena, Fabric, FabricError, Port, PortSpec, Region, RegionS
 use std::fmt;
 use std::sync::Arc;
 
-/// The shared-memory fabric: processes of one machine, network namespace and user, one-sided in
-/// the full sense, since a request is a copy by the thread that posts it.
+/// The shared-memory fabric: processes of one machine and user, one-sided in the full sense, since a
+/// request is a copy by the thread that posts it.
 ///
-/// Guarantees: see [`CAPABILITIES`](Fabric::capabilities); a process that ends in whatever way
-/// leaves nothing behind, and disturbs its own links only. A clone is the same fabric. Cost: one
-/// thread, which sleeps unless links come and go.
+/// Guarantees: see [`CAPABILITIES`](Fabric::capabilities); a process that ends in whatever way leaves
+/// nothing behind but sockets that the next listener removes, and disturbs its own links only. A clone
+/// is the same fabric. Cost: one thread, which sleeps unless links come and go.
 #[derive(Clone)]
 pub struct ShmFabric {
     control: Arc<Control>,

@@ -57,6 +57,7 @@ impl Victim {
     fn new() -> Self {
         let options =
             ShmOptions { control_timeout: Duration::from_millis(100), ..ShmOptions::DEFAULT };
+        let options = ShmOptions { hello_timeout: Duration::from_secs(1), ..options };
         let fabric = ShmFabric::with_options(options).expect("a fabric");
         let spec = RegionSpec { bytes: 1 << 16, access: Access::ALL, kind: RegionKind::Memory };
         let region = fabric.register(&spec).expect("a region");
@@ -145,7 +146,7 @@ impl Fake {
     fn connect(to: &str) -> Self {
         let memory = |bytes, peers| Shared::new("farside-fake", bytes, peers).expect("memory");
         Self {
-            socket: socket::connect(to).expect("a listener"),
+            socket: socket::connect(None, to).expect("a listener"),
             memory: memory(GEOMETRY.bytes(), Peers::Read),
             board: memory(board::BYTES, Peers::Read),
             bells: memory(bells::BYTES, Peers::Write),
@@ -552,27 +553,82 @@ fn too_long_names_and_hellos_are_refused() {
     assert_eq!(got.len(), 16 * 1024);
 }
 
-/// Connections that say nothing are bounded, and those that speak get through.
-#[test]
-fn a_silent_crowd_keeps_nobody_out() {
-    let mut victim = Victim::new();
-    let crowd: Vec<_> = (0..200).map(|_| socket::connect(&victim.name)).collect();
-    assert!(crowd.iter().all(Result::is_ok));
-    victim.good_works();
-    let (_fake, _, link) = Fake::linked(&mut victim);
-    drop(crowd);
-    victim.good_works();
-    let more: Vec<_> = (0..300).map(|_| socket::connect(&victim.name)).collect();
-    // The last ones are hung up on.
-    let silent = more.iter().flatten().last().expect("a connection");
+/// Whether the victim has closed a connection.
+fn is_closed(silent: &OwnedFd) -> bool {
     let mut buffer = Box::new([0; MESSAGE_BYTES_MAX]);
-    until("the last of a crowd to be hung up on", || {
-        let received = socket::receive(silent.as_fd(), &mut buffer);
-        matches!(received, Received::Ended).then_some(())
-    });
-    drop(more);
-    victim.port.close(link);
-    let (_fake, _, link) = Fake::linked(&mut victim);
+    matches!(socket::receive(silent.as_fd(), &mut buffer), Received::Ended)
+}
+
+/// Connections that say nothing keep neither joins nor imports from going on, and are closed when
+/// their time is up.
+#[test]
+fn silent_connections_delay_nobody_and_have_a_deadline() {
+    let mut victim = Victim::new();
+    let connect = || socket::connect(None, &victim.name);
+    let crowd: Vec<_> = (0..400).map(|_| connect().expect("a listener")).collect();
+    for _ in 0..3 {
+        let (fake, _, link) = Fake::linked(&mut victim);
+        let (question, token) = (1, victim.region.token);
+        fake.send(&Message::Import { question, region: token.region, key: token.key }, &[]);
+        assert_eq!(fake.receive().expect("an answer").1.len(), 1);
+        victim.port.close(link);
+    }
+    // This process has a share of places, and its oldest connections gave way to its newest.
+    assert!(is_closed(&crowd[0]));
+    until("the deadline of all", || crowd.iter().all(is_closed).then_some(()));
     victim.good_works();
+    let (_fake, _, link) = Fake::linked(&mut victim);
     victim.port.close(link);
+}
+
+/// Threads that connect without end and say nothing, while others join and import.
+#[test]
+fn a_flood_of_connections_keeps_nobody_out() {
+    let mut victim = Victim::new();
+    let (name, stop) = (victim.name.clone(), std::sync::atomic::AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    drop(socket::connect(None, &name));
+                }
+            });
+        }
+        for _ in 0..20 {
+            let (fake, _, link) = Fake::linked(&mut victim);
+            let (question, token) = (1, victim.region.token);
+            fake.send(&Message::Import { question, region: token.region, key: token.key }, &[]);
+            assert_eq!(fake.receive().expect("an answer").1.len(), 1);
+            victim.port.close(link);
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    victim.good_works();
+}
+
+/// A connection that has said a right hello is not displaced, however many come behind it.
+#[test]
+fn a_hello_that_has_come_is_never_displaced() {
+    let mut victim = Victim::new();
+    let fakes: Vec<_> = (0..100)
+        .map(|_| {
+            let fake = Fake::connect(&victim.name);
+            let (terms, bytes) = (Fake::terms(), &b""[..]);
+            fake.send(&Message::Hello { terms, bytes }, &fake.descriptors());
+            let silent: Vec<_> = (0..5).map(|_| socket::connect(None, &victim.name)).collect();
+            (fake, silent)
+        })
+        .collect();
+    let mut events = Vec::new();
+    until("all requests", || {
+        victim.port.link_events(&mut events);
+        (events.len() == fakes.len()).then_some(())
+    });
+    for event in events {
+        let LinkEvent::Requested { link, .. } = event else { panic!("each has asked: {event:?}") };
+        victim.port.accept(link, b"", victim.queue).expect("it waits");
+    }
+    for (fake, _) in &fakes {
+        assert!(fake.receive().is_some(), "accepted");
+    }
 }

@@ -1,12 +1,24 @@
-//! Farside's shared-memory fabric: processes of one machine, one network namespace and one user.
+//! Farside's shared-memory fabric: processes of one machine and one user.
 //!
 //! A region is a memfd that peers map, so WRITE, READ and atomics are done by the thread that posts
-//! them and the owner executes nothing. Messages go through rings of cache lines. Nothing has a
-//! name in a file system: a process that is killed leaves nothing behind.
+//! them and the owner executes nothing. Messages go through rings of cache lines. All of that has no
+//! name in a file system and ends with its process.
+//!
+//! # Names
+//!
+//! A port that listens has a Unix socket in a folder of its user, which has mode 700 and is checked on
+//! an open descriptor: `/tmp/farside-UID`, or `/run/user/UID/farside` where another user has taken the
+//! former. `FARSIDE_RUNTIME_DIR` or [`ShmOptions::folder`] names another one; no other variable counts,
+//! since not every shell, service or `su` has the same. What a killed process leaves there is removed
+//! when any port of the user listens next.
+//!
+//! Processes find each other when they see the same folder: containers with a `/tmp` of their own do
+//! not. Network namespaces make no difference, for they do not part file systems. User namespaces do:
+//! the kernel names the peer's user, who must be the same on both sides.
 //!
 //! From the data path outwards: `port` (its requests, its arrivals), `ring`, `bell` (sleep),
 //! `barrier`, `queue`; then `region`, `connection`, `control` (the one thread), with the
-//! `message`s and `socket`s it speaks over; below all, `mapping` and `layout`.
+//! `message`s and `socket`s it speaks over, and their `names`; below all, `mapping` and `layout`.
 //!
 //! What is absent: any cost on the hot path that grows with the number of regions or users of the
 //! fabric, and any protection against a process of the same user that wants to do harm: whoever was
@@ -26,6 +38,9 @@ mod mapping_tests;
 mod message;
 #[cfg(all(test, any(loom, shuttle)))]
 mod model;
+mod names;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod names_tests;
 mod options;
 mod port;
 mod probe;
@@ -38,5 +53,6 @@ mod socket;
 
 pub use fabric::ShmFabric;
 pub use mapping::Pages;
+pub use names::listening;
 pub use options::{SEND_BYTES_MAX, ShmOptions};
 pub use probe::{Check, probe};

@@ -130,7 +130,7 @@ fn memory_of_another_size_or_without_seals_is_refused() {
     let unsealed = rustix::fs::memfd_create("farside-test", flags).expect("a memfd");
     rustix::fs::ftruncate(&unsealed, PAGE).expect("a size");
     assert!(View::new(unsealed.as_fd(), PAGE).is_err(), "it could shrink");
-    let socket = crate::socket::listen("test-of-seals").expect("a socket");
+    let socket = crate::socket::listen(None, "test-of-seals").expect("a socket");
     assert!(View::new(socket.as_fd(), PAGE).is_err(), "no memory at all");
 }
 

@@ -2,10 +2,14 @@
 
 use farside_base::{AtomicScope, BackPressure, Capabilities, FlushScope, WordScope};
 use farside_fabric::Arena;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Most bytes of one SEND, and of bytes that travel in a request.
 pub const SEND_BYTES_MAX: u32 = 8192;
+
+/// The longest time for a hello.
+const HELLO_TIMEOUT_MAX: Duration = Duration::from_secs(3600);
 
 /// How a shared-memory fabric shall be. Ends of a link may differ in all of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -25,6 +29,12 @@ pub struct ShmOptions {
     /// How long `import`, `try_import` and `deregister` wait for a peer that lives but does not run (stopped, or
     /// starved), before they fail with `System`.
     pub control_timeout: Duration,
+    /// How long a connection may take to say hello before it is closed.
+    pub hello_timeout: Duration,
+    /// The folder where the names of ports are: of this user, with mode 700, made where there is none.
+    /// `None` for the one that all processes of this user find by the same rule, which the crate's
+    /// documentation has. Processes with different folders do not find each other.
+    pub folder: Option<PathBuf>,
 }
 
 impl ShmOptions {
@@ -35,6 +45,8 @@ impl ShmOptions {
         prefault_bytes_max: 1 << 30,
         huge_pages: true,
         control_timeout: Duration::from_secs(10),
+        hello_timeout: Duration::from_secs(3),
+        folder: None,
     };
 
     /// The name of the first option that is out of its range.
@@ -43,6 +55,8 @@ impl ShmOptions {
             Some("ring_slots")
         } else if !bulk_fits(self.bulk_bytes) {
             Some("bulk_bytes")
+        } else if self.hello_timeout.is_zero() || self.hello_timeout > HELLO_TIMEOUT_MAX {
+            Some("hello_timeout")
         } else {
             None
         }
@@ -100,4 +114,5 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     region_bytes_max: 1 << 40,
     mirrored_regions: true,
     device_bytes_max: 256 << 10,
+    device_words: true,
 };

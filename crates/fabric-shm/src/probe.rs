@@ -3,7 +3,8 @@
 use crate::barrier;
 use crate::bell::{Bell, SharedBell};
 use crate::mapping::{self, HUGE_PAGE, Peers, RegionMemory, Shared};
-use crate::socket;
+use crate::names;
+use crate::socket::{self, Accepted};
 use farside_base::RegionKind;
 use farside_fabric::FabricError;
 use std::time::Duration;
@@ -101,17 +102,19 @@ fn futex() -> Check {
 fn sockets() -> Check {
     let name = format!("probe/{}", std::process::id());
     let tried = || -> Result<bool, FabricError> {
-        let listener = socket::listen(&name)?;
-        let _client = socket::connect(&name)?;
+        let listener = socket::listen(None, &name)?;
+        let _client = socket::connect(None, &name)?;
         let accepted = socket::accept(rustix::fd::AsFd::as_fd(&listener));
-        Ok(matches!(accepted, Ok(Some(_))))
+        Ok(matches!(accepted, Ok(Accepted::Connection(..))))
     };
     let outcome = match tried() {
-        Ok(true) => Ok("abstract seqpacket sockets connect and know the peer's user".to_owned()),
+        Ok(true) => Ok(format!("seqpacket sockets in {} know the peer's user", names::folder())),
         Ok(false) => Err("a connection did not arrive".to_owned()),
         Err(reason) => Err(reason.to_string()),
     };
-    check("abstract sockets", true, outcome, "run without a sandbox that forbids Unix sockets")
+    let remedy = "set FARSIDE_RUNTIME_DIR to a folder of this user with mode 700, and run without a \
+                  sandbox that forbids Unix sockets";
+    check("name folder", true, outcome, remedy)
 }
 
 fn membarrier() -> Check {

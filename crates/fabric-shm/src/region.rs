@@ -84,7 +84,7 @@ impl RegionTable {
             kind,
         });
         self.publish(place, key.0);
-        Ok(Region { id, arena: memory.arena, token })
+        Ok(Region { id, arena: memory.arena, token, device: None })
     }
 
     fn free_place(&mut self) -> Result<usize, FabricError> {

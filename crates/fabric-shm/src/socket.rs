@@ -1,83 +1,63 @@
-//! Unix seqpacket sockets at abstract names: they vanish with their process, and the kernel says
-//! who is at the other end.
+//! Unix seqpacket sockets at names in the user's folder ([`crate::names`]): the kernel says who is at
+//! the other end.
 //!
 //! | who | touches | when |
 //! | --- | --- | --- |
 //! | the kernel | the local variable that a system call fills | for the length of that call |
 
 use crate::message::{DESCRIPTORS_MAX, MESSAGE_BYTES_MAX};
+use crate::names::{Folder, Listener, NAME_BYTES_MAX};
 use farside_fabric::FabricError;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags,
-    SocketType,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType,
+    sockopt,
 };
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
+use std::path::Path;
 use std::time::Duration;
 
 /// Connections that wait to be accepted; the kernel may cut it.
 const BACKLOG: i32 = 1024;
 
-/// How often, a millisecond apart, a name that nobody uses any more is asked for.
-const BIND_TRIES: u32 = 500;
+/// How long `connect` waits while that many wait already. The kernel lets them in one after the other.
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Most bytes of a listen name; the rest of an abstract address is the prefix.
-const NAME_BYTES_MAX: usize = 80;
-
-/// The address of a listen name: unique for machine, network namespace and user.
-fn address(name: &str) -> Result<SocketAddrUnix, FabricError> {
-    if name.len() > NAME_BYTES_MAX {
-        return Err(FabricError::Limit("listen name bytes"));
-    }
-    let user = rustix::process::getuid().as_raw();
-    let full = format!("farside-shm/{user}/{name}");
-    SocketAddrUnix::new_abstract_name(full.as_bytes())
-        .map_err(|reason| FabricError::System("abstract socket address", reason.into()))
+fn check(name: &str) -> Result<(), FabricError> {
+    let fits = name.len() <= NAME_BYTES_MAX;
+    fits.then_some(()).ok_or(FabricError::Limit("listen name bytes"))
 }
 
-fn socket() -> Result<OwnedFd, FabricError> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+fn socket(flags: SocketFlags) -> Result<OwnedFd, FabricError> {
+    let flags = SocketFlags::CLOEXEC | flags;
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
         .map_err(|reason| FabricError::System("socket", reason.into()))
 }
 
-/// Listens at `name`. A socket that has ended may hold the name for a moment, when a thread of its
-/// process forks just then and the child has not yet closed its copy; it is waited for.
-pub(crate) fn listen(name: &str) -> Result<OwnedFd, FabricError> {
-    let address = address(name)?;
-    let socket = socket()?;
-    let mut tries = 0;
-    loop {
-        match rustix::net::bind(&socket, &address) {
-            Ok(()) => break,
-            Err(Errno::ADDRINUSE) if tries < BIND_TRIES && has_ended(&address) => {
-                tries += 1;
-                crate::control::pause(Duration::from_millis(1));
-            }
-            Err(Errno::ADDRINUSE) => return Err(FabricError::AddressInUse(name.to_owned())),
-            Err(reason) => return Err(FabricError::System("bind", reason.into())),
-        }
-    }
-    rustix::net::listen(&socket, BACKLOG)
+/// Listens at `name` in the user's folder, or in the `given` one.
+pub(crate) fn listen(given: Option<&Path>, name: &str) -> Result<Listener, FabricError> {
+    check(name)?;
+    let listener = Folder::open(given)?.bind(socket(SocketFlags::NONBLOCK)?, name)?;
+    rustix::net::listen(&listener, BACKLOG)
         .map_err(|reason| FabricError::System("listen", reason.into()))?;
-    Ok(socket)
+    Ok(listener)
 }
 
-/// Whether nobody listens at an address that is in use.
-fn has_ended(address: &SocketAddrUnix) -> bool {
-    let tried = socket().map(|socket| rustix::net::connect(&socket, address));
-    matches!(tried, Ok(Err(Errno::CONNREFUSED)))
-}
-
-/// Connects to who listens at `name`, if that is the same user.
-pub(crate) fn connect(name: &str) -> Result<OwnedFd, FabricError> {
-    let address = address(name)?;
-    let socket = socket()?;
-    rustix::net::connect(&socket, &address).map_err(|reason| match reason {
-        Errno::CONNREFUSED => FabricError::NobodyThere(name.to_owned()),
+/// Connects to the listener at `name`, if that is of the same user.
+pub(crate) fn connect(given: Option<&Path>, name: &str) -> Result<OwnedFd, FabricError> {
+    check(name)?;
+    let nobody = || FabricError::NobodyThere(name.to_owned());
+    let folder = Folder::find(given)?.ok_or_else(nobody)?;
+    // It blocks in `connect` alone: all else is asked not to.
+    let socket = socket(SocketFlags::empty())?;
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(CONNECT_TIMEOUT))
+        .map_err(|reason| FabricError::System("socket", reason.into()))?;
+    rustix::net::connect(&socket, &folder.address_of(name)?).map_err(|reason| match reason {
+        Errno::CONNREFUSED | Errno::NOENT => nobody(),
+        Errno::AGAIN => FabricError::System("the peer accepts no connections", reason.into()),
         reason => FabricError::System("connect", reason.into()),
     })?;
     if !is_same_user(socket.as_fd()) {
@@ -86,15 +66,27 @@ pub(crate) fn connect(name: &str) -> Result<OwnedFd, FabricError> {
     Ok(socket)
 }
 
-/// Takes a waiting connection, if it is of the same user; others are dropped. `None` when none
-/// waits.
-pub(crate) fn accept(listener: BorrowedFd<'_>) -> rustix::io::Result<Option<OwnedFd>> {
+/// What was found waiting at a listener.
+pub(crate) enum Accepted {
+    /// A connection of a process of this user; 0 for one in another process namespace.
+    Connection(OwnedFd, u32),
+    /// A connection of another user, which is closed already.
+    Stranger,
+    Nothing,
+}
+
+/// Takes one waiting connection. Never blocks.
+pub(crate) fn accept(listener: BorrowedFd<'_>) -> rustix::io::Result<Accepted> {
     loop {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         match rustix::net::accept_with(listener, flags) {
-            Ok(socket) if is_same_user(socket.as_fd()) => return Ok(Some(socket)),
-            Ok(_) | Err(Errno::INTR | Errno::CONNABORTED) => {}
-            Err(Errno::AGAIN) => return Ok(None),
+            Ok(socket) if is_same_user(socket.as_fd()) => {
+                let process = peer_process(socket.as_fd()).unwrap_or(0);
+                return Ok(Accepted::Connection(socket, process));
+            }
+            Ok(_) | Err(Errno::CONNABORTED) => return Ok(Accepted::Stranger),
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Ok(Accepted::Nothing),
             Err(reason) => return Err(reason),
         }
     }
@@ -102,7 +94,7 @@ pub(crate) fn accept(listener: BorrowedFd<'_>) -> rustix::io::Result<Option<Owne
 
 /// Whether the process at the other end runs for the user of this one.
 fn is_same_user(socket: BorrowedFd<'_>) -> bool {
-    credentials(socket).is_some_and(|peer| peer.uid == rustix::process::getuid().as_raw())
+    credentials(socket).is_some_and(|peer| peer.uid == rustix::process::geteuid().as_raw())
 }
 
 /// The process at the other end; `None` when it is in another process namespace.

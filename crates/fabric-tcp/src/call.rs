@@ -110,7 +110,10 @@ impl Call {
             Err(reason) => return Err(Failure::Io(reason.into())),
         }
         let limits = HandshakeLimits { time: options.connect_timeout, bytes: HANDSHAKE_BYTES };
+        // Bound by now; should it not be, connecting has failed, which the socket tells later.
+        let local = socket.local_addr().unwrap_or(to);
         let stream = Stream::connect(socket, &options.security, &self.host, limits)?;
+        let stream = stream.between(local, to);
         Ok(Connection::Stream(Box::new(stream)))
     }
 

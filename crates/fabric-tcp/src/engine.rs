@@ -9,8 +9,8 @@ use crate::port::PortShared;
 use crate::region::{RegionRegistry, Registered};
 use crate::wire::Kind;
 use farside_base::{Capabilities, RegionId};
-use farside_bootstrap::{Address, Endpoint, HandshakeLimits, Stream};
-use farside_fabric::{FabricError, PortSpec, Region};
+use farside_bootstrap::{Address, Admission, Endpoint, HandshakeLimits, Stream};
+use farside_fabric::{FabricError, Pending, PortSpec, Region};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
@@ -60,6 +60,8 @@ pub(crate) struct Inner {
     pub(crate) local: Option<SocketAddr>,
     /// Where peers reach it, looked up.
     pub(crate) host: Option<SocketAddr>,
+    /// Who may connect to it.
+    pub(crate) admission: Admission,
     pub(crate) incarnation: u64,
     registry: Mutex<Registry>,
     epoll: OwnedFd,
@@ -100,6 +102,9 @@ impl Inner {
             }
             (_, local) => local.map(reachable),
         };
+        // Nobody connects to a fabric that does not listen.
+        let admission = local.map(|local| Admission::of(&options.security, local));
+        let admission = admission.unwrap_or(Admission::Identity);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("epoll"))?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let wake = eventfd(0, flags).map_err(system("eventfd"))?;
@@ -114,6 +119,7 @@ impl Inner {
             options: Arc::new(options),
             local,
             host,
+            admission,
             incarnation: random(),
             registry: Mutex::default(),
             epoll,
@@ -431,9 +437,12 @@ impl Engine {
             match listener.accept() {
                 Ok((socket, peer)) => {
                     let host = peer.ip().to_canonical();
-                    if !self.has_room(host) || socket.set_nonblocking(true).is_err() {
+                    // Before it takes a place.
+                    let judged = self.inner.admission.judge(&socket);
+                    if judged.is_err() || socket.set_nonblocking(true).is_err() {
                         continue;
                     }
+                    self.make_room(host);
                     set_options(&socket, &self.inner.options);
                     let time = self.inner.options.connect_timeout;
                     let limits = HandshakeLimits { time, bytes: HANDSHAKE_BYTES };
@@ -460,32 +469,19 @@ impl Engine {
         }
     }
 
-    /// Whether there is room for a further guest of this host. Where there is none, the oldest connection that
-    /// has sent nothing is closed, or else the oldest one: idle connections lock out no peer and displace
-    /// none that is only slow.
-    fn has_room(&mut self, host: IpAddr) -> bool {
-        let limits = self.inner.options.limits;
-        let here = self.guests.iter().flatten();
-        let of_host = here.clone().filter(|guest| guest.host == host).count();
-        if of_host >= limits.handshakes_per_host_max {
-            return self.dismiss_oldest(Some(host));
-        }
-        if here.count() >= limits.handshakes_max {
-            return self.dismiss_oldest(None);
-        }
-        true
-    }
-
-    fn dismiss_oldest(&mut self, host: Option<IpAddr>) -> bool {
-        let places = self.guests.iter().enumerate();
-        let guests = places.filter_map(|(at, guest)| Some((at, guest.as_ref()?)));
-        let candidates = guests.filter(|(_, guest)| host.is_none_or(|host| host == guest.host));
-        let oldest = candidates.min_by_key(|(_, guest)| (!guest.is_silent(), guest.deadline));
-        let at = oldest.map(|(at, _)| at);
-        if let Some(at) = at {
+    /// Makes room for a further guest of this host: idle connections lock out no peer and displace none
+    /// that is only slow ([`PendingLimits`](farside_fabric::PendingLimits)).
+    fn make_room(&mut self, host: IpAddr) {
+        let limits = self.inner.options.limits.pending();
+        let guests = self.guests.iter().enumerate();
+        let pending = guests.filter_map(|(at, guest)| {
+            let guest = guest.as_ref()?;
+            let age = (guest.deadline, at);
+            Some(Pending { peer: guest.host, silent: guest.is_silent(), age })
+        });
+        if let Some((_, at)) = limits.gives_way(pending, host) {
             self.guests[at] = None;
         }
-        at.is_some()
     }
 
     fn invite(&mut self, guest: Guest) {

@@ -4,7 +4,7 @@ use crate::engine::{self, Inner};
 use crate::options::TcpOptions;
 use crate::port::TcpPort;
 use farside_base::{Access, Capabilities, RegionId, RegionKind};
-use farside_bootstrap::Endpoint;
+use farside_bootstrap::{Admission, Endpoint};
 use farside_fabric::{Arena, Fabric, FabricError, Port, PortSpec, Region, RegionSpec};
 use std::fmt;
 use std::net::SocketAddr;
@@ -54,6 +54,13 @@ impl TcpFabric {
     /// Where it listens.
     pub fn listens_at(&self) -> Option<Endpoint> {
         self.handle.inner.local.map(Endpoint::from)
+    }
+
+    /// Who may connect to it: without an identity on the loopback its own user alone, or every user of
+    /// the machine where the kernel does not tell whose a connection is. `None` where it does not listen.
+    pub fn admission(&self) -> Option<&Admission> {
+        let inner = &self.handle.inner;
+        inner.local.map(|_| &inner.admission)
     }
 
     /// The random number of this life of the fabric.

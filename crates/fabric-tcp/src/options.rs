@@ -3,7 +3,7 @@
 use crate::wire::{OUTSTANDING_MAX, SEND_MAX, TRANSFER_MAX};
 use farside_base::{AtomicScope, BackPressure, Capabilities, FlushScope, WordScope};
 use farside_bootstrap::{Endpoint, Protect, Security};
-use farside_fabric::Arena;
+use farside_fabric::{Arena, PendingLimits};
 use std::time::Duration;
 
 /// How a TCP fabric shall be. All hosts of a cluster need the same `security`.
@@ -77,11 +77,19 @@ pub struct TcpLimits {
 impl TcpLimits {
     /// What is used unless told otherwise.
     pub const DEFAULT: Self = Self {
-        handshakes_max: 256,
-        handshakes_per_host_max: 64,
+        handshakes_max: PendingLimits::DEFAULT.pending_max,
+        handshakes_per_host_max: PendingLimits::DEFAULT.per_peer_max,
         links_per_host_max: 2048,
         imports_max: 1 << 16,
     };
+}
+
+impl TcpLimits {
+    /// Of connections that have not yet named a port.
+    pub(crate) const fn pending(&self) -> PendingLimits {
+        let (pending_max, per_peer_max) = (self.handshakes_max, self.handshakes_per_host_max);
+        PendingLimits { pending_max, per_peer_max }
+    }
 }
 
 impl Default for TcpLimits {
@@ -127,6 +135,7 @@ impl TcpOptions {
             (self.connect_timeout.is_zero() || self.connect_timeout > minute, "connect_timeout"),
             (self.request_timeout < self.lease, "request_timeout"),
             (self.limits.handshakes_max == 0, "handshakes_max"),
+            (self.limits.handshakes_per_host_max == 0, "handshakes_per_host_max"),
             (self.limits.links_per_host_max == 0, "links_per_host_max"),
         ];
         table.into_iter().find(|(wrong, _)| *wrong).map(|(_, name)| name)
@@ -174,5 +183,6 @@ pub(crate) fn capabilities(security: &Security) -> Capabilities {
         region_bytes_max: 1 << 40,
         mirrored_regions: Arena::MIRRORS,
         device_bytes_max: 256 << 10,
+        device_words: true,
     }
 }

@@ -96,7 +96,7 @@ impl RegionRegistry {
         let region = Registered { id, key, access, arena: arena.clone() };
         self.regions.insert(region.clone());
         let token = RegionToken { region: id, key: RemoteKey(key), bytes, access };
-        Ok((region, Region { id, arena, token }))
+        Ok((region, Region { id, arena, token, device: None }))
     }
 
     /// Forgets a region.

@@ -34,6 +34,8 @@ pub enum Odd {
     Windows = 9,
     /// Whether binds behind requests that are repeated are repeated too, which is an error.
     RepeatsBinds = 10,
+    /// `max_dm_size`; with none the device has no memory of its own.
+    DeviceBytes = 11,
 }
 
 /// A handle of the fake library.
@@ -159,6 +161,11 @@ impl Fake {
         (self.count(1), self.count(2))
     }
 
+    /// Allocations of memory at the adapter that there are.
+    pub fn allocations(&self) -> u64 {
+        self.count(4)
+    }
+
     /// Queue pairs and regions that were ended before the windows bound to them.
     pub fn violations(&self) -> u64 {
         self.count(3)
@@ -251,6 +258,7 @@ told! {
         let count = match what {
             0 => world.windows.len() as u64,
             1 | 2 => world.posted[what as usize - 1],
+            4 => world.device.len() as u64,
             _ => world.violations,
         };
         let place: *mut u64 = std::ptr::with_exposed_provenance_mut(place as usize);

@@ -8,14 +8,18 @@
 //! C objects are boxes that are leaked when made and taken back when destroyed; what the adapter knows
 //! of them is in the world, by their addresses.
 
+use crate::copy::copy;
 use crate::fake::Odd;
 use crate::types::*;
-use crate::world::{Bind, Completions, Job, Pair, Receives, Region, Window, World, world};
+use crate::world::{
+    Bind, Completions, DeviceMemory, Job, Pair, Receives, Region, Window, World, world,
+};
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::ptr::null_mut;
 
 const INLINE_BYTES: u64 = 256;
+const DEVICE_BYTES: u64 = 64 << 10;
 
 /// A C structure of zeroes, as an address that `free` takes back.
 fn make<T>() -> *mut T {
@@ -84,12 +88,15 @@ unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
-    let around = make::<verbs_context_tail>();
+    let around = make::<verbs_context_wide>();
     // SAFETY: just made.
     let context = unsafe {
-        (*around).sz = size_of::<verbs_context_tail>();
-        (*around).query_device_ex = Some(query_device_ex);
-        &raw mut (*around).context
+        (*around).alloc_dm = Some(alloc_dm);
+        (*around).free_dm = Some(free_dm);
+        (*around).reg_dm_mr = Some(reg_dm_mr);
+        (*around).tail.sz = size_of::<verbs_context_wide>();
+        (*around).tail.query_device_ex = Some(query_device_ex);
+        &raw mut (*around).tail.context
     };
     // SAFETY: as above.
     unsafe {
@@ -113,8 +120,9 @@ unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
     // SAFETY: the context's own counter; it was made with what is around it.
     unsafe {
         libc::close((*context).async_fd);
-        let back = std::mem::offset_of!(verbs_context_tail, context);
-        free(context.cast::<u8>().sub(back).cast::<verbs_context_tail>())
+        let back = std::mem::offset_of!(verbs_context_wide, tail)
+            + std::mem::offset_of!(verbs_context_tail, context);
+        free(context.cast::<u8>().sub(back).cast::<verbs_context_wide>())
     }
 }
 
@@ -148,8 +156,10 @@ unsafe extern "C" fn query_device_ex(
     // SAFETY: the caller's structure, of this project's version.
     let done = unsafe { ibv_query_device(context, &raw mut (*out).orig_attr) };
     let paging = odd(&world(), Odd::OnDemand, 0);
+    let device_bytes = odd(&world(), Odd::DeviceBytes, DEVICE_BYTES);
     // SAFETY: as above.
     unsafe {
+        (*out).max_dm_size = device_bytes;
         (*out).odp_caps.general_caps = u64::from(paging != 0);
         (*out).odp_caps.rc_odp_caps = paging as u32;
     }
@@ -233,8 +243,8 @@ unsafe extern "C" fn ibv_reg_mr(
     let mut world = world();
     // Far apart, so that a guess beside a key is none.
     let key = world.number().wrapping_mul(0x9e37_79b1);
-    let region = Region { start: start.expose_provenance() as u64, bytes: bytes as u64, access };
-    world.regions.insert(key, region);
+    let place = start.expose_provenance() as u64;
+    world.regions.insert(key, Region { base: 0, start: place, bytes: bytes as u64, access });
     let memory = make::<ibv_mr>();
     // SAFETY: just made.
     unsafe {
@@ -272,6 +282,111 @@ unsafe extern "C" fn ibv_dereg_mr(memory: *mut ibv_mr) -> c_int {
     }
 }
 
+unsafe extern "C" fn alloc_dm(
+    context: *mut ibv_context,
+    wanted: *mut ibv_alloc_dm_attr,
+) -> *mut ibv_dm {
+    // SAFETY: the caller's structure.
+    let bytes = unsafe { (*wanted).length };
+    let mut world = world();
+    let own = world.device.values().filter(|one| one.context == context.addr());
+    let taken: usize = own.map(|one| one.bytes).sum();
+    if (taken + bytes) as u64 > odd(&world, Odd::DeviceBytes, DEVICE_BYTES) {
+        return fail(libc::ENOMEM);
+    }
+    // Words, so that atomics are aligned; not zeroes, as an adapter's memory is not.
+    let words = vec![0x5555_5555_5555_5555_u64; bytes.div_ceil(8)].into_boxed_slice();
+    let memory = make::<ibv_dm>();
+    // SAFETY: just made.
+    unsafe {
+        (*memory).context = context;
+        (*memory).memcpy_to_dm = Some(memcpy_to_dm);
+        (*memory).memcpy_from_dm = Some(memcpy_from_dm);
+    }
+    let start = Box::into_raw(words).cast::<u64>().expose_provenance() as u64;
+    let made = DeviceMemory { context: context.addr(), start, bytes };
+    world.device.insert(memory.addr(), made);
+    memory
+}
+
+unsafe extern "C" fn free_dm(memory: *mut ibv_dm) -> c_int {
+    let mut world = world();
+    let Some(DeviceMemory { start, bytes, .. }) = world.device.remove(&memory.addr()) else {
+        return libc::EINVAL;
+    };
+    // A region of it that is still registered.
+    world.violations += u64::from(world.regions.values().any(|region| region.base == start));
+    let first = std::ptr::with_exposed_provenance_mut::<u64>(start as usize);
+    // SAFETY: leaked above with that many words, and taken back once.
+    drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(first, bytes.div_ceil(8))) });
+    // SAFETY: made above.
+    unsafe { free(memory) }
+}
+
+/// Where a copy goes, as mlx5's provider has it: words of four bytes, within the memory.
+fn copied(memory: *mut ibv_dm, offset: u64, bytes: usize) -> Option<*mut u8> {
+    let DeviceMemory { start, bytes: all, .. } = *world().device.get(&memory.addr())?;
+    let whole = offset.is_multiple_of(4) && bytes.is_multiple_of(4);
+    let fits = offset.checked_add(bytes as u64).is_some_and(|end| end <= all as u64);
+    (whole && fits).then(|| std::ptr::with_exposed_provenance_mut((start + offset) as usize))
+}
+
+unsafe extern "C" fn memcpy_to_dm(
+    memory: *mut ibv_dm,
+    offset: u64,
+    from: *const c_void,
+    bytes: usize,
+) -> c_int {
+    match copied(memory, offset, bytes) {
+        // SAFETY: within the memory; the caller's bytes.
+        Some(to) => unsafe { copy(to, from.cast(), bytes) },
+        None => return libc::EINVAL,
+    }
+    0
+}
+
+unsafe extern "C" fn memcpy_from_dm(
+    to: *mut c_void,
+    memory: *mut ibv_dm,
+    offset: u64,
+    bytes: usize,
+) -> c_int {
+    match copied(memory, offset, bytes) {
+        // SAFETY: as above.
+        Some(from) => unsafe { copy(to.cast(), from, bytes) },
+        None => return libc::EINVAL,
+    }
+    0
+}
+
+unsafe extern "C" fn reg_dm_mr(
+    domain: *mut ibv_pd,
+    memory: *mut ibv_dm,
+    offset: u64,
+    bytes: usize,
+    access: c_uint,
+) -> *mut ibv_mr {
+    let mut world = world();
+    let access = access.cast_signed();
+    let found = world.device.get(&memory.addr()).copied();
+    let Some(found) = found.filter(|_| access & IBV_ACCESS_ZERO_BASED != 0) else {
+        return fail(libc::EINVAL);
+    };
+    if offset.checked_add(bytes as u64).is_none_or(|end| end > found.bytes as u64) {
+        return fail(libc::EINVAL);
+    }
+    let key = world.number().wrapping_mul(0x9e37_79b1);
+    let base = found.start + offset;
+    world.regions.insert(key, Region { base, start: 0, bytes: bytes as u64, access });
+    let region = make::<ibv_mr>();
+    // SAFETY: just made.
+    unsafe {
+        ((*region).pd, (*region).length) = (domain, bytes);
+        ((*region).lkey, (*region).rkey) = (key, key);
+    }
+    region
+}
+
 unsafe extern "C" fn alloc_mw(domain: *mut ibv_pd, kind: c_int) -> *mut ibv_mw {
     let mut world = world();
     let most = odd(&world, Odd::Windows, 1 << 16);
@@ -285,7 +400,7 @@ unsafe extern "C" fn alloc_mw(domain: *mut ibv_pd, kind: c_int) -> *mut ibv_mw {
         ((*window).context, (*window).pd) = ((*domain).context, domain);
         ((*window).rkey, (*window).kind) = (key, kind);
     }
-    let place = Region { start: 0, bytes: 0, access: 0 };
+    let place = Region { base: 0, start: 0, bytes: 0, access: 0 };
     world.windows.insert(window.addr(), Window { key, pair: 0, region: 0, place });
     window
 }

@@ -27,9 +27,20 @@ const EVENT_QP_ACCESS_ERR: u32 = 3;
 const REPEATS_BINDS: u32 = 10;
 
 pub(crate) struct Region {
+    /// Where its memory is, less `start`.
+    pub(crate) base: u64,
+    /// Its first address, for requests.
     pub(crate) start: u64,
     pub(crate) bytes: u64,
     pub(crate) access: i32,
+}
+
+/// Some memory at the adapter. Each context has as much of it as the device says.
+#[derive(Clone, Copy)]
+pub(crate) struct DeviceMemory {
+    pub(crate) context: usize,
+    pub(crate) start: u64,
+    pub(crate) bytes: usize,
 }
 
 /// A memory window of type 2B.
@@ -153,6 +164,8 @@ pub(crate) struct Script {
 pub(crate) struct World {
     pub(crate) numbers: u32,
     pub(crate) regions: BTreeMap<u32, Region>,
+    /// Memory at the adapter, by the addresses of its C objects.
+    pub(crate) device: BTreeMap<usize, DeviceMemory>,
     /// By the addresses of their C objects.
     pub(crate) windows: BTreeMap<usize, Window>,
     /// Where the last request went that succeeded, and its key.
@@ -194,7 +207,14 @@ impl World {
         let offset = at.checked_sub(region.start)?;
         let fits = offset <= region.bytes && bytes <= region.bytes - offset;
         let may = region.access & access == access;
-        (fits && may).then(|| std::ptr::with_exposed_provenance_mut(at as usize))
+        let place = region.base.wrapping_add(at);
+        (fits && may).then(|| std::ptr::with_exposed_provenance_mut(place as usize))
+    }
+
+    /// A slice of the program's, which has been looked up.
+    fn local(&self, slice: &ibv_sge) -> *mut u8 {
+        let base = self.regions.get(&slice.lkey).map_or(0, |region| region.base);
+        std::ptr::with_exposed_provenance_mut(base.wrapping_add(slice.addr) as usize)
     }
 
     /// The same for a peer's request to a queue pair: by a window of that one, or the region's own key.
@@ -220,7 +240,7 @@ impl World {
         match self.windows.get_mut(&bind.window) {
             Some(window) if fits && window.pair == 0 && window.key >> 8 == bind.key >> 8 => {
                 let Bind { start, bytes, access, .. } = *bind;
-                let place = Region { start, bytes, access };
+                let place = Region { base: 0, start, bytes, access };
                 *window = Window { key: bind.key, pair, region: bind.region, place };
                 SUCCESS
             }
@@ -447,7 +467,7 @@ impl World {
             return unsafe { copy(to, bytes.as_ptr(), bytes.len()) };
         }
         for slice in &job.slices {
-            let from = std::ptr::with_exposed_provenance(slice.addr as usize);
+            let from = self.local(slice);
             // SAFETY: both places were looked up for that many bytes.
             unsafe {
                 copy(to, from, slice.length as usize);
@@ -480,7 +500,7 @@ impl World {
         };
         let mut from = from.cast_const();
         for slice in &job.slices {
-            let to = std::ptr::with_exposed_provenance_mut(slice.addr as usize);
+            let to = self.local(slice);
             // SAFETY: both places were looked up for that many bytes.
             unsafe {
                 copy(to, from, slice.length as usize);
@@ -510,7 +530,7 @@ impl World {
             let done = word.compare_exchange(first, second, Ordering::AcqRel, Ordering::Acquire);
             done.unwrap_or_else(|before| before)
         };
-        let to = std::ptr::with_exposed_provenance_mut(slice.addr as usize);
+        let to = self.local(slice);
         // SAFETY: the slice was looked up.
         unsafe { copy(to, before.to_ne_bytes().as_ptr(), 8) };
         SUCCESS

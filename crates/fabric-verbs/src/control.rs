@@ -19,8 +19,8 @@ use crate::neighbour;
 use crate::status::{self, numbers};
 use crate::wire::{self, Accepted, Connect, Frame, Parting};
 use farside_base::CompletionStatus;
-use farside_bootstrap::{Endpoint, HandshakeLimits};
-use farside_fabric::{FabricError, Loss, NotReached};
+use farside_bootstrap::{Admission, Endpoint, HandshakeLimits};
+use farside_fabric::{FabricError, Loss, NotReached, Pending, PendingLimits};
 use rustix::event::{Timespec, epoll};
 use rustix::fd::OwnedFd;
 use std::collections::HashMap;
@@ -38,10 +38,6 @@ const DOORBELL: u64 = 0;
 const LISTENER: u64 = 1;
 const DEVICE: u64 = 2;
 const MANAGER: u64 = 3;
-/// Most callers that have not asked for anything yet; further ones are dropped.
-const FRESH_MAX: usize = 256;
-/// Most of them from one host.
-const FRESH_OF_HOST_MAX: usize = 64;
 /// How often peers are looked for when the port has come up, and after how long again: longer than any
 /// neighbour takes to answer.
 const SEEKS: u32 = 8;
@@ -52,6 +48,8 @@ const SHARE_IS_TAKEN: &[u8] = b"your host has as many links here as one may: lin
 /// Owns the thread; dropped with the last port and the fabric.
 pub(crate) struct Control {
     pub(crate) core: Arc<Core>,
+    /// Who may call.
+    pub(crate) admission: Option<Admission>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -61,12 +59,15 @@ impl Control {
         listener: Option<TcpListener>,
     ) -> Result<Self, FabricError> {
         let system = |what| move |reason: std::io::Error| FabricError::System(what, reason);
+        let local = listener.as_ref().and_then(|listener| listener.local_addr().ok());
+        let admission = local.map(|local| Admission::of(&core.options.security, local));
         let mut thread = Thread::new(Arc::clone(&core), listener).map_err(system("epoll"))?;
+        thread.admission = admission.clone();
         let thread = std::thread::Builder::new()
             .name("farside-verbs".to_owned())
             .spawn(move || thread.run())
             .map_err(system("control thread"))?;
-        Ok(Self { core, thread: Some(thread) })
+        Ok(Self { core, admission, thread: Some(thread) })
     }
 }
 
@@ -84,6 +85,7 @@ struct Thread {
     core: Arc<Core>,
     epoll: OwnedFd,
     listener: Option<TcpListener>,
+    admission: Option<Admission>,
     conversations: HashMap<u64, Conversation>,
     /// How often peers' addresses are still to be looked for, since the port came up, and when next.
     seeks: u32,
@@ -132,6 +134,7 @@ impl Thread {
             core,
             epoll,
             listener,
+            admission: None,
             conversations,
             seeks: 0,
             seek_at: next_tick,
@@ -327,12 +330,18 @@ impl Thread {
                 return;
             }
         };
-        let is_fresh = |found: &&Conversation| found.stage == Stage::Called;
-        let host = socket.peer_addr().ok().map(|from| from.ip());
-        let of_host = |found: &&Conversation| found.caller == host;
-        let fresh = || self.conversations.values().filter(is_fresh);
-        if fresh().count() >= FRESH_MAX || fresh().filter(of_host).count() >= FRESH_OF_HOST_MAX {
+        let host = socket.peer_addr().ok().map(|from| from.ip().to_canonical());
+        // Before it takes a place.
+        if self.admission.as_ref().is_some_and(|admission| admission.judge(&socket).is_err()) {
             return;
+        }
+        let pending = self.conversations.iter().filter_map(|(token, found)| {
+            let age = (found.deadline, *token);
+            let fresh = found.stage == Stage::Called;
+            fresh.then_some(Pending { peer: found.caller, silent: found.is_silent(), age })
+        });
+        if let Some((_, oldest)) = PendingLimits::DEFAULT.gives_way(pending, host) {
+            self.close(Token(oldest));
         }
         let ready = socket.set_nonblocking(true).and_then(|()| socket.set_nodelay(true));
         let token = Token(self.core.number());

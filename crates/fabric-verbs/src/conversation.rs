@@ -201,7 +201,7 @@ impl Conversation {
         let stream = Box::new(Stream::accept(socket, security, limits)?);
         let mut made = Self::new(Stage::Called, Io::Open(stream), limits);
         made.from = caller.map_or_else(String::new, |from| from.to_string());
-        made.caller = caller.map(|from| from.ip());
+        made.caller = caller.map(|from| from.ip().to_canonical());
         Ok(made)
     }
 
@@ -250,6 +250,11 @@ impl Conversation {
         again.map(|again| *socket = again).is_some()
     }
 
+    /// Whether the peer has sent nothing yet.
+    pub(crate) fn is_silent(&self) -> bool {
+        matches!(&self.io, Io::Open(stream) if !stream.has_heard())
+    }
+
     /// What the poller watches.
     pub(crate) fn socket(&self) -> Option<&TcpStream> {
         match &self.io {
@@ -270,14 +275,15 @@ impl Conversation {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) | Err(error) => return Err(io::Error::from(error).into()),
             }
-            if socket.peer_addr().is_err() {
+            let (Ok(peer), Ok(local)) = (socket.peer_addr(), socket.local_addr()) else {
                 return Ok(false);
-            }
+            };
             let host = endpoint.host.clone();
             let Io::Connecting(socket, _) = std::mem::replace(&mut self.io, Io::None) else {
                 return Ok(false);
             };
-            self.io = Io::Open(Box::new(Stream::connect(socket, security, &host, limits)?));
+            let stream = Stream::connect(socket, security, &host, limits)?.between(local, peer);
+            self.io = Io::Open(Box::new(stream));
             self.stage = Stage::Securing;
         }
         match &mut self.io {

@@ -8,9 +8,9 @@ use crate::ffi::types::{
     IBV_TRANSPORT_IWARP, ibv_port_attr,
 };
 use crate::ffi::{
-    Bytes, Channel, CompletionQueue, Context, Library, Listed, MemoryRegion, NoLibrary,
-    ProtectionDomain, QueuePair, Request, Route, Shape, SharedReceiveQueue, Slice, Verb, Window,
-    WorkCompletion, anonymous, list,
+    AdapterMemory, Bytes, Channel, CompletionQueue, Context, Library, Listed, MemoryRegion,
+    NoLibrary, ProtectionDomain, QueuePair, Request, Route, Shape, SharedReceiveQueue, Slice, Verb,
+    Window, WorkCompletion, anonymous, list,
 };
 use crate::manager;
 use crate::options::{OpenError, Options, mtu_bytes, mtu_of};
@@ -504,7 +504,9 @@ fn facts(
         reads_in: byte(device.max_qp_rd_atom),
         reads_out: byte(device.max_qp_init_rd_atom),
         message_bytes: context.query_port(port)?.max_msg_sz,
-        device_memory_bytes: extended.map_or(0, |extended| extended.max_dm_size),
+        device_memory_bytes: extended
+            .filter(|_| AdapterMemory::is_had(context))
+            .map_or(0, |extended| extended.max_dm_size),
         on_demand: extended.map_or_else(OnDemand::default, |extended| {
             OnDemand::of(extended.odp_caps.general_caps, extended.odp_caps.rc_odp_caps)
         }),

@@ -11,7 +11,7 @@ use crate::options::{OpenError, Options, mtu_bytes};
 use crate::port::VerbsPort;
 use crate::region;
 use farside_base::{Access, Capabilities, RegionId, RegionKind};
-use farside_bootstrap::{Endpoint, Protect};
+use farside_bootstrap::{Admission, Endpoint, Protect};
 use farside_fabric::{Arena, Fabric, FabricError, Port, PortSpec, Region, RegionSpec};
 use std::fmt;
 use std::io;
@@ -80,6 +80,12 @@ impl VerbsFabric {
     /// Where peers call this fabric; `None` when it only connects.
     pub fn listening(&self) -> Option<&Endpoint> {
         self.control.core.listening.as_ref().map(|listening| &listening.endpoint)
+    }
+
+    /// Who may call this fabric: without an identity on the loopback its own user alone, or every user
+    /// of the machine where the kernel does not tell whose a connection is. `None` when it only connects.
+    pub fn admission(&self) -> Option<&Admission> {
+        self.control.admission.as_ref()
     }
 
     /// The limits of a device, by its name.
@@ -163,7 +169,14 @@ impl Fabric for VerbsFabric {
     }
 
     fn register(&self, spec: &RegionSpec) -> Result<Region, FabricError> {
-        spec.check(&self.capabilities(), 0)?;
+        let core = &self.control.core;
+        let device_bytes = lock(&core.regions).adapter_bytes();
+        spec.check(&self.capabilities(), device_bytes)?;
+        if spec.kind == RegionKind::Device {
+            let (domain, access) = (&core.device.domain, spec.access);
+            let registered = region::register_at_adapter(domain, spec.bytes, access)?;
+            return lock(&core.regions).add(registered, access, false, random()?);
+        }
         let huge = spec.kind == RegionKind::Memory && spec.bytes >= HUGE_PAGE_BYTES as u64;
         let memory = match usize::try_from(spec.bytes) {
             Ok(bytes) if huge => {
@@ -183,7 +196,7 @@ impl Fabric for VerbsFabric {
         let manner = core.manner();
         let registered = region::register(&core.device.domain, &memory, access, manner)?;
         let windowed = manner.windowed(access, memory.len() as u64);
-        lock(&core.regions).add(registered, memory, access, windowed, random()?)
+        lock(&core.regions).add(registered, access, windowed, random()?)
     }
 
     fn deregister(&self, region: RegionId) -> Result<(), FabricError> {

@@ -77,7 +77,7 @@ pub struct DeviceFacts {
     pub reads_out: u8,
     /// `max_msg_sz` of the port.
     pub message_bytes: u32,
-    /// `max_dm_size`.
+    /// `max_dm_size`; zero where library or provider lack the calls.
     pub device_memory_bytes: u64,
     /// `max_mw`, where there are memory windows of type 2B (`IBV_DEVICE_MEM_WINDOW_TYPE_2B`).
     pub windows: u32,
@@ -221,13 +221,12 @@ impl DeviceFacts {
     /// which WRITEs land (RFC 5040 5.5), and one completes when a READ of memory behind it has, which
     /// the target answers after that. No query tells of words (`Capabilities::words`).
     ///
-    /// Memory at the adapter can be no region here, whatever the device has of it (`max_dm_size`): the
-    /// owner reaches a region by loads, stores and atomics, and the library has no address for that.
-    /// `ibv_alloc_dm` gives a handle to copy to and from (`ibv_memcpy_to_dm`), of whose accesses nothing
-    /// is promised but that they happen, and registered it is addressed from zero. Of the two providers
-    /// that have it (rdma-core 65), mlx5's maps it into the process and keeps the mapping for itself,
-    /// through which it copies words of four bytes (what its own interface maps are single operations:
-    /// `mlx5dv_dm_map_op_addr`), and mana's has not even the copies.
+    /// Memory at the adapter (`ibv_alloc_dm`) can be regions, but on iWARP, whose small READs and WRITEs
+    /// are copied by the processor. **It has never run on an adapter**: no software device has such
+    /// memory, so that only the fake library has shown it. The owner has no address of it and copies
+    /// (`ibv_memcpy_to_dm`), of which nothing is promised but that they happen; mlx5's provider copies
+    /// words of four bytes (rdma-core 65), so that peers may see the halves of a word apart
+    /// (`Capabilities::device_words`), and mana's has not even the copies.
     /// Masked atomics are no part of the library's interface.
     ///
     /// # Errors
@@ -282,7 +281,8 @@ impl DeviceFacts {
             links_max: self.queue_pairs.min(LINKS_MAX).min(links),
             region_bytes_max: self.region_bytes.min(1 << 46),
             mirrored_regions: Arena::MIRRORS,
-            device_bytes_max: 0,
+            device_bytes_max: if iwarp { 0 } else { self.device_memory_bytes },
+            device_words: false,
         })
     }
 }

@@ -2,7 +2,7 @@
 //! library is found at run time; a machine without it is told what to install.
 //!
 //! From the data path outwards: `port` (requests, completions, links), `intake` (its completions, of
-//! which some are the control thread's), `region` and `window` (which peer reaches it); then `fabric`,
+//! which some are the control thread's), `region`, `adapter` (memory there) and `window` (which peer reaches it); then `fabric`,
 //! `control` (the one thread) with its `conversation`s and what they say (`wire`); `device` chooses
 //! device, port and address, `facts` makes promises of what the device says; [`status`] has the words
 //! for what went wrong; `neighbour` shortens the kernel's search for peers; below all, `ffi` speaks C.
@@ -18,6 +18,7 @@
 
 #![deny(unsafe_code)]
 
+mod adapter;
 mod control;
 mod conversation;
 mod core;

@@ -1,14 +1,15 @@
 //! The regions of a fabric, and a port's own copy of the table, so that a request takes no lock.
 
+use crate::adapter::Adapter;
 use crate::ffi::types::{
     IBV_ACCESS_FLUSH_GLOBAL, IBV_ACCESS_FLUSH_PERSISTENT, IBV_ACCESS_LOCAL_WRITE,
     IBV_ACCESS_MW_BIND, IBV_ACCESS_ON_DEMAND, IBV_ACCESS_RELAXED_ORDERING,
     IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE,
 };
-use crate::ffi::{MemoryRegion, ProtectionDomain};
+use crate::ffi::{AdapterMemory, Backing, MemoryRegion, ProtectionDomain};
 use crate::wire::Imported;
-use farside_base::{Access, FlushScope, RegionId, RegionToken, RemoteKey};
-use farside_fabric::{Arena, FabricError, Region};
+use farside_base::{Access, FlushScope, Memory, RegionId, RegionToken, RemoteKey};
+use farside_fabric::{Arena, DeviceMemory, FabricError, Region};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -108,6 +109,21 @@ pub(crate) fn register(
     })
 }
 
+/// Takes zeroed memory at the adapter and registers it. Peers reach it by a key of its own, not by
+/// windows.
+pub(crate) fn register_at_adapter(
+    domain: &Arc<ProtectionDomain>,
+    bytes: u64,
+    access: Access,
+) -> Result<MemoryRegion, FabricError> {
+    let system = |reason| FabricError::System("memory at the adapter", reason);
+    let memory = AdapterMemory::new(&domain.context, bytes.next_multiple_of(8)).map_err(system)?;
+    let zeroed = Adapter::new(&memory).clear(0, memory.bytes());
+    zeroed.map_err(|_| system(io::Error::other("its provider does not copy")))?;
+    MemoryRegion::at_adapter(domain, memory, IBV_ACCESS_LOCAL_WRITE | rights(access))
+        .map_err(system)
+}
+
 const NOT_PERSISTENT: &str = "the adapter takes this memory for none that persists: bring that of a DAX \
                               device (`/dev/dax*` of an NVDIMM, by `map_device`), or ask for no \
                               `FLUSH_PERSISTENT`";
@@ -137,16 +153,22 @@ impl RegionTable {
     pub(crate) fn add(
         &mut self,
         memory: MemoryRegion,
-        arena: Arena,
         access: Access,
         windowed: bool,
         key: u64,
     ) -> Result<Region, FabricError> {
         let id = self.next()?;
-        let bytes = arena.len() as u64;
+        let bytes = memory.bytes();
+        let (arena, device) = match memory.backing() {
+            Backing::Arena(arena) => (arena.clone(), None),
+            Backing::Adapter(memory) => {
+                let device: Arc<dyn DeviceMemory> = Arc::new(Adapter::new(memory));
+                (Arena::heap(0), Some(device))
+            }
+        };
         let token = RegionToken { region: id, key: RemoteKey(key), bytes, access };
         self.places[place_of(id)] = Some(Registered { id, memory, token, windowed });
-        Ok(Region { id, arena, token })
+        Ok(Region { id, arena, token, device })
     }
 
     fn find(&self, id: RegionId) -> Option<&Registered> {
@@ -159,6 +181,13 @@ impl RegionTable {
         let removed = self.places[place_of(id)].take().ok_or(FabricError::Unknown("region"))?;
         self.free.push_back(RegionId(id.0.wrapping_add(1 << PLACE_BITS)));
         Ok(removed)
+    }
+
+    /// Bytes of the regions at the adapter.
+    pub(crate) fn adapter_bytes(&self) -> u64 {
+        let all = self.places.iter().flatten();
+        let there = all.filter(|one| matches!(one.memory.backing(), Backing::Adapter(_)));
+        there.map(|one| one.token.bytes).sum()
     }
 
     /// The memory of a region.

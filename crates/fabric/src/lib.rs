@@ -15,6 +15,7 @@ mod mem;
 #[allow(unsafe_code, reason = "the home of memory that peers change")]
 mod memory;
 mod parts;
+mod pending;
 mod random;
 mod reached;
 mod trace;
@@ -32,11 +33,12 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 pub use count::{CountFabric, Counts};
-pub use farside_base::OutOfBounds;
+pub use farside_base::{Memory, OutOfBounds};
 pub use fault::{FaultFabric, FaultPlan};
 pub use mem::MemFabric;
 pub use memory::{Arena, SharedWord};
 pub use parts::Parts;
+pub use pending::{Pending, PendingLimits};
 pub use reached::Reached;
 pub use trace::{TraceEvent, TraceFabric};
 pub use waiter::ThreadWaiter;
@@ -107,15 +109,37 @@ impl RegionSpec {
     }
 }
 
+/// Memory at an adapter that the processor cannot address: its owner reaches it by calls that copy.
+///
+/// *Order.* Words as [`Memory`] has it, where [`Capabilities::device_words`] is true; otherwise a store
+/// may be seen as its new low half with the old high half first. A load gives the word as it was at one
+/// moment. Copies are of whole aligned words of four bytes.
+pub trait DeviceMemory: Memory + fmt::Debug + Send + Sync {}
+
+impl<M: Memory + fmt::Debug + Send + Sync> DeviceMemory for M {}
+
 /// A registered region: memory that this process uses through `arena` and peers through `token`.
 #[derive(Clone, Debug)]
 pub struct Region {
     /// Its number, for work requests of this process.
     pub id: RegionId,
-    /// The memory.
+    /// The memory; without bytes where `device` has them.
     pub arena: Arena,
     /// What a peer needs to import it.
     pub token: RegionToken,
+    /// The memory of a region at an adapter that the processor cannot address.
+    pub device: Option<Arc<dyn DeviceMemory>>,
+}
+
+impl Region {
+    /// The memory, whatever it is made of.
+    #[inline]
+    pub fn memory(&self) -> &dyn Memory {
+        match &self.device {
+            Some(device) => &**device,
+            None => &self.arena,
+        }
+    }
 }
 
 /// Why a control call failed.
@@ -207,8 +231,8 @@ impl std::error::Error for FabricError {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PortSpec {
     /// Name to listen at, unique within the fabric's scope; `None` for a port that only connects.
-    /// For shm the scope is this machine, network namespace and user. For fabrics between hosts it
-    /// is the fabric's own listening address, and peers connect to `HOST:PORT/NAME`
+    /// For shm the scope is the folder of this user that its documentation names. For fabrics between
+    /// hosts it is the fabric's own listening address, and peers connect to `HOST:PORT/NAME`
     /// ([`Port::address`]).
     pub listen: Option<String>,
 }
@@ -399,14 +423,15 @@ pub trait Waiter: Send + Sync {
 pub trait Port: Send {
     /// Posts requests in order, with one doorbell. Requests on one link take effect in order where
     /// `Capabilities::message_order` says so. A request to a lost link is taken and completes with
-    /// an error. Never blocks, never allocates.
+    /// an error. Never blocks, never allocates; calls the kernel where the fabric has no other way (a
+    /// socket to send through, a peer that sleeps).
     fn post(&mut self, work: &[Work<'_>]) -> Posted;
 
     /// Adds receives to their queues. Never blocks.
     fn post_receives(&mut self, receives: &[Receive]) -> Posted;
 
     /// Takes completions, oldest first per link; how many were written to the front of `out`.
-    /// Never blocks, never calls the kernel.
+    /// Never blocks; calls the kernel as [`post`](Self::post) does.
     fn poll(&mut self, out: &mut [Completion]) -> usize;
 
     /// Takes what happened to links since the last call. Costs one load when nothing did.

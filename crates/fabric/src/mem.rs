@@ -55,6 +55,7 @@ const CAPABILITIES: Capabilities = Capabilities {
     region_bytes_max: 1 << 40,
     mirrored_regions: Arena::MIRRORS,
     device_bytes_max: 256 << 10,
+    device_words: true,
 };
 
 /// Most receives of one queue; their completions have room reserved.

@@ -172,7 +172,8 @@ impl Engine {
             return Err(ErrorCode::TooLarge);
         }
         let block = self.homes.allocator.allocate(bytes, line_size)?;
-        let address = GlobalAddress::new(self.me(), line_size, block.offset)
+        let memory = self.lines.memory().ok_or(ErrorCode::OutOfMemory)?;
+        let address = GlobalAddress::new_in(memory, line_size, block.offset)
             .map_err(|_| ErrorCode::OutOfMemory)?;
         let end = block.offset + block.lines * line_size.bytes() as u64;
         let stale_to = self.homes.used_to.clamp(block.offset, end);
@@ -188,6 +189,9 @@ impl Engine {
     }
 
     fn start_free(&mut self, operation: OperationId, address: GlobalAddress) {
+        if let Some(code) = self.refusal_at(address.line()) {
+            return self.finish(operation, Err(code));
+        }
         if address.home() == self.me() {
             return self.free_here(address, Requester::Operation(operation));
         }
@@ -250,6 +254,11 @@ impl Engine {
         body: &[u8; BODY],
     ) -> Result<(), Violation> {
         match Message::decode(body)? {
+            Message::Allocate { ticket, .. } if !self.boot.ready => {
+                // Not every member knows this memory yet: no address of it may exist.
+                let code = ErrorCode::OutOfMemory;
+                self.send_allocate(from, &Message::Refused { ticket, code });
+            }
             Message::Allocate { ticket, bytes, line_size, .. } => {
                 self.allocate_here(bytes, line_size, Requester::Node(from, ticket));
             }
@@ -257,6 +266,7 @@ impl Engine {
                 if address.home() != self.me() {
                     return Err(Violation("free at a node that is not the home"));
                 }
+                self.check_generation(address.line())?;
                 self.free_here(address, Requester::Node(from, ticket));
             }
             Message::Allocated { ticket, address, .. } => {
@@ -401,7 +411,7 @@ impl Session {
             let address = GlobalAddress::new(node, line_size, 0)
                 .map_err(|_| Error::new(ErrorCode::BadLineSize))?;
             let piece = Piece { address, at: 0, bytes: 0 };
-            match call.call(Kind::Allocate { node, bytes, class }, piece).await {
+            match call.call(Kind::Allocate { node, bytes, class }, piece, &[]).await {
                 Ok(bits) => {
                     return GlobalAddress::from_bits(bits)
                         .map_err(|_| Error::new(ErrorCode::ProtocolViolation));
@@ -428,7 +438,10 @@ impl Session {
     ) -> Result<NodeId, Error> {
         let hint = match hint {
             // Named nodes are asked themselves, whatever is known of their memory.
-            AllocationHint::Near(address) => return Ok(address.home()),
+            AllocationHint::Near(address) => {
+                let refusal = self.core.engine().refusal_at(address.line());
+                return refusal.map_or(Ok(address.home()), |code| Err(Error::at(code, address)));
+            }
             AllocationHint::On(node) => return Ok(node),
             AllocationHint::Default => Hint::Default,
             AllocationHint::Local => Hint::Local,
@@ -468,6 +481,6 @@ impl Session {
         let mut call = self.enter();
         call.writes_ended().await?;
         let piece = Piece { address, at: 0, bytes: 0 };
-        call.call(Kind::Free, piece).await.map(drop)
+        call.call(Kind::Free, piece, &[]).await.map(drop)
     }
 }

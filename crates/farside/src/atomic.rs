@@ -122,7 +122,7 @@ impl Session {
         let piece = Piece { address, at: 0, bytes };
         let lines = Arc::clone(call.lines());
         loop {
-            call.pin(Want::Write, &[piece]).await?;
+            call.pin(Want::Write, &[piece], &[]).await?;
             let claim = claim_pinned(&lines, piece).map_err(|error| call.name_loss(error))?;
             if lines.is_trusted() {
                 let result = change_line(&claim, address, bytes, change);
@@ -169,7 +169,7 @@ impl Session {
             return Ok(());
         }
         loop {
-            call.pin(Want::Read, &parts).await?;
+            call.pin(Want::Read, &parts, &[]).await?;
             while !snapshot(&lines, &parts, out) {
                 // A writer of this node is in one of the lines, or the home of one has died.
                 for part in &parts {
@@ -193,8 +193,8 @@ impl Session {
     /// owned, one after the other in the order of addresses (which excludes deadlock).
     ///
     /// # Errors
-    /// As [`write`](Self::write), all at once; nothing is written then. `CacheFull` when the lines
-    /// cannot all be cached at a time.
+    /// As [`write`](Self::write), all at once; nothing is written then, but lost lines that it covers may have
+    /// been healed with these bytes, one after the other. `CacheFull` when the lines cannot all be cached at a time.
     pub fn write_atomic(&mut self, address: GlobalAddress, bytes: &[u8]) -> Result<(), Error> {
         self.blocking().run(self.write_atomic_async(address, bytes))
     }
@@ -214,7 +214,7 @@ impl Session {
         call.writes_ended().await?;
         let lines = Arc::clone(call.lines());
         loop {
-            call.pin(Want::Write, &parts).await?;
+            call.pin(Want::Write, &parts, bytes).await?;
             // In the order of addresses: two writers of this node cannot wait for each other.
             let claims = parts
                 .iter()
@@ -316,8 +316,9 @@ fn snapshot(lines: &Lines, parts: &[Piece], out: &mut [u8]) -> bool {
 }
 
 impl Session {
-    /// Keeps all the lines at this node until the call ends, from a moment when what is cached counts.
-    async fn pin(&mut self, want: Want, parts: &[Piece]) -> Result<(), Error> {
+    /// Keeps all the lines at this node until the call ends, from a moment when what is cached counts. `bytes` are
+    /// those that will be written, if all are known: lost lines that they cover are filled with them.
+    async fn pin(&mut self, want: Want, parts: &[Piece], bytes: &[u8]) -> Result<(), Error> {
         self.check_room(parts)?;
         if parts.len() > 1 {
             poll_fn(|context| match self.take_gate() {
@@ -332,7 +333,8 @@ impl Session {
         }
         loop {
             for part in parts {
-                self.call(Kind::Pin(want), *part).await?;
+                let part_bytes = bytes.get(part.at..part.at + part.bytes).unwrap_or_default();
+                self.call(Kind::Pin(want), *part, part_bytes).await?;
                 self.in_flight.pinned.push(part.address.line());
             }
             if self.lines().is_trusted() {

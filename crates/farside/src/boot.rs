@@ -1,10 +1,10 @@
 //! Joining, links and deaths: carries out what the membership machine wants.
 
-use crate::admission::Admission;
 use crate::engine::{Engine, FollowUp};
 use crate::hit::remove_member;
+use crate::incoming::Incoming;
 use crate::peer::Tokens;
-use farside_base::{ErrorCode, Incarnation, LinkId, NodeId};
+use farside_base::{ErrorCode, Incarnation, LinkId, NodeId, ViewNumber};
 use farside_fabric::{Fabric, FabricError, LinkEvent, NotReached, Port, PortSpec};
 use farside_protocol::coherence;
 use farside_protocol::member::{
@@ -24,14 +24,22 @@ pub(crate) fn rendezvous_name(cluster: &str) -> String {
     format!("farside.{cluster}")
 }
 
-/// The name where a node takes links of other nodes.
-pub(crate) fn member_name(cluster: &str, node: NodeId) -> String {
-    format!("farside.{cluster}.{node}")
+/// The name where a node takes links of other nodes. It says which bearer of the number is meant, by the view
+/// that admitted it, as far as names have room for that: a former one may listen still, stopped or cut off.
+/// `farside info` reads it.
+pub(crate) fn member_name(cluster: &str, node: NodeId, born: ViewNumber) -> String {
+    let digit = |power| char::from_digit((born.0 / 36_u64.pow(power) % 36) as u32, 36);
+    let age: String = (0..3).rev().filter_map(digit).collect();
+    format!("farside.{cluster}.{node}-{age}")
 }
 
 /// What to call for a link to a node.
-pub(crate) fn member_address(cluster: &str, node: NodeId, host: Option<SocketAddr>) -> String {
-    let name = member_name(cluster, node);
+pub(crate) fn member_address(
+    cluster: &str,
+    (node, born): (NodeId, ViewNumber),
+    host: Option<SocketAddr>,
+) -> String {
+    let name = member_name(cluster, node, born);
     host.map_or_else(|| name.clone(), |host| format!("{host}/{name}"))
 }
 
@@ -40,6 +48,8 @@ pub(crate) fn member_address(cluster: &str, node: NodeId, host: Option<SocketAdd
 struct Connecting {
     node: NodeId,
     incarnation: Incarnation,
+    /// The view that admitted it.
+    born: ViewNumber,
     /// Where it is reached, on fabrics between hosts.
     host: Option<SocketAddr>,
     /// `None` while the member does not listen yet.
@@ -63,7 +73,7 @@ pub(crate) struct Boot {
     pub(crate) fabric: Arc<dyn Fabric>,
     connecting: Vec<Connecting>,
     /// Members that are linked, and whose regions are asked for.
-    pub(crate) admissions: Vec<Admission>,
+    pub(crate) incoming: Vec<Incoming>,
     /// A joiner's link to the rendezvous name, kept until it is linked to the coordinator.
     pub(crate) joining: Option<(Box<dyn Port>, LinkId, NodeId)>,
     /// The rendezvous name is to be bound as soon as it is free.
@@ -83,7 +93,7 @@ impl Boot {
             cluster,
             fabric,
             connecting: Vec::new(),
-            admissions: Vec::new(),
+            incoming: Vec::new(),
             joining: None,
             wants_rendezvous: false,
             stepping: false,
@@ -137,15 +147,19 @@ impl Engine {
         body: &[u8; BODY],
     ) -> Result<(), Violation> {
         match Message::decode(body)? {
-            Message::Buried { node } => self.bury(burial::Event::Buried { from, node }),
+            Message::Buried { node, born, answer } => {
+                let former = self.membership.is_former(node, born);
+                self.bury(burial::Event::Buried { from, node, born, answer, former })
+            }
             message => self.step_member(Event::Message { from, message }),
         }
     }
 
     fn route_member(&mut self, effect: Effect) {
         match effect {
-            Effect::Connect { node, incarnation, host } => {
-                let connecting = Connecting { node, incarnation, host, link: None, next_ns: 0 };
+            Effect::Connect { node, incarnation, born, host } => {
+                let connecting =
+                    Connecting { node, incarnation, born, host, link: None, next_ns: 0 };
                 self.boot.connecting.push(connecting);
                 self.retry_connections();
             }
@@ -165,9 +179,13 @@ impl Engine {
                 _ = self.unlink(node);
                 self.contact_cut(node);
             }
-            Effect::Dead { node, death } => self.member_dead(node, death),
+            Effect::JudgeLater => self.judge_later(),
+            Effect::Admitted { node } => self.node_admitted(node),
+            Effect::Dead { node, death, .. } => self.member_dead(node, death),
             Effect::Ready => {
                 self.boot.ready = true;
+                let peers: Vec<NodeId> = self.peers.iter().collect();
+                peers.into_iter().for_each(|node| self.announce_free(Some(node)));
                 if self.resumes() {
                     // Whoever asks here is told where the coordinator is.
                     self.boot.wants_rendezvous = true;
@@ -202,6 +220,7 @@ impl Engine {
         ) -> Result<(), FabricError>,
     ) {
         let link = LinkId((request.0 & !AT_RENDEZVOUS) as u32);
+        self.asked.retain(|asked| *asked != request);
         let done = if request.0 & AT_RENDEZVOUS == 0 {
             answer(&mut *self.port, link, self.peers.receives)
         } else {
@@ -239,7 +258,7 @@ impl Engine {
     /// Connects to members that did not listen yet.
     pub(crate) fn retry_connections(&mut self) {
         for index in 0..self.boot.connecting.len() {
-            let Some(Connecting { node, host, link: None, next_ns, .. }) =
+            let Some(Connecting { node, born, host, link: None, next_ns, .. }) =
                 self.boot.connecting.get(index).copied()
             else {
                 continue;
@@ -252,14 +271,14 @@ impl Engine {
                 cluster: self.boot.cluster.clone(),
                 node: self.me(),
                 incarnation: self.membership.incarnation(),
-                view: self.membership.view(),
+                view: self.membership.born(),
                 home: self.regions.home.token,
                 cache: self.regions.cache.token,
                 fence: self.regions.fence.token,
                 extra: Vec::new(),
             }
             .encode();
-            let to = member_address(&self.boot.cluster, node, host);
+            let to = member_address(&self.boot.cluster, (node, born), host);
             match self.port.connect(&to, &hello, self.peers.receives) {
                 Ok(link) => self.boot.connecting[index].link = Some(link),
                 Err(FabricError::NobodyThere(_)) => {}
@@ -278,6 +297,7 @@ impl Engine {
 
     fn accept_peer(&mut self, request: RequestId, peer: &member::Peer) {
         let link = LinkId(request.0 as u32);
+        self.asked.retain(|asked| *asked != request);
         let reply = PeerReply {
             node: self.me(),
             incarnation: self.membership.incarnation(),
@@ -291,17 +311,17 @@ impl Engine {
         let accepted = self.port.accept(link, &reply, self.peers.receives).is_ok();
         let tokens = Tokens { home: peer.home, cache: peer.cache, fence: peer.fence };
         let life = (peer.node, peer.incarnation);
-        if !accepted || !self.admit(life, link, tokens, false) {
+        if !accepted || !self.take_in(life, link, tokens, false) {
             self.port.close(link);
             return self.member_own(Event::Dropped { node: peer.node });
         }
-        self.advance_admissions();
+        self.advance_incoming();
     }
 
     /// Whether a link is on its way to a member.
     pub(crate) fn is_connecting(&self, link: LinkId) -> bool {
         self.boot.connecting.iter().any(|connecting| connecting.link == Some(link))
-            || self.boot.admissions.iter().any(|admission| admission.is_of(link))
+            || self.boot.incoming.iter().any(|incoming| incoming.is_of(link))
             || self.is_dialling(link)
     }
 
@@ -362,10 +382,13 @@ impl Engine {
                 if let Some(node) = self.peers.node(link) {
                     self.link_lost(node, loss);
                 } else if let Some(connecting) = self.take_connecting(link) {
+                    self.port.close(link);
                     self.lost_on_the_way(connecting.node);
-                } else if self.admission_lost(link) {
+                } else if self.incoming_lost(link) {
                     self.port.close(link);
                 } else {
+                    // A lost link keeps its place among those of the port until it is closed.
+                    self.port.close(link);
                     let request = RequestId(u64::from(link.0));
                     if let Some(index) = self.asked.iter().position(|asked| *asked == request) {
                         self.asked.swap_remove(index);
@@ -405,7 +428,7 @@ impl Engine {
                 let tokens = Tokens { home, cache, fence };
                 reply.node == node
                     && reply.incarnation == incarnation
-                    && self.admit((node, incarnation), link, tokens, true)
+                    && self.take_in((node, incarnation), link, tokens, true)
             }
             _ => false,
         };
@@ -413,7 +436,7 @@ impl Engine {
             self.port.close(link);
             return self.lost_on_the_way(node);
         }
-        self.advance_admissions();
+        self.advance_incoming();
     }
 
     /// Takes messages that came before their link was known to be up.
@@ -441,6 +464,10 @@ impl Engine {
                 }
             }
             LinkEvent::Lost { link, .. } => {
+                // A lost link keeps its place among those of the port until it is closed.
+                if let Some((port, _)) = self.peers.rendezvous.as_mut() {
+                    port.close(link);
+                }
                 let request = RequestId(u64::from(link.0) | AT_RENDEZVOUS);
                 self.member_own(Event::RequestLost { request });
             }
@@ -493,6 +520,13 @@ impl Engine {
         }
     }
 
+    /// A new node has a number, perhaps that of a former one of which nothing is left.
+    fn node_admitted(&mut self, node: NodeId) {
+        self.peers.admitted(node);
+        self.step_own(coherence::Event::NodeAdmitted { node });
+        self.locks_of_admitted(node);
+    }
+
     /// Reclaims everything of a dead node. It may be alive and stopped: its fence word comes first.
     pub(crate) fn node_dead(&mut self, node: NodeId) {
         if self.lines.is_removed() {
@@ -506,7 +540,7 @@ impl Engine {
             remove_member(|value, order| word.store(value, order));
         }
         self.boot.connecting.retain(|connecting| connecting.node != node);
-        self.end_admissions(|admission| admission == node);
+        self.end_incoming(|incoming| incoming == node);
         let link = self.unlink(node);
         self.peers.remove(node, self.membership.has_left(node));
         self.placed_at_dead(node);
@@ -517,8 +551,8 @@ impl Engine {
         self.step_own(coherence::Event::NodeDead { node });
         self.locks_of_dead(node);
         self.home_dead(node);
-        let linked = self.peers.iter().collect();
-        if let Err(violation) = self.bury(burial::Event::Dead { node, linked }) {
+        let (born, linked) = (self.membership.born_of(node), self.peers.iter().collect());
+        if let Err(violation) = self.bury(burial::Event::Dead { node, born, linked }) {
             self.failure = Some(violation.0);
         }
     }
@@ -529,11 +563,11 @@ impl Engine {
         let step = self.boot.burials.step(event, &mut effects);
         for effect in effects {
             match effect {
-                burial::Effect::Tell { to, node } => {
-                    let message = Message::Buried { node };
+                burial::Effect::Tell { to, node, born, answer } => {
+                    let message = Message::Buried { node, born, answer };
                     self.peers.push(to, message.class(), Family::Member, &message.encode());
                 }
-                burial::Effect::Settled { node } => self.settled(node),
+                burial::Effect::Settled { node, born } => self.settled(node, born),
             }
         }
         step

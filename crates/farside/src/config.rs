@@ -2,7 +2,7 @@
 
 use crate::Error;
 use crate::hit::{cache_split, set_bytes};
-use farside_base::{ErrorCode, GlobalAddress, Limits, LineSize, NodeId};
+use farside_base::{ErrorCode, GlobalAddress, Limits, LineSize, NodeId, NodeSet};
 
 const MEMORY_BYTES_MAX: u64 = 1 << GlobalAddress::OFFSET_BITS;
 
@@ -26,7 +26,7 @@ pub struct Config {
     pub cache_shares: [u8; LineSize::CLASSES],
     /// The line size of allocations that name none.
     pub line_size: LineSize,
-    /// The cluster's bounds; equal on all nodes.
+    /// The cluster's bounds; equal on all nodes, but for `nodes_max`, which joiners learn from the cluster.
     pub limits: Limits,
     /// How long a waiting thread spins before it sleeps.
     pub spin_ns: u64,
@@ -34,11 +34,15 @@ pub struct Config {
     /// Operations wait meanwhile, and go on when the link is back. The fabric notices a silent member first,
     /// after a lease of its own (1 s by default).
     ///
-    /// *Guarantees*: an outage shorter than both leases together expels no member. *Cost*: an operation on the
+    /// *Guarantees*: an outage shorter than both leases together removes no member. *Cost*: an operation on the
     /// memory of a member that is silent for longer fails after the fabric's lease, this lease, a quarter of the
-    /// fabric's lease and the time of one more dial (half this lease and 0.15 s), the vote (some round trips), and one and a
-    /// quarter of the fabric's lease until nothing counts that the lost member has cached: with the defaults 3.9
-    /// to 4.2 s after the loss. A process that has ended is noticed at once.
+    /// fabric's lease, one second in which hosts find each other's addresses once a cable is back (not on the
+    /// loopback), the time of one more dial (half this lease and 0.15 s), the vote (some round trips), and one and a
+    /// quarter of the fabric's lease until nothing counts that the lost member has cached: with the defaults 4.9
+    /// to 5.2 s after the loss. A process that has ended is noticed at once.
+    ///
+    /// Where two members cannot reach each other and the coordinator reaches both, one of them is removed: the one with
+    /// more such links, else one without memory, else the one that joined last.
     pub lease_ns: u64,
     /// On one machine: whether this node removes members that stand still for `lease_ns`, because their
     /// process or a thread of it is stopped by a signal or a debugger, or frozen. Off, all wait until they
@@ -52,7 +56,29 @@ pub struct Config {
     /// How long a call of a session waits at most before it fails with `TimedOut`, unless the session
     /// or the call says otherwise; `None` for no bound. See [`Session::set_timeout`](crate::Session::set_timeout).
     pub timeout_ns: Option<u64>,
+    /// How long after its last write a line of another home is written back at most, where this node alone has it;
+    /// `None`: when another node wants it or its place in the cache is needed.
+    ///
+    /// *Guarantees*: what was fenced, or written under a lock that was released since, survives the death of this
+    /// node, if its line was last written longer ago than this. That takes longer by the time that the home takes to
+    /// answer (two messages each way); by half of this time and more while messages to the home wait for
+    /// credits or for a link; while an atomic of several lines holds the line; while more than 64 KiB wait
+    /// for it in one poll of the engine; and in a pause: if lines that were written back are written again so soon that
+    /// asking for them takes more than a quarter of the time, nothing is written back until that is over and for 4 to 32
+    /// times this time more. What is younger is lost with this node, and older bytes of the same line with it: others
+    /// get `LineLost` until all of the line is overwritten ([`Session::write`](crate::Session::write)) or the memory
+    /// is freed.
+    /// *Cost*: four messages and the line's bytes for each line that goes unwritten for half of this time, and one round
+    /// trip for its next write; nothing for hits, and for lines that are written more often a look of the engine
+    /// in each half. A node that owns no line is not woken for it.
+    pub write_back_ns: Option<u64>,
+    /// How long [`Node::leave`](crate::Node::leave) waits at most for the other nodes; `None`: twice as long as a
+    /// silent member takes to be removed, and at least 5 s.
+    pub leave_timeout_ns: Option<u64>,
 }
+
+/// How long an owned line is not written back, unless said otherwise.
+const WRITE_BACK_NS: u64 = 100_000_000;
 
 impl Config {
     /// The defaults: 256 MiB of memory, 64 MiB of cache, 512 B lines.
@@ -68,6 +94,8 @@ impl Config {
             lease_ns: 1_000_000_000,
             remove_stopped: true,
             timeout_ns: None,
+            write_back_ns: Some(WRITE_BACK_NS),
+            leave_timeout_ns: None,
         }
     }
 
@@ -86,14 +114,25 @@ impl Config {
             ));
         }
         let ranges = [
-            ("memory_bytes", self.memory_bytes, 0, MEMORY_BYTES_MAX, "at most 16 TiB"),
+            ("memory_bytes", self.memory_bytes, 0, MEMORY_BYTES_MAX, "at most 4 TiB"),
             ("cache_bytes", self.cache_bytes, 4_096, 1 << 37, "4 KiB to 128 GiB"),
             ("lease_ns", self.lease_ns, 10_000_000, 600_000_000_000, "10 ms to 10 minutes"),
         ];
-        for (name, value, least, most, range) in ranges {
+        let optional = [
+            ("write_back_ns", self.write_back_ns, 100_000, "100 us to 10 minutes, or None"),
+            ("leave_timeout_ns", self.leave_timeout_ns, 0, "at most 10 minutes"),
+        ];
+        let optional = optional.into_iter().filter_map(|(name, value, least, range)| {
+            Some((name, value?, least, 600_000_000_000, range))
+        });
+        for (name, value, least, most, range) in ranges.into_iter().chain(optional) {
             if !(least..=most).contains(&value) {
                 return bad(format!("{name}: {range}, and it is {value}"));
             }
+        }
+        let (nodes_max, most) = (self.limits.nodes_max, NodeSet::CAPACITY);
+        if !(1..=most).contains(&nodes_max.into()) {
+            return bad(format!("limits.nodes_max: 1 to {most}, and it is {nodes_max}"));
         }
         LineSize::all().try_for_each(|size| self.check_cache(size))
     }

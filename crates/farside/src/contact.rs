@@ -13,11 +13,12 @@ use farside_base::{
     Work, WorkFlags, WorkId,
 };
 use farside_fabric::{FabricError, LinkEvent, Loss, NotReached};
-use farside_protocol::member::contact::{Contacts, Effect, Event, Failure, Patience};
+use farside_protocol::member::contact::{Contacts, Effect, Event, Failure, Patience, RESOLVE_NS};
 use farside_protocol::member::{
     self, Answer, Death, PROTOCOL_VERSION, Refusal, RequestId, Resume, Resumed, Standing,
 };
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 
 /// Where in a fence region the words lie that members WRITE to ask, one for each.
 const QUESTIONS: u64 = 64;
@@ -45,6 +46,9 @@ pub(crate) struct Keeper {
     held: VecDeque<OperationId>,
     /// Until when it is one for certain, in ticks of the hit path's clock.
     standing: Standing,
+    /// When the accusations of members are to be judged.
+    judge_at_ns: u64,
+    judge_ns: u64,
     /// Before that time the members are not asked again.
     ask_again_ns: u64,
     /// How long to wait for their answers.
@@ -52,15 +56,25 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    /// `silence_ns` is how long a fabric does not notice that a peer is silent.
-    pub(crate) fn new(me: NodeId, lease_ns: u64, silence_ns: u64, clock: &Clock) -> Self {
-        let mut patience = Patience::of_lease(lease_ns, silence_ns);
+    /// `silence_ns` is how long a fabric does not notice that a peer is silent; `host` is where others reach
+    /// this one.
+    pub(crate) fn new(
+        me: NodeId,
+        host: SocketAddr,
+        lease_ns: u64,
+        silence_ns: u64,
+        clock: &Clock,
+    ) -> Self {
+        let resolve_ns = if host.ip().is_loopback() { 0 } else { RESOLVE_NS };
+        let mut patience = Patience::of_lease(lease_ns, silence_ns, resolve_ns);
         if canary::is(Mutant::SettledAtOnce) {
             (patience.unaware_ns, patience.standing_ns) = (0, u64::MAX);
         }
         Self {
             machine: Contacts::new(me, patience),
             standing: Standing::new(clock.ticks(patience.standing_ns)),
+            judge_at_ns: u64::MAX,
+            judge_ns: patience.judge_ns,
             ask_again_ns: 0,
             answer_ns: (patience.standing_ns / 8).min(ANSWER_MAX_NS),
             stepping: false,
@@ -75,7 +89,8 @@ impl Keeper {
 
     fn set_wake(&mut self) {
         let again_ns = if self.held.is_empty() { u64::MAX } else { self.ask_again_ns };
-        self.wakes_at_ns = self.machine.wakes_at_ns().unwrap_or(u64::MAX).min(again_ns);
+        let contact_ns = self.machine.wakes_at_ns().unwrap_or(u64::MAX);
+        self.wakes_at_ns = contact_ns.min(again_ns).min(self.judge_at_ns);
     }
 
     fn take_dial(&mut self, link: LinkId) -> Option<NodeId> {
@@ -110,8 +125,9 @@ impl Engine {
 
     /// When this node has to look at the time.
     pub(crate) fn wakes_in_ns(&self) -> u64 {
-        let keeper_ns = self.keeper.as_ref().map_or(u64::MAX, |keeper| keeper.wakes_at_ns);
-        match keeper_ns.min(self.lookout.wakes_at_ns()) {
+        let contact_ns = self.keeper.as_ref().map_or(u64::MAX, |keeper| keeper.wakes_at_ns);
+        let next_ns = contact_ns.min(self.write_backs.next_due_ns());
+        match next_ns.min(self.lookout.wakes_at_ns()) {
             u64::MAX => u64::MAX,
             at_ns => at_ns.saturating_sub(self.boot.fabric.time_ns()),
         }
@@ -130,6 +146,28 @@ impl Engine {
         if now_ns >= wakes_at_ns {
             self.contact(Event::Tick { now_ns });
             self.ask_standing();
+            self.judge_when_due(now_ns);
+        }
+    }
+
+    /// Members accuse each other: they are judged when all must have noticed the same outage.
+    pub(crate) fn judge_later(&mut self) {
+        let now_ns = self.boot.fabric.time_ns();
+        match self.keeper.as_mut() {
+            Some(keeper) => {
+                keeper.judge_at_ns = now_ns.saturating_add(keeper.judge_ns);
+                keeper.set_wake();
+            }
+            // Without leases there is nothing to wait for.
+            None => self.follow_ups.push_back(FollowUp::Judge),
+        }
+    }
+
+    fn judge_when_due(&mut self, now_ns: u64) {
+        if let Some(keeper) = self.keeper.as_mut().filter(|keeper| now_ns >= keeper.judge_at_ns) {
+            keeper.judge_at_ns = u64::MAX;
+            keeper.set_wake();
+            self.member_own(member::Event::Judge);
         }
     }
 
@@ -288,7 +326,8 @@ impl Engine {
     /// A member is gone for good. One that was removed may live and not know it yet: what it has cached is
     /// its own until it must have noticed, which the machine knows.
     pub(crate) fn member_dead(&mut self, node: NodeId, death: Death) {
-        if self.resumes() {
+        if let Some(keeper) = self.keeper.as_mut() {
+            keeper.standing.removed(node);
             self.contact(Event::Dead { node, death, now_ns: self.boot.fabric.time_ns() });
         } else {
             self.node_dead(node);
@@ -351,7 +390,7 @@ impl Engine {
             to: listed.incarnation,
             received,
         };
-        let to = member_address(&self.boot.cluster, node, listed.host);
+        let to = member_address(&self.boot.cluster, (node, listed.born), listed.host);
         match (self.port.connect(&to, &resume.encode(), self.peers.receives), &mut self.keeper) {
             (Ok(link), Some(keeper)) => keeper.dials.push((node, link)),
             (Err(FabricError::NobodyThere(_)), _) => self.nobody_there(node),

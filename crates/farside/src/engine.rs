@@ -12,6 +12,7 @@ use crate::operation::{Kind, Outcome, SessionSlots, Slot, is_home, session_index
 use crate::peer::Peers;
 use crate::stopped::Lookout;
 use crate::turn::BATCH;
+use crate::write_back::WriteBacks;
 use farside_base::{
     Completion, ErrorCode, GlobalAddress, Limits, LineAddress, NodeId, OperationId,
 };
@@ -38,6 +39,8 @@ pub(crate) enum FollowUp {
     Drop(NodeId),
     /// A peer broke the protocol.
     Accuse(NodeId),
+    /// Members accuse each other.
+    Judge,
 }
 
 /// A one-sided WRITE of a line's bytes.
@@ -126,6 +129,8 @@ pub(crate) struct Engine {
     /// This node has left, or was made to; what every operation says from now on.
     pub(crate) closed_with: Option<ErrorCode>,
     pub(crate) boot: Boot,
+    /// Owned lines that are to be written back.
+    pub(crate) write_backs: WriteBacks,
     /// This node is on its way out: it starts nothing new.
     pub(crate) leaving: Option<LeaveProgress>,
     /// Mends broken links, on fabrics between hosts.
@@ -147,7 +152,7 @@ impl Engine {
         self.sessions.get(session_index(operation))?.as_ref()
     }
 
-    fn slot(&self, operation: OperationId) -> Option<&Slot> {
+    pub(crate) fn slot(&self, operation: OperationId) -> Option<&Slot> {
         self.session_of(operation)?.slot(operation)
     }
 
@@ -170,12 +175,12 @@ impl Engine {
     /// The machines know that a home is gone; only the membership knows whether it left or died.
     fn name_loss(&self, operation: OperationId, code: ErrorCode) -> ErrorCode {
         let left = || {
-            let home = match self.request(operation)? {
-                (Kind::Allocate { node, .. }, _) => node,
-                (Kind::Lock(request), _) => request.line.home(),
-                (_, address) => address?.home(),
+            let left = match self.request(operation)? {
+                (Kind::Allocate { node, .. }, _) => self.membership.has_left(node),
+                (Kind::Lock(request), _) => self.peers.has_left(request.line.memory()),
+                (_, address) => self.peers.has_left(address?.memory()),
             };
-            self.membership.has_left(home).then_some(ErrorCode::NodeLeft)
+            left.then_some(ErrorCode::NodeLeft)
         };
         match code {
             ErrorCode::NodeLost => left().unwrap_or(code),
@@ -207,7 +212,7 @@ impl Engine {
             let request = slot.request();
             (request.kind, request.address, request.result)
         };
-        if let (Some(address), None, Some(_)) = (address, slot.outcome(), kind.want()) {
+        if let (Some(address), None, true) = (address, slot.outcome(), kind.waits_for_line()) {
             self.cancel(operation, address.line());
         }
         let outcome = slot.outcome();
@@ -232,6 +237,13 @@ impl Engine {
             slot.submit();
             slot.abandon();
             self.control(operation, Kind::Free, GlobalAddress::from_bits(result).ok());
+        }
+    }
+
+    /// Puts an operation's bytes into a line that was lost, which nothing reads yet.
+    pub(crate) fn fill(&mut self, operation: OperationId, line: LineAddress) {
+        if let Some(slot) = self.slot(operation) {
+            self.lines.fill(line, &slot.request().buffer);
         }
     }
 
@@ -295,7 +307,7 @@ impl Engine {
 
     /// Closes all links.
     pub(crate) fn disconnect(&mut self) {
-        self.end_admissions(|_| true);
+        self.end_incoming(|_| true);
         let peers: Vec<NodeId> = self.peers.iter().collect();
         for node in peers {
             _ = self.unlink(node);
@@ -335,6 +347,10 @@ impl Engine {
 fn perform(lines: &Lines, slot: &Slot, line: LineAddress) -> Option<(Outcome, bool)> {
     let request = &mut *slot.request();
     let pinned = matches!(request.kind, Kind::Pin(_));
+    if request.kind == Kind::WriteBack {
+        let outcome = if lines.is_removed() { Err(ErrorCode::NodeClosed) } else { Ok(()) };
+        return Some((outcome, false));
+    }
     let (Some(address), Some(spot)) = (request.address, lines.spot(line)) else {
         return Some((Err(ErrorCode::NodeFailed), pinned));
     };
@@ -377,7 +393,12 @@ fn perform(lines: &Lines, slot: &Slot, line: LineAddress) -> Option<(Outcome, bo
                         claim.update(offset, |word| if word == expected { new } else { word });
                 }
                 Kind::Read | Kind::Pin(_) => {}
-                Kind::Idle | Kind::Allocate { .. } | Kind::Free | Kind::Lock(_) | Kind::Confirm => {
+                Kind::Idle
+                | Kind::Allocate { .. }
+                | Kind::Free
+                | Kind::Lock(_)
+                | Kind::Confirm
+                | Kind::WriteBack => {
                     return Some((Err(ErrorCode::NodeFailed), pinned));
                 }
             }

@@ -5,7 +5,7 @@ use farside_fabric::Fabric;
 use farside_fabric_shm::ShmFabric;
 use std::sync::Arc;
 
-/// The shared-memory fabric: processes of this machine, network namespace and user.
+/// The shared-memory fabric: processes of this machine and user.
 ///
 /// # Errors
 /// `System` when the machine does not let this process use shared memory; `farside doctor` says what

@@ -6,7 +6,7 @@
 //! | a tag's busy bit | whoever wrote it from 0 to 1 | `claim` to `release`, for the length of one copy |
 //! | a tag's version | the same, and the engine with each change of level | at `release` and `set` |
 //! | a tag's level, class, extent | the engine alone | `set`, only while it holds the busy bit |
-//! | a line's bytes | the holder of the busy bit at `Dirty`; peers by one-sided WRITE at `Invalid` | |
+//! | a line's bytes | the holder of the busy bit at `Dirty`; at `Invalid` peers by one-sided WRITE, and the engine where a line was lost | |
 //! | a key's line | the engine alone | only while the tag is `Invalid`; the version rises after it |
 //! | a key's age | any reader that hits | any time, by compare-and-swap |
 //! | a frame's grant | the engine alone | with the level; nobody else reads it |
@@ -32,7 +32,7 @@
 use crate::clock::Clock;
 use crate::operation::locked;
 use farside_base::GlobalAddress;
-use farside_base::{Grant, LineAddress, LineSize, NodeId};
+use farside_base::{Grant, LineAddress, LineSize, MemoryId, NodeId};
 use farside_fabric::{Arena, SharedWord};
 use farside_protocol::coherence::{Extent, Frame, Held, Level};
 use std::collections::BTreeMap;
@@ -82,6 +82,11 @@ impl TagValue {
     pub(crate) fn extent(self) -> Option<Extent> {
         let words = (self.0 & WORDS_MASK) >> WORDS_SHIFT;
         (words != 0).then_some(Extent { first: self.0 & FIRST != 0, bytes: (words * WORD) as u32 })
+    }
+
+    /// Changes with each write and each change of level; its low bits.
+    pub(crate) fn version(self) -> u32 {
+        (self.0 / VERSION) as u32
     }
 
     #[inline]
@@ -396,6 +401,10 @@ pub(crate) fn counter() -> u64 {
 #[derive(Debug)]
 pub(crate) struct Lines {
     me: NodeId,
+    /// The memory that this node lends; an address of another generation of its number is no byte of it.
+    memory: Option<MemoryId>,
+    /// Its bits, or those of no memory: one comparison tells own lines.
+    memory_bits: u32,
     home: Arena,
     home_tags: Box<[Tag]>,
     cache: Arena,
@@ -560,7 +569,7 @@ impl Lines {
     /// Lines over the given regions, all unallocated and nothing cached; `None` when this process has no
     /// memory for their tags.
     pub(crate) fn new(
-        me: NodeId,
+        (me, memory): (NodeId, Option<MemoryId>),
         home: Arena,
         cache: Arena,
         split: &[u64; LineSize::CLASSES],
@@ -577,6 +586,8 @@ impl Lines {
         let tags = (home.len() as u64).div_ceil(SEGMENT) << (SEGMENT_LOG2 - LineSize::MIN.log2());
         Some(Self {
             me,
+            memory,
+            memory_bits: memory.map_or(u32::MAX, MemoryId::to_bits),
             home_tags: zeroed(tags as usize)?,
             home,
             cache,
@@ -592,10 +603,15 @@ impl Lines {
         self.me
     }
 
+    /// The memory that this node lends.
+    pub(crate) fn memory(&self) -> Option<MemoryId> {
+        self.memory
+    }
+
     /// Where a line is at this node: at home, or in a frame.
     #[inline(always)]
     fn spot_inline(&self, line: LineAddress) -> Option<Spot<'_>> {
-        if line.home() == self.me {
+        if line.memory().to_bits() == self.memory_bits {
             let offset = line.offset();
             let size = line.line_size();
             let in_segment = (offset & (SEGMENT - 1)) >> size.log2();
@@ -749,6 +765,17 @@ impl Lines {
         (held, seen.extent())
     }
 
+    /// Puts bytes into a line, from its start, and zeros behind them. Engine only, while the tag is `Invalid`.
+    pub(crate) fn fill(&self, line: LineAddress, bytes: &[u8]) {
+        if let Some(spot) = self.spot(line) {
+            let len = line.line_size().bytes();
+            let put = &bytes[..bytes.len().min(len)];
+            let done = spot.arena.zero(spot.start, len);
+            let done = done.and_then(|()| spot.arena.write(spot.start, put));
+            debug_assert!(done.is_ok(), "the line lies within its region");
+        }
+    }
+
     /// Sets a line's tag. Engine only.
     pub(crate) fn set_level(&self, line: LineAddress, held: Held, extent: Option<Extent>) {
         let Some(spot) = self.spot_inline(line) else {
@@ -778,6 +805,26 @@ impl Lines {
     pub(crate) fn frame(&self, line: LineAddress) -> Option<Frame> {
         let spot = self.spot_inline(line)?;
         spot.key.map(|_| Frame((spot.start >> LineSize::MIN.log2()) as u32))
+    }
+
+    /// The frame of a line that is cached, and the version of its tag.
+    pub(crate) fn frame_and_version(&self, line: LineAddress) -> Option<(Frame, u32)> {
+        let spot = self.spot(line)?;
+        let frame = Frame((spot.start >> LineSize::MIN.log2()) as u32);
+        spot.key.map(|_| (frame, spot.tag.observe().version()))
+    }
+
+    /// The line that is owned in a frame, if one is, and the version of its tag.
+    pub(crate) fn owned_in(&self, frame: Frame) -> Option<(LineAddress, u32)> {
+        let offset = u64::from(frame.0) << LineSize::MIN.log2();
+        let class =
+            self.classes.iter().rfind(|class| class.base <= offset && !class.keys.is_empty())?;
+        let place = ((offset - class.base) >> class.line.log2()) as usize;
+        let (set, way) = (place / WAYS, place % WAYS);
+        let key = class.keys.get(set)?.0[way].load(Ordering::Relaxed) & !AGE_MASK;
+        let seen = class.tags[set].0[way].observe();
+        let line = LineAddress::from_bits(key).filter(|_| key != 0)?;
+        (seen.level() == Level::Dirty).then(|| (line, seen.version()))
     }
 
     /// Reserves a free frame for a line that has none. Engine only.

@@ -190,8 +190,9 @@ mod unit {
         let split = cache_split(16 << 20, &[1; LineSize::CLASSES]);
         let cache = Arena::heap(split.iter().sum::<u64>() as usize);
         let word = SharedWord::new(&Arena::heap(64), 0).unwrap();
-        Lines::new(NodeId(1), Arena::heap(2 << 20), cache, &split, word, Clock::of_processor())
-            .unwrap()
+        let memory = MemoryId::new(NodeId(1), farside_base::Generation(0));
+        let (me, home) = ((NodeId(1), memory), Arena::heap(2 << 20));
+        Lines::new(me, home, cache, &split, word, Clock::of_processor()).unwrap()
     }
 
     fn line(node: u16, number: u64) -> LineAddress {

@@ -13,17 +13,32 @@
 use crate::engine::Engine;
 use crate::node::Shared;
 use crate::operation::{Kind, SessionSlots, Slot};
-use crate::{Error, ErrorCode};
+use crate::{Config, Error, ErrorCode};
 use farside_base::NodeSet;
 use farside_protocol::coherence::{Event, Level};
 use farside_protocol::member;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a leave waits for the other nodes: longer than a silent member takes to be removed.
-pub(crate) const LEAVE_TIMEOUT: Duration = Duration::from_secs(10);
+/// A leave waits at least for so long for the other nodes.
+const LEAVE_LEAST_NS: u64 = 5_000_000_000;
+/// Lines that only operations keep here are given back all the same after this time. No operation that a thread
+/// drives holds lines for so long; one whose future was forgotten holds them until its session's next call.
+const PINS_GRACE_NS: u64 = 100_000_000;
 /// The time between two rounds of evictions while lines of the last round are still in transition.
 const EVICT_EVERY_NS: u64 = 1_000_000;
+/// What a dial and a vote take besides the leases, at most.
+const DIAL_NS: u64 = 500_000_000;
+
+/// How long a leave waits for the other nodes at most: twice as long as a silent member takes to be removed, which is
+/// what `Config::lease_ns` says, with leases of the fabric and of the node.
+pub(crate) fn leave_timeout(config: &Config, fabric_lease_ns: u64) -> Duration {
+    let noticed_ns = fabric_lease_ns.saturating_add(config.lease_ns.saturating_mul(3) / 2);
+    let settled_ns = fabric_lease_ns.saturating_mul(3) / 2;
+    let removal_ns = noticed_ns.saturating_add(settled_ns).saturating_add(DIAL_NS);
+    let derived_ns = removal_ns.saturating_mul(2).max(LEAVE_LEAST_NS);
+    Duration::from_nanos(config.leave_timeout_ns.unwrap_or(derived_ns))
+}
 
 /// What went with a node that has left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -40,6 +55,8 @@ pub(crate) struct LeaveProgress {
     flushed: NodeSet,
     /// When lines were last evicted.
     evicted_at_ns: Option<u64>,
+    /// When lines that operations keep here are given back all the same.
+    pins_end_ns: Option<u64>,
     /// Everything is handed over.
     drained: bool,
     /// The membership machine knows.
@@ -118,6 +135,10 @@ impl Engine {
             return false;
         }
         leave.evicted_at_ns = Some(now_ns);
+        let pins_end_ns = *leave.pins_end_ns.get_or_insert(now_ns.saturating_add(PINS_GRACE_NS));
+        if now_ns >= pins_end_ns {
+            self.step_own(Event::DropPins);
+        }
         let held = self.lines.cached().filter(|line| self.held(*line).level > Level::Invalid);
         let held: Vec<_> = held.collect();
         for line in &held {
@@ -176,9 +197,9 @@ impl Shared {
         Some(ended.map(|()| departure).map_err(Error::new))
     }
 
-    /// Blocks until the leave has ended; closes this node after [`LEAVE_TIMEOUT`].
+    /// Blocks until the leave has ended; closes this node after [`leave_timeout`].
     pub(crate) fn wait_until_left(&self) -> Result<Departure, Error> {
-        let deadline = Instant::now() + LEAVE_TIMEOUT;
+        let deadline = Instant::now() + self.core.leave_timeout;
         loop {
             if let Some(done) = self.poll_leave() {
                 return done;
@@ -190,5 +211,21 @@ impl Shared {
             }
             crate::wait::tick();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leave_timeout_follows_the_leases_unless_it_is_set() {
+        let mut config = Config::new("x");
+        assert_eq!(leave_timeout(&config, 0), Duration::from_secs(5), "within a machine");
+        assert_eq!(leave_timeout(&config, 1_000_000_000), Duration::from_secs(9));
+        config.lease_ns = 60_000_000_000;
+        assert_eq!(leave_timeout(&config, 1_000_000_000), Duration::from_secs(186));
+        config.leave_timeout_ns = Some(7);
+        assert_eq!(leave_timeout(&config, 1_000_000_000), Duration::from_nanos(7));
     }
 }

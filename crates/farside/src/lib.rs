@@ -12,7 +12,6 @@
 //! ```
 #![deny(unsafe_code)]
 
-mod admission;
 mod allocation;
 mod atomic;
 mod boot;
@@ -29,6 +28,7 @@ mod engine;
 mod error;
 pub mod fabrics;
 mod hit;
+mod incoming;
 mod leave;
 mod lock_hit;
 mod locks;
@@ -44,11 +44,13 @@ mod stats;
 mod stopped;
 mod turn;
 mod wait;
+mod write_back;
 
 pub use config::{AllocationHint, AllocationSpec, Config};
 pub use error::Error;
 pub use farside_base::{
-    Blame, ErrorCode, GlobalAddress, Limits, LineSize, NodeId, ParseAddressError, Retry, SessionId,
+    Blame, ErrorCode, Generation, GlobalAddress, Limits, LineSize, MemoryId, NodeId,
+    ParseAddressError, Retry, SessionId,
 };
 pub use leave::{Departure, Leaving};
 pub use locks::LockGuard;

@@ -206,7 +206,7 @@ impl LockCells {
 
     #[inline(always)]
     fn cell(&self, line: LineAddress) -> &Cell {
-        let hash = (line.to_bits() >> 6).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        let hash = (line.to_bits() >> 6).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
         &self.0[hash as usize & (self.0.len() - 1)]
     }
 

@@ -34,9 +34,7 @@ impl Engine {
             self.call_in_loans();
             return Some(Err(code));
         }
-        if request.line.home() != self.me()
-            && let Some(code) = self.peers.refusal(request.line.home())
-        {
+        if let Some(code) = self.refusal_at(request.line) {
             return Some(Err(code));
         }
         let full = slots.locks.all() >= self.limits.locks_per_session_max.into();
@@ -138,7 +136,7 @@ impl Engine {
             Event::Cancel { line, .. } | Event::Retire { line } => self.call_in_loan(*line),
             Event::Received { message, .. } => self.call_in_loan(message.line()),
             Event::NodeDead { .. } => self.call_in_loans(),
-            Event::Close { .. } => {}
+            Event::Close { .. } | Event::NodeAdmitted { .. } => {}
         }
         let mut effects = std::mem::take(&mut self.lock_effects);
         let step = self.locks.step(event, &mut effects);
@@ -178,6 +176,7 @@ impl Engine {
         body: &[u8; BODY],
     ) -> Result<(), Violation> {
         let message = Message::decode(body)?;
+        self.check_generation(message.line())?;
         let here = self.lock_here(message.line());
         self.step_lock(Event::Received { from, message, here })
     }
@@ -195,6 +194,11 @@ impl Engine {
         for slots in self.sessions.iter().flatten() {
             slots.locks.set_machine(self.locks.locks_of(slots.session));
         }
+    }
+
+    /// A new node has a number.
+    pub(crate) fn locks_of_admitted(&mut self, node: NodeId) {
+        self.lock_own(Event::NodeAdmitted { node });
     }
 
     /// An own line is freed.
@@ -251,7 +255,8 @@ pub struct LockGuard<'a> {
 }
 
 impl LockGuard<'_> {
-    /// The fencing token of the lock (of its last line): later holders of the range have larger ones.
+    /// The fencing token of the lock, of its last line if it has several: later holders of the *same* range have
+    /// larger ones; those of another range that overlaps it may have smaller ones.
     pub fn token(&self) -> u64 {
         self.grant.token
     }

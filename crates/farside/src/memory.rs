@@ -167,9 +167,18 @@ impl Session {
     /// Whether memory that is gone left with its home or was lost in a crash, only the engine knows.
     #[cold]
     pub(crate) fn name_loss(&self, error: Error) -> Error {
-        let home = error.address.filter(|_| error.code == ErrorCode::NodeLost).map(|at| at.home());
-        let code = home.and_then(|home| self.core.engine().peers.refusal(home));
-        Error { code: code.unwrap_or(error.code), ..error }
+        let Some(at) = error.address.filter(|_| error.code == ErrorCode::NodeLost) else {
+            return error;
+        };
+        let engine = self.core.engine();
+        let code = match engine.peers.has_left(at.memory()) {
+            true => ErrorCode::NodeLeft,
+            false if engine.leaving.is_some() && engine.peers.lends(at.memory()) => {
+                ErrorCode::NodeClosed
+            }
+            false => error.code,
+        };
+        Error { code, ..error }
     }
 
     pub(crate) fn lines(&self) -> &Arc<Lines> {
@@ -267,9 +276,13 @@ impl Session {
     /// *Cost*: a tag check, a locked instruction and a copy per owned line; else one request to the
     /// home, not waited for. *Source*: 004 §2.4, §4.
     ///
+    /// *Lost lines*: a write that covers all bytes that the allocation has in a lost line heals it: reads of all nodes
+    /// return the new bytes. Of several nodes that heal a line at a time the last one's bytes stay.
+    ///
     /// # Errors
-    /// `ZeroSize`, `TooLarge`, at once. What is found out later (`Unallocated`, `OutOfBounds`,
-    /// `NodeLost`, ...) is reported by the next `fence`, lock, unlock or atomic of this session.
+    /// `ZeroSize`, `TooLarge`, at once, and `LineLost` for a part of a lost line of this home. What is found out later
+    /// (`Unallocated`, `OutOfBounds`, `NodeLost`, `LineLost`, ...) is reported once, by the next `fence`, lock,
+    /// unlock or atomic of this session.
     #[inline]
     pub fn write(&mut self, address: GlobalAddress, bytes: &[u8]) -> Result<(), Error> {
         match self.write_hit(address, bytes) {
@@ -299,6 +312,18 @@ impl Session {
 
     fn start_write(&mut self, piece: Piece, part: &[u8]) {
         self.start(Kind::Write, piece, part);
+    }
+
+    /// The failure of the write that was started last, if its line is lost and this is known already.
+    fn lost_at_once(&mut self) -> Option<Error> {
+        let write = *self.pending.last()?;
+        let slot = &self.slots.slots[write.slot];
+        if slot.outcome() != Some(Err(ErrorCode::LineLost)) {
+            return None;
+        }
+        slot.recycle();
+        self.pending.pop();
+        Some(failure(ErrorCode::LineLost, write.address, write.continues))
     }
 
     fn start(&mut self, kind: Kind, piece: Piece, part: &[u8]) {

@@ -6,7 +6,7 @@ use crate::clock::Clock;
 use crate::contact::Keeper;
 use crate::engine::{Counters, Engine, Regions};
 use crate::hit::{Lines, SEGMENT, cache_split};
-use crate::leave::{Departure, Leaving};
+use crate::leave::{Departure, Leaving, leave_timeout};
 use crate::lock_hit::{CELLS, LockCells};
 use crate::memory::{CALL_SLOTS, Session};
 use crate::operation::SessionSlots;
@@ -14,9 +14,11 @@ use crate::peer::{MESSAGE_SLOT, Peers};
 use crate::stopped::Lookout;
 use crate::turn::BATCH;
 use crate::wait::{AWAKE, Core, pause, serve, tick};
+use crate::write_back::WriteBacks;
 use crate::{Config, Error, ErrorCode, NodeId, SessionId, Stats};
 use farside_base::{
-    Access, AtomicScope, Completion, Incarnation, Limits, LinkId, RegionKind, Requirements,
+    Access, AtomicScope, Completion, Generation, Incarnation, Limits, LinkId, MemoryId,
+    ReceiveQueueId, RegionKind, Requirements, ViewNumber,
 };
 use farside_fabric::{
     Fabric, FabricError, LinkEvent, NotReached, Port, PortSpec, Region, RegionSpec, SharedWord,
@@ -47,6 +49,8 @@ const JOIN_AGAIN_MAX: Duration = Duration::from_millis(500);
 pub struct Member {
     /// Its number.
     pub node: NodeId,
+    /// Counts the changes of membership up to its admission: tells nodes apart that had the same number.
+    pub admission: u64,
     /// Whether it is alive.
     pub alive: bool,
     /// Free memory of which it is home, as last heard.
@@ -100,8 +104,9 @@ fn refused(refusal: Refusal) -> Error {
     Error::with(refusal.code, refusal.text)
 }
 
-/// One number for all that must be equal on all nodes.
+/// One number for all limits that must be equal on all nodes. Joiners learn `nodes_max` from the cluster.
 fn limits_fingerprint(limits: &Limits) -> u64 {
+    let limits = &Limits { nodes_max: 0, ..*limits };
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for byte in format!("{limits:?}").bytes() {
         hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
@@ -128,8 +133,15 @@ struct Setup {
     config: Config,
     fabric: Arc<dyn Fabric>,
     identity: Identity,
-    regions: Regions,
+    regions: SetupRegions,
     drive: Drive,
+}
+
+/// The regions of a node that do not depend on the cluster.
+struct SetupRegions {
+    home: Region,
+    cache: Region,
+    fence: Region,
 }
 
 impl Setup {
@@ -141,14 +153,11 @@ impl Setup {
             Error::with(ErrorCode::FabricLacks, format!("{} lacks {}", fabric.name(), missing.0))
         })?;
         let limits = &config.limits;
-        let receives = Messenger::receives_needed(limits.credits_per_class);
-        let message_bytes = u64::from(limits.nodes_max) * u64::from(receives) * MESSAGE_SLOT;
         let home_bytes = config.memory_bytes.next_multiple_of(SEGMENT).max(SEGMENT);
         let home = register(&*fabric, home_bytes, Access::WRITE)?;
-        let regions = Regions {
+        let regions = SetupRegions {
             home: home.clone(),
             cache: register(&*fabric, config.cache_bytes, Access::WRITE)?,
-            messages: register(&*fabric, message_bytes, Access::NONE)?,
             fence: register(&*fabric, FENCE_BYTES, Access::READ.with(Access::WRITE))?,
         };
         let host = fabric.host();
@@ -192,49 +201,71 @@ impl Setup {
         Ok((port, link))
     }
 
-    /// The engine of node `me`, listening, with nobody linked yet.
-    fn engine(&self, me: NodeId) -> Result<Engine, Error> {
-        let config = &self.config;
-        let limits = config.limits;
-        let listen = Some(member_name(&config.cluster, me));
-        let mut port = self.fabric.open(&PortSpec { listen }).map_err(fabric_error)?;
+    /// The queue of messages of as many members as there can be, and the region of its buffers.
+    fn receive_queue(&self, port: &mut dyn Port) -> Result<(ReceiveQueueId, Region), Error> {
+        let limits = &self.config.limits;
         let receives = Messenger::receives_needed(limits.credits_per_class) as usize;
-        let queue = port
-            .create_receive_queue(usize::from(limits.nodes_max) * receives)
-            .map_err(fabric_error)?;
+        let receives = usize::from(limits.nodes_max) * receives;
+        let bytes = receives as u64 * MESSAGE_SLOT;
+        let messages = register(&*self.fabric, bytes, Access::NONE)?;
+        let queue = port.create_receive_queue(receives).map_err(|error| {
+            let error = fabric_error(error);
+            let (detail, nodes_max) = (&error.detail, limits.nodes_max);
+            Error::with(error.code, format!("{detail}; limits.nodes_max is {nodes_max}: lower it"))
+        })?;
+        Ok((queue, messages))
+    }
+
+    fn lines(&self, me: (NodeId, Option<MemoryId>), clock: Clock) -> Result<Lines, Error> {
+        let config = &self.config;
         let split = cache_split(config.cache_bytes, &config.cache_shares);
         let fence_word = SharedWord::new(&self.regions.fence.arena, FENCE_WORD)
             .map_err(|_| Error::with(ErrorCode::System, "no room for the fence word"))?;
-        let clock = match self.drive {
-            Drive::Threads => Clock::of_processor(),
-            Drive::Caller => Clock::Fabric(Arc::clone(&self.fabric)),
-        };
-        let lines = Lines::new(
-            me,
-            self.regions.home.arena.clone(),
-            self.regions.cache.arena.clone(),
-            &split,
-            fence_word,
-            clock.clone(),
-        )
-        .ok_or_else(|| {
+        let (home, cache) = (&self.regions.home.arena, &self.regions.cache.arena);
+        Lines::new(me, home.clone(), cache.clone(), &split, fence_word, clock).ok_or_else(|| {
             let bytes = config.memory_bytes / 8;
             let detail =
                 format!("no memory for tags, {bytes} B: lower memory_bytes or cache_bytes");
             Error::with(ErrorCode::System, detail)
-        })?;
+        })
+    }
+
+    /// The engine of node `me`, listening, with nobody linked yet.
+    fn engine(
+        &self,
+        me: NodeId,
+        born: ViewNumber,
+        memory: Option<Generation>,
+    ) -> Result<Engine, Error> {
+        let config = &self.config;
+        let limits = config.limits;
+        let identity = Identity { nodes_max: limits.nodes_max, ..self.identity.clone() };
+        let listen = Some(member_name(&config.cluster, me, born));
+        let mut port = self.fabric.open(&PortSpec { listen }).map_err(fabric_error)?;
+        let (queue, messages) = self.receive_queue(&mut *port)?;
+        let clock = match self.drive {
+            Drive::Threads => Clock::of_processor(),
+            Drive::Caller => Clock::Fabric(Arc::clone(&self.fabric)),
+        };
+        let memory = memory.and_then(|generation| MemoryId::new(me, generation));
+        let lines = self.lines((me, memory), clock.clone())?;
         let usable = config.memory_bytes;
         let polls = (self.drive == Drive::Threads).then_some(&self.regions.fence.arena);
         Ok(Engine {
             lines: Arc::new(lines),
-            regions: self.regions.clone(),
+            regions: Regions {
+                home: self.regions.home.clone(),
+                cache: self.regions.cache.clone(),
+                fence: self.regions.fence.clone(),
+                messages,
+            },
             port,
             peers: Peers::new(limits.nodes_max, queue),
             completions: Some(Box::new([Completion::BLANK; BATCH])),
             coherence: Coherence::new(me, &limits),
             locks: Locks::new(me, &limits),
             lock_cells: LockCells::new(CELLS),
-            membership: Membership::new(self.identity.clone()),
+            membership: Membership::new(identity),
             homes: Homes::new(me, usable),
             sessions: Vec::new(),
             closed_sessions: Vec::new(),
@@ -251,11 +282,12 @@ impl Setup {
             armed: false,
             failure: None,
             closed_with: None,
+            write_backs: WriteBacks::new(config.write_back_ns, config.cache_bytes),
             leaving: None,
             keeper: self
                 .identity
                 .host
-                .map(|_| Keeper::new(me, config.lease_ns, self.fabric.lease_ns(), &clock)),
+                .map(|host| Keeper::new(me, host, config.lease_ns, self.fabric.lease_ns(), &clock)),
             boot: Boot::new(config.cluster.clone(), Arc::clone(&self.fabric), limits.nodes_max),
             lookout: Lookout::new(polls, config.lease_ns, config.remove_stopped),
             asked: Vec::new(),
@@ -281,6 +313,7 @@ impl Setup {
             alarm_ns: AtomicU64::new(u64::MAX),
             wakes_at_ns: AtomicU64::new(0),
             timeout: self.config.timeout_ns.map(Duration::from_nanos),
+            leave_timeout: leave_timeout(&self.config, self.fabric.lease_ns()),
             spin: Duration::from_nanos(self.config.spin_ns),
             limits: self.config.limits,
             line_size: self.config.line_size,
@@ -409,10 +442,11 @@ impl Joining {
             }
             Err(error) => return Err(refused(error.refusal())),
         };
-        let Some(setup) = self.setup.as_ref() else {
+        let Some(setup) = self.setup.as_mut() else {
             return Ok(());
         };
-        let mut engine = setup.engine(welcome.node)?;
+        setup.config.limits.nodes_max = welcome.nodes_max;
+        let mut engine = setup.engine(welcome.node, welcome.view, welcome.memory)?;
         let coordinator = welcome.members.first().map_or(NodeId(0), |first| first.node);
         engine.boot.joining = Some((port, link, coordinator));
         engine.member_own(member::Event::Joined(welcome));
@@ -468,7 +502,8 @@ impl Node {
         let mut rendezvous = fabric.open(&PortSpec { listen }).map_err(fabric_error)?;
         let queue = rendezvous.create_receive_queue(1).map_err(fabric_error)?;
         let setup = Setup::new(config, fabric, drive)?;
-        let mut engine = setup.engine(NodeId(0))?;
+        let memory = setup.identity.votes.then_some(Generation(0));
+        let mut engine = setup.engine(NodeId(0), ViewNumber(1), memory)?;
         rendezvous.wake_also(engine.port.waiter());
         engine.peers.rendezvous = Some((rendezvous, queue));
         engine.member_own(member::Event::Found);
@@ -505,14 +540,14 @@ impl Node {
         let mut patience = Duration::from_millis(1);
         loop {
             match Self::join_once(config, &fabric, deadline) {
-                // The coordinator died or changed meanwhile: start over as a new life.
+                // The coordinator died or changed meanwhile, or a free number is not settled yet: start
+                // over as a new life.
                 Err(error)
                     if matches!(
                         error.code,
                         ErrorCode::NodeClosed | ErrorCode::Busy | ErrorCode::Isolated
                     ) && Instant::now() < deadline =>
                 {
-                    // Each life takes a number.
                     patience = (patience * 2).min(JOIN_AGAIN_MAX);
                     pause(patience);
                 }
@@ -546,6 +581,12 @@ impl Node {
     /// This node's number.
     pub fn id(&self) -> NodeId {
         self.shared.core.lines.me()
+    }
+
+    /// The memory that this node lends: its addresses name it, and no later node's do. `None` where it lends
+    /// none.
+    pub fn memory(&self) -> Option<MemoryId> {
+        self.shared.core.lines.memory()
     }
 
     /// Which fabric this node uses, and what that can do.
@@ -582,7 +623,8 @@ impl Node {
         Ok(Session::new(Arc::clone(&self.shared), slots))
     }
 
-    /// All nodes that this node has known, in the order of numbers.
+    /// The members, and those removed nodes of this node's time whose numbers are not given again; in the order
+    /// of numbers.
     pub fn members(&self) -> Vec<Member> {
         let engine = self.shared.core.engine();
         (0..engine.limits.nodes_max)
@@ -590,11 +632,23 @@ impl Node {
             .filter(|node| engine.membership.has_been(*node))
             .map(|node| Member {
                 node,
+                admission: engine.membership.born_of(node).0,
                 alive: engine.membership.is_alive(node),
                 memory_free_bytes: engine.homes.placement.free_bytes(node).unwrap_or(0),
                 host: engine.membership.host(node),
             })
             .collect()
+    }
+
+    /// A random number that tells this cluster from others of the same name; the same on all its nodes.
+    pub fn cluster_id(&self) -> u64 {
+        self.shared.core.engine().membership.founder().0
+    }
+
+    /// How many members the cluster can have at a time, as its founder said
+    /// ([`Limits::nodes_max`](farside_base::Limits::nodes_max)).
+    pub fn members_max(&self) -> usize {
+        self.shared.core.engine().membership.occupancy().1
     }
 
     /// Blocks until at least `count` nodes, this one among them, are alive and linked to this one.
@@ -649,6 +703,7 @@ impl Node {
             removals: counters.removals,
             quarantined_members: engine.lookout.lingering_count(),
             quarantined_bytes: engine.quarantined_bytes(),
+            write_backs: engine.coherence.counters().write_backs,
             memory_free_bytes: engine.homes.free_bytes(),
         }
     }
@@ -675,7 +730,8 @@ impl Node {
     /// that have begun end first. Nodes that leave at the same time do not wait for each other's memory.
     ///
     /// *Blocks* until every other node has processed what this one sent: two round trips, and one for the
-    /// lines of each home; at most ten seconds. A clone that calls it after another does nothing.
+    /// lines of each home; at most [`Config::leave_timeout_ns`]. An operation whose future was forgotten with
+    /// lines in its hands costs 0.1 s. A clone that calls it after another does nothing.
     ///
     /// # Errors
     /// `TimedOut` when a home did not take its lines back in time, or a member did not answer; `NodeClosed`

@@ -3,6 +3,7 @@
 //! A slot belongs to its session. The session fills the request, the engine performs it when the
 //! line is there, the session takes the result. Whoever sets the state last has published the rest.
 
+use crate::hit::WORD;
 use crate::lock_hit::LockCounts;
 use farside_base::{ErrorCode, GlobalAddress, NodeId, OperationId, SessionId};
 use farside_protocol::coherence::Want;
@@ -42,6 +43,8 @@ pub(crate) enum Kind {
     Lock(lock::Request),
     /// Find out whether this node is a member still.
     Confirm,
+    /// Have the line's home have its bytes.
+    WriteBack,
 }
 
 impl Kind {
@@ -53,8 +56,18 @@ impl Kind {
                 Some(Want::Write)
             }
             Self::Pin(want) => Some(want),
-            Self::Idle | Self::Allocate { .. } | Self::Free | Self::Lock(_) | Self::Confirm => None,
+            Self::Idle
+            | Self::Allocate { .. }
+            | Self::Free
+            | Self::Lock(_)
+            | Self::Confirm
+            | Self::WriteBack => None,
         }
+    }
+
+    /// Whether the coherence machine may have an operation of this kind waiting for a line.
+    pub(crate) fn waits_for_line(self) -> bool {
+        self.want().is_some() || self == Self::WriteBack
     }
 }
 
@@ -72,6 +85,22 @@ pub(crate) struct Request {
     pub(crate) result: u64,
     /// Of a lock: an earlier holder died, and no writer was told since.
     pub(crate) abandoned: bool,
+}
+
+impl Request {
+    /// What the coherence machine must provide. An operation that brings all bytes from the line's start on can
+    /// do with a line whose former bytes are lost.
+    pub(crate) fn want(&self) -> Option<Want> {
+        let want = self.kind.want()?;
+        let brings = self.buffer.len() == self.bytes && want == Want::Write;
+        match self.address {
+            Some(address) if brings && address.offset_in_line() == 0 => {
+                let covers = self.bytes.next_multiple_of(WORD as usize);
+                Some(Want::Overwrite { covers: covers.min(address.line_size().bytes()) as u32 })
+            }
+            _ => Some(want),
+        }
+    }
 }
 
 const FREE: u32 = 0;

@@ -2,12 +2,13 @@
 
 use crate::stopped::Watched;
 use farside_base::{
-    ErrorCode, Incarnation, LinkId, LocalSlice, NodeId, NodeSet, Receive, ReceiveQueueId, RegionId,
-    RegionToken, RemoteRegionId, WorkId,
+    ErrorCode, Incarnation, LinkId, LocalSlice, MemoryId, NodeId, NodeSet, Receive, ReceiveQueueId,
+    RegionId, RegionToken, RemoteRegionId, WorkId,
 };
 use farside_fabric::{LinkEvent, Port, SharedWord};
 use farside_protocol::channel::Messenger;
 use farside_protocol::wire::{BODY, Class, Family, MESSAGE, Violation};
+use std::collections::BTreeSet;
 
 /// Bytes from one receive buffer to the next.
 pub(crate) const MESSAGE_SLOT: u64 = 64;
@@ -23,6 +24,8 @@ pub(crate) const SENT: WorkId = WorkId(u64::MAX);
 pub(crate) struct Peer {
     /// Its life.
     pub(crate) incarnation: Incarnation,
+    /// The memory that it lends.
+    pub(crate) memory: Option<MemoryId>,
     /// What of its memory this node may write.
     pub(crate) tokens: Tokens,
     /// `None` while the link is broken; it may come back.
@@ -71,9 +74,11 @@ impl Link {
 pub(crate) struct Peers {
     connected: Vec<Option<Peer>>,
     by_link: Vec<Option<NodeId>>,
+    /// Numbers whose last bearer is dead, and those of them whose last bearer has left.
     dead: NodeSet,
-    /// Those of the dead that have left.
     left: NodeSet,
+    /// Memories that have left with their nodes; others that are gone are lost.
+    memories_left: BTreeSet<MemoryId>,
     /// Peers whose messenger may have something to send.
     pub(crate) ready: NodeSet,
     /// Where new nodes ask to join; the coordinator alone has one.
@@ -97,6 +102,7 @@ impl Peers {
             by_link: Vec::new(),
             dead: NodeSet::EMPTY,
             left: NodeSet::EMPTY,
+            memories_left: BTreeSet::new(),
             ready: NodeSet::EMPTY,
             rendezvous: None,
             events: Vec::new(),
@@ -148,6 +154,17 @@ impl Peers {
         }
     }
 
+    /// Whether a peer lends this memory.
+    #[inline]
+    pub(crate) fn lends(&self, memory: MemoryId) -> bool {
+        self.get(memory.node()).is_some_and(|peer| peer.memory == Some(memory))
+    }
+
+    /// Whether this memory is gone because its node has left.
+    pub(crate) fn has_left(&self, memory: MemoryId) -> bool {
+        self.memories_left.contains(&memory)
+    }
+
     /// Queues a message for a node; nothing for one that is gone, which needs none.
     pub(crate) fn push(&mut self, to: NodeId, class: Class, family: Family, body: &[u8; BODY]) {
         if let Some(peer) = self.get_mut(to) {
@@ -172,11 +189,21 @@ impl Peers {
         true
     }
 
+    /// A new node has this number.
+    pub(crate) fn admitted(&mut self, node: NodeId) {
+        debug_assert!(self.get(node).is_none(), "the former bearer is gone");
+        self.dead.remove(node);
+        self.left.remove(node);
+        self.muted.remove(node);
+        self.ready.remove(node);
+    }
+
     /// Takes a node out for good, once it is unlinked.
     pub(crate) fn remove(&mut self, node: NodeId, left: bool) {
         self.dead.insert(node);
         if left {
             self.left.insert(node);
+            self.memories_left.extend(self.get(node).and_then(|peer| peer.memory));
         }
         if let Some(place) = self.connected.get_mut(usize::from(node.0)) {
             *place = None;
@@ -223,9 +250,10 @@ impl Peers {
         }
     }
 
-    /// Posts the receives that a new link needs.
+    /// Posts the receives that a new link needs, `count` for each peer. Those of a peer that is gone serve the
+    /// next: the queue is shared.
     pub(crate) fn post_receives(&mut self, port: &mut dyn Port, messages: RegionId, count: u64) {
-        for _ in 0..count {
+        while self.buffers < self.alive() as u64 * count {
             let slot = self.buffers;
             self.buffers += 1;
             self.repost(port, messages, slot);

@@ -19,14 +19,48 @@ impl Engine {
         match family {
             Family::Coherence => {
                 let message = Message::decode(body)?;
+                self.check_generation(message.line())?;
                 let here = self.here(message.line());
-                self.step(Event::Received { from, message, here })
+                let done = self.step(Event::Received { from, message, here });
+                if let Message::Written { line, .. } = message {
+                    self.written(line);
+                    self.retry_frames(); // it can be evicted
+                }
+                if let Message::Refuse { .. } = message {
+                    self.retry_frames();
+                }
+                done
             }
             Family::Lock => self.lock_message(from, body),
             Family::Member => self.member_message(from, body),
             Family::Allocate => self.allocate_message(from, body),
             Family::Credit => Ok(()),
         }
+    }
+
+    /// Refuses what a peer says of a line of another generation of this node's number: a correct peer knows
+    /// which memory this node lends before it is linked.
+    pub(crate) fn check_generation(&self, line: LineAddress) -> Result<(), Violation> {
+        match line.home() == self.me() && Some(line.memory()) != self.lines.memory() {
+            true => Err(Violation("a line of memory that is gone")),
+            false => Ok(()),
+        }
+    }
+
+    /// Why nothing can be asked of the memory that a line lies in, if so: it is gone, or has never been.
+    pub(crate) fn refusal_at(&self, line: LineAddress) -> Option<ErrorCode> {
+        let memory = line.memory();
+        if Some(memory) == self.lines.memory() || self.peers.lends(memory) {
+            return None;
+        }
+        let (node, generation) = (memory.node(), memory.generation());
+        Some(if self.peers.has_left(memory) {
+            ErrorCode::NodeLeft
+        } else if generation < self.membership.next_generation(node) {
+            ErrorCode::NodeLost
+        } else {
+            ErrorCode::ForeignAddress
+        })
     }
 
     /// What the tags say of a line.
@@ -63,8 +97,13 @@ impl Engine {
                     self.counters.invalidations += 1;
                 }
                 self.lines.set_level(line, held, extent);
+                if held.level == Level::Dirty && line.home() != self.me() {
+                    self.owned(line);
+                }
             }
+            Effect::Fill { operation, line } => self.fill(operation, line),
             Effect::Release { line } => {
+                self.leaves_frame(line);
                 self.lines.release(line);
                 self.retry_frames();
             }
@@ -124,7 +163,10 @@ impl Engine {
 
     /// Gives an operation to its machine, with a frame if its line needs one.
     fn start(&mut self, operation: OperationId) {
-        let Some((kind, address)) = self.request(operation) else {
+        let Some((kind, address, want)) = self.slot(operation).map(|slot| {
+            let request = slot.request();
+            (request.kind, request.address, request.want())
+        }) else {
             return;
         };
         if let Some(code) = self.refusal() {
@@ -135,7 +177,10 @@ impl Engine {
         if self.hold_operation(operation) {
             return;
         }
-        let (Some(want), Some(address)) = (kind.want(), address) else {
+        if let (Kind::WriteBack, Some(address)) = (kind, address) {
+            return self.start_write_back(operation, address.line());
+        }
+        let (Some(want), Some(address)) = (want, address) else {
             return self.control(operation, kind, address);
         };
         let line = address.line();
@@ -171,16 +216,16 @@ impl Engine {
 
     /// A frame for the line; none when the operation has failed or waits for one.
     fn frame_for(&mut self, line: LineAddress, operation: OperationId) -> Option<Frame> {
+        if let Some(code) = self.refusal_at(line) {
+            self.finish(operation, Err(code));
+            return None;
+        }
         if line.home() == self.me() {
             if line.offset() + line.line_size().bytes() as u64 > self.lines.home().len() as u64 {
                 self.finish(operation, Err(ErrorCode::Unallocated));
                 return None;
             }
             return Some(Frame(0));
-        }
-        if let Some(code) = self.peers.refusal(line.home()) {
-            self.finish(operation, Err(code));
-            return None;
         }
         if !self.lines.caches(line.line_size()) {
             self.finish(operation, Err(ErrorCode::CacheFull));
@@ -232,6 +277,7 @@ impl Engine {
                 FollowUp::Start(operation) => self.start(operation),
                 FollowUp::Drop(node) => self.drop_peer(node),
                 FollowUp::Accuse(node) => self.accuse_peer(node),
+                FollowUp::Judge => self.member_own(farside_protocol::member::Event::Judge),
             }
         }
     }

@@ -36,6 +36,9 @@ pub struct Stats {
     pub quarantined_members: u64,
     /// Bytes that serve for nothing until then: frames of the cache, and memory that was freed.
     pub quarantined_bytes: u64,
+    /// Lines of other homes that were written back, in the background or by
+    /// [`Session::write_back`](crate::Session::write_back).
+    pub write_backs: u64,
     /// Bytes of this node's memory that are free.
     pub memory_free_bytes: u64,
 }

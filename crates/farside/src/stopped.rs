@@ -14,7 +14,7 @@ use crate::boot::FENCE_BYTES;
 use crate::engine::{Engine, FollowUp};
 use crate::hit::remove_member;
 use crate::peer::{Link, Peer};
-use farside_base::{LinkId, NodeId, NodeSet};
+use farside_base::{LinkId, NodeId, NodeSet, ViewNumber};
 use farside_fabric::{Arena, PeerProcess, Port, SharedWord};
 use farside_protocol::coherence;
 use farside_protocol::member::{self, Evidence, Outlives, Watch};
@@ -77,8 +77,9 @@ pub(crate) struct Lookout {
     own: Option<SharedWord>,
     polls: u64,
     lingering: Vec<Lingering>,
-    /// Deaths that the machine of burials has settled while some member lingers.
-    settled: Vec<NodeId>,
+    /// Removals that the machine of burials has settled while some member lingers here: the member, and the view that
+    /// admitted it.
+    settled: Vec<(NodeId, ViewNumber)>,
 }
 
 impl Lookout {
@@ -168,14 +169,17 @@ impl Engine {
         let lower = self.lines.me() < node;
         let higher = if lower { peer.incarnation } else { self.membership.incarnation() };
         let outlives = Outlives::new(higher, lower);
-        let mut word = watched.pair.load(Ordering::Acquire);
         loop {
+            let word = watched.pair.load(Ordering::Acquire);
             if let Some(decided) = outlives.read(word) {
                 return decided;
             }
-            match watched.pair.compare_exchange(word, outlives.word()) {
-                Ok(_) => return true,
-                Err(now) => word = now,
+            // After the word: where it is of a later bearer of this node's number, this node has been removed.
+            if self.lines.is_removed() {
+                return false;
+            }
+            if watched.pair.compare_exchange(word, outlives.word()).is_ok() {
+                return true;
             }
         }
     }
@@ -206,8 +210,8 @@ impl Engine {
             self.step_own(coherence::Event::Quiet { node: member.node });
         }
         if self.lookout.lingering.is_empty() {
-            for node in std::mem::take(&mut self.lookout.settled) {
-                self.step_own(coherence::Event::Settled { node });
+            for (node, born) in std::mem::take(&mut self.lookout.settled) {
+                self.report_settled(node, born);
             }
             self.homes.end_quarantine();
             self.announce_free(None);
@@ -215,12 +219,18 @@ impl Engine {
     }
 
     /// Nothing that members that live send because of a dead one arrives any more.
-    pub(crate) fn settled(&mut self, node: NodeId) {
+    pub(crate) fn settled(&mut self, node: NodeId, born: ViewNumber) {
         match self.lookout.lingering.is_empty() {
-            true => self.step_own(coherence::Event::Settled { node }),
-            // It may have been asked to write for the dead one.
-            false => self.lookout.settled.push(node),
+            true => self.report_settled(node, born),
+            // It is the one that lingers, or that one may have been asked to write for it. Until then no other node gets
+            // its number.
+            false => self.lookout.settled.push((node, born)),
         }
+    }
+
+    fn report_settled(&mut self, node: NodeId, born: ViewNumber) {
+        self.step_own(coherence::Event::Settled { node });
+        self.member_own(member::Event::Settled { node, born });
     }
 
     /// Bytes of memory in quarantine.

@@ -35,9 +35,10 @@ impl Engine {
         self.count_poll();
         let linked = (!landed || self.turns.is_multiple_of(LINKS_EVERY)) && self.links();
         let sliced = self.allocation_slice();
+        let cleaned = self.turns.is_multiple_of(LINKS_EVERY) && self.write_back_due();
         self.follow_up();
         let posted = self.post();
-        let busy = landed || linked || posted || sliced || self.homes.is_runnable();
+        let busy = landed || linked || posted || sliced || cleaned || self.homes.is_runnable();
         if self.leaving.is_some() {
             self.step_leave();
             return self.post() || busy;
@@ -170,8 +171,8 @@ impl Engine {
             }
         }
         self.peers.events = events;
-        if !self.boot.admissions.is_empty() {
-            self.advance_admissions();
+        if !self.boot.incoming.is_empty() {
+            self.advance_incoming();
         }
         any
     }

@@ -67,6 +67,8 @@ pub(crate) struct Core {
     pub(crate) wakes_at_ns: AtomicU64,
     /// How long a session's calls wait at most, unless it says otherwise.
     pub(crate) timeout: Option<Duration>,
+    /// How long a leave waits for the other nodes.
+    pub(crate) leave_timeout: Duration,
     pub(crate) spin: Duration,
     pub(crate) limits: Limits,
     pub(crate) line_size: LineSize,
@@ -141,6 +143,9 @@ impl Core {
         }
         if engine.homes.is_runnable() {
             return self.waiter.wake(); // slices go on though no program thread drives
+        }
+        if let Some(in_ns) = engine.take_first_due() {
+            self.wake_in(in_ns);
         }
         if engine.armed {
             return;
@@ -257,10 +262,20 @@ impl Core {
         u64::try_from(at.saturating_duration_since(self.began).as_nanos()).unwrap_or(u64::MAX)
     }
 
+    /// The node's own thread has something to do in so long, which it may not know of.
+    fn wake_in(&self, in_ns: u64) {
+        self.wake_by(self.time_ns(Instant::now()).saturating_add(in_ns));
+    }
+
     /// A task of this session awaits a call until `at`: its waker will be woken then.
     pub(crate) fn set_alarm(&self, slots: &SessionSlots, at: Instant) {
         let at_ns = self.time_ns(at);
         slots.alarm_ns.store(at_ns, Ordering::SeqCst);
+        self.wake_by(at_ns);
+    }
+
+    /// The node's own thread sleeps no longer than until then.
+    fn wake_by(&self, at_ns: u64) {
         self.alarm_ns.fetch_min(at_ns, Ordering::SeqCst);
         if self.wakes_at_ns.load(Ordering::SeqCst) > at_ns {
             self.waiter.wake();

@@ -152,7 +152,7 @@ fn one_receiver_has_many_senders_and_outlives_each() {
                 });
                 fifth.turn()
             })),
-            ErrorCode::PeerLost
+            ErrorCode::ChannelFull
         );
         drop(senders.pop());
         until("it is missed", || receiver.peers() == 3 && receiver.poll().is_ok());
@@ -309,7 +309,11 @@ fn bad_input_is_a_typed_error_and_harms_nobody() {
             told = told.take().or(stranger.turn().err());
             told.is_some()
         });
-        assert_eq!(told.unwrap().code, ErrorCode::ChannelMismatch);
+        let told = told.unwrap();
+        assert_eq!(told.code, ErrorCode::ChannelMismatch);
+        assert!(told.detail.contains("message_bytes_max (500 there, 100 here)"), "{told}");
+        assert_eq!(stranger.turn().unwrap_err(), told, "it stays refused");
+        assert_eq!(code(stranger.send(&[0; 101])), ErrorCode::TooLarge);
         let mut backwards = Receiver::connect(make(), &name, &good).unwrap();
         until("it is refused", || {
             receiver.peers();
@@ -318,7 +322,20 @@ fn bad_input_is_a_typed_error_and_harms_nobody() {
         let mut sender = Sender::connect(make(), &name, &good).unwrap();
         until("they connect", || sender.peers().min(receiver.peers()) == 1);
         let integer = kind == Kind::SendBufferless;
-        assert_eq!(code(sender.send(&[0; 501])), ErrorCode::TooLarge);
+        let long = sender.send(&[0; 501]).unwrap_err();
+        assert_eq!(long.code, ErrorCode::TooLarge);
+        assert!(long.detail.contains("501") && long.detail.contains("500"), "{long}");
+        let mut further = Sender::connect(make(), &name, &good).unwrap();
+        let mut told = None;
+        until("it is refused", || {
+            receiver.peers();
+            told = told.take().or(further.turn().err());
+            told.is_some()
+        });
+        let told = told.unwrap();
+        assert_eq!(told.code, ErrorCode::ChannelFull);
+        assert!(told.detail.contains("peers is 1"), "{told}");
+        assert_eq!(further.turn().unwrap_err(), told, "no peer was lost");
         let longest = vec![1; if integer { 4 } else { 500 }];
         let mut sent = false;
         until("it comes", || {
@@ -335,6 +352,34 @@ fn bad_input_is_a_typed_error_and_harms_nobody() {
         until("the loss is told", || sender.turn().is_err());
         assert_eq!(code(sender.send(&[1; 4])), ErrorCode::PeerLost);
     });
+}
+
+#[test]
+fn messages_over_the_limit_are_refused_before_anybody_is_connected() {
+    everywhere(|make, what, kind| {
+        let mut sender =
+            Sender::listen(make(), &name(&format!("long-{what}"), kind), &options(kind)).unwrap();
+        let long = sender.send(&[0; 501]).unwrap_err();
+        assert_eq!(long.code, ErrorCode::TooLarge);
+        assert!(long.detail.contains("501") && long.detail.contains("500"), "{long}");
+        assert_eq!(sender.send(&[0; 4]), Ok(Sent::Full));
+    });
+}
+
+/// What a fabric cannot take says the limit, its value, and what was asked.
+#[test]
+fn a_limit_of_the_fabric_is_named_with_its_value() {
+    let shm = || farside::fabrics::shared_memory().unwrap();
+    let options = Options::new(Kind::Send, 100_000);
+    let refused = Sender::listen(shm(), "limit-of-the-fabric", &options).unwrap_err();
+    assert_eq!(refused.code, ErrorCode::FabricLacks);
+    for part in ["100000 bytes", "`send_bytes_max`", "shm has 8192", "message_bytes_max"] {
+        assert!(refused.detail.contains(part), "{part}: {refused}");
+    }
+    let options = Options { slots: Some(5000), ..Options::new(Kind::WriteSlotInlined, 100) };
+    let refused = Sender::listen(shm(), "limit-of-the-fabric", &options).unwrap_err();
+    assert_eq!(refused.code, ErrorCode::BadConfiguration);
+    assert!(refused.detail.contains("1 to 4096") && refused.detail.contains("5000"), "{refused}");
 }
 
 #[test]

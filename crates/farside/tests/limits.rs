@@ -16,10 +16,9 @@ fn config(name: &str) -> Config {
 
 /// Not a test: what the child process does. It sets a limit, starts two nodes and uses their memory.
 #[test]
-#[ignore = "runs in a child process with limits of its own"]
 #[expect(clippy::print_stdout, reason = "the parent process reads how it ended")]
 fn child() {
-    let limit = std::env::var(LIMIT).unwrap();
+    let Ok(limit) = std::env::var(LIMIT) else { return };
     let mut words = limit.split(' ');
     let (name, value) = (words.next().unwrap(), words.next().unwrap().parse().unwrap());
     let mut config = config("child");
@@ -56,7 +55,7 @@ fn use_two_nodes(config: &Config) -> Result<(), farside::Error> {
 /// signal or panic.
 fn ended(limit: &str, prepare: impl FnOnce(&mut Command)) -> String {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "child", "--ignored", "--nocapture", "--test-threads=1"]);
+    command.args(["--exact", "child", "--nocapture", "--test-threads=1"]);
     command.env(LIMIT, limit);
     prepare(&mut command);
     let Output { status, stdout, stderr } = command.output().unwrap();
@@ -133,10 +132,10 @@ fn memory_over_the_address_space_limit_is_refused() {
 
 #[test]
 fn memory_over_what_the_machine_has_is_refused() {
-    let config = Config { memory_bytes: 1 << 43, ..config("machine") };
+    let config = Config { memory_bytes: 1 << 41, ..config("machine") };
     let error = Node::create(&config).unwrap_err();
     assert_eq!(error.code, ErrorCode::BadConfiguration);
-    assert!(error.detail.contains("memory_bytes 8796093022208"), "{error}");
+    assert!(error.detail.contains("memory_bytes 2199023255552"), "{error}");
 }
 
 #[test]

@@ -13,7 +13,9 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn config(cluster: &str) -> Config {
-    Config { memory_bytes: 4 << 20, cache_bytes: 16 << 20, ..Config::new(cluster) }
+    // What a killed process owns stays its own.
+    let write_back_ns = None;
+    Config { memory_bytes: 4 << 20, cache_bytes: 16 << 20, write_back_ns, ..Config::new(cluster) }
 }
 
 /// A node in a process of its own, killed when the test ends.
@@ -288,8 +290,14 @@ fn nothing_is_left_behind() {
     other.kill();
     wait_for_deaths(&node, 1);
     node.leave().unwrap();
-    let sockets = std::fs::read_to_string("/proc/net/unix").unwrap();
-    assert!(!sockets.contains(&cluster), "a socket is left");
+    let names = farside_fabric_shm::listening().unwrap();
+    assert!(!names.iter().any(|name| name.contains(&cluster)), "a socket is left: {names:?}");
+    // The next node of any cluster removes the file of the one that was killed.
+    parent("tidy").1.leave().unwrap();
+    let folder = format!("/tmp/farside-{}", rustix::process::geteuid().as_raw());
+    let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut files = files.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    assert_eq!(files.find(|file| file.contains(&cluster)), None);
     let left = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten();
     assert!(
         left.filter(|entry| entry.file_name().to_string_lossy().contains("farside")).count() == 0

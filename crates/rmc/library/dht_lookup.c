@@ -30,7 +30,7 @@
 #define ROOM_BYTES 8192
 #define VALUE_BYTES_MAX 4096
 #define LINES_MAX 16
-#define CLASS_BIT 44
+#define CLASS_BIT 42
 #define MOVED 1
 #define STALE 2
 #define OTHER 3 /* not returned */

@@ -10,8 +10,8 @@ use farside_rmc::{Limits, Program, Refusal, Verified, verify};
 use host::Host;
 use std::collections::BTreeMap;
 
-const FILES: [&str; 7] =
-    ["filtering", "hashing", "parsing", "remedied", "searching", "sorting", "tables"];
+const FILES: [&str; 8] =
+    ["bounds", "filtering", "hashing", "parsing", "remedied", "searching", "sorting", "tables"];
 const LEVELS: [&str; 3] = ["-O1", "-O2", "-Os"];
 const SIZES: [u32; 3] = [8, 20, 48];
 

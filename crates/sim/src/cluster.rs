@@ -5,12 +5,14 @@
 //! does its worst and perhaps a node dies, and a *liveness* part: in the end every task must have
 //! come to its end, and all survivors must agree. A failure names the seed, which repeats it.
 
+pub mod restarts;
+
 use crate::fabric::{INFINIBAND, SHARED_MEMORY, SimNet, SimOptions};
 use crate::linearizability::{Call, Register, RegisterOperation, check};
 use crate::random::Random;
 use farside::{
     AllocationHint, AllocationSpec, Config, Error, ErrorCode, GlobalAddress, Joining, Leaving,
-    LineSize, Node, NodeId, Session,
+    Limits, LineSize, Node, NodeId, Session,
 };
 use farside_base::Capabilities;
 use std::cell::{Cell, RefCell};
@@ -182,6 +184,8 @@ pub struct Summary {
     pub steps: u64,
     /// Evictions, over all nodes.
     pub evictions: u64,
+    /// Lines written back, over all nodes.
+    pub write_backs: u64,
     /// Lines lost to other nodes' writes.
     pub invalidations: u64,
     /// Hash over the network's transcript; equal for equal seeds.
@@ -486,6 +490,7 @@ pub struct Cluster {
     nodes: Vec<Option<Node>>,
     leaving: Option<Leaving>,
     random: Random,
+    config: Config,
 }
 
 impl fmt::Debug for Cluster {
@@ -521,12 +526,23 @@ impl Cluster {
         cache_sets: u16,
         silence_ns: Option<u64>,
     ) -> Result<Self, String> {
+        Self::start_with(seed, count, cache_sets, silence_ns, Limits::DEFAULT.nodes_max)
+    }
+
+    fn start_with(
+        seed: u64,
+        count: u16,
+        cache_sets: u16,
+        silence_ns: Option<u64>,
+        nodes_max: u16,
+    ) -> Result<Self, String> {
         let mut random = Random::new(seed ^ 0xc1_0573);
         // Common memory as on processors that do not show stores in their order.
         let common = Capabilities { byte_order: false, ..SHARED_MEMORY };
         let capabilities = *random.pick(&[INFINIBAND, common]);
         let options = SimOptions { silence_ns, ..SimOptions::draw(seed, capabilities) };
         let net = SimNet::new(seed, options);
+        let mut write_backs = Random::new(seed ^ 0xc1ea);
         let mut shares = [0; LineSize::CLASSES];
         shares[usize::from(LineSize::DEFAULT.class())] = 1;
         let config = Config {
@@ -534,14 +550,15 @@ impl Cluster {
             cache_bytes: u64::from(cache_sets) * 8 * LineSize::DEFAULT.bytes() as u64,
             cache_shares: shares,
             lease_ns: SILENCE_NS,
+            limits: Limits { nodes_max, ..Limits::DEFAULT },
+            write_back_ns: *write_backs.pick(&[None, Some(100_000), Some(1_000_000)]),
             ..Config::new("sim")
         };
         let first = Node::create_driven(&config, net.fabric(&process(0)))
             .map_err(|error| error.to_string())?;
-        let mut cluster = Self { net, nodes: vec![Some(first)], leaving: None, random };
+        let mut cluster = Self { net, nodes: vec![Some(first)], leaving: None, random, config };
         for node in 1..count {
-            let fabric = cluster.net.fabric(&process(node));
-            let mut joining = Joining::start(&config, fabric).map_err(|error| error.to_string())?;
+            let mut joining = cluster.start_joining(node).map_err(|error| error.to_string())?;
             let mut idle = 0;
             let joined = loop {
                 if let Some(joined) = joining.poll().map_err(|error| error.to_string())? {
@@ -555,6 +572,10 @@ impl Cluster {
             cluster.nodes.push(Some(joined));
         }
         Ok(cluster)
+    }
+
+    fn start_joining(&self, process_number: u16) -> Result<Joining, Error> {
+        Joining::start(&self.config, self.net.fabric(&process(process_number)))
     }
 
     /// The network.
@@ -720,6 +741,7 @@ fn run(scenario: Scenario) -> Result<Summary, String> {
         failed: board.failed.get(),
         steps,
         evictions: stats(|stats| stats.evictions),
+        write_backs: stats(|stats| stats.write_backs),
         invalidations: stats(|stats| stats.invalidations),
         fingerprint: cluster.net.fingerprint(),
         history: board.history.take(),

@@ -6,12 +6,14 @@ mod watch;
 use farside::channel::table::{
     Count, DEVIATIONS, Feature, Growth, MEASURED, Order, PAPER, Requests, Row,
 };
-use farside::channel::{Kind, Message, Options, Receiver, Sender, Sent, Signal};
-use farside_base::{CompletionKind, Requirements};
+use farside::channel::{
+    Acknowledge, Family, Kind, Message, Need, Options, Receiver, Sender, Sent, Signal, Wish, advise,
+};
+use farside_base::{Capabilities, CompletionKind};
 use farside_fabric::Fabric;
 use farside_sim::fabric::{DelayRange, INFINIBAND, SimNet, SimOptions};
 use std::sync::Arc;
-use watch::{Posted, Watch};
+use watch::{Posted, Record, Watch};
 
 /// How long one way takes; everything else takes no time.
 const TRIP_NS: u64 = 1_000_000;
@@ -356,16 +358,14 @@ fn variable_size(kind: Kind) -> Feature {
     if short >= 4 * long { Feature::Yes } else { Feature::No }
 }
 
-/// Memory of the end that has `peers` of them.
-fn memory(kind: Kind, peers: u16, many_senders: bool) -> u64 {
+/// Memory of the end that listens and has `peers` of them.
+fn memory(options: &Options, peers: u16, many_senders: bool) -> u64 {
     let net = net();
-    let options = Options { slots: Some(64), ..Options::new(kind, MESSAGE) }.peers(peers);
+    let (kind, options) = (options.kind, options.peers(peers));
     let hub: Arc<dyn Fabric> = net.fabric("hub");
     let mut senders = Vec::new();
     let mut receivers = Vec::new();
-    let mut bytes = 0;
-    let reads = kind.shares_sender();
-    if many_senders && !reads {
+    if many_senders {
         let mut receiver = Receiver::listen(hub, "memory", &options).unwrap();
         for peer in 0..peers {
             let fabric = net.fabric(&format!("peer{peer}"));
@@ -374,56 +374,139 @@ fn memory(kind: Kind, peers: u16, many_senders: bool) -> u64 {
         while receiver.peers() < usize::from(peers) {
             assert!(net.step(), "{kind}");
         }
-        bytes = receiver.registered_bytes();
-    } else if many_senders {
-        // Each sender has its own memory, and the receiver is a reader of each, in the form in which
-        // it names the places of messages.
-        for peer in 0..peers {
-            let fabric = net.fabric(&format!("peer{peer}"));
-            let one = Options { offers_only: true, ..options.peers(1) };
-            senders.push(Sender::listen(fabric, &format!("memory{peer}"), &one).unwrap());
-            let fabric: Arc<dyn Fabric> = Arc::clone(&hub);
-            let receiver = Receiver::connect(fabric, &format!("memory{peer}"), &one).unwrap();
-            bytes += receiver.registered_bytes();
-            receivers.push(receiver);
-        }
-    } else {
-        let mut sender = Sender::listen(hub, "memory", &options).unwrap();
-        for peer in 0..peers {
-            let fabric = net.fabric(&format!("peer{peer}"));
-            receivers.push(Receiver::connect(fabric, "memory", &options).unwrap());
-        }
-        while sender.peers() < usize::from(peers) {
-            assert!(net.step(), "{kind}");
-        }
-        bytes = sender.registered_bytes();
+        return receiver.registered_bytes();
     }
-    bytes
+    let mut sender = Sender::listen(hub, "memory", &options).unwrap();
+    for peer in 0..peers {
+        let fabric = net.fabric(&format!("peer{peer}"));
+        receivers.push(Receiver::connect(fabric, "memory", &options).unwrap());
+    }
+    while sender.peers() < usize::from(peers) {
+        assert!(net.step(), "{kind}");
+    }
+    sender.registered_bytes()
 }
 
-/// A peer costs memory when it costs an eighth of what its messages on their way may take.
-fn growth(kind: Kind, many_senders: bool) -> Growth {
-    let (one, many) = (memory(kind, 1, many_senders), memory(kind, 64, many_senders));
+/// A peer costs memory when it costs an eighth of what its messages in flight may take.
+fn growth(options: &Options, many_senders: bool) -> Growth {
+    let (one, many) = (memory(options, 1, many_senders), memory(options, 64, many_senders));
     let each = many.saturating_sub(one) / 63;
-    if each >= 64 * u64::from(MESSAGE) / 8 { Growth::Linear } else { Growth::Constant }
+    let slots = options.shape(&INFINIBAND).slots;
+    if each >= u64::from(slots * MESSAGE) / 8 { Growth::Linear } else { Growth::Constant }
 }
 
-/// What the channel's messages need of the order, by what it declares; that it holds with no more
-/// and fails with less is shown by the models (`farside_sim::model::data_channel`).
+/// A fabric that declares more than it keeps.
+struct Lying {
+    inner: Arc<dyn Fabric>,
+    declared: Capabilities,
+}
+
+impl Fabric for Lying {
+    farside_fabric::forward!(
+        name,
+        host,
+        lease_ns,
+        time_ns,
+        register,
+        deregister,
+        open,
+        register_memory
+    );
+
+    fn capabilities(&self) -> Capabilities {
+        self.declared
+    }
+}
+
+/// Schedules that each order is tried in.
+const SEEDS: u64 = 24;
+/// Messages of a schedule: some turns of the ring and of the mailboxes.
+const TRIED: u32 = 60;
+
+/// Message number `number`, of a length that tells it from its neighbours.
+fn tried(kind: Kind, number: u32) -> Vec<u8> {
+    let more = if kind == Kind::SendBufferless { 0 } else { number * 37 % 300 };
+    (0..4 + more)
+        .map(|at| if at < 4 { (number >> (8 * at)) as u8 } else { number as u8 | 1 })
+        .collect()
+}
+
+/// Whether every message comes whole and once where the fabric keeps no more order than this, whatever it
+/// declares. In which order messages come is not asked: that is the fabric's where they come by
+/// completions.
+fn survives(options: &Options, (message_order, byte_order): (bool, bool), seed: u64) -> bool {
+    // Acknowledgements rest on completions here, so that they need no order.
+    let declared = Capabilities { completion_means_placed: true, ..INFINIBAND };
+    let keeps = Capabilities { message_order, byte_order, ..declared };
+    let net = SimNet::new(seed, SimOptions::new(keeps));
+    let fabric =
+        |name: &str| -> Arc<dyn Fabric> { Arc::new(Lying { inner: net.fabric(name), declared }) };
+    let kind = options.kind;
+    let mut receiver = Receiver::listen(fabric("receiver"), "order", options).unwrap();
+    let mut sender = Sender::connect(fabric("sender"), "order", options).unwrap();
+    let (mut sent, mut idle) = (0, 0);
+    let mut came = [false; TRIED as usize];
+    while idle < 20_000 {
+        if sent < TRIED {
+            match sender.send(&tried(kind, sent)) {
+                Ok(Sent::Full) => {}
+                Ok(Sent::Taken(_)) => sent += 1,
+                Err(_) => return false,
+            }
+        }
+        if sender.turn().is_err() {
+            return false;
+        }
+        match receiver.poll() {
+            Ok(None) => idle += 1,
+            Ok(Some(message)) => {
+                idle = 0;
+                let bytes = message.to_vec();
+                let number =
+                    bytes.iter().take(4).rev().fold(0, |all, byte| all << 8 | u32::from(*byte));
+                let new = came
+                    .get_mut(number as usize)
+                    .is_some_and(|came| !std::mem::replace(came, true));
+                if !new || bytes != tried(kind, number) {
+                    return false;
+                }
+                receiver.release(message);
+                if came.iter().all(|came| *came) {
+                    return true;
+                }
+            }
+            Err(_) => return false,
+        }
+        net.step();
+    }
+    false
+}
+
+/// The least order with which every schedule brings all messages, by taking guarantees away from a fabric
+/// that declares them still.
 fn order(kind: Kind) -> Order {
-    let needs = |signal| -> Requirements {
-        kind.requirements(
-            &Options { signal: Some(signal), ..options(kind, None) }.shape(&INFINIBAND),
-        )
+    let least = |signal| {
+        let options = Options {
+            slots: Some(8),
+            ring_bytes: Some(4096),
+            signal: Some(signal),
+            ..Options::new(kind, 320)
+        };
+        let holds = |order| (0..SEEDS).all(|seed| survives(&options, order, seed));
+        match [(false, false), (true, false), (false, true), (true, true)].map(holds) {
+            [true, ..] => Order::Nothing,
+            [_, true, false, _] => Order::Messages,
+            [_, false, true, _] => Order::Bytes,
+            [_, false, false, true] => Order::MessagesAndBytes,
+            other => panic!("{kind}, {signal:?}: {other:?}"),
+        }
     };
-    let (word, message) = (needs(Signal::Word), needs(Signal::Message));
-    let of = |needs: &Requirements| match (needs.message_order, needs.byte_order) {
-        (false, false) => Order::Nothing,
-        (true, false) => Order::Messages,
-        (false, true) => Order::Bytes,
-        (true, true) => Order::MessagesAndBytes,
-    };
-    if of(&word) == of(&message) { of(&word) } else { Order::SecondChannel }
+    let word = least(Signal::Word);
+    if !kind.has_second_channel() || word == least(Signal::Message) {
+        word
+    } else {
+        Order::SecondChannel
+    }
 }
 
 fn measure(kind: Kind) -> Row {
@@ -457,8 +540,8 @@ fn measure(kind: Kind) -> Row {
         zero_copy_send: zero_copy_send(kind),
         zero_copy_receive: zero_copy_receive(kind),
         variable_size: variable_size(kind),
-        memory_one_to_many: growth(kind, false),
-        memory_many_to_one: growth(kind, true),
+        memory_one_to_many: growth(&Options::new(kind, MESSAGE), false),
+        memory_many_to_one: growth(&Options::new(kind, MESSAGE), true),
         requests: main.requests,
         order: order(kind),
     }
@@ -488,6 +571,62 @@ fn every_cell_is_what_is_printed() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// What both ends post and take while messages pass some turns of the memory.
+fn traffic(options: &Options) -> (Record, Record) {
+    let mut scene = Scene::new(&Options { slots: Some(SLOTS), ..*options });
+    let message = scene.message();
+    for _ in 0..8 * SLOTS {
+        let received = scene.exchange(&message);
+        scene.receiver.release(received);
+    }
+    (scene.at_sender.take(), scene.at_receiver.take())
+}
+
+fn is_passive(record: &Record) -> bool {
+    record.posted.is_empty() && record.receives == 0 && record.arrived == 0
+}
+
+/// 001 §3: an end is passive if it submits no work request and takes nothing from a completion queue.
+#[test]
+fn the_advisor_calls_passive_what_posts_nothing_and_nothing_else() {
+    for (need, of_sender) in [(Need::PassiveSender, true), (Need::PassiveReceiver, false)] {
+        let wish = Wish { needs: vec![need], message_bytes_max: MESSAGE, ..Wish::default() };
+        let wish = |kind| match kind {
+            Kind::SendBufferless => Wish { message_bytes_max: 4, ..wish.clone() },
+            _ => wish.clone(),
+        };
+        for kind in Kind::ALL {
+            let advice = advise(&wish(kind), &INFINIBAND);
+            let advised = advice.fitting.iter().find(|fitting| fitting.kind == kind);
+            // Otherwise as little as the channel can post.
+            let receiver_reads = kind.family() != Family::SendReceive && !of_sender;
+            let least = Options {
+                acknowledge: receiver_reads.then_some(Acknowledge::ReadTail),
+                signal: Some(Signal::Word),
+                ..options(kind, None)
+            };
+            let (sender, receiver) = traffic(advised.map_or(&least, |fitting| &fitting.options));
+            let passive = is_passive(if of_sender { &sender } else { &receiver });
+            assert_eq!(passive, advised.is_some(), "{kind}, {need}: {sender:?} {receiver:?}");
+        }
+    }
+}
+
+/// What the paper has: a receiver that fetches to places of its own choice keeps no memory for each
+/// sender.
+#[test]
+fn receivers_that_take_offers_alone_keep_no_memory_for_each_sender() {
+    for kind in Kind::ALL.into_iter().filter(|kind| kind.shares_sender()) {
+        let options = Options { offers_only: true, ..Options::new(kind, MESSAGE) };
+        assert_eq!(growth(&options, true), Growth::Constant, "{kind}");
+        assert_eq!(
+            growth(&Options { offers_only: false, ..options }, true),
+            Growth::Linear,
+            "{kind}"
+        );
+    }
 }
 
 #[test]

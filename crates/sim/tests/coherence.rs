@@ -196,6 +196,73 @@ fn frame_that_a_removed_node_still_writes_is_found_where_no_machine_knows() {
     }
 }
 
+/// Two nodes that write, with write-backs.
+fn written_back(budgets: Vec<Budget>) -> Setup {
+    Setup { homes: vec![0], budgets, write_backs: 1, flushes: 1, ..Setup::default() }
+}
+
+#[test]
+fn write_back_at_every_step() {
+    let budgets = vec![budget(0, 1, 0, 0, 0), budget(0, 2, 0, 0, 1)];
+    holds(written_back(budgets), (5_589, 12_923, 91, 23));
+    let budgets = vec![budget(0, 0, 0, 0, 0), budget(0, 1, 0, 1, 0), budget(1, 1, 0, 0, 0)];
+    holds(written_back(budgets), (124_125, 372_847, 147, 33));
+}
+
+#[test]
+fn write_back_beside_frees_and_cancels() {
+    let budgets = vec![budget(0, 1, 0, 0, 0), budget(0, 2, 0, 0, 0)];
+    let setup = Setup { retires: 1, allocations: 1, cancels: 1, ..written_back(budgets) };
+    holds(setup, (40_344, 109_062, 383, 25));
+}
+
+#[test]
+fn death_after_a_write_back_at_every_step() {
+    let budgets = vec![budget(0, 0, 0, 0, 0), budget(0, 2, 0, 0, 0), budget(1, 0, 0, 0, 0)];
+    let setup = Setup { mortal: vec![0, 1], deaths: 1, ..written_back(budgets) };
+    holds(setup, (23_585, 77_641, 333, 28));
+}
+
+/// A line whose owner may die, and nodes that overwrite it.
+fn healed(budgets: Vec<Budget>, overwrites: u8) -> Setup {
+    Setup { homes: vec![0], budgets, overwrites, mortal: vec![1], deaths: 1, ..Setup::default() }
+}
+
+#[test]
+fn lost_line_is_healed_by_its_home_and_another() {
+    let budgets = vec![budget(1, 0, 0, 0, 0), budget(0, 1, 0, 0, 0), budget(1, 0, 0, 0, 0)];
+    holds(healed(budgets, 2), (96_863, 287_656, 835, 34));
+}
+
+#[test]
+fn healer_that_dies_and_one_that_is_cancelled() {
+    let budgets = vec![budget(0, 0, 0, 0, 0), budget(0, 1, 0, 0, 0), budget(0, 1, 0, 0, 0)];
+    let setup = Setup { mortal: vec![0, 1, 2], deaths: 2, cancels: 1, ..healed(budgets, 2) };
+    holds(setup, (356_630, 1_386_447, 4_123, 36));
+}
+
+#[test]
+fn three_nodes_one_line_and_a_number_that_is_given_again() {
+    let updating = Setup {
+        homes: vec![0],
+        budgets: vec![budget(0, 0, 0, 0, 0), budget(0, 0, 1, 0, 0), budget(1, 1, 0, 0, 0)],
+        mortal: vec![2],
+        deaths: 1,
+        reuses: 1,
+        ..Setup::default()
+    };
+    holds(updating, (6_316, 14_405, 82, 30));
+    let writing = Setup {
+        homes: vec![0],
+        budgets: vec![budget(0, 1, 0, 0, 0), budget(1, 1, 0, 0, 0), budget(0, 1, 0, 0, 0)],
+        mortal: vec![1, 2],
+        deaths: 1,
+        reuses: 1,
+        ..Setup::default()
+    };
+    holds(writing, (53_209, 141_476, 340, 36));
+}
+
 #[test]
 fn grants_beyond_32_bits() {
     let setup = Setup {
@@ -305,6 +372,24 @@ fn walks_of_five_nodes_of_which_three_die() {
         deaths: 3,
         retires: 1,
         allocations: 1,
+        ..Setup::default()
+    };
+    walks(setup, WALKS);
+}
+
+#[test]
+fn walks_with_write_backs_heals_and_deaths() {
+    let setup = Setup {
+        homes: vec![0, 1],
+        budgets: vec![budget(4, 4, 2, 1, 4); 5],
+        mortal: vec![1, 2, 3, 4],
+        deaths: 3,
+        retires: 1,
+        allocations: 1,
+        cancels: 4,
+        write_backs: 12,
+        flushes: 12,
+        overwrites: 12,
         ..Setup::default()
     };
     walks(setup, WALKS);

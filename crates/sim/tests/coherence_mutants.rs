@@ -60,9 +60,31 @@ fn two_dying() -> Setup {
     Setup { mortal: vec![0, 1], deaths: 1, ..two() }
 }
 
+/// One updates, the other one dies meanwhile and another gets its number.
+fn three_reusing() -> Setup {
+    Setup {
+        mortal: vec![2],
+        deaths: 1,
+        reuses: 1,
+        ..line(&[budget(0, 0, 0, 0, 0), budget(0, 0, 1, 0, 0), budget(1, 1, 0, 0, 0)])
+    }
+}
+
 /// Two nodes whose home has made almost as many grants as 32 bits can count.
 fn two_at_32_bits() -> Setup {
     Setup { last_grant: u64::from(u32::MAX) - 1, ..two_evicting() }
+}
+
+/// Two nodes, one of which writes and has its writes written back.
+fn two_writing_back() -> Setup {
+    let budgets = [budget(0, 0, 0, 0, 0), budget(0, 2, 0, 0, 0)];
+    Setup { write_backs: 1, flushes: 1, ..line(&budgets) }
+}
+
+/// Three nodes, one of which dies, and whole writes.
+fn three_healing() -> Setup {
+    let budgets = [budget(0, 0, 0, 0, 0), budget(0, 1, 0, 0, 0), budget(0, 1, 0, 0, 0)];
+    Setup { mortal: vec![1], deaths: 1, overwrites: 1, ..line(&budgets) }
 }
 
 /// The search must find that something is wrong, and that it is what the defect makes wrong.
@@ -116,6 +138,7 @@ canaries! {
     canary_v10_frame_freed_early: FrameFreedEarly, two(), "a frame is freed while bytes are on their way from or to it";
     canary_v13_free_recalls_nobody: FreeRecallsNobody, two_freeing(), "a line is freed while somebody has it";
     canary_v14_eviction_writes_back: EvictionWritesBack, two_evicting(), "bytes change while they are on their way";
+    canary_former_requester_kept: FormerRequesterKept, three_reusing(), "frame";
     canary_v15_stale_eviction_believed: StaleEvictionBelieved, three_evicting(), "may read version 0 of line 0, the latest is 1";
     canary_v17_grants_wrap: GrantsWrap, two_at_32_bits(), "waits for ever";
     canary_v18_frame_leaks: FrameLeaks, two_freeing(), "is busy with nothing";
@@ -126,4 +149,8 @@ canaries! {
     canary_dead_supplier_awaited: DeadSupplierAwaited, three_dying(), "the directory of line 0 is wrong about n2";
     canary_stray_forgotten: StrayForgotten, three_dying(), "a frame is freed while bytes are on their way from or to it";
     canary_early_leaver_kept: EarlyLeaverKept, three_evicting(), "the directory of line 0 is wrong about n2";
+    canary_write_back_keeps_owner: WriteBackKeepsOwner, two_writing_back(), "a line may be written while its bytes are on their way";
+    canary_written_early: WrittenEarly, two_writing_back(), "a line passes for written back and its home lacks a write";
+    canary_heal_reads_stale: HealReadsStale, three_healing(), "may be read before a line is overwritten";
+    canary_heal_by_part: HealByPart, three_healing(), "a lost line is filled by a part of it";
 }

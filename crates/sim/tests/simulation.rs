@@ -1,6 +1,7 @@
 //! Whole nodes on the simulated fabric, from seeds. `FARSIDE_RUNS` sets how many runs each test
 //! makes, `FARSIDE_SEED` the first seed; a failure prints the line that repeats it.
 
+use farside_sim::cluster::restarts::simulate_restarts;
 use farside_sim::cluster::{Scenario, simulate};
 
 fn setting(name: &str, default: u64) -> u64 {
@@ -13,13 +14,15 @@ fn setting(name: &str, default: u64) -> u64 {
 /// Makes the runs; operations on words, failures, evictions.
 fn many(salt: u64, draw: impl Fn(u64) -> Scenario) -> (usize, u64, u64) {
     let first = setting("FARSIDE_SEED", 0).wrapping_add(salt << 32);
-    let (mut operations, mut failed, mut evictions) = (0, 0, 0);
+    let (mut operations, mut failed, mut evictions, mut write_backs) = (0, 0, 0, 0);
     for seed in first..first + setting("FARSIDE_RUNS", 300) {
         let summary = simulate(draw(seed)).unwrap_or_else(|trouble| panic!("{trouble}"));
         operations += summary.history.len();
         failed += summary.failed;
         evictions += summary.evictions;
+        write_backs += summary.write_backs;
     }
+    assert!(write_backs > 0, "owned lines are written back");
     (operations, failed, evictions)
 }
 
@@ -46,6 +49,23 @@ fn simulation_with_leaves() {
 fn simulation_between_hosts() {
     let (operations, failed, _) = many(3, Scenario::draw_weather);
     assert!(operations > 0 && failed > 0, "partings are noticed: {failed} of {operations}");
+}
+
+#[test]
+fn simulation_with_restarts() {
+    let first = setting("FARSIDE_SEED", 0).wrapping_add(5 << 32);
+    let (mut reused, mut failed) = (0, 0);
+    // A run has several joins, each with memory of its own.
+    for seed in first..first + setting("FARSIDE_RUNS", 300).div_ceil(6) {
+        let summary = simulate_restarts(seed, 4).unwrap_or_else(|trouble| panic!("{trouble}"));
+        let mut numbers = std::collections::BTreeSet::from([0, 1, 2]);
+        reused += summary.joined.iter().filter(|number| !numbers.insert(**number)).count();
+        failed += summary.failed;
+    }
+    assert!(
+        reused > 0 && failed > 0,
+        "{reused} numbers were given again, {failed} operations failed"
+    );
 }
 
 #[cfg(canary)]

@@ -35,7 +35,7 @@ const SIGHTS: &[Sight] = &[
     Sight {
         folder: "fabric-verbs-fake",
         sees: &[],
-        tests_see: &["base", "bootstrap", "fabric", "fabric-verbs"],
+        tests_see: &["base", "bootstrap", "fabric", "fabric-verbs", "farside"],
         outside: true,
     },
     Sight { folder: "protocol", sees: &["base"], tests_see: &[], outside: false },
@@ -86,10 +86,7 @@ const BOTH_SIDES: &[(&str, &str)] = &[
     ("crates/farside/src/peer.rs", "a peer is a link and its messenger"),
     ("crates/farside/src/contact.rs", "carries out what the machine of contacts wants of links"),
     ("crates/farside/src/boot.rs", "carries out what the membership machine wants of links"),
-    (
-        "crates/farside/src/admission.rs",
-        "imports the regions of members for the membership machine",
-    ),
+    ("crates/farside/src/incoming.rs", "imports the regions of members for the membership machine"),
     (
         "crates/farside/src/stopped.rs",
         "carries out what the machine of watches decides by shared words",

@@ -6,7 +6,7 @@
 //! stays allocated.
 
 use super::hash::scramble;
-use farside::{GlobalAddress, LineSize, NodeId};
+use farside::{GlobalAddress, LineSize, MemoryId};
 use std::collections::VecDeque;
 
 /// Most spare blocks of one class.
@@ -90,10 +90,10 @@ impl Pool {
         None
     }
 
-    /// Forgets the blocks that a dead node was home of.
-    pub(super) fn forget_home(&mut self, node: NodeId) {
+    /// Forgets the blocks of a memory that is gone with its node.
+    pub(super) fn forget_memory(&mut self, memory: MemoryId) {
         for (_, blocks) in &mut self.classes {
-            blocks.retain(|block| block.address.home() != node);
+            blocks.retain(|block| block.address.memory() != memory);
         }
     }
 
@@ -111,6 +111,7 @@ fn next_generation(generation: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use farside::{Generation, NodeId};
 
     fn block(number: u64, generation: u32) -> Block {
         Block {
@@ -143,7 +144,7 @@ mod tests {
         }
         assert_eq!(pool.put(block(99, 5)), Some(block(0, u32::MAX)));
         assert_eq!(pool.take(block(0, 0).class), Some(block(1, 1)));
-        pool.forget_home(NodeId(1));
+        pool.forget_memory(MemoryId::new(NodeId(1), Generation(0)).unwrap());
         assert_eq!(pool.take(block(0, 0).class), Some(block(2, 1)));
         assert_eq!(std::iter::from_fn(|| pool.drain_one()).count(), 30);
     }

@@ -530,7 +530,7 @@ impl Table {
                     return Ok(entry);
                 }
                 Err(Error { code: ErrorCode::NodeLost | ErrorCode::NodeLeft, .. }) => {
-                    self.pool.forget_home(block.address.home());
+                    self.pool.forget_memory(block.address.memory());
                 }
                 Err(error) if error.code == ErrorCode::LineLost => self.discard(space, block),
                 Err(error) => {

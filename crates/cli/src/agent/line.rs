@@ -7,7 +7,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
 use std::io::{self, ErrorKind};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long each address of a host may take to answer a call.
@@ -20,7 +20,7 @@ const PROBES: u32 = 3;
 pub(crate) struct Line {
     stream: Mutex<Stream<TcpStream>>,
     /// The same socket, to wait for it while the other thread uses the stream.
-    socket: TcpStream,
+    socket: Arc<TcpStream>,
 }
 
 impl Line {
@@ -32,7 +32,9 @@ impl Line {
         for address in addresses {
             match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
                 Ok(socket) => {
-                    return Self::with(socket, Some(&to.host), security).map_err(|e| failed(&e));
+                    let socket = Arc::new(socket);
+                    let line = Self::with(socket, Some(&to.host), security, || {});
+                    return line.map_err(|e| failed(&e));
                 }
                 Err(error) => last = error,
             }
@@ -43,24 +45,37 @@ impl Line {
         })
     }
 
-    /// Takes a call. *Blocks* until the caller has proved who it is, or the time for that is up.
-    pub(crate) fn accept(socket: TcpStream, security: &Security) -> Result<Self, BootstrapError> {
-        Self::with(socket, None, security)
+    /// Takes a call; `heard` is called when the caller has sent something. *Blocks* until the caller has
+    /// proved who it is, or the time for that is up.
+    pub(crate) fn accept(
+        socket: Arc<TcpStream>,
+        security: &Security,
+        heard: impl Fn(),
+    ) -> Result<Self, BootstrapError> {
+        Self::with(socket, None, security, heard)
     }
 
     fn with(
-        socket: TcpStream,
+        socket: Arc<TcpStream>,
         calls: Option<&Host>,
         security: &Security,
+        heard: impl Fn(),
     ) -> Result<Self, BootstrapError> {
         prepare(&socket).map_err(BootstrapError::Io)?;
         let other = socket.try_clone().map_err(BootstrapError::Io)?;
         let limits = HandshakeLimits::DEFAULT;
         let mut stream = match calls {
-            Some(host) => Stream::connect(other, security, host, limits)?,
+            Some(host) => {
+                let local = socket.local_addr().map_err(BootstrapError::Io)?;
+                let peer = socket.peer_addr().map_err(BootstrapError::Io)?;
+                Stream::connect(other, security, host, limits)?.between(local, peer)
+            }
             None => Stream::accept(other, security, limits)?,
         };
         while !stream.advance()? {
+            if stream.has_heard() {
+                heard();
+            }
             let wants = interest(stream.wants_write());
             wait(&socket, wants, Some(stream.deadline())).map_err(BootstrapError::Io)?;
         }
@@ -98,9 +113,17 @@ impl Line {
         }
     }
 
-    /// Receives what is there, at least a byte; 0 when the peer has ended the stream. *Blocks* until then.
-    pub(crate) fn receive(&self, out: &mut [u8]) -> Result<usize, BootstrapError> {
+    /// Receives what is there, at least a byte; 0 when the peer has ended the stream. *Blocks* until then,
+    /// or until the time is up, which is an error.
+    pub(crate) fn receive(
+        &self,
+        out: &mut [u8],
+        until: Option<Instant>,
+    ) -> Result<usize, BootstrapError> {
         loop {
+            if until.is_some_and(|until| Instant::now() >= until) {
+                return Err(BootstrapError::TooSlow);
+            }
             let wants = {
                 let mut stream = self.stream();
                 match stream.read(out)? {
@@ -109,7 +132,7 @@ impl Line {
                     Transfer::Blocked => interest(stream.wants_write() && !stream.flush()?),
                 }
             };
-            wait(&self.socket, wants, None).map_err(BootstrapError::Io)?;
+            wait(&self.socket, wants, until).map_err(BootstrapError::Io)?;
         }
     }
 
@@ -132,12 +155,19 @@ pub(crate) struct Lines<'a> {
     /// Of `held`, known to have no end of a line.
     seen: usize,
     bytes_max: usize,
+    /// When the next line must be there.
+    until: Option<Instant>,
 }
 
 impl<'a> Lines<'a> {
     /// Lines of at most so many bytes.
     pub(crate) fn new(line: &'a Line, bytes_max: usize) -> Self {
-        Self { line, held: Vec::new(), seen: 0, bytes_max }
+        Self { line, held: Vec::new(), seen: 0, bytes_max, until: None }
+    }
+
+    /// Lines that come by then, or the next one is an error; without end for `None`.
+    pub(crate) fn by(&mut self, until: Option<Instant>) {
+        self.until = until;
     }
 
     /// The next line without its end; `None` when the peer has ended the stream. What it left without
@@ -156,7 +186,7 @@ impl<'a> Lines<'a> {
             if self.seen > self.bytes_max {
                 return Err(BootstrapError::TooLong);
             }
-            match self.line.receive(&mut block)? {
+            match self.line.receive(&mut block, self.until)? {
                 0 => return Ok(None),
                 count => self.held.extend_from_slice(&block[..count]),
             }

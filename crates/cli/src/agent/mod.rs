@@ -16,7 +16,8 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::signals;
 pub(crate) use client::Remote;
-use farside_bootstrap::{Endpoint, Host, Security};
+use farside_bootstrap::{Admission, Endpoint, Host, Security};
+use farside_fabric::PendingLimits;
 pub(crate) use line::Line;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
@@ -28,17 +29,32 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// Streams beyond those with a worker: handshakes, and refusals on their way.
+/// Streams beyond those with a worker and those that have ordered nothing yet: refusals in flight.
 const STREAMS_SPARE: usize = 32;
 
 /// What happens at an agent, as `--json` shows it.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
 enum Event<'a> {
-    Listening { address: &'a str, security: &'a str },
-    Started { process: u32, from: &'a str },
-    Ended { process: u32, how: &'a str },
-    Refused { from: &'a str, reason: &'a str },
+    Listening {
+        address: &'a str,
+        security: &'a str,
+        /// What the operator must know, with what to do.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        warning: Option<&'a str>,
+    },
+    Started {
+        process: u32,
+        from: &'a str,
+    },
+    Ended {
+        process: u32,
+        how: &'a str,
+    },
+    Refused {
+        from: &'a str,
+        reason: &'a str,
+    },
     Closed,
 }
 
@@ -49,7 +65,7 @@ impl Event<'_> {
 
     fn text(&self) -> String {
         match self {
-            Self::Listening { address, security } => {
+            Self::Listening { address, security, .. } => {
                 format!("agent at {address} ({security}); Ctrl-C ends it and its workers")
             }
             Self::Started { process, from } => format!("worker {process} started for {from}"),
@@ -94,19 +110,25 @@ pub(crate) fn run(arguments: &Agent, output: Output) -> Result<(), Failure> {
     }
     let failed = |e: std::io::Error| Failure::system(format!("{at}: {e}"));
     let security = security(arguments.key.as_deref())?;
-    let words = security.describe();
     let addresses = at.resolve().map_err(failed)?;
     let listener = TcpListener::bind(&addresses[..]).map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
-    let address = listener.local_addr().map_err(failed)?.to_string();
+    let local = listener.local_addr().map_err(failed)?;
+    let (address, admission) = (local.to_string(), Admission::of(&security, local));
+    let words = choice::security_words(&security, Some(&admission));
+    let warning = admission.warning();
     let key = arguments.key.as_deref().map(std::path::absolute).transpose().map_err(failed)?;
     let output = output.for_service()?;
-    let desk = Arc::new(Desk::new(security, key, arguments.workers_max, output));
+    let desk = Arc::new(Desk::new(admission, security, key, arguments.workers_max, output));
     // Closed by the signal, which wakes whoever waits for it.
     let (stop, stopped) = UnixStream::pair().map_err(failed)?;
     let stop = std::sync::Mutex::new(Some(stop));
     signals::watch(move || stop.lock().is_ok_and(|mut stop| stop.take().is_some()))?;
-    Event::Listening { address: &address, security: &words }.tell(output);
+    let warning = warning.as_deref();
+    if let Some(warning) = warning {
+        output.warning(warning);
+    }
+    Event::Listening { address: &address, security: &words, warning }.tell(output);
     accept_all(&desk, &listener, &stopped);
     output.last_event(&Event::Closed, |_| vec![Event::Closed.text()]);
     Ok(())
@@ -122,8 +144,8 @@ fn accept_all(desk: &Arc<Desk>, listener: &TcpListener, stopped: &UnixStream) {
             break;
         }
         threads.retain(|thread| !thread.is_finished());
-        let socket = match listener.accept() {
-            Ok((socket, _)) => socket,
+        let (socket, from) = match listener.accept() {
+            Ok(accepted) => accepted,
             Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
             // The caller is gone, or there are no descriptors: some are free once others have ended.
             Err(_) => {
@@ -132,13 +154,16 @@ fn accept_all(desk: &Arc<Desk>, listener: &TcpListener, stopped: &UnixStream) {
                 continue;
             }
         };
-        if threads.len() >= desk.workers_max() + STREAMS_SPARE {
+        let pending_max = PendingLimits::DEFAULT.pending_max;
+        if threads.len() >= desk.workers_max() + pending_max + STREAMS_SPARE {
             continue;
         }
-        let desk = Arc::clone(desk);
+        let Some(caller) = desk.take_in(socket, from) else {
+            continue;
+        };
         let thread = std::thread::Builder::new().name("farside-agent".to_owned());
         // Without a thread the caller finds its stream ended, and may try again.
-        threads.extend(thread.spawn(move || serve::stream(&desk, socket)).ok());
+        threads.extend(thread.spawn(move || serve::stream(caller)).ok());
     }
     desk.end_all();
     for thread in threads {

@@ -5,17 +5,23 @@ use super::line::{Line, Lines};
 use super::wire::{LINE_BYTES_MAX, MARK, Notice, Order, line, version};
 use crate::failure::Failure;
 use crate::output::Output;
-use farside_bootstrap::{BootstrapError, Security};
+use farside_bootstrap::{Admission, Security};
+use farside_fabric::{Pending, PendingLimits};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+/// How long a caller may take from the end of its handshake to its order.
+const ORDER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What all streams of an agent have in common.
 pub(super) struct Desk {
+    admission: Admission,
     security: Security,
     key: Option<PathBuf>,
     workers_max: usize,
@@ -28,19 +34,58 @@ pub(super) struct Desk {
 struct Open {
     workers: usize,
     lines: Vec<Weak<Line>>,
+    /// Streams that have ordered nothing yet.
+    waiting: Vec<Waiting>,
+    streams_made: u64,
     /// No stream is served any more.
     ended: bool,
 }
 
+/// A stream that has ordered nothing yet.
+struct Waiting {
+    number: u64,
+    host: IpAddr,
+    silent: bool,
+    socket: Arc<TcpStream>,
+}
+
 impl Desk {
     pub(super) fn new(
+        admission: Admission,
         security: Security,
         key: Option<PathBuf>,
         workers_max: u16,
         output: Output,
     ) -> Self {
         let workers_max = usize::from(workers_max);
-        Self { security, key, workers_max, open: Mutex::default(), output }
+        Self { admission, security, key, workers_max, open: Mutex::default(), output }
+    }
+
+    /// Takes a connection in, which must soon order something: hosts have shares, as they have at nodes,
+    /// and one that waits may have to give way. `None` for one that is refused.
+    pub(super) fn take_in(self: &Arc<Self>, socket: TcpStream, from: SocketAddr) -> Option<Caller> {
+        if let Err(reason) = self.admission.judge(&socket) {
+            let (from, reason) = (from.to_string(), reason.to_string());
+            Event::Refused { from: &from, reason: &reason }.tell(self.output);
+            return None;
+        }
+        let (socket, host) = (Arc::new(socket), from.ip().to_canonical());
+        let mut open = self.open();
+        let pending = open.waiting.iter().map(|one| {
+            let Waiting { number, host, silent, .. } = *one;
+            Pending { peer: host, silent, age: number }
+        });
+        if let Some(oldest) = PendingLimits::DEFAULT.gives_way(pending, host)
+            && let Some(at) = open.waiting.iter().position(|one| one.number == oldest)
+        {
+            // Its thread finds the stream ended.
+            let _ = open.waiting.swap_remove(at).socket.shutdown(Shutdown::Both);
+        }
+        open.streams_made += 1;
+        let number = open.streams_made;
+        let waiting = Waiting { number, host, silent: true, socket: Arc::clone(&socket) };
+        open.waiting.push(waiting);
+        Some(Caller { desk: Arc::clone(self), number, socket, from })
     }
 
     pub(super) fn workers_max(&self) -> usize {
@@ -52,6 +97,10 @@ impl Desk {
         let mut open = self.open();
         open.ended = true;
         let lines: Vec<_> = open.lines.drain(..).filter_map(|line| line.upgrade()).collect();
+        for waiting in &open.waiting {
+            // Its thread finds the stream ended.
+            let _ = waiting.socket.shutdown(Shutdown::Both);
+        }
         drop(open);
         for line in lines {
             line.end();
@@ -90,6 +139,30 @@ impl Drop for Place<'_> {
     }
 }
 
+/// A connection that has ordered nothing yet; dropped, it waits no more.
+pub(super) struct Caller {
+    desk: Arc<Desk>,
+    number: u64,
+    socket: Arc<TcpStream>,
+    from: SocketAddr,
+}
+
+impl Caller {
+    /// It has sent something.
+    fn heard(&self) {
+        let mut open = self.desk.open();
+        if let Some(found) = open.waiting.iter_mut().find(|one| one.number == self.number) {
+            found.silent = false;
+        }
+    }
+}
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        self.desk.open().waiting.retain(|one| one.number != self.number);
+    }
+}
+
 /// The worker's process until it is about to be reaped: whoever kills it finds it, or nothing.
 struct Target(Mutex<Option<Pid>>);
 
@@ -107,15 +180,16 @@ impl Target {
 }
 
 /// Serves a stream from its handshake to its end.
-pub(super) fn stream(desk: &Desk, socket: TcpStream) {
-    let from = socket.peer_addr().map(|from| from.to_string()).unwrap_or_default();
+pub(super) fn stream(caller: Caller) {
+    let (desk, from) = (Arc::clone(&caller.desk), caller.from.to_string());
     let refused = |reason: &str| Event::Refused { from: &from, reason }.tell(desk.output);
-    let line = match Line::accept(socket, &desk.security) {
+    let accepted = Line::accept(Arc::clone(&caller.socket), &desk.security, || caller.heard());
+    let line = match accepted {
         Ok(line) => Arc::new(line),
         Err(reason) => return refused(&reason.to_string()),
     };
     if desk.enter(&line)
-        && let Err(reason) = serve(desk, &line, &from)
+        && let Err(reason) = serve(&desk, caller, &line, &from)
     {
         refused(&reason.to_string());
         let _ = line.send(&super::wire::line(&Notice::Refused { failure: reason }));
@@ -124,24 +198,16 @@ pub(super) fn stream(desk: &Desk, socket: TcpStream) {
 }
 
 /// Starts the worker and stays until it and the stream have ended; why there was no worker.
-fn serve(desk: &Desk, to: &Line, from: &str) -> Result<(), Failure> {
+fn serve(desk: &Desk, caller: Caller, to: &Line, from: &str) -> Result<(), Failure> {
     let mut lines = Lines::new(to, LINE_BYTES_MAX);
-    let broken = |e: BootstrapError| Failure::system(e.to_string());
-    let Some(first) = lines.next().map_err(broken)? else {
+    lines.by(Some(Instant::now() + ORDER_TIMEOUT));
+    let Some(first) = lines.next().map_err(|e| Failure::system(e.to_string()))? else {
         return Ok(());
     };
-    match serde_json::from_slice(&first) {
-        Ok(Order::Start { version: theirs }) if theirs == version() => {}
-        Ok(Order::Start { version: theirs }) => {
-            let ours = version();
-            return Err(Failure::usage(format!(
-                "the agent is of version {ours} and the command of {theirs}; install one on both hosts"
-            )));
-        }
-        _ => {
-            return Err(Failure::usage("the first line of a stream is an order to start a worker"));
-        }
-    }
+    lines.by(None);
+    // It gives way to no other from here on.
+    drop(caller);
+    judge_order(&first)?;
     let Some(_place) = desk.place() else {
         return Err(Failure::system(format!(
             "{} workers run there already, which is its --workers-max",
@@ -167,6 +233,20 @@ fn serve(desk: &Desk, to: &Line, from: &str) -> Result<(), Failure> {
     let how = how.unwrap_or_else(|_| "its relay panicked".to_owned());
     Event::Ended { process, how: &how }.tell(desk.output);
     Ok(())
+}
+
+/// Whether the first line of a stream orders a worker of this program's version.
+fn judge_order(first: &[u8]) -> Result<(), Failure> {
+    match serde_json::from_slice(first) {
+        Ok(Order::Start { version: theirs }) if theirs == version() => Ok(()),
+        Ok(Order::Start { version: theirs }) => {
+            let ours = version();
+            Err(Failure::usage(format!(
+                "the agent is of version {ours} and the command of {theirs}; install one on both hosts"
+            )))
+        }
+        _ => Err(Failure::usage("the first line of a stream is an order to start a worker")),
+    }
 }
 
 /// Starts this program again as a worker. The calling thread must outlive it, since the kernel takes its

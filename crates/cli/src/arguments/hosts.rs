@@ -28,9 +28,10 @@ Without --join the node founds the cluster, each time that it is started: give t
 others' addresses, and it joins them when they are there. Any member will do to join at; name several, for
 one may be down. A node that finds no cluster waits for one. A founder with --join founds once each of these
 hosts has answered that it has none, which a waiting node does; --found-alone does without their answers. With
---json there is an object a line for each event: waiting, started, member_joined, member_lost, isolated, not_joined,
-ended, each with its `time` (RFC 3339, UTC). Events that are not read in time are
-dropped, and the next one that is written counts them (`dropped`).
+--json there is an object a line for each event: waiting, started, member_joined, member_lost, isolated,
+not_joined, other_cluster, ended, each with its `time` (RFC 3339, UTC). Events that are not read in time are
+dropped, and the next one that is written counts them (`dropped`). Of two clusters of one name that meet, the
+nodes say so (other_cluster): the two never merge.
 
 Whoever can reach an address without a key can read and write all memory. With a key TCP travels under
 TLS 1.3: `--protect everything`, which is the default, covers the data too; `--protect handshake` only
@@ -77,6 +78,9 @@ pub(crate) struct NodeSettings {
     /// Line size of allocations that name none, 64 to 65536 [default: 512]
     #[arg(long, value_name = "BYTES")]
     pub(crate) line_bytes: Option<u32>,
+    /// Members that the cluster can have at a time, 1 to 256; its founder's counts [default: 128]
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) nodes_max: Option<u16>,
     /// The file with the cluster's key (see farside key new)
     #[arg(long, value_name = "FILE")]
     pub(crate) key: Option<PathBuf>,
@@ -127,6 +131,7 @@ impl NodeSettings {
             memory_bytes: self.memory_bytes.or(other.memory_bytes),
             cache_bytes: self.cache_bytes.or(other.cache_bytes),
             line_bytes: self.line_bytes.or(other.line_bytes),
+            nodes_max: self.nodes_max.or(other.nodes_max),
             key: self.key.or(other.key),
             protect: self.protect.or(other.protect),
             fabric: self.fabric.or(other.fabric),
@@ -204,7 +209,7 @@ pub(crate) struct Agent {
     /// Most workers at a time
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) workers_max: u16,
-    /// Let anybody of this machine in: no key, on an address of the loopback
+    /// Do without a key, on an address of the loopback: for commands of this user alone
     #[arg(long)]
     pub(crate) insecure: bool,
 }

@@ -23,10 +23,10 @@ pub(crate) const RULES: &[Rule] = &[
         look: |subject| tried(subject, "futex"),
     },
     Rule {
-        name: "abstract_sockets",
+        name: "name_folder",
         group: Group::SharedMemory,
-        why: "nodes find each other and hand over memory by sockets without names in a file system",
-        look: |subject| tried(subject, "abstract_sockets"),
+        why: "nodes find each other and hand over memory by sockets in a folder of their user alone",
+        look: |subject| tried(subject, "name_folder"),
     },
     Rule {
         name: "membarrier",

@@ -20,7 +20,7 @@ const PLAN: Plan = Plan { nodes: 3, memory_bytes: 256 << 20, peer: None };
 
 /// All that the shared-memory fabric likes, as on the machine that it was probed on.
 fn tried() -> Vec<Tried> {
-    let names = ["memfd", "huge_pages", "futex", "abstract_sockets", "membarrier", "descriptors"];
+    let names = ["memfd", "huge_pages", "futex", "name_folder", "membarrier", "descriptors"];
     let tried = |name: &str| Tried {
         name: name.to_owned(),
         needed: true,

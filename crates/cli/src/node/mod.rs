@@ -1,29 +1,34 @@
 //! `farside node`: one node of a cluster of several hosts, in the foreground.
 
 mod founding;
+mod others;
 mod settings;
 
 use crate::agent::Line;
 use crate::arguments;
+use crate::choice;
 use crate::failure::Failure;
 use crate::hosts;
 use crate::output::{Output, bytes};
 use crate::signals;
-use farside::{ErrorCode, Node, NodeId};
-use farside_bootstrap::Endpoint;
+use farside::{ErrorCode, Node};
+use farside_bootstrap::{Admission, Endpoint};
+use farside_fabric::Fabric;
+use founding::Start;
+use others::Others;
 use serde::Serialize;
 use settings::Plan;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 /// How often the members are looked at.
 const PERIOD: Duration = Duration::from_millis(100);
-/// How long to wait before joining again, at first and at most; it doubles between.
+/// How long to wait before joining again, at first; it doubles from then on.
 const BACK_OFF: Duration = Duration::from_millis(250);
-const BACK_OFF_MAX: Duration = Duration::from_secs(8);
 
 /// What happens to a node, as `--json` shows it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -36,15 +41,25 @@ enum Event<'a> {
         /// Where others reach it.
         address: SocketAddr,
         security: &'a str,
+        /// What the operator must know of that, with what to do.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        warning: Option<&'a str>,
         memory_bytes: u64,
+        members: usize,
+        /// How many there can be at a time.
+        members_max: usize,
         /// It joined again after it was cut off.
         again: bool,
     },
     MemberJoined {
         node: u16,
+        members: usize,
+        members_max: usize,
     },
     MemberLost {
         node: u16,
+        members: usize,
+        members_max: usize,
     },
     /// It is no member any more.
     Isolated {
@@ -61,6 +76,16 @@ enum Event<'a> {
         /// It founds one, once each of these hosts has answered that it has none.
         founds: bool,
         hosts: &'a [founding::Unanswered],
+        /// What the operator can do where waiting does not help.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        remedy: Option<&'a str>,
+    },
+    /// A host of `--join` belongs to another cluster of this name.
+    OtherCluster {
+        host: &'a str,
+        /// In hexadecimal, as the own one.
+        other: String,
+        own: String,
     },
     Ended {
         cluster: &'a str,
@@ -88,25 +113,44 @@ impl Event<'_> {
 
     fn text(&self) -> String {
         match self {
-            Self::Started { cluster, node, address, security, memory_bytes, again } => {
+            Self::Started {
+                cluster,
+                node,
+                address,
+                security,
+                memory_bytes,
+                members,
+                members_max,
+                again,
+                ..
+            } => {
                 let what = if *again { "joined again as" } else { "is" };
                 format!(
-                    "{what} node {node} of cluster {cluster} at {address} ({security}), {}; Ctrl-C \
-                     leaves",
+                    "{what} node {node} of cluster {cluster} at {address} ({security}), {}, members \
+                     {members} of {members_max}; Ctrl-C leaves",
                     bytes(*memory_bytes)
                 )
             }
-            Self::MemberJoined { node } => format!("node {node} has joined"),
-            Self::MemberLost { node } => format!("node {node} is lost"),
+            Self::MemberJoined { node, members, members_max } => {
+                format!("node {node} has joined, members {members} of {members_max}")
+            }
+            Self::MemberLost { node, members, members_max } => {
+                format!("node {node} is lost, members {members} of {members_max}")
+            }
             Self::Isolated { reason, rejoins: true } => format!("cut off, joins again: {reason}"),
             Self::Isolated { reason, rejoins: false } => format!("cut off: {reason}"),
             Self::NotJoined { reason } => format!("not joined yet: {reason}"),
-            Self::Waiting { founds, hosts } => {
+            Self::Waiting { founds, hosts, remedy } => {
                 let hosts: Vec<_> =
                     hosts.iter().map(|one| format!("{} ({})", one.host, one.reason)).collect();
                 let what = if *founds { "waits, to found the cluster, for" } else { "waits for" };
-                format!("{what} {}", hosts.join(", "))
+                let remedy = remedy.map(|remedy| format!("; {remedy}")).unwrap_or_default();
+                format!("{what} {}{remedy}", hosts.join(", "))
             }
+            Self::OtherCluster { host, other, own } => format!(
+                "{host} belongs to another cluster of this name ({other}; this one is {own}). They do not merge: end \
+                 the nodes of one of them, and start them with --join and without --found-alone"
+            ),
             Self::Ended { cluster, memory_bytes: Some(gone), .. } if *gone > 0 => {
                 format!("has left cluster {cluster}, and {} in use with it", bytes(*gone))
             }
@@ -129,7 +173,7 @@ pub(crate) fn run(arguments: &arguments::Node, output: Output) -> Result<(), Fai
     let output = output.for_service()?;
     let (sender, asked) = channel();
     signals::watch(move || sender.send(()).is_ok())?;
-    let Some(mut life) = founding::first(&plan, &asked, output)? else {
+    let Some(mut life) = founding::join(&plan, Start::First, &asked, output)? else {
         let cluster = &plan.config.cluster;
         Event::Ended { cluster, reason: None, memory_bytes: None }.tell_last(output);
         return Ok(());
@@ -137,7 +181,7 @@ pub(crate) fn run(arguments: &arguments::Node, output: Output) -> Result<(), Fai
     let mut again = false;
     loop {
         life.started(&plan, again, output);
-        let failure = match life.watch(&asked, output) {
+        let failure = match life.watch(&plan, &asked, output) {
             End::Asked => {
                 let left = life.node.leave();
                 let reason = left.as_ref().err().map(ToString::to_string);
@@ -159,7 +203,7 @@ pub(crate) fn run(arguments: &arguments::Node, output: Output) -> Result<(), Fai
             Event::Ended { cluster, reason, memory_bytes: None }.tell_last(output);
             return Err(failure);
         }
-        match rejoin(&plan, &asked, output) {
+        match founding::join(&plan, Start::Again, &asked, output)? {
             Some(next) => life = next,
             None => {
                 let cluster = &plan.config.cluster;
@@ -197,6 +241,8 @@ impl Plan {
 pub(crate) struct Member {
     plan: Plan,
     life: Option<Life>,
+    /// Answers founders after it was cut off.
+    waiting: Option<founding::Waiting>,
 }
 
 impl Member {
@@ -205,7 +251,7 @@ impl Member {
         let (settings, file) = (Default::default(), Some(settings.to_owned()));
         let plan = Plan::of(&arguments::Node { settings, config: file })?;
         let life = Some(founding::once(&plan)?);
-        Ok(Self { plan, life })
+        Ok(Self { plan, life, waiting: None })
     }
 
     /// The node, unless it was cut off.
@@ -221,26 +267,16 @@ impl Member {
         self.plan.joins_again()
     }
 
-    /// Joins as a new node. Nobody else may hold the one before, whose port it takes.
+    /// Joins as a new node; one attempt. No clone of the former node may be left, whose port this one takes.
     pub(crate) fn join_again(&mut self) -> Result<(), Failure> {
-        self.life = Some(Life::begin(&self.plan, false)?);
+        self.life = Some(founding::again(&mut self.waiting, &self.plan)?);
+        self.waiting = None;
         Ok(())
     }
-}
 
-/// Joins as a new node, as often as it takes; `None` when told to end.
-fn rejoin(plan: &Plan, asked: &Receiver<()>, output: Output) -> Option<Life> {
-    let mut pause = BACK_OFF;
-    loop {
-        match asked.recv_timeout(pause) {
-            Err(RecvTimeoutError::Timeout) => {}
-            _ => return None,
-        }
-        match Life::begin(plan, false) {
-            Ok(life) => return Some(life),
-            Err(failure) => Event::NotJoined { reason: &failure.to_string() }.tell(output),
-        }
-        pause = (pause * 2).min(BACK_OFF_MAX);
+    /// A pause between two attempts; false when told to end.
+    pub(crate) fn pause(&mut self, pause: Duration, asked: &Receiver<()>) -> bool {
+        founding::sleep(self.waiting.as_mut(), pause, asked)
     }
 }
 
@@ -249,36 +285,53 @@ struct Life {
     node: Node,
     /// Where others reach it.
     address: SocketAddr,
+    /// Who may connect to it.
+    admission: Option<Admission>,
+    fabric: Arc<dyn Fabric>,
 }
 
 impl Life {
     /// Founds, or joins: one attempt.
     fn begin(plan: &Plan, founds: bool) -> Result<Self, Failure> {
         let options = plan.options.clone();
-        let (fabric, address) = hosts::open(plan.fabric, &plan.rdma, options)?;
+        let ((fabric, address), admission) = hosts::open_for(plan.fabric, &plan.rdma, options)?;
         let node = match founds {
-            true => Node::create_on(&plan.config, fabric),
-            false => Node::join_on(&plan.config, fabric),
+            true => Node::create_on(&plan.config, Arc::clone(&fabric)),
+            false => Node::join_on(&plan.config, Arc::clone(&fabric)),
         };
         let node = node.map_err(|error| unjoined(plan, error))?;
-        Ok(Self { node, address })
+        Ok(Self { node, address, admission, fabric })
     }
 
     fn started(&self, plan: &Plan, again: bool, output: Output) {
+        let admission = self.admission.as_ref();
+        let warning = admission.and_then(Admission::warning);
+        if let Some(warning) = &warning {
+            output.warning(warning);
+        }
         Event::Started {
             cluster: &plan.config.cluster,
             node: self.node.id().0,
             address: self.address,
-            security: &plan.options.security.describe(),
+            security: &choice::security_words(&plan.options.security, admission),
+            warning: warning.as_deref(),
             memory_bytes: plan.config.memory_bytes,
+            members: self.node.members().iter().filter(|member| member.alive).count(),
+            members_max: self.node.members_max(),
             again,
         }
         .tell(output);
     }
 
     /// Tells who comes and goes until the node is asked to leave or is cut off.
-    fn watch(&self, asked: &Receiver<()>, output: Output) -> End {
-        let mut known = BTreeSet::from([self.node.id()]);
+    fn watch(&self, plan: &Plan, asked: &Receiver<()>, output: Output) -> End {
+        let mut others = Others::open(plan, self)
+            .inspect_err(|failure| output.warning(format!("other hosts get no answer: {failure}")))
+            .ok();
+        // A number may be another member's by the next look.
+        let own = self.node.members().into_iter().find(|member| member.node == self.node.id());
+        let mut known: BTreeSet<_> = own.iter().map(|own| (own.node, own.admission)).collect();
+        let members_max = self.node.members_max();
         loop {
             // First: a node that was removed reports that alone, not the members it takes for lost.
             match self.node.wait_for_members(usize::MAX, Duration::ZERO) {
@@ -288,15 +341,28 @@ impl Life {
                 _ => {}
             }
             let members = self.node.members();
-            let alive: BTreeSet<NodeId> =
-                members.iter().filter(|member| member.alive).map(|member| member.node).collect();
-            for node in known.difference(&alive) {
-                Event::MemberLost { node: node.0 }.tell(output);
+            let alive = members.iter().filter(|member| member.alive);
+            let alive: BTreeSet<_> = alive.map(|member| (member.node, member.admission)).collect();
+            let mut members = known.len();
+            for (node, _) in known.difference(&alive) {
+                members -= 1;
+                Event::MemberLost { node: node.0, members, members_max }.tell(output);
             }
-            for node in alive.difference(&known) {
-                Event::MemberJoined { node: node.0 }.tell(output);
+            for (node, _) in alive.difference(&known) {
+                members += 1;
+                Event::MemberJoined { node: node.0, members, members_max }.tell(output);
             }
             known = alive;
+            for other in others.iter_mut().flat_map(|others| others.poll(plan, self)) {
+                let own = format!("{:016x}", self.node.cluster_id());
+                let event = Event::OtherCluster {
+                    host: &other.host,
+                    other: format!("{:016x}", other.cluster_id),
+                    own,
+                };
+                output.value(&event);
+                output.warning(event.text());
+            }
             match asked.recv_timeout(PERIOD) {
                 Err(RecvTimeoutError::Timeout) => {}
                 _ => return End::Asked,

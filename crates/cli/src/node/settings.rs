@@ -9,6 +9,7 @@ use crate::rdma::Rdma;
 use farside::{Config, ErrorCode, LineSize};
 use farside_bootstrap::{Endpoint, Host};
 use farside_fabric_tcp::TcpOptions;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -32,6 +33,12 @@ impl Plan {
     pub(super) fn of(arguments: &Node) -> Result<Self, Failure> {
         let file = arguments.config.as_deref().map(load).transpose()?.unwrap_or_default();
         Self::with(arguments.settings.clone().or(file))
+    }
+
+    /// Whether a host of `--join` is this node, which is reached at `address`.
+    pub(super) fn is_own(&self, host: &Endpoint, address: SocketAddr) -> bool {
+        let own = [&self.options.listen, &self.options.advertise].into_iter().flatten();
+        own.chain([&Endpoint::from(address)]).any(|own| own == host)
     }
 
     fn with(settings: NodeSettings) -> Result<Self, Failure> {
@@ -106,6 +113,7 @@ fn config(settings: &NodeSettings) -> Result<Config, Failure> {
     let mut config = Config::new(settings.cluster.as_deref().unwrap_or("farside"));
     config.memory_bytes = settings.memory_bytes.unwrap_or(config.memory_bytes);
     config.cache_bytes = settings.cache_bytes.unwrap_or(config.cache_bytes);
+    config.limits.nodes_max = settings.nodes_max.unwrap_or(config.limits.nodes_max);
     if let Some(bytes) = settings.line_bytes {
         let line = usize::try_from(bytes).ok().and_then(LineSize::from_bytes);
         config.line_size =
@@ -145,6 +153,7 @@ cluster = \"lab\"
 memory_bytes = \"4G\"
 cache_bytes = 1048576
 line_bytes = 1024
+nodes_max = 16
 key = \"cluster.key\"
 protect = \"handshake\"
 fabric = \"verbs\"
@@ -171,7 +180,8 @@ insecure = false
         let flags = flags(
             "--listen 10.0.0.2:7400 --advertise node2.example:7400 --join \
              10.0.0.1:7400,[fd00::3]:7400 --cluster lab --memory-bytes 4G --cache-bytes 1M \
-             --line-bytes 1024 --key cluster.key --protect handshake --fabric verbs --lease 2 \
+             --line-bytes 1024 --nodes-max 16 --key cluster.key --protect handshake \
+             --fabric verbs --lease 2 \
              --device mlx5_0:1 --rdma connection-manager,on-demand-paging --congestion system \
              --rejoin=false --found --found-alone=false --insecure=false",
         );
@@ -191,9 +201,9 @@ insecure = false
     #[test]
     fn mistakes_are_named_with_their_line() {
         for (line, says) in [
-            ("colour = 1", &["line 19", "unknown field `colour`", "`memory_bytes`"][..]),
-            ("lease = 0", &["line 19", "0.01 to 3600"]),
-            ("join = \"10.0.0.1:7400\"", &["line 19", "join"]),
+            ("colour = 1", &["line 20", "unknown field `colour`", "`memory_bytes`"][..]),
+            ("lease = 0", &["line 20", "0.01 to 3600"]),
+            ("join = \"10.0.0.1:7400\"", &["line 20", "join"]),
             ("listen = ", &["line 19"]),
         ] {
             let text = if line.starts_with("colour") || line.ends_with(' ') {
@@ -228,6 +238,8 @@ insecure = false
         assert!(plan("--listen 127.0.0.1:0").is_ok());
         assert!(plan("--cluster a").unwrap_err().to_string().contains("--listen"));
         assert!(plan("--listen 127.0.0.1:0 --found=false").is_err());
+        let refused = plan("--listen 127.0.0.1:0 --nodes-max 257").unwrap_err().to_string();
+        assert!(refused.contains("limits.nodes_max: 1 to 256"), "{refused}");
     }
 
     #[test]

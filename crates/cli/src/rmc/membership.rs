@@ -64,6 +64,14 @@ impl Joined {
             Self::Between(member) => member.join_again(),
         }
     }
+
+    /// A pause between two attempts; false when told to end.
+    fn pause(&mut self, pause: Duration, asked: &Receiver<()>) -> bool {
+        match self {
+            Self::Here { .. } => asked.recv_timeout(pause) == Err(RecvTimeoutError::Timeout),
+            Self::Between(member) => member.pause(pause, asked),
+        }
+    }
 }
 
 /// The node of a command that ends before long, if it is to have one.
@@ -180,11 +188,11 @@ impl Watch {
         }
     }
 
-    /// As often as it takes; `false` where it is to end.
+    /// Tries until it is a member; false when told to end.
     fn join_again(&mut self) -> bool {
         let mut pause = BACK_OFF;
         loop {
-            if self.asked.recv_timeout(pause) == Err(RecvTimeoutError::Disconnected) {
+            if !self.joined.pause(pause, &self.asked) {
                 return false;
             }
             match self.joined.join_again() {

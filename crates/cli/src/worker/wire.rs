@@ -36,6 +36,9 @@ pub(crate) struct NodeSpec {
     pub(crate) cache_bytes: u64,
     /// `None` for the default.
     pub(crate) line_bytes: Option<u32>,
+    /// Members that the cluster can have at a time; `None` for the default.
+    #[serde(default)]
+    pub(crate) nodes_max: Option<u16>,
     /// Shares of the cache by line size, smallest first; `None` for the default.
     pub(crate) cache_shares: Option<[u8; LineSize::CLASSES]>,
     /// How long its threads spin before they sleep; `None` for the default.
@@ -92,6 +95,7 @@ impl NodeSpec {
             memory_bytes: 64 << 20,
             cache_bytes: 64 << 20,
             line_bytes: None,
+            nodes_max: None,
             cache_shares: None,
             spin_ns,
             processor,
@@ -105,6 +109,7 @@ impl NodeSpec {
         let mut config = Config::new(self.cluster.as_str());
         config.memory_bytes = self.memory_bytes;
         config.cache_bytes = self.cache_bytes;
+        config.limits.nodes_max = self.nodes_max.unwrap_or(config.limits.nodes_max);
         if let Some(bytes) = self.line_bytes {
             let line = usize::try_from(bytes).ok().and_then(LineSize::from_bytes);
             config.line_size = line.ok_or_else(|| {

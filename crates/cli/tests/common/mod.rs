@@ -178,6 +178,13 @@ impl Running {
         line
     }
 
+    /// All lines until now.
+    #[allow(dead_code, reason = "of the tests that name it in a failure")]
+    pub(crate) fn said(&mut self) -> &[String] {
+        self.seen.extend(self.lines.try_iter());
+        &self.seen
+    }
+
     /// The next event of this name; others are skipped.
     pub(crate) fn event(&mut self, name: &str) -> Value {
         loop {

@@ -32,12 +32,26 @@ impl Helper {
     /// Starts this executable again, to run `test` alone with `role`.
     pub(crate) fn start(test: &str, role: &str) -> Self {
         let this = std::env::current_exe().expect("the path of this executable");
-        let child = Command::new(this)
+        Self::of(Self::play(Command::new(this), test, role)).expect("a child process")
+    }
+
+    /// What `program`, this executable or one that ends in it, needs to run `test` alone with `role`.
+    pub(crate) fn play(mut program: Command, test: &str, role: &str) -> Command {
+        program
             .args([test, "--exact", "--nocapture", "--test-threads=1"])
             .env(ROLE, role)
-            .stdout(Stdio::null())
-            .spawn();
-        Self(child.expect("a child process"))
+            .stdout(Stdio::null());
+        program
+    }
+
+    /// Starts a command as a child.
+    pub(crate) fn of(mut command: Command) -> std::io::Result<Self> {
+        command.spawn().map(Self)
+    }
+
+    /// Waits until it has ended; whether it has done what it should.
+    pub(crate) fn succeeds(mut self) -> bool {
+        self.0.wait().expect("to wait for a child").success()
     }
 
     /// kill -9, and waits until it is gone.

@@ -11,6 +11,7 @@ use farside_fabric::{Fabric, LinkEvent, Port, PortSpec, Region, RegionSpec};
 use farside_fabric_tcp::{TcpFabric, TcpOptions};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -59,13 +60,27 @@ impl Helper {
     /// Starts this executable again, to run `test` alone with `role`, behind `wrapper` (a command that
     /// runs another).
     pub(crate) fn start_in(wrapper: &[&str], test: &str, role: &str) -> Self {
+        Self(Self::command(wrapper, test, role).spawn().expect("a child process"))
+    }
+
+    /// The same as another user; `None` when that user cannot run this executable.
+    pub(crate) fn start_as(user: u32, test: &str, role: &str) -> Option<Self> {
+        Self::command(&[], test, role).uid(user).gid(user).spawn().ok().map(Self)
+    }
+
+    fn command(wrapper: &[&str], test: &str, role: &str) -> Command {
         let this = std::env::current_exe().expect("the path of this executable");
         let this = this.to_str().expect("a path in plain letters");
         let arguments = [test, "--exact", "--nocapture", "--test-threads=1"];
         let words: Vec<&str> = wrapper.iter().copied().chain([this]).chain(arguments).collect();
-        let child =
-            Command::new(words[0]).args(&words[1..]).env(ROLE, role).stdout(Stdio::null()).spawn();
-        Self(child.expect("a child process"))
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).env(ROLE, role).stdout(Stdio::null());
+        command
+    }
+
+    /// Waits until it has ended; whether it has done what it should.
+    pub(crate) fn succeeds(mut self) -> bool {
+        self.0.wait().expect("to wait for a child").success()
     }
 
     pub(crate) fn start(test: &str, role: &str) -> Self {

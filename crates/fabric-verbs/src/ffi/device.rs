@@ -6,6 +6,7 @@
 //! | one thread at a time | take asynchronous events | as above; each is acknowledged at once |
 //! | whatever belongs to a context | keep its `Arc` | so that it is closed last |
 
+use super::adapter_memory::AdapterMemory;
 use super::library::Library;
 use super::types::*;
 use std::ffi::{c_char, c_int, c_void};
@@ -171,6 +172,18 @@ impl Context {
         (tail.sz >= size_of::<verbs_context_tail>() - at).then_some(tail)
     }
 
+    /// The same from further before, if the structure reaches as far.
+    pub(super) fn wide(&self) -> Option<&verbs_context_wide> {
+        let sz = self.extended(0)?.sz;
+        let before = std::mem::offset_of!(verbs_context_wide, tail);
+        let back = before + std::mem::offset_of!(verbs_context_tail, context);
+        if sz < size_of::<verbs_context_wide>() {
+            return None;
+        }
+        // SAFETY: `sz` says that the structure around the context begins there or before.
+        Some(unsafe { &*self.raw.as_ptr().cast::<u8>().sub(back).cast::<verbs_context_wide>() })
+    }
+
     pub(crate) fn query_device(&self) -> io::Result<ibv_device_attr> {
         // SAFETY: plain numbers, for which zero is a value.
         let mut attributes: ibv_device_attr = unsafe { std::mem::zeroed() };
@@ -279,7 +292,15 @@ pub(crate) struct MemoryRegion {
     /// want that right. Its key is never told to a peer's program; the requests themselves bear it.
     local: Option<NonNull<ibv_mr>>,
     /// Keeps the memory while the adapter may use it.
-    memory: farside_fabric::Arena,
+    memory: Backing,
+}
+
+/// What a region is made of.
+pub(crate) enum Backing {
+    /// Memory of this process.
+    Arena(farside_fabric::Arena),
+    /// Memory at the adapter.
+    Adapter(Arc<AdapterMemory>),
 }
 
 // SAFETY: as for the context; the memory is an arena, which any thread may use.
@@ -318,16 +339,36 @@ impl MemoryRegion {
                 unsafe { (library.reg_mr)(domain.raw.as_ptr(), place, bytes, access) }
             }
         };
+        let memory = Backing::Arena(memory);
         let mut region = Self { domain: Arc::clone(domain), raw: made(raw)?, local: None, memory };
         let iwarp = domain.context.listed.transport == IBV_TRANSPORT_IWARP;
         if iwarp && access & IBV_ACCESS_REMOTE_WRITE == 0 {
             let access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
-            let (domain, bytes) = (domain.raw.as_ptr(), region.memory.len());
+            let domain = domain.raw.as_ptr();
             // SAFETY: as above.
             let raw = unsafe { (library.reg_mr)(domain, start.cast::<c_void>(), bytes, access) };
             region.local = Some(made(raw)?);
         }
         Ok(region)
+    }
+
+    /// Registers all of some memory at the adapter.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub(crate) fn at_adapter(
+        domain: &Arc<ProtectionDomain>,
+        memory: Arc<AdapterMemory>,
+        access: c_int,
+    ) -> io::Result<Self> {
+        let raw = memory.register(domain, access & !IBV_ACCESS_OPTIONAL_RANGE)?;
+        let memory = Backing::Adapter(memory);
+        Ok(Self { domain: Arc::clone(domain), raw, local: None, memory })
+    }
+
+    /// What it is made of.
+    pub(crate) const fn backing(&self) -> &Backing {
+        &self.memory
     }
 
     /// The key for local requests.
@@ -345,12 +386,18 @@ impl MemoryRegion {
 
     /// How many bytes it has.
     pub(crate) fn bytes(&self) -> u64 {
-        self.memory.len() as u64
+        match &self.memory {
+            Backing::Arena(arena) => arena.len() as u64,
+            Backing::Adapter(memory) => memory.bytes(),
+        }
     }
 
-    /// Where it begins.
+    /// Where it begins, for requests.
     pub(crate) fn address(&self) -> u64 {
-        self.memory.at(0, 0).map_or(0, |start| start.addr() as u64)
+        match &self.memory {
+            Backing::Arena(arena) => arena.at(0, 0).map_or(0, |start| start.addr() as u64),
+            Backing::Adapter(_) => 0,
+        }
     }
 }
 

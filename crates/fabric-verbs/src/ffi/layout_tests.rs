@@ -39,6 +39,8 @@ fn places_of_objects() -> Vec<Place> {
         }
         ibv_gid_entry { gid, gid_index, port_num, gid_type, ndev_ifindex }
         ibv_pd { context, handle }
+        ibv_alloc_dm_attr { length, log_align_req, comp_mask }
+        ibv_dm { context, memcpy_to_dm, memcpy_from_dm, comp_mask, handle }
         ibv_mr { context, pd, addr, length, handle, lkey, rkey }
         ibv_mw_bind_info { mr, addr, length, mw_access_flags }
         ibv_comp_channel { context, fd, refcnt }
@@ -157,7 +159,8 @@ fn asked(header: &str, places: &[(&str, &str, usize)]) -> Option<Vec<String>> {
         source += &format!("printf(\"%zu\\n\", {value});\n");
     }
     // Places in the tail are counted from its end.
-    for field in ["query_device_ex", "create_qp_ex", "sz", "context"] {
+    let wide = ["reg_dm_mr", "alloc_dm", "free_dm"];
+    for field in wide.iter().chain(&["query_device_ex", "create_qp_ex", "sz", "context"]) {
         let place = format!("offsetof(struct verbs_context, {field})");
         source += &format!("printf(\"%zu\\n\", sizeof(struct verbs_context) - {place});\n");
     }
@@ -216,12 +219,16 @@ fn structures_are_as_in_the_headers() {
             wrong.push(format!("{name}.{field}: {ours} here, {theirs} in C"));
         }
     }
-    let whole = size_of::<verbs_context_tail>();
+    let whole = size_of::<verbs_context_wide>();
+    let before = offset_of!(verbs_context_wide, tail);
     let tail = [
-        offset_of!(verbs_context_tail, query_device_ex),
-        offset_of!(verbs_context_tail, create_qp_ex),
-        offset_of!(verbs_context_tail, sz),
-        offset_of!(verbs_context_tail, context),
+        offset_of!(verbs_context_wide, reg_dm_mr),
+        offset_of!(verbs_context_wide, alloc_dm),
+        offset_of!(verbs_context_wide, free_dm),
+        before + offset_of!(verbs_context_tail, query_device_ex),
+        before + offset_of!(verbs_context_tail, create_qp_ex),
+        before + offset_of!(verbs_context_tail, sz),
+        before + offset_of!(verbs_context_tail, context),
     ];
     for (ours, theirs) in tail.map(|place| whole - place).iter().zip(&lines[places.len()..]) {
         if ours.to_string() != *theirs {

@@ -1,7 +1,7 @@
 //! The one place that speaks C: libibverbs, found at run time, behind types that own what they name.
 //!
-//! `types` are C's structures, `library` its functions; `device`, `completion`, `queue_pair` and
-//! `window` own objects, each of which keeps what it was made from, so that things end in the order
+//! `types` are C's structures, `library` its functions; `device`, `completion`, `queue_pair`,
+//! `adapter_memory` and `window` own objects, each of which keeps what it was made from, so that things end in the order
 //! that C wants.
 //! `rdma_cm` is librdmacm, which not every device needs.
 //! `pages` is memory for large regions.
@@ -9,6 +9,7 @@
 //! What is absent: a C compiler, headers and generated code in the build; every function that is not
 //! used.
 
+mod adapter_memory;
 mod completion;
 mod device;
 #[cfg(test)]
@@ -20,8 +21,11 @@ mod rdma_cm;
 pub(crate) mod types;
 mod window;
 
+pub(crate) use adapter_memory::AdapterMemory;
 pub(crate) use completion::{Channel, CompletionQueue, SharedReceiveQueue, Slice, WorkCompletion};
-pub(crate) use device::{AsyncEvent, Context, Listed, MemoryRegion, ProtectionDomain, list};
+pub(crate) use device::{
+    AsyncEvent, Backing, Context, Listed, MemoryRegion, ProtectionDomain, list,
+};
 pub use library::LIBRARY;
 pub(crate) use library::{Library, NoLibrary};
 pub use pages::map_device;

@@ -85,6 +85,40 @@ pub(crate) struct verbs_context_tail {
     pub(crate) context: ibv_context,
 }
 
+pub(crate) type RegDmMr =
+    unsafe extern "C" fn(*mut ibv_pd, *mut ibv_dm, u64, usize, c_uint) -> *mut ibv_mr;
+pub(crate) type AllocDm =
+    unsafe extern "C" fn(*mut ibv_context, *mut ibv_alloc_dm_attr) -> *mut ibv_dm;
+pub(crate) type FreeDm = unsafe extern "C" fn(*mut ibv_dm) -> c_int;
+
+/// The same end, from further before: with memory at the adapter.
+#[repr(C)]
+pub(crate) struct verbs_context_wide {
+    pub(crate) reg_dm_mr: Option<RegDmMr>,
+    pub(crate) alloc_dm: Option<AllocDm>,
+    pub(crate) free_dm: Option<FreeDm>,
+    _between: [Unused; 17],
+    pub(crate) tail: verbs_context_tail,
+}
+
+#[repr(C)]
+pub(crate) struct ibv_alloc_dm_attr {
+    pub(crate) length: usize,
+    pub(crate) log_align_req: u32,
+    pub(crate) comp_mask: u32,
+}
+
+#[repr(C)]
+pub(crate) struct ibv_dm {
+    pub(crate) context: *mut ibv_context,
+    pub(crate) memcpy_to_dm:
+        Option<unsafe extern "C" fn(*mut ibv_dm, u64, *const c_void, usize) -> c_int>,
+    pub(crate) memcpy_from_dm:
+        Option<unsafe extern "C" fn(*mut c_void, *mut ibv_dm, u64, usize) -> c_int>,
+    pub(crate) comp_mask: u32,
+    pub(crate) handle: u32,
+}
+
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct ibv_device_attr {
@@ -565,6 +599,7 @@ pub(crate) const IBV_ACCESS_REMOTE_WRITE: c_int = 1 << 1;
 pub(crate) const IBV_ACCESS_REMOTE_READ: c_int = 1 << 2;
 pub(crate) const IBV_ACCESS_REMOTE_ATOMIC: c_int = 1 << 3;
 pub(crate) const IBV_ACCESS_MW_BIND: c_int = 1 << 4;
+pub(crate) const IBV_ACCESS_ZERO_BASED: c_int = 1 << 5;
 pub(crate) const IBV_ACCESS_ON_DEMAND: c_int = 1 << 6;
 pub(crate) const IBV_ACCESS_FLUSH_GLOBAL: c_int = 1 << 8;
 pub(crate) const IBV_ACCESS_FLUSH_PERSISTENT: c_int = 1 << 9;

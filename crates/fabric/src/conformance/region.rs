@@ -15,7 +15,8 @@ fn try_register(fabric: &dyn Fabric, bytes: u64, kind: RegionKind) -> Result<Reg
 #[track_caller]
 fn register(fabric: &dyn Fabric, bytes: u64, kind: RegionKind) -> Region {
     let region = try_register(fabric, bytes, kind).expect("a kind that is declared");
-    assert_eq!(region.token.bytes, region.arena.len() as u64, "the token covers the arena");
+    let addressed = if region.device.is_some() { 0 } else { region.token.bytes };
+    assert_eq!(region.arena.len() as u64, addressed, "the token covers the arena");
     region
 }
 
@@ -150,12 +151,16 @@ pub(super) fn memory_at_the_adapter_serves_like_any_other(subject: &dyn Subject)
     let data = pattern(5, 128);
     let slices = [scene.nodes[0].slice(64, 128)];
     let mut word = 7;
-    region.arena.store(0, word, Ordering::Release).expect("a word");
+    region.memory().store_word(0, word).expect("a word");
     if has.write {
         scene.nodes[0].put(64, &data);
         let done = scene.perform(&wire, write(&slices, RemoteSlice { offset: 128, ..there }));
         succeeded(&done, CompletionKind::Write, 128);
-        scene.until("bytes to be placed", |_| (bytes_at(&region, 128, 128) == data).then_some(()));
+        scene.until("bytes to be placed", |_| {
+            let mut placed = [0; 128];
+            region.memory().read(128, &mut placed).expect("within the region");
+            (placed == data[..]).then_some(())
+        });
     }
     if has.atomics > AtomicScope::None {
         let into = scene.nodes[0].slice(8, 8);
@@ -165,17 +170,28 @@ pub(super) fn memory_at_the_adapter_serves_like_any_other(subject: &dyn Subject)
             assert_eq!(scene.nodes[0].bytes_at(8, 8), word.to_ne_bytes());
             word += add;
         }
-        scene.until("the sum", |_| {
-            (region.arena.load(0, Ordering::Acquire) == Ok(word)).then_some(())
-        });
+        scene.until("the sum", |_| (region.memory().load_word(0) == Ok(word)).then_some(()));
     }
     if has.read {
-        region.arena.write(128, &data).expect("within the region");
+        region.memory().write(128, &data).expect("within the region");
         let from = RemoteSlice { offset: 128, ..there };
         let done = scene.perform(&wire, Operation::Read { into: &slices, from });
         succeeded(&done, CompletionKind::Read, 128);
         assert_eq!(scene.nodes[0].bytes_at(64, 128), data);
+        // The owner's word, as its peers see it.
+        region.memory().store_word(8, u64::MAX - 1).expect("a word");
+        let into = [scene.nodes[0].slice(64, 8)];
+        let from = RemoteSlice { offset: 8, ..there };
+        succeeded(
+            &scene.perform(&wire, Operation::Read { into: &into, from }),
+            CompletionKind::Read,
+            8,
+        );
+        assert_eq!(scene.nodes[0].bytes_at(64, 8), (u64::MAX - 1).to_ne_bytes());
     }
+    let end = region.token.bytes;
+    assert_eq!(region.memory().load_word(end), Err(crate::OutOfBounds));
+    assert_eq!(region.memory().store_word(4, 1), Err(crate::OutOfBounds), "misaligned");
     scene.nodes[1].fabric.deregister(region.id).expect("a region to be ended");
 }
 

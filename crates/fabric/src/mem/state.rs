@@ -142,7 +142,7 @@ impl State {
         let registered = Registered { arena: arena.clone(), key, access, kind: spec.kind };
         self.regions.insert((process, id), registered);
         let token = RegionToken { region: id, key, bytes: arena.len() as u64, access };
-        Region { id, arena, token }
+        Region { id, arena, token, device: None }
     }
 
     /// Requests run under the lock that the caller holds, so none is under way.

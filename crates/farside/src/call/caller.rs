@@ -412,7 +412,7 @@ impl Caller {
         };
         if self.here.is_none() {
             let scratch = Registered::own(&self.fabric, HERE_MAX as u64 * BLOCK_BYTES)?;
-            let mut executor = Executor::new(Some(scratch.region.arena.clone()));
+            let mut executor = Executor::new(Some(scratch.region.arena.clone()), 1);
             executor.memory.add(0);
             for (number, token) in &self.regions {
                 let region = self.mail.port.import(link, token).map_err(|error| control(&error))?;

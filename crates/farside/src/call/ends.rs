@@ -56,7 +56,8 @@ pub(super) fn refusal_error(why: Refused, text: String) -> Error {
         | Refused::Programs
         | Refused::State
         | Refused::Calls
-        | Refused::Topics => ErrorCode::OverQuota,
+        | Refused::Topics
+        | Refused::Registrations => ErrorCode::OverQuota,
         Refused::NoProgram => ErrorCode::NoProgram,
         Refused::Object => ErrorCode::BadProgram,
         Refused::Unsafe => ErrorCode::UnsafeProgram,
@@ -70,6 +71,7 @@ pub(super) fn refusal_error(why: Refused, text: String) -> Error {
         Refused::State => "state of programs",
         Refused::Calls => "calls in progress of its tenant",
         Refused::Topics => "topics that are waited on",
+        Refused::Registrations => "registrations in progress",
         _ => "",
     };
     let text = if text.is_empty() { what.to_owned() } else { text };

@@ -1,13 +1,14 @@
 //! Calls in progress on one thread: each runs for a slice at a time and waits for what is not here.
 
 mod coherent;
+mod loads;
 mod objects;
 mod watching;
 
 use super::across::{Across, BLOCK_BYTES, Come, Step};
 use super::beside::{Beside, Later, Notice};
 use super::global::{Global, Seat};
-use super::loaded::{Loaded, Loading, NotLoaded};
+use super::loaded::{Loaded, NotLoaded};
 use super::memory::{Denied, Memories};
 use super::pace::{Pace, QUIET};
 use super::pieces::{self, Pieces, WHOLE_BYTES};
@@ -19,7 +20,8 @@ use farside_rmc::helpers::{Call, Effect, Helper, status};
 use farside_rmc::run::{
     AnswerError, Buffers, Lent, Machine, Near, Outcome, Reply, Request, StartError, Stop,
 };
-use objects::{Registered, states};
+use loads::Loads;
+use objects::{Load, Registered, states};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use watching::{Awaited, Watching};
@@ -120,8 +122,9 @@ pub(super) struct Executor {
     calls: Vec<Option<Box<Running>>>,
     /// Whether nobody has called for a while, so that registrations may have longer slices.
     pub(super) is_quiet: bool,
-    /// Objects that are being loaded, by the places of those who register them.
-    loads: BTreeMap<usize, Box<(Loading, Pace)>>,
+    /// Objects that are being loaded, by the places of the requests that register them, and which of them wait.
+    loads: BTreeMap<usize, Load>,
+    queue: Loads,
     #[expect(clippy::vec_box, reason = "moved to and from `calls` without copying the machine")]
     spare: Vec<Box<Running>>,
     /// State of objects that are gone.
@@ -169,8 +172,8 @@ impl AccessBuffers {
 
 impl Executor {
     /// One without regions; with `scratch`, whose length is a multiple of [`BLOCK_BYTES`], for memory
-    /// that is elsewhere.
-    pub(super) fn new(scratch: Option<Arena>) -> Self {
+    /// that is elsewhere. Verifies at most so many objects at once.
+    pub(super) fn new(scratch: Option<Arena>, verifications: usize) -> Self {
         let block = |at: u64| {
             let arena = scratch.as_ref()?;
             arena.part(at * BLOCK_BYTES, BLOCK_BYTES as usize).ok()
@@ -183,6 +186,7 @@ impl Executor {
             calls: Vec::new(),
             is_quiet: false,
             loads: BTreeMap::new(),
+            queue: Loads::new(verifications),
             spare: Vec::new(),
             erased: Erased::default(),
             objects: BTreeMap::new(),
@@ -248,7 +252,7 @@ impl Executor {
 
     /// Ends a call or a registration; what it holds comes back.
     pub(super) fn stop(&mut self, at: usize) {
-        self.loads.remove(&at);
+        self.end_loading(at);
         if let Some(running) = self.calls.get_mut(at).and_then(Option::take) {
             self.put_away(at, running);
         }
@@ -310,7 +314,7 @@ impl Executor {
     /// shall be.
     pub(super) fn took(&mut self, at: usize, used_ns: u64) {
         if let Some(load) = self.loads.get_mut(&at) {
-            return load.1.took(if self.is_quiet { used_ns / QUIET } else { used_ns });
+            return load.pace.took(if self.is_quiet { used_ns / QUIET } else { used_ns });
         }
         let Some(running) = self.calls.get_mut(at).and_then(Option::as_mut) else { return };
         running.pace.took(used_ns);

@@ -24,14 +24,16 @@ pub(super) fn number(object: &[u8], attempt: u64) -> u64 {
     object_of(helpers::xxhash64(object, attempt))
 }
 
-/// What an object takes: the state of its programs, which they share, and itself.
+/// What an object takes: the state of its programs, which they share, itself, and its programs as they are kept.
 pub(super) fn sizes(object: &[u8], programs: &[Arc<Loaded>]) -> Sizes {
     let bytes =
         |scope| programs.first().map_or(0, |one| States::bytes(one.verified().program(), scope));
     Sizes {
         programs: u32::try_from(programs.len()).unwrap_or(u32::MAX),
         own_bytes: bytes(Scope::QueuePair),
-        shared_bytes: bytes(Scope::Shared).saturating_add(object.len() as u64),
+        shared_bytes: bytes(Scope::Shared)
+            .saturating_add(object.len() as u64)
+            .saturating_add(programs.iter().map(|one| one.verified().bytes() as u64).sum()),
     }
 }
 

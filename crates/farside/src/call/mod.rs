@@ -41,6 +41,7 @@
 //! | `caller.rs`, `server.rs` | the two ends |
 //! | `placement.rs`, `placed.rs` | where a call runs: the chooser, and a caller with several places |
 //! | `executor.rs`, `pace.rs` | calls in progress on one thread, a slice at a time |
+//! | `executor/loads.rs` | which registration is verified next |
 //! | `executor/watching.rs` | calls that wait for what nobody announces |
 //! | `global.rs`, `executor/coherent.rs` | global addresses, by sessions of a node that is shared |
 //! | `beside.rs`, `pieces.rs` | helpers by loads and stores; those with long buffers, a piece at a time |

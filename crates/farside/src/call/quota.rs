@@ -31,7 +31,8 @@ pub(super) fn no_place(why: Refused, sessions_max: u32, (taken, quota): (Taken, 
 
 /// Why an object is not registered, which `program` is the first one of.
 pub(super) fn over(why: Refused, program: &str, sizes: Sizes, taken: (Taken, Quota)) -> String {
-    let (Taken { state_bytes, .. }, quota) = taken;
+    let (Taken { state_bytes, registering_bytes, .. }, quota) = taken;
+    let state_bytes = state_bytes + registering_bytes;
     match why {
         Refused::State => format!(
             "the object of program `{program}` takes {} B with its state, and its tenant has {state_bytes} B \
@@ -45,6 +46,35 @@ pub(super) fn over(why: Refused, program: &str, sizes: Sizes, taken: (Taken, Quo
             programs_full(taken)
         ),
     }
+}
+
+/// Why an object of so many bytes is not received; with what all tenants are registering, and may.
+pub(super) fn no_room(
+    why: Refused,
+    bytes: u32,
+    (taken, quota): (Taken, Quota),
+    (all, all_max): (u64, u64),
+) -> String {
+    match why {
+        Refused::State => format!(
+            "an object of {bytes} B, and its tenant has {} B of {} B: unregister others, or wait for those that are \
+             being registered",
+            taken.bytes(),
+            quota.state_bytes
+        ),
+        _ => format!(
+            "an object of {bytes} B, and {all} B of {all_max} B are being registered by all tenants: register it \
+             again when others are done, or raise `ServerOptions::registering_bytes_max`"
+        ),
+    }
+}
+
+/// Why an object is not verified.
+pub(super) fn registrations_full(registrations: usize) -> String {
+    format!(
+        "its tenant has {registrations} registrations in progress, which is as many as it may: register it again \
+         when one of them is done, or raise `ServerOptions::registrations`"
+    )
 }
 
 /// Why no program is registered any more.

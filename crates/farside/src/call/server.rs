@@ -68,6 +68,15 @@ pub struct ServerOptions {
     pub quota: Quota,
     /// What these tenants may take, by name.
     pub tenants: BTreeMap<String, Quota>,
+    /// Most registrations of a tenant in progress at once: one of them is verified, the others wait. One more is refused
+    /// with `OverQuota`.
+    pub registrations: u32,
+    /// Most objects that are verified at once, at least 1, each of another tenant. Each has working memory of up to
+    /// [`Verification::BYTES_MAX`](farside_rmc::Verification::BYTES_MAX).
+    pub verifications: u32,
+    /// Most bytes of objects that are being received or wait to be verified, of all tenants together. One more is refused
+    /// with `OverQuota`.
+    pub registering_bytes_max: u64,
 }
 
 impl Default for ServerOptions {
@@ -81,6 +90,9 @@ impl Default for ServerOptions {
             quantum_ns: 500,
             quota: Quota::DEFAULT,
             tenants: BTreeMap::new(),
+            registrations: 64,
+            verifications: 2,
+            registering_bytes_max: 64 << 20,
         }
     }
 }
@@ -252,8 +264,12 @@ impl CallServer {
                 slots,
                 grace_ns: u64::try_from(grace.as_nanos()).unwrap_or(u64::MAX),
                 quantum_ns: options.quantum_ns,
+                registering_bytes_max: options.registering_bytes_max,
             }),
-            executor: Executor::new(scratch.as_ref().map(|one| one.region.arena.clone())),
+            executor: Executor::new(
+                scratch.as_ref().map(|one| one.region.arena.clone()),
+                options.verifications as usize,
+            ),
             fabric: Arc::clone(fabric),
             mail,
             seats: Vec::new(),
@@ -369,6 +385,12 @@ impl CallServer {
     /// Callers that there are, away ones included.
     pub fn sessions(&self) -> usize {
         self.machine.sessions()
+    }
+
+    /// Registrations in progress: bytes of their objects, how many wait to be verified, and how many are being verified.
+    pub fn registering(&self) -> (u64, usize, usize) {
+        let (waiting, verified) = self.executor.loading();
+        (self.machine.registering_bytes(), waiting, verified)
     }
 
     /// Programs that are registered.

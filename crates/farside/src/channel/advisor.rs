@@ -1,7 +1,7 @@
 //! Which channels fit a need (001 §5): by the measured table, never by name.
 
-use super::table::{Count, Feature, Growth, Row, measured};
-use super::{Kind, Options};
+use super::table::{Count, Growth, Row, measured};
+use super::{Acknowledge, Family, Kind, Options, Shape, Signal, can_sleep};
 use farside_base::Capabilities;
 use std::fmt;
 use std::str::FromStr;
@@ -18,9 +18,11 @@ pub enum Need {
     Blocking,
     /// Short messages take little memory.
     VariableSize,
-    /// The sender posts no request.
+    /// The sender sends by stores alone: it posts no request and no receive (001 §3).
     PassiveSender,
-    /// The receiver posts no request.
+    /// The receiver receives by loads and stores alone: it posts no request and no receive, and so
+    /// takes nothing from a completion queue (001 §3). Links that come and go are looked for now and
+    /// then.
     PassiveReceiver,
     /// One half round trip.
     OneTrip,
@@ -51,15 +53,16 @@ impl Need {
         }
     }
 
-    /// Why a channel does not have it; `None` if it has.
-    fn objection(self, row: &Row) -> Option<String> {
+    /// Why a channel of this shape does not have it; `None` if it has.
+    fn objection(self, row: &Row, shape: &Shape) -> Option<String> {
+        let sleeps = can_sleep(row.kind, shape);
         let lacks = match self {
             Self::ZeroCopySend => !row.zero_copy_send.can_be_had(),
             Self::ZeroCopyReceive => !row.zero_copy_receive.can_be_had(),
-            Self::Blocking => !row.blocking.can_be_had(),
+            Self::Blocking => !sleeps,
             Self::VariableSize => !row.variable_size.can_be_had(),
             Self::PassiveSender => row.sender_requests.least() > 0,
-            Self::PassiveReceiver => row.receiver_requests.least() > 0,
+            Self::PassiveReceiver => row.receiver_requests.least() > 0 || sleeps,
             Self::OneTrip => row.half_round_trips != Count::Exactly(1),
         };
         lacks.then(|| match self {
@@ -68,6 +71,9 @@ impl Need {
             Self::Blocking => "its receiver must poll".to_owned(),
             Self::VariableSize => "a short message takes the memory of the longest".to_owned(),
             Self::PassiveSender => format!("its sender posts {} requests", row.sender_requests),
+            Self::PassiveReceiver if row.receiver_requests.least() == 0 => {
+                "its receiver posts receives, and takes messages from a completion queue".to_owned()
+            }
             Self::PassiveReceiver => {
                 format!("its receiver posts {} requests", row.receiver_requests)
             }
@@ -131,6 +137,8 @@ const MANY: u16 = 16;
 pub struct Fitting {
     /// Which.
     pub kind: Kind,
+    /// The options with which it has what is needed; equal at both ends.
+    pub options: Options,
     /// What to watch, if anything.
     pub remarks: Vec<String>,
 }
@@ -167,10 +175,11 @@ pub struct Advice {
 pub fn advise(wish: &Wish, has: &Capabilities) -> Advice {
     let mut advice = Advice::default();
     for kind in Kind::ALL {
-        let row = measured(kind);
-        let reasons = objections(row, wish, has);
+        let (row, options) = (measured(kind), wish.options(kind));
+        let reasons = objections(row, wish, &options, has);
         if reasons.is_empty() {
-            advice.fitting.push(Fitting { kind, remarks: remarks(row, wish, has) });
+            let remarks = remarks(row, wish, &options, has);
+            advice.fitting.push(Fitting { kind, options, remarks });
         } else {
             advice.unfit.push(Unfit { kind, reasons });
         }
@@ -178,24 +187,51 @@ pub fn advise(wish: &Wish, has: &Capabilities) -> Advice {
     advice.fitting.sort_by_key(|fitting| {
         let row = measured(fitting.kind);
         let requests = row.sender_requests.least() + row.receiver_requests.least();
-        (row.half_round_trips.least(), grows(row, wish), requests, fitting.kind)
+        (row.half_round_trips.least(), grows(row, wish, &fitting.options), requests, fitting.kind)
     });
     advice
 }
 
+impl Wish {
+    /// The options of a channel with which it has what is needed, where it can have it.
+    fn options(&self, kind: Kind) -> Options {
+        let needs = |need| self.needs.contains(&need);
+        let peers = self.fan_in.max(self.fan_out);
+        let mut options = Options::new(kind, self.message_bytes_max).peers(peers);
+        if kind.has_second_channel() {
+            // A receiver either sleeps until a completion comes or looks at memory.
+            options.signal = match (needs(Need::Blocking), needs(Need::PassiveReceiver)) {
+                (true, _) => Some(Signal::Message),
+                (false, true) => Some(Signal::Word),
+                (false, false) => None,
+            };
+        }
+        // The way back must not cost the passive end a request.
+        if needs(Need::PassiveReceiver) && kind.family() != Family::SendReceive {
+            options.acknowledge = Some(Acknowledge::ReadTail);
+        } else if needs(Need::PassiveSender) && kind.shares_sender() {
+            options.acknowledge = Some(Acknowledge::Word);
+        }
+        options.offers_only = needs(Need::ZeroCopyReceive) && kind.shares_sender();
+        options
+    }
+}
+
 /// Whether its memory grows with the peers of this program.
-fn grows(row: &Row, wish: &Wish) -> bool {
-    (wish.fan_in > 1 && row.memory_many_to_one == Growth::Linear)
+fn grows(row: &Row, wish: &Wish, options: &Options) -> bool {
+    (wish.fan_in > 1 && grows_with_senders(row, options))
         || (wish.fan_out > 1 && row.memory_one_to_many == Growth::Linear)
 }
 
-fn objections(row: &Row, wish: &Wish, has: &Capabilities) -> Vec<String> {
-    let kind = row.kind;
+/// Whether the receiver keeps memory for each sender. One that takes offers only keeps none.
+fn grows_with_senders(row: &Row, options: &Options) -> bool {
+    row.memory_many_to_one == Growth::Linear && !options.offers_only
+}
+
+fn objections(row: &Row, wish: &Wish, options: &Options, has: &Capabilities) -> Vec<String> {
+    let (kind, shape) = (row.kind, options.shape(has));
     let mut reasons: Vec<String> =
-        wish.needs.iter().filter_map(|need| need.objection(row)).collect();
-    let peers = wish.fan_in.max(wish.fan_out);
-    let options = Options::new(kind, wish.message_bytes_max).peers(peers);
-    let shape = options.shape(has);
+        wish.needs.iter().filter_map(|need| need.objection(row, &shape)).collect();
     if let Err(missing) = kind.requirements(&shape).check(has) {
         reasons.push(format!("the fabric lacks `{}`", missing.0));
     }
@@ -211,8 +247,12 @@ fn objections(row: &Row, wish: &Wish, has: &Capabilities) -> Vec<String> {
     {
         reasons.push(format!("the fabric moves at most {} bytes at once", has.transfer_bytes_max));
     }
-    if wish.fan_in >= MANY && row.memory_many_to_one == Growth::Linear {
-        reasons.push("the receiver's memory grows with the senders".to_owned());
+    if wish.fan_in >= MANY && grows_with_senders(row, options) {
+        let unless = match kind.shares_sender() {
+            true => ", unless it takes offers only (need zero-copy-recv)",
+            false => "",
+        };
+        reasons.push(format!("the receiver's memory grows with the senders{unless}"));
     }
     if wish.fan_out >= MANY && row.memory_one_to_many == Growth::Linear {
         reasons.push("the sender's memory grows with the receivers".to_owned());
@@ -220,21 +260,31 @@ fn objections(row: &Row, wish: &Wish, has: &Capabilities) -> Vec<String> {
     reasons
 }
 
-fn remarks(row: &Row, wish: &Wish, has: &Capabilities) -> Vec<String> {
+fn remarks(row: &Row, wish: &Wish, options: &Options, has: &Capabilities) -> Vec<String> {
     let mut remarks = Vec::new();
-    let shape = Options::new(row.kind, wish.message_bytes_max).shape(has);
-    if wish.needs.contains(&Need::Blocking)
-        && row.blocking == Feature::SecondChannel
-        && shape.signal != super::Signal::Message
-    {
-        remarks.push(
-            "announce messages by messages (`signal`), so that the receiver can sleep".into(),
-        );
+    let usual = Options::new(row.kind, wish.message_bytes_max).shape(has);
+    let shape = options.shape(has);
+    if shape.signal != usual.signal {
+        remarks.push(match shape.signal {
+            Signal::Message => {
+                "set `signal` to `Message`, so that the receiver can sleep".to_owned()
+            }
+            Signal::Word => "set `signal` to `Word`, so that it takes no receive".to_owned(),
+        });
     }
-    if grows(row, wish) {
+    if shape.acknowledge != usual.acknowledge {
+        let way = shape.acknowledge;
+        remarks.push(format!(
+            "set `acknowledge` to `{way:?}`, which the passive end posts nothing for"
+        ));
+    }
+    if options.offers_only {
+        remarks.push("set `offers_only`: messages are fetched to places of your choice".to_owned());
+    }
+    if grows(row, wish, options) {
         remarks.push("memory grows with the peers".into());
     }
-    if !has.message_order && row.kind.family() != super::Family::ReadRing {
+    if !has.message_order && row.kind.family() != Family::ReadRing {
         remarks.push("the fabric keeps no order: messages may come in any".into());
     }
     remarks
@@ -242,6 +292,7 @@ fn remarks(row: &Row, wish: &Wish, has: &Capabilities) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::table::{Feature, PAPER};
     use super::*;
     use farside_fabric::{Fabric, MemFabric};
 
@@ -257,6 +308,57 @@ mod tests {
         assert!(advice.unfit.iter().all(|unfit| !unfit.reasons.is_empty()));
         let kinds: Vec<Kind> = advice.fitting.iter().map(|fitting| fitting.kind).collect();
         assert_eq!(kinds, [Kind::ReadSlotNotify, Kind::ReadRingNotify]);
+    }
+
+    fn fitting(needs: &[Need]) -> Vec<Kind> {
+        let wish = Wish { needs: needs.to_vec(), ..Wish::default() };
+        let advice = advise(&wish, &MemFabric::new().capabilities());
+        let mut kinds: Vec<Kind> = advice.fitting.iter().map(|fitting| fitting.kind).collect();
+        kinds.sort_unstable();
+        kinds
+    }
+
+    /// 001 §3: no work requests and no blocking receive. What the ends really post is measured in
+    /// `crates/sim/tests/channel_table.rs`.
+    #[test]
+    fn passive_ends_are_those_of_the_paper() {
+        let by_paper = |passive: fn(&Row) -> bool| -> Vec<Kind> {
+            PAPER.iter().filter(|row| passive(row)).map(|row| row.kind).collect()
+        };
+        let none = |count: Count| count == Count::Exactly(0);
+        let senders = by_paper(|row| row.sender_requests == Count::Exactly(0));
+        assert_eq!(fitting(&[Need::PassiveSender]), senders);
+        let receivers: Vec<Kind> = by_paper(|row| row.blocking != Feature::Yes)
+            .into_iter()
+            .filter(|kind| none(measured(*kind).receiver_requests))
+            .collect();
+        assert_eq!(fitting(&[Need::PassiveReceiver]), receivers);
+        assert_eq!(receivers.len(), 6);
+        assert_eq!(fitting(&[Need::PassiveReceiver, Need::Blocking]), []);
+    }
+
+    #[test]
+    fn options_of_an_advice_give_what_is_needed() {
+        let has = MemFabric::new().capabilities();
+        let advised = |kind, needs: &[Need]| {
+            let wish = Wish { needs: needs.to_vec(), ..Wish::default() };
+            let found = advise(&wish, &has).fitting.into_iter().find(|one| one.kind == kind);
+            found.unwrap().options
+        };
+        let passive = advised(Kind::RingInlined, &[Need::PassiveReceiver]);
+        assert_eq!(passive.acknowledge, Some(Acknowledge::ReadTail));
+        let blocking = advised(Kind::WriteSlotDetached, &[Need::Blocking]);
+        assert_eq!(blocking.signal, Some(Signal::Message));
+        assert!(advised(Kind::ReadRingNotify, &[Need::ZeroCopyReceive]).offers_only);
+        assert_eq!(advised(Kind::RingInlined, &[]), Options::new(Kind::RingInlined, 1024));
+    }
+
+    #[test]
+    fn memory_for_each_sender_is_a_reason_unless_offers_are_taken_alone() {
+        let wish = Wish { fan_in: 64, ..Wish::default() };
+        let advice = advise(&wish, &MemFabric::new().capabilities());
+        let found = advice.unfit.iter().find(|unfit| unfit.kind == Kind::ReadRingNotify).unwrap();
+        assert!(found.reasons[0].contains("unless it takes offers only"), "{:?}", found.reasons);
     }
 
     #[test]

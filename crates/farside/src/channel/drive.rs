@@ -1,7 +1,7 @@
 //! The one loop of a channel: takes what has arrived, lets the halves step, and posts what they want.
 //! Halves of one kind and role, one for each peer or one for all, on one port.
 
-use super::hello::{Hello, Reply, Role, Tokens};
+use super::hello::{Hello, Refusal, Reply, Role, Tokens};
 use super::memory::Memory;
 use super::options::Options;
 use crate::registered::{control, not_reached};
@@ -133,6 +133,8 @@ pub(super) struct Drive<H> {
     early: Vec<(LinkId, Vec<u8>)>,
     /// What went wrong with peers, each to be told once.
     troubles: VecDeque<Error>,
+    /// Why the listener refused this end.
+    refused: Option<Error>,
 }
 
 impl<H: AnyHalf> Drive<H> {
@@ -146,11 +148,23 @@ impl<H: AnyHalf> Drive<H> {
     ) -> Result<Self, Error> {
         let has = fabric.capabilities();
         let (kind, shape) = (options.kind, options.shape(&has));
-        kind.requirements(&shape).check(&has).map_err(|missing| {
-            let text = format!("{kind} needs `{}`, which {} lacks", missing.0, fabric.name());
+        let needs = kind.requirements(&shape);
+        needs.check(&has).map_err(|missing| {
+            let (name, fabric) = (missing.0, fabric.name());
+            let text = match needs.amounts(missing, &has) {
+                None => format!("{kind} needs `{name}`, which {fabric} lacks"),
+                Some((needed, had)) => format!(
+                    "{kind} with messages of {} bytes needs `{name}` of {needed}, and {fabric} has {had}: \
+                     lower message_bytes_max, or take a channel that needs less (farside channels)",
+                    shape.message_bytes_max
+                ),
+            };
             Error::with(ErrorCode::FabricLacks, text)
         })?;
-        shape.check(kind).map_err(|bad| Error::with(ErrorCode::BadConfiguration, bad.0))?;
+        shape.check(kind).map_err(|bad| {
+            let text = format!("{}, and the options say {shape:?}", bad.0);
+            Error::with(ErrorCode::BadConfiguration, text)
+        })?;
         let listen = listens.then(|| name.to_owned());
         let port = fabric.open(&PortSpec { listen }).map_err(|error| control(&error))?;
         let mut drive = Self {
@@ -172,6 +186,7 @@ impl<H: AnyHalf> Drive<H> {
             resting: Vec::new(),
             early: Vec::new(),
             troubles: VecDeque::new(),
+            refused: None,
         };
         if !listens || H::shares(kind) {
             let unit = drive.new_unit()?;
@@ -400,12 +415,12 @@ impl<H: AnyHalf> Drive<H> {
     fn link_event(&mut self, event: LinkEvent) {
         match event {
             LinkEvent::Requested { link, hello } => {
-                if let Err(reason) = self.check(&hello) {
-                    let _ = self.port.refuse(link, reason.as_bytes());
+                if let Err(refusal) = self.check(&hello) {
+                    let _ = self.port.refuse(link, &refusal.encode());
                 } else if self.waits_for_seat() {
                     self.early.push((link, hello));
-                } else if let Err(reason) = self.requested(link, &hello) {
-                    let _ = self.port.refuse(link, reason.as_bytes());
+                } else if let Err(refusal) = self.requested(link, &hello) {
+                    let _ = self.port.refuse(link, &refusal.encode());
                 }
             }
             LinkEvent::Connected { link, reply } => match Reply::decode(&reply) {
@@ -417,8 +432,12 @@ impl<H: AnyHalf> Drive<H> {
                 }
             },
             LinkEvent::Refused { link, reason } => {
-                let text = String::from_utf8_lossy(&reason).into_owned();
-                self.trouble_with(Error::with(ErrorCode::ChannelMismatch, text));
+                let error = match Refusal::decode(&reason) {
+                    Refusal::Mismatch(text) => Error::with(ErrorCode::ChannelMismatch, text),
+                    Refusal::Full(text) => Error::with(ErrorCode::ChannelFull, text),
+                };
+                self.refused = Some(error.clone());
+                self.trouble_with(error);
                 self.lose(link);
             }
             LinkEvent::NotReached { link, why } => {
@@ -432,27 +451,31 @@ impl<H: AnyHalf> Drive<H> {
     }
 
     /// Why a connector cannot be a peer of this channel.
-    fn check(&self, hello: &[u8]) -> Result<(), String> {
+    fn check(&self, hello: &[u8]) -> Result<(), Refusal> {
         let hello = Hello::decode(hello)?;
         if hello.kind != self.kind {
-            return Err(format!("the other end is a {}, this one a {}", self.kind, hello.kind));
+            let text = format!("kind ({} there, {} here)", self.kind, hello.kind);
+            return Err(Refusal::Mismatch(text));
         }
         if hello.role == role::<H>() {
-            return Err("both ends have the same direction".to_owned());
+            return Err("both ends have the same direction".into());
         }
         if hello.shape != self.shape {
-            return Err(format!("other measures: there {:?}, here {:?}", self.shape, hello.shape));
+            return Err(Refusal::Mismatch(hello.shape.differences(&self.shape)));
         }
         if self.open_links() >= self.peers_max {
-            return Err(format!("the other end has its {} peers", self.peers_max));
+            let text = format!("peers is {} there, and all of them are connected", self.peers_max);
+            return Err(Refusal::Full(text));
         }
         Ok(())
     }
 
     /// Accepts a connector, or says why not.
-    fn requested(&mut self, link: LinkId, hello: &[u8]) -> Result<(), String> {
+    fn requested(&mut self, link: LinkId, hello: &[u8]) -> Result<(), Refusal> {
         let hello = Hello::decode(hello)?;
-        let (unit, peer) = self.seat().map_err(|error| error.to_string())?;
+        let (unit, peer) = self.seat().map_err(|error| {
+            Refusal::Full(format!("the other end can take no further peer: {error}"))
+        })?;
         self.place(link, unit, peer, hello.connection);
         let (tokens, queue) = (self.units[unit].memory.tokens(), self.units[unit].queue);
         let reply = Reply { tokens, number: peer }.encode();
@@ -475,7 +498,7 @@ impl<H: AnyHalf> Drive<H> {
             self.renew(0)?;
         }
         let free = self.free_seat();
-        let free = free.ok_or_else(|| Error::with(ErrorCode::PeerLost, "no place for a peer"))?;
+        let free = free.ok_or(ErrorCode::ChannelFull)?;
         Ok((0, free))
     }
 
@@ -612,6 +635,12 @@ impl<H: AnyHalf> Drive<H> {
             let rests = self.resting.iter().any(|(_, place)| place.life == unit.life);
             unit.spent |= unit.had_peer && !unit.has_peers() && !rests;
         }
+    }
+
+    /// What it means that there is no peer any more: it was lost, or never accepted this end.
+    #[cold]
+    pub(super) fn lost(&self) -> Error {
+        self.refused.clone().unwrap_or_else(|| ErrorCode::PeerLost.into())
     }
 
     pub(super) fn trouble(&mut self) -> Option<Error> {

@@ -4,6 +4,7 @@
 //! hello  "FSCH" | version | kind | role of the connector | 0 | connection | shape
 //!        | buffer token | bells token | counters token
 //! reply  buffer token | bells token | counters token | number of the connector at the listener
+//! or     0 (another channel) or 1 (no place) | why, in words
 //! ```
 //! Where a half has no buffer or no counters, there are zeroes instead of the token.
 
@@ -12,7 +13,7 @@ use farside_protocol::channel::{Kind, Peer, Shape};
 
 const MAGIC: [u8; 4] = *b"FSCH";
 /// Raised with every change of a wire form of any channel.
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 const TOKENS: usize = 3 * RegionToken::ENCODED;
 
 /// Which half the speaker is.
@@ -112,6 +113,44 @@ impl Hello {
     }
 }
 
+/// Why a listener refuses a connector, in words.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Refusal {
+    /// It is another channel, or has other measures.
+    Mismatch(String),
+    /// It has as many peers as it may.
+    Full(String),
+}
+
+impl Refusal {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let (kind, text) = match self {
+            Self::Mismatch(text) => (0, text),
+            Self::Full(text) => (1, text),
+        };
+        [&[kind], text.as_bytes()].concat()
+    }
+
+    /// Reads what a listener or its fabric said. A fabric names the limit of links that was reached.
+    pub(super) fn decode(bytes: &[u8]) -> Self {
+        let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+        match bytes {
+            [0, rest @ ..] => Self::Mismatch(text(rest)),
+            [1, rest @ ..] => Self::Full(text(rest)),
+            limit if limit.ends_with(b"links_max") || limit.ends_with(b"links_per_host_max") => {
+                Self::Full(format!("the fabric there is at its limit {}", text(limit)))
+            }
+            other => Self::Mismatch(text(other)),
+        }
+    }
+}
+
+impl From<&'static str> for Refusal {
+    fn from(text: &'static str) -> Self {
+        Self::Mismatch(text.to_owned())
+    }
+}
+
 /// What a listener answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Reply {
@@ -168,6 +207,17 @@ mod tests {
         assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
         hello.tokens.buffer = None;
         assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
+    }
+
+    #[test]
+    fn a_refusal_leads_back_and_limits_of_links_are_told_apart() {
+        for refusal in [Refusal::Mismatch("other".to_owned()), Refusal::Full("its 1".to_owned())] {
+            assert_eq!(Refusal::decode(&refusal.encode()), refusal);
+        }
+        for limit in ["links_max", "as many links here as one may: links_per_host_max"] {
+            assert!(matches!(Refusal::decode(limit.as_bytes()), Refusal::Full(_)), "{limit}");
+        }
+        assert_eq!(Refusal::decode(b""), Refusal::Mismatch(String::new()));
     }
 
     #[test]

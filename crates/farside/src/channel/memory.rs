@@ -3,7 +3,7 @@
 use super::hello::Tokens;
 use crate::Error;
 use crate::registered::Registered;
-use farside_base::Access;
+use farside_base::RegionKind;
 use farside_fabric::{Arena, Fabric, Region};
 use farside_protocol::channel::{Own, OwnRegions, Plan};
 use std::sync::Arc;
@@ -18,12 +18,12 @@ pub(super) struct Memory {
 impl Memory {
     pub(super) fn new(fabric: &Arc<dyn Fabric>, plan: &Plan) -> Result<Self, Error> {
         let Plan { buffer_bytes, buffer_access, buffer_kind, .. } = *plan;
-        let Plan { bells_bytes, bells_access, bells_kind, .. } = *plan;
-        let Plan { counters_bytes, counters_kind, .. } = *plan;
+        let Plan { bells_bytes, bells_access, .. } = *plan;
+        let Plan { counters_bytes, counters_access, counters_kind, .. } = *plan;
         Ok(Self {
             buffer: Registered::if_any(fabric, buffer_bytes, buffer_access, buffer_kind)?,
-            bells: Registered::new(fabric, bells_bytes, bells_access, bells_kind)?,
-            counters: Registered::if_any(fabric, counters_bytes, Access::ATOMIC, counters_kind)?,
+            bells: Registered::new(fabric, bells_bytes, bells_access, RegionKind::Memory)?,
+            counters: Registered::if_any(fabric, counters_bytes, counters_access, counters_kind)?,
         })
     }
 
@@ -45,7 +45,7 @@ impl Memory {
         Own {
             buffer: self.buffer(),
             bells: &self.bells.region.arena,
-            counters: &self.or_bells(&self.counters).arena,
+            counters: self.or_bells(&self.counters).memory(),
         }
     }
 

@@ -1,5 +1,5 @@
 //! Data channels: the twenty ways of 001 Table 2 to bring messages from a sender to a receiver, behind
-//! one pair of handles.
+//! one pair of handles. The global memory does not use them: they are for programs.
 //!
 //! ```
 //! use farside::channel::{Kind, Options, Receiver, Sender};
@@ -62,7 +62,8 @@
 //! at its sender, and [`Receiver::decline`] gives it back.
 //!
 //! *Waiting.* Calls of the core ([`Sender::send`], [`Receiver::poll`], [`Receiver::drain`]) never block,
-//! allocate or call the kernel. [`Receiver::receive`], [`Sender::send_wait`] block; [`Receiver::next`],
+//! or allocate, and call the kernel only where the fabric's port does ([`farside_fabric::Port::post`]).
+//! [`Receiver::receive`], [`Sender::send_wait`] block; [`Receiver::next`],
 //! [`Sender::sent`] are awaited on any executor. A channel with events sleeps ([`can_sleep`]); any
 //! other is polled.
 //!
@@ -100,7 +101,9 @@ pub mod table;
 pub use advisor::{Advice, Fitting, Need, Unfit, UnknownNeed, Wish, advise};
 pub use buffer::{Buffer, Slice};
 pub use connection::{Both, Caller, Connection, Service};
-pub use farside_protocol::channel::{Acknowledge, Family, Kind, Shape, Signal, UnknownKind};
+pub use farside_protocol::channel::{
+    Acknowledge, DeviceWords, Family, Kind, Shape, Signal, UnknownKind,
+};
 pub use options::Options;
 pub use receiver::{Incoming, Message, Offer, Receiver, can_sleep};
 pub use sender::{Loan, Sender, Sent, Ticket};

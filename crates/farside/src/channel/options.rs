@@ -1,7 +1,7 @@
 //! How a channel shall be.
 
 use farside_base::Capabilities;
-use farside_protocol::channel::{Acknowledge, Kind, Shape, Signal};
+use farside_protocol::channel::{Acknowledge, DeviceWords, Kind, Shape, Signal};
 
 /// How a channel shall be; equal at both ends. Start from [`Options::new`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,8 +31,10 @@ pub struct Options {
     ///
     /// [`Receiver::offer`]: super::Receiver::offer
     pub offers_only: bool,
-    /// Whether bells that readers poll, and words that peers change by atomics, lie in device memory.
-    pub device_bells: bool,
+    /// Which words are in memory at the adapter of the end that has them (001 §6.3): the head and the
+    /// tail of a shared ring, at its receiver; the bells of `read-slot-detached` and the head of
+    /// `read-ring-detached`, at the sender. Other channels have no such words.
+    pub device: DeviceWords,
 }
 
 impl Options {
@@ -49,7 +51,7 @@ impl Options {
             acknowledge: None,
             signal: None,
             offers_only: false,
-            device_bells: false,
+            device: DeviceWords::Nothing,
         }
     }
 
@@ -76,7 +78,7 @@ impl Options {
             prefetch_bytes: self.prefetch_bytes.min(prefetch_max),
             acknowledge: self.acknowledge.unwrap_or(fit.acknowledge),
             signal: self.signal.unwrap_or(fit.signal),
-            device_bells: self.device_bells,
+            device: self.device,
             ..fit
         }
     }

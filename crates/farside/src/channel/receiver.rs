@@ -220,7 +220,8 @@ impl Receiver {
     /// The next message, if one is here.
     ///
     /// *Cost*: where messages are written to this end, a look at one word for each sender when
-    /// nothing is here. Never blocks, allocates or calls the kernel.
+    /// nothing is here. Never blocks or allocates; calls the kernel only where the fabric's
+    /// port does.
     ///
     /// # Errors
     /// `PeerLost` when the only sender is gone and everything of it was received (an end that
@@ -326,7 +327,7 @@ impl Receiver {
             return Err(error);
         }
         self.drive.settle();
-        if self.drive.is_lost() { Err(ErrorCode::PeerLost.into()) } else { Ok(None) }
+        if self.drive.is_lost() { Err(self.drive.lost()) } else { Ok(None) }
     }
 
     /// Asks each half once, beginning behind the one that had the last message.

@@ -183,7 +183,8 @@ impl Sender {
     /// Sends a message of these bytes, which are copied before this returns.
     ///
     /// *Cost*: the requests of the channel (see its row in [`super`]); one copy where the message is
-    /// too long to be a part of its request. Never blocks, allocates or calls the kernel.
+    /// too long to be a part of its request. Never blocks or allocates; calls the
+    /// kernel only where the fabric's port does.
     ///
     /// # Errors
     /// `TooLarge`; `BadForm` of a channel that sends integers; `PeerLost` when the only receiver is
@@ -299,9 +300,7 @@ impl Sender {
         message: &[u8],
         send: impl FnOnce(&mut Self, Payload<'_>) -> Result<Sent, Error>,
     ) -> Result<Sent, Error> {
-        if message.len() > self.drive.shape.message_bytes_max as usize {
-            return Err(too_long(self.drive.shape.message_bytes_max));
-        }
+        self.check_length(message.len() as u64)?;
         self.collect_staged();
         let Some(place) = self.staging.as_ref().and_then(|staging| staging.write(message)) else {
             self.turn()?;
@@ -364,7 +363,9 @@ impl Sender {
     /// As [`Self::send`]; `BadForm` when the loan has ended, `TooLarge` when it is shorter.
     pub fn send_loan(&mut self, loan: Loan, bytes: u32) -> Result<Sent, Error> {
         if bytes > loan.slice.bytes {
-            return Err(too_long(loan.slice.bytes));
+            let text =
+                format!("{bytes} bytes of a loan of {}: ask for a longer one", loan.slice.bytes);
+            return Err(Error::with(ErrorCode::TooLarge, text));
         }
         let sent = self.dispatch(Payload::Gather(&[LocalSlice { bytes, ..loan.slice }]))?;
         if sent != Sent::Full {
@@ -407,6 +408,7 @@ impl Sender {
                 "all receivers of this channel get a message",
             ));
         }
+        self.check_length(message.len() as u64)?;
         self.post_record();
         let Some(at) = self.drive.unit_of(connection) else {
             self.drive.turn();
@@ -431,6 +433,7 @@ impl Sender {
     /// Gives a message to every half: all take it or none.
     #[inline]
     fn dispatch(&mut self, payload: Payload<'_>) -> Result<Sent, Error> {
+        self.check_length(payload.bytes())?;
         self.post_record();
         if self.drive.has_backlog() {
             self.turn()?;
@@ -447,6 +450,13 @@ impl Sender {
             };
         }
         self.dispatch_to_all(payload)
+    }
+
+    /// Also while no receiver is connected: no message of that length will ever be taken.
+    #[inline]
+    fn check_length(&self, bytes: u64) -> Result<(), Error> {
+        let bytes_max = self.drive.shape.message_bytes_max;
+        if bytes > u64::from(bytes_max) { Err(too_long(bytes, bytes_max)) } else { Ok(()) }
     }
 
     /// To many receivers without common memory: each half must have room first.
@@ -500,9 +510,9 @@ impl Sender {
             }
             Refusal::Lost => {
                 self.turn()?;
-                Err(ErrorCode::PeerLost.into())
+                Err(self.drive.lost())
             }
-            Refusal::TooLong { bytes_max } => Err(too_long(bytes_max)),
+            Refusal::TooLong { bytes_max } => Err(too_long_for(bytes_max)),
             Refusal::Form(form) => Err(Error::with(ErrorCode::BadForm, form)),
             Refusal::NoSuch(what) => Err(Error::with(ErrorCode::NotHeld, what)),
         }
@@ -567,7 +577,7 @@ impl Sender {
         self.drive.turn();
         match self.drive.trouble() {
             Some(error) => Err(error),
-            None if self.drive.is_lost() => Err(ErrorCode::PeerLost.into()),
+            None if self.drive.is_lost() => Err(self.drive.lost()),
             None => Ok(()),
         }
     }
@@ -633,11 +643,20 @@ impl Sender {
     }
 }
 
-fn too_long(bytes_max: u32) -> Error {
-    Error::with(
-        ErrorCode::TooLarge,
-        format!("a message of this channel has at most {bytes_max} bytes"),
-    )
+#[cold]
+fn too_long(bytes: u64, bytes_max: u32) -> Error {
+    let text = format!(
+        "the message has {bytes} bytes, and message_bytes_max of this channel is {bytes_max}: split it, or \
+         raise that at both ends"
+    );
+    Error::with(ErrorCode::TooLarge, text)
+}
+
+/// What a half itself says, which knows its bound alone.
+#[cold]
+fn too_long_for(bytes_max: u32) -> Error {
+    let text = format!("this channel takes at most {bytes_max} bytes here");
+    Error::with(ErrorCode::TooLarge, text)
 }
 
 impl std::fmt::Debug for Sender {

@@ -1,9 +1,10 @@
 //! Table 2 of paper 001: its cells as the paper has them, and as they were measured here.
 //!
-//! `crates/sim/tests/channel_table.rs` measures every cell on the simulated fabric, from what really
-//! crossed it, and fails when one of [`MEASURED`] is something else; [`DEVIATIONS`] has the reason
-//! for each cell that is not the paper's, and the same test fails when there is no reason or one too
-//! many.
+//! `crates/sim/tests/channel_table.rs` measures every cell on the simulated fabric, with the options that
+//! a program gets unless it asks for others: counts and memory from what really crossed it and was
+//! registered, order by taking guarantees away until messages are lost or spoiled. It fails when one of
+//! [`MEASURED`] is something else; [`DEVIATIONS`] has the reason for each cell that is not the paper's,
+//! and the same test fails when there is no reason or one too many.
 
 use super::Kind;
 use std::fmt;
@@ -242,13 +243,13 @@ pub const MEASURED: [Row; 20] = rows! {
     RingInlined              Exactly(1), Exactly(1), Exactly(0), No,            Yes No  Yes, Constant Linear,   WRITE, MessagesAndBytes;
     SharedRingImmediate      Exactly(3), AtLeast(2), Exactly(0), Yes,           Yes No  Yes, Linear Constant,   WRITE_ATOMIC, Nothing;
     SharedRingInlinedZeroing Exactly(3), AtLeast(2), Exactly(0), No,            Yes No  Yes, Linear Constant,   WRITE_ATOMIC, Bytes;
-    ReadSlotDetached         AtLeast(4), Exactly(0), AtLeast(2), No,            Yes Yes Yes, Constant Constant, READ, Nothing;
-    ReadSlotInlined          AtLeast(2), Exactly(0), AtLeast(1), No,            Yes Yes No,  Constant Constant, READ, Nothing;
-    ReadSlotNotify           Exactly(3), Exactly(1), Exactly(1), SecondChannel, Yes Yes Yes, Constant Constant, SEND_READ, Nothing;
+    ReadSlotDetached         AtLeast(4), Exactly(0), AtLeast(2), No,            Yes Yes Yes, Constant Linear,   READ, Nothing;
+    ReadSlotInlined          AtLeast(2), Exactly(0), AtLeast(1), No,            Yes Yes No,  Constant Linear,   READ, Nothing;
+    ReadSlotNotify           Exactly(3), Exactly(1), Exactly(1), SecondChannel, Yes Yes Yes, Constant Linear,   SEND_READ, Nothing;
     ReadSlotIndirect         Exactly(2), Exactly(1), Exactly(1), SecondChannel, Yes Yes No,  Constant Linear,   WRITE, SecondChannel;
-    ReadRingDetached         AtLeast(4), Exactly(0), AtLeast(2), No,            Yes Yes Yes, Constant Constant, READ, Nothing;
-    ReadRingInlined          AtLeast(4), Exactly(0), AtLeast(2), No,            Yes Yes Yes, Constant Constant, READ, Nothing;
-    ReadRingNotify           Exactly(3), Exactly(1), Exactly(1), SecondChannel, Yes Yes Yes, Constant Constant, SEND_READ, Nothing;
+    ReadRingDetached         AtLeast(4), Exactly(0), AtLeast(2), No,            Yes Yes Yes, Constant Linear,   READ, Nothing;
+    ReadRingInlined          AtLeast(4), Exactly(0), AtLeast(2), No,            Yes Yes Yes, Constant Linear,   READ, Nothing;
+    ReadRingNotify           Exactly(3), Exactly(1), Exactly(1), SecondChannel, Yes Yes Yes, Constant Linear,   SEND_READ, Nothing;
 };
 
 /// A column of the table, by its field's name.
@@ -260,11 +261,17 @@ pub const DEVIATIONS: &[(Kind, Column, &str)] = &[
     (Kind::WriteSlotReserved, "requests", SECOND),
     (Kind::SharedRingImmediate, "memory_one_to_many", STAGED),
     (Kind::SharedRingInlinedZeroing, "memory_one_to_many", STAGED),
+    (Kind::ReadSlotDetached, "memory_many_to_one", FETCHED),
+    (Kind::ReadSlotInlined, "memory_many_to_one", FETCHED),
+    (Kind::ReadSlotNotify, "memory_many_to_one", FETCHED),
     (Kind::ReadSlotNotify, "requests", SECOND),
     (Kind::ReadSlotIndirect, "memory_many_to_one", LANDING),
     (Kind::ReadRingDetached, "zero_copy_send", LOAN),
+    (Kind::ReadRingDetached, "memory_many_to_one", FETCHED),
     (Kind::ReadRingInlined, "zero_copy_send", LOAN),
+    (Kind::ReadRingInlined, "memory_many_to_one", FETCHED),
     (Kind::ReadRingNotify, "zero_copy_send", LOAN),
+    (Kind::ReadRingNotify, "memory_many_to_one", FETCHED),
     (Kind::ReadRingNotify, "requests", SECOND),
 ];
 
@@ -276,6 +283,9 @@ const STAGED: &str = "Each of the sender's halves keeps a place to copy messages
     of it.";
 const LANDING: &str = "Each sender writes into an area of its own at the receiver, so that one slow \
     sender holds up nobody else; the paper's receiver lends one area to one sender after the other.";
+const FETCHED: &str = "By default the receiver keeps memory to fetch messages into for each of its \
+    senders. With `Options::offers_only` it fetches to places of the program's choice alone and keeps \
+    none, which is the paper's cell.";
 const LOAN: &str = "The ring lends the place of the next message, so that a program can build it \
     where the readers fetch it; the paper's sender copies it there.";
 

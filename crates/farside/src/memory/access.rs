@@ -36,6 +36,8 @@ pub(crate) enum What {
     Post,
     /// An atomic of a word, behind all earlier writes.
     Word(Kind),
+    /// Has the lines' homes have their bytes, behind all earlier writes.
+    WriteBack,
 }
 
 /// The bytes of an access, of its caller.
@@ -163,7 +165,7 @@ impl Access {
     /// The piece's bytes of the buffer, which atomics have none of.
     fn part(&self, piece: Piece) -> Range<usize> {
         match self.what {
-            What::Word(_) => 0..0,
+            What::Word(_) | What::WriteBack => 0..0,
             _ => piece.at..piece.at + piece.bytes,
         }
     }
@@ -409,9 +411,14 @@ impl Session {
     }
 
     /// Performs one operation on a piece of the memory; for allocations, pins and so on.
-    pub(crate) async fn call(&mut self, kind: Kind, piece: Piece) -> Result<u64, Error> {
+    pub(crate) async fn call(
+        &mut self,
+        kind: Kind,
+        piece: Piece,
+        bytes: &[u8],
+    ) -> Result<u64, Error> {
         let slot = self.call_slot().await?;
-        self.fill(slot, kind, piece, &[]);
+        self.fill(slot, kind, piece, bytes);
         self.launch(slot);
         self.call_ended(slot, piece).await
     }
@@ -599,11 +606,8 @@ impl Session {
         let newest = newest.map(|write| write.slot);
         let (hit, kind, part) = match (access.what, part) {
             (What::Word(kind), _) => {
-                if let Some(write) = self.pending.first() {
-                    return Piecemeal::Behind(write.slot);
-                }
-                if let Err(error) = self.fenced() {
-                    return Piecemeal::Failed(error);
+                if let Some(stopped) = self.behind_writes() {
+                    return stopped;
                 }
                 let before = self.word_hit(address, kind);
                 access.result = before.unwrap_or(0);
@@ -611,6 +615,16 @@ impl Session {
                     return Piecemeal::Begun;
                 }
                 (false, kind, &[][..])
+            }
+            (What::WriteBack, _) => {
+                if let Some(stopped) = self.behind_writes() {
+                    return stopped;
+                }
+                let away = line.home() != self.lines.me() && self.lines.frame(line).is_some();
+                if !away {
+                    return Piecemeal::Begun;
+                }
+                (false, Kind::WriteBack, &[][..])
             }
             (What::Read, Buffer::Out(out)) => {
                 if self.own_write(piece, out) {
@@ -644,11 +658,21 @@ impl Session {
             // Its own oldest operation, or one that was abandoned.
             return Piecemeal::Behind(self.in_flight.oldest().unwrap_or(0));
         };
-        self.missed();
+        if kind != Kind::WriteBack {
+            self.missed();
+        }
         self.fill(slot, kind, piece, part);
         self.in_flight.add(slot, piece);
         self.launch(slot);
         Piecemeal::Begun
+    }
+
+    /// What a piece waits for, or fails with, that comes behind all earlier writes.
+    fn behind_writes(&mut self) -> Option<Piecemeal> {
+        if let Some(write) = self.pending.first() {
+            return Some(Piecemeal::Behind(write.slot));
+        }
+        self.fenced().err().map(Piecemeal::Failed)
     }
 
     /// Writes a piece, or begins to; `behind`: another write to its line is in flight.
@@ -658,6 +682,7 @@ impl Session {
         } else if self.may_write_more() {
             self.missed();
             self.start_write(piece, bytes);
+            return self.lost_at_once().map_or(Piecemeal::Begun, Piecemeal::Failed);
         } else {
             return Piecemeal::Behind(self.pending.first().map_or(0, |write| write.slot));
         }

@@ -708,7 +708,7 @@ fn bad_addresses_are_told_and_the_executor_goes_on() {
                     let small = session.alloc_on(16, NodeId(home)).unwrap();
                     result(&mut caller, runs, ADD, &[freed.to_bits(), 1]);
                     session.free(freed).unwrap();
-                    let no_class = 15 << 44 | good.to_bits();
+                    let no_class = 15 << 42 | good.to_bits();
                     let nobody = 77 << 48 | good.to_bits();
                     let beyond = small.to_bits() + 16;
                     for bad in [freed.to_bits(), no_class, nobody, beyond, EVER] {

@@ -475,7 +475,7 @@ fn whoever_waits_on_too_many_topics_is_told_and_hears_of_the_others() {
 #[test]
 fn quotas_are_kept_and_hurt_nobody_else() {
     for fabric in FABRICS {
-        let small = Quota { programs: 1, state_bytes: 400, calls: 2, ..Quota::DEFAULT };
+        let small = Quota { programs: 1, state_bytes: 1_000, calls: 2, ..Quota::DEFAULT };
         let mut options = ServerOptions { sessions: 2, ..ServerOptions::default() };
         options.tenants.insert("small".to_owned(), small);
         over(fabric, &options, |ends| {
@@ -498,7 +498,7 @@ fn quotas_are_kept_and_hurt_nobody_else() {
             poor.unregister(&wait).unwrap();
             let error = poor.register(programs::BIG_STATE.as_bytes()).unwrap_err();
             assert_eq!(error.code, ErrorCode::OverQuota, "{error}");
-            assert!(error.detail.contains("has 0 B of 400 B"), "{error}");
+            assert!(error.detail.contains("has 0 B of 1000 B"), "{error}");
             let error = Caller::connect(&ends.fabric, &ends.address, &tenant("third")).unwrap_err();
             assert_eq!(error.code, ErrorCode::OverQuota, "{fabric} {error}");
             assert!(error.detail.contains("the executor has its 2 callers"), "{error}");

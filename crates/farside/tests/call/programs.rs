@@ -123,7 +123,7 @@ pub(crate) const VARIABLE_OWN: &str = "
 
 pub(crate) const BIG_STATE: &str = "
 .program big_state
-.state hits counters 0 8 50 shared
+.state hits counters 0 8 200 shared
     r0 = 0
     exit
 ";

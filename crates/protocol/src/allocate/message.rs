@@ -146,7 +146,7 @@ mod tests {
 
     fn samples() -> [Message; 6] {
         let ticket = Ticket(u64::MAX - 1);
-        let address = GlobalAddress::new(NodeId(65_535), LineSize::MAX, 1 << 43).unwrap();
+        let address = GlobalAddress::new(NodeId(255), LineSize::MAX, 1 << 41).unwrap();
         [
             Message::Allocate {
                 ticket,

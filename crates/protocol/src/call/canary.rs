@@ -22,6 +22,8 @@ pub enum Mutant {
     DebtShed,
     /// A session that ends goes on counting towards its tenant's.
     PlacesKept,
+    /// An object that is no longer being registered goes on counting.
+    ReservationsKept,
     /// A program is erased with the first session that ends.
     ErasedEarly,
     /// A call that was cancelled stays in the schedule.

@@ -269,6 +269,8 @@ pub enum Refused {
     Topics = 10,
     /// The tenant has as many sessions as it may.
     TenantSessions = 11,
+    /// As much is being registered as may be at once; the output says what to do.
+    Registrations = 12,
 }
 
 impl Stopped {
@@ -302,7 +304,7 @@ impl Stopped {
 }
 
 impl Refused {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::Sessions,
         Self::Programs,
         Self::State,
@@ -314,6 +316,7 @@ impl Refused {
         Self::Lacks,
         Self::Topics,
         Self::TenantSessions,
+        Self::Registrations,
     ];
 
     const fn result(self, calls_max: u32) -> u64 {

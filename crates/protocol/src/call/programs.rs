@@ -27,8 +27,8 @@ pub const fn program_of(object: u64, at: u8) -> u64 {
 pub struct Quota {
     /// Registrations: a program that two sessions have registered counts twice.
     pub programs: u32,
-    /// Bytes of registered programs and of the state that they declare; what sessions share counts for
-    /// each.
+    /// Bytes of registered programs as they are kept, of the state that they declare, and of objects that are being
+    /// registered; what sessions share counts for each.
     pub state_bytes: u64,
     /// Calls in progress.
     pub calls: u32,
@@ -62,10 +62,19 @@ pub struct Taken {
     pub programs: u32,
     /// Bytes of registered programs and their state.
     pub state_bytes: u64,
+    /// Bytes of objects that are being registered.
+    pub registering_bytes: u64,
     /// Calls in progress.
     pub calls: u32,
     /// Sessions.
     pub sessions: u32,
+}
+
+impl Taken {
+    /// Bytes that count towards [`Quota::state_bytes`].
+    pub const fn bytes(self) -> u64 {
+        self.state_bytes.saturating_add(self.registering_bytes)
+    }
 }
 
 /// What an object takes.
@@ -112,14 +121,25 @@ pub(super) enum Left {
 pub(super) struct Programs {
     objects: BTreeMap<u64, Object>,
     tenants: Vec<Tenant>,
+    /// Bytes of the object that a session is registering.
+    reservations: BTreeMap<Session, u64>,
+    /// Most bytes of these, of all tenants together.
+    registering_bytes_max: u64,
     /// Most sessions of a tenant whose quota does not say.
     sessions_max: u32,
     canary: Canary,
 }
 
 impl Programs {
-    pub(super) const fn new(sessions_max: u32, canary: Canary) -> Self {
-        Self { objects: BTreeMap::new(), tenants: Vec::new(), sessions_max, canary }
+    pub(super) const fn new(sessions_max: u32, registering_bytes_max: u64, canary: Canary) -> Self {
+        Self {
+            objects: BTreeMap::new(),
+            tenants: Vec::new(),
+            reservations: BTreeMap::new(),
+            registering_bytes_max,
+            sessions_max,
+            canary,
+        }
     }
 
     pub(super) fn add_tenant(&mut self, quota: Quota) -> usize {
@@ -158,6 +178,43 @@ impl Programs {
         tenant.is_some_and(|tenant| tenant.taken.programs < tenant.quota.programs)
     }
 
+    /// A session begins to register an object of so many bytes, which count until [`Self::release`]; in place of the one
+    /// that it has begun before.
+    pub(super) fn reserve(
+        &mut self,
+        session: Session,
+        tenant: usize,
+        bytes: u64,
+    ) -> Result<(), Refused> {
+        self.release(session, tenant);
+        let Tenant { quota, taken } = &mut self.tenants[tenant];
+        if taken.bytes().saturating_add(bytes) > quota.state_bytes {
+            return Err(Refused::State);
+        }
+        let all: u64 = self.reservations.values().sum();
+        if all.saturating_add(bytes) > self.registering_bytes_max {
+            return Err(Refused::Registrations);
+        }
+        taken.registering_bytes += bytes;
+        self.reservations.insert(session, bytes);
+        Ok(())
+    }
+
+    /// A session registers nothing any more.
+    pub(super) fn release(&mut self, session: Session, tenant: usize) {
+        if self.canary.is(Mutant::ReservationsKept) {
+            return;
+        }
+        if let Some(bytes) = self.reservations.remove(&session) {
+            self.tenants[tenant].taken.registering_bytes -= bytes;
+        }
+    }
+
+    /// Bytes of all objects that are being registered.
+    pub(super) fn registering_bytes(&self) -> u64 {
+        self.reservations.values().sum()
+    }
+
     /// A session registers an object; whether it is new here. Once more does nothing.
     pub(super) fn register(
         &mut self,
@@ -174,10 +231,10 @@ impl Programs {
         if programs > quota.programs {
             return Err(Refused::Programs);
         }
-        let state_bytes = taken.state_bytes.saturating_add(sizes.all());
-        if state_bytes > quota.state_bytes {
+        if taken.bytes().saturating_add(sizes.all()) > quota.state_bytes {
             return Err(Refused::State);
         }
+        let state_bytes = taken.state_bytes + sizes.all();
         (taken.programs, taken.state_bytes) = (programs, state_bytes);
         let is_new = !self.objects.contains_key(&object);
         let known = self.objects.entry(object);
@@ -269,7 +326,7 @@ mod tests {
 
     #[test]
     fn the_last_session_takes_the_program_with_it() {
-        let mut programs = Programs::new(1, Canary::default());
+        let mut programs = Programs::new(1, u64::MAX, Canary::default());
         let tenant = programs.add_tenant(Quota::DEFAULT);
         let (one, two) = (Session(1), Session(2));
         assert_eq!(programs.register(one, tenant, NINE, SIZES), Ok(true));
@@ -285,7 +342,7 @@ mod tests {
     #[cfg(canary)]
     #[test]
     fn canary_a_program_that_is_erased_early_is_found() {
-        let mut programs = Programs::new(1, Canary::new(Mutant::ErasedEarly));
+        let mut programs = Programs::new(1, u64::MAX, Canary::new(Mutant::ErasedEarly));
         let tenant = programs.add_tenant(Quota::DEFAULT);
         for session in [Session(1), Session(2)] {
             programs.register(session, tenant, NINE, SIZES).unwrap();
@@ -296,7 +353,7 @@ mod tests {
 
     #[test]
     fn quotas_hold_and_come_back() {
-        let mut programs = Programs::new(1, Canary::default());
+        let mut programs = Programs::new(1, u64::MAX, Canary::default());
         let quota = Quota { programs: 2, state_bytes: 50, calls: 1, ..Quota::DEFAULT };
         let (tenant, one) = (programs.add_tenant(quota), Session(1));
         assert_eq!(programs.register(one, tenant, 0x100, SIZES), Ok(true));
@@ -314,7 +371,7 @@ mod tests {
 
     #[test]
     fn programs_of_an_object_come_and_go_together() {
-        let mut programs = Programs::new(1, Canary::default());
+        let mut programs = Programs::new(1, u64::MAX, Canary::default());
         let quota = Quota { programs: 4, state_bytes: 50, ..Quota::DEFAULT };
         let (tenant, one) = (programs.add_tenant(quota), Session(1));
         let three = Sizes { programs: 3, ..SIZES };
@@ -333,9 +390,50 @@ mod tests {
         assert_eq!((programs.len(), programs.tenants[tenant].taken.state_bytes), (1, 0));
     }
 
+    /// How often a tenant that may have 50 B can register an object of 30 B, of which nothing comes.
+    fn begun_again(canary: Canary) -> usize {
+        let mut programs = Programs::new(1, u64::MAX, canary);
+        let tenant = programs.add_tenant(Quota { state_bytes: 50, ..Quota::DEFAULT });
+        let begun = |programs: &mut Programs| {
+            let begun = programs.reserve(Session(0), tenant, 30).is_ok();
+            programs.release(Session(0), tenant);
+            begun
+        };
+        (0..9).take_while(|_| begun(&mut programs)).count()
+    }
+
+    #[test]
+    fn objects_that_are_being_registered_count_until_they_are_not() {
+        assert_eq!(begun_again(Canary::default()), 9);
+        let mut programs = Programs::new(1, 100, Canary::default());
+        let tenant = programs.add_tenant(Quota { state_bytes: 90, ..Quota::DEFAULT });
+        let other = programs.add_tenant(Quota::DEFAULT);
+        let (one, two, three) = (Session(1), Session(2), Session(3));
+        assert_eq!(programs.register(one, tenant, NINE, SIZES), Ok(true), "30 B");
+        assert_eq!(programs.reserve(one, tenant, 50), Ok(()));
+        assert_eq!(programs.reserve(two, tenant, 20), Err(Refused::State), "100 of 90 B");
+        assert_eq!(programs.register(two, tenant, NINE, SIZES), Err(Refused::State));
+        assert_eq!(programs.reserve(three, other, 60), Err(Refused::Registrations), "110 of 100 B");
+        assert_eq!(programs.reserve(one, tenant, 20), Ok(()), "in place of the one before");
+        assert_eq!(programs.reserve(three, other, 60), Ok(()));
+        assert_eq!(programs.registering_bytes(), 80);
+        for (session, tenant) in [(one, tenant), (three, other), (three, other)] {
+            programs.release(session, tenant);
+        }
+        assert_eq!(programs.registering_bytes(), 0);
+        assert_eq!(programs.taken(tenant).0.bytes(), 30);
+        assert_eq!(programs.register(two, tenant, NINE, SIZES), Ok(false));
+    }
+
+    #[cfg(canary)]
+    #[test]
+    fn canary_reservations_that_are_kept_are_found() {
+        assert_eq!(begun_again(Canary::new(Mutant::ReservationsKept)), 1);
+    }
+
     /// Sessions that a tenant can open when it has had so many that are over.
     fn opened_again(canary: Canary) -> usize {
-        let mut programs = Programs::new(3, canary);
+        let mut programs = Programs::new(3, u64::MAX, canary);
         let tenant = programs.add_tenant(Quota::DEFAULT);
         (0..3).for_each(|_| programs.open(tenant).unwrap());
         assert_eq!(programs.open(tenant), Err(Refused::TenantSessions));
@@ -346,7 +444,7 @@ mod tests {
     #[test]
     fn a_tenant_has_no_more_sessions_than_it_may() {
         assert_eq!(opened_again(Canary::default()), 2);
-        let mut programs = Programs::new(3, Canary::default());
+        let mut programs = Programs::new(3, u64::MAX, Canary::default());
         let tenant = programs.add_tenant(Quota { sessions: Some(1), ..Quota::DEFAULT });
         let other = programs.add_tenant(Quota { sessions: Some(0), ..Quota::DEFAULT });
         assert_eq!(programs.open(tenant), Ok(()));

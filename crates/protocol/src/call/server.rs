@@ -25,6 +25,8 @@ pub struct Settings {
     pub grace_ns: u64,
     /// What a session uses before another one's turn.
     pub quantum_ns: u64,
+    /// Most bytes of objects that are being registered, of all tenants together.
+    pub registering_bytes_max: u64,
 }
 
 /// A request in progress.
@@ -116,7 +118,11 @@ impl Server {
         Self {
             settings: Settings { slots, ..settings },
             sessions: Vec::new(),
-            programs: Programs::new(settings.tenant_sessions_max, canary),
+            programs: Programs::new(
+                settings.tenant_sessions_max,
+                settings.registering_bytes_max,
+                canary,
+            ),
             schedule: Schedule::new(settings.quantum_ns, canary),
             deadlines: BTreeSet::new(),
             away: 0,
@@ -231,6 +237,7 @@ impl Server {
         calls.for_each(|_| self.programs.ended(entry.tenant));
         self.schedule.close(session);
         self.deadlines.retain(|(_, call, _)| call.session != session);
+        self.programs.release(session, entry.tenant);
         for object in self.programs.of(session) {
             self.drop_object(session, entry.tenant, object, effects);
         }
@@ -435,6 +442,26 @@ impl Server {
     ) -> Result<bool, Refused> {
         let tenant = self.entry(session).map_or(0, |entry| entry.tenant);
         self.programs.register(session, tenant, object_of(object), sizes)
+    }
+
+    /// A session begins to register an object of so many bytes, which count until [`Self::release`] or its end.
+    ///
+    /// # Errors
+    /// `State` where that is more than the tenant may have, `Registrations` where too much is being registered already.
+    pub fn reserve(&mut self, session: Session, bytes: u64) -> Result<(), Refused> {
+        let tenant = self.entry(session).map_or(0, |entry| entry.tenant);
+        self.programs.reserve(session, tenant, bytes)
+    }
+
+    /// A session has registered its object, or will not.
+    pub fn release(&mut self, session: Session) {
+        let tenant = self.entry(session).map_or(0, |entry| entry.tenant);
+        self.programs.release(session, tenant);
+    }
+
+    /// Bytes of all objects that are being registered.
+    pub fn registering_bytes(&self) -> u64 {
+        self.programs.registering_bytes()
     }
 
     /// Whether the tenant of a session may register anything more, so that it is worth reading.

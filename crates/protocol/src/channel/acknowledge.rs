@@ -417,6 +417,21 @@ mod tests {
         }
     }
 
+    /// The new low half with the old high one is less than what was READ before.
+    #[test]
+    fn a_tail_that_was_read_in_halves_is_ignored() {
+        let memory = Plain::new(8);
+        let own = Own { buffer: &memory, bells: &memory, counters: &memory };
+        let mut progress = Progress::new(Acknowledge::ReadTail, Peer::ONLY, 8, 0);
+        let table =
+            [(0xffff_fff8, 0xffff_fff8), (0x10, 0xffff_fff8), (0x1_0000_0010, 0x1_0000_0010)];
+        for (word, tail) in table {
+            memory.store_word(0, word).unwrap();
+            assert_eq!(progress.fetched(1 << 62, own), Ok(()));
+            assert_eq!(progress.tail(), tail);
+        }
+    }
+
     /// Up to as many messages as there are receives, everything is told in the end.
     #[test]
     fn what_is_asked_for_while_another_is_under_way_follows_it() {

@@ -21,14 +21,21 @@ impl Peer {
 }
 
 /// The regions of a half, as memory.
-#[derive(Debug)]
 pub struct Own<'a, M> {
     /// Messages.
     pub buffer: &'a M,
     /// Bells and other words.
     pub bells: &'a M,
-    /// Words that peers change by atomics.
-    pub counters: &'a M,
+    /// Words apart from the bells: those that peers change by atomics, and those at the adapter,
+    /// which may be reached by other means than memory is.
+    pub counters: &'a dyn Memory,
+}
+
+impl<M: fmt::Debug> fmt::Debug for Own<'_, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { buffer, bells, .. } = self;
+        f.debug_struct("Own").field("buffer", buffer).field("bells", bells).finish_non_exhaustive()
+    }
 }
 
 impl<M> Clone for Own<'_, M> {
@@ -55,7 +62,7 @@ pub struct PeerRegions {
     pub buffer: RemoteRegionId,
     /// Bells and other words.
     pub bells: RemoteRegionId,
-    /// Words that peers change by atomics.
+    /// Words apart from the bells: those that peers change by atomics, and those at the adapter.
     pub counters: RemoteRegionId,
     /// The number by which the peer knows this half: which of the words that it has for each of its
     /// peers is ours.

@@ -234,6 +234,11 @@ impl Kind {
                 }
             }
         }
+        if self.has_device_words(shape) {
+            needs.device_bytes = 64;
+            // A bell is another word than the one before, in both halves.
+            needs.device_words = !matches!(self.family(), Family::SharedRing);
+        }
         match shape.acknowledge {
             // Its grants say what has been processed.
             _ if matches!(self, Self::WriteSlotReserved) => {}
@@ -253,6 +258,17 @@ impl Kind {
             needs.words = WordScope::Aligned;
         }
         needs
+    }
+
+    /// Whether words of it are at the adapter.
+    pub const fn has_device_words(self, shape: &Shape) -> bool {
+        match self {
+            Self::SharedRingImmediate | Self::SharedRingInlinedZeroing => {
+                shape.device.has_head() || shape.device.has_tail()
+            }
+            Self::ReadSlotDetached | Self::ReadRingDetached => shape.device.has_head(),
+            _ => false,
+        }
     }
 
     /// Bytes of the words that its sender writes besides messages, at once.

@@ -42,5 +42,5 @@ pub use half::{
 pub use kind::{Family, Kind, UnknownKind};
 pub use machine::{AnyHalf, Receiver, Sender};
 pub use messenger::Messenger;
-pub use shape::{Acknowledge, BadShape, Plan, Shape, Signal};
+pub use shape::{Acknowledge, BadShape, DeviceWords, Plan, Shape, Signal};
 pub use underway::{Key, Underway};

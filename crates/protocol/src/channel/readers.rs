@@ -16,7 +16,7 @@ use super::half::{Own, OwnRegions, Peer, PeerRegions, Refusal, own as reach};
 use super::shape::{Acknowledge, Plan, Shape};
 use crate::wire::Violation;
 use alloc::vec::Vec;
-use farside_base::{Access, Memory};
+use farside_base::{Access, Memory, OutOfBounds, RemoteSlice};
 
 /// The sender's bytes for each reader.
 pub(super) const STEP: u64 = 16;
@@ -38,6 +38,47 @@ pub(super) const fn plan_sender(shape: &Shape, words: u64) -> Plan {
         Acknowledge::Message | Acknowledge::ReadTail => Access::READ,
     };
     Plan { bells_access: access, ..plan }.with_acknowledgements(shape)
+}
+
+/// Bytes for `words` bytes of bells among the sender's own, and of a region for them at the adapter.
+pub(super) const fn plan_bells(shape: &Shape, words: u64) -> (u64, u64) {
+    if shape.device.has_head() { (0, words) } else { (words.next_multiple_of(64), 0) }
+}
+
+/// Where the bells are that a sender stores and its readers READ.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Bells {
+    /// In a region of their own, not behind the words for readers.
+    apart: bool,
+    first: u64,
+}
+
+impl Bells {
+    pub(super) const fn of(shape: &Shape) -> Self {
+        let apart = shape.device.has_head();
+        Self { apart, first: if apart { 0 } else { sender_words(shape) } }
+    }
+
+    /// The place of a bell at the sender, for its readers.
+    #[inline]
+    pub(super) const fn at(self, offset: u64, sender: &PeerRegions) -> RemoteSlice {
+        let region = if self.apart { sender.counters } else { sender.bells };
+        RemoteSlice { region, offset: self.first + offset }
+    }
+
+    /// Stores one, at the sender.
+    #[inline]
+    pub(super) fn store<M: Memory>(
+        self,
+        offset: u64,
+        word: u64,
+        own: Own<'_, M>,
+    ) -> Result<(), OutOfBounds> {
+        match self.apart {
+            true => own.counters.store_word(self.first + offset, word),
+            false => own.bells.store_word(self.first + offset, word),
+        }
+    }
 }
 
 /// What a reader needs besides its messages: `words` bytes, which the sender WRITEs if `written`.

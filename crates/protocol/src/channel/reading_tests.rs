@@ -7,7 +7,7 @@ extern crate std;
 use super::half::{Content, Half, Held, Payload, ReceiveHalf, Refusal, SendHalf};
 use super::kind::Kind;
 use super::plain::Net;
-use super::shape::{Acknowledge, Shape, Signal};
+use super::shape::{Acknowledge, DeviceWords, Shape, Signal};
 use farside_base::{LocalSlice, RegionId};
 use std::format;
 use std::string::String;
@@ -32,7 +32,7 @@ pub(super) const SHAPE: Shape = Shape {
     prefetch_bytes: 0,
     acknowledge: Acknowledge::Word,
     signal: Signal::Message,
-    device_bells: false,
+    device: DeviceWords::Nothing,
     piece_bytes: 1 << 16,
 };
 

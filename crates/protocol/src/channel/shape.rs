@@ -1,6 +1,9 @@
 //! The measures of a channel, equal at both ends, and the memory that each half needs for them.
 
 use super::kind::Kind;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
 use core::fmt;
 use farside_base::{Access, Capabilities, RegionKind};
 
@@ -27,6 +30,42 @@ pub enum Signal {
     Message = 2,
 }
 
+/// Which words of a channel are in memory at the adapter (001 §6.3), of `shared-ring-*`,
+/// `read-slot-detached` and `read-ring-detached`. The others have none there.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[repr(u8)]
+pub enum DeviceWords {
+    /// None: all words are in main memory.
+    #[default]
+    Nothing = 0,
+    /// The words that tell of messages: the head of a shared ring, the bells that readers READ.
+    Head = 1,
+    /// The words that tell of processing: the tail of a shared ring, and the answers of its senders.
+    Tail = 2,
+    /// Both.
+    All = 3,
+}
+
+impl DeviceWords {
+    /// Each of them.
+    pub const ALL: [Self; 4] = [Self::Nothing, Self::Head, Self::Tail, Self::All];
+
+    /// Whether words that tell of messages are at the adapter.
+    pub const fn has_head(self) -> bool {
+        matches!(self, Self::Head | Self::All)
+    }
+
+    /// Whether words that tell of processing are at the adapter.
+    pub const fn has_tail(self) -> bool {
+        matches!(self, Self::Tail | Self::All)
+    }
+
+    /// What a region of these words is made of.
+    pub(super) const fn kind(at_adapter: bool) -> RegionKind {
+        if at_adapter { RegionKind::Device } else { RegionKind::Memory }
+    }
+}
+
 /// The measures of a channel. Both ends must have the same; the one that listens tells.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Shape {
@@ -47,8 +86,8 @@ pub struct Shape {
     pub acknowledge: Acknowledge,
     /// The second channel, of those that have one.
     pub signal: Signal,
-    /// Bells that readers poll, and words that peers change by atomics, are in device memory.
-    pub device_bells: bool,
+    /// Which words are in memory at the adapter.
+    pub device: DeviceWords,
     /// Most bytes that a reader fetches by one READ, or one message.
     pub piece_bytes: u32,
 }
@@ -76,14 +115,15 @@ pub struct Plan {
     pub buffer_access: Access,
     /// Bytes of bells and other words; never zero.
     pub bells_bytes: u64,
-    /// What they are made of.
-    pub bells_kind: RegionKind,
     /// What peers may do there.
     pub bells_access: Access,
-    /// Bytes of words that peers change by atomics, and do nothing else to; zero: no such region.
+    /// Bytes of words apart from the bells: those that peers change by atomics, and those at the
+    /// adapter; zero: no such region.
     pub counters_bytes: u64,
     /// What they are made of.
     pub counters_kind: RegionKind,
+    /// What peers may do there.
+    pub counters_access: Access,
     /// Receives that the half keeps posted, for each peer; for all peers together if the kind
     /// shares its receives.
     pub receives: u32,
@@ -97,17 +137,17 @@ impl Plan {
             buffer_kind: RegionKind::Memory,
             buffer_access: Access::NONE,
             bells_bytes,
-            bells_kind: RegionKind::Memory,
             bells_access: Access::WRITE,
             counters_bytes: 0,
             counters_kind: RegionKind::Memory,
+            counters_access: Access::NONE,
             receives: 0,
         }
     }
 
-    /// The same with so many bytes of counters.
-    pub(super) const fn with_counters(self, bytes: u64, kind: RegionKind) -> Self {
-        Self { counters_bytes: bytes, counters_kind: kind, ..self }
+    /// The same with so many bytes of words apart from the bells.
+    pub(super) const fn with_counters(self, bytes: u64, kind: RegionKind, access: Access) -> Self {
+        Self { counters_bytes: bytes, counters_kind: kind, counters_access: access, ..self }
     }
 
     /// The same with so many bytes of messages.
@@ -183,7 +223,7 @@ impl Shape {
             } else {
                 Signal::Message
             },
-            device_bells: false,
+            device: DeviceWords::Nothing,
             piece_bytes: u32::try_from(has.transfer_bytes_max).unwrap_or(u32::MAX).min(1 << 16),
         }
     }
@@ -236,6 +276,28 @@ impl Shape {
         }
     }
 
+    /// The measures in which the shape at the other end differs, each with both values: `slots (64
+    /// there, 16 here)`. Empty where they are the same.
+    pub fn differences(&self, there: &Self) -> String {
+        let pair = |name, here: &dyn fmt::Debug, there: &dyn fmt::Debug| {
+            let (here, there) = (format!("{here:?}"), format!("{there:?}"));
+            (here != there).then(|| format!("{name} ({there} there, {here} here)"))
+        };
+        let all = [
+            pair("message_bytes_max", &self.message_bytes_max, &there.message_bytes_max),
+            pair("slots", &self.slots, &there.slots),
+            pair("ring_bytes", &self.ring_bytes, &there.ring_bytes),
+            pair("peers", &self.peers_max, &there.peers_max),
+            pair("mirrored", &self.mirrored, &there.mirrored),
+            pair("prefetch_bytes", &self.prefetch_bytes, &there.prefetch_bytes),
+            pair("acknowledge", &self.acknowledge, &there.acknowledge),
+            pair("signal", &self.signal, &there.signal),
+            pair("device", &self.device, &there.device),
+            pair("bytes fetched at once", &self.piece_bytes, &there.piece_bytes),
+        ];
+        all.into_iter().flatten().collect::<Vec<_>>().join(", ")
+    }
+
     /// The wire form, little-endian.
     pub fn encode(&self) -> [u8; Self::ENCODED] {
         let mut out = [0; Self::ENCODED];
@@ -247,7 +309,7 @@ impl Shape {
         out[22] = u8::from(self.mirrored);
         out[23] = self.acknowledge as u8;
         out[24] = self.signal as u8;
-        out[25] = u8::from(self.device_bells);
+        out[25] = self.device as u8;
         out[26..30].copy_from_slice(&self.piece_bytes.to_le_bytes());
         out
     }
@@ -281,7 +343,7 @@ impl Shape {
             z0,
             z1,
         ] = *bytes;
-        if [z0, z1] != [0; 2] || mirrored > 1 || device > 1 {
+        if [z0, z1] != [0; 2] || mirrored > 1 {
             return None;
         }
         Some(Self {
@@ -302,7 +364,7 @@ impl Shape {
                 2 => Signal::Message,
                 _ => return None,
             },
-            device_bells: device == 1,
+            device: *DeviceWords::ALL.get(usize::from(device))?,
             piece_bytes: u32::from_le_bytes([b0, b1, b2, b3]),
         })
     }
@@ -321,17 +383,34 @@ mod tests {
         prefetch_bytes: 512,
         acknowledge: Acknowledge::Word,
         signal: Signal::Message,
-        device_bells: false,
+        device: DeviceWords::All,
         piece_bytes: 1 << 16,
     };
 
     #[test]
     fn the_wire_form_leads_back_and_junk_does_not() {
         assert_eq!(Shape::decode(&SHAPE.encode()), Some(SHAPE));
-        for (at, byte) in [(22, 2), (23, 0), (23, 4), (24, 3), (25, 2), (31, 1)] {
+        for (at, byte) in [(22, 2), (23, 0), (23, 4), (24, 3), (25, 4), (31, 1)] {
             let mut junk = SHAPE.encode();
             junk[at] = byte;
             assert_eq!(Shape::decode(&junk), None, "byte {at}");
+        }
+    }
+
+    #[test]
+    fn every_measure_that_differs_is_named_with_both_values() {
+        assert_eq!(SHAPE.differences(&SHAPE), "");
+        let there = Shape { message_bytes_max: 100, signal: Signal::Word, ..SHAPE };
+        let text = "message_bytes_max (100 there, 1000 here), signal (Word there, Message here)";
+        assert_eq!(SHAPE.differences(&there), text);
+        // Whatever the wire form tells apart.
+        for (at, bit) in
+            [(0, 1), (4, 1), (8, 1), (16, 1), (20, 1), (22, 1), (24, 3), (25, 1), (26, 1)]
+        {
+            let mut bytes = SHAPE.encode();
+            bytes[at] ^= bit;
+            let there = Shape::decode(&bytes).expect("a shape");
+            assert_eq!(SHAPE.differences(&there).matches(" there, ").count(), 1, "byte {at}");
         }
     }
 

@@ -53,6 +53,18 @@ pub enum Mutant {
     StrayForgotten,
     /// A home forgets that a new sharer left before the acknowledgement that made it one.
     EarlyLeaverKept,
+    /// A recall that waits still names a dead requester when another node gets its number.
+    FormerRequesterKept,
+    /// A holder stays the owner while its line is written back: what is written meanwhile passes for clean.
+    WriteBackKeepsOwner,
+    /// A home says that it has the bytes of a line whose owner it has not recalled.
+    WrittenEarly,
+    /// A lost line is readable before the write that covers it has put its bytes there.
+    HealReadsStale,
+    /// A lost line is healed by a write of a part of it.
+    HealByPart,
+    /// A lost line is healed while its removed owner may still write the home's memory.
+    HealUnderLateBytes,
 }
 
 #[cfg(canary)]
@@ -83,6 +95,12 @@ impl Mutant {
         Self::DeadSupplierAwaited,
         Self::StrayForgotten,
         Self::EarlyLeaverKept,
+        Self::FormerRequesterKept,
+        Self::WriteBackKeepsOwner,
+        Self::WrittenEarly,
+        Self::HealReadsStale,
+        Self::HealByPart,
+        Self::HealUnderLateBytes,
     ];
 }
 

@@ -16,6 +16,10 @@ pub struct Counters {
     pub evictions_clean: u64,
     /// Owned lines given back to make room.
     pub evictions_dirty: u64,
+    /// Write-backs that homes have confirmed.
+    pub write_backs: u64,
+    /// Lost lines of this home that were overwritten.
+    pub lines_healed: u64,
     /// Recalls obeyed as a holder.
     pub recalls_obeyed: u64,
     /// Recalls that had to wait for a grant or a pin.

@@ -9,8 +9,11 @@ impl fmt::Display for Message {
             Self::Read { line, frame, ticket } => {
                 write!(f, "Read {line:?} {ticket:?} into frame {}", frame.0)
             }
-            Self::Write { line, frame, ticket, held } => {
+            Self::Write { line, frame, ticket, held, covers } => {
                 write!(f, "Write {line:?} {ticket:?} into frame {}", frame.0)?;
+                if covers > 0 {
+                    write!(f, ", covers {covers}")?;
+                }
                 held.map_or(Ok(()), |held| write!(f, ", holds {held:?}"))
             }
             Self::Evict { line, grant, dirty } => {
@@ -28,6 +31,8 @@ impl fmt::Display for Message {
                 write!(f, "Refuse {line:?} {ticket:?} {code:?}")?;
                 supplier.map_or(Ok(()), |node| write!(f, ", forwarded to {node:?}"))
             }
+            Self::WriteBack { line, ticket } => write!(f, "WriteBack {line:?} {ticket:?}"),
+            Self::Written { line, ticket } => write!(f, "Written {line:?} {ticket:?}"),
             Self::Data { line, ticket } => write!(f, "Data {line:?} {ticket:?}"),
             Self::Ack { line, grant, had, left } => {
                 write!(f, "Ack {line:?} {grant:?} had {had}, left {left:?}")
@@ -42,6 +47,7 @@ impl fmt::Display for Supply {
             Self::Held => f.write_str("bytes are there"),
             Self::Home => f.write_str("bytes from home"),
             Self::Owner(node) => write!(f, "bytes from {node:?}"),
+            Self::Nothing => f.write_str("no bytes"),
         }
     }
 }
@@ -76,6 +82,7 @@ impl fmt::Display for Effect {
             },
             Self::SetLevel { line, held, .. } => write!(f, "set {line:?} {held}"),
             Self::Release { line } => write!(f, "release {line:?}"),
+            Self::Fill { operation, line } => write!(f, "fill {operation:?} {line:?}"),
             Self::Ready { operation, line } => write!(f, "ready {operation:?} {line:?}"),
             Self::Fail { operation, line, code } => {
                 write!(f, "fail {operation:?} {line:?} {code:?}")

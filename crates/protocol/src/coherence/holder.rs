@@ -11,7 +11,7 @@ use crate::wire::Violation;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::hash::{Hash, Hasher};
-use farside_base::{ErrorCode, Limits, LineAddress, NodeId, NodeSet, Ticket};
+use farside_base::{ErrorCode, Limits, LineAddress, NodeId, NodeSet, OperationId, Ticket};
 
 /// Lines in transition that a holder has room for from the start.
 const LINES_BUSY: u32 = 1_024;
@@ -56,6 +56,9 @@ impl Holder {
             Event::Evict { here, .. } if !self.busy.contains(line) => {
                 self.evict(line, here, context);
             }
+            Event::WriteBack { operation, here, .. } => {
+                self.write_back(line, operation, here, context);
+            }
             Event::Unpin { .. } if self.busy.contains(line) => {
                 self.at(line, Held::default(), context, |desk| {
                     desk.state.pins = desk.state.pins.saturating_sub(1);
@@ -74,9 +77,11 @@ impl Holder {
             | Event::Retire { .. }
             | Event::Received { .. }
             | Event::NodeDead { .. }
+            | Event::NodeAdmitted { .. }
             | Event::Lingers { .. }
             | Event::Quiet { .. }
-            | Event::Settled { .. } => {}
+            | Event::Settled { .. }
+            | Event::DropPins => {}
         }
     }
 
@@ -125,6 +130,23 @@ impl Holder {
         });
     }
 
+    /// Asks the home to have a line's bytes.
+    fn write_back(
+        &mut self,
+        line: LineAddress,
+        operation: Option<OperationId>,
+        here: Here,
+        context: &mut Context<'_>,
+    ) {
+        let work = self.busy.get(line);
+        let held = work.map_or(here.held, |work| work.held);
+        let goes_home = work.is_some_and(|work| work.goes_home());
+        if operation.is_none() && (held.level < Level::Dirty || goes_home) {
+            return;
+        }
+        self.at(line, held, context, |desk| desk.write_back(operation));
+    }
+
     /// A message whose sender is alive, and the home where it has to be.
     pub(super) fn received(
         &mut self,
@@ -135,6 +157,8 @@ impl Holder {
     ) -> Step {
         match *message {
             Message::Recall { line, grant, down_to, forward } => {
+                let kept = context.canary.is(Mutant::FormerRequesterKept);
+                let forward = forward.filter(|to| kept || !context.dead.contains(to.node));
                 let recall = Recall { grant, down_to, forward };
                 self.recalled(line, recall, here.held, context)
             }
@@ -146,9 +170,11 @@ impl Holder {
                 self.refused(line, ticket, code, supplier, context)
             }
             Message::Data { line, ticket } => self.supplied(line, ticket, from, context),
+            Message::Written { line, ticket } => self.written(line, ticket, context),
             Message::Read { .. }
             | Message::Write { .. }
             | Message::Evict { .. }
+            | Message::WriteBack { .. }
             | Message::Ack { .. } => Err(Violation("a message for a home")),
         }
     }
@@ -213,8 +239,12 @@ impl Holder {
         supplier: Option<NodeId>,
         context: &mut Context<'_>,
     ) -> Step {
-        let asked = self.busy.get(line).and_then(|work| work.asked);
-        match asked {
+        let work = self.busy.get(line);
+        if supplier.is_none() && work.is_some_and(|work| work.write_back == Some(ticket)) {
+            self.at(line, Held::default(), context, |desk| desk.not_written(code));
+            return Ok(());
+        }
+        match work.and_then(|work| work.asked) {
             Some(asked) if asked.ticket == ticket && asked.granted.is_none() => {}
             _ => return Err(Violation("a refusal of what nobody asked for")),
         }
@@ -222,6 +252,14 @@ impl Holder {
             return Err(Violation("a refusal for a reason that a home cannot have"));
         }
         self.at(line, Held::default(), context, |desk| desk.refused(code, supplier));
+        Ok(())
+    }
+
+    fn written(&mut self, line: LineAddress, ticket: Ticket, context: &mut Context<'_>) -> Step {
+        if self.busy.get(line).is_none_or(|work| work.write_back != Some(ticket)) {
+            return Err(Violation("an answer to a write-back that was not asked for"));
+        }
+        self.at(line, Held::default(), context, |desk| desk.written());
         Ok(())
     }
 
@@ -275,6 +313,18 @@ impl Holder {
             work.stray_from().is_some_and(|from| from.map_or(any, |node| nodes.contains(node)))
         };
         self.busy.iter().filter(move |(_, work)| awaits(work)).map(|(line, _)| line)
+    }
+
+    /// A line of which this machine would do something for a node.
+    pub(super) fn names(&self, node: NodeId) -> Option<LineAddress> {
+        let named = |(line, work): &(LineAddress, &Box<Work>)| work.names(node, line.home());
+        self.busy.iter().find(named).map(|(line, _)| line)
+    }
+
+    pub(super) fn drop_pins(&mut self, context: &mut Context<'_>) {
+        for line in self.busy.sorted_keys() {
+            self.at(line, Held::default(), context, |desk| desk.state.pins = 0);
+        }
     }
 
     pub(super) fn settled(&mut self, node: NodeId, context: &mut Context<'_>) {

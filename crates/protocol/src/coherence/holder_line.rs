@@ -12,6 +12,8 @@
 //! | `pins` | operations that keep the line as it is | `Unpin` |
 //! | `places` | the line's bytes on their way to others | `Placed` |
 //! | `evicting` | an owned line that the home was asked to recall | the recall |
+//! | `write_back` | the home was asked to have the bytes | `Written`, `Refuse` |
+//! | `flushing` | operations that wait until the home has the bytes | `Ready`, `Fail` |
 //! | `stray` | bytes that may still come into the frame, for a request that has ended | `Data`, `Settled`, `Quiet` |
 //! | `lost` | an ownership whose bytes died with the node that had them | the recall |
 
@@ -22,6 +24,7 @@ use super::{
 };
 use crate::wire::Violation;
 use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 use farside_base::{ErrorCode, Grant, LineAddress, NodeId, OperationId, Ticket};
 
 /// Operations that usually wait for one line, at most.
@@ -39,6 +42,8 @@ pub(super) struct Work {
     pub(super) pins: u32,
     places: u32,
     pub(super) evicting: bool,
+    pub(super) write_back: Option<Ticket>,
+    flushing: Vec<OperationId>,
     pub(super) stray: Option<Stray>,
     lost: Option<Grant>,
 }
@@ -55,6 +60,7 @@ pub(super) struct Waiting {
 pub(super) struct Asked {
     pub(super) ticket: Ticket,
     want: Want,
+    covers: u32,
     pub(super) granted: Option<Granted>,
     /// Who has sent the bytes, if an owner has.
     data: Option<NodeId>,
@@ -99,7 +105,25 @@ impl Work {
             && self.pins == 0
             && self.places == 0
             && !self.evicting
+            && self.write_back.is_none()
             && self.lost.is_none()
+    }
+
+    /// Whether something is to be done for this node, or expected of it. `home` is the line's.
+    pub(super) fn names(&self, node: NodeId, home: NodeId) -> bool {
+        let asked = self.asked.is_some_and(|asked| {
+            let supply = asked.granted.map(|granted| granted.supply);
+            home == node || asked.data == Some(node) || supply == Some(Supply::Owner(node))
+        });
+        let forward = self.recall.and_then(|recall| recall.forward);
+        let stray = self.stray.is_some_and(|stray| home == node || stray.from == Some(node));
+        let written = home == node && self.write_back.is_some();
+        asked || stray || written || forward.is_some_and(|to| to.node == node)
+    }
+
+    /// Whether an owned line is about to be recalled, or its home has been asked to have its bytes.
+    pub(super) fn goes_home(&self) -> bool {
+        self.evicting || self.write_back.is_some() || self.recall.is_some()
     }
 
     /// Whether something is still to be sent or to arrive for an operation, a recall or an eviction.
@@ -147,10 +171,13 @@ impl Work {
             Supply::Owner(owner) if asked.data.is_some_and(|from| from != owner) => {
                 return Err(Violation("bytes came from another node than the owner"));
             }
-            Supply::Held | Supply::Home if asked.data.is_some() => {
+            Supply::Nothing if self.held.level != Level::Invalid => {
+                return Err(Violation("a lost line of which there is a copy"));
+            }
+            Supply::Held | Supply::Home | Supply::Nothing if asked.data.is_some() => {
                 return Err(Violation("bytes came from an owner where there was none"));
             }
-            Supply::Held | Supply::Home | Supply::Owner(_) => {}
+            Supply::Held | Supply::Home | Supply::Owner(_) | Supply::Nothing => {}
         }
         match self.recall {
             Some(recall) if recall.grant > granted.held.grant => {
@@ -198,10 +225,14 @@ impl Work {
         if self.evicting && self.held.level != Level::Dirty {
             return Err("a line that is not owned waits for its eviction");
         }
+        if self.write_back.is_none() && !self.flushing.is_empty() {
+            return Err("operations wait for a write-back that was not asked for");
+        }
         if self.lost.is_some() && self.held.level != Level::Invalid {
             return Err("a lost line may be read");
         }
-        let blocked = self.recall.is_some() || self.places > 0 || self.stray.is_some();
+        let hindered = self.recall.is_some() || self.places > 0 || self.stray.is_some();
+        let blocked = hindered || self.lost.is_some();
         if !self.waiting.is_empty() && self.asked.is_none() && !blocked {
             return Err("operations wait for nothing");
         }
@@ -246,7 +277,7 @@ impl Desk<'_, '_> {
         if self.context.dead.contains(home) {
             return self.context.fail(waiting.operation, self.line, ErrorCode::NodeLost);
         }
-        if self.state.lost.is_some() {
+        if self.state.lost.is_some() && waiting.want.covers() == 0 {
             return self.context.fail(waiting.operation, self.line, ErrorCode::LineLost);
         }
         if self.state.asked.is_some() {
@@ -257,6 +288,10 @@ impl Desk<'_, '_> {
 
     /// Cancels an operation. A request that was sent for it alone continues without one.
     pub(super) fn cancel(&mut self, operation: OperationId) {
+        if let Some(place) = self.state.flushing.iter().position(|other| *other == operation) {
+            self.state.flushing.remove(place);
+            return self.context.fail(operation, self.line, ErrorCode::TimedOut);
+        }
         let mut waiting = self.state.waiting.iter();
         let Some(place) = waiting.position(|waiting| waiting.operation == operation) else {
             return;
@@ -298,31 +333,76 @@ impl Desk<'_, '_> {
         }
         let state = &mut *self.state;
         let hindered = state.asked.is_some()
+            || state.lost.is_some()
             || state.recall.is_some()
             || state.places > 0
             || state.stray.is_some();
         if state.waiting.is_empty() || hindered {
             return;
         }
-        let writes = |waiting: &Waiting| waiting.want == Want::Write;
+        let writes = |waiting: &Waiting| waiting.want != Want::Read;
         let wants_write = state.waiting.front().is_some_and(writes)
             || (state.waiting.len() > 1 && state.waiting.iter().any(writes));
         let (line, frame) = (self.line, state.frame);
         self.last_ticket.0 += 1;
         let ticket = *self.last_ticket;
-        let (want, message) = if wants_write {
+        let (want, covers, message) = if wants_write {
             let shared = state.held.level == Level::Shared;
             let held = shared.then_some(state.held.grant);
+            let covers =
+                state.waiting.iter().map(|waiting| waiting.want.covers()).max().unwrap_or(0);
             self.context.counters.writes_requested += 1;
             self.context.counters.upgrades_requested += u64::from(shared);
-            let message = Message::Write { line, frame, ticket, held };
-            (Want::Write, message)
+            let message = Message::Write { line, frame, ticket, held, covers };
+            (Want::Write, covers, message)
         } else {
             self.context.counters.reads_requested += 1;
-            (Want::Read, Message::Read { line, frame, ticket })
+            (Want::Read, 0, Message::Read { line, frame, ticket })
         };
-        state.asked = Some(Asked { ticket, want, granted: None, data: None });
+        state.asked = Some(Asked { ticket, want, covers, granted: None, data: None });
         self.context.send(line.home(), message);
+    }
+
+    /// Asks the home to have the bytes, unless that is asked for already: an answer that is still to come is
+    /// given after the home has obtained the bytes of every write until now. For a grant that follows it
+    /// arrives after it.
+    pub(super) fn write_back(&mut self, operation: Option<OperationId>) {
+        let failure = if self.context.dead.contains(self.line.home()) {
+            Some(ErrorCode::NodeLost)
+        } else {
+            self.state.lost.map(|_| ErrorCode::LineLost)
+        };
+        match (operation, failure) {
+            (Some(operation), Some(code)) => return self.context.fail(operation, self.line, code),
+            (Some(operation), None) => self.state.flushing.push(operation),
+            (None, Some(_)) => return,
+            (None, None) => {}
+        }
+        if self.state.write_back.is_some() {
+            return;
+        }
+        self.last_ticket.0 += 1;
+        let (line, ticket) = (self.line, *self.last_ticket);
+        self.state.write_back = Some(ticket);
+        self.context.send(line.home(), Message::WriteBack { line, ticket });
+    }
+
+    pub(super) fn written(&mut self) {
+        self.context.counters.write_backs += 1;
+        self.state.write_back = None;
+        let line = self.line;
+        for operation in self.state.flushing.drain(..) {
+            self.context.ready(operation, line);
+        }
+    }
+
+    /// The home cannot have the bytes.
+    pub(super) fn not_written(&mut self, code: ErrorCode) {
+        self.state.write_back = None;
+        let line = self.line;
+        for operation in self.state.flushing.drain(..) {
+            self.context.fail(operation, line, code);
+        }
     }
 
     pub(super) fn recalled(&mut self, recall: Recall) {
@@ -358,7 +438,9 @@ impl Desk<'_, '_> {
         let keeps = recall.down_to == Level::Shared && !self.state.evicting;
         let left = if keeps { Level::Shared } else { Level::Invalid };
         self.state.evicting = false;
-        if !self.context.canary.is(Mutant::LevelFallsAfterPlace) {
+        let late = self.context.canary.is(Mutant::LevelFallsAfterPlace)
+            || (left == Level::Shared && self.context.canary.is(Mutant::WriteBackKeepsOwner));
+        if !late {
             self.set_level(left, recall.grant);
         }
         self.send_bytes(recall, left);
@@ -433,6 +515,9 @@ impl Desk<'_, '_> {
             }
             return;
         }
+        if granted.supply == Supply::Nothing && !self.fill(granted.extent) {
+            return self.never_supplied(granted.held);
+        }
         self.state.asked = None;
         self.state.held = granted.held;
         self.context.effects.push(Effect::SetLevel {
@@ -442,6 +527,20 @@ impl Desk<'_, '_> {
         });
         self.forget_former_recall(granted.held.grant);
         self.serve();
+    }
+
+    /// Puts the bytes of the first operation that overwrites all of the line there; false when none does any more.
+    /// Operations before it find the line lost.
+    fn fill(&mut self, extent: Extent) -> bool {
+        let part = self.context.canary.is(Mutant::HealByPart);
+        self.lose_all_before(|waiting| part || waiting.want.covers() >= extent.bytes);
+        let (Some(first), line) = (self.state.waiting.front(), self.line) else {
+            return false;
+        };
+        if !self.context.canary.is(Mutant::HealReadsStale) {
+            self.context.effects.push(Effect::Fill { operation: first.operation, line });
+        }
+        true
     }
 
     /// A recall that waited and is not for the new grant was for a former one, whose eviction has
@@ -471,7 +570,16 @@ impl Desk<'_, '_> {
             self.state.lost = dirty.then_some(grant);
         }
         if dirty {
-            self.fail_all(ErrorCode::LineLost);
+            self.lose_all_before(|waiting| waiting.want.covers() > 0);
+        }
+    }
+
+    /// Operations find the line lost, until one that may heal it.
+    fn lose_all_before(&mut self, heals: impl Fn(&Waiting) -> bool) {
+        while self.state.waiting.front().is_some_and(|waiting| !heals(waiting))
+            && let Some(waiting) = self.state.waiting.pop_front()
+        {
+            self.context.fail(waiting.operation, self.line, ErrorCode::LineLost);
         }
     }
 
@@ -490,7 +598,13 @@ impl Desk<'_, '_> {
         if self.context.canary.is(Mutant::RefusalRestoresCopy) && held.grant != Grant(0) {
             self.set_level(Level::Shared, held.grant);
         }
-        self.fail_all(code);
+        // An overwrite that the home did not know of, or had forwarded to the dead owner, asks again.
+        let known = if supplier.is_some() { 0 } else { asked.map_or(0, |asked| asked.covers) };
+        if code == ErrorCode::LineLost {
+            self.lose_all_before(|waiting| waiting.want.covers() > known);
+        } else {
+            self.fail_all(code);
+        }
         if self.context.canary.is(Mutant::FrameLeaks) {
             self.state.pins += 1;
         }
@@ -517,7 +631,7 @@ impl Desk<'_, '_> {
             let others = match asked.granted.map(|granted| granted.supply) {
                 None => Some(None),
                 Some(Supply::Owner(owner)) => Some(Some(owner)),
-                Some(Supply::Held | Supply::Home) => None,
+                Some(Supply::Held | Supply::Home | Supply::Nothing) => None,
             };
             let lingers = !self.context.is_quiet(home);
             if let Some(from) = others.filter(|from| *from != Some(home) || lingers) {
@@ -527,6 +641,7 @@ impl Desk<'_, '_> {
         self.state.recall = None;
         self.state.evicting = false;
         self.state.lost = None;
+        self.not_written(ErrorCode::NodeLost);
         self.fail_all(ErrorCode::NodeLost);
         if self.state.held.level > Level::Invalid {
             self.set_level(Level::Invalid, self.state.held.grant);
@@ -536,6 +651,13 @@ impl Desk<'_, '_> {
     pub(super) fn supplier_dead(&mut self, node: NodeId) {
         if self.context.is_quiet(node) {
             self.quiet(node);
+        }
+        // A recall may be obeyed when the number is another node's.
+        if let Some(recall) = &mut self.state.recall
+            && recall.forward.is_some_and(|to| to.node == node)
+            && !self.context.canary.is(Mutant::FormerRequesterKept)
+        {
+            recall.forward = None;
         }
         self.complete();
     }

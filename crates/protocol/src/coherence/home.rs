@@ -86,14 +86,20 @@ impl Home {
             Event::Placed { .. } if self.busy.contains(line) => {
                 self.at(line, None, context, |desk| desk.placed());
             }
+            Event::WriteBack { operation: Some(operation), .. } => {
+                context.ready(operation, line); // it is the home
+            }
             Event::Cancel { .. }
             | Event::Unpin { .. }
             | Event::Placed { .. }
             | Event::Evict { .. }
+            | Event::WriteBack { .. }
+            | Event::DropPins
             | Event::Received { .. }
             | Event::NodeDead { .. }
             | Event::Lingers { .. }
             | Event::Quiet { .. }
+            | Event::NodeAdmitted { .. }
             | Event::Settled { .. } => {}
         }
     }
@@ -132,9 +138,12 @@ impl Home {
                 let requester = Requester { node: from, frame, ticket };
                 self.request(line, Request::Read(requester), here, context)
             }
-            Message::Write { line, frame, ticket, held } => {
+            Message::Write { line, frame, ticket, held, covers } => {
                 let requester = Requester { node: from, frame, ticket };
-                self.request(line, Request::Write(requester, held), here, context)
+                self.request(line, Request::Write(requester, held, covers), here, context)
+            }
+            Message::WriteBack { line, ticket } => {
+                self.write_back(line, Request::WriteBack(from, ticket), here, context)
             }
             Message::Evict { line, grant, dirty } => {
                 if grant > self.last_grant {
@@ -152,6 +161,7 @@ impl Home {
             Message::Recall { .. }
             | Message::Grant { .. }
             | Message::Refuse { .. }
+            | Message::Written { .. }
             | Message::Data { .. } => Err(Violation("a message for a holder")),
         }
     }
@@ -178,6 +188,28 @@ impl Home {
             return Err(Violation("a request for a line from its owner"));
         }
         self.at_level(line, level, here.extent, context, |desk| {
+            if here.extent.is_none() {
+                desk.refuse(request, ErrorCode::Unallocated, None);
+            } else {
+                desk.enqueue(request);
+            }
+        });
+        Ok(())
+    }
+
+    /// A holder wants this home to have the bytes, whichever node owns the line by now.
+    fn write_back(
+        &mut self,
+        line: LineAddress,
+        request: Request,
+        here: Here,
+        context: &mut Context<'_>,
+    ) -> Step {
+        let twice = |work: &Work| work.waiting.iter().any(|other| same_kind(*other, request));
+        if self.busy.get(line).is_some_and(|work| twice(work)) {
+            return Err(Violation("a second write-back of a line before the first was answered"));
+        }
+        self.at(line, here.extent, context, |desk| {
             if here.extent.is_none() {
                 desk.refuse(request, ErrorCode::Unallocated, None);
             } else {
@@ -303,6 +335,15 @@ impl Home {
         for line in lines {
             self.at(line, None, context, |desk| desk.node_dead(node));
         }
+    }
+
+    /// A line that a node holds, or asks for.
+    pub(super) fn names(&self, node: NodeId) -> Option<LineAddress> {
+        let mut lines = Vec::new();
+        self.directory.lines_of(node, &mut lines);
+        let mut busy = self.busy.iter();
+        let asked = || busy.find(|(_, work)| work.asks(node)).map(|(line, _)| line);
+        lines.first().copied().or_else(asked)
     }
 
     /// Lets `work` happen at a line, then takes as many waiting requests as can be.

@@ -17,7 +17,7 @@ use super::{
     CANCELLED, Context, Effect, Extent, Had, Held, Level, Message, Requester, Supply, Target, Want,
 };
 use alloc::collections::VecDeque;
-use farside_base::{ErrorCode, Grant, LineAddress, NodeId, OperationId};
+use farside_base::{ErrorCode, Grant, LineAddress, NodeId, OperationId, Ticket};
 
 /// Requests that usually wait for one line, at most.
 const WAITING: usize = 4;
@@ -60,8 +60,10 @@ pub(super) enum Stage {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Request {
     Read(Requester),
-    Write(Requester, Option<Grant>),
+    /// With the copy that it upgrades, and how many bytes it overwrites.
+    Write(Requester, Option<Grant>, u32),
     Evict(NodeId, Grant),
+    WriteBack(NodeId, Ticket),
     Own(OperationId, Want, bool),
     Retire(OperationId),
 }
@@ -70,8 +72,8 @@ impl Request {
     /// The other node that asked.
     pub(super) const fn node(self) -> Option<NodeId> {
         match self {
-            Self::Read(requester) | Self::Write(requester, _) => Some(requester.node),
-            Self::Evict(node, _) => Some(node),
+            Self::Read(requester) | Self::Write(requester, ..) => Some(requester.node),
+            Self::Evict(node, _) | Self::WriteBack(node, _) => Some(node),
             Self::Own(..) | Self::Retire(_) => None,
         }
     }
@@ -79,34 +81,54 @@ impl Request {
     /// Whom an owner can send the bytes to.
     pub(super) const fn requester(self) -> Option<Requester> {
         match self {
-            Self::Read(requester) | Self::Write(requester, _) => Some(requester),
-            Self::Evict(..) | Self::Own(..) | Self::Retire(_) => None,
+            Self::Read(requester) | Self::Write(requester, ..) => Some(requester),
+            Self::Evict(..) | Self::WriteBack(..) | Self::Own(..) | Self::Retire(_) => None,
+        }
+    }
+
+    /// How many bytes from the line's start it overwrites.
+    const fn covers(self) -> u32 {
+        match self {
+            Self::Write(_, _, covers) => covers,
+            Self::Own(_, want, _) => want.covers(),
+            Self::Read(_) | Self::Evict(..) | Self::WriteBack(..) | Self::Retire(_) => 0,
         }
     }
 
     /// What others may keep of the line.
     const fn down_to(self) -> Level {
         match self {
-            Self::Read(_) | Self::Own(_, Want::Read, _) => Level::Shared,
-            Self::Write(..) | Self::Evict(..) | Self::Own(_, Want::Write, _) | Self::Retire(_) => {
-                Level::Invalid
-            }
+            Self::Read(_) | Self::WriteBack(..) | Self::Own(_, Want::Read, _) => Level::Shared,
+            Self::Write(..) | Self::Evict(..) | Self::Own(..) | Self::Retire(_) => Level::Invalid,
         }
     }
 }
 
 /// Whether a node may have only one of the two in a queue.
 pub(super) fn same_kind(one: Request, other: Request) -> bool {
-    let evicts = |request| matches!(request, Request::Evict(..));
-    one.node().is_some() && one.node() == other.node() && evicts(one) == evicts(other)
+    let kind = |request| match request {
+        Request::Evict(..) => 1,
+        Request::WriteBack(..) => 2,
+        Request::Read(_) | Request::Write(..) | Request::Own(..) | Request::Retire(_) => 0,
+    };
+    one.node().is_some() && one.node() == other.node() && kind(one) == kind(other)
 }
 
 /// Whether the copy is the one that an upgrade wants to keep.
 pub(super) fn keeps(request: Request, copy: (NodeId, Grant)) -> bool {
-    matches!(request, Request::Write(requester, Some(held)) if (requester.node, held) == copy)
+    matches!(request, Request::Write(requester, Some(held), _) if (requester.node, held) == copy)
 }
 
 impl Work {
+    /// Whether a node waits for the line. A transaction that was begun for one that died meanwhile ends
+    /// without it.
+    pub(super) fn asks(&self, node: NodeId) -> bool {
+        let current = self.current.filter(|current| !current.abandoned);
+        let mut all =
+            current.iter().map(|current| current.request).chain(self.waiting.iter().copied());
+        all.any(|request| request.node() == Some(node))
+    }
+
     /// With room for a few waiting requests, so that a recycled one does not grow later.
     pub(super) fn new() -> Self {
         Self { waiting: VecDeque::with_capacity(WAITING), ..Self::default() }
@@ -183,10 +205,11 @@ impl Desk<'_, '_> {
         if let Some(place) = self.state.waiting.iter().position(meant) {
             self.state.waiting.remove(place);
         } else if let Some(current) = self.state.current.as_mut()
-            && let Request::Own(own, _, pin) = &mut current.request
+            && let Request::Own(own, want, pin) = &mut current.request
             && *own == operation
         {
             (*own, *pin) = (CANCELLED, false);
+            *want = (*want).min(Want::Write); // it has no bytes to overwrite a line with
         } else {
             return;
         }
@@ -219,6 +242,12 @@ impl Desk<'_, '_> {
         };
         if lent == Lent::Lost {
             return self.finish_lost(None);
+        }
+        if self.context.canary.is(Mutant::WrittenEarly)
+            && let Request::WriteBack(node, ticket) = request
+        {
+            self.context.send(node, Message::Written { line: self.line, ticket });
+            return self.close();
         }
         if let Request::Evict(node, grant) = request
             && lent != Lent::Owned((node, grant))
@@ -346,7 +375,11 @@ impl Desk<'_, '_> {
                 self.close();
             }
             Request::Read(requester) => self.grant(requester, None, Level::Shared),
-            Request::Write(requester, held) => self.grant(requester, held, Level::Dirty),
+            Request::Write(requester, held, _) => self.grant(requester, held, Level::Dirty),
+            Request::WriteBack(node, ticket) => {
+                self.context.send(node, Message::Written { line: self.line, ticket });
+                self.close();
+            }
             Request::Retire(operation) => self.retired(operation),
         }
     }
@@ -390,8 +423,8 @@ impl Desk<'_, '_> {
             Request::Read(_) => pinned && self.state.level == Level::Dirty,
             Request::Write(..) => pinned || placing,
             Request::Retire(_) => pinned || placing,
-            Request::Own(_, want, _) => placing && want == Want::Write,
-            Request::Evict(..) => false,
+            Request::Own(_, want, _) => placing && want != Want::Read,
+            Request::Evict(..) | Request::WriteBack(..) => false,
         }
     }
 
@@ -443,12 +476,14 @@ impl Desk<'_, '_> {
             Request::Read(requester) if !abandoned => {
                 self.forwarded(requester, Level::Shared, owner.0)
             }
-            Request::Write(requester, _) if had == Had::Forwarded => {
+            Request::Write(requester, ..) if had == Had::Forwarded => {
                 self.forwarded(requester, Level::Dirty, owner.0);
             }
             // An owner that was to forward a line and did not has found its target dead.
             Request::Read(_) | Request::Write(..) => self.close(),
-            Request::Evict(..) | Request::Own(..) | Request::Retire(_) => self.conclude(),
+            Request::Evict(..) | Request::WriteBack(..) | Request::Own(..) | Request::Retire(_) => {
+                self.conclude();
+            }
         }
     }
 
@@ -537,19 +572,68 @@ impl Desk<'_, '_> {
             self.directory.clear(self.line);
             return self.conclude();
         }
+        // Bytes of a dead owner that may still come, to a requester or to this home, would come over the new ones.
+        let late = supplier.is_some() || self.awaits_late_bytes();
+        if !late && !current.abandoned && self.is_healed_by(current.request) {
+            return self.heal(current.request);
+        }
         if !current.abandoned {
             self.refuse(current.request, ErrorCode::LineLost, supplier);
         }
         self.close();
     }
 
+    /// Whether a request overwrites all of the line.
+    fn is_healed_by(&self, request: Request) -> bool {
+        let bytes = self.state.extent.map_or(u32::MAX, |extent| extent.bytes);
+        let part =
+            self.context.canary.is(Mutant::HealByPart) && matches!(request, Request::Write(..));
+        request.covers() >= bytes || part
+    }
+
+    /// Whether the owner of a lost line may still write this home's memory. For how long nothing tells, so that
+    /// requests are refused and do not wait.
+    fn awaits_late_bytes(&self) -> bool {
+        !self.context.lingering.is_empty() && !self.context.canary.is(Mutant::HealUnderLateBytes)
+    }
+
+    /// Gives a lost line to a request that makes its bytes.
+    fn heal(&mut self, request: Request) {
+        if self.is_hindered(request) {
+            return self.set_stage(Stage::Own); // begins again
+        }
+        self.context.counters.lines_healed += 1;
+        self.directory.clear(self.line);
+        let line = self.line;
+        match request {
+            Request::Own(operation, ..) => {
+                if !self.context.canary.is(Mutant::HealReadsStale) {
+                    self.context.effects.push(Effect::Fill { operation, line });
+                }
+                self.conclude();
+            }
+            Request::Write(requester, ..) => {
+                let message = self.granted(requester, Level::Dirty, Supply::Nothing);
+                self.context.send(requester.node, message);
+                self.close();
+            }
+            Request::Read(_) | Request::Evict(..) | Request::WriteBack(..) | Request::Retire(_) => {
+                self.close();
+            }
+        }
+    }
+
     pub(super) fn refuse(&mut self, request: Request, code: ErrorCode, supplier: Option<NodeId>) {
         let line = self.line;
         match request {
-            Request::Read(requester) | Request::Write(requester, _) => {
+            Request::Read(requester) | Request::Write(requester, ..) => {
                 self.context.counters.requests_refused += 1;
                 let message = Message::Refuse { line, ticket: requester.ticket, code, supplier };
                 self.context.send(requester.node, message);
+            }
+            Request::WriteBack(node, ticket) => {
+                self.context.counters.requests_refused += 1;
+                self.context.send(node, Message::Refuse { line, ticket, code, supplier: None });
             }
             Request::Own(operation, ..) | Request::Retire(operation) => {
                 self.context.fail(operation, line, code);

@@ -113,11 +113,17 @@ impl Coherence {
                 let (_, holder, mut context) = self.parts(effects);
                 holder.quiet(node, &mut context);
             }
+            Event::NodeAdmitted { node } => self.node_admitted(node),
             Event::Settled { node } => {
                 let (_, holder, mut context) = self.parts(effects);
                 holder.settled(node, &mut context);
             }
+            Event::DropPins => {
+                let (_, holder, mut context) = self.parts(effects);
+                holder.drop_pins(&mut context);
+            }
             Event::Issue { line, .. }
+            | Event::WriteBack { line, .. }
             | Event::Cancel { line, .. }
             | Event::Unpin { line, .. }
             | Event::Evict { line, .. }
@@ -192,6 +198,7 @@ impl Coherence {
             Message::Read { .. }
             | Message::Write { .. }
             | Message::Evict { .. }
+            | Message::WriteBack { .. }
             | Message::Ack { .. } => {
                 if !own {
                     return Err(Violation("a message for the home of another node's line"));
@@ -208,7 +215,7 @@ impl Coherence {
                     return Err(Violation("a recall forwards to a node that cannot be"));
                 }
             }
-            Message::Grant { .. } | Message::Refuse { .. } => {
+            Message::Grant { .. } | Message::Refuse { .. } | Message::Written { .. } => {
                 if line.home() != from {
                     return Err(Violation("an answer from a node that is not the line's home"));
                 }
@@ -220,6 +227,15 @@ impl Coherence {
             }
         }
         holder.received(from, message, here, &mut context)
+    }
+
+    /// A dead node is remembered until its number is given again: from then on nothing may be left that
+    /// names it.
+    fn node_admitted(&mut self, node: NodeId) {
+        if self.dead.remove(node) {
+            debug_assert_eq!(self.home.names(node), None, "{node} is a new node");
+            debug_assert_eq!(self.holder.names(node), None, "{node} is a new node");
+        }
     }
 
     fn node_dead(&mut self, node: NodeId, effects: &mut Effects) {

@@ -3,13 +3,14 @@
 //!
 //! ```text
 //! READ    0 tag, 1 line, 9 frame, 13 ticket, 21
-//! WRITE   0 tag, 1 line, 9 frame, 13 ticket, 21 whether held, 22 [held, 30]
+//! WRITE   0 tag, 1 line, 9 frame, 13 ticket, 21 covers, 25 whether held, 26 [held, 34]
 //! EVICT   0 tag, 1 line, 9 grant, 17 dirty, 18
 //! RECALL  0 tag, 1 line, 9 grant, 17 down to, 18 whether forward, 19 [node, 21 frame, 25 ticket, 33]
 //! GRANT   0 tag, 1 line, 9 ticket, 17 grant, 25 level, 26 supply, 27 owner, 29 first, 30 bytes, 34
 //! REFUSE  0 tag, 1 line, 9 ticket, 17 code, 19 whether supplier, 20 [supplier, 22]
 //! DATA    0 tag, 1 line, 9 ticket, 17
 //! ACK     0 tag, 1 line, 9 grant, 17 had, 18 left, 19
+//! WRITE BACK, WRITTEN  0 tag, 1 line, 9 ticket, 17
 //! ```
 
 use super::{Extent, Frame, Had, Level, Message, Requester, Supply};
@@ -24,6 +25,8 @@ const GRANT: u8 = 5;
 const REFUSE: u8 = 6;
 const DATA: u8 = 7;
 const ACK: u8 = 8;
+const WRITE_BACK: u8 = 9;
+const WRITTEN: u8 = 10;
 
 impl Message {
     /// The line it speaks of.
@@ -33,6 +36,8 @@ impl Message {
             Self::Read { line, .. }
             | Self::Write { line, .. }
             | Self::Evict { line, .. }
+            | Self::WriteBack { line, .. }
+            | Self::Written { line, .. }
             | Self::Recall { line, .. }
             | Self::Grant { line, .. }
             | Self::Refuse { line, .. }
@@ -45,11 +50,16 @@ impl Message {
     #[inline]
     pub const fn class(&self) -> Class {
         match self {
-            Self::Read { .. } | Self::Write { .. } | Self::Evict { .. } => Class::Request,
+            Self::Read { .. }
+            | Self::Write { .. }
+            | Self::Evict { .. }
+            | Self::WriteBack { .. } => Class::Request,
             Self::Recall { .. } => Class::Forward,
-            Self::Grant { .. } | Self::Refuse { .. } | Self::Data { .. } | Self::Ack { .. } => {
-                Class::Reply
-            }
+            Self::Grant { .. }
+            | Self::Refuse { .. }
+            | Self::Data { .. }
+            | Self::Ack { .. }
+            | Self::Written { .. } => Class::Reply,
         }
     }
 
@@ -72,12 +82,13 @@ impl Message {
                 put(to, 13, ticket.0.to_le_bytes());
                 READ
             }
-            Self::Write { frame, ticket, held, .. } => {
+            Self::Write { frame, ticket, held, covers, .. } => {
                 put(to, 9, frame.0.to_le_bytes());
                 put(to, 13, ticket.0.to_le_bytes());
+                put(to, 21, covers.to_le_bytes());
                 if let Some(grant) = held {
-                    to[21] = 1;
-                    put(to, 22, grant.0.to_le_bytes());
+                    to[25] = 1;
+                    put(to, 26, grant.0.to_le_bytes());
                 }
                 WRITE
             }
@@ -117,10 +128,9 @@ impl Message {
                 }
                 REFUSE
             }
-            Self::Data { ticket, .. } => {
-                put(to, 9, ticket.0.to_le_bytes());
-                DATA
-            }
+            Self::Data { ticket, .. } => put_ticket(to, ticket, DATA),
+            Self::WriteBack { ticket, .. } => put_ticket(to, ticket, WRITE_BACK),
+            Self::Written { ticket, .. } => put_ticket(to, ticket, WRITTEN),
             Self::Ack { grant, had, left, .. } => {
                 put(to, 9, grant.0.to_le_bytes());
                 to[17] = had as u8;
@@ -146,9 +156,16 @@ impl Message {
             REFUSE => refuse(line, body),
             DATA => data(line, body),
             ACK => ack(line, body),
+            WRITE_BACK => write_back(line, body),
+            WRITTEN => written(line, body),
             _ => Err(Violation("unknown coherence message")),
         }
     }
+}
+
+fn put_ticket(to: &mut [u8; BODY], ticket: Ticket, tag: u8) -> u8 {
+    put(to, 9, ticket.0.to_le_bytes());
+    tag
 }
 
 // One function a kind, never inlined: each then stores its fields where the message is wanted. In one
@@ -164,10 +181,14 @@ fn read(line: LineAddress, body: &[u8; BODY]) -> Result<Message, Violation> {
 #[inline(never)]
 fn write(line: LineAddress, body: &[u8; BODY]) -> Result<Message, Violation> {
     let (frame, ticket) = (Frame(u32_at(body, 9)), Ticket(u64_at(body, 13)));
-    let is_upgrade = flag(body[21])?;
-    if is_upgrade { padding_from(body, 30) } else { padding_from(body, 22) }?;
-    let held = is_upgrade.then(|| Grant(u64_at(body, 22)));
-    Ok(Message::Write { line, frame, ticket, held })
+    let covers = u32_at(body, 21);
+    let is_upgrade = flag(body[25])?;
+    if is_upgrade { padding_from(body, 34) } else { padding_from(body, 26) }?;
+    let held = is_upgrade.then(|| Grant(u64_at(body, 26)));
+    if covers as usize > line.line_size().bytes() {
+        return Err(Violation("a write of more than its line"));
+    }
+    Ok(Message::Write { line, frame, ticket, held, covers })
 }
 
 #[inline(never)]
@@ -221,6 +242,18 @@ fn ack(line: LineAddress, body: &[u8; BODY]) -> Result<Message, Violation> {
     Ok(Message::Ack { line, grant, had, left })
 }
 
+#[inline(never)]
+fn write_back(line: LineAddress, body: &[u8; BODY]) -> Result<Message, Violation> {
+    padding_from(body, 17)?;
+    Ok(Message::WriteBack { line, ticket: Ticket(u64_at(body, 9)) })
+}
+
+#[inline(never)]
+fn written(line: LineAddress, body: &[u8; BODY]) -> Result<Message, Violation> {
+    padding_from(body, 17)?;
+    Ok(Message::Written { line, ticket: Ticket(u64_at(body, 9)) })
+}
+
 const fn flag(bits: u8) -> Result<bool, Violation> {
     match bits {
         0 => Ok(false),
@@ -251,6 +284,7 @@ const fn supply_bits(supply: Supply) -> (u8, NodeId) {
         Supply::Held => (0, NodeId(0)),
         Supply::Home => (1, NodeId(0)),
         Supply::Owner(node) => (2, node),
+        Supply::Nothing => (3, NodeId(0)),
     }
 }
 
@@ -259,6 +293,7 @@ const fn supply(kind: u8, node: u16) -> Result<Supply, Violation> {
         (0, 0) => Ok(Supply::Held),
         (1, 0) => Ok(Supply::Home),
         (2, node) => Ok(Supply::Owner(NodeId(node))),
+        (3, 0) => Ok(Supply::Nothing),
         _ => Err(Violation("unknown supply")),
     }
 }

@@ -3,7 +3,9 @@
 use super::{Extent, Frame, Had, Level, Message, Requester, Supply};
 use crate::wire::BODY;
 use alloc::vec::Vec;
-use farside_base::{ErrorCode, GlobalAddress, Grant, LineAddress, LineSize, NodeId, Ticket};
+use farside_base::{
+    ErrorCode, Generation, GlobalAddress, Grant, LineAddress, LineSize, MemoryId, NodeId, Ticket,
+};
 
 /// A fixed stream of numbers for a seed.
 struct Numbers(u64);
@@ -32,8 +34,10 @@ impl Numbers {
 
     fn line(&mut self) -> LineAddress {
         let size = LineSize::from_class(self.below(11) as u8).unwrap();
-        let offset = self.word() >> 20;
-        GlobalAddress::new(NodeId(self.id() as u16), size, offset).unwrap().line()
+        let offset = self.word() >> 22;
+        let generation = Generation(self.below(1_024) as u16);
+        let memory = MemoryId::new(NodeId(self.below(256) as u16), generation).unwrap();
+        GlobalAddress::new_in(memory, size, offset).unwrap().line()
     }
 
     fn level(&mut self) -> Level {
@@ -55,6 +59,7 @@ impl Numbers {
                 frame,
                 ticket,
                 held: self.optional(|numbers| Grant(numbers.id())),
+                covers: self.below(line.line_size().bytes() as u64 + 1) as u32,
             },
             2 => Message::Evict { line, grant, dirty: self.below(2) == 1 },
             3 => Message::Recall {
@@ -74,7 +79,7 @@ impl Numbers {
                 level: self.level(),
                 supply: {
                     let owner = NodeId(self.id() as u16);
-                    self.pick(&[Supply::Held, Supply::Home, Supply::Owner(owner)])
+                    self.pick(&[Supply::Held, Supply::Home, Supply::Owner(owner), Supply::Nothing])
                 },
                 extent: Extent {
                     first: self.below(2) == 1,
@@ -88,6 +93,8 @@ impl Numbers {
                 supplier: self.optional(|numbers| NodeId(numbers.id() as u16)),
             },
             6 => Message::Data { line, ticket },
+            8 => Message::WriteBack { line, ticket },
+            9 => Message::Written { line, ticket },
             _ => Message::Ack {
                 line,
                 grant,
@@ -101,7 +108,7 @@ impl Numbers {
 #[test]
 fn every_message_comes_back() {
     for seed in 0..20_000 {
-        let message = Numbers(seed).message(seed % 8);
+        let message = Numbers(seed).message(seed % 10);
         assert_eq!(Message::decode(&message.encode()), Ok(message), "seed {seed}");
     }
 }
@@ -113,7 +120,7 @@ fn junk_is_refused() {
     let (mut taken, mut refused) = (0, 0);
     for seed in 0..40_000 {
         let mut numbers = Numbers(seed);
-        let mut body = numbers.message(seed % 8).encode();
+        let mut body = numbers.message(seed % 10).encode();
         for _ in 0..=numbers.below(3) {
             let bit = numbers.below(BODY as u64 * 8) as usize;
             body[bit / 8] ^= 1 << (bit % 8);
@@ -144,14 +151,15 @@ fn noise_is_refused() {
 #[test]
 fn each_kind_of_message_has_its_class() {
     use crate::wire::Class::{Forward, Reply, Request};
-    let classes: Vec<_> = (0..8).map(|kind| Numbers(kind).message(kind).class()).collect();
-    assert_eq!(classes, [Request, Request, Request, Forward, Reply, Reply, Reply, Reply]);
+    let classes: Vec<_> = (0..10).map(|kind| Numbers(kind).message(kind).class()).collect();
+    let expected = [Request, Request, Request, Forward, Reply, Reply, Reply, Reply, Request, Reply];
+    assert_eq!(classes, expected);
 }
 
 #[test]
 fn text_is_one_line_and_tells_everything_apart() {
     let mut texts: Vec<_> =
-        (0..1_000).map(|seed| alloc::format!("{}", Numbers(seed).message(seed % 8))).collect();
+        (0..1_000).map(|seed| alloc::format!("{}", Numbers(seed).message(seed % 10))).collect();
     assert!(texts.iter().all(|text| !text.contains('\n')));
     texts.sort_unstable();
     texts.dedup();

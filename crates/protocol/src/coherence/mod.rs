@@ -16,7 +16,12 @@
 //! - **A frame that somebody may still write stays reserved**: a requester that is refused or loses
 //!   its home after its request was forwarded keeps the frame until the owner's bytes have come, or
 //!   cannot come any more.
-//! - **Lost is lost.** A line whose owner died is refused until it is freed: never old bytes.
+//! - **Lost is lost.** A line whose owner died is refused until it is freed, or overwritten as a whole: never
+//!   old bytes. A requester that overwrites it makes the bytes itself, before its level rises. While a removed node
+//!   may still write here (`Lingers`), it is not healed.
+//! - **A write-back is a downgrade that the owner asks for.** The home recalls the owner, whichever node that is
+//!   by then, down to `Shared`, and says when it has the bytes. So a line that may be written is never clean, and
+//!   nothing marks lines as modified.
 //! - **Locks are not here.** No transition waits for a lock.
 //!
 //! | file | what |
@@ -98,6 +103,12 @@ pub enum Want {
     Read,
     /// `Dirty`.
     Write,
+    /// `Dirty`, to write every byte of the line up to `covers`. If that is all of the allocation's, a lost line is
+    /// as good as any other.
+    Overwrite {
+        /// Bytes from the line's start.
+        covers: u32,
+    },
 }
 
 /// Where a requester's frame is, for whoever sends it the bytes.
@@ -121,6 +132,8 @@ pub enum Supply {
     /// The former owner, this node, places them and says so by `Data`. Its name tells the requester
     /// whose death means that they will not come.
     Owner(NodeId),
+    /// There are none: the line was lost, and the requester overwrites all of it.
+    Nothing,
 }
 
 /// What a holder had when it was recalled.
@@ -143,11 +156,14 @@ pub enum Had {
 pub enum Message {
     /// Requester to home (class request): wants to read.
     Read { line: LineAddress, frame: Frame, ticket: Ticket },
-    /// Requester to home (class request): wants to write; `held` is its shared grant, if any.
-    Write { line: LineAddress, frame: Frame, ticket: Ticket, held: Option<Grant> },
+    /// Requester to home (class request): wants to write; `held` is its shared grant, if any. It overwrites
+    /// the first `covers` bytes.
+    Write { line: LineAddress, frame: Frame, ticket: Ticket, held: Option<Grant>, covers: u32 },
     /// Holder to home (class request): a clean copy is gone already, and this acknowledges a recall of
     /// it that is on its way; a dirty one asks to be recalled.
     Evict { line: LineAddress, grant: Grant, dirty: bool },
+    /// Holder to home (class request): wants the home to have the line's bytes.
+    WriteBack { line: LineAddress, ticket: Ticket },
     /// Home to holder (class forward): give the line up down to `down_to`; the bytes of a dirty line
     /// go to `forward` as its `Data`, and to the home's memory when `down_to` is `Shared` or there is
     /// no `forward`.
@@ -161,6 +177,9 @@ pub enum Message {
         supply: Supply,
         extent: Extent,
     },
+    /// Home to holder (class reply): it has the bytes, those of every write that the holder performed before it
+    /// sent the `WriteBack` among them.
+    Written { line: LineAddress, ticket: Ticket },
     /// Home to requester (class reply): no. `supplier` is the dead owner that the request had been
     /// forwarded to: its bytes may still be on their way into the frame.
     Refuse { line: LineAddress, ticket: Ticket, code: ErrorCode, supplier: Option<NodeId> },
@@ -203,6 +222,12 @@ pub enum Event {
     /// The runtime wants the frame of a line homed elsewhere; `Release` follows at once for a clean
     /// copy and after a recall for a dirty one. Ignored for a line with work under way.
     Evict { line: LineAddress, here: Here },
+    /// The home of a line homed elsewhere shall have its bytes: this node's level falls to `Shared`. With an
+    /// operation, `Ready` follows when it has them, for a line at any level. Without one nothing follows, and the
+    /// event is ignored for a line that this node does not own or that is on its way home already.
+    WriteBack { operation: Option<OperationId>, line: LineAddress, here: Here },
+    /// No operation keeps a line of another home at this node any more.
+    DropPins,
     /// The owner of the allocation frees this own line; `Ready` follows when nobody holds it any more
     /// and every request for it is refused from now on.
     Retire { operation: OperationId, line: LineAddress, here: Here },
@@ -211,13 +236,14 @@ pub enum Event {
     /// The bytes of the oldest `Place` of this line have landed, or their target is dead.
     Placed { line: LineAddress, here: Here },
     /// Bytes that this node, of which `NodeDead` follows, had begun to write may still land here: it was
-    /// removed, and its thread may be stopped within a copy.
+    /// removed, and its thread may be stopped within a copy. No lost line is healed until it is quiet.
     Lingers { node: NodeId },
     /// Nothing of a node that lingered lands here any more.
     Quiet { node: NodeId },
-    /// A node is dead: for good, its number is never used again. Its link is closed: nothing that it
-    /// sent or placed arrives after this, unless it lingers.
+    /// A node is dead. Its link is closed: nothing that it sent or placed arrives after this, unless it lingers.
     NodeDead { node: NodeId },
+    /// A new node has this number. If a dead one had it, `Settled` has come for that one.
+    NodeAdmitted { node: NodeId },
     /// Every living node has had `NodeDead` of this node, and what it sent before has arrived here.
     /// Not to be said while any node lingers.
     /// Frees frames that an owner might have been asked to fill by a home that died; a runtime that
@@ -249,6 +275,9 @@ pub enum Effect {
     SetLevel { line: LineAddress, held: Held, extent: Option<Extent> },
     /// The frame of a line homed elsewhere is free.
     Release { line: LineAddress },
+    /// Put the operation's bytes into the line, which nothing reads or writes at `Invalid`, and zeros behind them.
+    /// Its `Ready` follows.
+    Fill { operation: OperationId, line: LineAddress },
     /// Perform the operation now: the line is at the level it wants.
     Ready { operation: OperationId, line: LineAddress },
     /// The operation cannot be: `Unallocated`, `LineLost`, `NodeLost`.
@@ -269,7 +298,15 @@ impl Want {
     pub const fn level(self) -> Level {
         match self {
             Self::Read => Level::Shared,
-            Self::Write => Level::Dirty,
+            Self::Write | Self::Overwrite { .. } => Level::Dirty,
+        }
+    }
+
+    /// How many bytes from the line's start it overwrites.
+    pub(super) const fn covers(self) -> u32 {
+        match self {
+            Self::Overwrite { covers } => covers,
+            Self::Read | Self::Write => 0,
         }
     }
 }

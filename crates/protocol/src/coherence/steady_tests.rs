@@ -72,7 +72,9 @@ impl Steady {
                     self.tags[usize::from(node.0)].insert(line, held);
                 }
                 Effect::Release { .. } | Effect::Ready { .. } => {}
-                Effect::Fail { .. } | Effect::DropHome { .. } => panic!("nothing fails here"),
+                Effect::Fail { .. } | Effect::Fill { .. } | Effect::DropHome { .. } => {
+                    panic!("nothing fails here")
+                }
             }
         }
         self.effects.clear();

@@ -314,6 +314,13 @@ impl Waiter {
 }
 
 impl Line {
+    /// Forgets which probes of a dead node were let through: the next node of its number counts anew.
+    pub(super) fn forget_probes_of(&mut self, node: NodeId) {
+        for waiter in &mut self.queue {
+            waiter.seen.retain(|(origin, _)| *origin != node);
+        }
+    }
+
     /// All holders that the waiter at `place` waits for, directly or through those ahead of it in
     /// the queue, each by a shortest way; or the waiter among those ahead that sent this very probe.
     fn look_ahead(&self, rules: Rules, place: usize, youngest: Wait, own: Option<u64>) -> Met {

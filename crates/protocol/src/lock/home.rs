@@ -22,6 +22,13 @@ impl Locks {
             return Err(Violation("from no other node"));
         }
         let at = message.line();
+        if let Message::Probe { probe, .. } | Message::Visit { probe, .. } = message
+            && (self.dead.contains(probe.origin) || self.dead.contains(probe.youngest.node))
+        {
+            // A cycle through a waiter of a dead node is broken, and every node probes again when it learns
+            // of a death. Passed on, this could arrive when the number is another node's.
+            return Ok(());
+        }
         // These two go between the node that sent a probe and the victim's, whoever is the home.
         if let Message::Abort { ticket, number, .. } = message {
             return self.aborted(from, at, ticket, number, effects);
@@ -411,6 +418,9 @@ impl Locks {
         self.tickets_seen.remove(node);
         self.aborts.retain(|abort| abort.origin != node);
         for at in self.lines.sorted_keys() {
+            self.line(at).forget_probes_of(node);
+        }
+        for at in self.lines.sorted_keys() {
             // Settling one line may forget others that are idle.
             if !self.lines.contains(at) {
                 continue;
@@ -422,6 +432,17 @@ impl Locks {
             }
         }
         self.chase_all();
+    }
+
+    /// A dead node is remembered until its number is given again: from then on nothing may be left that
+    /// names it.
+    pub(super) fn node_admitted(&mut self, node: NodeId) {
+        if self.dead.remove(node) {
+            debug_assert!(
+                self.lines.iter().all(|(at, line)| !line.names(at, node)),
+                "{node} is new"
+            );
+        }
     }
 
     /// Has all that wait here probed for again: whatever was to be heard of a victim may be lost.

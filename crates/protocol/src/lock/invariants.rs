@@ -231,6 +231,22 @@ impl Locks {
 }
 
 impl Line {
+    /// Whether something here is a session's of this node, or known of it.
+    pub(super) fn names(&self, at: LineAddress, node: NodeId) -> bool {
+        let waiters = || self.queue.iter().chain(&self.limbo);
+        let with = match self.authority {
+            Authority::Away { delegate, .. } | Authority::Recalling { delegate, .. } => {
+                Some(delegate)
+            }
+            Authority::Home | Authority::Elsewhere { .. } | Authority::Delegate { .. } => None,
+        };
+        at.home() == node
+            || with == Some(node)
+            || self.holders.iter().any(|holder| holder.session.node() == node)
+            || waiters().any(|waiter| waiter.session.node() == node)
+            || waiters().any(|waiter| waiter.seen.iter().any(|(origin, _)| *origin == node))
+    }
+
     /// Whom the waiter at `place` waits for.
     fn obstacles(&self, rules: Rules, place: usize) -> Vec<SessionId> {
         let waiter = &self.queue[place];

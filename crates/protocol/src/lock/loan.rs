@@ -125,7 +125,7 @@ impl Locks {
             Event::Issue { request, .. } => request.line,
             Event::Cancel { line, .. } | Event::Retire { line } => *line,
             Event::Received { message, .. } => message.line(),
-            Event::Close { .. } => return true,
+            Event::Close { .. } | Event::NodeAdmitted { .. } => return true,
             Event::NodeDead { .. } => return self.lent == 0,
         };
         self.lines.get(at).is_none_or(|line| line.lent.is_none())

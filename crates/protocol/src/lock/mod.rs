@@ -317,9 +317,10 @@ pub enum Event {
     Retire { line: LineAddress },
     /// A message.
     Received { from: NodeId, message: Message, here: Here },
-    /// A node is dead, its number is never used again. `left`: its sessions were closed before,
-    /// so that it held nothing.
+    /// A node is dead. `left`: its sessions were closed before, so that it held nothing.
     NodeDead { node: NodeId, left: bool },
+    /// A new node has this number. If a dead one had it, no message that speaks of that one arrives any more.
+    NodeAdmitted { node: NodeId },
 }
 
 /// What the machine wants done, in this order, at once.

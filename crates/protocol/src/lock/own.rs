@@ -146,6 +146,7 @@ impl Locks {
                 self.received(from, message, here, effects)?;
             }
             Event::NodeDead { node, left } => self.node_dead(node, left, effects),
+            Event::NodeAdmitted { node } => self.node_admitted(node),
         }
         self.follow_up(effects);
         Ok(())

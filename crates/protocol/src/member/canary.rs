@@ -4,8 +4,16 @@
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(not(canary), expect(unreachable_pub, reason = "public for tests of tests alone"))]
 pub enum Mutant {
-    /// The lowest number without a live node is handed out.
-    NumberReused,
+    /// A number is given again before all members have settled the removal of its last bearer.
+    ReusedBeforeSettled,
+    /// Memory lent under a number that was in use gets the generation of the memory before.
+    GenerationKept,
+    /// The lowest number coordinates, not the earliest member.
+    LowestNumberCoordinates,
+    /// What is heard of the death of a former bearer counts for the next one.
+    FormerBurialCounts,
+    /// A node does not answer one that it had not told of a death.
+    BurialUnanswered,
     /// A new coordinator does not wait for what others know.
     TakeoverWithoutReports,
     /// A view declares a node dead again that was found dead before.

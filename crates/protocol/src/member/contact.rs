@@ -19,8 +19,8 @@
 //! which can be all that is left of the lease when the link is back; and a lost dial of the higher number
 //! would refuse the dials of the lower one as busy until then.
 //!
-//! **The deadline** is the lease after the outage began, and then long enough for one more dial. A link
-//! is known to be lost up to a quarter of the fabric's lease too early, since silence counts from the last byte
+//! **The deadline** is the lease after the outage began, and then long enough for the hosts to find each
+//! other's addresses and for one more dial. A link is known to be lost up to a quarter of the fabric's lease too early, since silence counts from the last byte
 //! and a peer speaks only so often; and an outage may end just after a dial that it swallowed has begun.
 //!
 //! What is absent: any judgement about who is dead.
@@ -32,6 +32,9 @@ use farside_base::NodeId;
 
 /// The longest wait between two dials, however long the lease.
 const DIAL_MAX_NS: u64 = 100_000_000;
+/// A host whose cable is back asks for the link addresses of others once a second (RFC 4861, 10; Linux's
+/// `retrans_time_ms` for ARP too), and all dials wait for the answer.
+pub const RESOLVE_NS: u64 = 1_000_000_000;
 /// How long what is waited for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Patience {
@@ -45,6 +48,8 @@ pub struct Patience {
     pub dial_timeout_ns: u64,
     /// How long a member may not notice that it was cut off.
     pub unaware_ns: u64,
+    /// By how much members may differ in when they find a third one out of reach after the same outage.
+    pub judge_ns: u64,
     /// How long a confirmation that it is a member counts for one ([`Standing`](super::Standing)); less
     /// than `unaware_ns`. `u64::MAX` where a member that lives is always reached.
     pub standing_ns: u64,
@@ -52,11 +57,11 @@ pub struct Patience {
 
 impl Patience {
     /// Derives all times from the lease of a cluster and that of its fabric, which notices silence within
-    /// `silence_ns`.
+    /// `silence_ns`. Once a cable is back it takes `resolve_ns` at most until packets pass ([`RESOLVE_NS`]).
     ///
     /// *Guarantees*: an outage that is shorter than both leases together, and after which a dial is answered
-    /// within `dial_timeout_ns`, puts no member out of reach.
-    pub const fn of_lease(lease_ns: u64, silence_ns: u64) -> Self {
+    /// within `resolve_ns + dial_timeout_ns`, puts no member out of reach.
+    pub const fn of_lease(lease_ns: u64, silence_ns: u64, resolve_ns: u64) -> Self {
         let unaware_ns = silence_ns.saturating_add(silence_ns / 4);
         let dial_max_ns = min(lease_ns / 10, DIAL_MAX_NS);
         // With long leases the kernel itself repeats a SYN that was lost, after a second.
@@ -64,10 +69,19 @@ impl Patience {
         // The dial that the outage swallowed, the longest wait after it (a half more for the lower
         // number), and the dial that is answered.
         let redial_ns = 2 * dial_timeout_ns + dial_max_ns + dial_max_ns / 2;
-        let lease_ns = lease_ns.saturating_add(silence_ns / 4).saturating_add(redial_ns);
+        let judge_ns = (silence_ns / 4).saturating_add(redial_ns);
+        let lease_ns = lease_ns.saturating_add(judge_ns).saturating_add(resolve_ns);
         let standing_ns = if silence_ns == 0 { u64::MAX } else { silence_ns };
         let dial_min_ns = dial_max_ns / 10;
-        Self { lease_ns, dial_min_ns, dial_max_ns, dial_timeout_ns, unaware_ns, standing_ns }
+        Self {
+            lease_ns,
+            dial_min_ns,
+            dial_max_ns,
+            dial_timeout_ns,
+            unaware_ns,
+            judge_ns,
+            standing_ns,
+        }
     }
 }
 
@@ -443,7 +457,7 @@ mod tests {
     const B: NodeId = NodeId(2);
     const LEASE: u64 = 1_000_000;
     const SILENCE: u64 = 400_000;
-    const PATIENCE: Patience = Patience::of_lease(LEASE, SILENCE);
+    const PATIENCE: Patience = Patience::of_lease(LEASE, SILENCE, 0);
 
     fn linked(me: NodeId, to: NodeId) -> Contacts {
         let mut contacts = Contacts::new(me, PATIENCE);
@@ -530,7 +544,7 @@ mod tests {
     #[test]
     fn dials_come_often_however_long_the_lease() {
         for lease_ns in [1_000_000_000, 600_000_000_000] {
-            let patience = Patience::of_lease(lease_ns, SILENCE);
+            let patience = Patience::of_lease(lease_ns, SILENCE, 0);
             assert_eq!((patience.dial_min_ns, patience.dial_max_ns), (10_000_000, 100_000_000));
         }
     }
@@ -539,12 +553,12 @@ mod tests {
     #[test]
     fn times_after_a_silent_loss_are_those_of_the_documents() {
         let silence_ns = 1_000_000_000;
-        let patience = Patience::of_lease(1_000_000_000, silence_ns);
+        let patience = Patience::of_lease(1_000_000_000, silence_ns, RESOLVE_NS);
         // Silence counts from the last byte, which came up to a quarter before the loss; a fabric looks
         // twelve times in its lease.
         let noticed_ns = [silence_ns - silence_ns / 4, silence_ns + silence_ns / 12];
         let fails_ns = noticed_ns.map(|noticed| noticed + patience.lease_ns + patience.unaware_ns);
-        assert_eq!(fails_ns.map(|ns| ns / 10_000_000), [390, 423]);
+        assert_eq!(fails_ns.map(|ns| ns / 10_000_000), [490, 523]);
     }
 
     #[test]

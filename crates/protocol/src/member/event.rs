@@ -4,7 +4,7 @@ use super::hello::{Join, Peer, Refusal, Welcome};
 use super::message::Message;
 use alloc::{string::String, vec::Vec};
 use core::net::SocketAddr;
-use farside_base::{Incarnation, NodeId};
+use farside_base::{Incarnation, NodeId, ViewNumber};
 
 /// The runtime's name for a connection request that waits for an answer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -17,7 +17,7 @@ pub struct Identity {
     pub cluster: String,
     /// Its life; random, or the time of its start.
     pub incarnation: Incarnation,
-    /// Fingerprint of its limits.
+    /// Fingerprint of its limits but for `nodes_max`.
     pub limits: u64,
     /// Where it is reached, on fabrics between hosts.
     pub host: Option<SocketAddr>,
@@ -25,7 +25,7 @@ pub struct Identity {
     pub votes: bool,
     /// Members out of reach may live on: nobody is declared dead for that without a quorum.
     pub quorum: bool,
-    /// `Limits::nodes_max`: node numbers are below it.
+    /// `Limits::nodes_max`: node numbers are below it. A founder's; a joiner learns it by its welcome.
     pub nodes_max: u16,
 }
 
@@ -99,6 +99,16 @@ pub enum Event {
         /// What it says.
         message: Message,
     },
+    /// Nothing is left here of a member that was removed: its death is settled
+    /// ([`burial`](super::burial)), and all other machines have forgotten it.
+    Settled {
+        /// The member.
+        node: NodeId,
+        /// The view that admitted it.
+        born: ViewNumber,
+    },
+    /// The time that [`Effect::JudgeLater`] asked for is over.
+    Judge,
     /// The program wants to leave, and this node has handed over everything that it held: it owns no
     /// line of another home, holds no lock, and everything that it has to send is posted. Given a second time, it leaves
     /// without waiting for the answers of the others.
@@ -125,6 +135,8 @@ pub enum Effect {
         node: NodeId,
         /// Its life; its answer must say the same.
         incarnation: Incarnation,
+        /// The view that admitted it.
+        born: ViewNumber,
         /// Where it is reached, on fabrics between hosts.
         host: Option<SocketAddr>,
     },
@@ -163,10 +175,21 @@ pub enum Effect {
         /// The member.
         node: NodeId,
     },
+    /// Members accuse each other, which the coordinator reaches. Give [`Event::Judge`] when all members must have
+    /// noticed the same outage; [`Patience::judge_ns`](super::contact::Patience::judge_ns) is that time.
+    JudgeLater,
+    /// A view has named a new member. Its number may be one that was in use before and is settled: nothing of
+    /// the former bearer counts any more.
+    Admitted {
+        /// The member.
+        node: NodeId,
+    },
     /// A member is dead or has left, for good. Close any link to it, then tell all other machines.
     Dead {
         /// The member.
         node: NodeId,
+        /// The view that admitted it.
+        born: ViewNumber,
         /// How.
         death: Death,
     },

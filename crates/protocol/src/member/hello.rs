@@ -10,13 +10,14 @@
 //! whole of [`Refusal`] stay as they are in every version, so that a peer of another version can be
 //! told so. Bytes after the last field, unknown kinds and lengths beyond the bounds are refused.
 
+use super::message::{NO_MEMORY, decode_memory};
 use crate::wire::{HOST, decode_host, encode_host};
 use alloc::{string::String, vec::Vec};
 use core::net::SocketAddr;
-use farside_base::{ErrorCode, Incarnation, NodeId, NodeSet, RegionToken, ViewNumber};
+use farside_base::{ErrorCode, Generation, Incarnation, NodeId, NodeSet, RegionToken, ViewNumber};
 
 /// The version of everything that nodes say to each other. Another version is another protocol.
-pub const PROTOCOL_VERSION: u32 = 5;
+pub const PROTOCOL_VERSION: u32 = 6;
 
 /// Most bytes of a hello or answer, of any kind.
 pub const HELLO_MAX: usize = 16_384;
@@ -32,7 +33,7 @@ pub const REFUSAL_TEXT_MAX: usize = 512;
 
 const MAGIC: [u8; 8] = *b"farside\n";
 
-const _: () = assert!(NodeSet::CAPACITY * (10 + HOST) + 64 <= HELLO_MAX, "a full Welcome fits");
+const _: () = assert!(NodeSet::CAPACITY * (20 + HOST + 4) + 64 <= HELLO_MAX, "a full Welcome fits");
 const _: () = assert!(EXTRA_MAX + CLUSTER_NAME_MAX + 3 * RegionToken::ENCODED + 64 <= HELLO_MAX);
 
 /// Whether a cluster may have this name: 1 to 64 ASCII letters, digits, `-`, `_` and `.`, starting
@@ -51,7 +52,7 @@ pub struct Join {
     pub version: u32,
     /// The cluster meant.
     pub cluster: String,
-    /// Fingerprint of the sender's `Limits` and whatever else must be equal.
+    /// Fingerprint of those of the sender's `Limits` that must be equal.
     pub limits: u64,
     /// The life of the sender's process.
     pub incarnation: Incarnation,
@@ -68,10 +69,12 @@ pub struct Listed {
     pub node: NodeId,
     /// Its life.
     pub incarnation: Incarnation,
+    /// The view that admitted it: no two members have the same, and members are ordered by it.
+    pub born: ViewNumber,
     /// Where it is reached, on fabrics between hosts.
     pub host: Option<SocketAddr>,
-    /// It lends memory, so that it counts in a quorum.
-    pub votes: bool,
+    /// Which memory of its number it lends; it counts in a quorum then.
+    pub memory: Option<Generation>,
 }
 
 /// From the coordinator: you are a member.
@@ -81,10 +84,18 @@ pub struct Welcome {
     pub node: NodeId,
     /// The view that names you.
     pub view: ViewNumber,
-    /// The other live members in rising order; the first is the coordinator. Connect to all.
+    /// `Limits::nodes_max` of the cluster: node numbers are below it.
+    pub nodes_max: u16,
+    /// Which memory of that number you lend.
+    pub memory: Option<Generation>,
+    /// The other live members in the order of their admission; the first is the coordinator. Connect to all.
     pub members: Vec<Listed>,
+    /// The next generation of each number that memory was lent under, by rising number.
+    pub generations: Vec<(NodeId, u16)>,
     /// The cluster's fingerprint of limits.
     pub limits: u64,
+    /// The life of the cluster's founder, which tells clusters of one name apart.
+    pub founder: Incarnation,
 }
 
 /// To another member: let us have a link.
@@ -289,19 +300,23 @@ impl Welcome {
         let output = Output::new(Kind::Welcome, PROTOCOL_VERSION)
             .u64(self.view.0)
             .u64(self.limits)
+            .u64(self.founder.0)
             .u16(self.node.0)
+            .u16(self.nodes_max)
+            .memory(self.memory)
             .u16(self.members.len() as u16);
-        self.members
-            .iter()
-            .fold(output, |output, member| {
-                let host = encode_host(member.host);
-                output
-                    .u16(member.node.0)
-                    .u64(member.incarnation.0)
-                    .raw(&[u8::from(member.votes)])
-                    .raw(&host)
-            })
-            .0
+        let output = self.members.iter().fold(output, |output, member| {
+            let host = encode_host(member.host);
+            output
+                .u16(member.node.0)
+                .u64(member.incarnation.0)
+                .u64(member.born.0)
+                .memory(member.memory)
+                .raw(&host)
+        });
+        let output = output.u16(self.generations.len() as u16);
+        let generations = self.generations.iter();
+        generations.fold(output, |output, (node, next)| output.u16(node.0).u16(*next)).0
     }
 }
 
@@ -408,6 +423,10 @@ impl Output {
         self.raw(&value.to_le_bytes())
     }
 
+    fn memory(self, memory: Option<Generation>) -> Self {
+        self.u16(memory.map_or(NO_MEMORY, |generation| generation.0))
+    }
+
     /// Bytes after their length.
     fn bytes(self, bytes: &[u8]) -> Self {
         self.u64(bytes.len() as u64).raw(bytes)
@@ -488,12 +507,8 @@ impl<'a> Input<'a> {
         decode_host(&self.array()?).map_err(|_| HelloError::Junk("host"))
     }
 
-    fn flag(&mut self, place: &'static str) -> Result<bool, HelloError> {
-        match self.array()? {
-            [0] => Ok(false),
-            [1] => Ok(true),
-            [_] => Err(HelloError::Junk(place)),
-        }
+    fn memory(&mut self) -> Result<Option<Generation>, HelloError> {
+        decode_memory(self.u16()?).map_err(|_| HelloError::Junk("generation of a memory"))
     }
 
     fn end<T>(&self, value: T) -> Result<T, HelloError> {
@@ -514,8 +529,13 @@ impl<'a> Input<'a> {
 
     fn welcome(&mut self) -> Result<Welcome, HelloError> {
         let view = ViewNumber(self.u64()?);
-        let limits = self.u64()?;
+        let (limits, founder) = (self.u64()?, Incarnation(self.u64()?));
         let node = NodeId(self.u16()?);
+        let nodes_max = self.u16()?;
+        if node.0 >= nodes_max || usize::from(nodes_max) > NodeSet::CAPACITY {
+            return Err(HelloError::Junk("count of node numbers"));
+        }
+        let memory = self.memory()?;
         let count = usize::from(self.u16()?);
         if count == 0 || count >= NodeSet::CAPACITY {
             return Err(HelloError::Junk("count of members"));
@@ -523,15 +543,32 @@ impl<'a> Input<'a> {
         let mut members = Vec::with_capacity(count);
         for _ in 0..count {
             let (node, incarnation) = (NodeId(self.u16()?), Incarnation(self.u64()?));
-            let votes = self.flag("whether a member votes")?;
-            members.push(Listed { node, incarnation, host: self.host()?, votes });
+            let (born, memory) = (ViewNumber(self.u64()?), self.memory()?);
+            members.push(Listed { node, incarnation, born, host: self.host()?, memory });
         }
-        let rising = members.windows(2).all(|pair| pair[0].node < pair[1].node);
-        let below = members.last().is_some_and(|last| last.node < node);
-        if !rising || !below || usize::from(node.0) >= NodeSet::CAPACITY {
+        let rising = members.windows(2).all(|pair| pair[0].born < pair[1].born);
+        if !rising || members.last().is_some_and(|last| last.born >= view) {
             return Err(HelloError::Junk("order of members"));
         }
-        self.end(Welcome { node, view, members, limits })
+        let generations = self.generations()?;
+        self.end(Welcome { node, view, nodes_max, memory, members, generations, limits, founder })
+    }
+
+    fn generations(&mut self) -> Result<Vec<(NodeId, u16)>, HelloError> {
+        let count = usize::from(self.u16()?);
+        if count > NodeSet::CAPACITY {
+            return Err(HelloError::Junk("count of generations"));
+        }
+        let mut generations: Vec<(NodeId, u16)> = Vec::with_capacity(count);
+        for _ in 0..count {
+            let (node, next) = (NodeId(self.u16()?), self.u16()?);
+            let rising = generations.last().is_none_or(|(last, _)| *last < node);
+            if !rising || next == 0 || next > Generation::COUNT {
+                return Err(HelloError::Junk("generations of numbers"));
+            }
+            generations.push((node, next));
+        }
+        Ok(generations)
     }
 
     fn peer(&mut self) -> Result<Peer, HelloError> {

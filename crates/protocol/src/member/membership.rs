@@ -1,12 +1,12 @@
 //! The membership machine of one process.
 //!
 //! **Views.** A view differs from the one before by one node that came or went. Views are numbered
-//! without gaps and made by the coordinator alone, the lowest live node; each member gets them in
-//! order on its link to the coordinator, so what any two members know are prefixes of one sequence.
+//! without gaps and made by the coordinator alone, the live node that was admitted first; each member gets
+//! them in order on its link to the coordinator, so what any two members know are prefixes of one sequence.
 //!
-//! **Numbers.** A new node gets the number after the highest ever seen. So numbers rise in the order
-//! of joining, every member knows all live nodes below itself, and the later one of two nodes is
-//! the one that connects.
+//! **Age.** Members are ordered by the view that admitted them (`born`). Every member knows all live nodes
+//! that were admitted before it, and the later one of two nodes is the one that connects. *Numbers* are given
+//! again and say nothing of age: [`numbers`] has the rules.
 //!
 //! **Joining.** `Join` to the coordinator; `Welcome`; links to all members that it lists and that no
 //! view buries meanwhile; `Ready`. A member answers `Peer` once its view names that node and life. A
@@ -21,19 +21,22 @@
 //! answered it sends `Left` and closes. From `Left` on it may be learned of in any way (its own word, a
 //! closed link, a view): nothing that it sent is still in flight.
 //!
-//! **Takeover.** The lowest survivor asks all it is linked to for views it missed, waits for every
+//! **Takeover.** The earliest survivor asks all it is linked to for views it missed, waits for every
 //! answer or death, passes on what others missed, and only then makes views. Who hears the question
-//! takes everybody below the asker for dead, so the former coordinator's late messages are void.
+//! takes every member that is earlier than the asker for dead, so the former coordinator's late messages are void.
 //! A node that it has no link to cannot be watched, and is declared dead.
 //!
-//! *Why no number is used twice.* Suppose the dead coordinator admitted `n`, and the new one never
-//! hears of it. Then no survivor accepted `n` (it accepts only who its view names, and its views are
+//! *Why no number has two bearers at a time.* Suppose the dead coordinator admitted `n`, and the new one never
+//! hears of it. Then no survivor accepted `n` (it accepts only a node that its view names, and its views are
 //! all collected), the new coordinator among them. So `n` is not `Ready`: it needs that very link.
-//! It finds its coordinator lost, or is refused, and gives up; the number has not been in use.
-//! For the same reason nobody who is `Ready` is ever declared dead for want of a link.
+//! It finds its coordinator lost, or is refused, and gives up; the number has not been in use, and no address
+//! of its memory exists. For the same reason no node that is `Ready` is ever declared dead for want of a link.
 
+mod accusations;
+mod numbers;
 mod quorum;
 
+use self::accusations::Accusations;
 use self::quorum::Vote;
 use super::canary::{Canary, Mutant};
 use super::event::{Death, Effect, Effects, Event, Identity, RequestId};
@@ -41,9 +44,11 @@ use super::hello::{Join, Listed, PROTOCOL_VERSION, Peer, Refusal, Welcome, versi
 use super::message::{Change, Message};
 use super::roster::{Member, Roster};
 use crate::wire::Violation;
-use alloc::{format, vec::Vec};
+use alloc::{collections::BTreeMap, format, vec::Vec};
 use core::net::SocketAddr;
-use farside_base::{ErrorCode, GlobalAddress, Incarnation, NodeId, NodeSet, ViewNumber};
+use farside_base::{
+    ErrorCode, Generation, GlobalAddress, Incarnation, MemoryId, NodeId, NodeSet, ViewNumber,
+};
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Stage {
@@ -63,22 +68,32 @@ enum Stage {
 
 /// Who is in the cluster, as this process knows.
 ///
-/// *Guarantees.* At rest all members have the same view. No number is ever used by two ready nodes;
-/// each dead node is declared dead once. *Cost*: nothing here is on the path of an operation; a
+/// *Guarantees.* At rest all members have the same view. No number is used by two ready nodes at a time, nor
+/// before every member has settled the removal of its last bearer; no memory has the generation of another.
+/// Each dead node is declared dead once. *Cost*: nothing here is on the path of an operation; a
 /// change of membership costs one message per member, a takeover two more.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Membership {
     identity: Identity,
     stage: Stage,
     me: NodeId,
+    /// The view that admitted this node.
+    born: ViewNumber,
     view: ViewNumber,
-    /// Everybody ever known.
+    /// The life of the founder.
+    founder: Incarnation,
     roster: Roster,
+    /// The next generation of memory of each number, of those that memory was lent under.
+    generations: BTreeMap<NodeId, u16>,
+    /// What this node has told a coordinator of settled removals.
+    settled_told: ViewNumber,
     /// Links asked for by nodes that no view names yet. Invariant: at most `nodes_max`.
     waiting: Vec<(RequestId, Peer)>,
     /// This node has announced that it leaves, and waits for the answers.
     leaving: bool,
     vote: Vote,
+    /// Of the coordinator, or of the one that takes over.
+    accusations: Accusations,
     canary: Canary,
 }
 
@@ -89,11 +104,16 @@ impl Membership {
             identity,
             stage: Stage::Outside,
             me: NodeId(0),
+            born: ViewNumber(0),
             view: ViewNumber(0),
+            founder: Incarnation(0),
             roster: Roster::default(),
+            generations: BTreeMap::new(),
+            settled_told: ViewNumber(0),
             waiting: Vec::new(),
             leaving: false,
             vote: Vote::default(),
+            accusations: Accusations::default(),
             canary: Canary::default(),
         }
     }
@@ -116,9 +136,24 @@ impl Membership {
         (self.stage != Stage::Outside).then_some(self.me)
     }
 
+    /// The view that admitted this node; 0 before.
+    pub fn born(&self) -> ViewNumber {
+        self.born
+    }
+
+    /// The memory that this node lends, by number and generation.
+    pub fn memory(&self) -> Option<MemoryId> {
+        MemoryId::new(self.me, self.roster.find(self.me)?.memory?)
+    }
+
     /// This node's life.
     pub fn incarnation(&self) -> Incarnation {
         self.identity.incarnation
+    }
+
+    /// The life of the cluster's founder, which tells clusters of one name apart; zero before this node is a member.
+    pub fn founder(&self) -> Incarnation {
+        self.founder
     }
 
     /// The last view that this node knows.
@@ -126,9 +161,14 @@ impl Membership {
         self.view
     }
 
-    /// The node that makes the views, or is about to: the lowest that is alive and within reach.
+    /// The node that makes the views, or is about to: of those that are alive and within reach, the one that
+    /// was admitted first.
     pub fn coordinator(&self) -> Option<NodeId> {
-        self.roster.lowest_alive()
+        if self.canary.is(Mutant::LowestNumberCoordinates) {
+            let reached = |member: &&Member| !member.gone && !member.suspect;
+            return self.roster.iter().filter(reached).map(|member| member.node).min();
+        }
+        self.roster.first_alive()
     }
 
     /// A member that is alive as far as this node knows, as joiners are told of it.
@@ -151,7 +191,8 @@ impl Membership {
         matches!(self.stage, Stage::Member | Stage::TakingOver | Stage::Coordinator)
     }
 
-    /// The nodes that are alive as far as this node knows, itself included, in rising order.
+    /// The nodes that are alive as far as this node knows, itself included, in the order of
+    /// their admission.
     pub fn alive(&self) -> impl Iterator<Item = (NodeId, Incarnation)> + '_ {
         self.roster
             .iter()
@@ -180,10 +221,9 @@ impl Membership {
         self.roster.find(node).is_some_and(|member| member.gone && member.leaving)
     }
 
-    /// Whether this number has ever been a node's, as far as this node knows: of an address whose
-    /// home is not alive it tells `NodeLost` from `ForeignAddress`.
+    /// Whether a member is known under this number, or was until it was removed.
     pub fn has_been(&self, node: NodeId) -> bool {
-        self.roster.last().is_some_and(|last| node <= last)
+        self.roster.find(node).is_some()
     }
 
     /// Takes one event.
@@ -210,8 +250,11 @@ impl Membership {
                 }
             }
             Event::Message { from, message } => self.message(from, message, effects)?,
+            Event::Settled { node, born } => self.settled(node, born),
             Event::Leave => self.leave(effects),
+            Event::Judge => self.judge_accusations(effects),
         }
+        self.report_settled(effects);
         self.check_leave(effects);
         self.invariants();
         Ok(())
@@ -223,7 +266,8 @@ impl Membership {
         }
         self.stage = Stage::Coordinator;
         self.view = ViewNumber(1);
-        self.insert_own();
+        self.founder = self.identity.incarnation;
+        self.insert_own(self.identity.votes.then_some(Generation(0)));
         effects.push(Effect::Ready);
     }
 
@@ -237,18 +281,24 @@ impl Membership {
         self.stage = Stage::Joining;
         self.me = welcome.node;
         self.view = welcome.view;
+        self.identity.nodes_max = welcome.nodes_max;
+        self.founder = welcome.founder;
+        self.generations = welcome.generations.iter().copied().collect();
         for listed in &welcome.members {
-            self.roster.insert(Member::new(*listed, ViewNumber(0)));
-            let Listed { node, incarnation, host, .. } = *listed;
-            effects.push(Effect::Connect { node, incarnation, host });
+            self.roster.insert(Member::new(*listed));
+            let Listed { node, incarnation, born, host, .. } = *listed;
+            effects.push(Effect::Connect { node, incarnation, born, host });
         }
-        self.insert_own();
+        self.insert_own(welcome.memory);
         self.answer_waiting(effects);
     }
 
-    fn insert_own(&mut self) {
-        let Identity { incarnation, host, votes, .. } = self.identity;
-        let mut own = Member::new(Listed { node: self.me, incarnation, host, votes }, self.view);
+    fn insert_own(&mut self, memory: Option<Generation>) {
+        let Identity { incarnation, host, .. } = self.identity;
+        self.born = self.view;
+        let own = Listed { node: self.me, incarnation, born: self.born, host, memory };
+        self.note_generation(&own);
+        let mut own = Member::new(own);
         own.linked = true;
         self.roster.insert(own);
     }
@@ -257,10 +307,13 @@ impl Membership {
         if welcome.limits != self.identity.limits {
             return Err(Refusal::new(ErrorCode::LimitsMismatch));
         }
-        let rising = welcome.members.windows(2).all(|pair| pair[0].node < pair[1].node);
-        let last = welcome.members.last();
-        let below = last.is_some_and(|last| last.node < welcome.node);
-        if rising && below && usize::from(welcome.node.0) < self.nodes_max() {
+        let fits = |node: NodeId| node.0 < welcome.nodes_max;
+        let rising = welcome.members.windows(2).all(|pair| pair[0].born < pair[1].born);
+        let before = welcome.members.last().is_some_and(|last| last.born < welcome.view);
+        let mut nodes: NodeSet = welcome.members.iter().map(|member| member.node).collect();
+        let apart = nodes.insert(welcome.node) && nodes.len() == welcome.members.len() + 1;
+        let lends = welcome.memory.is_some() == self.identity.votes;
+        if rising && before && apart && lends && nodes.iter().all(fits) {
             return Ok(());
         }
         Err(refusal(ErrorCode::ProtocolViolation, "impossible welcome"))
@@ -273,14 +326,18 @@ impl Membership {
         };
         let alive = self.roster.iter().filter(|member| !member.gone);
         let members = alive.map(Member::listed).collect();
-        let (incarnation, host, votes) = (join.incarnation, join.host, join.home_bytes > 0);
-        let listed = Listed { node: number, incarnation, host, votes };
-        let mut member = Member::new(listed, self.next_view());
+        let (incarnation, host, born) = (join.incarnation, join.host, self.next_view());
+        let memory = (join.home_bytes > 0).then(|| self.next_generation(number));
+        let listed = Listed { node: number, incarnation, born, host, memory };
+        let mut member = Member::new(listed);
         member.join = Some(request);
         self.publish(member.coming(), effects);
+        let generations = self.generations.iter().map(|(node, next)| (*node, *next)).collect();
+        let (view, limits, nodes_max) = (self.view, self.identity.limits, self.identity.nodes_max);
+        let (node, founder) = (number, self.founder);
         let welcome =
-            Welcome { node: number, view: self.view, members, limits: self.identity.limits };
-        self.roster.insert(member);
+            Welcome { node, view, nodes_max, memory, members, generations, limits, founder };
+        self.take_in(member, effects);
         effects.push(Effect::Admit { request, welcome });
     }
 
@@ -308,23 +365,7 @@ impl Membership {
                 text: format!("a node has at most {} bytes", 1_u64 << GlobalAddress::OFFSET_BITS),
             });
         }
-        let number = self.next_number();
-        if usize::from(number.0) >= self.nodes_max() {
-            return Err(Refusal {
-                code: ErrorCode::ClusterFull,
-                text: format!("Limits::nodes_max is {}", self.nodes_max()),
-            });
-        }
-        Ok(number)
-    }
-
-    /// The number after the highest ever seen.
-    fn next_number(&self) -> NodeId {
-        if self.canary.is(Mutant::NumberReused) {
-            let free = |number: &u16| !self.is_alive(NodeId(*number));
-            return NodeId((0..u16::MAX).find(free).unwrap_or(u16::MAX));
-        }
-        NodeId(self.roster.last().map_or(0, |last| last.0 + 1))
+        self.free_number(join.home_bytes > 0)
     }
 
     fn peer_asked(&mut self, request: RequestId, peer: Peer, effects: &mut Effects) {
@@ -355,23 +396,24 @@ impl Membership {
             // A later joiner was quicker than this one's welcome.
             return Answer::Wait;
         }
-        if peer.node <= self.me {
+        if peer.view <= self.born || peer.node == self.me {
             // The later one of two nodes connects.
             return deny(ErrorCode::ProtocolViolation);
         }
-        match self.roster.find(peer.node) {
-            Some(member)
-                if member.incarnation != peer.incarnation || member.gone || member.suspect =>
-            {
-                deny(ErrorCode::NodeClosed)
-            }
+        if peer.view > self.view {
+            // No view that is known here has named it yet.
+            return match self.canary.is(Mutant::EarlyPeerRefused) {
+                true => deny(ErrorCode::Busy),
+                false => Answer::Wait,
+            };
+        }
+        match self.roster.find(peer.node).filter(|member| member.incarnation == peer.incarnation) {
+            // The view that named it was made by a coordinator that died before telling any survivor,
+            // and its number is another view's now; or the node has been removed.
+            None => deny(ErrorCode::NodeClosed),
+            Some(member) if member.gone || member.suspect => deny(ErrorCode::NodeClosed),
             Some(member) if member.linked => deny(ErrorCode::ProtocolViolation),
             Some(_) => Answer::Accept,
-            // The view that named it was made by a coordinator that died before telling anybody
-            // alive, and its number is another view's now.
-            None if self.canary.is(Mutant::EarlyPeerRefused) => deny(ErrorCode::Busy),
-            None if peer.view <= self.view => deny(ErrorCode::NodeClosed),
-            None => Answer::Wait,
         }
     }
 
@@ -430,10 +472,10 @@ impl Membership {
         }
     }
 
-    /// A joiner linked to every live member below it is a member.
+    /// A joiner linked to every live member that was admitted before it is a member.
     fn check_ready(&mut self, effects: &mut Effects) {
-        let me = self.me;
-        let linked = |member: &Member| member.gone || member.linked || member.node > me;
+        let born = self.born;
+        let linked = |member: &Member| member.gone || member.linked || member.born > born;
         if self.stage == Stage::Joining && self.roster.iter().all(linked) {
             self.stage = Stage::Member;
             effects.push(Effect::Ready);
@@ -445,8 +487,10 @@ impl Membership {
         // Where members that live are always reached, each death is certain.
         self.roster.note_ended(node, !self.identity.quorum);
         let new = self.roster.declare(node);
+        self.accusations.forget(node);
         if new {
-            effects.push(Effect::Dead { node, death: self.death(node) });
+            let (born, death) = (self.born_of(node), self.death(node));
+            effects.push(Effect::Dead { node, born, death });
         }
         new
     }
@@ -602,10 +646,13 @@ impl Membership {
         }
         match message {
             Message::View { number, member, change } => {
-                self.view_heard(from, Member::new(member, number), change, effects)
+                self.view_heard(from, number, member, change, effects)
             }
             Message::Takeover { number } => self.takeover_heard(from, number, effects),
-            Message::Report { number } => self.report_heard(from, number, effects),
+            Message::Report { number, settled } => {
+                self.report_heard(from, number, settled, effects)
+            }
+            Message::Settled { number } => self.settled_heard(from, number),
             Message::Lost { node, incarnation, ended } => {
                 let same_life = |member: &Member| member.incarnation == incarnation;
                 if self.roster.find(node).is_some_and(same_life) {
@@ -625,24 +672,24 @@ impl Membership {
         }
     }
 
-    /// `named.born` is the number of the view, whether the node came or went.
     fn view_heard(
         &mut self,
         from: NodeId,
-        named: Member,
+        number: ViewNumber,
+        named: Listed,
         change: Change,
         effects: &mut Effects,
     ) -> Result<(), Violation> {
         if !self.may_tell_views(from) {
             return Err(Violation("view from a node that is not the coordinator"));
         }
-        if named.born <= self.view {
+        if number <= self.view {
             return Ok(());
         }
-        self.check_view(&named, change)?;
-        self.view = named.born;
+        self.check_view(number, &named, change)?;
+        self.view = number;
         match change {
-            Change::Joined => self.roster.insert(named),
+            Change::Joined => self.take_in(Member::new(named), effects),
             Change::Died | Change::Left | Change::Removed if named.node == self.me => {
                 self.fail(refusal(ErrorCode::NodeClosed, EXPELLED), effects);
                 return Ok(());
@@ -652,7 +699,7 @@ impl Membership {
                     member.leaving |= change == Change::Left;
                 }
                 self.roster.note_ended(named.node, change == Change::Died);
-                self.remove(named.node, named.born, effects);
+                self.remove(named.node, number, effects);
             }
         }
         self.answer_waiting(effects);
@@ -671,30 +718,31 @@ impl Membership {
         }
     }
 
-    fn check_view(&self, named: &Member, change: Change) -> Result<(), Violation> {
-        if named.born != self.next_view() {
+    fn check_view(
+        &self,
+        number: ViewNumber,
+        named: &Listed,
+        change: Change,
+    ) -> Result<(), Violation> {
+        if number != self.next_view() {
             return Err(Violation("view out of order"));
         }
-        let known = self.roster.find(named.node);
-        if change != Change::Joined {
-            let same_life = |known: &Member| known.incarnation == named.incarnation;
-            let removes = known.is_some_and(|known| same_life(known) && known.died.is_none());
-            return match removes {
-                true => Ok(()),
-                false => Err(Violation("view removes a node that is no member")),
-            };
+        if change == Change::Joined {
+            return self.check_number(named);
         }
-        let used = self.has_been(named.node) && !self.canary.is(Mutant::NumberReused);
-        if used || usize::from(named.node.0) >= self.nodes_max() {
-            return Err(Violation("view names a node by a used number"));
+        let same_life = |known: &&Member| known.incarnation == named.incarnation;
+        let known = self.roster.find(named.node).filter(same_life);
+        match known.is_some_and(|known| known.born == named.born && known.died.is_none()) {
+            true => Ok(()),
+            false => Err(Violation("view removes a node that is no member")),
         }
-        Ok(())
     }
 
     fn remove(&mut self, node: NodeId, number: ViewNumber, effects: &mut Effects) {
         let declared = self.declare(node, effects);
         if self.canary.is(Mutant::DeadTwice) && !declared {
-            effects.push(Effect::Dead { node, death: Death::Ended });
+            let born = self.born_of(node);
+            effects.push(Effect::Dead { node, born, death: Death::Ended });
         }
         if let Some(member) = self.roster.find_mut(node) {
             member.died = Some(number);
@@ -704,7 +752,7 @@ impl Membership {
         }
     }
 
-    /// Everybody below is dead: ask the others what they know.
+    /// Every earlier member is dead: ask the others what they know.
     fn take_over(&mut self, effects: &mut Effects) {
         self.stage = Stage::TakingOver;
         let message = Message::Takeover { number: self.view };
@@ -720,8 +768,8 @@ impl Membership {
         number: ViewNumber,
         effects: &mut Effects,
     ) -> Result<(), Violation> {
-        if from > self.me {
-            return Err(Violation("takeover by a higher node"));
+        if self.born_of(from) > self.born {
+            return Err(Violation("takeover by a later node"));
         }
         match self.stage {
             Stage::Joining if !self.canary.is(Mutant::JoinerOutlivesCoordinator) => {
@@ -730,10 +778,10 @@ impl Membership {
             }
             Stage::Joining | Stage::Member => {}
             Stage::Outside | Stage::TakingOver | Stage::Coordinator | Stage::Over => {
-                return Err(Violation("takeover below a live coordinator"));
+                return Err(Violation("takeover from a live coordinator"));
             }
         }
-        if self.reaches_below(from) {
+        if self.reaches_earlier(from) {
             if let Some(member) = self.roster.find_mut(from) {
                 member.asked = Some(number);
             }
@@ -743,30 +791,29 @@ impl Membership {
         Ok(())
     }
 
-    /// Everybody below the asker is dead, or about to be; it is told what it cannot know.
+    /// Every member that is earlier than the asker is dead, or about to be; it is told what it cannot know.
     fn report_to(&mut self, from: NodeId, number: ViewNumber, effects: &mut Effects) {
-        let below: Vec<NodeId> = self.alive().map(|(node, _)| node).collect();
-        let former =
-            |node: &NodeId| *node < from && !self.canary.is(Mutant::FormerCoordinatorHeard);
+        let born = self.born_of(from);
+        let heard = self.canary.is(Mutant::FormerCoordinatorHeard);
         // Suspects are declared dead by views alone.
-        let declared = |node: &NodeId| former(node) && !self.is_suspect(*node);
-        for node in below.into_iter().filter(declared).collect::<Vec<_>>() {
+        let declared =
+            |member: &Member| member.born < born && !member.gone && !member.suspect && !heard;
+        for node in self.roster.all_where(declared) {
             self.declare(node, effects);
         }
         self.catch_up(from, number, effects);
         self.tell_losses(from, effects);
-        let message = Message::Report { number: self.view };
+        self.tell_suspects(from, effects);
+        let settled = self.tell_settled();
+        let message = Message::Report { number: self.view, settled };
         effects.push(Effect::Send { to: from, message });
-    }
-
-    fn is_suspect(&self, node: NodeId) -> bool {
-        self.roster.find(node).is_some_and(|member| member.suspect)
     }
 
     fn report_heard(
         &mut self,
         from: NodeId,
         number: ViewNumber,
+        settled: ViewNumber,
         effects: &mut Effects,
     ) -> Result<(), Violation> {
         if self.canary.is(Mutant::TakeoverWithoutReports) {
@@ -775,11 +822,12 @@ impl Membership {
         if self.stage != Stage::TakingOver {
             return Err(Violation("report without a question"));
         }
-        if number > self.view {
+        if number > self.view || settled > number {
             return Err(Violation("report of views that were not told"));
         }
         if let Some(member) = self.roster.find_mut(from) {
             member.reported = Some(number);
+            member.settled_to = member.settled_to.max(settled);
         }
         self.check_takeover(effects);
         Ok(())
@@ -804,6 +852,9 @@ impl Membership {
         self.stage = Stage::Coordinator;
         self.publish_losses(effects);
         effects.push(Effect::BecomeCoordinator);
+        if !self.accusations.is_empty() {
+            effects.push(Effect::JudgeLater);
+        }
     }
 
     fn expel_unlinked(&mut self, effects: &mut Effects) {
@@ -848,9 +899,10 @@ impl Membership {
         }
     }
 
-    /// Tells which nodes were found dead that no view has buried; those below `to` it knows.
+    /// Tells which nodes were found dead that no view has removed; those earlier than `to` it knows.
     fn tell_losses(&self, to: NodeId, effects: &mut Effects) {
-        let told = self.roster.iter().filter(|member| member.is_unburied() && member.node > to);
+        let born = self.born_of(to);
+        let told = self.roster.iter().filter(|member| member.is_unburied() && member.born > born);
         for member in told {
             let Member { node, incarnation, ended, .. } = *member;
             let message = Message::Lost { node, incarnation, ended };
@@ -863,7 +915,12 @@ impl Membership {
     }
 
     fn nodes_max(&self) -> usize {
-        usize::from(self.identity.nodes_max).min(NodeSet::CAPACITY)
+        usize::from(self.identity.nodes_max)
+    }
+
+    /// The view that admitted a member, or the last one removed of its number; 0 for none.
+    pub fn born_of(&self, node: NodeId) -> ViewNumber {
+        self.roster.find(node).map_or(ViewNumber(0), |member| member.born)
     }
 
     /// Everybody with a link, but this node.

@@ -2,7 +2,7 @@
 
 use super::hello::Listed;
 use crate::wire::{BODY, Class, Reader, Violation, Writer};
-use farside_base::{Incarnation, NodeId, ViewNumber};
+use farside_base::{Generation, Incarnation, NodeId, ViewNumber};
 
 /// How a view differs from the one before.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -30,7 +30,7 @@ pub enum Message {
         /// What happened to it.
         change: Change,
     },
-    /// From a node that found everyone below it dead: tell me the views after `number`.
+    /// From a node that found every earlier one dead: tell me the views after `number`.
     Takeover {
         /// The last view it knows.
         number: ViewNumber,
@@ -38,6 +38,14 @@ pub enum Message {
     /// The answer, after those views: my last one is `number`.
     Report {
         /// The last view of the sender.
+        number: ViewNumber,
+        /// As in `Settled`.
+        settled: ViewNumber,
+    },
+    /// To the coordinator: every removal in a view up to this one is settled at the sender, which has
+    /// nothing left of the removed members.
+    Settled {
+        /// The view.
         number: ViewNumber,
     },
     /// To the coordinator: this node is lost to me.
@@ -78,6 +86,10 @@ pub enum Message {
     Buried {
         /// The node.
         node: NodeId,
+        /// The view that admitted it: its number may be given again.
+        born: ViewNumber,
+        /// It answers the receiver's own `Buried`, and needs no answer.
+        answer: bool,
     },
 }
 
@@ -90,6 +102,7 @@ impl Message {
             Self::View { .. }
             | Self::Takeover { .. }
             | Self::Report { .. }
+            | Self::Settled { .. }
             | Self::Lost { .. }
             | Self::Suspect { .. }
             | Self::Vote { .. }
@@ -113,23 +126,27 @@ impl Message {
                     Change::Left => 2,
                     Change::Removed => 3,
                 })
-                .u8(u8::from(member.votes))
+                .u16(member.memory.map_or(NO_MEMORY, |generation| generation.0))
                 .u16(member.node.0)
                 .u64(number.0)
+                .u64(member.born.0)
                 .u64(member.incarnation.0)
                 .host(member.host),
             Self::Takeover { number } => writer.u8(2).u64(number.0),
-            Self::Report { number } => writer.u8(3).u64(number.0),
+            Self::Report { number, settled } => writer.u8(3).u64(number.0).u64(settled.0),
             Self::Lost { node, incarnation, ended } => {
                 writer.u8(4).u8(u8::from(ended)).u16(node.0).u64(incarnation.0)
             }
             Self::Leave => writer.u8(5),
-            Self::Buried { node } => writer.u8(6).u16(node.0),
+            Self::Buried { node, born, answer } => {
+                writer.u8(6).u8(u8::from(answer)).u16(node.0).u64(born.0)
+            }
             Self::Suspect { node, incarnation } => writer.u8(7).u16(node.0).u64(incarnation.0),
             Self::Vote { round } => writer.u8(8).u64(round),
             Self::Voted { round } => writer.u8(9).u64(round),
             Self::LeaveHeard => writer.u8(10),
             Self::Left => writer.u8(11),
+            Self::Settled { number } => writer.u8(12).u64(number.0),
         }
         .finish()
     }
@@ -149,19 +166,21 @@ impl Message {
                     3 => Change::Removed,
                     _ => return Err(Violation("unknown change of a view")),
                 };
-                let votes = match reader.u8()? {
-                    0 => false,
-                    1 => true,
-                    _ => return Err(Violation("whether a member votes")),
-                };
+                let memory = decode_memory(reader.u16()?)?;
                 let node = NodeId(reader.u16()?);
-                let number = ViewNumber(reader.u64()?);
+                let (number, born) = (ViewNumber(reader.u64()?), ViewNumber(reader.u64()?));
+                if (number == born) != (change == Change::Joined) || born > number {
+                    return Err(Violation("the view that admitted a member"));
+                }
                 let incarnation = Incarnation(reader.u64()?);
-                let member = Listed { node, incarnation, host: reader.host()?, votes };
+                let member = Listed { node, incarnation, born, host: reader.host()?, memory };
                 Self::View { number, member, change }
             }
             2 => Self::Takeover { number: ViewNumber(reader.u64()?) },
-            3 => Self::Report { number: ViewNumber(reader.u64()?) },
+            3 => Self::Report {
+                number: ViewNumber(reader.u64()?),
+                settled: ViewNumber(reader.u64()?),
+            },
             4 => {
                 let ended = match reader.u8()? {
                     0 => false,
@@ -172,7 +191,15 @@ impl Message {
                 Self::Lost { node, incarnation, ended }
             }
             5 => Self::Leave,
-            6 => Self::Buried { node: NodeId(reader.u16()?) },
+            6 => {
+                let answer = match reader.u8()? {
+                    0 => false,
+                    1 => true,
+                    _ => return Err(Violation("whether it is an answer")),
+                };
+                let node = NodeId(reader.u16()?);
+                Self::Buried { node, born: ViewNumber(reader.u64()?), answer }
+            }
             7 => Self::Suspect {
                 node: NodeId(reader.u16()?),
                 incarnation: Incarnation(reader.u64()?),
@@ -181,10 +208,22 @@ impl Message {
             9 => Self::Voted { round: reader.u64()? },
             10 => Self::LeaveHeard,
             11 => Self::Left,
+            12 => Self::Settled { number: ViewNumber(reader.u64()?) },
             _ => return Err(Violation("unknown member message")),
         };
         reader.finish()?;
         Ok(message)
+    }
+}
+
+/// In place of a generation: a member that lends no memory.
+pub(super) const NO_MEMORY: u16 = u16::MAX;
+
+pub(super) const fn decode_memory(bits: u16) -> Result<Option<Generation>, Violation> {
+    match bits {
+        NO_MEMORY => Ok(None),
+        bits if bits < Generation::COUNT => Ok(Some(Generation(bits))),
+        _ => Err(Violation("no generation of a memory")),
     }
 }
 
@@ -193,24 +232,33 @@ mod tests {
     use super::*;
     use core::net::SocketAddr;
 
-    fn samples() -> [Message; 15] {
+    fn samples() -> [Message; 17] {
         let (node, incarnation, number) = (NodeId(7), Incarnation(u64::MAX), ViewNumber(1 << 40));
         let host = Some(SocketAddr::from(([10, 1, 2, 3], 7411)));
-        let member = Listed { node, incarnation, host, votes: true };
-        let view = |change| Message::View { number, member, change };
+        let memory = Some(Generation(1_023));
+        let view = |change| {
+            let born = if change == Change::Joined { number } else { ViewNumber(1) };
+            Message::View {
+                number,
+                member: Listed { node, incarnation, born, host, memory },
+                change,
+            }
+        };
         [
             view(Change::Joined),
             view(Change::Died),
             view(Change::Left),
             view(Change::Removed),
             Message::Takeover { number },
-            Message::Report { number },
+            Message::Report { number, settled: ViewNumber(9) },
+            Message::Settled { number },
             Message::Lost { node, incarnation, ended: true },
             Message::Lost { node, incarnation, ended: false },
             Message::Leave,
             Message::LeaveHeard,
             Message::Left,
-            Message::Buried { node },
+            Message::Buried { node, born: number, answer: false },
+            Message::Buried { node, born: number, answer: true },
             Message::Suspect { node, incarnation },
             Message::Vote { round: 1 << 50 },
             Message::Voted { round: 3 },
@@ -237,10 +285,13 @@ mod tests {
         for message in samples() {
             let mut body = message.encode();
             assert_eq!(Message::decode(&body), Ok(message));
+            if matches!(message, Message::View { .. }) {
+                continue; // it fills its body
+            }
             body[BODY - 1] = 1;
             assert_eq!(Message::decode(&body), Err(Violation("padding is not zero")));
         }
-        for kind in [0, 12, 255] {
+        for kind in [0, 13, 255] {
             let body = Writer::new().u8(kind).finish();
             assert_eq!(Message::decode(&body), Err(Violation("unknown member message")));
         }

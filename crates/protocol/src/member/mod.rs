@@ -8,7 +8,7 @@
 //! - [`watch`]: a machine beside it, which finds members of one machine that stand still.
 //! - [`burial`]: a machine beside it, which tells when nothing more can come of a death.
 //!
-//! The cluster has one *rendezvous name*, bound by the coordinator: the lowest live node. A process
+//! The cluster has one *rendezvous name*, bound by the coordinator: the live node that was admitted first. A process
 //! that finds the name unbound founds the cluster; otherwise it sends [`Join`] there, gets
 //! [`Welcome`], and connects with [`Peer`] to every member. On one machine a link that breaks
 //! is a dead process: the machine trusts its runtime in that (the operating system knows). Between

@@ -1,11 +1,12 @@
-//! Everybody that a node ever knew of, with the views in which they came and went.
+//! The members that a node knows, and the last member removed of each number that is not given again, with
+//! the views in which they came and went.
 
 use super::event::RequestId;
 use super::hello::Listed;
 use super::message::{Change, Message};
 use alloc::vec::Vec;
 use core::net::SocketAddr;
-use farside_base::{Incarnation, NodeId, ViewNumber};
+use farside_base::{Generation, Incarnation, NodeId, ViewNumber};
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Member {
@@ -13,9 +14,9 @@ pub(super) struct Member {
     pub(super) incarnation: Incarnation,
     /// Where it is reached, on fabrics between hosts.
     pub(super) host: Option<SocketAddr>,
-    /// It lends memory, so that it counts in a quorum.
-    pub(super) votes: bool,
-    /// The view it came with; 0 where that was before this node's time.
+    /// The memory that it lends, of its number; it counts in a quorum then.
+    pub(super) memory: Option<Generation>,
+    /// The view it came with: members are ordered by this age.
     pub(super) born: ViewNumber,
     /// The view it went with.
     pub(super) died: Option<ViewNumber>,
@@ -23,6 +24,11 @@ pub(super) struct Member {
     pub(super) gone: bool,
     /// Its process has ended, for certain.
     pub(super) ended: bool,
+    /// Nothing of it is left at this node.
+    pub(super) settled: bool,
+    /// Every removal up to this view is settled at that member, as far as this node has heard. A member has
+    /// never known of removals before its own time.
+    pub(super) settled_to: ViewNumber,
     /// It has announced that it leaves: from then on it holds nothing of other homes, so that it leaves
     /// nothing behind, however it goes.
     pub(super) leaving: bool,
@@ -41,16 +47,18 @@ pub(super) struct Member {
 }
 
 impl Member {
-    pub(super) const fn new(listed: Listed, born: ViewNumber) -> Self {
+    pub(super) const fn new(listed: Listed) -> Self {
         Self {
             node: listed.node,
             incarnation: listed.incarnation,
             host: listed.host,
-            votes: listed.votes,
-            born,
+            memory: listed.memory,
+            born: listed.born,
             died: None,
             gone: false,
             ended: false,
+            settled: false,
+            settled_to: listed.born,
             leaving: false,
             heard_leave: false,
             linked: false,
@@ -66,8 +74,9 @@ impl Member {
         Listed {
             node: self.node,
             incarnation: self.incarnation,
+            born: self.born,
             host: self.host,
-            votes: self.votes,
+            memory: self.memory,
         }
     }
 
@@ -92,7 +101,7 @@ impl Member {
     }
 }
 
-/// Members in rising order of numbers, the dead ones too.
+/// Members in the order of their admission, removed ones too, at most one for each number.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Roster {
     members: Vec<Member>,
@@ -111,16 +120,12 @@ impl Roster {
         self.members.first().map(|member| member.node)
     }
 
-    pub(super) fn last(&self) -> Option<NodeId> {
-        self.members.last().map(|member| member.node)
-    }
-
-    /// The lowest that is neither known to be dead nor cut off.
-    pub(super) fn lowest_alive(&self) -> Option<NodeId> {
+    /// The one admitted first of those that are neither known to be dead nor cut off.
+    pub(super) fn first_alive(&self) -> Option<NodeId> {
         self.find_where(|member| !member.gone && !member.suspect)
     }
 
-    /// The lowest of which this is true.
+    /// The one admitted first of which this is true.
     pub(super) fn find_where(&self, test: impl Fn(&Member) -> bool) -> Option<NodeId> {
         self.iter().find(|member| test(member)).map(|member| member.node)
     }
@@ -131,18 +136,19 @@ impl Roster {
         found.map(|member| member.node).collect()
     }
 
+    /// Takes in a new member. A former one of its number is forgotten: see `views_after`.
     pub(super) fn insert(&mut self, member: Member) {
-        let at = self.members.partition_point(|known| known.node <= member.node);
+        self.members.retain(|known| known.node != member.node);
+        let at = self.members.partition_point(|known| known.born <= member.born);
         self.members.insert(at, member);
     }
 
     pub(super) fn find(&self, node: NodeId) -> Option<&Member> {
-        // A number that was reused (only a mutant does that) means its youngest bearer.
-        self.iter().rev().find(|member| member.node == node)
+        self.iter().find(|member| member.node == node)
     }
 
     pub(super) fn find_mut(&mut self, node: NodeId) -> Option<&mut Member> {
-        self.iter_mut().rev().find(|member| member.node == node)
+        self.iter_mut().find(|member| member.node == node)
     }
 
     /// Notes that the process of a node has ended, unless the node was declared dead before.
@@ -164,7 +170,13 @@ impl Roster {
         alive
     }
 
-    /// The views after `number`, in order. Complete for a number that is not before this node's time.
+    /// The views after `number`, in order.
+    ///
+    /// *Guarantees*: complete where `number` is the last view of a live member, or of a joiner whose welcome
+    /// this node made, and not before this node's own time. Views are missing only of a member whose number
+    /// was given again, which was admitted in `b` and removed in `d > b`. Whoever was a member then had
+    /// settled that removal, so it knew view `d`; whoever was admitted after `d` has begun with a later view.
+    /// In both cases `number >= d`.
     pub(super) fn views_after(&self, number: ViewNumber) -> Vec<Message> {
         let comings = self.iter().map(|member| (member.born, member.coming()));
         let goings =

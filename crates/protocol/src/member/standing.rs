@@ -76,6 +76,11 @@ impl Standing {
         enough
     }
 
+    /// A member was removed: its answer does not count for the next node of its number.
+    pub fn removed(&mut self, node: NodeId) {
+        self.answered.retain(|answered| *answered != node);
+    }
+
     /// What this node has counts before this time, and not at it.
     pub const fn until(&self) -> u64 {
         self.until
@@ -103,5 +108,16 @@ mod tests {
         assert_eq!(standing.until(), 110, "the last round counts as long as it did");
         assert!(standing.answered(NodeId(3), second, two));
         assert_eq!(standing.until(), 115);
+    }
+
+    #[test]
+    fn answer_of_a_removed_member_does_not_count_for_the_next_of_its_number() {
+        let two = |nodes: &[NodeId]| nodes.len() >= 2;
+        let mut standing = Standing::new(10);
+        let round = standing.ask(100);
+        assert!(!standing.answered(NodeId(1), round, two));
+        standing.removed(NodeId(1));
+        assert!(!standing.answered(NodeId(2), round, two));
+        assert_eq!(standing.until(), 0);
     }
 }

@@ -110,6 +110,20 @@ impl Cluster {
         self.step(node, Event::Evict { line: line(), here });
     }
 
+    /// Has the home have the bytes, in the background or for an operation.
+    pub(crate) fn write_back(&mut self, node: u16, operation: Option<u64>) {
+        let kind = operation.map_or_else(String::new, |operation| format!(" for o{operation}"));
+        self.tell(&format!("n{node} writes back{kind}"));
+        let here = self.here(node);
+        let operation = operation.map(OperationId);
+        self.step(node, Event::WriteBack { operation, line: line(), here });
+    }
+
+    pub(crate) fn drop_pins(&mut self, node: u16) {
+        self.tell(&format!("n{node} drops its pins"));
+        self.step(node, Event::DropPins);
+    }
+
     pub(crate) fn retire(&mut self, operation: u64) {
         self.tell(&format!("n0 retires o{operation}"));
         let here = self.here(0);
@@ -204,6 +218,7 @@ impl Cluster {
                 }
                 Effect::DropHome { .. }
                 | Effect::Ready { .. }
+                | Effect::Fill { .. }
                 | Effect::Release { .. }
                 | Effect::Fail { .. } => {}
             }

@@ -185,9 +185,15 @@ impl Numbers {
     fn message(&mut self, line: LineAddress) -> Message {
         let (ticket, grant) = (Ticket(self.below(4)), Grant(self.below(6)));
         let optional = self.below(2) == 1;
-        match self.below(8) {
+        match self.below(10) {
             0 => Message::Read { line, frame: FRAME, ticket },
-            1 => Message::Write { line, frame: FRAME, ticket, held: optional.then_some(grant) },
+            1 => Message::Write {
+                line,
+                frame: FRAME,
+                ticket,
+                held: optional.then_some(grant),
+                covers: [0, 8, 512][self.below(3) as usize],
+            },
             2 => Message::Evict { line, grant, dirty: optional },
             3 => Message::Recall {
                 line,
@@ -200,8 +206,8 @@ impl Numbers {
                 ticket,
                 grant,
                 level: self.level(),
-                supply: [Supply::Held, Supply::Home, Supply::Owner(self.node())]
-                    [self.below(3) as usize],
+                supply: [Supply::Held, Supply::Home, Supply::Owner(self.node()), Supply::Nothing]
+                    [self.below(4) as usize],
                 extent: EXTENT,
             },
             5 => Message::Refuse {
@@ -211,6 +217,8 @@ impl Numbers {
                 supplier: optional.then(|| self.node()),
             },
             6 => Message::Data { line, ticket },
+            8 => Message::WriteBack { line, ticket },
+            9 => Message::Written { line, ticket },
             _ => Message::Ack {
                 line,
                 grant,
@@ -227,7 +235,8 @@ impl Numbers {
             0..7 => Event::Issue {
                 operation,
                 line,
-                want: [Want::Read, Want::Write][self.below(2) as usize],
+                want: [Want::Read, Want::Write, Want::Overwrite { covers: 512 }]
+                    [self.below(3) as usize],
                 pin: self.below(4) == 0,
                 frame: FRAME,
                 here,
@@ -239,6 +248,11 @@ impl Numbers {
             13..16 => Event::Placed { line, here },
             16 if self.below(8) == 0 => Event::NodeDead { node: self.node() },
             17 => Event::Settled { node: self.node() },
+            18..20 => {
+                let operation = (self.below(2) == 0).then_some(operation);
+                Event::WriteBack { operation, line, here }
+            }
+            20 if self.below(8) == 0 => Event::DropPins,
             _ => Event::Received { from: self.node(), message: self.message(line), here },
         }
     }

@@ -412,6 +412,62 @@ fn last_sharer_leaves_while_another_node_waits_for_it() {
 }
 
 #[test]
+fn pin_of_a_forgotten_operation_is_dropped() {
+    let mut cluster = Cluster::owned_by(3, 1);
+    cluster.issue(1, 1, Want::Write, true);
+    cluster.write(2, 2);
+    cluster.request(2, 0);
+    cluster.forward(0, 1);
+    cluster.forget();
+    cluster.drop_pins(1);
+    cluster.happened(
+        "
+        n1 drops its pins
+            n1 set Invalid
+            n1 place in n2 frame 2: Data t1
+            n1 send to n0: Ack g1 had the bytes and forwarded them, left Invalid
+        ",
+    );
+    cluster.unpin(1);
+    cluster.run();
+    cluster.at_rest(Some(2), &[]);
+}
+
+#[test]
+fn write_back_leaves_a_copy_to_read() {
+    let mut cluster = Cluster::owned_by(2, 1);
+    cluster.write_back(1, None);
+    cluster.write_back(1, None); // on its way home already
+    cluster.write_back(1, Some(7));
+    cluster.run();
+    cluster.happened(
+        "
+        n1 writes back
+            n1 send to n0: WriteBack t2
+        n1 writes back
+        n1 writes back for o7
+        n1 > n0: WriteBack t2
+            n0 send to n1: Recall g1 down to Shared
+        n0 > n1: Recall g1 down to Shared
+            n1 set Shared g1
+            n1 place in n0 memory: Ack g1 had the bytes, left Shared
+        n1 > n0: Ack g1 had the bytes, left Shared
+            n0 send to n1: Written t2
+            n0 set Shared
+        n0 > n1: Written t2
+            n1 ready o7
+        n1 placed
+        ",
+    );
+    cluster.at_rest(None, &[1]);
+    cluster.write_back(1, None); // nothing to write
+    cluster.happened("n1 writes back\n");
+    cluster.write_back(1, Some(8));
+    cluster.run();
+    cluster.at_rest(None, &[1]);
+}
+
+#[test]
 fn operations_wait_across_a_change_of_owner() {
     let mut cluster = Cluster::owned_by(3, 1);
     cluster.issue(1, 1, Want::Write, true);

@@ -8,8 +8,8 @@ use farside_base::{
     Access, LocalSlice, Memory, Operation, RegionId, RegionKind, RemoteRegionId, Source,
 };
 use farside_protocol::channel::{
-    Acknowledge, Arrival, Completed, Content, Effects, Held, Kind, Name, Own, OwnRegions, Peer,
-    PeerRegions, Plan, Shape, Signal,
+    Acknowledge, Arrival, Completed, Content, DeviceWords, Effects, Held, Kind, Name, Own,
+    OwnRegions, Peer, PeerRegions, Plan, Shape, Signal,
 };
 use farside_protocol::wire::Violation;
 pub(crate) use halves::{Driven, Role};
@@ -81,7 +81,7 @@ fn draw_shape(kind: Kind, random: &mut Random) -> Shape {
                 _ => Acknowledge::ReadTail,
             },
             signal: if random.chance(2) { Signal::Word } else { Signal::Message },
-            device_bells: false,
+            device: DeviceWords::ALL[random.below(4) as usize],
             piece_bytes: 1 << 16,
         };
         if shape.check(kind).is_ok() {

@@ -36,16 +36,17 @@ impl Stepper {
                 }
                 (Argument::Readable(extent), Value::Address(place, offset)) => {
                     let (_, most) = self.extent(state, helper, *extent)?;
-                    let reach = self.reach((*place, *self.known.get(offset.id)), most, false)?;
+                    let end = self.end(state, *offset, *extent);
+                    let at = (*place, *self.known.get(offset.id));
+                    let reach = self.reach(at, (most, end), false)?;
                     readable(state, reach)?;
                     bytes += most;
                 }
                 (Argument::Writable(extent), Value::Address(place, offset)) => {
                     let (least, most) = self.extent(state, helper, *extent)?;
-                    written = Some((
-                        self.reach((*place, *self.known.get(offset.id)), most, true)?,
-                        least,
-                    ));
+                    let end = self.end(state, *offset, *extent);
+                    let at = (*place, *self.known.get(offset.id));
+                    written = Some((self.reach(at, (most, end), true)?, least));
                     bytes += most;
                 }
                 _ => return Err(bad(self)),
@@ -66,6 +67,15 @@ impl Stepper {
         registers[0] = Value::Number(Number::unlinked(id));
         registers[1..6].fill(Value::Nothing);
         Ok(())
+    }
+
+    /// Where the bytes that an argument points to end at most, if offset and length are related.
+    fn end(&mut self, state: &State, offset: Number, extent: Extent) -> Option<i64> {
+        let Extent::Argument { index, each: 1, .. } = extent else { return None };
+        match state.value(argument_register(usize::from(index)).ok()?) {
+            Value::Number(length) => self.end_of(state, offset, length),
+            _ => None,
+        }
     }
 
     /// How many bytes an argument points to.

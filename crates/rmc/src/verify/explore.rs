@@ -319,15 +319,17 @@ impl Explorer {
                         continue;
                     };
                     let (mut first, mut second) = (at + 1, target);
-                    if self.is_end(target, &other) && self.walked < self.pause {
+                    let ends = self.is_end(target, &other);
+                    if ends && self.walked < self.pause {
                         match self.end(target, other) {
                             Ok(()) => at = first,
                             Err(problem) => return self.fail(target, problem),
                         }
                         continue;
                     }
-                    // Whether a loop counts is known when it comes back; all else may be in vain.
-                    if target <= at && !state.counts.is_empty() {
+                    // An end comes first, also where it is another step's. Whether a loop counts is known when it comes
+                    // back; all else may be in vain.
+                    if ends || target <= at && !state.counts.is_empty() {
                         core::mem::swap(&mut first, &mut second);
                         core::mem::swap(&mut state, &mut other);
                     }

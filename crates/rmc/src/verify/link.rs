@@ -20,24 +20,47 @@ const ADD_MAX: i64 = 1 << 14;
 
 const DIVISOR_MAX: u64 = ADD_MAX as u64;
 
-/// What a number is of a symbol.
+/// What a number is of the sum of a symbol and a constant. Kept in two bytes, so that values of a state are small.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Form {
+struct Form(u16);
+
+impl Form {
     /// The sum itself.
-    Whole,
+    const WHOLE: Self = Self(0);
     /// Its lower half, zero-extended.
-    Zero,
+    const ZERO: Self = Self(1);
     /// Its lower half, sign-extended.
-    Sign,
+    const SIGN: Self = Self(2);
     /// Its lower half, in the upper half.
-    Upper,
-    /// The symbol alone, divided by `add`.
-    Quotient,
-    /// The greatest multiple of `add` that is not above the symbol.
-    Multiple,
+    const UPPER: Self = Self(3);
+    /// The sum, which is from 0 to 2^31 - 1, in the upper half.
+    const UPPER_WHOLE: Self = Self(4);
+    const QUOTIENT: u16 = 5;
+    const MULTIPLE: u16 = Self::QUOTIENT + DIVISOR_MAX as u16;
+
+    /// The sum divided by a number.
+    fn quotient(by: u16) -> Self {
+        Self(Self::QUOTIENT + by)
+    }
+
+    /// The greatest multiple of a number that is not above the sum.
+    fn multiple(of: u16) -> Self {
+        Self(Self::MULTIPLE + of)
+    }
+
+    fn is_divided(self) -> bool {
+        self.0 >= Self::QUOTIENT
+    }
+
+    /// What it is a multiple of.
+    fn multiple_of(self) -> Option<u16> {
+        self.0.checked_sub(Self::MULTIPLE).filter(|of| *of > 0)
+    }
 }
 
-/// How a number follows from a symbol, if it does.
+const _: () = assert!(Form::MULTIPLE as u64 + DIVISOR_MAX <= u16::MAX as u64);
+
+/// How a number follows from a symbol, if it does: `form(symbol + add)`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Link {
     /// Zero for none.
@@ -47,7 +70,7 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub(super) const NONE: Self = Self { symbol: 0, form: Form::Whole, add: 0 };
+    pub(super) const NONE: Self = Self { symbol: 0, form: Form::WHOLE, add: 0 };
 
     /// The symbol itself.
     pub(super) fn of(symbol: u32) -> Self {
@@ -58,15 +81,44 @@ impl Link {
         self.symbol == 0
     }
 
-    /// Whether it is the symbol itself.
-    pub(super) fn is_symbol(self) -> bool {
-        self == Self::of(self.symbol)
+    /// The symbol itself.
+    pub(super) fn symbol(self) -> Self {
+        Self::of(self.symbol)
     }
 
-    /// Where `multiple` is the greatest multiple of a number that is not above this one, that number.
-    pub(super) fn above(self, multiple: Self) -> Option<u64> {
-        let is_above = self.is_related(multiple) && self.is_symbol();
-        (is_above && multiple.form == Form::Multiple).then_some(multiple.add as u64)
+    /// Whether it is a symbol at a distance.
+    pub(super) fn is_whole(self) -> bool {
+        !self.is_none() && self.form == Form::WHOLE
+    }
+
+    /// Whether it is that, or can get a symbol of its own.
+    pub(super) fn may_be_whole(self) -> bool {
+        self.form == Form::WHOLE
+    }
+
+    /// Whether it is the extended lower half of a symbol at a distance.
+    pub(super) fn is_half(self) -> bool {
+        !self.is_none() && (self.form == Form::ZERO || self.form == Form::SIGN)
+    }
+
+    /// The zero-extended lower half of the symbol.
+    pub(super) fn half(self) -> Self {
+        Self { form: Form::ZERO, ..self.symbol() }
+    }
+
+    /// How far the sum is from the symbol.
+    pub(super) fn add(self) -> i64 {
+        i64::from(self.add)
+    }
+
+    /// How far this number may be above `multiple`, where that is the greatest multiple of some n not above the same
+    /// symbol at another distance: with the distances a and b that is `a - b` and a remainder, which is from 0 to n - 1.
+    pub(super) fn above(self, multiple: Self) -> Option<Scalar> {
+        let of = multiple.form.multiple_of()?;
+        let remainder = Scalar::range(0, u64::from(of) - 1);
+        let apart = Scalar::constant((self.add() - multiple.add()) as u64);
+        let above = Scalar::alu(Width::Double, AluOp::Add, &remainder, &apart);
+        (self.is_related(multiple) && self.is_whole()).then_some(above)
     }
 
     /// Whether what is learnt of one is of use for the other.
@@ -74,44 +126,54 @@ impl Link {
         self.symbol == other.symbol && self.symbol != 0
     }
 
-    /// How far the sum is from the symbol.
-    fn distance(self) -> i16 {
-        if matches!(self.form, Form::Quotient | Form::Multiple) { 0 } else { self.add }
-    }
-
     /// Whether it is the same function of a symbol, but for the distance.
     fn is_like(self, other: Self) -> bool {
-        self.form == other.form && self.add - self.distance() == other.add - other.distance()
+        self.form == other.form
     }
 
-    /// The link of `number op by`, where that has one.
-    pub(super) fn through(self, width: Width, op: AluOp, by: Option<u64>) -> Self {
+    /// The link of `number op by`, where that has one. `fits` is whether the number is from 0 to 2^31 - 1: either extension
+    /// of its lower half is the number itself then.
+    pub(super) fn through(self, width: Width, op: AluOp, by: Option<u64>, fits: bool) -> Self {
         if self.is_none() {
             return Self::NONE;
         }
-        let whole = self.form == Form::Whole;
-        let half = matches!(self.form, Form::Whole | Form::Zero | Form::Sign);
+        let whole = self.form == Form::WHOLE;
+        let half = whole || self.form == Form::ZERO || self.form == Form::SIGN;
+        let exact = whole && fits;
         let form = match (width, op, by) {
-            (Width::Double, AluOp::Div, Some(by @ 2..=DIVISOR_MAX)) if self.is_symbol() => {
-                return Self { form: Form::Quotient, add: by as i16, ..self };
+            (Width::Double, AluOp::Div, Some(by @ 2..=DIVISOR_MAX)) if whole => {
+                Form::quotient(by as u16)
             }
-            (Width::Double, AluOp::Mul, Some(by))
-                if self.form == Form::Quotient && by == self.add as u64 =>
+            (Width::Double, AluOp::Mul, Some(by @ 2..=DIVISOR_MAX))
+                if self.form == Form::quotient(by as u16) =>
             {
-                Form::Multiple
+                Form::multiple(by as u16)
             }
             (Width::Double, AluOp::Add, Some(by)) if whole => return self.plus(by as i64),
             (Width::Double, AluOp::Sub, Some(by)) if whole => {
                 return self.plus((by as i64).wrapping_neg());
             }
-            (Width::Double, AluOp::ShiftLeft, Some(32)) if half => Form::Upper,
-            (Width::Double, AluOp::ShiftRight, Some(32)) if self.form == Form::Upper => Form::Zero,
-            (Width::Double, AluOp::ShiftRightSigned, Some(32)) if self.form == Form::Upper => {
-                Form::Sign
+            (Width::Double, AluOp::And, Some(0xffff_ffff))
+            | (Width::Word, AluOp::Move, _)
+            | (Width::Double, AluOp::MoveSigned32, _)
+                if exact =>
+            {
+                Form::WHOLE
             }
-            (Width::Double, AluOp::And, Some(0xffff_ffff)) if half => Form::Zero,
-            (Width::Word, AluOp::Move, _) if half => Form::Zero,
-            (Width::Double, AluOp::MoveSigned32, _) if half => Form::Sign,
+            (Width::Double, AluOp::ShiftLeft, Some(32)) if exact => Form::UPPER_WHOLE,
+            (Width::Double, AluOp::ShiftRight | AluOp::ShiftRightSigned, Some(32))
+                if self.form == Form::UPPER_WHOLE =>
+            {
+                Form::WHOLE
+            }
+            (Width::Double, AluOp::ShiftLeft, Some(32)) if half => Form::UPPER,
+            (Width::Double, AluOp::ShiftRight, Some(32)) if self.form == Form::UPPER => Form::ZERO,
+            (Width::Double, AluOp::ShiftRightSigned, Some(32)) if self.form == Form::UPPER => {
+                Form::SIGN
+            }
+            (Width::Double, AluOp::And, Some(0xffff_ffff)) if half => Form::ZERO,
+            (Width::Word, AluOp::Move, _) if half => Form::ZERO,
+            (Width::Double, AluOp::MoveSigned32, _) if half => Form::SIGN,
             _ => return Self::NONE,
         };
         Self { form, ..self }
@@ -126,20 +188,22 @@ impl Link {
     /// What a number with the link `other` is where one with this link is in `known`.
     pub(super) fn implied(self, known: &Scalar, other: Self) -> Option<Scalar> {
         let shift = |op, of: &Scalar| Scalar::alu(Width::Double, op, of, &Scalar::constant(32));
+        if self.form.is_divided() || other.form.is_divided() {
+            return None;
+        }
         let sum = match self.form {
-            Form::Whole => *known,
-            Form::Zero | Form::Sign => lower_half(known)?,
-            Form::Upper => lower_half(&shift(AluOp::ShiftRight, known))?,
-            Form::Quotient | Form::Multiple => return None,
+            Form::WHOLE => *known,
+            Form::UPPER_WHOLE => shift(AluOp::ShiftRight, known),
+            Form::UPPER => lower_half(&shift(AluOp::ShiftRight, known))?,
+            _ => lower_half(known)?,
         };
         let by = Scalar::constant((i64::from(other.add) - i64::from(self.add)) as u64);
         let sum = Scalar::alu(Width::Double, AluOp::Add, &sum, &by);
         Some(match other.form {
-            Form::Whole => sum,
-            Form::Zero => sum.zero_extended(),
-            Form::Sign => sum.sign_extended(),
-            Form::Upper => shift(AluOp::ShiftLeft, &sum),
-            Form::Quotient | Form::Multiple => return None,
+            Form::WHOLE => sum,
+            Form::ZERO => sum.zero_extended(),
+            Form::SIGN => sum.sign_extended(),
+            _ => shift(AluOp::ShiftLeft, &sum),
         })
     }
 }
@@ -162,16 +226,36 @@ pub(super) struct Renaming {
 }
 
 impl Renaming {
+    /// What the symbol of `old` is in the state of `new`, if these two are the same number.
+    fn entry(old: Link, new: Link) -> (u32, u32, i32) {
+        // A symbol that only one number is linked to says nothing, so that the first one may be anything.
+        let to = if old.is_like(new) { new.symbol } else { 0 };
+        (old.symbol, to, i32::from(old.add) - i32::from(new.add))
+    }
+
+    fn known(&self, old: Link) -> Option<&(u32, u32, i32)> {
+        let mut all = self.first[..self.count].iter().chain(&self.more);
+        all.find(|(known, ..)| *known == old.symbol)
+    }
+
+    /// Whether it is known what the symbol of `old` is in the other state.
+    pub(super) fn is_bound(&self, old: Link) -> bool {
+        self.known(old).is_some()
+    }
+
+    /// Whether the symbol of `old` is known to be that of `new`, at their distance.
+    pub(super) fn agrees(&self, old: Link, new: Link) -> bool {
+        let entry = Self::entry(old, new);
+        entry.1 != 0 && self.known(old) == Some(&entry)
+    }
+
     /// Whether whatever is related in the state of `old` is so in that of `new`, as far as both were compared.
     pub(super) fn holds(&mut self, old: Link, new: Link) -> bool {
         if old.is_none() {
             return true;
         }
-        // A symbol that only one number is linked to says nothing, so that the first one may be anything.
-        let to = if old.is_like(new) { new.symbol } else { 0 };
-        let entry = (old.symbol, to, i32::from(old.distance()) - i32::from(new.distance()));
-        let mut all = self.first[..self.count].iter().chain(&self.more);
-        match all.find(|(known, ..)| *known == old.symbol) {
+        let entry @ (_, to, _) = Self::entry(old, new);
+        match self.known(old) {
             Some(known) => *known == entry && to != 0,
             None => {
                 match self.first.get_mut(self.count) {

@@ -7,20 +7,15 @@ use super::step::{Stepper, memory};
 use crate::isa::{Register, Size};
 use crate::limits::FRAME_BYTES;
 
-/// Which bytes an access may touch: it starts from `least` to `most` and has `length`.
+/// Which bytes an access may touch: it starts from `least` to `most`, has up to `length`, and ends before `end`.
 #[derive(Clone, Copy)]
 pub(super) struct Reach {
     pub(super) place: Place,
     pub(super) least: i64,
     pub(super) most: i64,
     pub(super) length: u64,
-}
-
-impl Reach {
     /// The byte behind the last one.
-    fn end(self) -> i64 {
-        self.most.saturating_add_unsigned(self.length)
-    }
+    end: i64,
 }
 
 impl Stepper {
@@ -34,16 +29,20 @@ impl Stepper {
         }
     }
 
-    /// Checks that an access stays inside, and notes what it touches.
+    /// Checks that an access stays inside, and notes what it touches. `end` is where it ends at most, if more is known of
+    /// that than where it starts at most and how long it is at most.
     pub(super) fn reach(
         &mut self,
         (place, at): (Place, Scalar),
-        length: u64,
+        (length, end): (u64, Option<i64>),
         writes: bool,
     ) -> Result<Reach, Problem> {
-        let reach = Reach { place, least: at.signed_least, most: at.signed_most, length };
+        let (least, most) = (at.signed_least, at.signed_most);
+        let last = most.saturating_add_unsigned(length);
+        let end = end.map_or(last, |end| end.min(last));
+        let reach = Reach { place, least, most, length, end };
         let bound = self.bound(place);
-        let inside = reach.least >= 0 && i128::from(reach.end()) <= i128::from(bound);
+        let inside = reach.least >= 0 && i128::from(reach.end) <= i128::from(bound);
         if !inside {
             let (memory, least, most) = (memory(place), reach.least, reach.most);
             return Err(Problem::OutOfBounds { memory, least, most, length, bound });
@@ -52,7 +51,7 @@ impl Stepper {
             return Err(Problem::ReadOnly { memory: memory(place) });
         }
         if place == Place::Context {
-            self.facts.context_bytes = self.facts.context_bytes.max(reach.end() as u64);
+            self.facts.context_bytes = self.facts.context_bytes.max(reach.end.max(0) as u64);
         }
         let bit = match place {
             Place::Constants => 1,
@@ -74,7 +73,7 @@ impl Stepper {
     ) -> Result<Value, Problem> {
         let length = size.bytes() as u64;
         let at = self.address(state, base, offset)?;
-        let reach = self.reach(at, length, false)?;
+        let reach = self.reach(at, (length, None), false)?;
         let Place::Stack(depth) = reach.place else {
             return Ok(self.loaded(size, signed));
         };
@@ -107,7 +106,7 @@ impl Stepper {
     ) -> Result<(), Problem> {
         let length = size.bytes() as u64;
         let at = self.address(state, base, offset)?;
-        let reach = self.reach(at, length, true)?;
+        let reach = self.reach(at, (length, None), true)?;
         let is_number = matches!(value, Value::Number(_));
         let Place::Stack(depth) = reach.place else {
             return if is_number {
@@ -137,7 +136,7 @@ pub(super) fn readable(state: &State, reach: Reach) -> Result<(), Problem> {
     let Place::Stack(depth) = reach.place else {
         return Ok(());
     };
-    let bytes = reach.least as usize..reach.end() as usize;
+    let bytes = reach.least as usize..reach.end.max(reach.least) as usize;
     match state.frames[usize::from(depth)].unreadable(bytes) {
         Some(at) => Err(Problem::UninitialisedStack { offset: at as i64 - i64::from(FRAME_BYTES) }),
         None => Ok(()),
@@ -160,7 +159,7 @@ fn maybe_overwrite(state: &mut State, reach: Reach) -> Result<(), Problem> {
     let Place::Stack(depth) = reach.place else {
         return Ok(());
     };
-    let bytes = reach.least as usize..reach.end() as usize;
+    let bytes = reach.least as usize..reach.end.max(reach.least) as usize;
     let numbers = state.frames[usize::from(depth)].blur(bytes);
     if numbers { Ok(()) } else { Err(Problem::MayOverwriteAddress) }
 }

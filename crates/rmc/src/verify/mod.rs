@@ -3,7 +3,8 @@
 //! Programs are run on sets of values instead of values. A number is known by its bits and by its
 //! unsigned and signed ranges, of 64 and of 32 bits; an address by the memory that it leads to and the
 //! range of its offset; bytes of the stack by whether they were written. What follows from the condition
-//! of a jump is known behind it.
+//! of a jump is known behind it, of all numbers that follow from the same value (`link.rs`) or are related by
+//! a sum (`relation.rs`).
 //!
 //! Two proofs, the cheaper-to-run first:
 //!
@@ -35,6 +36,7 @@ mod live;
 mod memory;
 mod problem;
 mod refine;
+mod relation;
 mod scalar;
 mod state;
 mod step;
@@ -47,8 +49,9 @@ mod verification;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use crate::isa::Instruction;
 use crate::limits::{Budget, Limits};
-use crate::program::Program;
+use crate::program::{Line, Program};
 use crate::run::{Charges, Op, StartError};
 
 pub(crate) use live::uses;
@@ -123,6 +126,20 @@ impl Verified {
     /// Bytes of parameters that it reads, so that a call needs at least as many.
     pub fn context_bytes(&self) -> u32 {
         self.context_bytes
+    }
+
+    /// Bytes of memory that it takes, about, machine code that may be made of it included. Fixed by the program's text.
+    pub fn bytes(&self) -> usize {
+        /// Machine code of an instruction, at most in the long run.
+        const NATIVE_BYTES: usize = 32;
+        let program = &self.program;
+        let slot = size_of::<Instruction>() + 2 * size_of::<Op>() + size_of::<u16>() + 2;
+        let data = &program.variables;
+        program.code.len() * (slot + NATIVE_BYTES)
+            + program.lines.len() * size_of::<Line>()
+            + program.constants.len()
+            + data.own.len()
+            + data.shared.len()
     }
 
     /// Instructions that no path reaches.

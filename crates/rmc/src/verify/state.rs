@@ -7,6 +7,7 @@ use core::ops::Range;
 use super::counted::Count;
 use super::interned::{Id, Interned};
 use super::link::{Link, Renaming};
+use super::relation::Relation;
 use super::scalar::Scalar;
 use crate::isa::Register;
 use crate::limits::FRAME_BYTES;
@@ -94,10 +95,11 @@ impl Value {
         matches!(self, Self::Address(Place::Stack(at), _) if *at >= depth)
     }
 
-    fn rename(&mut self, name: &mut impl FnMut(Id) -> Id) {
+    /// The number, or the offset of the address.
+    fn number(&self) -> Option<Number> {
         match self {
-            Self::Number(number) | Self::Address(_, number) => number.id = name(number.id),
-            Self::Nothing | Self::Handle(_) => {}
+            Self::Number(number) | Self::Address(_, number) => Some(*number),
+            Self::Nothing | Self::Handle(_) => None,
         }
     }
 }
@@ -319,6 +321,8 @@ pub(super) struct State {
     pub(super) frames: Vec<Frame>,
     /// Loops whose turns are walked as one, outer ones first, where the path may come back to their heads.
     pub(super) counts: Vec<Count>,
+    /// How numbers with symbols add up, the oldest first.
+    pub(super) relations: Vec<Relation>,
 }
 
 impl State {
@@ -330,7 +334,7 @@ impl State {
         frame.registers[1] = Value::Address(Place::Context, Number::unlinked(start));
         let bytes = known.intern(&Scalar::range(0, context_bytes_max as u64));
         frame.registers[2] = Value::Number(Number::unlinked(bytes));
-        Self { frames: alloc::vec![frame], counts: Vec::new() }
+        Self { frames: alloc::vec![frame], counts: Vec::new(), relations: Vec::new() }
     }
 
     /// Becomes the same as another one, in the memory that it has.
@@ -343,6 +347,8 @@ impl State {
         self.frames.extend_from_slice(more);
         self.counts.clear();
         self.counts.extend_from_slice(&other.counts);
+        self.relations.clear();
+        self.relations.extend_from_slice(&other.relations);
     }
 
     /// The depth of the frame that runs.
@@ -369,7 +375,8 @@ impl State {
 
     /// How many values it keeps, as a measure of its memory: some hundred bytes each.
     pub(super) fn cells(&self) -> usize {
-        self.frames.iter().map(|frame| Register::COUNT + frame.stack.slots()).sum()
+        let frames = self.frames.iter().map(|frame| Register::COUNT + frame.stack.slots());
+        frames.sum::<usize>() + self.relations.len() * 3
     }
 
     /// Whether it is true of whatever the other is true of.
@@ -385,6 +392,7 @@ impl State {
             && pairs.all(|(at, (a, b))| {
                 a.contains(b, if at == last { but } else { 0 }, &mut links, known)
             })
+            && self.relations_follow_from(other, &mut links, known)
     }
 
     /// The same for two states whose registers of the running frame have the same numbers.
@@ -448,22 +456,38 @@ impl State {
     /// What holds in either.
     pub(super) fn merge(&self, other: &Self, join: Join<'_>) -> Self {
         let pairs = self.frames.iter().zip(&other.frames);
-        Self { frames: pairs.map(|(a, b)| a.merge(b, join)).collect(), counts: Vec::new() }
+        let frames = pairs.map(|(a, b)| a.merge(b, join)).collect();
+        let pairs = self.relations.iter().zip(&other.relations);
+        let relations = pairs.filter_map(|(a, b)| a.merge(b, join)).collect();
+        Self { frames, counts: Vec::new(), relations }
     }
 
-    /// Every number and offset, of all frames.
+    /// Every number and offset, of all frames and relations.
     pub(super) fn numbers_mut(&mut self) -> impl Iterator<Item = &mut Number> {
-        self.frames.iter_mut().flat_map(Frame::values).filter_map(|value| match value {
+        let values = self.frames.iter_mut().flat_map(Frame::values);
+        let values = values.filter_map(|value| match value {
             Value::Number(number) | Value::Address(_, number) => Some(number),
             Value::Nothing | Value::Handle(_) => None,
+        });
+        values.chain(self.relations.iter_mut().flat_map(Relation::numbers_mut))
+    }
+
+    /// A number in a register or slot of the stack that is like that.
+    pub(super) fn number_that(&self, is: impl Fn(Number) -> bool) -> Option<Number> {
+        self.frames.iter().find_map(|frame| {
+            let held = frame.stack.held.iter().map(|(_, value)| value);
+            frame.registers.iter().chain(held).filter_map(Value::number).find(|number| is(*number))
         })
+    }
+
+    /// Whether some register or slot of the stack holds a number with the symbol of this link.
+    pub(super) fn names(&self, link: Link) -> bool {
+        self.number_that(|number| number.link.is_related(link)).is_some()
     }
 
     /// Gives every set that it names another name.
     pub(super) fn rename(&mut self, name: &mut impl FnMut(Id) -> Id) {
-        for value in self.frames.iter_mut().flat_map(Frame::values) {
-            value.rename(name);
-        }
+        self.numbers_mut().for_each(|number| number.id = name(number.id));
     }
 
     /// Removes the running frame, and every address of it on stacks; registers of callers hold none, since

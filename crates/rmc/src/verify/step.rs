@@ -230,6 +230,9 @@ impl Stepper {
             let frame = state.frame_mut();
             self.has_forgotten |= frame.forget(live.stack[at]);
         }
+        if !state.relations.is_empty() {
+            state.forget_relations();
+        }
     }
 
     pub(super) fn copy(&mut self, state: &State) -> State {
@@ -303,6 +306,7 @@ impl Stepper {
         if let (AluOp::Move | AluOp::MoveSigned32, Operand::Register(src)) = (op, src) {
             self.link(state, src);
         }
+        self.link_term(state, (width, op), (dst, src));
         let b = self.operand(state, src)?;
         if (width, op) == (Width::Double, AluOp::Div) && matches!(src, Operand::Immediate(_)) {
             self.name(state, dst);
@@ -314,23 +318,28 @@ impl Stepper {
             (AluOp::Move, _, Value::Number(b)) if double || self.is_short(b) => Value::Number(b),
             (_, Value::Number(a), Value::Number(b)) => {
                 let result = self.result(a, b, alu);
-                Value::Number(self.linked(result, (width, op), (a, b)))
+                let result = self.linked(result, (width, op), (a, b));
+                let result = self.halved(state, result);
+                Value::Number(self.related(state, (width, op), (dst, src), (a, b), result))
             }
             (AluOp::Move, _, b) if double => b,
             (AluOp::Add | AluOp::Sub, Value::Address(place, a), Value::Number(b)) if double => {
                 let to = self.result(a, b, alu);
                 let to = self.linked(to, (width, op), (a, b));
+                let to = self.related(state, (width, op), (dst, src), (a, b), to);
                 self.moved(place, to)?
             }
             (AluOp::Add, Value::Number(a), Value::Address(place, b)) if double => {
                 let to = self.result(a, b, alu);
                 let to = self.linked(to, (width, op), (a, b));
+                let to = self.related(state, (width, op), (dst, src), (a, b), to);
                 self.moved(place, to)?
             }
             (AluOp::Sub, Value::Address(at, a), Value::Address(place, b))
                 if double && at == place =>
             {
-                Value::Number(self.result(a, b, alu))
+                let result = self.result(a, b, alu);
+                Value::Number(self.related(state, (width, op), (dst, src), (a, b), result))
             }
             _ => return Err(Problem::AddressArithmetic),
         };
@@ -384,8 +393,14 @@ impl Stepper {
         }
     }
 
+    /// A symbol that no number has yet.
+    pub(super) fn new_symbol(&mut self) -> Link {
+        self.symbols += 1;
+        Link::of(self.symbols)
+    }
+
     /// Makes the next copy of a register known as one.
-    fn link(&mut self, state: &mut State, src: Register) {
+    pub(super) fn link(&mut self, state: &mut State, src: Register) {
         let last = state.frames.len() - 1;
         let value = &mut state.frames[last].registers[src.index()];
         let (Value::Number(number) | Value::Address(_, number)) = value else {
@@ -397,15 +412,15 @@ impl Stepper {
         }
     }
 
-    /// Gives a number and its copies a symbol of their own, if they have one that says more.
+    /// Gives a number and its copies a symbol of their own, if they are another function of one than a sum.
     fn name(&mut self, state: &mut State, register: Register) {
         let Value::Number(number) = state.value(register) else { return };
-        if number.link.is_none() || number.link.is_symbol() {
+        if number.link.may_be_whole() {
             return;
         }
-        self.symbols += 1;
+        let symbol = self.new_symbol();
         let copies = state.numbers_mut().filter(|copy| copy.link == number.link);
-        copies.for_each(|copy| copy.link = Link::of(self.symbols));
+        copies.for_each(|copy| copy.link = symbol);
     }
 
     /// A result with the link that follows from those of its operands, unless it has one.
@@ -419,26 +434,34 @@ impl Stepper {
             return result;
         }
         let constant = |number: Number| self.known.get(number.id).as_constant();
+        let fits = |number: Number| self.known.get(number.id).most < 1 << 31;
         let link = match op {
-            _ if op.is_move() => b.link.through(width, op, None),
-            AluOp::Add if a.link.is_none() => b.link.through(width, op, constant(a)),
+            _ if op.is_move() => b.link.through(width, op, None, fits(b)),
+            AluOp::Add if a.link.is_none() => b.link.through(width, op, constant(a), false),
             // What a value is above a multiple: clang's remainder by a constant.
             AluOp::Sub
                 if width == Width::Double
-                    && let Some(by) = a.link.above(b.link) =>
+                    && let Some(above) = a.link.above(b.link) =>
             {
-                let rest = *self.known.get(result.id);
-                let met = rest.meet(&Scalar::range(0, by - 1));
+                let met = self.known.get(result.id).meet(&above);
                 let id = met.map_or(result.id, |met| self.known.intern(&met));
                 return Number { id, ..result };
             }
-            _ => a.link.through(width, op, constant(b)),
+            _ => a.link.through(width, op, constant(b), fits(a)),
         };
         Number { link, ..result }
     }
 
     /// Gives every number that is related to this one what has been learnt of it.
     fn learn(&mut self, state: &mut State, learnt: Number) {
+        self.learn_linked(state, learnt);
+        if !state.relations.is_empty() {
+            self.propagate(state, learnt.link);
+        }
+    }
+
+    /// The same of numbers with the same symbol alone.
+    pub(super) fn learn_linked(&mut self, state: &mut State, learnt: Number) {
         if learnt.link.is_none() {
             return;
         }
@@ -466,6 +489,7 @@ impl Stepper {
         src: Operand,
     ) -> Result<Next, Problem> {
         let target = self.target()?;
+        let relates = self.may_relate(state, (width, condition), (dst, src), target);
         let (a, b) = (value(state, dst)?, self.operand(state, src)?);
         let double = width == Width::Double;
         let ways = match (a, b) {
@@ -490,7 +514,7 @@ impl Stepper {
             }
             _ => return Err(Problem::AddressArithmetic),
         };
-        let learn = |stepper: &mut Self, state: &mut State, (a, b): (Value, Value)| {
+        let learn = |stepper: &mut Self, state: &mut State, (a, b): (Value, Value), holds: bool| {
             state.set(dst, a);
             if let Operand::Register(src) = src {
                 state.set(src, b);
@@ -500,21 +524,24 @@ impl Stepper {
                     stepper.learn(state, learnt);
                 }
             }
+            if let (true, Operand::Register(src)) = (relates, src) {
+                stepper.order(state, (condition, holds), (dst, src));
+            }
         };
         match ways {
             [Some(taken), Some(not)] => {
                 let mut jumped = self.copy(state);
-                learn(self, &mut jumped, taken);
-                learn(self, state, not);
+                learn(self, &mut jumped, taken, true);
+                learn(self, state, not, false);
                 self.jumped = Some(jumped);
                 Ok(Next::Either(target))
             }
             [Some(taken), None] => {
-                learn(self, state, taken);
+                learn(self, state, taken, true);
                 Ok(Next::At(target))
             }
             [None, Some(not)] => {
-                learn(self, state, not);
+                learn(self, state, not, false);
                 Ok(Next::Through)
             }
             // Only what cannot be comes here; either way is as good.

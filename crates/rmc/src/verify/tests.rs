@@ -200,7 +200,9 @@ fn derived(chance: &mut Chance, value: u64) -> (u64, Link) {
             6 => (Width::Word, AluOp::Move, number),
             _ => (Width::Double, AluOp::MoveSigned32, number),
         };
-        let next = link.through(width, op, (!op.is_move()).then_some(by));
+        // Whether it is known that the number fits is another matter than whether it does.
+        let fits = number < 1 << 31 && chance.below(2) == 0;
+        let next = link.through(width, op, (!op.is_move()).then_some(by), fits);
         if !next.is_none() {
             (number, link) = (alu(width, op, number, by), next);
         }
@@ -228,28 +230,32 @@ fn remainders_of_clang_are_bounded() {
     let mut chance = Chance(17);
     for _ in 0..20_000 {
         let (value, by) = (chance.number(), 2 + chance.below(5_000));
-        let symbol = Link::of(3);
-        let quotient = symbol.through(Width::Double, AluOp::Div, Some(by));
-        let multiple = quotient.through(Width::Double, AluOp::Mul, Some(by));
-        assert_eq!(symbol.above(multiple), Some(by));
-        assert!(value - value / by * by < by);
-        let others = [quotient, symbol.through(Width::Double, AluOp::Add, Some(1))];
-        assert!(others.iter().all(|other| symbol.above(*other).is_none()));
-        assert!(quotient.through(Width::Double, AluOp::Mul, Some(by + 1)).is_none());
+        let plus = |by: u64| Link::of(3).through(Width::Double, AluOp::Add, Some(by), false);
+        let (near, far) = (chance.below(3_000), chance.below(3_000));
+        let quotient = plus(near).through(Width::Double, AluOp::Div, Some(by), false);
+        let multiple = quotient.through(Width::Double, AluOp::Mul, Some(by), false);
+        let above = plus(far).above(multiple).expect("both are of one symbol");
+        let rest = value.wrapping_add(near) % by;
+        let difference = value.wrapping_add(far).wrapping_sub(value.wrapping_add(near) - rest);
+        assert!(has(&above, difference), "{value:#x} + {near} / {by}, {far}: {above:?}");
+        assert!(above.signed_most - above.signed_least < by as i64);
+        assert!(plus(far).above(quotient).is_none() && plus(far).above(plus(near)).is_none());
+        assert!(quotient.through(Width::Double, AluOp::Mul, Some(by + 1), false).is_none());
         assert!(Link::of(4).above(multiple).is_none());
     }
 }
 
 #[test]
 fn renamed_symbols_hold_at_one_distance_alone() {
-    let plus = |symbol: u32, by: u64| Link::of(symbol).through(Width::Double, AluOp::Add, Some(by));
+    let plus =
+        |symbol: u32, by: u64| Link::of(symbol).through(Width::Double, AluOp::Add, Some(by), false);
     let mut renaming = Renaming::default();
     assert!(renaming.holds(plus(1, 3), plus(7, 5)));
     assert!(renaming.holds(plus(1, 4), plus(7, 6)), "as far from each other");
     assert!(!renaming.holds(plus(1, 4), plus(7, 7)), "farther");
     assert!(!renaming.holds(plus(1, 3), plus(8, 5)), "another value");
     assert!(!renaming.holds(plus(1, 3), Link::NONE));
-    let half = plus(1, 3).through(Width::Word, AluOp::Move, None);
+    let half = plus(1, 3).through(Width::Word, AluOp::Move, None, false);
     assert!(!renaming.holds(half, plus(7, 5)), "another function");
     assert!(renaming.holds(Link::NONE, plus(9, 0)));
 }

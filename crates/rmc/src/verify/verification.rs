@@ -70,6 +70,11 @@ enum Stage {
 }
 
 impl Verification {
+    /// Most bytes of working memory of a proof by [`Limits::DEFAULT`]: of abstract states, of which a proof may keep only so
+    /// many values, of sets of numbers, and of stretches of paths, of which there are no more than may be walked. A program
+    /// whose proof needs more is refused ([`Problem::TooComplex`]).
+    pub const BYTES_MAX: usize = 32 << 20;
+
     /// Of which nothing is done yet: whatever is wrong with the program is said by a step.
     pub fn new(program: Program, limits: &Limits) -> Self {
         Self::with_numbers(program, limits, Interned::new())

@@ -7,6 +7,7 @@ mod loops;
 mod plain;
 mod runs;
 mod slices;
+mod sums;
 mod words;
 
 use farside_rmc::assembler::Builder;
@@ -28,6 +29,8 @@ use words::REGIONS;
 
 #[allow(unused_imports, reason = "each user takes what it needs")]
 pub(crate) use plain::{bytes_of, plain};
+#[allow(unused_imports, reason = "each user takes what it needs")]
+pub(crate) use sums::sums;
 
 /// What stands for machine code where there is none.
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
@@ -275,7 +278,8 @@ impl Maker<'_> {
     }
 
     fn piece(&mut self) {
-        match self.chance.below(21) {
+        match self.chance.below(22) {
+            21 => self.sum(),
             16 if self.depth < 3 && self.chance.one_in(2) => self.stretch(),
             16 | 17 => self.words(),
             18 => self.met(),
@@ -767,6 +771,17 @@ pub(crate) fn judge(program: Program, chance: &mut Chance) -> Result<Verdict, St
         }
     }
     Ok(Verdict::Accepted { metered: verified.metered() })
+}
+
+/// How a call ends in the checked interpreter, and its output.
+pub(crate) fn checked_end(
+    verified: &Verified,
+    context: &[u8],
+    chance: &mut Chance,
+) -> (Outcome, Vec<u8>) {
+    let host = AnyHost::new(Chance::new(chance.next()));
+    let ((outcome, output, ..), _) = run_checked(verified, context, host, verified.limits().budget);
+    (outcome, output)
 }
 
 /// Whether a call that nothing meters comes to no more of anything than was said.

@@ -156,9 +156,9 @@ impl Host {
         let refused = status::NOT_PERMITTED;
         Some(match request.call {
             Call::GlobalRead => {
-                let (class, from) = (a >> 44 & 15, usize::try_from(a & ((1 << 44) - 1)).ok()?);
+                let (class, from) = (a >> 42 & 15, usize::try_from(a & ((1 << 42) - 1)).ok()?);
                 let end = from.checked_add(output.len())?;
-                match self.global.get(from..end).filter(|_| class <= 10 && a >> 48 == 0) {
+                match self.global.get(from..end).filter(|_| class <= 10 && a >> 46 == 0) {
                     Some(bytes) => copied(bytes, output),
                     None => refused,
                 }

@@ -72,12 +72,12 @@ fn record(memory: &[u8], meta: u64, link: u64, key: &[u8], records: &mut u64) ->
     if link & 1 == 0 || lines == 0 {
         return Record::Nothing(STALE);
     }
-    let line = 64_usize << (link >> 44 & 15);
+    let line = 64_usize << (link >> 42 & 15);
     if lines > 16 || line * lines > 8_192 {
         return Record::Nothing(status::OUT_OF_RANGE);
     }
     *records += 1;
-    let start = (link & ((1 << 44) - 2)) as usize;
+    let start = (link & ((1 << 42) - 2)) as usize;
     let Some(bytes) = memory.get(start..start.saturating_add(line * lines)) else {
         return Record::Nothing(status::NOT_PERMITTED);
     };
@@ -163,7 +163,7 @@ impl Made {
         // Most entries have the tag that is asked for.
         let tag = if chance.below(4) == 0 { self.tag ^ 1 } else { self.tag };
         let meta = u64::from(tag) << 40 | (lines as u64) << 32 | number(&generation);
-        let link = class << 44 | at as u64 | 1;
+        let link = class << 42 | at as u64 | 1;
         let bucket = &mut self.memory[BUCKET..][..256];
         bucket[16 + 8 * slot..][..8].copy_from_slice(&meta.to_le_bytes());
         bucket[136 + 8 * slot..][..8].copy_from_slice(&link.to_le_bytes());
@@ -227,7 +227,7 @@ pub(crate) fn lookups_in_odd_bytes(programs: &Programs) {
             let lines = u64::from(made.memory[BUCKET + 16 + 8 * slot + 4]).clamp(1, 16);
             let link = number(&links[8 * slot..][..8]);
             let record = (link & 0xfff_ffff_fffe) as usize;
-            let line = 64_usize << (link >> 44 & 15);
+            let line = 64_usize << (link >> 42 & 15);
             let (at, bytes) = match chance.below(8) {
                 0 => (BUCKET + chance.below(16) as usize, 1),
                 1 => (BUCKET + 16 + 8 * slot, 8),
@@ -277,7 +277,7 @@ pub(crate) fn lookups_nowhere(programs: &Programs) {
     };
     assert_eq!(ask(0, b""), (status::OUT_OF_RANGE, 0));
     assert_eq!(ask(MEMORY as u64 - 255, b"key"), (status::NOT_PERMITTED, 1));
-    assert_eq!(ask(11 << 44, b"key"), (status::NOT_PERMITTED, 1));
+    assert_eq!(ask(11 << 42, b"key"), (status::NOT_PERMITTED, 1));
     assert_eq!(ask(0, b"key"), (MOVED, 1));
     assert!(DhtLookup { table: 0, bucket: 0, tag: 0, key: &[1; 65] }.to_bytes().is_err());
 }

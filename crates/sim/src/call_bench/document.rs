@@ -99,14 +99,38 @@ fn findings(out: &mut String, all: &[Figure]) {
         ),
         (
             "7",
-            "one access: one-sided is fastest, then the NIC; many: the host, then the NIC; one-sided's \
-             cost grows fastest, the NIC's faster than the host's",
-            "so (the table below), with prices chosen here".to_owned(),
+            "one access: one-sided is fastest, then the NIC; many: the host, then the NIC. One-sided \
+             costs more than both, the NIC less than the host; one-sided's cost grows fastest, the NIC's \
+             faster than the host's",
+            costs(all.last()),
         ),
     ];
     for (figure, paper, here) in rows {
         let _ = writeln!(out, "| {figure} | {paper} | {here} |");
     }
+}
+
+/// Which place costs most and which least, for the numbers of accesses of Figure 7.
+fn costs(figure: Option<&Figure>) -> String {
+    let cost = |place: Place, at: usize| {
+        let line = figure.and_then(|figure| figure.lines.get(place as usize));
+        line.and_then(|line| line.points.get(at)).map_or(0.0, |point| point.0)
+    };
+    let accesses = super::figures::ACCESSES;
+    let those = |holds: &dyn Fn(usize) -> bool| {
+        let found = accesses.iter().enumerate().filter(|(at, _)| holds(*at));
+        let found: Vec<String> = found.map(|(_, accesses)| accesses.to_string()).collect();
+        found.join(", ")
+    };
+    let dearest = those(&|at| cost(Place::Client, at) > cost(Place::Host, at));
+    let cheaper = those(&|at| cost(Place::Nic, at) < cost(Place::Host, at));
+    format!(
+        "latencies and growth so (the table below). With the prices chosen here one-sided costs more than \
+         the host for N = {dearest}, not for N = 1 ({:.2} against {:.2}): the host's core is paid for from \
+         when a call has come, before it takes it up. The NIC costs less than the host for N = {cheaper}",
+        cost(Place::Client, 0),
+        cost(Place::Host, 0)
+    )
 }
 
 fn figure_table(out: &mut String, figure: &Figure) {
@@ -135,9 +159,9 @@ fn cost_table(out: &mut String, figure: &Figure) {
     let _ = writeln!(out, "\n## Figure 7, {}\n", figure.title);
     let _ = writeln!(
         out,
-        "A core costs by the time from taking up a call until its answer leaves; a client that waits for \
-         an answer lends its core to others. Prices, chosen: client core {} a us, host core {}, NIC core \
-         {}, network {} a KiB. The NIC is the one of 0.6 us.\n",
+        "A core costs by the time from when a call has come until its answer leaves, with the wait until \
+         the call is taken up; a client that waits for an answer lends its core to others. Prices, chosen: \
+         client core {} a us, host core {}, NIC core {}, network {} a KiB. The NIC is the one of 0.6 us.\n",
         PRICES.client_core, PRICES.host_core, PRICES.nic_core, PRICES.network
     );
     out.push_str("| N |");

@@ -11,12 +11,13 @@
 //! | a bell apart from messages | a miss, when the look before was in vain | otherwise it was known to be ahead |
 //! | zeroing a released record | as a copy of its bytes | its lines are not in the cache, and are fetched to be owned before they are cleared: clearing warm memory would be twice as fast |
 //! | a word of acknowledgement that lets the sender go on | a miss | the adapter wrote it |
+//! | a word stored at the adapter | a doorbell | it goes over the bus, as a doorbell does |
 //! | a copy into a log | a copy | 001 figure 4 |
 
 use super::{Cluster, Request};
 use crate::fabric::ProcessorCosts;
 use crate::stage::Spent;
-use farside::channel::Kind;
+use farside::channel::{Family, Kind};
 
 /// Two lines: a miss brings them both.
 const LINES: u32 = 128;
@@ -83,6 +84,8 @@ pub(super) struct Charges {
     checksums: bool,
     copies_out: bool,
     integers: bool,
+    /// Words that the sender stores at its adapter for a message, and the receiver at its own.
+    device_stores: [u64; 2],
     /// Words that a receiver looks at before it knows that nothing is there.
     words: u64,
 }
@@ -99,6 +102,7 @@ impl Charges {
             checksums: kind == Kind::ReadRingInlined && request.prefetch_bytes > 0,
             copies_out: request.copies_out,
             integers: kind == Kind::SendBufferless,
+            device_stores: device_stores(request),
             words: if kind.shares_receiver() { 1 } else { u64::from(senders) },
         }
     }
@@ -111,7 +115,7 @@ impl Charges {
             compared_bytes: if self.checksums { bytes } else { 0 },
             ..Spent::NOTHING
         };
-        spent.local_ns(&self.costs)
+        spent.local_ns(&self.costs) + self.device_stores[0] * self.costs.doorbell_ns
     }
 
     /// A word of acknowledgement has come.
@@ -152,7 +156,20 @@ impl Charges {
         let record = u64::from(self.bytes.next_multiple_of(8) + self.row.bells);
         let zeroed =
             Spent { copied_bytes: if self.row.zeroes { record } else { 0 }, ..Spent::NOTHING };
-        zeroed.local_ns(&self.costs)
+        zeroed.local_ns(&self.costs) + self.device_stores[1] * self.costs.doorbell_ns
+    }
+}
+
+/// Words stored at an adapter for each message: by the sender, by the receiver.
+fn device_stores(request: &Request) -> [u64; 2] {
+    let (head, tail) = (request.device.has_head(), request.device.has_tail());
+    match request.kind.family() {
+        Family::SharedRing => [0, u64::from(tail)],
+        Family::ReadSlot | Family::ReadRing => {
+            let bells = matches!(request.kind, Kind::ReadSlotDetached | Kind::ReadRingDetached);
+            [u64::from(bells && head), 0]
+        }
+        Family::SendReceive | Family::WriteSlot | Family::Ring => [0, 0],
     }
 }
 
@@ -160,6 +177,7 @@ impl Charges {
 mod tests {
     use super::super::{CONNECTX5, Pattern};
     use super::*;
+    use farside::channel::DeviceWords;
 
     fn charges(kind: Kind, bytes: u32, change: impl FnOnce(&mut Request)) -> Charges {
         let mut request = Request::new(kind, bytes, Pattern::ManyToOne(4));
@@ -186,6 +204,11 @@ mod tests {
         assert_eq!(ring.before_send_ns(), 1_000 / costs.copy_bytes_per_ns);
         assert_eq!(ring.before_release_ns(), 1_016_u64.div_ceil(costs.copy_bytes_per_ns));
         assert_eq!(charges(Kind::RingInlined, 1_000, |_| ()).before_release_ns(), 0);
+        let kind = Kind::SharedRingInlinedZeroing;
+        let tail = charges(kind, 64, |request| request.device = DeviceWords::Tail);
+        let head = charges(kind, 64, |request| request.device = DeviceWords::Head);
+        let more_ns = tail.before_release_ns() - head.before_release_ns();
+        assert_eq!((more_ns, tail.before_send_ns()), (costs.doorbell_ns, head.before_send_ns()));
         let kind = Kind::SharedRingImmediate;
         let log = charges(kind, 1_000, |request| request.copies_out = true);
         let none = charges(kind, 1_000, |_| ());

@@ -50,8 +50,8 @@ pub fn document() -> Result<String, Error> {
 const HEAD: &str = "\
 # The channels in virtual time
 
-Printed by `cargo run --release -p farside-sim --example channel_findings`; the tests of
-`crates/sim/tests/channel_findings.rs` hold it to what is measured. The real channels run over the
+Printed by `farside bench channels --findings`; the tests of `crates/sim/tests/channel_findings.rs` hold
+it to what is measured. **Nothing here was measured on an adapter**: all times are virtual. The real channels run over the
 simulated fabric with the hardware profile of the cluster of paper 001 §6, and `channel_bench` says
 what is measured and what is charged. The paper's figures are not to be had as numbers, so its words
 stand beside ratios. Figures that are no ratios name their unit.

@@ -32,7 +32,7 @@ use crate::fabric::{
 };
 use crate::stage::{Stage, Stopped};
 use actors::{Score, Scores};
-use farside::channel::{Family, Kind};
+use farside::channel::{DeviceWords, Family, Kind};
 use farside::{Error, ErrorCode};
 use farside_base::Capabilities;
 use std::cell::RefCell;
@@ -101,8 +101,8 @@ pub struct Request {
     /// Messages that a sender may have under way, or that a read ring holds; `None`: 64, of shared
     /// rings 16 as in 001 §6.3.
     pub outstanding: Option<u32>,
-    /// Whether bells that readers poll, and words that peers change by atomics, are at the adapter.
-    pub device_bells: bool,
+    /// Which words are in memory at the adapter.
+    pub device: DeviceWords,
     /// What a reader of `read-ring-inlined` fetches beyond a bell.
     pub prefetch_bytes: u32,
     /// Whether the receiver copies each message into a log, as in 001 figure 4; of a ping-pong the
@@ -121,7 +121,7 @@ impl Request {
             pattern,
             messages: 1_000,
             outstanding: None,
-            device_bells: false,
+            device: DeviceWords::Nothing,
             prefetch_bytes: 0,
             copies_out: false,
             seed: 1,
@@ -189,6 +189,15 @@ impl Entry {
 /// What the channel says: `FabricLacks`, `BadConfiguration` and so on; `TimedOut` when messages stop
 /// coming.
 pub fn measure(request: &Request, cluster: &Cluster) -> Result<Entry, Error> {
+    measure_each(request, cluster).map(|(entry, _)| entry)
+}
+
+/// Measures, and gives every round trip of a ping-pong in ns besides, in the order in which they were
+/// made.
+///
+/// # Errors
+/// As [`measure`].
+pub fn measure_each(request: &Request, cluster: &Cluster) -> Result<(Entry, Vec<u64>), Error> {
     let scores: Scores = Rc::new(RefCell::new(Score::new(request)));
     let scene = scene::Scene::new(request, cluster)?;
     let net = scene.net.clone();
@@ -214,7 +223,7 @@ pub fn measure(request: &Request, cluster: &Cluster) -> Result<Entry, Error> {
         let text = format!("{}: {stopped:?} after {} messages", request.kind, score.received);
         return Err(Error::with(ErrorCode::TimedOut, text));
     }
-    Ok(entry(request, &score, &counts))
+    Ok((entry(request, &score, &counts), score.trips_ns))
 }
 
 /// No study takes longer.

@@ -146,7 +146,7 @@ fn options(request: &Request) -> Options {
         slots: Some(slots),
         ring_bytes: Some((record * u64::from(all)).next_power_of_two().max(4_096)),
         prefetch_bytes: request.prefetch_bytes,
-        device_bells: request.device_bells,
+        device: request.device,
         ..Options::new(request.kind, request.bytes()).peers(peers)
     }
 }
@@ -160,7 +160,8 @@ fn ends(
 ) -> Result<(Vec<Sender>, Vec<Receiver>), Error> {
     let options = &options(request);
     let (senders, receivers) = request.pattern.ends();
-    let listens = request.kind.shares_sender() || receivers > 1;
+    // One receiver has a half for each of its senders, whichever channel it is.
+    let listens = receivers > 1 || (request.kind.shares_sender() && senders == 1);
     let sender = || match listens {
         true => Sender::listen(Arc::clone(at_senders), name, options),
         false => Sender::connect(Arc::clone(at_senders), name, options),
@@ -169,10 +170,6 @@ fn ends(
         true => Receiver::connect(Arc::clone(at_receivers), name, options),
         false => Receiver::listen(Arc::clone(at_receivers), name, options),
     };
-    if listens && senders > 1 {
-        let text = format!("the sender of {} listens: no N:1", request.kind);
-        return Err(Error::with(ErrorCode::BadForm, text));
-    }
     if listens {
         let senders = (0..senders).map(|_| sender()).collect::<Result<_, _>>()?;
         Ok((senders, (0..receivers).map(|_| receiver()).collect::<Result<_, _>>()?))

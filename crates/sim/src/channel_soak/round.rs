@@ -5,7 +5,7 @@ use crate::fabric::{
     ADAPTIVE_ROUTING, EFA, INFINIBAND, ONE_RMA, SHARED_MEMORY, SimNet, SimOptions, UNORDERED,
 };
 use crate::random::Random;
-use farside::channel::{Acknowledge, Family, Kind, Options, Signal, can_sleep};
+use farside::channel::{Acknowledge, DeviceWords, Family, Kind, Options, Signal, can_sleep};
 use farside_base::Capabilities;
 use std::fmt;
 
@@ -194,7 +194,10 @@ fn draw_options(kind: Kind, peers: u16, random: &mut Random, has: &Capabilities)
         ring_bytes: Some(ring << random.below(4)),
         mirrored: Some(has.mirrored_regions && random.chance(500)),
         prefetch_bytes: *random.pick(&[0, 0, message_bytes_max, 3 * message_bytes_max]),
-        device_bells: has.device_bytes_max > 0 && random.chance(200),
+        device: match has.device_bytes_max > 0 && random.chance(200) {
+            true => *random.pick(&[DeviceWords::Head, DeviceWords::Tail, DeviceWords::All]),
+            false => DeviceWords::Nothing,
+        },
         ..Options::new(kind, message_bytes_max).peers(peers)
     };
     let mut ways = Vec::new();
@@ -217,7 +220,7 @@ impl fmt::Display for Round {
         write!(
             f,
             "{} seed={} messages={} {:?} bytes_max={} slots={:?} ring={:?} mirrored={:?} prefetch={} \
-             acknowledge={:?} signal={:?} device_bells={} ",
+             acknowledge={:?} signal={:?} device={:?} ",
             options.kind,
             self.seed,
             self.messages,
@@ -229,7 +232,7 @@ impl fmt::Display for Round {
             options.prefetch_bytes,
             options.acknowledge,
             options.signal,
-            options.device_bells,
+            options.device,
         )?;
         write!(
             f,

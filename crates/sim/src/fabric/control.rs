@@ -60,7 +60,7 @@ impl World {
         let registered = Registered { arena: arena.clone(), key, access, kind: spec.kind };
         node.regions.insert(id, registered);
         let token = RegionToken { region: id, key, bytes: arena.len() as u64, access };
-        Ok(Region { id, arena, token })
+        Ok(Region { id, arena, token, device: None })
     }
 
     /// Pieces still under way find the region gone.

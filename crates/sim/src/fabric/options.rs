@@ -36,6 +36,7 @@ pub const INFINIBAND: Capabilities = Capabilities {
     region_bytes_max: 1 << 40,
     mirrored_regions: Arena::MIRRORS,
     device_bytes_max: 256 << 10,
+    device_words: true,
 };
 
 /// Like processes of one machine with common memory.

@@ -381,6 +381,7 @@ impl Machines {
             Effect::Fail { operation, code, .. } => {
                 self.broken = Some(format!("{operation:?} fails: {code:?}"))
             }
+            Effect::Fill { .. } => self.broken = Some("a line is taken for lost".to_owned()),
             Effect::DropHome { .. } => self.broken = Some("a node is taken for dead".to_owned()),
         }
     }

@@ -1,9 +1,14 @@
 //! The model of burials: a node has died, and some others still send bytes to each other because it
 //! had asked them to, until they learn of its death. Links keep their order. Once a death is settled
 //! for a node, none of those bytes may arrive there any more; and in the end it is settled for all.
+//!
+//! In a second model a node joins meanwhile, which knew the dead one or did not, and is linked to the others
+//! one after the other. A node that is linked to another after that one has learned of the death may still
+//! send it bytes, until both have settled it. When all have, the number is given again: from then on no
+//! bytes for the former bearer may arrive at any node. The new bearer may die too.
 
 use crate::explorer::{Model, Violation};
-use farside_base::{NodeId, NodeSet};
+use farside_base::{NodeId, NodeSet, ViewNumber};
 use farside_protocol::member::Burials;
 use farside_protocol::member::burial::{Effect, Event};
 use std::collections::VecDeque;
@@ -11,10 +16,10 @@ use std::collections::VecDeque;
 /// What one survivor says to another.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Message {
-    /// Bytes, on behalf of node 0.
-    Bytes,
-    /// It knows that this node is dead.
-    Buried(u16),
+    /// Bytes, on behalf of the bearer of number 0 that this view admitted.
+    Bytes(u64),
+    /// It knows that this bearer of a number is dead; an answer or not.
+    Buried(u16, u64, bool),
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -26,6 +31,12 @@ struct Node {
     settled: NodeSet,
     /// How many bytes it may still be asked to send.
     sends: u8,
+    /// Whom it is linked to.
+    linked: NodeSet,
+    /// Those that were removed before its time.
+    ignorant: NodeSet,
+    /// Those that it was linked to when it knew of the death of node 0.
+    late: NodeSet,
 }
 
 /// Node 0 and then perhaps others die.
@@ -35,8 +46,16 @@ pub struct Cluster {
     /// On the way, by sender and receiver.
     links: Vec<Vec<VecDeque<Message>>>,
     deaths: u8,
+    /// Number 0 is given again when all have settled its death: so many times more.
+    reuses: u8,
+    /// The view that admitted the bearer of number 0, and what each of them is at first.
+    born: u64,
+    first: Box<Node>,
     wrong: Option<&'static str>,
 }
+
+/// The view that admitted every node but the later bearers of number 0.
+const FIRST: u64 = 1;
 
 /// What can happen next.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -49,6 +68,10 @@ pub enum Action {
     Die(u16),
     /// A node learns that another is dead.
     Learn(u16, u16),
+    /// The node that joins is linked to another.
+    Link(u16, u16),
+    /// All have settled the death of node 0: another node gets the number, and is linked to all.
+    Reuse,
 }
 
 impl Cluster {
@@ -61,14 +84,40 @@ impl Cluster {
             knows: NodeSet::EMPTY,
             settled: NodeSet::EMPTY,
             sends,
+            linked: (0..nodes).filter(|other| *other != number).map(NodeId).collect(),
+            ignorant: NodeSet::EMPTY,
+            late: NodeSet::EMPTY,
         };
         let count = usize::from(nodes);
+        let first = Box::new(Node { sends: 0, ..node(0) });
         Self {
+            first,
             nodes: (0..nodes).map(node).collect(),
             links: vec![vec![VecDeque::new(); count]; count],
             deaths,
+            reuses: 0,
+            born: FIRST,
             wrong: None,
         }
+    }
+
+    /// The same where the last node joins and is linked to none yet. If it is `ignorant`, node 0 was removed
+    /// before its time. The number of node 0 is given again so many times.
+    pub fn joining(mut self, ignorant: bool, reuses: u8) -> Self {
+        let last = self.nodes.len() as u16 - 1;
+        for other in 1..last {
+            self.nodes[usize::from(other)].linked.remove(NodeId(last));
+            self.nodes[usize::from(last)].linked.remove(NodeId(other));
+        }
+        if ignorant {
+            // It takes part in what the others send and does nothing for a node that it does not know.
+            let joiner = &mut self.nodes[usize::from(last)];
+            joiner.ignorant.insert(NodeId(0));
+            joiner.knows.insert(NodeId(0));
+            joiner.settled.insert(NodeId(0));
+        }
+        self.reuses = reuses;
+        self
     }
 
     fn link(&mut self, from: u16, to: u16) -> &mut VecDeque<Message> {
@@ -85,9 +134,8 @@ impl Cluster {
 
     /// Whom a node takes to be alive, itself apart.
     fn linked(&self, number: u16) -> NodeSet {
-        let knows = self.node(number).knows;
-        let others = self.numbers().filter(|other| *other != number).map(NodeId);
-        others.filter(|other| !knows.contains(*other)).collect()
+        let Node { knows, linked, .. } = self.node(number);
+        linked.iter().filter(|other| !knows.contains(*other)).collect()
     }
 
     fn step(&mut self, number: u16, event: Event) {
@@ -98,8 +146,10 @@ impl Cluster {
         }
         for effect in effects {
             match effect {
-                Effect::Tell { to, node } => self.send(number, to.0, Message::Buried(node.0)),
-                Effect::Settled { node } => {
+                Effect::Tell { to, node, born, answer } => {
+                    self.send(number, to.0, Message::Buried(node.0, born.0, answer));
+                }
+                Effect::Settled { node, .. } => {
                     if !self.nodes[usize::from(number)].settled.insert(node) {
                         self.wrong = Some("a death is settled twice");
                     }
@@ -116,14 +166,20 @@ impl Cluster {
 
     fn deliver(&mut self, from: u16, to: u16) {
         match self.link(from, to).pop_front() {
-            Some(Message::Bytes) if self.node(to).settled.contains(NodeId(0)) => {
+            Some(Message::Bytes(born)) if born < self.born => {
+                self.wrong = Some("bytes for a former bearer of a number arrive");
+            }
+            Some(Message::Bytes(_)) if self.node(to).has_settled(0, from) => {
                 self.wrong = Some("bytes arrive after a death is settled");
             }
-            Some(Message::Buried(dead)) => {
+            Some(Message::Buried(dead, born, answer)) => {
                 let (from, node) = (NodeId(from), NodeId(dead));
-                self.step(to, Event::Buried { from, node });
+                let reused = dead == 0 && self.born > born;
+                let former = reused || self.node(to).ignorant.contains(node);
+                let born = ViewNumber(born);
+                self.step(to, Event::Buried { from, node, born, answer, former });
             }
-            Some(Message::Bytes) | None => {}
+            Some(Message::Bytes(_)) | None => {}
         }
     }
 
@@ -140,7 +196,52 @@ impl Cluster {
         self.link(dead, number).clear();
         self.nodes[usize::from(number)].knows.insert(NodeId(dead));
         let linked = self.linked(number);
-        self.step(number, Event::Dead { node: NodeId(dead), linked });
+        let born = ViewNumber(if dead == 0 { self.born } else { FIRST });
+        self.step(number, Event::Dead { node: NodeId(dead), born, linked });
+    }
+
+    /// Whether all that live have settled the death of node 0. Another dead node does not count any more when
+    /// a view has removed it, which all get before the view that gives the number again.
+    fn is_free(&self) -> bool {
+        let dead = |at: &u16| !self.node(*at).alive;
+        let dead: NodeSet = self.numbers().filter(dead).map(NodeId).collect();
+        let knows = |node: &Node| dead.iter().all(|dead| node.knows.contains(dead));
+        let free = |node: &Node| !node.alive || node.settled.contains(NodeId(0)) && knows(node);
+        !self.node(0).alive && self.nodes.iter().all(free)
+    }
+
+    fn reuse(&mut self) {
+        self.reuses -= 1;
+        self.born += 1;
+        let dead = self.numbers().filter(|at| *at > 0 && !self.node(*at).alive).map(NodeId);
+        let dead: NodeSet = dead.collect();
+        let linked = self.numbers().skip(1).map(NodeId).filter(|at| !dead.contains(*at)).collect();
+        let Node { burials, sends, .. } = (*self.first).clone();
+        let (knows, settled, ignorant) = (dead, dead, dead);
+        let late = NodeSet::EMPTY;
+        self.nodes[0] =
+            Node { alive: true, burials, knows, settled, sends, linked, ignorant, late };
+        for node in &mut self.nodes[1..] {
+            node.ignorant.remove(NodeId(0));
+            node.knows.remove(NodeId(0));
+            node.settled.remove(NodeId(0));
+            node.late = NodeSet::EMPTY;
+        }
+    }
+}
+
+impl Node {
+    /// Whether another one sends nothing because of a dead node any more.
+    fn has_settled(&self, dead: u16, from: u16) -> bool {
+        let (dead, from) = (NodeId(dead), NodeId(from));
+        !self.ignorant.contains(dead) && self.settled.contains(dead) && !self.late.contains(from)
+    }
+
+    fn link(&mut self, other: u16) {
+        self.linked.insert(NodeId(other));
+        if self.knows.contains(NodeId(0)) {
+            self.late.insert(NodeId(other));
+        }
     }
 }
 
@@ -159,14 +260,21 @@ impl Model for Cluster {
                     actions.push(Action::Deliver(from, other));
                 }
                 let known = node.knows.contains(NodeId(other));
+                let linked = node.linked.contains(NodeId(other));
+                if from > other && !linked && node.alive && self.node(other).alive {
+                    actions.push(Action::Link(from, other));
+                }
                 if node.alive && !known && !self.node(other).alive {
                     actions.push(Action::Learn(from, other));
                 }
                 let for_first = node.alive && !node.knows.contains(NodeId(0)) && other != 0;
-                if node.sends > 0 && for_first && !known {
+                if node.sends > 0 && for_first && !known && linked {
                     actions.push(Action::Send(from, other));
                 }
             }
+        }
+        if self.reuses > 0 && self.is_free() {
+            actions.push(Action::Reuse);
         }
         actions
     }
@@ -175,11 +283,16 @@ impl Model for Cluster {
         match action {
             Action::Send(from, to) => {
                 self.nodes[usize::from(from)].sends -= 1;
-                self.send(from, to, Message::Bytes);
+                self.send(from, to, Message::Bytes(self.born));
             }
             Action::Deliver(from, to) => self.deliver(from, to),
             Action::Die(number) => self.die(number),
             Action::Learn(number, dead) => self.learn(number, dead),
+            Action::Link(one, other) => {
+                self.nodes[usize::from(one)].link(other);
+                self.nodes[usize::from(other)].link(one);
+            }
+            Action::Reuse => self.reuse(),
         }
     }
 
@@ -211,7 +324,47 @@ mod tests {
     fn nothing_comes_of_a_settled_death() {
         let cases = [(3, 0, 2), (3, 1, 1), (4, 0, 1), (4, 1, 0)];
         let states = cases.map(|(nodes, deaths, sends)| states(nodes, deaths, sends));
-        assert_eq!(states, [225, 216, 4_096, 2_972], "{cases:?}");
+        assert_eq!(states, [225, 216, 4_096, 2_156], "{cases:?}");
+    }
+
+    fn states_of_joining(nodes: u16, deaths: u8, ignorant: bool, reuses: u8) -> u64 {
+        let model = Cluster::new(nodes, deaths, 1, |burials| burials).joining(ignorant, reuses);
+        match Explorer::new().explore(&model).holds() {
+            Ok(coverage) => coverage.states,
+            Err(text) => panic!("{nodes} nodes, {deaths} deaths, {ignorant}, {reuses}: {text}"),
+        }
+    }
+
+    #[test]
+    fn nothing_comes_of_a_former_bearer_of_a_number() {
+        let cases = [
+            (3, 0, false, 1),
+            (3, 1, false, 2),
+            (3, 1, true, 1),
+            (4, 0, false, 1),
+            (4, 0, true, 1),
+        ];
+        let states = cases.map(|(nodes, deaths, ignorant, reuses)| {
+            states_of_joining(nodes, deaths, ignorant, reuses)
+        });
+        assert_eq!(states, [126, 897, 353, 19_525, 1_565], "{cases:?}");
+    }
+
+    #[cfg(canary)]
+    #[test]
+    fn canary_reuse_of_numbers_needs_its_rules() {
+        use farside_protocol::member::Mutant;
+        let cases = [
+            (Mutant::FormerBurialCounts, false, 1, "bytes arrive after a death is settled"),
+            (Mutant::BurialUnanswered, true, 1, "a death is never settled"),
+        ];
+        for (mutant, ignorant, deaths, expected) in cases {
+            let change = |burials: Burials| burials.with_mutant(mutant);
+            let model = Cluster::new(3, deaths, 1, change).joining(ignorant, 2);
+            let failure = Explorer::new().explore(&model).failure();
+            let failure = failure.unwrap_or_else(|| panic!("{mutant:?} is not found"));
+            assert_eq!(failure.violation.0, expected, "{mutant:?}: {}", failure.transcript);
+        }
     }
 
     #[cfg(canary)]

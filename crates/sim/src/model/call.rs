@@ -91,6 +91,7 @@ impl Calls {
             slots,
             grace_ns: GRACE_NS,
             quantum_ns: 1000,
+            registering_bytes_max: u64::MAX,
         };
         let (window, mut server) = change(Window::new(slots), settings);
         server.add_tenant(Quota::DEFAULT);

@@ -15,6 +15,8 @@
 //!   `Invalid`; no frame is freed while bytes are on their way out of or into it;
 //! - a pinned line stays as it is; operations on a line become ready in the order of issue;
 //! - no machine finds a message of another to be a violation, and its invariants hold;
+//! - when a write-back is answered, the home has every write that the node performed before it was asked for;
+//! - a lost line gets its bytes from an operation that overwrites it, while nothing can read it;
 //! - when nothing is under way any more, no operation waits, no machine is busy, and each directory
 //!   is what the tags say.
 
@@ -35,6 +37,9 @@ use farside_protocol::coherence::Mutant;
 
 /// Bytes that nobody may read.
 const JUNK: u8 = u8::MAX;
+
+/// Bytes of a line.
+const LINE_BYTES: u32 = LineSize::DEFAULT.bytes() as u32;
 
 /// How often a node may do what.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -61,6 +66,8 @@ pub enum Lingers {
     Told,
     /// They do: a defect.
     Untold,
+    /// They do, the machines know, and the removed node's number is given again meanwhile: a defect.
+    Renumbered,
 }
 
 /// What is modelled.
@@ -76,12 +83,20 @@ pub struct Setup {
     pub allocations: u8,
     /// How often an operation that waits may be cancelled, in all.
     pub cancels: u8,
+    /// How often owned lines may be written back in the background, in all.
+    pub write_backs: u8,
+    /// How often an operation may have a line written back, in all.
+    pub flushes: u8,
+    /// How often a node may overwrite a whole line, in all.
+    pub overwrites: u8,
     /// The nodes that may die.
     pub mortal: Vec<u16>,
     /// How many of them.
     pub deaths: u8,
     /// Whether bytes that they were writing may land after their removal.
     pub lingers: Lingers,
+    /// How often another node gets the number of a dead one that is home of nothing.
+    pub reuses: u8,
     /// The last grant that homes made before the start.
     pub last_grant: u64,
 }
@@ -101,6 +116,10 @@ pub enum Action {
     Cancel(u16, u8),
     /// The runtime wants the frame.
     Evict(u16, u8),
+    /// The runtime wants an owned line to be clean.
+    WriteBack(u16, u8),
+    /// An operation wants the home to have the line's bytes.
+    Flush(u16, u8),
     /// The line's home frees it.
     Retire(u8),
     /// The line's home allocates it again.
@@ -113,6 +132,8 @@ pub enum Action {
     Settle(u16, u16),
     /// The last bytes of a removed node land at a node, which learns that.
     Quiet(u16, u16),
+    /// All have settled a death, and no message speaks of the dead node: another one gets its number.
+    Reuse(u16),
 }
 
 /// Kinds of operations.
@@ -122,6 +143,8 @@ pub enum Kind {
     Read,
     /// Write.
     Write,
+    /// Write the whole line.
+    Overwrite,
     /// Read, and later write, pinned in between.
     Update,
     /// Read, and later read the same again, pinned in between.
@@ -135,6 +158,7 @@ impl Kind {
         match self {
             Self::Read | Self::Hold => Want::Read,
             Self::Write | Self::Update | Self::Retire => Want::Write,
+            Self::Overwrite => Want::Overwrite { covers: LINE_BYTES },
         }
     }
 
@@ -156,7 +180,7 @@ struct Operation {
     id: OperationId,
     line: u8,
     kind: Kind,
-    /// The bytes at its `Ready`, for a pinned one.
+    /// The bytes at its `Ready`, for a pinned one; the node's last write at its start, for a write-back.
     seen: u8,
 }
 
@@ -169,6 +193,9 @@ struct Node {
     tags: Vec<Tag>,
     waiting: Vec<Operation>,
     pinned: Vec<Operation>,
+    flushing: Vec<Operation>,
+    /// Its last write of each line; kept only where write-backs are asked for.
+    wrote: Vec<u8>,
     started: u8,
     budget: Budget,
 }
@@ -228,7 +255,11 @@ pub struct System {
     retires: u8,
     allocations: u8,
     cancels: u8,
+    write_backs: u8,
+    flushes: u8,
+    overwrites: u8,
     deaths: u8,
+    reuses: u8,
     /// Nodes that have left, as bits.
     left: u8,
     wrong: Option<String>,
@@ -261,6 +292,8 @@ impl System {
             tags: setup.homes.iter().map(|home| Tag::new(usize::from(*home) == number)).collect(),
             waiting: Vec::new(),
             pinned: Vec::new(),
+            flushing: Vec::new(),
+            wrote: vec![0; setup.homes.len()],
             started: 0,
             budget: setup.budgets[number],
         };
@@ -274,7 +307,11 @@ impl System {
             retires: setup.retires,
             allocations: setup.allocations,
             cancels: setup.cancels,
+            write_backs: setup.write_backs,
+            flushes: setup.flushes,
+            overwrites: setup.overwrites,
             deaths: setup.deaths,
+            reuses: setup.reuses,
             left: 0,
             wrong: None,
             log: None,
@@ -328,11 +365,25 @@ impl System {
 
     fn here(&self, node: u16, line: u8) -> Here {
         let allocated = self.truths[usize::from(line)].allocated;
-        let extent = Extent { first: true, bytes: 512 };
+        let extent = Extent { first: true, bytes: LINE_BYTES };
         Here {
             held: self.tag(node, line).held,
             extent: (allocated && self.home(line) == node).then_some(extent),
         }
+    }
+
+    /// How often what may still happen, in all.
+    const fn budgets(&self) -> [u8; 8] {
+        [
+            self.retires,
+            self.allocations,
+            self.cancels,
+            self.write_backs,
+            self.flushes,
+            self.overwrites,
+            self.deaths,
+            self.reuses,
+        ]
     }
 
     fn alive(&self) -> impl Iterator<Item = (u16, &Node)> {
@@ -375,12 +426,15 @@ impl Model for System {
             Action::Finish(node, line) => self.finish(node, line),
             Action::Cancel(node, line) => self.cancel(node, line),
             Action::Evict(node, line) => self.evict(node, line),
+            Action::WriteBack(node, line) => self.write_back(node, line),
+            Action::Flush(node, line) => self.flush(node, line),
             Action::Retire(line) => self.start(self.home(line), line, Kind::Retire),
             Action::Allocate(line) => self.allocate(line),
             Action::Die(node) => self.die(node),
             Action::Notice(node, dead) => self.notice(node, dead),
             Action::Settle(node, dead) => self.settle(node, dead),
             Action::Quiet(node, dead) => self.quiet(node, dead),
+            Action::Reuse(node) => self.reuse(node),
         }
     }
 
@@ -410,8 +464,8 @@ impl PartialEq for System {
             && self.places == other.places
             && self.late == other.late
             && self.truths == other.truths
-            && (self.retires, self.allocations, self.cancels, self.deaths, self.left)
-                == (other.retires, other.allocations, other.cancels, other.deaths, other.left)
+            && self.budgets() == other.budgets()
+            && self.left == other.left
             && self.wrong == other.wrong
     }
 }
@@ -425,7 +479,7 @@ impl Hash for System {
         self.places.hash(state);
         self.late.hash(state);
         self.truths.hash(state);
-        (self.retires, self.allocations, self.cancels, self.deaths, self.left).hash(state);
+        (self.budgets(), self.left).hash(state);
         self.wrong.hash(state);
     }
 }

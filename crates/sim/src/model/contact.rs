@@ -517,7 +517,16 @@ mod tests {
 
     fn patience(lease_ns: u64, unaware_ns: u64, standing_ns: u64) -> Patience {
         let (dial_min_ns, dial_max_ns, dial_timeout_ns) = (1, 2, u64::MAX);
-        Patience { lease_ns, dial_min_ns, dial_max_ns, dial_timeout_ns, unaware_ns, standing_ns }
+        let judge_ns = 1;
+        Patience {
+            lease_ns,
+            dial_min_ns,
+            dial_max_ns,
+            dial_timeout_ns,
+            unaware_ns,
+            judge_ns,
+            standing_ns,
+        }
     }
 
     #[test]
@@ -560,7 +569,7 @@ mod tests {
     #[test]
     fn an_outage_shorter_than_the_leases_puts_no_member_out_of_reach() {
         let states = [true, false].map(|founder_is_lower| {
-            let model = in_outage(Patience::of_lease(LEASES.0, LEASES.1), founder_is_lower);
+            let model = in_outage(Patience::of_lease(LEASES.0, LEASES.1, 0), founder_is_lower);
             match Explorer::new().explore(&model).holds() {
                 Ok(coverage) => coverage.states,
                 Err(text) => panic!("{founder_is_lower}: {text}"),
@@ -572,7 +581,7 @@ mod tests {
     /// The model can see what the deadline of a dial and the time for one more are for.
     #[test]
     fn a_dial_that_an_outage_swallows_expels_without_a_timeout_or_time_for_another() {
-        let right = Patience::of_lease(LEASES.0, LEASES.1);
+        let right = Patience::of_lease(LEASES.0, LEASES.1, 0);
         let waits = Patience { dial_timeout_ns: u64::MAX, ..right };
         let short = Patience { lease_ns: LEASES.0, ..right };
         for patience in [waits, short] {

@@ -149,7 +149,7 @@ impl Cluster {
         for effect in effects {
             match effect {
                 Effect::Send { to, message } => self.post(node, to.0, message),
-                Effect::Dead { node: gone, death } => {
+                Effect::Dead { node: gone, death, .. } => {
                     self.learn_of_end(node, gone.0, death == Death::Left);
                 }
                 Effect::Closed => {
@@ -159,8 +159,10 @@ impl Cluster {
                 Effect::BecomeCoordinator => {}
                 Effect::Failed(_) => self.wrong = Some("a member is expelled"),
                 Effect::Cut { .. }
+                | Effect::JudgeLater
                 | Effect::Ready
                 | Effect::Connect { .. }
+                | Effect::Admitted { .. }
                 | Effect::Admit { .. }
                 | Effect::Deny { .. }
                 | Effect::AcceptPeer { .. } => self.wrong = Some("an effect of joining"),

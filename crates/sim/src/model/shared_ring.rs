@@ -25,7 +25,7 @@ const COUNTERS: u32 = 2;
 
 /// Where the tail is among the receiver's bells, and the head among its counters.
 const TAIL: u64 = 0;
-const HEAD: u64 = 0;
+const HEAD: u64 = 8;
 
 /// What is modelled.
 #[derive(Clone, Debug)]

@@ -1,6 +1,6 @@
 //! A fabric that writes down every request that its ports post, and counts what arrives there.
 
-use farside_base::{Completion, CompletionKind, Work};
+use farside_base::{Completion, CompletionKind, Receive, Work};
 use farside_fabric::{Fabric, FabricError, Parts, Port, PortSpec};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -19,6 +19,8 @@ pub(crate) struct Posted {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Record {
     pub(crate) posted: Vec<Posted>,
+    /// Receives that were posted.
+    pub(crate) receives: usize,
     /// Receives that took something.
     pub(crate) arrived: usize,
 }
@@ -57,7 +59,6 @@ struct WatchPort {
 
 impl Port for WatchPort {
     farside_fabric::forward!(
-        post_receives,
         link_events,
         arm,
         disarm,
@@ -87,6 +88,13 @@ impl Port for WatchPort {
                 to: parts.remote.map(|remote| remote.offset),
             });
         }
+        posted
+    }
+
+    fn post_receives(&mut self, receives: &[Receive]) -> farside_fabric::Posted {
+        let posted = self.inner.post_receives(receives);
+        let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+        record.receives += posted.accepted;
         posted
     }
 

@@ -3,7 +3,7 @@
 use super::super::window::Figure;
 use crate::arguments::Pattern;
 use crate::output::Table;
-use farside::channel::{Family, Kind};
+use farside::channel::{DeviceWords, Family, Kind};
 use serde::Serialize;
 
 /// The MB of perftest.
@@ -20,6 +20,10 @@ pub(crate) enum Payload {
     /// Handed over where it lies: the sender writes the first and last byte, the receiver looks at the
     /// first and last line in the memory of the sender. In virtual time neither touches any.
     Untouched,
+    /// The sender writes every byte, the end that answers or receives looks at the first and last line.
+    Seen,
+    /// The same, and that end copies every byte into a log.
+    Logged,
 }
 
 /// How the ends wait.
@@ -39,6 +43,86 @@ pub(crate) struct Latency {
     pub(crate) median: f64,
     /// Of single round trips; `best` and `median` are of windows.
     pub(crate) p99: f64,
+}
+
+/// How many of the round trips took how long: a histogram.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub(crate) struct Distribution {
+    pub(crate) round_trips: usize,
+    /// Percentiles of round trips, in ns.
+    pub(crate) p5_ns: f64,
+    pub(crate) p50_ns: f64,
+    pub(crate) p95_ns: f64,
+    pub(crate) p99_ns: f64,
+    /// The width of a bucket.
+    pub(crate) bucket_ns: f64,
+    /// Where each bucket begins, and its share of all; the last has all that took longer.
+    pub(crate) buckets: Vec<(f64, f64)>,
+}
+
+/// Buckets of a histogram, and what part of the round trips lies before the last one.
+const BUCKETS: usize = 40;
+const COVERED_PER_CENT: usize = 99;
+
+impl Distribution {
+    /// Of round trips in ns; none of none.
+    pub(crate) fn of(mut trips_ns: Vec<f64>) -> Option<Self> {
+        trips_ns.sort_by(f64::total_cmp);
+        let count = trips_ns.len();
+        let at = |per_cent: usize| trips_ns.get((count * per_cent / 100).min(count.max(1) - 1));
+        let percentile = |per_cent| at(per_cent).copied();
+        let (first, covered) = (percentile(0)?, percentile(COVERED_PER_CENT)?);
+        let bucket_ns = ((covered - first) / (BUCKETS - 1) as f64).max(1.0);
+        let mut counts = [0_usize; BUCKETS];
+        for trip_ns in &trips_ns {
+            let bucket = ((trip_ns - first) / bucket_ns) as usize;
+            counts[bucket.min(BUCKETS - 1)] += 1;
+        }
+        let begins = |bucket: usize| first + bucket as f64 * bucket_ns;
+        let share = |of: usize| of as f64 / count as f64;
+        let buckets = counts.iter().enumerate().map(|(at, of)| (begins(at), share(*of)));
+        Some(Self {
+            round_trips: count,
+            p5_ns: percentile(5)?,
+            p50_ns: percentile(50)?,
+            p95_ns: percentile(95)?,
+            p99_ns: percentile(99)?,
+            bucket_ns,
+            buckets: buckets.collect(),
+        })
+    }
+
+    /// One line a bucket that is not empty.
+    fn lines(&self) -> Vec<String> {
+        let filled = self.buckets.iter().filter(|(_, share)| *share > 0.0);
+        let line = |(from_ns, share): &(f64, f64)| {
+            let bar = "#".repeat((share * 60.0).ceil() as usize);
+            format!("  {:>10.3} us  {:>5.1} %  {bar}", from_ns / 1e3, share * 100.0)
+        };
+        filled.map(line).collect()
+    }
+}
+
+/// The histograms of those that have one.
+pub(crate) fn distributions<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> Vec<String> {
+    let mut lines = Vec::new();
+    for entry in entries {
+        let Some(distribution) = &entry.distribution else { continue };
+        let Distribution { round_trips, p5_ns, p50_ns, p95_ns, bucket_ns, .. } = distribution;
+        lines.push(format!(
+            "{} {}, {} B: {round_trips} round trips; 5 % below {:.3} us, half below {:.3}, 95 % below \
+             {:.3}; buckets of {:.3} us",
+            entry.channel,
+            entry.form(),
+            entry.message_bytes,
+            p5_ns / 1e3,
+            p50_ns / 1e3,
+            p95_ns / 1e3,
+            bucket_ns / 1e3
+        ));
+        lines.extend(distribution.lines());
+    }
+    lines
 }
 
 /// Something in a second.
@@ -93,12 +177,18 @@ pub(crate) struct Entry {
     pub(crate) peers: u16,
     pub(crate) payload: Payload,
     pub(crate) wait: Wait,
+    /// Which words are at the adapter.
+    pub(crate) device: &'static str,
+    /// What readers fetch beyond a bell.
+    pub(crate) prefetch_bytes: u32,
     pub(crate) iterations: u64,
     /// One way: half of a round trip.
     pub(crate) latency_ns: Option<Latency>,
     pub(crate) messages_per_second: Option<Rate>,
     pub(crate) bytes_per_second: Option<Rate>,
     pub(crate) baseline: Option<Beside>,
+    /// Of round trips, where it was asked for.
+    pub(crate) distribution: Option<Distribution>,
     /// Which end ran where.
     pub(crate) cores: String,
     /// Which path the links took.
@@ -116,11 +206,14 @@ impl Entry {
             peers,
             payload: Payload::Copied,
             wait: Wait::Spin,
+            device: device(DeviceWords::Nothing),
+            prefetch_bytes: 0,
             iterations: 0,
             latency_ns: None,
             messages_per_second: None,
             bytes_per_second: None,
             baseline: None,
+            distribution: None,
             cores: String::new(),
             path: String::new(),
         }
@@ -137,20 +230,46 @@ impl Entry {
     }
 
     /// What distinguishes it among those of its channel and size.
-    fn form(&self) -> String {
+    pub(crate) fn form(&self) -> String {
         let payload = match self.payload {
             Payload::Copied => "",
             Payload::Unwritten => "unwritten",
             Payload::Untouched => "untouched",
+            Payload::Seen => "seen",
+            Payload::Logged => "logged",
         };
         let wait = if self.wait == Wait::Block { "blocking" } else { "" };
-        let words = [&*self.ends(), payload, wait];
+        let words = [&*self.ends(), payload, wait, &self.setting()];
         words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
+    }
+
+    /// What it was set to beside its channel, size and ends.
+    pub(crate) fn setting(&self) -> String {
+        let device = match self.device {
+            "nothing" => String::new(),
+            device => format!("device-words={device}"),
+        };
+        let prefetch = match self.prefetch_bytes {
+            0 => String::new(),
+            bytes => format!("prefetch={bytes}"),
+        };
+        let both = [device, prefetch];
+        both.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
     }
 
     /// How many send to how many.
     pub(crate) fn ends(&self) -> String {
         self.pattern.replace('N', &self.peers.to_string())
+    }
+}
+
+/// The name of words at the adapter, as `--device-words` has it.
+pub(crate) const fn device(words: DeviceWords) -> &'static str {
+    match words {
+        DeviceWords::Nothing => "nothing",
+        DeviceWords::Head => "head",
+        DeviceWords::Tail => "tail",
+        DeviceWords::All => "all",
     }
 }
 
@@ -207,6 +326,23 @@ pub(crate) fn text<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_distribution_has_every_round_trip_in_a_bucket() {
+        let trips: Vec<f64> =
+            (0..1000).map(|at| if at % 10 == 0 { 900.0 } else { 500.0 }).collect();
+        let distribution = Distribution::of(trips).unwrap();
+        let whole: f64 = distribution.buckets.iter().map(|(_, share)| share).sum();
+        assert!((whole - 1.0).abs() < 1e-9, "{distribution:?}");
+        assert_eq!(
+            (distribution.p5_ns, distribution.p50_ns, distribution.p95_ns),
+            (500.0, 500.0, 900.0)
+        );
+        assert_eq!((distribution.buckets[0].1, distribution.buckets[39].1), (0.9, 0.1));
+        assert_eq!(distribution.lines().len(), 2);
+        assert_eq!(Distribution::of(Vec::new()), None);
+        assert!(Distribution::of(vec![7.0; 3]).unwrap().buckets[0].1 == 1.0);
+    }
 
     #[test]
     fn columns_are_those_of_perftest() {

@@ -1,9 +1,9 @@
 //! One figure of a channel between this process and its workers.
 
 use super::ends::{BATCH, Look, Reader, Watch, Writer, options, reaches_peers, window};
-use super::entry::{Beside, Entry, Latency, Payload, Stream, Wait};
+use super::entry::{Beside, Distribution, Entry, Latency, Payload, Stream, Wait, device};
 use super::serve::{Role, Task, back};
-use crate::arguments::Pattern;
+use crate::arguments::{DeviceName, Pattern};
 use crate::bench::baseline::Baseline;
 use crate::bench::core::Allowed;
 use crate::bench::window::{Figure, measure};
@@ -11,7 +11,7 @@ use crate::cluster::Cluster;
 use crate::failure::Failure;
 use crate::hosts::Hosts;
 use crate::worker::{Answer, Command};
-use farside::channel::{Both, Connection, Kind, Receiver, Sender};
+use farside::channel::{Both, Connection, DeviceWords, Kind, Options, Receiver, Sender};
 use farside_fabric::Fabric;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -34,15 +34,57 @@ pub(crate) struct Case {
     pub(crate) peers: u16,
     pub(crate) payload: Payload,
     pub(crate) wait: Wait,
+    /// Which words are at the adapter.
+    pub(crate) device: DeviceWords,
+    /// What readers fetch beyond a bell.
+    pub(crate) prefetch_bytes: u32,
+    /// Every round trip is asked for.
+    pub(crate) distribution: bool,
 }
 
 impl Case {
-    fn look(&self) -> Look {
+    /// One message of eight bytes after the other between two ends, without anything special.
+    pub(crate) const fn plain(kind: Kind) -> Self {
+        Self {
+            kind,
+            message_bytes: 8,
+            pattern: Pattern::OneToOne,
+            peers: 1,
+            payload: Payload::Copied,
+            wait: Wait::Spin,
+            device: DeviceWords::Nothing,
+            prefetch_bytes: 0,
+            distribution: false,
+        }
+    }
+
+    /// Whether it is measured as a stream too.
+    const fn has_stream(&self) -> bool {
+        matches!(self.payload, Payload::Copied | Payload::Seen | Payload::Logged)
+    }
+
+    /// What the end that asks looks at.
+    const fn look(&self) -> Look {
         match self.payload {
             Payload::Copied => Look::All,
             Payload::Unwritten => Look::Again,
             Payload::Untouched => Look::Edges,
+            Payload::Seen | Payload::Logged => Look::Seen,
         }
+    }
+
+    /// What the receiver of a stream looks at.
+    const fn sink(&self) -> Look {
+        match self.payload {
+            Payload::Copied | Payload::Unwritten | Payload::Untouched => Look::All,
+            Payload::Seen => Look::Seen,
+            Payload::Logged => Look::Log,
+        }
+    }
+
+    fn options(&self, peers: u16) -> Options {
+        let usual = options(self.kind, self.message_bytes, peers);
+        Options { prefetch_bytes: self.prefetch_bytes, device: self.device, ..usual }
     }
 }
 
@@ -76,11 +118,13 @@ impl Measurement {
         let empty = Entry {
             payload: case.payload,
             wait: case.wait,
+            device: device(case.device),
+            prefetch_bytes: case.prefetch_bytes,
             ..Entry::new(case.kind, case.message_bytes, case.pattern, case.peers)
         };
         let mut entry = match (case.pattern, case.wait) {
             (Pattern::OneToOne, Wait::Block) => self.blocking(case, empty)?,
-            (Pattern::OneToOne, Wait::Spin) if case.payload == Payload::Copied => {
+            (Pattern::OneToOne, Wait::Spin) if case.has_stream() => {
                 let entry = self.latency(case, empty)?;
                 self.fan_in(case, entry)?
             }
@@ -98,12 +142,14 @@ impl Measurement {
             Payload::Copied => Role::Echo,
             Payload::Unwritten => Role::EchoUnwritten,
             Payload::Untouched => Role::EchoUntouched,
+            Payload::Seen => Role::EchoSeen,
+            Payload::Logged => Role::EchoLogged,
         };
         let (windows, bytes) = (self.windows, case.message_bytes);
         let beside = self.beside(Baseline::Line);
         self.with_workers(case, role, 1, |fabric, _, start| {
             let name = start()?;
-            let options = options(case.kind, bytes, 1);
+            let options = case.options(1);
             let reaches = reaches_peers(&*fabric);
             let sender = Sender::connect(Arc::clone(&fabric), &name, &options)?;
             let receiver = Receiver::connect(fabric, &back(&name), &options)?;
@@ -114,8 +160,12 @@ impl Measurement {
                 watch.look()?;
             }
             let path = reader.receiver.path().join(", ");
-            let latency = latency(windows, || round_trip(&mut writer, &mut reader))?;
-            Ok(with_latency(Entry { path, ..entry }, latency, &beside))
+            let (latency, iterations, halves_ns) =
+                latency(windows, || round_trip(&mut writer, &mut reader))?;
+            let trips_ns = halves_ns.iter().map(|ns| 2.0 * ns).collect();
+            let distribution = if case.distribution { Distribution::of(trips_ns) } else { None };
+            let entry = Entry { path, distribution, ..entry };
+            Ok(with_latency(entry, (latency, iterations), &beside))
         })
     }
 
@@ -125,19 +175,19 @@ impl Measurement {
         let beside = self.beside(Baseline::Futex);
         self.with_workers(case, Role::Answer, 1, |fabric, _, start| {
             let name = start()?;
-            let both = Both::same(options(case.kind, bytes, 1));
+            let both = Both::same(case.options(1));
             let mut client = Connection::connect(&fabric, &name, &both)?;
             client.wait(PATIENCE)?;
             let path = client.receiver.path().join(", ");
             let length = usize::try_from(bytes).unwrap_or(usize::MAX);
             let (request, mut reply) = (vec![1; length], vec![0; length]);
-            let latency = latency(windows, || {
+            let (latency, iterations, _) = latency(windows, || {
                 let message = client.call(&request, PATIENCE)?;
                 message.read(0, &mut reply)?;
                 client.receiver.release(message);
                 Ok(())
             })?;
-            Ok(with_latency(Entry { path, ..entry }, latency, &beside))
+            Ok(with_latency(Entry { path, ..entry }, (latency, iterations), &beside))
         })
     }
 
@@ -146,11 +196,11 @@ impl Measurement {
         let (windows, bytes) = (self.windows, case.message_bytes);
         let single = self.allowed.count() == 1;
         self.with_workers(case, Role::Source, case.peers, |fabric, name, start| {
-            let options = options(case.kind, bytes, case.peers);
+            let options = case.options(case.peers);
             let reaches = reaches_peers(&*fabric);
             let receiver = Receiver::listen(fabric, name, &options)?;
             start()?;
-            let mut reader = Reader::new(receiver, bytes, Look::All, reaches);
+            let mut reader = Reader::new(receiver, bytes, case.sink(), reaches);
             let mut watch = Watch::default();
             while reader.receiver.peers() < usize::from(case.peers) {
                 watch.look()?;
@@ -183,7 +233,7 @@ impl Measurement {
         let (windows, bytes) = (self.windows, case.message_bytes);
         let single = self.allowed.count() == 1;
         self.with_workers(case, Role::Sink, case.peers, |fabric, name, start| {
-            let options = options(case.kind, bytes, case.peers);
+            let options = case.options(case.peers);
             let sender = Sender::listen(fabric, name, &options)?;
             start()?;
             let mut writer = Writer::new(sender, bytes, BATCH, Look::All)?;
@@ -240,6 +290,8 @@ impl Measurement {
             host: self.cluster.hosts_of(index).and_then(|(host, _)| self.hosts.spec(host, &[])),
             channel: case.kind.name().to_owned(),
             message_bytes: case.message_bytes,
+            prefetch_bytes: case.prefetch_bytes,
+            device_words: DeviceName::of(case.device),
             peers,
             // Which processors other hosts have is theirs to know.
             processor: self.allowed.processor(1 + index % others).filter(|_| self.is_of_machine()),
@@ -344,11 +396,12 @@ fn round_trip(writer: &mut Writer, reader: &mut Reader) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Half of a round trip: in windows, then one by one for the percentile.
+/// Half of a round trip: in windows, then one by one for the percentile. Gives the latency, how many
+/// there were in the windows, and the single ones by their time.
 fn latency(
     windows: u32,
     mut round_trip: impl FnMut() -> Result<(), Failure>,
-) -> Result<(Latency, u64), Failure> {
+) -> Result<(Latency, u64, Vec<f64>), Failure> {
     let figure = measure(windows, |count| (0..count).try_for_each(|_| round_trip()))?.per(2.0);
     let end = Instant::now() + SINGLES_TIME_PER_WINDOW * windows;
     let mut singles = Vec::with_capacity(SINGLES_MAX);
@@ -364,7 +417,7 @@ fn latency(
     singles.sort_by(f64::total_cmp);
     let p99 = singles[(singles.len() * 99 / 100).min(singles.len() - 1)];
     let latency = Latency { best: figure.best_ns, median: figure.median_ns, p99 };
-    Ok((latency, figure.operations * u64::from(figure.windows)))
+    Ok((latency, figure.operations * u64::from(figure.windows), singles))
 }
 
 fn with_latency(entry: Entry, latency: (Latency, u64), beside: &(String, f64)) -> Entry {
@@ -400,14 +453,7 @@ mod tests {
 
     #[test]
     fn a_stream_counts_every_message_once() {
-        let case = Case {
-            kind: Kind::RingInlined,
-            message_bytes: 64,
-            pattern: Pattern::OneToOne,
-            peers: 1,
-            payload: Payload::Copied,
-            wait: Wait::Spin,
-        };
+        let case = Case { message_bytes: 64, ..Case::plain(Kind::RingInlined) };
         let (mut total, mut asked) = (0, 0);
         let measured = stream(case, 8, |wanted| {
             asked += wanted;
@@ -422,7 +468,7 @@ mod tests {
     #[test]
     fn latency_is_half_of_a_round_trip() {
         let mut count = 0_u64;
-        let (latency, iterations) = latency(8, || {
+        let (latency, iterations, singles) = latency(8, || {
             count += 1;
             let end = Instant::now() + Duration::from_micros(4);
             while Instant::now() < end {}
@@ -430,6 +476,6 @@ mod tests {
         })
         .unwrap();
         assert!(latency.best >= 2_000.0 && latency.best <= latency.median, "{latency:?}");
-        assert!(latency.p99 >= 2_000.0 && count > iterations);
+        assert!(latency.p99 >= 2_000.0 && count > iterations && singles.len() >= 100);
     }
 }

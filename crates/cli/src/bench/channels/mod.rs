@@ -14,7 +14,7 @@ use crate::hosts::Hosts;
 use crate::output::{Output, time};
 use entry::{Entry, Payload, Wait};
 use farside::ErrorCode;
-use farside::channel::Kind;
+use farside::channel::{DeviceWords, Kind};
 use measure::{Case, Measurement};
 use serde::Serialize;
 pub(crate) use serve::Task;
@@ -30,6 +30,9 @@ const INTEGER_BYTES: u32 = 4;
 /// About how long a window takes, with what belongs to it: see `window.rs`.
 const WINDOW_S: f64 = 0.0005;
 
+const MEASURED: &str = "measured";
+const VIRTUAL: &str = "virtual";
+
 /// A yardstick as `--json` shows it.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 struct Yardstick {
@@ -42,6 +45,8 @@ struct Yardstick {
 #[derive(Clone, PartialEq, Debug, Serialize)]
 struct Report {
     profile: &'static str,
+    /// Whether it was measured or is virtual.
+    time: &'static str,
     /// 1:1.
     figures: Vec<Entry>,
     /// N:1 and 1:N.
@@ -55,15 +60,29 @@ struct Report {
 
 /// Measures and prints.
 pub(crate) fn run(arguments: &BenchChannels, output: Output) -> Result<(), Failure> {
+    if arguments.findings {
+        return findings(output);
+    }
     let report = match arguments.profile {
         ProfileName::Shm => real(arguments, output)?,
         ProfileName::Connectx5 => connectx5(arguments, output)?,
     };
     if let Some(path) = &arguments.plot {
-        plot::draw(path, &report.figures)?;
+        // Those of many ends have a drawing of their own.
+        let one_to_one = !report.figures.is_empty();
+        plot::draw(path, if one_to_one { &report.figures } else { &report.fan_figures })?;
     }
     output.value(&report);
+    if report.time == VIRTUAL {
+        output.line(format!(
+            "virtual time: the simulated profile {}; nothing is measured on an adapter",
+            report.profile
+        ));
+    }
     output.line(entry::text(report.figures.iter().chain(&report.fan_figures)));
+    for line in entry::distributions(&report.figures) {
+        output.line(line);
+    }
     for Yardstick { name, best_ns, median_ns } in &report.baselines {
         let (best, median) = (time(*best_ns), time(*median_ns));
         output.line(format!("baseline: {name}: {best} best, {median} median"));
@@ -79,11 +98,27 @@ pub(crate) fn run(arguments: &BenchChannels, output: Output) -> Result<(), Failu
     }
 }
 
+/// Prints the findings of 001 §6 in virtual time.
+fn findings(output: Output) -> Result<(), Failure> {
+    let text = farside_sim::channel_bench::document()?;
+    output.value(&serde_json::json!({ "time": VIRTUAL, "document": text }));
+    output.line(text.trim_end());
+    Ok(())
+}
+
 /// Measures between processes, of this machine or at agents.
 fn real(arguments: &BenchChannels, output: Output) -> Result<Report, Failure> {
     let (mut cases, mut remarks) = cases(arguments);
     let hosts = Hosts::of(&arguments.places)?;
     let fabric = hosts.fabric();
+    let before = cases.len();
+    cases.retain(|case| case.device == DeviceWords::Nothing || fabric == "verbs");
+    if cases.len() < before {
+        remarks.push(format!(
+            "skipped: words at the adapter: {fabric} has no adapter, and such memory is memory like any \
+             other there; `--profile connectx5` has them in virtual time"
+        ));
+    }
     if hosts.is_between() {
         let before = cases.len();
         cases.retain(|case| case.payload != Payload::Untouched);
@@ -97,7 +132,7 @@ fn real(arguments: &BenchChannels, output: Output) -> Result<Report, Failure> {
     }
     let workers = cases.iter().map(|case| usize::from(case.peers)).max().unwrap_or(1);
     let mut measurement = Measurement::start(hosts, workers, windows(arguments))?;
-    let mut report = Report::new(fabric, remarks);
+    let mut report = Report::new(fabric, MEASURED, remarks);
     report.sweep(&cases, output, |case| measurement.run(case))?;
     let yardstick = |(name, figure): (String, &Figure)| Yardstick {
         name,
@@ -119,18 +154,21 @@ fn real(arguments: &BenchChannels, output: Output) -> Result<Report, Failure> {
 fn connectx5(arguments: &BenchChannels, output: Output) -> Result<Report, Failure> {
     let (cases, remarks) = cases(arguments);
     // The special forms are questions to this machine.
-    let plain = |case: &Case| case.wait == Wait::Spin && case.payload == Payload::Copied;
+    let plain = |case: &Case| {
+        let payload = matches!(case.payload, Payload::Copied | Payload::Seen | Payload::Logged);
+        case.wait == Wait::Spin && payload
+    };
     let cases: Vec<Case> = cases.into_iter().filter(plain).collect();
-    let mut report = Report::new("connectx5", remarks);
+    let mut report = Report::new("connectx5", VIRTUAL, remarks);
     let windows = windows(arguments);
     report.sweep(&cases, output, |case| virtual_time::measure(case, windows))?;
     Ok(report)
 }
 
 impl Report {
-    fn new(profile: &'static str, remarks: Vec<String>) -> Self {
+    fn new(profile: &'static str, time: &'static str, remarks: Vec<String>) -> Self {
         let (figures, fan_figures, baselines) = (Vec::new(), Vec::new(), Vec::new());
-        Self { profile, figures, fan_figures, baselines, remarks, failed: 0 }
+        Self { profile, time, figures, fan_figures, baselines, remarks, failed: 0 }
     }
 
     /// Measures all cases; a channel that fails does not stop the others.
@@ -211,6 +249,10 @@ fn cases(arguments: &BenchChannels) -> (Vec<Case>, Vec<String>) {
                 "{kind} is measured with {INTEGER_BYTES} B, which is all it carries"
             ));
         }
+        let settings = settings(arguments, kind);
+        if settings.is_empty() {
+            remarks.push(format!("skipped: {kind}: it has nothing of what was asked for"));
+        }
         for message_bytes in if integers { &integer[..] } else { &sizes[..] } {
             for pattern in &arguments.pattern {
                 let peers = match pattern {
@@ -218,21 +260,41 @@ fn cases(arguments: &BenchChannels) -> (Vec<Case>, Vec<String>) {
                     Pattern::ManyToOne => arguments.clients,
                     Pattern::OneToMany => arguments.readers,
                 };
-                cases.push(Case {
-                    kind,
+                cases.extend(settings.iter().map(|(device, prefetch_bytes, payload)| Case {
                     message_bytes: *message_bytes,
                     pattern: *pattern,
                     peers,
-                    payload: Payload::Copied,
-                    wait: Wait::Spin,
-                });
+                    payload: *payload,
+                    device: *device,
+                    prefetch_bytes: *prefetch_bytes,
+                    distribution: arguments.distribution,
+                    ..Case::plain(kind)
+                }));
             }
         }
-        if arguments.pattern.contains(&Pattern::OneToOne) {
+        if arguments.pattern.contains(&Pattern::OneToOne) && !arguments.is_special() {
             cases.extend(specials(kind, &sizes));
         }
     }
     (cases, remarks)
+}
+
+/// What a channel is measured with, beside its sizes and ends: words at the adapter, bytes beyond a bell,
+/// and what becomes of messages.
+fn settings(arguments: &BenchChannels, kind: Kind) -> Vec<(DeviceWords, u32, Payload)> {
+    let payloads = match (arguments.copy, kind) {
+        (false, _) => &[Payload::Copied][..],
+        // An integer has no bytes to be copied.
+        (true, Kind::SendBufferless) => &[],
+        (true, _) => &[Payload::Seen, Payload::Logged],
+    };
+    let mut all = Vec::new();
+    for device in arguments.devices(kind) {
+        for prefetch_bytes in arguments.prefetches(kind) {
+            all.extend(payloads.iter().map(|payload| (device, prefetch_bytes, *payload)));
+        }
+    }
+    all
 }
 
 /// The forms of a channel that others are compared with.
@@ -246,12 +308,10 @@ fn specials(kind: Kind, sizes: &[u32]) -> Vec<Case> {
     .into_iter()
     .filter(|(of, message_bytes, ..)| *of == kind && sizes.contains(message_bytes))
     .map(|(_, message_bytes, payload, wait)| Case {
-        kind,
         message_bytes,
-        pattern: Pattern::OneToOne,
-        peers: 1,
         payload,
         wait,
+        ..Case::plain(kind)
     })
     .collect()
 }
@@ -284,6 +344,21 @@ mod tests {
     }
 
     #[test]
+    fn settings_multiply_the_cases_of_channels_that_have_them() {
+        let count = |line: &[&str]| {
+            let (cases, remarks) =
+                cases(&arguments(&[&["--pattern", "1:1", "--bytes", "64"], line].concat()));
+            (cases.len(), remarks.len())
+        };
+        assert_eq!(
+            count(&["--channel", "shared-ring-immediate,send", "--device-words"]),
+            (4 + 1, 0)
+        );
+        assert_eq!(count(&["--channel", "read-ring-inlined,send", "--prefetch", "512"]), (1, 1));
+        assert_eq!(count(&["--channel", "send", "--copy", "--distribution"]), (2, 0));
+    }
+
+    #[test]
     fn integers_have_their_own_size() {
         let line = ["--channel", "send-bufferless", "--bytes", "4", "--pattern", "1:1"];
         let (cases, remarks) = cases(&arguments(&line));
@@ -300,7 +375,7 @@ mod tests {
     #[test]
     fn a_channel_that_fails_does_not_stop_the_others() {
         let (cases, _) = cases(&arguments(&["--channel", "ring-inlined", "--bytes", "8"]));
-        let mut report = Report::new("test", Vec::new());
+        let mut report = Report::new("test", MEASURED, Vec::new());
         let swept = report.sweep(&cases, Output::new(true, true), |case| match case.pattern {
             Pattern::OneToOne => Err(farside::Error::new(ErrorCode::FabricLacks).into()),
             Pattern::ManyToOne => Err(Failure::check("stalled")),

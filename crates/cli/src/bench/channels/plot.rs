@@ -1,6 +1,6 @@
 //! Latency and message rate over the message size, drawn as SVG.
 
-use super::entry::Entry;
+use super::entry::{Entry, Payload};
 use crate::failure::Failure;
 use crate::result_file;
 use plotters::coord::Shift;
@@ -26,14 +26,12 @@ pub(super) fn draw(path: &Path, entries: &[Entry]) -> Result<(), Failure> {
 }
 
 fn svg(entries: &[Entry]) -> Result<String, Failed> {
-    // Special forms of a channel have no line: those that are not like the first.
-    let form = |entry: &Entry| (entry.payload, entry.wait);
-    let plain: Vec<&Entry> =
-        entries.iter().filter(|entry| entries.first().map(form) == Some(form(entry))).collect();
+    let drawn = drawn(entries);
+    let each = entries.iter().any(|entry| entry.distribution.is_some());
     let mut names: Vec<&str> = Vec::new();
-    for entry in &plain {
-        if !names.contains(&entry.channel) {
-            names.push(entry.channel);
+    for (name, _) in &drawn {
+        if !names.contains(&name.as_str()) {
+            names.push(name);
         }
     }
     let mut text = String::new();
@@ -41,25 +39,71 @@ fn svg(entries: &[Entry]) -> Result<String, Failed> {
     whole.fill(&WHITE)?;
     let (panels, key) = whole.split_horizontally(WIDTH - NAMES_WIDTH);
     let (left, right) = panels.split_horizontally((WIDTH - NAMES_WIDTH) / 2);
-    let latency = lines(&plain, &names, |entry| Some(entry.latency_ns?.median / 1e3));
-    panel(&left, "one way, us, median", &names, &latency)?;
-    let rate = lines(&plain, &names, |entry| Some(entry.messages_per_second?.median / 1e6));
-    panel(&right, "messages, millions a second, median", &names, &rate)?;
+    if each {
+        let (shares, sums) = (shares(&drawn, &names, false), shares(&drawn, &names, true));
+        panel(&left, "round trips, %, by us", "us", &names, &shares)?;
+        panel(&right, "round trips that are over, %, by us", "us", &names, &sums)?;
+    } else {
+        let latency = lines(&drawn, &names, |entry| Some(entry.latency_ns?.median / 1e3));
+        panel(&left, "one way, us, median", BYTES, &names, &latency)?;
+        let rate = lines(&drawn, &names, |entry| Some(entry.messages_per_second?.median / 1e6));
+        panel(&right, "messages, millions a second, median", BYTES, &names, &rate)?;
+    }
     name_lines(&key, &names)?;
     whole.present()?;
     drop((left, right, panels, key, whole));
     Ok(text)
 }
 
+const BYTES: &str = "bytes of a message";
+
+/// What has a line, with its name. Where every channel was measured in one way, its special forms have
+/// none; else each has its own, and of distributions each size too.
+fn drawn(entries: &[Entry]) -> Vec<(String, &Entry)> {
+    let form = |entry: &Entry| (entry.payload, entry.wait);
+    let logged = |entry: &Entry| entry.payload == Payload::Logged;
+    let first = entries.first().map(form);
+    let plain = entries.iter().filter(|entry| first == Some(form(entry)) || logged(entry));
+    let name = |entry: &Entry| {
+        let setting = entry.setting();
+        let form = if entry.payload == Payload::Logged { "logged" } else { "" };
+        let bytes = match &entry.distribution {
+            Some(_) => format!("{} B", entry.message_bytes),
+            None => String::new(),
+        };
+        let words = [entry.channel, &*setting, form, &*bytes];
+        words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
+    };
+    plain.map(|entry| (name(entry), entry)).collect()
+}
+
+/// The share of round trips by their time, or of those that took so long at most.
+fn shares(drawn: &[(String, &Entry)], names: &[&str], sum: bool) -> BTreeMap<usize, Points> {
+    let mut lines = BTreeMap::new();
+    for (name, entry) in drawn {
+        let number = names.iter().position(|known| known == name);
+        if let (Some(number), Some(distribution)) = (number, &entry.distribution) {
+            let mut before = 0.0;
+            let point = |(from_ns, share): &(f64, f64)| {
+                before = if sum { before + share } else { *share };
+                (from_ns / 1e3, before * 100.0)
+            };
+            let points: Points = distribution.buckets.iter().map(point).collect();
+            lines.insert(number, points.into_iter().filter(|point| point.1 > 0.0).collect());
+        }
+    }
+    lines
+}
+
 /// The points of each channel, by message size.
-fn lines<'a>(
-    entries: &[&'a Entry],
-    names: &[&'a str],
+fn lines(
+    drawn: &[(String, &Entry)],
+    names: &[&str],
     measure: impl Fn(&Entry) -> Option<f64>,
 ) -> BTreeMap<usize, Points> {
     let mut lines: BTreeMap<usize, Points> = BTreeMap::new();
-    for entry in entries {
-        let number = names.iter().position(|name| *name == entry.channel);
+    for (name, entry) in drawn {
+        let number = names.iter().position(|known| known == name);
         let value = measure(entry).filter(|value| *value > 0.0 && value.is_finite());
         if let (Some(number), Some(value)) = (number, value) {
             lines.entry(number).or_default().push((f64::from(entry.message_bytes), value));
@@ -82,9 +126,11 @@ fn range(values: impl Iterator<Item = f64>) -> std::ops::Range<f64> {
 fn panel(
     area: &Drawing<'_>,
     title: &str,
+    across_name: &str,
     names: &[&str],
     lines: &BTreeMap<usize, Points>,
 ) -> Result<(), Failed> {
+    let places = if across_name == BYTES { 0 } else { 2 };
     let all = || lines.values().flatten();
     let across = range(all().map(|point| point.0));
     let up = range(all().map(|point| point.1));
@@ -96,8 +142,8 @@ fn panel(
         .build_cartesian_2d(across.log_scale().base(2.0), up.log_scale())?;
     chart
         .configure_mesh()
-        .x_desc("bytes of a message")
-        .x_label_formatter(&|bytes| format!("{bytes:.0}"))
+        .x_desc(across_name)
+        .x_label_formatter(&|across| format!("{across:.places$}"))
         .y_label_formatter(&|value| format!("{value}"))
         .light_line_style(BLACK.mix(0.05))
         .bold_line_style(BLACK.mix(0.15))

@@ -1,10 +1,11 @@
 //! What a worker does at its end of a channel, until the other end is gone or it is told to stop.
 
 use super::ends::{BATCH, Look, Reader, Writer, is_end, options, reaches_peers};
+use crate::arguments::DeviceName;
 use crate::failure::Failure;
 use crate::worker::HostSpec;
 use farside::ErrorCode;
-use farside::channel::{Both, Kind, Receiver, Sender, Service};
+use farside::channel::{Both, Kind, Options, Receiver, Sender, Service};
 use farside_fabric::Fabric;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -27,6 +28,10 @@ pub(crate) enum Role {
     EchoUntouched,
     /// The same, but sends back bytes that it does not write again.
     EchoUnwritten,
+    /// The same as an echo, but looks at the first and last line of each message alone.
+    EchoSeen,
+    /// The same, and copies each message into a log.
+    EchoLogged,
     /// Listens and answers every request, sleeping between them.
     Answer,
     /// Connects and sends as fast as it can.
@@ -46,6 +51,10 @@ pub(crate) struct Task {
     /// Its name in the table.
     pub(crate) channel: String,
     pub(crate) message_bytes: u32,
+    /// What readers fetch beyond a bell.
+    pub(crate) prefetch_bytes: u32,
+    /// Which words are at the adapter.
+    pub(crate) device_words: DeviceName,
     /// Most peers of the end that listens.
     pub(crate) peers: u16,
     pub(crate) processor: Option<usize>,
@@ -62,13 +71,24 @@ impl Role {
     /// Whether it is the one that listens.
     pub(crate) const fn listens(self) -> bool {
         match self {
-            Self::Echo | Self::EchoUntouched | Self::EchoUnwritten | Self::Answer => true,
+            Self::Echo
+            | Self::EchoUntouched
+            | Self::EchoUnwritten
+            | Self::EchoSeen
+            | Self::EchoLogged
+            | Self::Answer => true,
             Self::Source | Self::Sink => false,
         }
     }
 }
 
 impl Task {
+    fn options(&self) -> Result<Options, Failure> {
+        let usual = options(self.kind()?, self.message_bytes, self.peers);
+        let (prefetch_bytes, device) = (self.prefetch_bytes, self.device_words.words());
+        Ok(Options { prefetch_bytes, device, ..usual })
+    }
+
     fn kind(&self) -> Result<Kind, Failure> {
         self.channel.parse().map_err(|_| Failure::usage(format!("no channel `{}`", self.channel)))
     }
@@ -84,6 +104,8 @@ impl Task {
             Role::Echo => self.echo(fabric, Look::All, ready, stop),
             Role::EchoUnwritten => self.echo(fabric, Look::Again, ready, stop),
             Role::EchoUntouched => self.echo(fabric, Look::Edges, ready, stop),
+            Role::EchoSeen => self.echo(fabric, Look::Seen, ready, stop),
+            Role::EchoLogged => self.echo(fabric, Look::Log, ready, stop),
             Role::Answer => self.answer(&fabric, ready, stop),
             Role::Source => self.source(fabric, ready, stop),
             Role::Sink => self.sink(fabric, ready, stop),
@@ -101,7 +123,7 @@ impl Task {
         ready: impl FnOnce(),
         stop: &AtomicBool,
     ) -> Result<(), Failure> {
-        let options = options(self.kind()?, self.message_bytes, self.peers);
+        let options = self.options()?;
         let reaches = reaches_peers(&*fabric);
         let receiver = Receiver::listen(Arc::clone(&fabric), &self.name, &options)?;
         let sender = Sender::listen(fabric, &back(&self.name), &options)?;
@@ -132,7 +154,7 @@ impl Task {
         ready: impl FnOnce(),
         stop: &AtomicBool,
     ) -> Result<(), Failure> {
-        let both = Both::same(options(self.kind()?, self.message_bytes, self.peers));
+        let both = Both::same(self.options()?);
         let mut service = Service::listen(fabric, &self.name, &both)?;
         let mut bytes = vec![0; usize::try_from(self.message_bytes).unwrap_or(usize::MAX)];
         ready();
@@ -156,7 +178,7 @@ impl Task {
         ready: impl FnOnce(),
         stop: &AtomicBool,
     ) -> Result<(), Failure> {
-        let options = options(self.kind()?, self.message_bytes, self.peers);
+        let options = self.options()?;
         let sender = Sender::connect(fabric, &self.name, &options)?;
         let mut writer = Writer::new(sender, self.message_bytes, BATCH, Look::All)?;
         ready();
@@ -176,7 +198,7 @@ impl Task {
         ready: impl FnOnce(),
         stop: &AtomicBool,
     ) -> Result<(), Failure> {
-        let options = options(self.kind()?, self.message_bytes, self.peers);
+        let options = self.options()?;
         let reaches = reaches_peers(&*fabric);
         let receiver = Receiver::connect(fabric, &self.name, &options)?;
         let mut reader = Reader::new(receiver, self.message_bytes, Look::All, reaches);

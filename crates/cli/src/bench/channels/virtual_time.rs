@@ -1,11 +1,12 @@
 //! The same figures in virtual time: the facade over the simulated fabric with the costs of real
 //! hardware. Equal for equal requests, whatever this machine does meanwhile.
 
-use super::entry::{Entry, Latency, Payload, Rate};
+use super::entry::{Distribution, Entry, Latency, Payload, Rate, device};
 use super::measure::Case;
 use crate::arguments;
 use crate::failure::Failure;
-use farside_sim::channel_bench::{CONNECTX5, Pattern, Request, measure as simulate};
+use farside::channel::Family;
+use farside_sim::channel_bench::{CONNECTX5, Pattern, Request, measure_each};
 
 /// Messages that are measured for what takes a window on this machine.
 const MESSAGES_PER_WINDOW: u32 = 10;
@@ -16,19 +17,37 @@ const MESSAGES_MAX: u32 = 1_000_000;
 pub(super) fn measure(case: Case, windows: u32) -> Result<Entry, Failure> {
     let run = |pattern| {
         let messages = windows.saturating_mul(MESSAGES_PER_WINDOW).min(MESSAGES_MAX);
-        let request = Request { messages, ..Request::new(case.kind, case.message_bytes, pattern) };
-        simulate(&request, &CONNECTX5).map_err(Failure::from)
+        let request = Request {
+            messages,
+            device: case.device,
+            prefetch_bytes: case.prefetch_bytes,
+            copies_out: case.payload == Payload::Logged,
+            outstanding: outstanding(&case),
+            ..Request::new(case.kind, case.message_bytes, pattern)
+        };
+        measure_each(&request, &CONNECTX5).map_err(Failure::from)
     };
     let empty = Entry::new(case.kind, case.message_bytes, case.pattern, case.peers);
-    let (stream, round_trip) = match case.pattern {
-        arguments::Pattern::OneToOne => (run(Pattern::Stream)?, run(Pattern::PingPong)?.round_trip),
-        arguments::Pattern::ManyToOne => (run(Pattern::ManyToOne(case.peers))?, None),
-        arguments::Pattern::OneToMany => (run(Pattern::OneToMany(case.peers))?, None),
+    let (stream, round_trip, trips_ns) = match case.pattern {
+        arguments::Pattern::OneToOne => {
+            let (pinged, trips_ns) = run(Pattern::PingPong)?;
+            (run(Pattern::Stream)?.0, pinged.round_trip, trips_ns)
+        }
+        arguments::Pattern::ManyToOne => (run(Pattern::ManyToOne(case.peers))?.0, None, Vec::new()),
+        arguments::Pattern::OneToMany => (run(Pattern::OneToMany(case.peers))?.0, None, Vec::new()),
     };
+    let trips_ns = trips_ns.into_iter().map(|ns| ns as f64).collect();
+    let distribution = if case.distribution { Distribution::of(trips_ns) } else { None };
     let half = |ns: u64| ns as f64 / 2.0;
     let always = |rate| Some(Rate { best: rate, median: rate });
     Ok(Entry {
-        payload: Payload::Untouched,
+        payload: match case.payload {
+            Payload::Logged => Payload::Logged,
+            _ => Payload::Untouched,
+        },
+        device: device(case.device),
+        prefetch_bytes: case.prefetch_bytes,
+        distribution,
         iterations: u64::from(stream.request.messages),
         latency_ns: round_trip.map(|trip| Latency {
             best: half(trip.best_ns),
@@ -43,27 +62,28 @@ pub(super) fn measure(case: Case, windows: u32) -> Result<Entry, Failure> {
     })
 }
 
+/// A read ring that several readers share holds 16 messages, as its readers have it in 001 §6.3.
+fn outstanding(case: &Case) -> Option<u32> {
+    let shared = case.pattern == arguments::Pattern::OneToMany;
+    (shared && case.kind.family() == Family::ReadRing).then_some(16)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arguments::Pattern;
-    use crate::bench::channels::entry::Wait;
     use farside::channel::Kind;
 
     #[test]
     fn virtual_time_repeats_itself() {
-        let case = Case {
-            kind: Kind::RingImmediate,
-            message_bytes: 64,
-            pattern: Pattern::OneToOne,
-            peers: 1,
-            payload: Payload::Copied,
-            wait: Wait::Spin,
-        };
+        let case = Case { message_bytes: 64, ..Case::plain(Kind::RingImmediate) };
         let first = measure(case, 8).unwrap();
         let latency = first.latency_ns.unwrap();
         assert!(latency.best <= latency.median && latency.median <= latency.p99);
         assert!(latency.median > 500.0 && latency.median < 5_000.0, "{latency:?}");
         assert_eq!(measure(case, 8).unwrap(), first);
+        let each = Case { distribution: true, ..case };
+        let distribution = measure(each, 8).unwrap().distribution.unwrap();
+        assert_eq!(distribution.round_trips, 80);
+        assert!((distribution.p50_ns - 2.0 * latency.median).abs() < 1.0, "{distribution:?}");
     }
 }

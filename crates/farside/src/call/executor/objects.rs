@@ -19,6 +19,24 @@ pub(super) struct Registered {
     pub(super) own: BTreeMap<u32, States>,
 }
 
+/// An object that is being loaded.
+#[derive(Debug)]
+pub(super) struct Load {
+    loading: Box<Loading>,
+    pub(super) pace: Pace,
+    progress: Progress,
+}
+
+/// How far a registration is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Progress {
+    /// It waits for others, but has not had its first slice, which tells that.
+    Queued,
+    /// It waits for others, and is woken when they are over.
+    Parked,
+    Loading,
+}
+
 /// A program, and how many instructions a slice of it has.
 #[derive(Debug)]
 pub(super) struct Known {
@@ -73,15 +91,49 @@ impl Executor {
         }
     }
 
-    /// Begins to load an object, by slices at a place of the caller's choice where nothing is in progress.
+    /// Begins to load an object of a tenant, by slices at a place of the caller's choice where nothing is in progress, once
+    /// no other one of the tenant is being loaded.
     pub(in crate::call) fn begin_loading(
         &mut self,
-        at: usize,
+        (at, tenant): (usize, usize),
         object: &Arc<[u8]>,
         limits: &Limits,
     ) {
-        let loading = Loading::new(object, limits, self.global.is_some());
-        self.loads.insert(at, Box::new((loading, Pace::WALKED)));
+        let loading = Box::new(Loading::new(object, limits, self.global.is_some()));
+        self.loads.insert(at, Load { loading, pace: Pace::WALKED, progress: Progress::Queued });
+        self.queue.add(at, tenant);
+        self.start_loading();
+    }
+
+    /// Lets those go on whose turn it is.
+    fn start_loading(&mut self) {
+        while let Some(at) = self.queue.start() {
+            if let Some(load) = self.loads.get_mut(&at) {
+                let before = std::mem::replace(&mut load.progress, Progress::Loading);
+                if before == Progress::Parked {
+                    self.watching.wake(at);
+                }
+            }
+        }
+    }
+
+    /// An object is loaded, or will not be.
+    pub(super) fn end_loading(&mut self, at: usize) -> Option<Load> {
+        let load = self.loads.remove(&at)?;
+        self.queue.remove(at);
+        self.watching.remove(at);
+        self.start_loading();
+        Some(load)
+    }
+
+    /// Objects of a tenant that are being loaded or wait for that.
+    pub(in crate::call) fn loading_of(&self, tenant: usize) -> usize {
+        self.queue.of(tenant)
+    }
+
+    /// Objects that wait to be loaded, and those that are being loaded.
+    pub(in crate::call) fn loading(&self) -> (usize, usize) {
+        self.queue.counts()
     }
 
     /// Whether an object is being loaded at one of these places.
@@ -93,13 +145,18 @@ impl Executor {
         let Some(load) = self.loads.get_mut(&at) else {
             return Slice::Over(stopped(Stopped::Fault, None, "there is no such call"));
         };
-        let (loading, pace) = &mut **load;
-        let instructions = if self.is_quiet { pace.now() * QUIET } else { pace.now() };
-        let Some(end) = loading.step(u32::try_from(instructions).unwrap_or(u32::MAX)) else {
+        if load.progress != Progress::Loading {
+            load.progress = Progress::Parked;
+            return Slice::Waits;
+        }
+        let instructions = if self.is_quiet { load.pace.now() * QUIET } else { load.pace.now() };
+        let instructions = u32::try_from(instructions).unwrap_or(u32::MAX);
+        let Some(end) = load.loading.step(instructions) else {
             return Slice::Ready;
         };
-        let object = Arc::clone(loading.object());
-        self.loads.remove(&at);
+        let object = Arc::clone(load.loading.object());
+        // What it has for its proof is freed before the next one begins.
+        drop(self.end_loading(at));
         Slice::Loaded(object, end)
     }
 

@@ -11,7 +11,7 @@ fn object(text: &str) -> Arc<[u8]> {
 
 #[test]
 fn an_object_is_verified_once_while_its_programs_are_here() {
-    let mut executor = Executor::new(None);
+    let mut executor = Executor::new(None, 1);
     let text = ".program one\nr0 = 1\nexit\n";
     let load = |executor: &Executor, text| {
         executor.load(&object(text), &Limits::DEFAULT).unwrap().remove(0)
@@ -40,7 +40,7 @@ fn register(executor: &mut Executor, text: &str, number: u64) {
 
 #[test]
 fn a_call_never_goes_on_with_what_another_object_keeps_under_its_number() {
-    let mut executor = Executor::new(None);
+    let mut executor = Executor::new(None, 1);
     let place = Place::Here(Arena::heap(64));
     executor.memory.add(0);
     executor.memory.lend(0, memory::Lent { place, bytes: 64, access: Access::ALL }, None);
@@ -75,7 +75,7 @@ fn a_call_never_goes_on_with_what_another_object_keeps_under_its_number() {
 
 #[test]
 fn a_slice_ends_where_memory_is_made_for_state() {
-    let mut executor = Executor::new(None);
+    let mut executor = Executor::new(None, 1);
     let write = "r3 = r10\nr3 += -8\nr1 = state far\ncall array_write\n";
     let writes: String = (0..8).map(|at| format!("r2 = {}\n{write}", at * 100_000)).collect();
     let begin = ".state far array 0 8 1000000 shared\nr1 = 1\n*(u64 *)(r10 - 8) = r1\n";
@@ -100,7 +100,7 @@ fn a_slice_ends_where_memory_is_made_for_state() {
 
 #[test]
 fn a_turn_looks_at_a_few_of_many_calls_that_wait_and_each_is_looked_at() {
-    let mut executor = Executor::new(None);
+    let mut executor = Executor::new(None, 1);
     let arena = Arena::heap(4096);
     let place = crate::call::memory::Place::Here(arena.clone());
     let access = farside_base::Access::ALL;

@@ -53,7 +53,7 @@ impl Receiver {
     pub(super) fn read_head(&mut self, peer: &PeerRegions, effects: &mut Effects) {
         self.flying = Some(Flying::Head);
         let into = LocalSlice { region: self.regions.bells, offset: COPY, bytes: 8 };
-        let from = RemoteSlice { region: peer.bells, offset: self.bell };
+        let from = self.bell.at(0, peer);
         effects.read(Peer::ONLY, FLYING, into, from);
     }
 

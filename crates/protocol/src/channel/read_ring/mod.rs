@@ -8,7 +8,8 @@
 //! of the ring, every record at its own place, unless its caller names another place.
 //!
 //! ```text
-//! read-ring-detached            sender's bells:  [ readers | head ]
+//! read-ring-detached            sender's bells:  [ readers | head ]; at the adapter the head is a
+//!                                                region of its own (`Shape::device`)
 //!                               sender's buffer: ... | length + 1 | message, padded to 8 | ...
 //!   READ of the head, then of all up to it, in pieces of at most 64 KiB or one record.
 //!
@@ -49,8 +50,8 @@ mod tests;
 
 use super::kind::Kind;
 use super::readers;
-use super::shape::{Plan, Shape, Signal};
-use farside_base::{Access, RegionKind};
+use super::shape::{DeviceWords, Plan, Shape, Signal};
+use farside_base::Access;
 
 pub use receiver::Receiver;
 pub use sender::Sender;
@@ -171,13 +172,10 @@ const fn receives_max(shape: &Shape) -> u32 {
 pub const fn plan_sender(kind: Kind, shape: &Shape) -> Plan {
     let form = Form::of(kind, shape);
     let detached = matches!(form, Form::Detached);
-    let plan = readers::plan_sender(shape, if detached { 64 } else { 0 }).with_ring(
-        shape,
-        guard(form, shape),
-        Access::READ,
-    );
-    let device = detached && shape.device_bells;
-    Plan { bells_kind: if device { RegionKind::Device } else { RegionKind::Memory }, ..plan }
+    let (bells, apart) = readers::plan_bells(shape, if detached { WORD } else { 0 });
+    readers::plan_sender(shape, bells)
+        .with_counters(apart, DeviceWords::kind(apart > 0), Access::READ)
+        .with_ring(shape, guard(form, shape), Access::READ)
 }
 
 /// What the receiver needs.

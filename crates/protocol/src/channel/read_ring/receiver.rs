@@ -7,7 +7,7 @@ use super::super::half::{
     ReceiveHalf, Received, Refusal, own as reach,
 };
 use super::super::kind::Kind;
-use super::super::readers::sender_words;
+use super::super::readers::Bells;
 use super::super::shape::{Shape, Signal};
 use super::super::stand::{START, Stand};
 use super::fetch::{FLYING, Flying};
@@ -57,7 +57,7 @@ pub struct Receiver {
     pub(super) piece_bytes: u64,
     pub(super) prefetch_bytes: u32,
     /// Where the detached head is at the sender.
-    pub(super) bell: u64,
+    pub(super) bell: Bells,
     pub(super) regions: OwnRegions,
     pub(super) stand: Stand,
     /// The position of the next message to be received or offered.
@@ -94,7 +94,7 @@ impl Receiver {
             message_bytes_max: shape.message_bytes_max,
             piece_bytes: u64::from(shape.piece_bytes),
             prefetch_bytes: shape.prefetch_bytes,
-            bell: sender_words(shape),
+            bell: Bells::of(shape),
             regions,
             stand: Stand::new(shape, WORD, shape.ring_bytes, regions),
             next: 0,

@@ -9,7 +9,7 @@ use super::super::half::{
     Sending, own as reach,
 };
 use super::super::kind::Kind;
-use super::super::readers::{Readers, sender_words};
+use super::super::readers::{Bells, Readers};
 use super::super::shape::{Shape, Signal};
 use super::{Form, Place, SIGNALS, WORD, notices_max, sequence};
 use crate::wire::Violation;
@@ -50,7 +50,7 @@ pub struct Sender {
     place: Place,
     message_bytes_max: u32,
     /// Where the detached head is.
-    bell: u64,
+    bell: Bells,
     regions: OwnRegions,
     readers: Readers,
     /// The position of the next message.
@@ -81,7 +81,7 @@ impl Sender {
             signal: shape.signal,
             place: Place::new(form, shape),
             message_bytes_max: shape.message_bytes_max,
-            bell: sender_words(shape),
+            bell: Bells::of(shape),
             regions,
             readers: Readers::new(shape, WORD, regions),
             head: 0,
@@ -331,7 +331,7 @@ impl SendHalf for Sender {
         self.flushed = self.head;
         match self.form {
             Form::Detached => {
-                let stored = own.bells.store_word(self.bell, self.head);
+                let stored = self.bell.store(0, self.head, own);
                 debug_assert!(stored.is_ok(), "the plan has this word");
             }
             Form::Notify => {

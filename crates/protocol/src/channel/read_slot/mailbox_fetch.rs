@@ -38,10 +38,7 @@ impl Receiver {
             Form::Inlined => {
                 RemoteSlice { region: to.buffer, offset: self.boxes.mailbox(self.next) }
             }
-            Form::Detached | Form::Notify => {
-                let offset = self.bells + self.boxes.slot(self.next) * WORD;
-                RemoteSlice { region: to.bells, offset }
-            }
+            Form::Detached | Form::Notify => self.bells.at(self.boxes.slot(self.next) * WORD, to),
         };
         effects.read(Peer::ONLY, BELLS, into, from);
     }

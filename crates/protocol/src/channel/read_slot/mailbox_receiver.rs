@@ -9,7 +9,7 @@ use super::super::half::{
     ReceiveHalf, Received, Refusal,
 };
 use super::super::kind::Kind;
-use super::super::readers::sender_words;
+use super::super::readers::Bells;
 use super::super::shape::{Shape, Signal};
 use super::super::stand::{START, Stand};
 use super::{BATCH, Boxes, Form, slot_bits};
@@ -53,8 +53,8 @@ pub struct Receiver {
     pub(super) signal: Signal,
     pub(super) slot_bits: u32,
     pub(super) boxes: Boxes,
-    /// Where detached bells begin at the sender.
-    pub(super) bells: u64,
+    /// Where detached bells are at the sender.
+    pub(super) bells: Bells,
     pub(super) regions: OwnRegions,
     pub(super) stand: Stand,
     /// The number of the next message whose bell has not been seen.
@@ -89,7 +89,7 @@ impl Receiver {
             signal: shape.signal,
             slot_bits: slot_bits(shape),
             boxes: Boxes::new(form.header(), shape),
-            bells: sender_words(shape),
+            bells: Bells::of(shape),
             regions,
             stand: Stand::new(shape, 1, u64::from(shape.slots), regions),
             next: 0,

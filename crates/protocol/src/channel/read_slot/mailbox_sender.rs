@@ -9,7 +9,7 @@ use super::super::half::{
     Sending, own as reach,
 };
 use super::super::kind::Kind;
-use super::super::readers::{Readers, sender_words};
+use super::super::readers::{Bells, Readers};
 use super::super::shape::{Shape, Signal};
 use super::{Boxes, Form, SIGNALS, WORD, bell_of, slot_bits};
 use crate::wire::Violation;
@@ -28,8 +28,8 @@ pub struct Sender {
     signal: Signal,
     slot_bits: u32,
     boxes: Boxes,
-    /// Where detached bells begin.
-    bells: u64,
+    /// Where detached bells are.
+    bells: Bells,
     regions: OwnRegions,
     readers: Readers,
     /// The number of the next message.
@@ -47,7 +47,7 @@ impl Sender {
             signal: shape.signal,
             slot_bits: slot_bits(shape),
             boxes: Boxes::new(form.header(), shape),
-            bells: sender_words(shape),
+            bells: Bells::of(shape),
             regions,
             readers: Readers::new(shape, 1, regions),
             head: 0,
@@ -98,7 +98,7 @@ impl Sender {
         let bell = bell_of(self.head, bytes);
         let slot = self.boxes.slot(self.head);
         match self.form {
-            Form::Detached => reach(own.bells.store_word(self.bells + slot * WORD, bell)),
+            Form::Detached => reach(self.bells.store(slot * WORD, bell, own)),
             Form::Inlined => {
                 let (mailbox, message) =
                     (self.boxes.mailbox(self.head), self.boxes.message(self.head));
@@ -138,7 +138,7 @@ impl Half for Sender {
         if self.form == Form::Detached && self.readers.living().next().is_none() {
             // Readers may write beside their own words, and the last ones are gone.
             for slot in 0..self.boxes.slots {
-                reach(own.bells.store_word(self.bells + slot * WORD, 0))?;
+                reach(self.bells.store(slot * WORD, 0, own))?;
             }
         }
         self.readers.connected(peer, regions, self.head, own, effects)

@@ -9,7 +9,8 @@
 //! ```text
 //! bell: | number mod 2^40 - 1, + 1 | length, 24 bits |       zero: never rung
 //!
-//! read-slot-detached     sender's bells:  [ readers | bell 0 | bell 1 | ... ]
+//! read-slot-detached     sender's bells:  [ readers | bell 0 | bell 1 | ... ]; at the adapter the bells
+//!                                         are a region of their own (`Shape::device`)
 //!                        sender's buffer: [ message 0 | message 1 | ... ]
 //!   READ of up to eight bells, then of exactly each message.
 //!
@@ -55,9 +56,9 @@ mod tests;
 
 use super::kind::Kind;
 use super::readers::{self, READER_WORDS};
-use super::shape::{Plan, Shape, Signal};
+use super::shape::{DeviceWords, Plan, Shape, Signal};
 use crate::wire::Violation;
-use farside_base::{Access, RegionKind};
+use farside_base::Access;
 
 pub use forms::{Receiver, Sender};
 
@@ -205,10 +206,10 @@ pub const fn plan_sender(kind: Kind, shape: &Shape) -> Plan {
     }
     let boxes = Boxes::new(Form::of(kind).header(), shape);
     let detached = matches!(kind, Kind::ReadSlotDetached);
-    let plan = readers::plan_sender(shape, if detached { words } else { 0 })
-        .with_buffer(boxes.slots * boxes.step, Access::READ);
-    let device = detached && shape.device_bells;
-    Plan { bells_kind: if device { RegionKind::Device } else { RegionKind::Memory }, ..plan }
+    let (bells, apart) = readers::plan_bells(shape, if detached { words } else { 0 });
+    readers::plan_sender(shape, bells)
+        .with_counters(apart, DeviceWords::kind(apart > 0), Access::READ)
+        .with_buffer(boxes.slots * boxes.step, Access::READ)
 }
 
 /// What the receiver needs.

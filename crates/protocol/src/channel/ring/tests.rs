@@ -6,7 +6,7 @@ use crate::channel::half::{
     Content, Half, Own, OwnRegions, Payload, Peer, PeerRegions, ReceiveHalf, Refusal, SendHalf,
 };
 use crate::channel::plain::Plain;
-use crate::channel::shape::{Acknowledge, Signal};
+use crate::channel::shape::{Acknowledge, DeviceWords, Signal};
 use alloc::format;
 use alloc::vec::Vec;
 use farside_base::{Memory, Operation, RegionId, RemoteRegionId, Source};
@@ -31,7 +31,7 @@ fn shape(mirrored: bool) -> Shape {
         prefetch_bytes: 0,
         acknowledge: Acknowledge::Word,
         signal: Signal::Word,
-        device_bells: false,
+        device: DeviceWords::Nothing,
         piece_bytes: 1 << 16,
     }
 }

@@ -3,7 +3,7 @@ extern crate std;
 use super::super::half::{Half as _, Refusal, SendHalf as _};
 use super::super::hand_tests::Wire;
 use super::super::kind::Kind;
-use super::super::shape::{Acknowledge, Shape, Signal};
+use super::super::shape::{Acknowledge, DeviceWords, Shape, Signal};
 use crate::wire::Violation;
 use farside_base::Memory as _;
 use std::vec::Vec;
@@ -17,7 +17,7 @@ const SHAPE: Shape = Shape {
     prefetch_bytes: 0,
     acknowledge: Acknowledge::Word,
     signal: Signal::Message,
-    device_bells: false,
+    device: DeviceWords::Nothing,
     piece_bytes: 1 << 16,
 };
 

@@ -7,9 +7,8 @@
 //! of a turn runs on into a guard behind the ring, as large as the largest record.
 //!
 //! ```text
-//! receiver's counters    [ head |          senders FETCH_ADD it, the receiver only loads it
-//!
-//! receiver's bells       [ tail |          senders READ it
+//! receiver's words       [ tail | head |   senders READ the tail and FETCH_ADD the head, which the
+//!                                          receiver only loads
 //!                        [ answer of sender 0 | answer of sender 1 | ...
 //!
 //! receiver's buffer
@@ -39,11 +38,13 @@
 //! *Receives.* `shared-ring-immediate` keeps `slots` receives in one queue for all senders. A record
 //! takes at least a `slots`-th of the ring, so that the ring never holds more messages than that.
 //!
-//! *Device memory.* With `Shape::device_bells` the head is at the adapter, where FETCH_ADDs do not
-//! cross the bus (001 §6.3). The tail and the answers stay in main memory: where the tail is has no
-//! effect on senders (001 figure 8), but the receiver stores it for each released record, and from
-//! the processor that memory is on the far side of the bus. The head it loads only when a sender has
-//! died.
+//! *Where the receiver's words are.* The head is among its counters, which peers change by atomics,
+//! the tail and the answers among its bells. `Shape::device` moves either or both to the adapter, into
+//! the counters; the head alone is left among the bells then where only the tail moves. At the adapter
+//! FETCH_ADDs do not cross the bus (001 §6.3). Where the tail is has no effect on senders (001 figure
+//! 8), but the receiver stores it for each released record, and from the processor that memory is on
+//! the far side of the bus. The head it loads only when a sender has died. A tail that is READ in
+//! halves, the new low one with the old high one, is less than one READ before, and is ignored.
 //!
 //! *Numbers.* A sender reserves nothing before the receiver has WRITten its number to it, plus one:
 //! so whoever has reserved is known to the receiver, and is asked by `repair.rs`.
@@ -60,10 +61,11 @@ mod sender;
 #[cfg(test)]
 mod tests;
 
+use super::half::PeerRegions;
 use super::kind::Kind;
-use super::shape::{Plan, Shape};
+use super::shape::{DeviceWords, Plan, Shape};
 use super::window::Window;
-use farside_base::{Access, Memory, OutOfBounds, RegionKind};
+use farside_base::{Access, Memory, OutOfBounds, RemoteRegionId};
 
 pub use receiver::Receiver;
 pub use sender::Sender;
@@ -74,11 +76,10 @@ const WORD: u64 = 8;
 /// Every position is less: what is not comes from nobody who is correct.
 const POSITION_MAX: u64 = 1 << 62;
 
-/// The receiver's counters.
-const HEAD: u64 = 0;
-
-/// The receiver's bells. The tail comes first, where [`super::acknowledge`] looks for it.
+/// The receiver's words, in whichever region they are. The tail comes first, where
+/// [`super::acknowledge`] looks for it.
 const TAIL: u64 = 0;
+const HEAD: u64 = 8;
 const ANSWERS: u64 = 64;
 
 /// The sender's bells.
@@ -94,6 +95,31 @@ const FETCHED: u64 = HEADERS + HEADERS_STEP * Window::MESSAGES as u64;
 /// A query and its answer share their low bits with a number that tells them from the one before:
 /// positions leave them free.
 const TAG: u64 = WORD - 1;
+
+/// In which region of the receiver's its words are.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Words {
+    /// The head is among the counters, not the bells.
+    head_apart: bool,
+    /// The tail and the answers are.
+    tail_apart: bool,
+}
+
+impl Words {
+    const fn of(shape: &Shape) -> Self {
+        // With the tail alone at the adapter the head stays in main memory, among the bells.
+        let (head, tail) = (shape.device.has_head(), shape.device.has_tail());
+        Self { head_apart: head || !tail, tail_apart: tail }
+    }
+
+    const fn head(self, of: &PeerRegions) -> RemoteRegionId {
+        if self.head_apart { of.counters } else { of.bells }
+    }
+
+    const fn tail(self, of: &PeerRegions) -> RemoteRegionId {
+        if self.tail_apart { of.counters } else { of.bells }
+    }
+}
 
 /// Which of the two it is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -198,11 +224,25 @@ pub const fn plan_receiver(kind: Kind, shape: &Shape) -> Plan {
         Bell::Immediate => shape.slots,
         Bell::InlinedZeroing => 0,
     };
-    let words = Plan::words(ANSWERS + WORD * shape.peers_max as u64);
-    let words = Plan { bells_access: Access::READ.with(Access::WRITE), ..words };
-    let kind = if shape.device_bells { RegionKind::Device } else { RegionKind::Memory };
+    let Words { head_apart, tail_apart } = Words::of(shape);
+    let tail_bytes = ANSWERS + WORD * shape.peers_max as u64;
+    let tail_access = Access::READ.with(Access::WRITE);
+    let access = match (head_apart, tail_apart) {
+        (true, true) => tail_access.with(Access::ATOMIC),
+        (true, false) => Access::ATOMIC,
+        (false, _) => tail_access,
+    };
+    let bells_access = match (head_apart, tail_apart) {
+        (_, false) => tail_access,
+        (true, true) => Access::NONE,
+        (false, true) => Access::ATOMIC,
+    };
+    let [bells_bytes, counters_bytes] =
+        if tail_apart { [HEAD + WORD, tail_bytes] } else { [tail_bytes, HEAD + WORD] };
+    let kind = DeviceWords::kind(!matches!(shape.device, DeviceWords::Nothing));
+    let words = Plan { bells_access, ..Plan::words(bells_bytes) };
     words
-        .with_counters(HEAD + WORD, kind)
+        .with_counters(counters_bytes, kind, access)
         .with_ring(shape, layout.guard, Access::WRITE)
         .with_receives(receives)
 }

@@ -10,7 +10,7 @@ use super::super::kind::Kind;
 use super::super::releases::Releases;
 use super::super::shape::Shape;
 use super::repair::Repair;
-use super::{Bell, Layout, TAIL, WORD, header};
+use super::{Bell, Layout, TAIL, WORD, Words, header};
 use crate::wire::Violation;
 use alloc::collections::VecDeque;
 use farside_base::{LocalSlice, Memory};
@@ -36,6 +36,7 @@ struct Message {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Receiver {
     layout: Layout,
+    words: Words,
     message_bytes_max: u32,
     regions: OwnRegions,
     /// The position of the next message (inlined).
@@ -57,6 +58,7 @@ impl Receiver {
         let receives = super::plan_receiver(kind, shape).receives;
         Self {
             layout: Layout::of(kind, shape),
+            words: Words::of(shape),
             message_bytes_max: shape.message_bytes_max,
             regions,
             next: 0,
@@ -64,7 +66,7 @@ impl Receiver {
             arrived: VecDeque::with_capacity(receives as usize),
             receives,
             told: 0,
-            repair: Repair::new(shape.peers_max),
+            repair: Repair::new(shape),
             canary: Canary::default(),
         }
     }
@@ -160,8 +162,11 @@ impl Receiver {
         let tail = self.releases.tail();
         if tail > self.told {
             self.told = tail;
-            let stored = own.bells.store_word(TAIL, tail);
-            debug_assert!(stored.is_ok(), "the tail lies in the bells");
+            let stored = match self.words.tail_apart {
+                true => own.counters.store_word(TAIL, tail),
+                false => own.bells.store_word(TAIL, tail),
+            };
+            debug_assert!(stored.is_ok(), "the plan has this word");
         }
     }
 }

@@ -24,7 +24,8 @@
 use super::super::canary::{Canary, Mutant};
 use super::super::effects::{Effects, Name, Told};
 use super::super::half::{Own, Peer, PeerRegions, own as reach};
-use super::{ANSWERS, HEAD, POSITION_MAX, QUERY, TAG, WELCOME, WORD};
+use super::super::shape::Shape;
+use super::{ANSWERS, HEAD, POSITION_MAX, QUERY, TAG, WELCOME, WORD, Words};
 use crate::wire::Violation;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -56,6 +57,7 @@ struct Query {
 /// The senders of a ring by number, and the search for what the dead among them have left.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Repair {
+    words: Words,
     senders: Vec<Sender>,
     /// What the dead have reserved lies before.
     limit: u64,
@@ -69,9 +71,10 @@ pub(super) struct Repair {
 }
 
 impl Repair {
-    pub(super) fn new(peers_max: u16) -> Self {
+    pub(super) fn new(shape: &Shape) -> Self {
         Self {
-            senders: vec![Sender::default(); usize::from(peers_max)],
+            words: Words::of(shape),
+            senders: vec![Sender::default(); usize::from(shape.peers_max)],
             limit: 0,
             stale: false,
             query: None,
@@ -92,7 +95,11 @@ impl Repair {
             return Err(Violation("more senders than the ring was made for"));
         };
         // An answer of the one who had this number before.
-        reach(own.bells.store_word(ANSWERS + WORD * u64::from(peer.0), 0))?;
+        let answer = ANSWERS + WORD * u64::from(peer.0);
+        reach(match self.words.tail_apart {
+            true => own.counters.store_word(answer, 0),
+            false => own.bells.store_word(answer, 0),
+        })?;
         *sender = Sender { regions: Some(regions), ..Sender::default() };
         let place = RemoteSlice { region: regions.bells, offset: WELCOME };
         let number = (u64::from(peer.0) + 1).to_le_bytes();
@@ -139,7 +146,10 @@ impl Repair {
             return Ok(None);
         }
         if self.stale {
-            let head = reach(own.counters.load_word(HEAD))?;
+            let head = reach(match self.words.head_apart {
+                true => own.counters.load_word(HEAD),
+                false => own.bells.load_word(HEAD),
+            })?;
             if head > POSITION_MAX || !head.is_multiple_of(WORD) {
                 return Err(Violation("a head that no ring has"));
             }
@@ -182,7 +192,11 @@ impl Repair {
         };
         let mut missing = false;
         for (number, sender) in (0..).zip(&mut self.senders).filter(|(_, one)| one.awaited) {
-            let word = reach(own.bells.load_word(ANSWERS + WORD * number))?;
+            let answer = ANSWERS + WORD * number;
+            let word = reach(match self.words.tail_apart {
+                true => own.counters.load_word(answer),
+                false => own.bells.load_word(answer),
+            })?;
             if word & TAG != sender.tag {
                 missing = true;
                 continue;

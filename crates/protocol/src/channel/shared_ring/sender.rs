@@ -12,7 +12,7 @@ use super::super::shape::{Acknowledge, Shape};
 use super::super::window::Window;
 use super::outgoing::Outgoing;
 use super::{
-    ANSWERS, FETCHED, HEAD, Layout, ONE, POSITION_MAX, PROGRESS, QUERY, TAG, WELCOME, WORD,
+    ANSWERS, FETCHED, HEAD, Layout, ONE, POSITION_MAX, PROGRESS, QUERY, TAG, WELCOME, WORD, Words,
 };
 use crate::wire::Violation;
 use alloc::collections::VecDeque;
@@ -34,6 +34,7 @@ const REMEMBERED_MAX: usize = 1024;
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Sender {
     layout: Layout,
+    words: Words,
     message_bytes_max: u32,
     peers_max: u16,
     regions: OwnRegions,
@@ -65,6 +66,7 @@ impl Sender {
         let places = super::places(shape) as usize;
         Self {
             layout: Layout::of(kind, shape),
+            words: Words::of(shape),
             message_bytes_max: shape.message_bytes_max,
             peers_max: shape.peers_max,
             regions,
@@ -109,7 +111,7 @@ impl Sender {
             return;
         }
         while let Some(place) = self.waiting.pop_front() {
-            let at = RemoteSlice { region: to.counters, offset: HEAD };
+            let at = RemoteSlice { region: self.words.head(to), offset: HEAD };
             let offset = FETCHED + WORD * u64::from(place);
             let into = LocalSlice { region: self.regions.bells, offset, bytes: WORD as u32 };
             let record = self.layout.record(self.outgoing.bytes(place));
@@ -167,6 +169,12 @@ impl Sender {
         }
     }
 
+    /// READs the tail, unless a READ of it is in flight.
+    fn fetch_tail(&mut self, to: &PeerRegions, effects: &mut Effects) {
+        let to = PeerRegions { bells: self.words.tail(to), ..*to };
+        self.progress.fetch(&to, &self.regions, effects);
+    }
+
     /// Forgets what the receiver has processed.
     fn forget(&mut self) {
         let tail = self.progress.tail();
@@ -196,7 +204,8 @@ impl Sender {
         self.query = None;
         let at = self.positions.partition_point(|position| *position < gap);
         let smallest = self.positions.get(at).copied().unwrap_or(POSITION_MAX);
-        let place = RemoteSlice { region: to.bells, offset: ANSWERS + WORD * u64::from(number) };
+        let offset = ANSWERS + WORD * u64::from(number);
+        let place = RemoteSlice { region: self.words.tail(to), offset };
         let word = (smallest | self.tag).to_le_bytes();
         effects.write_inline(Peer::ONLY, ANSWER, Told::No, &[&word], place, None);
         self.reserve(to, effects);
@@ -222,7 +231,7 @@ impl Sender {
             return Err(Refusal::Full);
         };
         if self.remembered() >= REMEMBERED_MAX {
-            self.progress.fetch(&to, &self.regions, effects);
+            self.fetch_tail(&to, effects);
             return Err(Refusal::Full);
         }
         Ok((to, place))
@@ -272,7 +281,7 @@ impl Half for Sender {
         self.answer(&to, effects);
         self.reserve(&to, effects);
         if !self.write_reserved(&to, own, effects)? {
-            self.progress.fetch(&to, &self.regions, effects);
+            self.fetch_tail(&to, effects);
         }
         Ok(())
     }
@@ -296,7 +305,7 @@ impl Half for Sender {
             Name(place) => {
                 self.reserved(place, own)?;
                 if !self.write_reserved(&to, own, effects)? {
-                    self.progress.fetch(&to, &self.regions, effects);
+                    self.fetch_tail(&to, effects);
                 }
                 self.answer(&to, effects);
             }
@@ -349,7 +358,7 @@ impl SendHalf for Sender {
 
     fn ask_progress(&mut self, effects: &mut Effects) {
         if let Some(to) = self.peer.filter(|_| !self.lost && !self.positions.is_empty()) {
-            self.progress.fetch(&to, &self.regions, effects);
+            self.fetch_tail(&to, effects);
         }
     }
 

@@ -5,10 +5,10 @@ mod world;
 use super::super::Name;
 use super::super::half::{Arrival, Content, Half as _, Payload, Peer, Received, Refusal, SendHalf};
 use super::super::kind::Kind;
-use super::super::shape::{Acknowledge, Shape, Signal};
+use super::super::shape::{Acknowledge, DeviceWords, Shape, Signal};
 use super::*;
 use crate::wire::Violation;
-use farside_base::{LocalSlice, RegionId};
+use farside_base::{Access, LocalSlice, RegionId};
 use std::format;
 use std::vec;
 use std::vec::Vec;
@@ -24,7 +24,7 @@ const SHAPE: Shape = Shape {
     prefetch_bytes: 0,
     acknowledge: Acknowledge::ReadTail,
     signal: Signal::Message,
-    device_bells: false,
+    device: DeviceWords::Nothing,
     piece_bytes: 1 << 16,
 };
 
@@ -186,6 +186,42 @@ fn deaths_stop_nobody_else() {
         for wide in [false, true] {
             (1..60).for_each(|seed| soak(kind, &mirrored(wide), seed * 7919, 40, 2));
         }
+    }
+}
+
+#[test]
+fn words_may_be_in_any_region() {
+    for kind in KINDS {
+        for device in DeviceWords::ALL {
+            let shape = Shape { device, ..SHAPE };
+            let mut world = World::new(kind, &shape, 2);
+            world.settle();
+            world.send(1, &[3; 40], false).unwrap();
+            world.settle();
+            let (received, _) = world.receive().unwrap().unwrap();
+            world.release(received.held).unwrap();
+            assert!(world.head() > 0, "{kind} {device:?}");
+            assert_eq!(world.head(), world.tail(), "{kind} {device:?}");
+            (1..20).for_each(|seed| soak(kind, &shape, seed * 7919, 40, 2));
+        }
+    }
+}
+
+/// What peers may do in a region is what some word there needs.
+#[test]
+fn regions_of_words_give_no_more_rights_than_their_words_need() {
+    let words = Access::READ.with(Access::WRITE);
+    let table = [
+        (DeviceWords::Nothing, words, Access::ATOMIC),
+        (DeviceWords::Head, words, Access::ATOMIC),
+        (DeviceWords::Tail, Access::ATOMIC, words),
+        (DeviceWords::All, Access::NONE, words.with(Access::ATOMIC)),
+    ];
+    for (device, bells, counters) in table {
+        let plan = plan_receiver(Kind::SharedRingImmediate, &Shape { device, ..SHAPE });
+        assert_eq!((plan.bells_access, plan.counters_access), (bells, counters), "{device:?}");
+        let kind = DeviceWords::kind(device != DeviceWords::Nothing);
+        assert_eq!(plan.counters_kind, kind, "{device:?}");
     }
 }
 

@@ -63,7 +63,7 @@ pub(super) fn any_message(numbers: &mut Numbers, line: LineAddress) -> Message {
 fn every_message_comes_back() {
     let mut numbers = Numbers(1);
     for round in 0..20_000 {
-        let at = line((numbers.below(4) * 16_000) as u16, numbers.below(1 << 30));
+        let at = line((numbers.below(4) * 80) as u16, numbers.below(1 << 30));
         let message = any_message(&mut numbers, at);
         let body = message.encode();
         assert_eq!(Message::decode(&body), Ok(message), "round {round}");

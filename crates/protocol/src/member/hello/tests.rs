@@ -113,12 +113,22 @@ impl Random {
             .map(NodeId)
             .collect::<Vec<_>>();
         let lives = members.into_iter().map(|node| Listed {
-            votes: true,
+            memory: Some(Generation(self.below(1_024) as u16)),
             node,
+            born: ViewNumber(u64::from(node.0) + 1),
             incarnation: Incarnation(self.next()),
             host: self.host(),
         });
-        Welcome { members: lives.collect(), node: NodeId(node), view: ViewNumber(1), limits: 7 }
+        Welcome {
+            members: lives.collect(),
+            node: NodeId(node),
+            nodes_max: 256,
+            memory: (self.below(2) == 0).then_some(Generation(3)),
+            view: ViewNumber(1_000),
+            generations: (0..node).map(|node| (NodeId(node), 1 + node)).collect(),
+            limits: 7,
+            founder: Incarnation(self.next()),
+        }
     }
 }
 
@@ -126,8 +136,9 @@ fn listed(node: u16, life: u64) -> Listed {
     Listed {
         node: NodeId(node),
         incarnation: Incarnation(life),
+        born: ViewNumber(u64::from(node)),
         host: None,
-        votes: life.is_multiple_of(2),
+        memory: life.is_multiple_of(2).then_some(Generation(2)),
     }
 }
 
@@ -286,8 +297,12 @@ fn long_texts_are_cut_between_letters() {
 #[test]
 fn a_welcome_out_of_order_is_refused() {
     let mut welcome = Welcome {
+        founder: Incarnation(1),
         node: NodeId(5),
         view: ViewNumber(9),
+        nodes_max: 6,
+        memory: None,
+        generations: vec![(NodeId(1), 1), (NodeId(3), 1_024)],
         members: vec![listed(1, 1), listed(3, 2)],
         limits: 0,
     };
@@ -295,7 +310,7 @@ fn a_welcome_out_of_order_is_refused() {
     let order = Err(HelloError::Junk("order of members"));
     welcome.members.swap(0, 1);
     assert_eq!(Answer::decode(&welcome.encode()), order);
-    welcome.members = vec![listed(5, 1)];
+    welcome.members = vec![listed(9, 1)];
     assert_eq!(Answer::decode(&welcome.encode()), order);
     welcome.members = vec![listed(1, 1); 2];
     assert_eq!(Answer::decode(&welcome.encode()), order);

@@ -2,15 +2,16 @@
 //!
 //! A member that cannot be reached may live on, and may judge us in turn. So nobody is declared dead on
 //! such grounds before a *quorum* has agreed to hear nothing of it any more: more than half of the
-//! members of the last view, or half of them with the lowest among them. Of two sides at most one has
+//! members of the last view, or half of them with the one among them that was admitted first. Of two sides at most one has
 //! that; the other one *gives up* as soon as it cannot have it any more, and joins again as new lives.
 //! Members that lend memory count; programs that joined without any do not, unless there is nothing else.
 //!
 //! - Who is out of reach is a *suspect*: cut off here, and counted as a member still.
-//! - A member tells the coordinator of its suspects. The coordinator cuts them off too, tells everybody,
-//!   and calls a vote; who answers has cut them off. With a quorum of answers they are dead, by views.
-//! - A member whose coordinator is a suspect waits for the takeover of the lowest that is left, or takes
-//!   over itself: the reports that it collects are the votes. Who still reaches somebody below the asker
+//! - A member tells the coordinator of its suspects. A coordinator that reaches both judges which of the two is to
+//!   go (see [`accusations`](super::accusations)). It cuts that one off, tells all members, and calls a vote; those
+//!   that answer have cut it off. With a quorum of answers it is dead, by views.
+//! - A member whose coordinator is a suspect waits for the takeover of the earliest that is left, or takes
+//!   over itself: the reports that it collects are the votes. Who still reaches a member admitted before the asker
 //!   does not answer until it is told otherwise, so nobody votes on both sides.
 //!
 //! *Why no two sides go on.* Suppose two did. Both had quorums of votes, of the members of the same last
@@ -66,7 +67,7 @@ impl Membership {
     }
 
     /// Cuts a member off; false when it was, or is dead.
-    fn suspect(&mut self, node: NodeId, effects: &mut Effects) -> bool {
+    pub(super) fn suspect(&mut self, node: NodeId, effects: &mut Effects) -> bool {
         let Some(member) = self.roster.find_mut(node) else {
             return false;
         };
@@ -76,6 +77,7 @@ impl Membership {
         member.suspect = true;
         member.linked = false;
         member.join = None;
+        self.accusations.forget(node);
         effects.push(Effect::Cut { node });
         true
     }
@@ -102,7 +104,9 @@ impl Membership {
             Stage::TakingOver => self.check_takeover(effects),
             Stage::Member if self.coordinator() == Some(self.me) => self.take_over(effects),
             Stage::Member => {
-                self.tell_suspects(effects);
+                if let Some(to) = self.coordinator() {
+                    self.tell_suspects(to, effects);
+                }
                 self.answer_asker(effects);
             }
             Stage::Outside | Stage::Joining | Stage::Over => {}
@@ -126,22 +130,23 @@ impl Membership {
     /// Whether this node and these are enough of the last view.
     pub fn is_quorum(&self, others: &[NodeId]) -> bool {
         let present_in_view = |member: &&Member| member.died.is_none();
-        let voters = self.roster.iter().filter(present_in_view).any(|member| member.votes);
-        let counted = |member: &&Member| member.died.is_none() && (member.votes || !voters);
+        let voters =
+            self.roster.iter().filter(present_in_view).any(|member| member.memory.is_some());
+        let counted =
+            |member: &&Member| member.died.is_none() && (member.memory.is_some() || !voters);
         let here = |member: &&Member| {
             (member.node == self.me || others.contains(&member.node)) && !member.gone
         };
         let all = self.roster.iter().filter(counted).count();
         let present = self.roster.iter().filter(counted).filter(here).count();
-        let lowest = self.roster.iter().find(counted);
+        let first = self.roster.iter().find(counted);
         if self.canary.is(Mutant::NoQuorum) {
             return true;
         }
-        2 * present > all || (2 * present == all && lowest.as_ref().is_some_and(here))
+        2 * present > all || (2 * present == all && first.as_ref().is_some_and(here))
     }
 
-    fn tell_suspects(&self, effects: &mut Effects) {
-        let Some(to) = self.coordinator() else { return };
+    pub(super) fn tell_suspects(&self, to: NodeId, effects: &mut Effects) {
         for (node, incarnation) in self.suspects() {
             effects.push(Effect::Send { to, message: Message::Suspect { node, incarnation } });
         }
@@ -181,7 +186,7 @@ impl Membership {
         incarnation: Incarnation,
         effects: &mut Effects,
     ) -> Result<(), Violation> {
-        let judges = self.stage == Stage::Coordinator;
+        let judges = matches!(self.stage, Stage::Coordinator | Stage::TakingOver);
         if !judges && self.coordinator() != Some(from) {
             // Of a coordinator that is a suspect here: its word counts no more.
             return Ok(());
@@ -192,8 +197,10 @@ impl Membership {
         }
         let same_life = |member: &Member| member.incarnation == incarnation;
         let known = self.roster.find(node).is_some_and(same_life);
-        if known && self.suspect(node, effects) && judges {
-            self.judge(effects);
+        match known {
+            true if judges => self.accused(from, node, effects),
+            true => drop(self.suspect(node, effects)),
+            false => {}
         }
         Ok(())
     }
@@ -240,9 +247,10 @@ impl Membership {
         Ok(())
     }
 
-    /// Whether a takeover by `from` has to wait: somebody below it is within reach.
-    pub(super) fn reaches_below(&self, from: NodeId) -> bool {
-        let reached = |member: &Member| member.node < from && !member.gone && !member.suspect;
+    /// Whether a takeover by `from` has to wait: a member that was admitted before it is within reach.
+    pub(super) fn reaches_earlier(&self, from: NodeId) -> bool {
+        let born = self.born_of(from);
+        let reached = |member: &Member| member.born < born && !member.gone && !member.suspect;
         self.identity.quorum
             && !self.canary.is(Mutant::VotesForBothSides)
             && self.roster.iter().any(reached)
@@ -253,7 +261,7 @@ impl Membership {
         let asks = |member: &Member| member.linked && member.asked.is_some();
         if self.stage == Stage::Member
             && let Some(from) = self.roster.find_where(asks)
-            && !self.reaches_below(from)
+            && !self.reaches_earlier(from)
             && let Some(number) = self.roster.find_mut(from).and_then(|member| member.asked.take())
         {
             self.report_to(from, number, effects);

@@ -57,8 +57,12 @@ fn welcome(node: u16, view: u64, members: &[u16]) -> Welcome {
     Welcome {
         node: NodeId(node),
         view: ViewNumber(view),
+        nodes_max: 4,
+        memory: Some(Generation(0)),
         members: members.iter().map(life).collect(),
+        generations: members.iter().map(|node| (NodeId(*node), 1)).collect(),
         limits: LIMITS,
+        founder: Incarnation(0),
     }
 }
 
@@ -85,20 +89,23 @@ fn told(effect: &Effect) -> String {
                 format!("to {to}: view {number} {node} {word}")
             }
             Message::Takeover { number } => format!("to {to}: takeover {number}"),
-            Message::Report { number } => format!("to {to}: report {number}"),
+            Message::Report { number, .. } => format!("to {to}: report {number}"),
+            Message::Settled { number } => format!("to {to}: settled {number}"),
             Message::Lost { node, .. } => format!("to {to}: lost {node}"),
             Message::Leave => format!("to {to}: leave"),
             Message::LeaveHeard => format!("to {to}: leave heard"),
             Message::Left => format!("to {to}: left"),
-            Message::Buried { node } => format!("to {to}: buried {node}"),
+            Message::Buried { node, .. } => format!("to {to}: buried {node}"),
             Message::Suspect { node, .. } => format!("to {to}: suspect {node}"),
             Message::Vote { round } => format!("to {to}: vote {round}"),
             Message::Voted { round } => format!("to {to}: voted {round}"),
         },
         Effect::Cut { node } => format!("cut {node}"),
-        Effect::Dead { node, death: Death::Ended } => format!("dead {node}"),
-        Effect::Dead { node, death: Death::Removed } => format!("removed {node}"),
-        Effect::Dead { node, death: Death::Left } => format!("gone {node}"),
+        Effect::JudgeLater => "judge later".into(),
+        Effect::Admitted { node } => format!("admitted {node}"),
+        Effect::Dead { node, death: Death::Ended, .. } => format!("dead {node}"),
+        Effect::Dead { node, death: Death::Removed, .. } => format!("removed {node}"),
+        Effect::Dead { node, death: Death::Left, .. } => format!("gone {node}"),
         Effect::Ready => "ready".into(),
         Effect::BecomeCoordinator => "coordinator".into(),
         Effect::Failed(refusal) => format!("failed {}", refusal.code.entry().name),
@@ -110,7 +117,9 @@ fn told(effect: &Effect) -> String {
 fn check(machine: &mut Membership, event: Event, expected: &[&str]) {
     let mut effects = Effects::new();
     assert_eq!(machine.step(event, &mut effects), Ok(()));
-    let told: Vec<String> = effects.iter().map(told).collect();
+    // Admissions follow from the views, and have tests of their own.
+    let others = effects.iter().filter(|effect| !matches!(effect, Effect::Admitted { .. }));
+    let told: Vec<String> = others.map(told).collect();
     assert_eq!(told, expected);
 }
 
@@ -124,13 +133,25 @@ fn check_violation(machine: &Membership, from: u16, message: Message, expected: 
 }
 
 fn view(number: u64, node: u16, life: u64, alive: bool) -> Message {
-    let change = if alive { Change::Joined } else { Change::Died };
-    Message::View { number: ViewNumber(number), member: listed(node, life), change }
+    let number = ViewNumber(number);
+    match alive {
+        true => {
+            let member = Listed { born: number, ..listed(node, life) };
+            Message::View { number, member, change: Change::Joined }
+        }
+        false => Message::View { number, member: listed(node, life), change: Change::Died },
+    }
 }
 
+/// A member as it is where all joined in the order of their numbers and none was removed.
 fn listed(node: u16, life: u64) -> Listed {
-    let votes = life < PROGRAM;
-    Listed { node: NodeId(node), incarnation: Incarnation(life), host: host(life), votes }
+    let memory = (life < PROGRAM).then_some(Generation(0));
+    let (node, born) = (NodeId(node), ViewNumber(u64::from(node) + 1));
+    Listed { node, incarnation: Incarnation(life), born, host: host(life), memory }
+}
+
+fn report(number: u64) -> Message {
+    Message::Report { number: ViewNumber(number), settled: ViewNumber(0) }
 }
 
 /// Lives from this one on are programs without memory.
@@ -193,7 +214,8 @@ fn the_founder_admits_and_tells_the_others() {
         asked_to_join(5, join(3)),
         &["to 2: view 5 3 came", "admit 5 as 3 in view 5"],
     );
-    check(&mut machine, asked_to_join(6, join(4)), &["deny 6 ClusterFull"]);
+    // Number 1 is free when its removal is settled.
+    check(&mut machine, asked_to_join(6, join(4)), &["deny 6 Busy"]);
 }
 
 #[test]
@@ -330,17 +352,16 @@ fn an_impossible_welcome_is_refused() {
 }
 
 #[test]
-fn the_next_lowest_takes_over_and_brings_all_to_one_view() {
+fn the_next_earliest_takes_over_and_brings_all_to_one_view() {
     let mut machine = middle();
     check(&mut machine, link_lost(0), &["dead 0", "to 2: takeover 3"]);
     assert!(!machine.is_coordinator());
     check(&mut machine, asked_to_join(1, join(9)), &["deny 1 NoSuchCluster"]);
     // Node 2 had heard that node 3 came; node 3 has no link to here and cannot be watched.
     check(&mut machine, heard(2, view(4, 3, 3, true)), &[]);
-    let report = Message::Report { number: ViewNumber(4) };
     check(
         &mut machine,
-        heard(2, report),
+        heard(2, report(4)),
         &["dead 3", "to 2: view 5 0 went", "to 2: view 6 3 went", "coordinator"],
     );
     check(&mut machine, asked_for_link(2, peer(3, 3, 4)), &["deny 2 NodeClosed"]);
@@ -354,7 +375,6 @@ fn a_new_coordinator_passes_on_what_others_missed() {
     check(&mut machine, heard(0, view(4, 3, 3, true)), &[]);
     check(&mut machine, asked_for_link(1, peer(3, 3, 4)), &["accept 1 from 3"]);
     check(&mut machine, link_lost(0), &["dead 0", "to 2: takeover 4", "to 3: takeover 4"]);
-    let report = |number| Message::Report { number: ViewNumber(number) };
     check(&mut machine, heard(2, report(3)), &[]);
     check(
         &mut machine,
@@ -470,12 +490,11 @@ fn what_no_correct_member_says_changes_nothing() {
     check_violation(&machine, 0, view(4, 4, 9, true), "view names a node by a used number");
     check_violation(&machine, 0, view(4, 2, 9, false), "view removes a node that is no member");
     check_violation(&machine, 0, view(4, 3, 3, false), "view removes a node that is no member");
-    check_violation(&machine, 2, Message::Takeover { number }, "takeover by a higher node");
-    check_violation(&machine, 0, Message::Report { number }, "report without a question");
+    check_violation(&machine, 2, Message::Takeover { number }, "takeover by a later node");
+    check_violation(&machine, 0, report(3), "report without a question");
     let mut taking_over = middle();
     check(&mut taking_over, link_lost(0), &["dead 0", "to 2: takeover 3"]);
-    let report = Message::Report { number: ViewNumber(4) };
-    check_violation(&taking_over, 2, report, "report of views that were not told");
+    check_violation(&taking_over, 2, report(4), "report of views that were not told");
     let mut old = middle();
     check(&mut old, heard(0, view(3, 2, 2, true)), &[]);
     check(&mut old, heard(0, view(1, 9, 9, false)), &[]);
@@ -519,7 +538,8 @@ fn everybody_learns_where_everybody_is() {
     let mut second = Membership::new(identity(1));
     effects.clear();
     second.step(Event::Joined(welcome), &mut effects).unwrap();
-    let to_first = Effect::Connect { node: NodeId(0), incarnation: Incarnation(0), host: host(0) };
+    let (node, incarnation, born) = (NodeId(0), Incarnation(0), ViewNumber(1));
+    let to_first = Effect::Connect { node, incarnation, born, host: host(0) };
     assert_eq!(effects, [to_first]);
     // The next joiner hears of both, and those who are there hear of it by a view.
     first.step(link_up(1), &mut effects).unwrap();
@@ -592,8 +612,45 @@ fn a_member_tells_of_its_suspects_and_waits_for_the_judgement() {
     let mut last = of_three(2);
     check(&mut last, out_of_reach(1), &["cut 1", "to 0: suspect 1"]);
     let mut first = of_three(0);
-    let called = ["cut 1", "to 2: suspect 1", "to 2: vote 1"];
-    check(&mut first, heard(2, suspect(1)), &called);
+    check(&mut first, heard(2, suspect(1)), &["judge later"]);
+    check(&mut first, heard(1, suspect(2)), &[]);
+    // Both lend memory and accuse each other: the one that was admitted last goes.
+    check(&mut first, Event::Judge, &["cut 2", "to 1: suspect 2", "to 1: vote 1"]);
+}
+
+#[test]
+fn member_with_several_broken_links_goes_and_not_its_accusers() {
+    let mut first = founder_with(&[1, 2, 3]);
+    check(&mut first, heard(3, suspect(1)), &["judge later"]);
+    check(&mut first, heard(2, suspect(1)), &[]);
+    let called = ["to 2: suspect 1", "to 2: vote 1", "to 3: suspect 1", "to 3: vote 1"];
+    check(&mut first, Event::Judge, &[&["cut 1"][..], &called].concat());
+}
+
+#[test]
+fn program_takes_no_server_along() {
+    let mut first = founder_with(&[PROGRAM + 1, 2]);
+    check(&mut first, heard(1, suspect(2)), &["judge later"]);
+    let removed = ["cut 1", "to 2: suspect 1", "to 2: vote 1", "dead 1", "to 2: view 4 1 went"];
+    check(&mut first, Event::Judge, &removed);
+}
+
+#[test]
+fn accusations_of_members_that_are_removed_meanwhile_do_not_count() {
+    let mut first = founder_with(&[1, 2, 3]);
+    check(&mut first, heard(2, suspect(1)), &["judge later"]);
+    let lost = ["dead 1", "to 2: view 5 1 went", "to 3: view 5 1 went"];
+    check(&mut first, Event::LinkLost { node: NodeId(1) }, &lost);
+    check(&mut first, Event::Judge, &[]);
+}
+
+#[test]
+fn accusations_are_repeated_to_a_new_coordinator() {
+    let mut last = of_three(2);
+    check(&mut last, out_of_reach(1), &["cut 1", "to 0: suspect 1"]);
+    let mut second = of_three(1);
+    check(&mut second, Event::LinkLost { node: NodeId(0) }, &["dead 0", "to 2: takeover 3"]);
+    check(&mut second, heard(2, suspect(0)), &[]);
 }
 
 #[test]
@@ -624,7 +681,7 @@ fn the_larger_side_goes_on_without_its_coordinator() {
     let mut second = of_three(1);
     check(&mut second, out_of_reach(0), &["cut 0", "to 2: takeover 3"]);
     let taken = ["removed 0", "to 2: view 4 0 removed", "coordinator"];
-    check(&mut second, heard(2, Message::Report { number: ViewNumber(3) }), &taken);
+    check(&mut second, heard(2, report(3)), &taken);
 }
 
 #[test]
@@ -632,7 +689,8 @@ fn who_reaches_the_coordinator_answers_no_takeover_until_it_does_not() {
     let mut last = of_three(2);
     let takeover = Message::Takeover { number: ViewNumber(3) };
     check(&mut last, heard(1, takeover), &[]);
-    check(&mut last, out_of_reach(0), &["cut 0", "to 1: suspect 0", "to 1: report 3"]);
+    let told = ["cut 0", "to 1: suspect 0", "to 1: suspect 0", "to 1: report 3"];
+    check(&mut last, out_of_reach(0), &told);
 }
 
 #[test]
@@ -646,10 +704,14 @@ fn who_is_counted_among_the_dead_by_the_coordinator_stops() {
 
 /// A founder that lends memory, and two programs without any.
 fn with_programs() -> Membership {
+    founder_with(&[PROGRAM + 1, PROGRAM + 2])
+}
+
+/// A founder that lends memory, and nodes from 1 on.
+fn founder_with(lives: &[u64]) -> Membership {
     let mut machine = Membership::new(identity(0)).in_a_quorum();
     check(&mut machine, Event::Found, &["ready"]);
-    for node in [1, 2] {
-        let life = PROGRAM + u64::from(node);
+    for (node, life) in (1..).zip(lives.iter().copied()) {
         let number = u64::from(node) + 1;
         let asked =
             [asked_to_join(life, join(life)), asked_for_link(life, peer(node, life, number))];
@@ -677,6 +739,7 @@ fn programs_without_a_voter_within_reach_give_up() {
     let life = PROGRAM + 2;
     let mut machine = Membership::new(identity(life)).in_a_quorum();
     let mut welcome = welcome(2, 3, &[0]);
+    welcome.memory = None;
     welcome.members.push(listed(1, PROGRAM + 1));
     machine.step(Event::Joined(welcome), &mut Effects::new()).unwrap();
     for node in [0, 1] {
@@ -684,4 +747,120 @@ fn programs_without_a_voter_within_reach_give_up() {
     }
     assert!(machine.is_ready());
     check(&mut machine, out_of_reach(0), &["cut 0", "failed Isolated"]);
+}
+
+fn settled(node: u16, born: u64) -> Event {
+    Event::Settled { node: NodeId(node), born: ViewNumber(born) }
+}
+
+/// The founder of a cluster of four, linked to nodes 1, 2 and 3.
+fn full() -> Membership {
+    let mut machine = founder();
+    for node in 1..4 {
+        let (life, number) = (u64::from(node), u64::from(node) + 1);
+        machine.step(asked_to_join(life, join(life)), &mut Effects::new()).unwrap();
+        let asked = asked_for_link(100 + life, peer(node, life, number));
+        machine.step(asked, &mut Effects::new()).unwrap();
+    }
+    machine
+}
+
+#[test]
+fn number_is_given_again_when_all_members_have_settled_the_removal() {
+    let mut machine = full();
+    check(&mut machine, asked_to_join(5, join(5)), &["deny 5 ClusterFull"]);
+    check(&mut machine, link_lost(2), &["dead 2", "to 1: view 5 2 went", "to 3: view 5 2 went"]);
+    let settled_message = Message::Settled { number: ViewNumber(5) };
+    check(&mut machine, asked_to_join(5, join(5)), &["deny 5 Busy"]);
+    check(&mut machine, heard(1, settled_message), &[]);
+    check(&mut machine, settled(2, 3), &[]);
+    check(&mut machine, asked_to_join(5, join(5)), &["deny 5 Busy"]);
+    check(&mut machine, heard(3, settled_message), &[]);
+    let mut effects = Effects::new();
+    machine.step(asked_to_join(5, join(5)), &mut effects).unwrap();
+    let [.., Effect::Admitted { node: NodeId(2) }, Effect::Admit { welcome, .. }] = &effects[..]
+    else {
+        panic!("{effects:?}");
+    };
+    assert_eq!((welcome.node, welcome.view), (NodeId(2), ViewNumber(6)));
+    assert_eq!(welcome.memory, Some(Generation(1)), "the second memory of this number");
+    assert_eq!(welcome.generations, [(0, 1), (1, 1), (2, 1), (3, 1)].map(|(n, g)| (NodeId(n), g)));
+    assert!(machine.is_former(NodeId(2), ViewNumber(3)));
+    assert!(!machine.is_former(NodeId(2), ViewNumber(6)));
+    assert_eq!(machine.occupancy(), (4, 4));
+}
+
+#[test]
+fn member_reports_settled_removals_to_its_coordinator_once() {
+    let mut machine = middle();
+    check(&mut machine, heard(0, view(4, 2, 2, false)), &["dead 2"]);
+    check(&mut machine, settled(2, 3), &["to 0: settled 4"]);
+    check(&mut machine, settled(2, 3), &[]);
+    let used = "view names memory by a used generation";
+    check_violation(&machine, 0, view(5, 2, 22, true), used);
+    check(&mut machine, heard(0, view(5, 2, PROGRAM, true)), &[]);
+    let used = "view names a node by a used number";
+    check_violation(&machine, 0, view(6, 2, PROGRAM, true), used);
+    let mut unsettled = middle();
+    check(&mut unsettled, heard(0, view(4, 2, 2, false)), &["dead 2"]);
+    check_violation(&unsettled, 0, view(5, 2, 22, true), "view names a node by a used number");
+}
+
+#[test]
+fn numbers_free_for_the_longest_are_given_first() {
+    let mut machine = full();
+    for node in [3, 1] {
+        machine.step(link_lost(node), &mut Effects::new()).unwrap();
+        check(&mut machine, settled(node, u64::from(node) + 1), &[]);
+    }
+    let settled_message = Message::Settled { number: ViewNumber(6) };
+    check(&mut machine, heard(2, settled_message), &[]);
+    let admitted = ["to 2: view 7 3 came", "admit 5 as 3 in view 7"];
+    check(&mut machine, asked_to_join(5, join(5)), &admitted);
+    // A program takes no generation.
+    let program = PROGRAM + 6;
+    let admitted = ["to 2: view 8 1 came", "admit 6 as 1 in view 8"];
+    check(&mut machine, asked_to_join(6, join(program)), &admitted);
+    let next = [1, 3].map(|node| machine.next_generation(NodeId(node)));
+    assert_eq!(next, [Generation(1), Generation(2)]);
+}
+
+#[test]
+fn number_whose_generations_are_used_up_is_for_nodes_without_memory() {
+    let mut machine = full();
+    machine.generations.insert(NodeId(2), Generation::COUNT);
+    machine.step(link_lost(2), &mut Effects::new()).unwrap();
+    check(&mut machine, settled(2, 3), &[]);
+    for node in [1, 3] {
+        check(&mut machine, heard(node, Message::Settled { number: ViewNumber(5) }), &[]);
+    }
+    let mut effects = Effects::new();
+    machine.step(asked_to_join(5, join(5)), &mut effects).unwrap();
+    let [Effect::Deny { refusal, .. }] = &effects[..] else { panic!("{effects:?}") };
+    assert_eq!(refusal.code, ErrorCode::ClusterFull);
+    assert!(refusal.text.contains("nodes without memory can join"), "{}", refusal.text);
+    let program = PROGRAM + 6;
+    let (one, three) = ("to 1: view 6 2 came", "to 3: view 6 2 came");
+    check(&mut machine, asked_to_join(6, join(program)), &[one, three, "admit 6 as 2 in view 6"]);
+}
+
+#[test]
+fn earliest_member_coordinates_whatever_its_number() {
+    let mut machine = Membership::new(identity(1));
+    let mut welcome = welcome(1, 9, &[]);
+    welcome.members = vec![
+        Listed { born: ViewNumber(4), ..listed(3, 3) },
+        Listed { born: ViewNumber(7), ..listed(0, 7) },
+    ];
+    check(&mut machine, Event::Joined(welcome), &["connect 3", "connect 0"]);
+    check(&mut machine, link_up(0), &[]);
+    check(&mut machine, link_up(3), &["ready"]);
+    assert_eq!(machine.coordinator(), Some(NodeId(3)));
+    check(&mut machine, heard(3, Message::Leave), &["to 3: leave heard"]);
+    check(&mut machine, heard(3, Message::Left), &["gone 3"]);
+    assert_eq!(machine.coordinator(), Some(NodeId(0)));
+    // A number that this node has never known was in use, perhaps, before its time.
+    check(&mut machine, link_lost(0), &["dead 0", "coordinator"]);
+    check(&mut machine, asked_to_join(5, join(5)), &["admit 5 as 2 in view 12"]);
+    check(&mut machine, asked_to_join(6, join(6)), &["deny 6 Busy"]);
 }

@@ -4,7 +4,7 @@ use super::{
     Action, Budget, Flight, JUNK, Kind, Late, Lingers, Node, Operation, Place, System, Tag, limits,
 };
 use farside_base::{LineAddress, NodeId, OperationId};
-use farside_protocol::coherence::{Coherence, Event, Frame, Level, Target};
+use farside_protocol::coherence::{Coherence, Event, Frame, Level, Message, Supply, Target};
 use farside_protocol::wire::Class;
 
 impl System {
@@ -60,9 +60,11 @@ impl System {
             Kind::Write => budget.writes -= 1,
             Kind::Update => budget.updates -= 1,
             Kind::Hold => budget.holds -= 1,
+            Kind::Overwrite => self.overwrites -= 1,
             Kind::Retire => self.retires -= 1,
         }
-        if kind == Kind::Write && self.tag(node, line).held.level == Level::Dirty {
+        let writes = matches!(kind, Kind::Write | Kind::Overwrite);
+        if writes && self.tag(node, line).held.level == Level::Dirty {
             return self.write_next(node, line); // a hit
         }
         let operation = self.issue(node, line, kind);
@@ -86,10 +88,33 @@ impl System {
         self.step(node, event);
     }
 
-    fn issue(&mut self, node: u16, line: u8, kind: Kind) -> OperationId {
+    pub(super) fn write_back(&mut self, node: u16, line: u8) {
+        self.tell(|| format!("n{node} writes line {line} back"));
+        self.write_backs -= 1;
+        let (here, address) = (self.here(node, line), self.address(line));
+        self.step(node, Event::WriteBack { operation: None, line: address, here });
+    }
+
+    pub(super) fn flush(&mut self, node: u16, line: u8) {
+        self.tell(|| format!("n{node} has line {line} written back"));
+        self.flushes -= 1;
+        let id = self.next_id(node);
+        let seen = self.node(node).wrote[usize::from(line)];
+        let operation = Operation { id, line, kind: Kind::Read, seen };
+        self.node_mut(node).flushing.push(operation);
+        let (here, address) = (self.here(node, line), self.address(line));
+        self.step(node, Event::WriteBack { operation: Some(id), line: address, here });
+    }
+
+    fn next_id(&mut self, node: u16) -> OperationId {
         let state = self.node_mut(node);
-        let id = OperationId(u64::from(node) * 100 + u64::from(state.started));
         state.started += 1;
+        OperationId(u64::from(node) * 100 + u64::from(state.started) - 1)
+    }
+
+    fn issue(&mut self, node: u16, line: u8, kind: Kind) -> OperationId {
+        let id = self.next_id(node);
+        let state = self.node_mut(node);
         state.waiting.push(Operation { id, line, kind, seen: 0 });
         id
     }
@@ -109,7 +134,8 @@ impl System {
     }
 
     pub(super) fn cancel(&mut self, node: u16, line: u8) {
-        let mut waiting = self.node(node).waiting.iter();
+        let state = self.node(node);
+        let mut waiting = state.waiting.iter().chain(&state.flushing);
         let meant = |next: &&Operation| next.line == line && next.kind != Kind::Retire;
         let Some(Operation { id, kind, .. }) = waiting.find(meant).copied() else {
             return;
@@ -118,7 +144,8 @@ impl System {
         self.cancels -= 1;
         let (here, address) = (self.here(node, line), self.address(line));
         self.step(node, Event::Cancel { operation: id, line: address, here });
-        if self.node(node).waiting.iter().any(|next| next.id == id) {
+        let state = self.node(node);
+        if state.waiting.iter().chain(&state.flushing).any(|next| next.id == id) {
             self.wrong("a cancelled operation waits");
         }
     }
@@ -155,6 +182,8 @@ impl System {
         state.tags.fill(Tag::new(false));
         state.waiting.clear();
         state.pinned.clear();
+        state.flushing.clear();
+        state.wrote.fill(0);
         state.budget = Budget::default();
         self.places.retain(|place| place.from != node);
         self.flights.retain(|flight| flight.to != node);
@@ -181,7 +210,7 @@ impl System {
         }
         if let Some(late) = late {
             self.late.push(late);
-            if self.setup.lingers == Lingers::Told {
+            if self.setup.lingers != Lingers::Untold {
                 self.step(node, Event::Lingers { node: NodeId(dead) });
             }
         }
@@ -205,6 +234,39 @@ impl System {
     pub(super) fn settle(&mut self, node: u16, dead: u16) {
         self.tell(|| format!("n{node} learns that the death of n{dead} is settled"));
         self.step(node, Event::Settled { node: NodeId(dead) });
+    }
+
+    /// Whether a dead node's number can be given again.
+    fn is_free(&self, dead: u16) -> bool {
+        let names = |message: &Message| match *message {
+            Message::Recall { forward, .. } => forward.is_some_and(|to| to.node.0 == dead),
+            Message::Grant { supply: Supply::Owner(owner), .. } => owner.0 == dead,
+            Message::Refuse { supplier, .. } => supplier.is_some_and(|from| from.0 == dead),
+            _ => false,
+        };
+        let knows = |(_, node): (u16, &Node)| node.noticed >> dead & 1 == 1;
+        let lingers =
+            self.setup.lingers == Lingers::Told && self.late.iter().any(|late| late.from == dead);
+        !self.node(dead).alive
+            && !self.setup.homes.contains(&dead)
+            && !lingers
+            && self.alive().all(knows)
+            && self.flights.iter().all(|flight| flight.from != dead && !names(&flight.message))
+    }
+
+    pub(super) fn reuse(&mut self, node: u16) {
+        self.tell(|| format!("another node is n{node}"));
+        self.reuses -= 1;
+        let dead = (0..).zip(&self.nodes).filter(|(_, node)| !node.alive);
+        let dead = dead.fold(0, |bits, (number, _)| bits | 1 << number);
+        let budget = self.setup.budgets[usize::from(node)];
+        let state = self.node_mut(node);
+        (state.alive, state.noticed, state.budget) = (true, dead & !(1 << node), budget);
+        let others: Vec<u16> = self.alive().map(|(number, _)| number).collect();
+        for other in others.into_iter().filter(|other| *other != node) {
+            self.node_mut(other).noticed &= !(1 << node);
+            self.step(other, Event::NodeAdmitted { node: NodeId(node) });
+        }
     }
 
     pub(in crate::model) fn enabled_internal(&self, actions: &mut Vec<Action>) {
@@ -281,6 +343,9 @@ impl System {
             if self.node(*node).alive && self.deaths > 0 {
                 actions.push(Action::Die(*node));
             }
+            if self.reuses > 0 && self.is_free(*node) {
+                actions.push(Action::Reuse(*node));
+            }
         }
     }
 
@@ -294,14 +359,24 @@ impl System {
         };
         start(Kind::Read, budget.reads > 0 && level == Level::Invalid);
         start(Kind::Write, budget.writes > 0);
+        start(Kind::Overwrite, self.overwrites > 0);
         start(Kind::Update, budget.updates > 0);
         start(Kind::Hold, budget.holds > 0);
         let waits = |next: &Operation| next.line == line && next.kind != Kind::Retire;
-        if self.cancels > 0 && node.waiting.iter().any(waits) {
+        if self.cancels > 0 && node.waiting.iter().chain(&node.flushing).any(waits) {
             actions.push(Action::Cancel(number, line));
         }
         if budget.evictions > 0 && level > Level::Invalid && self.home(line) != number {
             actions.push(Action::Evict(number, line));
+        }
+        if self.home(line) == number {
+            return;
+        }
+        if self.write_backs > 0 && level == Level::Dirty {
+            actions.push(Action::WriteBack(number, line));
+        }
+        if self.flushes > 0 && self.tag(number, line).reserved {
+            actions.push(Action::Flush(number, line));
         }
     }
 }

@@ -82,17 +82,20 @@ impl System {
     /// The node that an action is a choice of, if its program makes it.
     pub(in crate::model) fn chooser(&self, action: Action) -> Option<NodeId> {
         match action {
-            Action::Start(node, ..) | Action::Evict(node, _) | Action::Cancel(node, _) => {
-                Some(NodeId(node))
-            }
+            Action::Start(node, ..)
+            | Action::Evict(node, _)
+            | Action::Cancel(node, _)
+            | Action::Flush(node, _) => Some(NodeId(node)),
             Action::Retire(line) | Action::Allocate(line) => Some(NodeId(self.home(line))),
             Action::Deliver(..)
             | Action::Placed(..)
+            | Action::WriteBack(..)
             | Action::Finish(..)
             | Action::Die(_)
             | Action::Notice(..)
             | Action::Settle(..)
-            | Action::Quiet(..) => None,
+            | Action::Quiet(..)
+            | Action::Reuse(_) => None,
         }
     }
 }

@@ -41,7 +41,7 @@ impl System {
     /// What must hold once nothing is under way.
     pub(in crate::model) fn rest_violation(&self) -> Option<String> {
         for (number, node) in self.alive() {
-            if let Some(operation) = node.waiting.first() {
+            if let Some(operation) = node.waiting.iter().chain(&node.flushing).next() {
                 return Some(format!("{operation:?} of n{number} waits for ever"));
             }
             if node.machine.lines_busy() > 0 {

@@ -1,6 +1,6 @@
 //! What a runtime owes the machine: effects in order, tags, frames, bytes.
 
-use super::{Flight, Kind, Place, System, Tag};
+use super::{Flight, Kind, Operation, Place, System, Tag};
 use farside_base::{ErrorCode, OperationId};
 use farside_protocol::coherence::{Effect, Effects, Event, Held, Level, Message, Target};
 
@@ -31,6 +31,7 @@ impl System {
             }
             Effect::SetLevel { line, held, .. } => self.set_level(node, Self::line(line), held),
             Effect::Release { line } => self.release(node, Self::line(line)),
+            Effect::Fill { operation, line } => self.fill(node, operation, Self::line(line)),
             Effect::Ready { operation, line } => self.ready(node, operation, Self::line(line)),
             Effect::Fail { operation, code, .. } => self.fail(node, operation, code),
             Effect::DropHome { node: home } => self.drop_home(node, home.0),
@@ -98,7 +99,17 @@ impl System {
     }
 
     fn set_level(&mut self, node: u16, line: u8, held: Held) {
-        let reserved = self.tag(node, line).reserved;
+        let Tag { reserved, value, held: before } = *self.tag(node, line);
+        let truth = *self.truth(line);
+        let overwrites = |next: &&Operation| next.line == line && next.kind == Kind::Overwrite;
+        let rises = before.level == Level::Invalid && held.level > Level::Invalid;
+        if rises
+            && value != truth.latest
+            && !truth.retiring
+            && self.node(node).waiting.iter().any(|next| overwrites(&next))
+        {
+            self.wrong(format!("version {value} may be read before a line is overwritten"));
+        }
         if held.level > Level::Invalid && self.home(line) != node && !reserved {
             self.wrong("a line without a frame may be read");
         }
@@ -129,7 +140,35 @@ impl System {
         }
     }
 
+    fn fill(&mut self, node: u16, id: OperationId, line: u8) {
+        let meant = |next: &&Operation| next.id == id && next.line == line;
+        let operation = self.node(node).waiting.iter().find(meant);
+        if operation.is_none_or(|operation| operation.kind != Kind::Overwrite) {
+            return self.wrong("a lost line is filled by a part of it");
+        }
+        let tag = *self.tag(node, line);
+        if tag.held.level != Level::Invalid || self.is_coming(node, line) {
+            self.wrong("a lost line is filled while it may be read, or its bytes are coming");
+        }
+        if self.home(line) != node && !tag.reserved {
+            self.wrong("a lost line is filled in a frame that is not its own");
+        }
+        self.write_next(node, line);
+    }
+
+    /// A write-back has been answered.
+    fn flushed(&mut self, node: u16, at: usize) {
+        let Operation { line, seen, .. } = self.node_mut(node).flushing.remove(at);
+        let home = self.home(line);
+        if self.node(home).alive && self.tag(home, line).value < seen {
+            self.wrong("a line passes for written back and its home lacks a write");
+        }
+    }
+
     fn ready(&mut self, node: u16, id: OperationId, line: u8) {
+        if let Some(at) = self.node(node).flushing.iter().position(|other| other.id == id) {
+            return self.flushed(node, at);
+        }
         let oldest = self.node(node).waiting.iter().position(|other| other.line == line);
         let Some(at) = oldest.filter(|at| self.node(node).waiting[*at].id == id) else {
             return self.wrong("an operation is ready that is not the oldest on its line");
@@ -142,7 +181,7 @@ impl System {
         match operation.kind {
             Kind::Read if tag.value != self.truth(line).latest => self.wrong("a read is old"),
             Kind::Read => {}
-            Kind::Write => self.write_next(node, line),
+            Kind::Write | Kind::Overwrite => self.write_next(node, line),
             Kind::Update | Kind::Hold => {
                 operation.seen = tag.value;
                 self.node_mut(node).pinned.push(operation);
@@ -156,6 +195,9 @@ impl System {
         truth.latest += 1;
         let latest = truth.latest;
         self.write(node, line, latest);
+        if self.setup.flushes > 0 {
+            self.node_mut(node).wrote[usize::from(line)] = latest;
+        }
         // Pins hold off other nodes; operations of the same node see to their own exclusion.
         for pinned in &mut self.node_mut(node).pinned {
             if pinned.line == line {
@@ -178,10 +220,13 @@ impl System {
     }
 
     fn fail(&mut self, node: u16, id: OperationId, code: ErrorCode) {
-        let Some(at) = self.node(node).waiting.iter().position(|other| other.id == id) else {
-            return self.wrong("an operation fails that does not wait");
+        let state = self.node_mut(node);
+        let place = |waiting: &[Operation]| waiting.iter().position(|other| other.id == id);
+        let operation = match (place(&state.waiting), place(&state.flushing)) {
+            (Some(at), _) => state.waiting.remove(at),
+            (None, Some(at)) => state.flushing.remove(at),
+            (None, None) => return self.wrong("an operation fails that does not wait"),
         };
-        let operation = self.node_mut(node).waiting.remove(at);
         let left = self.left >> self.home(operation.line) & 1 == 1;
         let freed = self.retires < self.setup.retires;
         let died = self.deaths < self.setup.deaths;

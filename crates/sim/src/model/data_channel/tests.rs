@@ -5,7 +5,7 @@
 
 use super::*;
 use crate::explorer::Explorer;
-use farside_protocol::channel::{Acknowledge, Signal};
+use farside_protocol::channel::{Acknowledge, DeviceWords, Signal};
 
 /// The smallest measures that wrap and fill within a few messages.
 pub(super) const TINY: Shape = Shape {
@@ -17,7 +17,7 @@ pub(super) const TINY: Shape = Shape {
     prefetch_bytes: 0,
     acknowledge: Acknowledge::Word,
     signal: Signal::Message,
-    device_bells: false,
+    device: DeviceWords::Nothing,
     piece_bytes: 1 << 16,
 };
 

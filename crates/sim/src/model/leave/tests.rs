@@ -55,6 +55,13 @@ fn leave_beside_a_death_loses_only_what_the_dead_had() {
 }
 
 #[test]
+fn leave_beside_write_backs_loses_no_line() {
+    let memory = setup(&[0], &[budget(0, 0), budget(0, 1), budget(0, 1)]);
+    let memory = Setup { write_backs: 1, flushes: 1, ..memory };
+    assert_eq!(states(memory, &[], 0b010), 12_069);
+}
+
+#[test]
 fn leave_without_handing_over_is_found() {
     let memory = setup(&[0], &[budget(0, 0), budget(0, 1), budget(0, 0)]);
     let model = Cluster::new(memory, &[], 0b010, |machine| machine).careless();

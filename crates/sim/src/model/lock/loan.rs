@@ -70,6 +70,7 @@ impl System {
                 self.end_loan(node, self.line_index(message.line()));
             }
             Event::Close { session } => self.end_loans_of(node, *session),
+            Event::NodeAdmitted { .. } => {}
             Event::NodeDead { .. } => {
                 (0..self.setup.homes.len()).for_each(|line| self.end_loan(node, line));
             }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::explorer::Explorer;
-use farside_protocol::channel::{Acknowledge, Signal};
+use farside_protocol::channel::{Acknowledge, DeviceWords, Signal};
 
 const IMMEDIATE: Kind = Kind::SharedRingImmediate;
 const ZEROING: Kind = Kind::SharedRingInlinedZeroing;
@@ -15,7 +15,7 @@ const SHAPE: Shape = Shape {
     prefetch_bytes: 0,
     acknowledge: Acknowledge::ReadTail,
     signal: Signal::Message,
-    device_bells: false,
+    device: DeviceWords::Nothing,
     piece_bytes: 1 << 16,
 };
 

@@ -10,7 +10,7 @@ use super::super::super::half::{
 use super::super::super::kind::Kind;
 use super::super::super::shape::{Plan, Shape};
 use super::super::super::{Effects, Name};
-use super::super::{HEAD, Receiver, Sender, TAIL, plan_receiver, plan_sender};
+use super::super::{HEAD, Receiver, Sender, TAIL, Words, plan_receiver, plan_sender};
 use crate::wire::Violation;
 use core::cell::RefCell;
 use farside_base::{
@@ -151,6 +151,7 @@ pub(super) struct World {
     pub(super) receiver: Receiver,
     pub(super) at: Side,
     pub(super) sources: [u64; 3],
+    words: Words,
 }
 
 pub(super) fn regions(number: u16) -> PeerRegions {
@@ -173,7 +174,7 @@ impl World {
             (half, side)
         };
         let senders = (0..senders).map(connect).collect();
-        Self { senders, receiver, at, sources: [0; 3] }
+        Self { senders, receiver, at, sources: [0; 3], words: Words::of(shape) }
     }
 
     /// Carries out the receiver's oldest word.
@@ -281,11 +282,11 @@ impl World {
     }
 
     pub(super) fn head(&self) -> u64 {
-        self.at.regions[3].load_word(HEAD).unwrap()
+        self.at.regions[if self.words.head_apart { 3 } else { 1 }].load_word(HEAD).unwrap()
     }
 
     pub(super) fn tail(&self) -> u64 {
-        self.at.regions[1].load_word(TAIL).unwrap()
+        self.at.regions[if self.words.tail_apart { 3 } else { 1 }].load_word(TAIL).unwrap()
     }
 }
 

@@ -33,6 +33,18 @@ fn every_order_of_events_delivers_each_message_once() {
 }
 
 #[test]
+fn words_at_the_adapter_change_no_order_of_events() {
+    for (kind, expected) in [(IMMEDIATE, 3447), (ZEROING, 16_942)] {
+        let one = |device| {
+            let mut one = setup(kind, 1, &[8, 3, 8]);
+            one.shape.device = device;
+            ((kind, device), one, expected)
+        };
+        assert_states([DeviceWords::Head, DeviceWords::Tail, DeviceWords::All].map(one));
+    }
+}
+
+#[test]
 fn either_side_may_die_at_any_step() {
     for (kind, expected) in [(IMMEDIATE, [6858, 1085]), (ZEROING, [12_018, 2488])] {
         let a_sender = Setup { mortal: vec![0], ..setup(kind, 2, &[8]) };

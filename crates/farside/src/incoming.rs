@@ -6,14 +6,14 @@ use crate::boot::FENCE_WORD;
 use crate::engine::Engine;
 use crate::peer::{Link, Peer, Tokens};
 use crate::stopped::Watched;
-use farside_base::{Incarnation, LinkId, NodeId, RemoteRegionId};
+use farside_base::{Incarnation, LinkId, MemoryId, NodeId, RemoteRegionId};
 use farside_fabric::{FabricError, Port};
 use farside_protocol::channel::Messenger;
 use farside_protocol::member::Event;
 
 /// One such member.
 #[derive(Debug)]
-pub(crate) struct Admission {
+pub(crate) struct Incoming {
     node: NodeId,
     link: LinkId,
     tokens: Tokens,
@@ -23,7 +23,7 @@ pub(crate) struct Admission {
     asked_here: bool,
 }
 
-impl Admission {
+impl Incoming {
     pub(crate) fn is_of(&self, link: LinkId) -> bool {
         self.link == link
     }
@@ -46,7 +46,7 @@ impl Admission {
 
 impl Engine {
     /// Takes a member in whose link is up; false when there is no room for its number.
-    pub(crate) fn admit(
+    pub(crate) fn take_in(
         &mut self,
         (node, incarnation): (NodeId, Incarnation),
         link: LinkId,
@@ -56,8 +56,10 @@ impl Engine {
         let credits = self.limits.credits_per_class;
         let messenger = Messenger::new(credits);
         let messenger = if self.resumes() { messenger.resumable() } else { messenger };
+        let memory = self.membership.listed(node).and_then(|listed| listed.memory);
         let peer = Peer {
             incarnation,
+            memory: memory.and_then(|generation| MemoryId::new(node, generation)),
             tokens,
             link: None,
             ended: false,
@@ -71,26 +73,26 @@ impl Engine {
         let receives = u64::from(Messenger::receives_needed(credits));
         self.peers.post_receives(&mut *self.port, self.regions.messages.id, receives);
         let imported = Vec::with_capacity(3);
-        self.boot.admissions.push(Admission { node, link, tokens, imported, asked_here });
+        self.boot.incoming.push(Incoming { node, link, tokens, imported, asked_here });
         true
     }
 
     /// Goes on with all members that are on their way in.
-    pub(crate) fn advance_admissions(&mut self) {
-        for mut admission in std::mem::take(&mut self.boot.admissions) {
-            match admission.advance(&mut *self.port) {
-                Ok(Some(link)) => self.admitted(admission.node, link, admission.asked_here),
-                Ok(None) => self.boot.admissions.push(admission),
+    pub(crate) fn advance_incoming(&mut self) {
+        for mut incoming in std::mem::take(&mut self.boot.incoming) {
+            match incoming.advance(&mut *self.port) {
+                Ok(Some(link)) => self.taken_in(incoming.node, link, incoming.asked_here),
+                Ok(None) => self.boot.incoming.push(incoming),
                 Err(_) => {
-                    self.port.close(admission.link);
-                    self.not_admitted(admission.node, admission.asked_here);
+                    self.port.close(incoming.link);
+                    self.not_taken_in(incoming.node, incoming.asked_here);
                 }
             }
         }
     }
 
     /// All regions of a member are there.
-    fn admitted(&mut self, node: NodeId, link: Link, asked_here: bool) {
+    fn taken_in(&mut self, node: NodeId, link: Link, asked_here: bool) {
         let fence_word = self.port.reach_word(link.id, link.fence, FENCE_WORD);
         let pair = (self.lines.me(), node);
         let watched = Watched::new(&*self.port, pair, link, &self.regions.fence.arena);
@@ -101,7 +103,9 @@ impl Engine {
         self.peers.link(node, link);
         self.placements.resume(node, 0, |_| {});
         self.contact_linked(node);
-        self.announce_free(Some(node));
+        if self.boot.ready {
+            self.announce_free(Some(node));
+        }
         if asked_here {
             self.member_own(Event::LinkUp { node });
         }
@@ -112,7 +116,7 @@ impl Engine {
     }
 
     /// Its link has ended, or its regions cannot be had.
-    fn not_admitted(&mut self, node: NodeId, asked_here: bool) {
+    fn not_taken_in(&mut self, node: NodeId, asked_here: bool) {
         match asked_here {
             true => self.lost_on_the_way(node),
             false => self.member_own(Event::Dropped { node }),
@@ -120,22 +124,22 @@ impl Engine {
     }
 
     /// The link of a member on its way in has ended; false when it was none of those.
-    pub(crate) fn admission_lost(&mut self, link: LinkId) -> bool {
-        let place = self.boot.admissions.iter().position(|admission| admission.link == link);
+    pub(crate) fn incoming_lost(&mut self, link: LinkId) -> bool {
+        let place = self.boot.incoming.iter().position(|incoming| incoming.link == link);
         let Some(place) = place else {
             return false;
         };
-        let Admission { node, asked_here, .. } = self.boot.admissions.swap_remove(place);
-        self.not_admitted(node, asked_here);
+        let Incoming { node, asked_here, .. } = self.boot.incoming.swap_remove(place);
+        self.not_taken_in(node, asked_here);
         true
     }
 
     /// Members that are dead, or all of them, are let in no more.
-    pub(crate) fn end_admissions(&mut self, is_over: impl Fn(NodeId) -> bool) {
-        let ended: Vec<Admission> =
-            self.boot.admissions.extract_if(.., |admission| is_over(admission.node)).collect();
-        for admission in ended {
-            self.port.close(admission.link);
+    pub(crate) fn end_incoming(&mut self, is_over: impl Fn(NodeId) -> bool) {
+        let ended: Vec<Incoming> =
+            self.boot.incoming.extract_if(.., |incoming| is_over(incoming.node)).collect();
+        for incoming in ended {
+            self.port.close(incoming.link);
         }
     }
 }

@@ -1,0 +1,297 @@
+//! Who may connect to a listener. With an identity the handshake decides. Without one everybody who
+//! reaches it is let in; on the loopback that would be every user of the machine, so there the kernel
+//! is asked whose a connection is, and those of other users are refused.
+//!
+//! TCP sockets tell no credentials of their peer (`SO_PEERCRED` is for Unix sockets). The kernel's
+//! `sock_diag` names the owner of any socket of this network namespace by its two addresses, here that
+//! of the peer's end, at a cost of three system calls.
+
+use crate::{BootstrapError, Security};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr, TcpStream};
+
+/// Who may connect to a listener.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Admission {
+    /// Whoever proves an identity in the handshake.
+    Identity,
+    /// Processes of this user: it has no identity and is reached over the loopback alone.
+    ThisUser,
+    /// All users of this machine, since the kernel does not tell whose a connection is; why.
+    AnyUser(String),
+    /// Everybody who reaches the address.
+    Anybody,
+}
+
+impl Admission {
+    /// Who may connect to a listener at `local`. Asks the kernel whose the listener is, to see
+    /// whether it tells.
+    pub fn of(security: &Security, local: SocketAddr) -> Self {
+        if !security.is_open() {
+            return Self::Identity;
+        }
+        if !local.ip().to_canonical().is_loopback() {
+            return Self::Anybody;
+        }
+        let nobody = SocketAddr::new(local.ip(), 0);
+        match owner(local, nobody) {
+            Ok(Owner { user, .. }) if user == own_user() => Self::ThisUser,
+            Ok(Owner { user, .. }) => {
+                Self::AnyUser(format!("it names user {user} as the owner of this listener"))
+            }
+            Err(reason) => Self::AnyUser(format!("sock_diag: {reason}")),
+        }
+    }
+
+    /// Judges a connection that was accepted. One that is refused is told so, as far as possible at
+    /// once. Never blocks on the peer.
+    ///
+    /// # Errors
+    /// `OtherUser` when it is of another user, or closed already so that its user is not known.
+    pub fn judge(&self, mut socket: &TcpStream) -> Result<(), BootstrapError> {
+        if *self != Self::ThisUser {
+            return Ok(());
+        }
+        let judged = peer_is_own(socket);
+        if judged.is_err() && socket.set_nonblocking(true).is_ok() {
+            // Best effort: without it the peer sees the connection end.
+            let _ = socket.write(&crate::opening::refusal());
+            let _ = socket.shutdown(std::net::Shutdown::Write);
+        }
+        judged
+    }
+
+    /// It in a few words, for people, where it is not the identity that decides.
+    pub fn describe(&self) -> Option<&'static str> {
+        match self {
+            Self::Identity => None,
+            Self::ThisUser => Some("for processes of this user alone"),
+            Self::AnyUser(_) => Some("FOR EVERY USER OF THIS MACHINE"),
+            Self::Anybody => Some("for everybody who reaches it"),
+        }
+    }
+
+    /// What an operator must know at the start, with what to do.
+    pub fn warning(&self) -> Option<String> {
+        match self {
+            Self::AnyUser(reason) => Some(format!(
+                "without a key every user of this machine can connect, since the kernel does not tell \
+                 whose a connection over the loopback is ({reason}); use a key (farside key new), or \
+                 shared memory"
+            )),
+            Self::Identity | Self::ThisUser | Self::Anybody => None,
+        }
+    }
+}
+
+/// Judges who has accepted a connection of this side over the loopback. Passes all others, and where
+/// the kernel does not tell, which the accepting side has said.
+pub(crate) fn judge_server(local: SocketAddr, peer: SocketAddr) -> Result<(), BootstrapError> {
+    if !peer.ip().to_canonical().is_loopback() {
+        return Ok(());
+    }
+    match owner(peer, local) {
+        Ok(found) => found.judge(),
+        // Soon they may be had again.
+        Err(reason @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
+            Err(BootstrapError::Io(reason.into()))
+        }
+        Err(_) => Ok(()),
+    }
+}
+
+fn peer_is_own(socket: &TcpStream) -> Result<(), BootstrapError> {
+    let peer = socket.peer_addr().map_err(BootstrapError::Io)?;
+    let local = socket.local_addr().map_err(BootstrapError::Io)?;
+    match owner(peer, local) {
+        Ok(found) => found.judge(),
+        // It is closed already, or the kernel has no memory: nothing is known, and nothing is lost.
+        Err(_) => Err(BootstrapError::OtherUser(None)),
+    }
+}
+
+fn own_user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// The state of a socket with an open connection.
+const ESTABLISHED: u8 = 1;
+
+/// Whose a socket is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Owner {
+    user: u32,
+    state: u8,
+}
+
+impl Owner {
+    /// Whether it is of this user. A socket that its process has closed is of nobody, and the kernel then
+    /// names user 0.
+    fn judge(self) -> Result<(), BootstrapError> {
+        match self.user == own_user() && self.state == ESTABLISHED {
+            true => Ok(()),
+            false => {
+                let known = (self.state == ESTABLISHED).then_some(self.user);
+                Err(BootstrapError::OtherUser(known))
+            }
+        }
+    }
+}
+
+/// `SOCK_DIAG_BY_FAMILY`, as a question and as the type of its answer.
+const BY_FAMILY: u16 = 20;
+const REQUEST: u16 = 1;
+const TCP: u8 = 6;
+/// Bytes of `nlmsghdr`, and of it with `inet_diag_req_v2` and `inet_diag_msg` behind.
+const HEADER: usize = 16;
+const QUESTION: usize = HEADER + 56;
+const ANSWER: usize = HEADER + 72;
+/// Where in an answer the user is.
+const USER: usize = HEADER + 64;
+const STATE: usize = HEADER + 1;
+
+/// Whose the socket of this network namespace is that is bound to `local` and connected to `remote`.
+fn owner(local: SocketAddr, remote: SocketAddr) -> rustix::io::Result<Owner> {
+    let kind = (AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC);
+    let diag = rustix::net::socket_with(kind.0, kind.1, kind.2, Some(netlink::SOCK_DIAG))?;
+    let question = question(local, remote);
+    rustix::net::send(&diag, &question, SendFlags::empty())?;
+    read_answer(&diag)
+}
+
+fn question(local: SocketAddr, remote: SocketAddr) -> [u8; QUESTION] {
+    let (local_ip, remote_ip) = (local.ip().to_canonical(), remote.ip().to_canonical());
+    let family = match local_ip {
+        IpAddr::V4(_) => AddressFamily::INET,
+        IpAddr::V6(_) => AddressFamily::INET6,
+    };
+    let mut out = [0; QUESTION];
+    let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
+    put(0, &(QUESTION as u32).to_ne_bytes());
+    put(4, &BY_FAMILY.to_ne_bytes());
+    put(6, &REQUEST.to_ne_bytes());
+    put(HEADER, &[family.as_raw() as u8, TCP]);
+    put(HEADER + 4, &u32::MAX.to_ne_bytes()); // every state
+    put(HEADER + 8, &local.port().to_be_bytes());
+    put(HEADER + 10, &remote.port().to_be_bytes());
+    for (at, ip) in [(HEADER + 12, local_ip), (HEADER + 28, remote_ip)] {
+        match ip {
+            IpAddr::V4(ip) => put(at, &ip.octets()),
+            IpAddr::V6(ip) => put(at, &ip.octets()),
+        }
+    }
+    put(HEADER + 48, &[0xff; 8]); // no cookie
+    out
+}
+
+/// The kernel answers before the question's system call returns.
+fn read_answer(diag: &OwnedFd) -> rustix::io::Result<Owner> {
+    let mut answer = [0; 512];
+    let (bytes, _) = rustix::net::recv(diag, &mut answer[..], RecvFlags::DONTWAIT)?;
+    let kind = u16::from_ne_bytes([answer[4], answer[5]]);
+    if bytes >= ANSWER && kind == BY_FAMILY {
+        let user = [answer[USER], answer[USER + 1], answer[USER + 2], answer[USER + 3]];
+        return Ok(Owner { user: u32::from_ne_bytes(user), state: answer[STATE] });
+    }
+    let code = [answer[16], answer[17], answer[18], answer[19]];
+    match i32::from_ne_bytes(code).checked_neg() {
+        Some(code) if bytes >= HEADER + 4 && code > 0 => Err(Errno::from_raw_os_error(code)),
+        _ => Err(Errno::PROTO),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ClusterKey, Identity, Protect};
+    use std::io::Read;
+    use std::net::TcpListener;
+
+    fn pair(listener: &TcpListener) -> (TcpStream, TcpStream) {
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (client, listener.accept().unwrap().0)
+    }
+
+    #[test]
+    fn owners_of_connections_are_found_by_their_addresses() {
+        for at in ["127.0.0.1:0", "[::1]:0", "[::]:0"] {
+            let Ok(listener) = TcpListener::bind(at) else { continue };
+            let mut to = listener.local_addr().unwrap();
+            if to.ip().is_unspecified() {
+                to.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
+            }
+            let client = TcpStream::connect(to).unwrap();
+            let (server, _) = listener.accept().unwrap();
+            let (peer, local) = (server.peer_addr().unwrap(), server.local_addr().unwrap());
+            let own = Owner { user: own_user(), state: ESTABLISHED };
+            assert_eq!((owner(peer, local), owner(local, peer)), (Ok(own), Ok(own)), "{at}");
+            let wrong = SocketAddr::new(peer.ip(), 1);
+            assert_eq!(owner(wrong, local), Err(Errno::NOENT), "{at}");
+            drop(client);
+        }
+    }
+
+    #[test]
+    fn who_may_connect_depends_on_identity_and_address() {
+        let open = Security::open();
+        let of = |at: &str| {
+            let listener = TcpListener::bind(at).unwrap();
+            Admission::of(&open, listener.local_addr().unwrap())
+        };
+        assert_eq!((of("127.0.0.1:0"), of("0.0.0.0:0")), (Admission::ThisUser, Admission::Anybody));
+        // What is no listener of this user is not known.
+        let unknown = Admission::of(&open, "127.0.0.1:0".parse().unwrap());
+        assert!(matches!(unknown, Admission::AnyUser(_)), "{unknown:?}");
+        assert!(unknown.warning().is_some_and(|text| text.contains("farside key new")));
+        let identity = Identity::cluster_key(&ClusterKey::generate().unwrap()).unwrap();
+        let keyed = Security::new(identity, Protect::Handshake).unwrap();
+        let keyed = Admission::of(&keyed, "127.0.0.1:0".parse().unwrap());
+        assert_eq!((keyed.warning(), keyed.describe()), (None, None));
+    }
+
+    #[test]
+    fn own_connections_pass_and_closed_ones_do_not() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (client, server) = pair(&listener);
+        Admission::ThisUser.judge(&server).unwrap();
+        let (local, peer) = (client.local_addr().unwrap(), client.peer_addr().unwrap());
+        judge_server(local, peer).unwrap();
+        drop(client);
+        // The kernel would name user 0 for what nobody has open any more.
+        let refused = Admission::ThisUser.judge(&server).unwrap_err();
+        assert!(matches!(refused, BootstrapError::OtherUser(None)), "{refused}");
+        Admission::Anybody.judge(&server).unwrap();
+    }
+
+    #[test]
+    fn another_user_is_refused_and_told_so() {
+        let stranger = Owner { user: own_user() ^ 1, state: ESTABLISHED };
+        let refused = stranger.judge().unwrap_err();
+        assert!(matches!(refused, BootstrapError::OtherUser(Some(_))), "{refused}");
+        assert!(refused.is_refusal() && refused.to_string().contains("farside key new"));
+        let closed = Owner { user: own_user(), state: 6 };
+        assert!(closed.judge().is_err(), "a closed socket is of nobody");
+        let told = crate::opening::check(&crate::opening::refusal(), &Security::open());
+        assert!(matches!(told, Err(BootstrapError::OtherUserThere)), "{told:?}");
+    }
+
+    #[test]
+    fn a_refused_connection_reads_why() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (mut client, server) = pair(&listener);
+        client.shutdown(std::net::Shutdown::Write).unwrap();
+        // Its own end is closed for writing, so it is no open connection any more.
+        while owner(client.local_addr().unwrap(), client.peer_addr().unwrap())
+            .is_ok_and(|found| found.state == ESTABLISHED)
+        {
+            std::thread::yield_now();
+        }
+        Admission::ThisUser.judge(&server).unwrap_err();
+        let mut said = Vec::new();
+        client.read_to_end(&mut said).unwrap();
+        assert_eq!(said, crate::opening::refusal());
+    }
+}

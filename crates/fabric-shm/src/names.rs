@@ -1,0 +1,380 @@
+//! The folder in which the ports of one user have their names: a Unix socket for each listening port.
+//!
+//! The folder belongs to the user and nobody else may enter it (mode 700), so another user can neither
+//! take a name, nor connect to one, nor fill its queue. Everybody's folder is found by the same rule,
+//! whatever the environment of a process, so that all processes of a user agree:
+//!
+//! 1. the folder named by `FARSIDE_RUNTIME_DIR`, where that is set (or [`ShmOptions::folder`]), and no other;
+//! 2. else the first of `/tmp/farside-UID` and `/run/user/UID/farside` that exists and is right;
+//! 3. else the first of these that can be made.
+//!
+//! The second place is for a machine on which another user has taken the first one. Owner and mode are
+//! judged on an open descriptor, and the folder itself is never reached through a link.
+//!
+//! A process that is killed leaves its sockets there. The kernel knows that they are dead (`connect`
+//! with a socket of another type says so without bothering a live listener), and whoever listens next
+//! removes all of them, so that nothing piles up. Listening and removing happen under a lock of the
+//! folder itself, which the kernel releases when its holder dies.
+//!
+//! [`ShmOptions::folder`]: crate::ShmOptions
+
+use crate::control::pause;
+use farside_fabric::FabricError;
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags, Stat};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The setting that names the folder.
+const SETTING: &str = "FARSIDE_RUNTIME_DIR";
+
+/// Most bytes of a listen name.
+pub(crate) const NAME_BYTES_MAX: usize = 80;
+
+/// How often, a millisecond apart, the lock is tried. It is held for some system calls, so this is over
+/// only when its holder was stopped just then.
+const LOCK_TRIES: u32 = 2000;
+
+/// The folder, opened and found right.
+pub(crate) struct Folder {
+    path: PathBuf,
+    descriptor: OwnedFd,
+}
+
+/// Holds the lock of the folder.
+struct Lock(OwnedFd);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Also releases it for a child that was forked meanwhile.
+        let _ = rustix::fs::flock(&self.0, FlockOperation::Unlock);
+    }
+}
+
+fn system(what: &'static str) -> impl Fn(Errno) -> FabricError {
+    move |reason| FabricError::System(what, reason.into())
+}
+
+fn user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// Where the folder may be, the preferred place first.
+fn places(given: Option<&Path>) -> Result<Vec<PathBuf>, FabricError> {
+    let setting = std::env::var_os(SETTING).filter(|text| !text.is_empty()).map(PathBuf::from);
+    match given.map(Path::to_owned).or(setting) {
+        Some(path) if path.is_absolute() && path.file_name().is_some() => Ok(vec![path]),
+        Some(path) => {
+            let text = format!("{SETTING} is `{}`: name a folder from the root on", path.display());
+            let reason = io::Error::new(io::ErrorKind::InvalidInput, text);
+            Err(FabricError::System("folder of names", reason))
+        }
+        None => {
+            let user = user();
+            Ok(vec![
+                PathBuf::from(format!("/tmp/farside-{user}")),
+                PathBuf::from(format!("/run/user/{user}/farside")),
+            ])
+        }
+    }
+}
+
+impl Folder {
+    /// The folder of this user, or the `given` one; made where there is none.
+    ///
+    /// # Errors
+    /// `NotPermitted` when what is there is not a folder of this user alone, `System`.
+    pub(crate) fn open(given: Option<&Path>) -> Result<Self, FabricError> {
+        let places = places(given)?;
+        if let Ok(Some(found)) = Self::first(&places) {
+            return Ok(found);
+        }
+        let mut worst = None;
+        for path in &places {
+            match Self::make(path) {
+                Ok(folder) => return Ok(folder),
+                Err(reason) => worst = worst.or(Some(reason)),
+            }
+        }
+        Err(worst.unwrap_or(FabricError::Unknown("folder of names")))
+    }
+
+    /// The folder, if there is one.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub(crate) fn find(given: Option<&Path>) -> Result<Option<Self>, FabricError> {
+        Self::first(&places(given)?)
+    }
+
+    fn first(places: &[PathBuf]) -> Result<Option<Self>, FabricError> {
+        let mut wrong = None;
+        for path in places {
+            match Self::existing(path) {
+                Ok(None) => {}
+                Ok(found) => return Ok(found),
+                Err(reason) => wrong = wrong.or(Some(reason)),
+            }
+        }
+        wrong.map_or(Ok(None), Err)
+    }
+
+    fn make(path: &Path) -> Result<Self, FabricError> {
+        match rustix::fs::mkdirat(CWD, path, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(reason) => {
+                let text = format!(
+                    "{}: {}; set {SETTING} to a folder of your own",
+                    path.display(),
+                    io::Error::from(reason)
+                );
+                let kind = io::Error::from(reason).kind();
+                return Err(FabricError::System("folder of names", io::Error::new(kind, text)));
+            }
+        }
+        Self::existing(path)?.ok_or(FabricError::Unknown("folder of names"))
+    }
+
+    /// Opens and judges it; `None` where nothing is.
+    fn existing(path: &Path) -> Result<Option<Self>, FabricError> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let descriptor = match rustix::fs::openat(CWD, path, flags, Mode::empty()) {
+            Ok(descriptor) => descriptor,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(Errno::LOOP | Errno::NOTDIR) => {
+                return Err(wrong(path, "is a link or a file, or below one"));
+            }
+            Err(Errno::ACCESS) => {
+                let stat = rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW);
+                return Err(match stat {
+                    Ok(stat) => wrong(path, &format!("belongs to user {}", stat.st_uid)),
+                    Err(_) => wrong(path, "is not to be reached"),
+                });
+            }
+            Err(reason) => return Err(system("folder of names")(reason)),
+        };
+        let stat = rustix::fs::fstat(&descriptor).map_err(system("folder of names"))?;
+        if stat.st_uid != user() {
+            return Err(wrong(path, &format!("belongs to user {}", stat.st_uid)));
+        }
+        let mode = Mode::from_raw_mode(stat.st_mode).bits() & 0o777;
+        if mode != 0o700 {
+            let text = format!("has mode {mode:03o}, so that others may have names in it");
+            return Err(wrong(path, &text));
+        }
+        judge_parent(path)?;
+        Ok(Some(Self { path: path.to_owned(), descriptor }))
+    }
+
+    /// The address of one of its sockets: by its path where that fits, since programs that clean `/tmp`
+    /// know live sockets by that, or else by the descriptor.
+    fn address(&self, file: &[u8]) -> Result<SocketAddrUnix, FabricError> {
+        let path = self.path.join(OsStr::from_bytes(file));
+        let through = || {
+            let folder = format!("/proc/self/fd/{}", self.descriptor.as_raw_fd());
+            SocketAddrUnix::new(Path::new(&folder).join(OsStr::from_bytes(file)))
+        };
+        SocketAddrUnix::new(&path).or_else(|_| through()).map_err(system("address of a name"))
+    }
+
+    /// Binds a socket to a name, after it has removed what killed processes have left.
+    ///
+    /// # Errors
+    /// `AddressInUse`, `System`.
+    pub(crate) fn bind(self, socket: OwnedFd, name: &str) -> Result<Listener, FabricError> {
+        let file = file_of(name);
+        let lock = self.lock()?;
+        self.sweep();
+        match rustix::net::bind(&socket, &self.address(&file)?) {
+            Ok(()) => {}
+            Err(Errno::ADDRINUSE) => return Err(FabricError::AddressInUse(name.to_owned())),
+            Err(reason) => return Err(system("bind")(reason)),
+        }
+        let inode = self.inode(&file);
+        drop(lock);
+        Ok(Listener { socket, folder: self, file, inode })
+    }
+
+    /// The address of a name, to connect to.
+    pub(crate) fn address_of(&self, name: &str) -> Result<SocketAddrUnix, FabricError> {
+        self.address(&file_of(name))
+    }
+
+    /// The names at which processes listen.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let live = self.files().into_iter().filter(|file| !self.is_dead(file));
+        let mut names: Vec<_> = live.filter_map(|file| name_of(&file)).collect();
+        names.sort();
+        names
+    }
+
+    fn lock(&self) -> Result<Lock, FabricError> {
+        // Its own description: two threads of a process do not share a lock.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let own = rustix::fs::openat(&self.descriptor, ".", flags, Mode::empty())
+            .map_err(system("folder of names"))?;
+        for _ in 0..LOCK_TRIES {
+            match rustix::fs::flock(&own, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Lock(own)),
+                Err(Errno::WOULDBLOCK) => pause(Duration::from_millis(1)),
+                Err(Errno::INTR) => {}
+                Err(reason) => return Err(system("lock of the folder of names")(reason)),
+            }
+        }
+        let text = format!(
+            "a process holds the lock of {} and does not run: continue or end it",
+            self.path.display()
+        );
+        let reason = io::Error::new(io::ErrorKind::TimedOut, text);
+        Err(FabricError::System("lock of the folder of names", reason))
+    }
+
+    /// Removes the sockets of processes that are gone. Under the lock.
+    fn sweep(&self) {
+        for file in self.files() {
+            if self.is_dead(&file) {
+                // Should it stay, the next listener finds it again.
+                let _ = rustix::fs::unlinkat(&self.descriptor, &file[..], AtFlags::empty());
+            }
+        }
+    }
+
+    /// The sockets in the folder.
+    fn files(&self) -> Vec<Vec<u8>> {
+        let Ok(entries) = Dir::read_from(&self.descriptor) else {
+            return Vec::new();
+        };
+        let names = entries.flatten().map(|entry| entry.file_name().to_bytes().to_vec());
+        names.filter(|file| self.stat(file).is_some()).collect()
+    }
+
+    fn stat(&self, file: &[u8]) -> Option<Stat> {
+        let stat = rustix::fs::statat(&self.descriptor, file, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        (FileType::from_raw_mode(stat.st_mode) == FileType::Socket).then_some(stat)
+    }
+
+    fn inode(&self, file: &[u8]) -> Option<u64> {
+        self.stat(file).map(|stat| stat.st_ino)
+    }
+
+    /// Whether no process has a socket at this name any more. A live one is found before its type is
+    /// compared, and notices nothing.
+    fn is_dead(&self, file: &[u8]) -> bool {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let Ok(address) = self.address(file) else {
+            return false;
+        };
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)
+            .is_ok_and(|probe| rustix::net::connect(&probe, &address) == Err(Errno::CONNREFUSED))
+    }
+}
+
+/// The names at which ports of this user listen, in order; of those whose file bears a hash no name is
+/// known. Calls the kernel twice for each.
+///
+/// # Errors
+/// `NotPermitted` when the user's folder is not right, `System`.
+pub fn listening() -> Result<Vec<String>, FabricError> {
+    Ok(Folder::find(None)?.map(|folder| folder.names()).unwrap_or_default())
+}
+
+/// Where the user's folder is, for people.
+pub(crate) fn folder() -> String {
+    let found = Folder::find(None).ok().flatten();
+    found.map_or_else(|| "no folder".to_owned(), |found| found.path.display().to_string())
+}
+
+/// Refuses a folder, with what to do.
+fn wrong(path: &Path, what: &str) -> FabricError {
+    let path = path.display();
+    FabricError::NotPermitted(format!(
+        "{path} {what}; names of ports need a folder of user {} with mode 700: remove {path} (as its \
+         owner or as root), or set {SETTING} to a folder of your own in every process",
+        user()
+    ))
+}
+
+/// Whether nobody else can put another folder in this one's place.
+fn judge_parent(path: &Path) -> Result<(), FabricError> {
+    let parent = path.parent().unwrap_or(path);
+    let stat = rustix::fs::statat(CWD, parent, AtFlags::empty());
+    let mode = stat.map_err(system("folder of names"))?.st_mode;
+    let mode = Mode::from_raw_mode(mode);
+    let shared = mode.intersects(Mode::WGRP | Mode::WOTH);
+    if shared && !mode.contains(Mode::SVTX) {
+        let text = format!("can be replaced by whoever may write {}", parent.display());
+        return Err(wrong(path, &text));
+    }
+    Ok(())
+}
+
+/// A socket that is bound to a name. Dropped, it gives the name back.
+pub(crate) struct Listener {
+    socket: OwnedFd,
+    folder: Folder,
+    file: Vec<u8>,
+    inode: Option<u64>,
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // While this socket lives nobody else removes the file, so what bears its number is its own.
+        if self.inode.is_some() && self.folder.inode(&self.file) == self.inode {
+            let folder = &self.folder.descriptor;
+            let _ = rustix::fs::unlinkat(folder, &self.file[..], AtFlags::empty());
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> rustix::fd::BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// The file of a listen name: the name itself, with `%XX` for what no file may be called and for `%`,
+/// or a hash where that is too long.
+fn file_of(name: &str) -> Vec<u8> {
+    let mut file = Vec::with_capacity(name.len());
+    for (at, byte) in name.bytes().enumerate() {
+        match byte {
+            b'/' | b'%' | 0 => file.extend(format!("%{byte:02X}").bytes()),
+            b'.' if at == 0 => file.extend(b"%2E"),
+            byte => file.push(byte),
+        }
+    }
+    match file.len() {
+        // No socket can be at the folder itself.
+        0 => b"%".to_vec(),
+        1..=NAME_BYTES_MAX => file,
+        _ => format!("%h{:032x}", hash(name.as_bytes())).into_bytes(),
+    }
+}
+
+/// The listen name of a file; `None` for a hash, and for files that are none of ours.
+fn name_of(file: &[u8]) -> Option<String> {
+    let mut name = Vec::with_capacity(file.len());
+    let mut rest = file.iter().copied();
+    while let Some(byte) = rest.next() {
+        name.push(match byte {
+            b'%' => {
+                let digits = [rest.next()?, rest.next()?];
+                u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?
+            }
+            byte => byte,
+        });
+    }
+    String::from_utf8(name).ok().filter(|name| file_of(name) == file)
+}
+
+/// FNV-1a of 128 bits. All names are the user's own: nobody gains by two that meet.
+fn hash(bytes: &[u8]) -> u128 {
+    const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
+    bytes.iter().fold(BASIS, |hash, byte| (hash ^ u128::from(*byte)).wrapping_mul(PRIME))
+}

@@ -1,0 +1,133 @@
+//! Without a key an address of the loopback is for one user: others can neither connect nor pretend to
+//! be the listener. Needs root, to start processes of another user; without, the tests say so and pass.
+
+mod common;
+
+use common::{Helper, Node, free_endpoint, role};
+use farside_bootstrap::{Admission, ClusterKey, Identity, Protect, Security};
+use farside_fabric::{LinkEvent, NotReached};
+use farside_fabric_tcp::TcpOptions;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+
+/// A user that this test is not.
+const OTHER: u32 = 65_534;
+const OPENING: &[u8; 16] = b"farside\n\x01\0\0\0\0\0\0\0";
+
+/// What a child does; does nothing in an ordinary run.
+#[test]
+fn child() {
+    let Some(role) = role() else { return };
+    let role: Vec<&str> = role.iter().map(String::as_str).collect();
+    match role[..] {
+        ["refused", to] => refused(to, "another user"),
+        ["flood", to] => flood(to),
+        ["pretend", at] => pretend(at),
+        ["joins", to, key] => joins(to, key),
+        _ => panic!("unknown role {role:?}"),
+    }
+}
+
+fn keyed(key: &str) -> Security {
+    let key = ClusterKey::from_hex(key).expect("a key");
+    let identity = Identity::cluster_key(&key).expect("an identity");
+    Security::new(identity, Protect::Everything).expect("what goes together")
+}
+
+/// A connection comes to nothing, in words that say why.
+fn refused(to: &str, why: &str) {
+    let mut node = Node::new(TcpOptions::default());
+    let link = node.port.connect(&format!("{to}/p"), b"", node.queue).expect("an address");
+    let event = node.event();
+    assert_eq!(event, LinkEvent::NotReached { link, why: NotReached::NotPermitted });
+    let trouble = node.port.trouble(link).expect("a reason");
+    assert!(trouble.contains(why) && trouble.contains("farside key new"), "{trouble}");
+}
+
+/// Connections that are held open take no place: each is told so, and closed.
+fn flood(to: &str) {
+    let connect = |_| TcpStream::connect(to).expect("a listener");
+    for mut stream in (0..400).map(connect).collect::<Vec<_>>() {
+        let mut said = Vec::new();
+        stream.read_to_end(&mut said).expect("to be told");
+        assert_eq!((said.len(), said[10]), (16, 255));
+    }
+}
+
+/// Speaks as a fabric that judges nobody.
+fn pretend(at: &str) {
+    let listener = TcpListener::bind(at).expect("a free address");
+    let (mut stream, _) = listener.accept().expect("a connection");
+    stream.write_all(OPENING).expect("to write");
+    let _ = stream.read_to_end(&mut Vec::new());
+}
+
+fn joins(to: &str, key: &str) {
+    let mut node = Node::new(TcpOptions { security: keyed(key), ..TcpOptions::default() });
+    let (link, region) = node.connect(&format!("{to}/p"));
+    node.works(link, region);
+}
+
+/// A child of another user.
+#[allow(clippy::print_stdout, reason = "a test that cannot run says why")]
+fn other(role: &str) -> Option<Helper> {
+    let root = rustix::process::geteuid().is_root();
+    let child = root.then(|| Helper::start_as(OTHER, "child", role)).flatten();
+    if child.is_none() {
+        println!(
+            "SKIPPED: it starts a process of another user, which needs root and a path for it"
+        );
+    }
+    child
+}
+
+#[test]
+fn other_users_are_refused_and_take_no_place() {
+    let listen = free_endpoint().to_string();
+    let mut node = Node::at(&listen, TcpOptions::default());
+    assert_eq!(node.fabric.admission(), Some(&Admission::ThisUser));
+    for role in ["refused", "flood"] {
+        let Some(attacker) = other(&format!("{role} {listen}")) else { return };
+        let mut own = Node::new(TcpOptions::default());
+        let link = own.port.connect(&format!("{listen}/p"), b"", own.queue).expect("an address");
+        let there = node.accept();
+        let event = own.event();
+        assert!(matches!(event, LinkEvent::Connected { link: same, .. } if same == link));
+        assert!(attacker.succeeds(), "{role}");
+        drop(own);
+        assert_eq!(node.event().link(), there);
+        node.port.close(there);
+    }
+}
+
+#[test]
+fn a_listener_of_another_user_is_not_trusted() {
+    let listen = free_endpoint().to_string();
+    let Some(pretender) = other(&format!("pretend {listen}")) else { return };
+    let start = std::time::Instant::now();
+    // It accepts one connection alone: this one must not be it.
+    while !is_listening(&listen) {
+        assert!(start.elapsed() < common::WATCHDOG, "it does not listen");
+        std::thread::yield_now();
+    }
+    refused(&listen, &format!("user {OTHER}"));
+    assert!(pretender.succeeds());
+}
+
+fn is_listening(at: &str) -> bool {
+    let at: std::net::SocketAddrV4 = at.parse().expect("an address");
+    let ip = u32::from_ne_bytes(at.ip().octets());
+    let wanted = format!("{ip:08X}:{:04X} 00000000:0000 0A", at.port());
+    std::fs::read_to_string("/proc/net/tcp").is_ok_and(|table| table.contains(&wanted))
+}
+
+#[test]
+fn with_a_key_other_users_are_let_in() {
+    let listen = free_endpoint().to_string();
+    let key = "5e".repeat(32);
+    let mut node = Node::at(&listen, TcpOptions { security: keyed(&key), ..TcpOptions::default() });
+    assert_eq!(node.fabric.admission(), Some(&Admission::Identity));
+    let Some(joiner) = other(&format!("joins {listen} {key}")) else { return };
+    node.accept();
+    assert!(joiner.succeeds());
+}

@@ -1,0 +1,182 @@
+//! Which numbers are free, and with which generation memory is lent under them.
+//!
+//! **A number is free** when every member has settled the removal of its last bearer: its machine of
+//! [burials](crate::member::burial) has said so, and all its other machines have forgotten it. Each member
+//! tells the coordinator up to which view every removal is settled there, and tells a new coordinator again in
+//! its report; the coordinator takes the minimum. A member has nothing of bearers that were removed before its
+//! own admission, so a joiner that has said nothing yet counts with the view of its welcome.
+//!
+//! *Numbers of which a coordinator knows no bearer.* The founder knows all: they were never given. Another
+//! one may not know of a bearer that was removed before its own admission, and waits until every member has
+//! settled all removals up to that view. Of free numbers that one is given whose bearer went first, the
+//! unknown ones before all others.
+//!
+//! **Generations.** A node that lends memory gets the next generation of its number, which all members count
+//! along with the views and joiners learn from their welcome. A generation that a coordinator gave in a view
+//! that died with it may be given again: no address of that memory exists, since its node was never ready, and a
+//! node allocates nothing for others before it is.
+
+use super::{Membership, Stage, refusal};
+use crate::member::canary::Mutant;
+use crate::member::event::{Effect, Effects};
+use crate::member::hello::{Listed, Refusal};
+use crate::member::message::Message;
+use crate::member::roster::Member;
+use crate::wire::Violation;
+use alloc::format;
+use farside_base::{ErrorCode, Generation, NodeId, ViewNumber};
+
+const NOT_SETTLED: &str = "every free node number waits until all members have settled the removal of the node \
+    that had it; try again";
+
+impl Membership {
+    /// How many members are alive as far as this node knows, itself included, and how many there can be.
+    pub fn occupancy(&self) -> (usize, usize) {
+        (self.roster.iter().filter(|member| !member.gone).count(), self.nodes_max())
+    }
+
+    /// The next generation of memory of a number: smaller ones have been memories of that number.
+    pub fn next_generation(&self, node: NodeId) -> Generation {
+        Generation(self.generations.get(&node).copied().unwrap_or(0))
+    }
+
+    /// Whether this bearer of a number was removed before this node's time, or another bears the number now.
+    pub fn is_former(&self, node: NodeId, born: ViewNumber) -> bool {
+        born <= self.view && self.roster.find(node).is_none_or(|member| member.born != born)
+    }
+
+    /// Takes in a member that a view names.
+    pub(super) fn take_in(&mut self, member: Member, effects: &mut Effects) {
+        let node = member.node;
+        self.note_generation(&member.listed());
+        self.roster.insert(member);
+        effects.push(Effect::Admitted { node });
+    }
+
+    pub(super) fn note_generation(&mut self, listed: &Listed) {
+        if let Some(generation) = listed.memory
+            && !self.canary.is(Mutant::GenerationKept)
+        {
+            self.generations.insert(listed.node, generation.0 + 1);
+        }
+    }
+
+    /// Whether a view may give a member this number and generation.
+    pub(super) fn check_number(&self, named: &Listed) -> Result<(), Violation> {
+        let settled = |last: &Member| last.died.is_some() && last.settled;
+        let used = !self.roster.find(named.node).is_none_or(settled);
+        if used || usize::from(named.node.0) >= self.nodes_max() {
+            return Err(Violation("view names a node by a used number"));
+        }
+        if named.memory.is_some_and(|memory| memory < self.next_generation(named.node)) {
+            return Err(Violation("view names memory by a used generation"));
+        }
+        Ok(())
+    }
+
+    /// The number that has been free for the longest.
+    pub(super) fn free_number(&self, lends: bool) -> Result<NodeId, Refusal> {
+        let settled = self.settled_by_all();
+        let (mut found, mut waits, mut used_up) = (None, false, false);
+        for node in (0..self.identity.nodes_max).map(NodeId) {
+            let last = self.roster.find(node);
+            let Some(since) = last.map_or(Some(self.unknown_since()), |last| last.died) else {
+                continue;
+            };
+            if lends && self.next_generation(node).0 >= Generation::COUNT {
+                used_up = true;
+            } else if since > settled && !self.canary.is(Mutant::ReusedBeforeSettled) {
+                waits = true;
+            } else if found.is_none_or(|(first, _)| since < first) {
+                found = Some((since, node));
+            }
+        }
+        let (members, most) = self.occupancy();
+        match found {
+            Some((_, node)) => Ok(node),
+            None if waits => Err(refusal(ErrorCode::Busy, NOT_SETTLED)),
+            None if used_up => Err(Refusal {
+                code: ErrorCode::ClusterFull,
+                text: format!(
+                    "{members} of {most} members, and memory was lent {} times under each free node number: \
+                     nodes without memory can join",
+                    Generation::COUNT
+                ),
+            }),
+            None => Err(Refusal {
+                code: ErrorCode::ClusterFull,
+                text: format!("{members} of {most} members (Limits::nodes_max)"),
+            }),
+        }
+    }
+
+    /// Up to which view bearers may have been removed of which this node knows nothing.
+    fn unknown_since(&self) -> ViewNumber {
+        if self.born == ViewNumber(1) { ViewNumber(0) } else { self.born }
+    }
+
+    /// Up to which view every removal is settled at all members.
+    fn settled_by_all(&self) -> ViewNumber {
+        let others = self.roster.iter().filter(|member| !member.gone && member.node != self.me);
+        let settled = others.map(|member| member.settled_to);
+        settled.fold(self.settled_to(), ViewNumber::min)
+    }
+
+    /// Up to which view every removal is settled here.
+    fn settled_to(&self) -> ViewNumber {
+        let unsettled = self.roster.iter().filter(|member| !member.settled);
+        let before = unsettled.filter_map(|member| Some(ViewNumber(member.died?.0 - 1)));
+        before.fold(self.view, ViewNumber::min)
+    }
+
+    /// Nothing of a removed member is left here.
+    pub(super) fn settled(&mut self, node: NodeId, born: ViewNumber) {
+        if let Some(member) = self.roster.find_mut(node).filter(|member| member.born == born) {
+            debug_assert!(member.gone, "a live member is not settled");
+            member.settled = true;
+        }
+    }
+
+    /// What to tell a coordinator of settled removals.
+    pub(super) fn tell_settled(&mut self) -> ViewNumber {
+        let settled = self.settled_to();
+        let removals = self.roster.iter().filter_map(|member| member.died);
+        let last = removals.filter(|died| *died <= settled).max();
+        self.settled_told = self.settled_told.max(last.unwrap_or_default());
+        settled
+    }
+
+    /// Tells the coordinator when more removals are settled here than it has heard of.
+    pub(super) fn report_settled(&mut self, effects: &mut Effects) {
+        let Some(to) = self.coordinator().filter(|_| self.stage == Stage::Member) else {
+            return;
+        };
+        let told = self.settled_told;
+        let linked = self.roster.find(to).is_some_and(|member| member.linked);
+        if !linked || to == self.me {
+            return;
+        }
+        let number = self.tell_settled();
+        if self.settled_told > told {
+            effects.push(Effect::Send { to, message: Message::Settled { number } });
+        }
+    }
+
+    pub(super) fn settled_heard(
+        &mut self,
+        from: NodeId,
+        number: ViewNumber,
+    ) -> Result<(), Violation> {
+        // Before it takes over a coordinator may know fewer views, and collects reports when it does.
+        if !matches!(self.stage, Stage::Coordinator | Stage::TakingOver) {
+            return Ok(());
+        }
+        if self.stage == Stage::Coordinator && number > self.view {
+            return Err(Violation("settled removals of views that are not made"));
+        }
+        if let Some(member) = self.roster.find_mut(from) {
+            member.settled_to = member.settled_to.max(number);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,590 @@
+//! Relations between three numbers of one abstract state: `first + second = sum`, modulo 2^64.
+//!
+//! They are the constraints of the octagon domain (Miné: The octagon abstract domain, 2006), bounds on x + y and on x - y,
+//! for those pairs alone that a program adds, subtracts or compares (variable packing; Blanchet and others, 2003). A
+//! difference `x - y = d` is the sum `y + d = x`, and `x <= y` is that sum with a *slack variable* d that is not negative.
+//! So one form covers `offset + length <= size`, `length <= size - offset` and `end - start`.
+//!
+//! A relation names its three numbers by the symbols of `link.rs`, at no distance, or by none where only the set is known
+//! (a constant, say), and keeps what is known of each: what a register says of a symbol stays known when the register is
+//! overwritten. The closure of the octagon domain is not computed; in its place, whatever is learnt of one number of a
+//! relation is learnt of the other two once (bound propagation).
+//!
+//! Invariants: a relation is true of the values that its symbols name, in every concrete state. All arithmetic is that of
+//! [`Scalar::alu`], which wraps as the machine does, so that no rule here needs a condition on overflow, but where an order
+//! is read as a difference ([`Stepper::order`]). There are at most [`RELATIONS_MAX`]; more take the place of the oldest.
+
+use super::interned::{Id, Interned};
+use super::link::{Link, Renaming};
+use super::scalar::Scalar;
+use super::state::{Number, State, Value};
+use super::step::Stepper;
+use crate::isa::{AluOp, Condition, Operand, Register, Width};
+
+/// Most relations of a state.
+pub(super) const RELATIONS_MAX: usize = 8;
+
+/// Numbers farther from zero are related to nothing: neither offsets nor lengths are that large.
+const NEAR: i64 = 1 << 33;
+
+/// A comparison relates two numbers where one is at most this: sizes are compared with lengths, while relations of
+/// data that are compared with each other (in sorting, say) are of no use and make states differ.
+const SMALL: i64 = 1 << 20;
+
+/// How the numbers of a relation are related.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    /// `terms[0] + terms[1] = sum`.
+    Sum,
+    /// The lower half of `terms[0]`, extended either way, is `sum`, which is from 0 to 2^31 - 1. The other term is any.
+    Half,
+}
+
+/// A relation of three numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Relation {
+    pub(super) kind: Kind,
+    pub(super) terms: [Number; 2],
+    pub(super) sum: Number,
+}
+
+impl Relation {
+    pub(super) fn numbers(&self) -> [Number; 3] {
+        [self.terms[0], self.terms[1], self.sum]
+    }
+
+    pub(super) fn numbers_mut(&mut self) -> impl Iterator<Item = &mut Number> {
+        self.terms.iter_mut().chain([&mut self.sum])
+    }
+
+    fn mentions(&self, link: Link) -> bool {
+        self.numbers().iter().any(|number| number.link.is_related(link))
+    }
+
+    /// The other term, where this is one of them.
+    fn other(&self, term: Link) -> Option<Number> {
+        let [first, second] = self.terms;
+        let is = |number: Number| self.kind == Kind::Sum && number.link.is_related(term);
+        if is(first) { Some(second) } else { is(second).then_some(first) }
+    }
+
+    fn is_sum_of(&self, first: Link, second: Link) -> bool {
+        let pair = |a: Number, b: Number| a.link.is_related(first) && b.link.is_related(second);
+        let [a, b] = self.terms;
+        self.kind == Kind::Sum && (pair(a, b) || pair(b, a))
+    }
+
+    /// The half of a symbol.
+    fn half_of(&self, whole: Link) -> Option<Number> {
+        let is = self.kind == Kind::Half && self.terms[0].link.is_related(whole);
+        is.then_some(self.sum)
+    }
+
+    /// Whether this relation of one state holds where `new` does, by symbols that are renamed already but for one at most.
+    fn follows_from(&self, new: &Self, links: &mut Renaming, known: &Interned) -> bool {
+        let crossed = Self { terms: [new.terms[1], new.terms[0]], ..*new };
+        self.kind == new.kind
+            && [*new, crossed].iter().any(|new| {
+                let pairs = || self.numbers().into_iter().zip(new.numbers());
+                let contained =
+                    pairs().all(|(old, new)| known.get(old.id).contains(known.get(new.id)));
+                let (mut same, mut open) = (0, 0);
+                for (old, new) in pairs().filter(|(old, _)| !old.link.is_none()) {
+                    match links.is_bound(old.link) {
+                        true if links.agrees(old.link, new.link) => same += 1,
+                        true => return false,
+                        false if new.link.is_none() => return false,
+                        false => open += 1,
+                    }
+                }
+                let constants = pairs().filter(|(old, _)| old.link.is_none()).count();
+                // Two of three determine the third one, so that it may be given its name here.
+                contained
+                    && open <= 1
+                    && same + constants >= 2
+                    && pairs().all(|(old, new)| links.holds(old.link, new.link))
+            })
+    }
+
+    /// What holds of both, by `join` for each number; `None` if they do not relate the same symbols.
+    pub(super) fn merge(
+        &self,
+        other: &Self,
+        join: &mut dyn FnMut(Number, Number) -> Number,
+    ) -> Option<Self> {
+        let mut merge = |a: Number, b: Number| {
+            let joined = join(a, b);
+            (joined.link == a.link).then_some(joined)
+        };
+        if self.kind != other.kind {
+            return None;
+        }
+        let [first, second] = self.terms;
+        let terms = [merge(first, other.terms[0])?, merge(second, other.terms[1])?];
+        Some(Self { terms, sum: merge(self.sum, other.sum)?, ..*self })
+    }
+}
+
+impl State {
+    /// Whether every relation here holds in the other state, whose numbers were compared with these before.
+    pub(super) fn relations_follow_from(
+        &self,
+        other: &Self,
+        links: &mut Renaming,
+        known: &Interned,
+    ) -> bool {
+        let mut relations = self.relations.iter();
+        relations.all(|old| other.relations.iter().any(|new| old.follows_from(new, links, known)))
+    }
+
+    /// Forgets relations of which fewer than two symbols are named by a register, the stack or another relation: nothing
+    /// can be learnt by them any more.
+    pub(super) fn forget_relations(&mut self) {
+        let mut at = 0;
+        while at < self.relations.len() {
+            let relation = self.relations[at];
+            let is_named = |number: &&Number| {
+                let others = self.relations.iter().enumerate().filter(|(other, _)| *other != at);
+                !number.link.is_none()
+                    && (self.names(number.link)
+                        || others.into_iter().any(|(_, other)| other.mentions(number.link)))
+            };
+            let is_of_use = match relation.kind {
+                Kind::Sum => relation.numbers().iter().filter(is_named).count() >= 2,
+                // Halves are found by the whole.
+                Kind::Half => self.names(relation.terms[0].link),
+            };
+            if is_of_use {
+                at += 1;
+            } else {
+                self.relations.remove(at);
+                // Others may have been of use for this one alone.
+                at = 0;
+            }
+        }
+    }
+
+    /// The relation of two terms.
+    fn sum_of(&self, first: Link, second: Link) -> Option<&Relation> {
+        self.relations.iter().find(|relation| relation.is_sum_of(first, second))
+    }
+}
+
+impl Stepper {
+    /// What a number's symbol is, and the number's distance from it.
+    fn symbol_of(&mut self, number: Number) -> (Number, i64) {
+        let add = number.link.add();
+        if number.link.is_none() || add == 0 {
+            return (number, 0);
+        }
+        let by = Scalar::constant(add as u64);
+        let set = Scalar::alu(Width::Double, AluOp::Sub, self.known.get(number.id), &by);
+        (Number { id: self.known.intern(&set), link: number.link.symbol() }, add)
+    }
+
+    fn near(&self, number: Number) -> bool {
+        let set = self.known.get(number.id);
+        set.signed_least >= -NEAR && set.signed_most <= NEAR
+    }
+
+    fn is_constant(&self, number: Number) -> bool {
+        self.known.get(number.id).as_constant().is_some()
+    }
+
+    /// A new symbol for a set of numbers.
+    fn fresh(&mut self, set: &Scalar) -> Number {
+        Number { id: self.known.intern(set), link: self.new_symbol() }
+    }
+
+    /// Gives the number in a register a symbol, if it has none and is no constant.
+    fn be_linked(&mut self, state: &mut State, register: Register) -> Option<Number> {
+        self.link(state, register);
+        match state.value(register) {
+            Value::Number(number) | Value::Address(_, number) => Some(number),
+            _ => None,
+        }
+    }
+
+    /// Links a number that is added to a constant, so that the sum is known as the number at a distance.
+    pub(super) fn link_term(
+        &mut self,
+        state: &mut State,
+        (width, op): (Width, AluOp),
+        (dst, src): (Register, Operand),
+    ) {
+        let Operand::Register(src) = src else { return };
+        let matters = self.facts.live.strongly[self.at + 1] >> dst.number() & 1 == 1;
+        if (width, op) != (Width::Double, AluOp::Add) || !matters {
+            return;
+        }
+        if let Value::Number(a) | Value::Address(_, a) = state.value(dst)
+            && self.is_constant(a)
+        {
+            self.link(state, src);
+        }
+    }
+
+    /// Adds a relation, of which each number is in the set that follows from the others.
+    fn relate(state: &mut State, relation: Relation) {
+        if state.relations.len() == RELATIONS_MAX {
+            state.forget_relations();
+        }
+        if state.relations.len() == RELATIONS_MAX {
+            state.relations.remove(0);
+        }
+        state.relations.push(relation);
+    }
+
+    /// The lower half of a number that has a symbol of its own, if that is known to be from 0 to 2^31 - 1: by itself, or by
+    /// a register that has it.
+    fn half(&mut self, state: &mut State, whole: Number) -> Option<Number> {
+        if !whole.link.is_whole() || whole.link.add() != 0 {
+            return None;
+        }
+        if let Some(half) = state.relations.iter().find_map(|it| it.half_of(whole.link)) {
+            return Some(half);
+        }
+        let is = |number: Number| {
+            number.link.is_half() && number.link.add() == 0 && number.link.is_related(whole.link)
+        };
+        let known = self.known.get(whole.id).zero_extended();
+        let named = match state.number_that(is).filter(|half| self.is_half(*half)) {
+            Some(half) => {
+                let named = Number { link: self.new_symbol(), ..half };
+                let copies = state.numbers_mut().filter(|copy| copy.link == half.link);
+                copies.for_each(|copy| *copy = named);
+                named
+            }
+            None if known.most < 1 << 31 => self.fresh(&known),
+            None => return None,
+        };
+        let terms = [Number { id: Id::UNKNOWN, ..whole }, Number::UNKNOWN];
+        Self::relate(state, Relation { kind: Kind::Half, terms, sum: named });
+        Some(named)
+    }
+
+    /// A number that is an extended lower half, as what is known of that half.
+    pub(super) fn halved(&mut self, state: &mut State, number: Number) -> Number {
+        if state.relations.is_empty() || !number.link.is_half() {
+            return number;
+        }
+        let Some(half) = state.relations.iter().find_map(|it| it.half_of(number.link)) else {
+            return number;
+        };
+        // Modulo 2^32 the lower half of the sum is that of the half and the distance.
+        let add = number.link.add() as u64;
+        let known = self.known.get(half.id);
+        let set = Scalar::alu(Width::Double, AluOp::Add, known, &Scalar::constant(add));
+        let met = self.known.get(number.id).meet(&set);
+        let Some(met) = met.filter(|_| set.most < 1 << 31) else { return number };
+        let link = half.link.through(Width::Double, AluOp::Add, Some(add), false);
+        Number { id: self.known.intern(&met), link }
+    }
+
+    /// Whether a number is its own lower half, extended either way.
+    fn is_half(&self, number: Number) -> bool {
+        self.known.get(number.id).most < 1 << 31
+    }
+
+    /// The same for sums and differences of numbers of which the lower halves alone are known: they are related by these.
+    ///
+    /// Sound: modulo 2^32, `a op b` is what it is for the halves of a and b. Where that is from 0 to 2^31 - 1, it is either
+    /// extension of the lower half of `a op b`.
+    fn related_halves(
+        &mut self,
+        state: &mut State,
+        op: AluOp,
+        (dst, src): (Register, Register),
+        (a, b): (Number, Number),
+        result: Number,
+    ) -> Option<Number> {
+        if self.is_half(a) && self.is_half(b) || self.is_half(result) {
+            return None;
+        }
+        let mut half = |stepper: &mut Self, register, number: Number| {
+            if !stepper.is_half(number) {
+                return stepper.half(state, number);
+            }
+            stepper.be_linked(state, register).filter(|number| number.link.may_be_whole())
+        };
+        let (a, b) = (half(self, dst, a)?, half(self, src, b)?);
+        let known = self.known.get(a.id);
+        let set = Scalar::alu(Width::Double, op, known, self.known.get(b.id));
+        let id = self.known.intern(&set);
+        let half = self.combined(state, op, (a, b), Number::unlinked(id));
+        if !self.is_half(half) {
+            return None;
+        }
+        let whole = Number { id: Id::UNKNOWN, link: self.new_symbol() };
+        let terms = [whole, Number::UNKNOWN];
+        Self::relate(state, Relation { kind: Kind::Half, terms, sum: half });
+        Some(Number { link: whole.link, ..result })
+    }
+
+    /// The result of `a op b` in `dst`, related to its operands where it is a sum or difference of unknown numbers and its
+    /// value may decide a verdict. Where the two are related already, what is known of the result by that.
+    ///
+    /// Sound: with `a = x + c`, `b = y + d` for symbols x, y, a sum is `(x + y) + (c + d)`, and a difference of `x = y + z`
+    /// is `z + (c - d)`, modulo 2^64.
+    pub(super) fn related(
+        &mut self,
+        state: &mut State,
+        (width, op): (Width, AluOp),
+        (dst, src): (Register, Operand),
+        (a, b): (Number, Number),
+        result: Number,
+    ) -> Number {
+        let Operand::Register(src) = src else { return result };
+        let matters = || self.facts.live.strongly[self.at + 1] >> dst.number() & 1 == 1;
+        let sums = width == Width::Double && matches!(op, AluOp::Add | AluOp::Sub);
+        if !sums || dst == src || !matters() || self.is_constant(b) || !result.link.is_none() {
+            return result;
+        }
+        if self.is_constant(result) {
+            return result;
+        }
+        if !self.near(a) || !self.near(b) {
+            let related = self.related_halves(state, op, (dst, src), (a, b), result);
+            return related.unwrap_or(result);
+        }
+        let is_sum = op == AluOp::Add;
+        if is_sum && (self.is_constant(a) || a.link.is_none()) {
+            return result;
+        }
+        if !a.link.may_be_whole() || !b.link.may_be_whole() {
+            return result;
+        }
+        let (Some(a), Some(b)) = (self.be_linked(state, dst), self.be_linked(state, src)) else {
+            return result;
+        };
+        self.combined(state, op, (a, b), result)
+    }
+
+    /// The result of `a op b` by the relation of the two, which are whole or known to be constants; a new one where they
+    /// have none.
+    fn combined(
+        &mut self,
+        state: &mut State,
+        op: AluOp,
+        (a, b): (Number, Number),
+        result: Number,
+    ) -> Number {
+        let is_sum = op == AluOp::Add;
+        let ((a, add_a), (b, add_b)) = (self.symbol_of(a), self.symbol_of(b));
+        let add = if is_sum { add_a + add_b } else { add_a - add_b };
+        let known = if is_sum {
+            state.sum_of(a.link, b.link).map(|relation| relation.sum)
+        } else {
+            let of = |relation: &Relation| {
+                let sum = relation.sum;
+                let same = sum.link.is_related(a.link) || a.link.is_none() && sum.id == a.id;
+                same.then(|| relation.other(b.link)).flatten()
+            };
+            state.relations.iter().find_map(of)
+        };
+        let symbol = match known {
+            Some(known) => known,
+            None => {
+                let by = Scalar::constant(add as u64);
+                let set = *self.known.get(result.id);
+                let symbol = self.fresh(&Scalar::alu(Width::Double, AluOp::Sub, &set, &by));
+                let (terms, sum) = if is_sum { ([a, b], symbol) } else { ([symbol, b], a) };
+                Self::relate(state, Relation { kind: Kind::Sum, terms, sum });
+                symbol
+            }
+        };
+        let by = Scalar::constant(add as u64);
+        let set = Scalar::alu(Width::Double, AluOp::Add, self.known.get(symbol.id), &by);
+        let met = self.known.get(result.id).meet(&set);
+        let id = met.map_or(result.id, |met| self.known.intern(&met));
+        Number { id, link: symbol.link.through(Width::Double, AluOp::Add, Some(add as u64), false) }
+    }
+
+    /// The greatest that `offset + length` may be, by a relation of the two. Both are far from the ends of the numbers, so
+    /// that their sum is what it is modulo 2^64.
+    pub(super) fn end_of(&mut self, state: &State, offset: Number, length: Number) -> Option<i64> {
+        let relation = *state.sum_of(offset.link, length.link)?;
+        let whole = offset.link.is_whole() && length.link.is_whole();
+        if !whole || !self.near(offset) || !self.near(length) {
+            return None;
+        }
+        let by = Scalar::constant((offset.link.add() + length.link.add()) as u64);
+        let sum = Scalar::alu(Width::Double, AluOp::Add, self.known.get(relation.sum.id), &by);
+        Some(sum.signed_most)
+    }
+
+    /// Learns of the other numbers of relations what follows from what is known of this symbol now.
+    pub(super) fn propagate(&mut self, state: &mut State, symbol: Link) {
+        for at in 0..state.relations.len() {
+            let relation = state.relations[at];
+            if symbol.is_none() || !relation.mentions(symbol) {
+                continue;
+            }
+            if relation.kind == Kind::Half {
+                // Either extension of the lower half is this number, so that other forms of the whole learn of it.
+                if relation.sum.link.is_related(symbol) && relation.sum.link.add() == 0 {
+                    let link = relation.terms[0].link.half();
+                    self.learn_linked(state, Number { link, ..relation.sum });
+                }
+                continue;
+            }
+            let of = |stepper: &Self, op, a: Number, b: Number| {
+                let (a, b) = (stepper.known.get(a.id), stepper.known.get(b.id));
+                Scalar::alu(Width::Double, op, a, b)
+            };
+            let [first, second] = relation.terms;
+            let sum = of(self, AluOp::Add, first, second);
+            self.learn_set(state, relation.sum, &sum);
+            let sum = state.relations[at].sum;
+            for (term, other) in [(first, second), (second, first)] {
+                let rest = of(self, AluOp::Sub, sum, other);
+                self.learn_set(state, term, &rest);
+            }
+        }
+    }
+
+    /// A number of a relation is in this set too.
+    fn learn_set(&mut self, state: &mut State, number: Number, set: &Scalar) {
+        let before = self.known.get(number.id);
+        // A contradiction means that no path comes here, and nothing has to be known.
+        let Some(met) = before.meet(set) else { return };
+        if number.link.is_none() || met == *before {
+            return;
+        }
+        let id = self.known.intern(&met);
+        self.learn_linked(state, Number { id, ..number });
+    }
+
+    /// Before a comparison of two numbers: whether it may teach a relation of them. Both get symbols then.
+    pub(super) fn may_relate(
+        &mut self,
+        state: &mut State,
+        (width, condition): (Width, Condition),
+        (dst, src): (Register, Operand),
+        target: usize,
+    ) -> bool {
+        let Operand::Register(src) = src else { return false };
+        let unordered =
+            matches!(condition, Condition::Equal | Condition::NotEqual | Condition::Set);
+        let strongly = &self.facts.live.strongly;
+        let live = strongly[self.at + 1] | strongly.get(target).copied().unwrap_or(0);
+        if unordered || width == Width::Word || dst == src {
+            return false;
+        }
+        let (a, b) = match (state.value(dst), state.value(src)) {
+            (Value::Number(a), Value::Number(b)) => (a, b),
+            (Value::Address(at, a), Value::Address(place, b)) if at == place => (a, b),
+            _ => return false,
+        };
+        let is_term = |link: Link| state.relations.iter().any(|it| it.other(link).is_some());
+        // Of a copy that is compared the whole is used.
+        let matters = |register: Register, number: Number| {
+            let is_whole = |it: Number| it.link.is_whole() && it.link.is_related(number.link);
+            live >> register.number() & 1 == 1
+                || number.link.is_half() && state.number_that(is_whole).is_some()
+        };
+        let of_use = matters(dst, a) && matters(src, b) || is_term(a.link) || is_term(b.link);
+        if !of_use || self.is_constant(a) || self.is_constant(b) {
+            return false;
+        }
+        let small = [a, b].iter().any(|number| {
+            let set = self.known.get(number.id);
+            set.signed_least >= -NEAR && set.signed_most <= SMALL
+        });
+        let may_be = |number: Number| number.link.may_be_whole() || number.link.is_half();
+        if !small || !may_be(a) || !may_be(b) {
+            return false;
+        }
+        self.link(state, dst);
+        self.link(state, src);
+        true
+    }
+
+    /// Behind a comparison of two registers that `may_relate`, one way: they are related.
+    ///
+    /// Sound: where both are near zero, and not negative if they are compared as unsigned numbers, the order of l and g is
+    /// the sign of `g - l`, which does not overflow; so `d = g - l` is at least 0 (or 1) and at most `max g - min l`. With
+    /// `l = x + c`, `g = y + e` that is `x + (d + c - e) = y`. And where `y + z = s` is known, `x + z = s - (y - x)`, which
+    /// is `s - d + (e - c)`.
+    pub(super) fn order(
+        &mut self,
+        state: &mut State,
+        (condition, holds): (Condition, bool),
+        (dst, src): (Register, Register),
+    ) {
+        use Condition::{Greater, Less, LessEqual};
+        use Condition::{SignedGreater, SignedGreaterEqual, SignedLess, SignedLessEqual};
+        for register in [dst, src] {
+            if let Value::Number(number) = state.value(register)
+                && number.link.is_half()
+            {
+                self.half(state, Number { id: Id::UNKNOWN, link: number.link.symbol() });
+            }
+        }
+        let number = |register| match state.value(register) {
+            Value::Number(number) | Value::Address(_, number) => number,
+            Value::Nothing | Value::Handle(_) => Number::UNKNOWN,
+        };
+        let is_signed =
+            matches!(condition, SignedLess | SignedLessEqual | SignedGreater | SignedGreaterEqual)
+                || matches!(state.value(dst), Value::Address(..));
+        let is_less = matches!(condition, Less | LessEqual | SignedLess | SignedLessEqual);
+        let is_strict = matches!(condition, Less | Greater | SignedLess | SignedGreater) == holds;
+        let (a, b) = (number(dst), number(src));
+        let (least, greatest) = if is_less == holds { (a, b) } else { (b, a) };
+        let (low, high) = (*self.known.get(least.id), *self.known.get(greatest.id));
+        let negative = low.signed_least < 0 || high.signed_least < 0;
+        if !self.near(least) || !self.near(greatest) || negative && !is_signed {
+            return;
+        }
+        if !least.link.is_whole() || !greatest.link.is_whole() {
+            return;
+        }
+        let difference = Scalar::signed_range(
+            i64::from(is_strict),
+            (high.signed_most - low.signed_least).max(i64::from(is_strict)),
+        );
+        let ((x, c), (y, e)) = (self.symbol_of(least), self.symbol_of(greatest));
+        let alu = |op, a: &Scalar, b: &Scalar| Scalar::alu(Width::Double, op, a, b);
+        let apart = Scalar::constant((c - e) as u64);
+        let slack = alu(AluOp::Add, &difference, &apart);
+        let mut found = false;
+        for at in 0..state.relations.len() {
+            let Some(relation) = state.relations.get(at).copied() else { break };
+            let Some(z) = relation.other(y.link).filter(|z| !z.link.is_none()) else { continue };
+            let sum = alu(AluOp::Sub, self.known.get(relation.sum.id), &slack);
+            self.sum_is_in(state, (x, z), &sum);
+            found = true;
+        }
+        if !found && !x.link.is_none() && !y.link.is_none() && !x.link.is_related(y.link) {
+            let of = |relation: &&Relation| relation.sum.link.is_related(y.link);
+            let mut known = state.relations.iter().filter(of);
+            match known.find_map(|relation| relation.other(x.link)) {
+                Some(known) => self.learn_set(state, known, &slack),
+                None => {
+                    let slack = self.fresh(&slack);
+                    let terms = [x, slack];
+                    Self::relate(state, Relation { kind: Kind::Sum, terms, sum: y });
+                    self.propagate(state, slack.link);
+                }
+            }
+        }
+    }
+
+    /// A sum of two symbols is in this set.
+    fn sum_is_in(&mut self, state: &mut State, (x, z): (Number, Number), set: &Scalar) {
+        if let Some(relation) = state.sum_of(x.link, z.link) {
+            let sum = relation.sum;
+            self.learn_set(state, sum, set);
+            self.propagate(state, sum.link);
+            return;
+        }
+        let (first, second) = (self.known.get(x.id), self.known.get(z.id));
+        let sum = Scalar::alu(Width::Double, AluOp::Add, first, second);
+        if let Some(met) = sum.meet(set) {
+            let sum = self.fresh(&met);
+            Self::relate(state, Relation { kind: Kind::Sum, terms: [x, z], sum });
+            self.propagate(state, sum.link);
+        }
+    }
+}
