@@ -270,7 +270,10 @@ const APART: Duration = Duration::from_secs(3);
 /// Outages of 1 to 1.5 s of one host after the other, under leases of 2 s together, with a program on each host:
 /// no member is removed, and no operation fails or is done twice. `FARSIDE_RUNS` says how many.
 #[test]
-#[allow(clippy::disallowed_methods, reason = "how long outages last and how far they are apart is what is tested")]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "how long outages last and how far they are apart is what is tested"
+)]
 fn process_outages_shorter_than_the_leases_remove_no_member() {
     let Some(network) = Network::new(3) else { return };
     let runs = std::env::var("FARSIDE_RUNS").map_or(2, |runs| runs.parse().unwrap());
