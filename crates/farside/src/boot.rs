@@ -339,18 +339,7 @@ impl Engine {
         }
         match event {
             LinkEvent::Requested { link, hello } => {
-                let request = RequestId(u64::from(link.0));
-                match Hello::decode(&hello) {
-                    Ok(Hello::Peer(peer)) => {
-                        self.asked.push(request);
-                        self.member_own(Event::PeerAsked { request, peer });
-                    }
-                    Ok(Hello::Resume(resume)) => self.resume_asked(request, &resume),
-                    Ok(Hello::Join(_)) => {
-                        self.turn_away(request, Refusal::new(ErrorCode::ProtocolViolation))
-                    }
-                    Err(error) => self.turn_away(request, error.refusal()),
-                }
+                self.requested(RequestId(u64::from(link.0)), &hello);
             }
             LinkEvent::Connected { link, reply } => self.connected(link, &reply),
             LinkEvent::Refused { link, reason } => {
@@ -397,6 +386,21 @@ impl Engine {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// Another node asks for a link.
+    fn requested(&mut self, request: RequestId, hello: &[u8]) {
+        match Hello::decode(hello) {
+            Ok(Hello::Peer(peer)) => {
+                self.asked.push(request);
+                self.member_own(Event::PeerAsked { request, peer });
+            }
+            Ok(Hello::Resume(resume)) => self.resume_asked(request, &resume),
+            Ok(Hello::Join(_)) => {
+                self.turn_away(request, Refusal::new(ErrorCode::ProtocolViolation));
+            }
+            Err(error) => self.turn_away(request, error.refusal()),
         }
     }
 

@@ -78,7 +78,7 @@ pub struct Config {
 }
 
 /// How long an owned line is not written back, unless said otherwise.
-const WRITE_BACK_NS: u64 = 100_000_000;
+const WRITE_BACK_NS: u64 = 1_000_000_000;
 
 impl Config {
     /// The defaults: 256 MiB of memory, 64 MiB of cache, 512 B lines.

@@ -309,8 +309,10 @@ fn child() {
     let address = session.alloc_on(2048, node.id()).unwrap();
     let own = u64::from(std::process::id());
     session.write(address, &own.to_le_bytes()).unwrap();
-    println!("address {}", address.to_bits());
-    std::io::stdout().flush().unwrap();
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "address {}", address.to_bits()).unwrap();
+    out.flush().unwrap();
+    drop(out);
     let mut line = String::new();
     let _ = std::io::stdin().read_line(&mut line);
 }

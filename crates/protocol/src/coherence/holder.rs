@@ -317,8 +317,8 @@ impl Holder {
 
     /// A line of which this machine would do something for a node.
     pub(super) fn names(&self, node: NodeId) -> Option<LineAddress> {
-        let named = |(line, work): &(LineAddress, &Box<Work>)| work.names(node, line.home());
-        self.busy.iter().find(named).map(|(line, _)| line)
+        let mut busy = self.busy.iter();
+        busy.find(|(line, work)| work.names(node, line.home())).map(|(line, _)| line)
     }
 
     pub(super) fn drop_pins(&mut self, context: &mut Context<'_>) {

@@ -6,7 +6,7 @@
 //!
 //! **Age.** Members are ordered by the view that admitted them (`born`). Every member knows all live nodes
 //! that were admitted before it, and the later one of two nodes is the one that connects. *Numbers* are given
-//! again and say nothing of age: [`numbers`] has the rules.
+//! again and say nothing of age: `membership/numbers.rs` has the rules.
 //!
 //! **Joining.** `Join` to the coordinator; `Welcome`; links to all members that it lists and that no
 //! view buries meanwhile; `Ready`. A member answers `Peer` once its view names that node and life. A

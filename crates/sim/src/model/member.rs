@@ -839,9 +839,9 @@ mod tests {
     fn canary_reuse_of_numbers_needs_its_rules() {
         use farside_protocol::member::Mutant;
         let cases = [
-            (Mutant::ReusedBeforeSettled, 4, 3, "view names a node by a used number"),
+            (Mutant::ReusedBeforeSettled, 4, 3, "a number is given again before it is settled"),
             (Mutant::GenerationKept, 3, 2, "two memories of one generation"),
-            (Mutant::LowestNumberCoordinates, 3, 2, "view from a node that is not the coordinator"),
+            (Mutant::LowestNumberCoordinates, 4, 3, "the living are not those who live"),
         ];
         for (mutant, processes, numbers, expected) in cases {
             let change = |machine: Membership| machine.with_mutant(mutant);
