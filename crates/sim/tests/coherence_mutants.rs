@@ -4,7 +4,7 @@
 
 use farside_protocol::coherence::Mutant;
 use farside_sim::explorer::{Explorer, Outcome};
-use farside_sim::model::coherence::{Budget, Setup, System};
+use farside_sim::model::coherence::{Budget, Lingers, Setup, System};
 
 /// How often a node may read, write, update, hold and evict.
 const fn budget(reads: u8, writes: u8, updates: u8, holds: u8, evictions: u8) -> Budget {
@@ -87,6 +87,13 @@ fn three_healing() -> Setup {
     Setup { mortal: vec![1], deaths: 1, overwrites: 1, ..line(&budgets) }
 }
 
+/// A home that overwrites a line, and its owner, which dies and may still write the home's memory.
+fn two_healing_under_late_bytes() -> Setup {
+    let budgets = [budget(1, 0, 0, 0, 0), budget(0, 1, 0, 0, 0)];
+    let setup = Setup { mortal: vec![1], deaths: 1, overwrites: 1, ..line(&budgets) };
+    Setup { lingers: Lingers::Told, ..setup }
+}
+
 /// The search must find that something is wrong, and that it is what the defect makes wrong.
 #[track_caller]
 fn caught(mutant: Mutant, setup: &Setup, expected: &str) {
@@ -153,4 +160,5 @@ canaries! {
     canary_written_early: WrittenEarly, two_writing_back(), "a line passes for written back and its home lacks a write";
     canary_heal_reads_stale: HealReadsStale, three_healing(), "may be read before a line is overwritten";
     canary_heal_by_part: HealByPart, three_healing(), "a lost line is filled by a part of it";
+    canary_heal_under_late_bytes: HealUnderLateBytes, two_healing_under_late_bytes(), "bytes land where they may be read";
 }

@@ -764,9 +764,9 @@ mod tests {
         assert_eq!(parted(2, 2, 1, 1), 15);
         assert_eq!(parted(3, 3, 0, 3), 1_952);
         assert_eq!(parted(3, 3, 1, 2), 4_204);
-        assert_eq!(parted(3, 2, 1, 1), 7_024);
-        assert_eq!(parted(3, 1, 0, 1), 5_281);
-        assert_eq!(parted(4, 4, 0, 1), 5_621);
+        assert_eq!(parted(3, 2, 1, 1), 7_334);
+        assert_eq!(parted(3, 1, 0, 1), 5_423);
+        assert_eq!(parted(4, 4, 0, 1), 5_969);
     }
 
     fn parted_programs(processes: usize, programs: u8, deaths: u8, partings: u8) -> u64 {
@@ -783,7 +783,7 @@ mod tests {
         assert_eq!(parted_programs(3, 0b100, 1, 2), 3_929);
         assert_eq!(parted_programs(3, 0b110, 1, 2), 3_929);
         assert_eq!(parted_programs(3, 0b001, 0, 3), 1_250);
-        assert_eq!(parted_programs(4, 0b1000, 0, 1), 4_485);
+        assert_eq!(parted_programs(4, 0b1000, 0, 1), 4_749);
     }
 
     #[cfg(canary)]

@@ -631,7 +631,8 @@ fn member_with_several_broken_links_goes_and_not_its_accusers() {
 fn program_takes_no_server_along() {
     let mut first = founder_with(&[PROGRAM + 1, 2]);
     check(&mut first, heard(1, suspect(2)), &["judge later"]);
-    let removed = ["cut 1", "to 2: suspect 1", "to 2: vote 1", "dead 1", "to 2: view 4 1 went"];
+    let removed =
+        ["cut 1", "to 2: suspect 1", "to 2: vote 1", "removed 1", "to 2: view 4 1 removed"];
     check(&mut first, Event::Judge, &removed);
 }
 
