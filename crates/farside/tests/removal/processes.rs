@@ -5,8 +5,8 @@
 //! may have returned what was overwritten before it began.
 
 use farside::{
-    AllocationHint, AllocationSpec, Config, ErrorCode, GlobalAddress, LineSize, Node, NodeId,
-    Session,
+    AllocationHint, AllocationSpec, Config, ErrorCode, GlobalAddress, Joining, Limits, LineSize,
+    Node, NodeId, Session,
 };
 use farside_fabric::Fabric;
 use farside_fabric_shm::ShmFabric;
@@ -317,13 +317,44 @@ pub(super) fn writer(cluster: &str) {
     let _ = std::io::stdin().read_line(&mut String::new());
 }
 
-/// The process is stopped, perhaps within a copy into memory of its home. It is removed, the memory is freed,
+/// Overwrites the lines of which a removed member had the only copy: that heals them, unless the member may still
+/// write there.
+fn overwrite_lost(session: &mut Session, block: GlobalAddress, is_held_back: bool) {
+    let mut bytes = vec![0xcc; LineSize::MAX.bytes()];
+    for line in 0..BLOCK_LINES {
+        let line = block.checked_add((line * bytes.len()) as u64).expect("within the allocation");
+        if session.read(line, &mut bytes).is_ok() {
+            continue;
+        }
+        bytes.fill(0xcc);
+        let healed = session.write(line, &bytes);
+        assert_eq!(healed.is_ok(), !is_held_back, "{healed:?}");
+    }
+}
+
+/// Whether a node can join as things are.
+fn joins(config: &Config) -> Result<(), ErrorCode> {
+    let fabric = Arc::new(ShmFabric::new().expect("a fabric"));
+    let mut joining = Joining::start(config, fabric).expect("a node that asks");
+    loop {
+        match joining.poll() {
+            Ok(None) => std::thread::yield_now(),
+            Ok(Some(_)) => return Ok(()),
+            Err(error) => return Err(error.code),
+        }
+    }
+}
+
+/// The process is stopped, perhaps within a copy into memory of its home. It is removed, and while it may still
+/// write, no line that it had is healed and its number is not given again. The memory is freed,
 /// and all that can be had is used for something else; then the process continues, or is killed. Whether
 /// it was within a copy.
 pub(super) fn stop_within_a_copy(number: u32) -> bool {
     let cluster = format!("stopped-copy-{number}-{}", std::process::id());
     let fabric = Arc::new(ShmFabric::new().expect("a fabric"));
-    let node = Node::create_on(&config(&cluster), fabric).expect("a node");
+    let limits = Limits { nodes_max: 2, ..Limits::DEFAULT };
+    let config = Config { limits, ..config(&cluster) };
+    let node = Node::create_on(&config, fabric).expect("a node");
     let mut session = node.session().expect("a session");
     let mut member = Member::start(&cluster, Founder::Local, "writes");
     let bits = member.hear("works ").parse().expect("a number");
@@ -331,6 +362,11 @@ pub(super) fn stop_within_a_copy(number: u32) -> bool {
     member.signal("-STOP");
     let alive = || node.members().iter().filter(|member| member.alive).count();
     super::until("it is removed", || alive() == 1);
+    let is_held_back = node.stats().quarantined_members > 0;
+    overwrite_lost(&mut session, theirs, is_held_back);
+    if is_held_back {
+        assert_eq!(joins(&config), Err(ErrorCode::Busy), "its number is given again");
+    }
     session.free(theirs).expect("to free");
     let mut used = Vec::new();
     let mut bytes = vec![0xbb; LineSize::MAX.bytes()];
@@ -339,8 +375,7 @@ pub(super) fn stop_within_a_copy(number: u32) -> bool {
         used.push(address);
     }
     let quarantined = node.stats();
-    let is_held_back = quarantined.quarantined_bytes > 0;
-    assert_eq!(quarantined.quarantined_members > 0, is_held_back, "{quarantined:?}");
+    assert_eq!(quarantined.quarantined_bytes > 0, is_held_back, "{quarantined:?}");
     if number.is_multiple_of(2) {
         member.signal("-CONT");
         assert_eq!(member.hear("found "), "NodeClosed");
@@ -357,6 +392,7 @@ pub(super) fn stop_within_a_copy(number: u32) -> bool {
     if is_held_back {
         session.alloc_with(bytes.len() as u64, LONG).expect("what was held back");
     }
+    super::until("its number is given again", || joins(&config).is_ok());
     is_held_back
 }
 
