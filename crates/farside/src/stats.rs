@@ -32,7 +32,8 @@ pub struct Stats {
     pub resumes: u64,
     /// Members of this machine that this node has removed because they stood still.
     pub removals: u64,
-    /// Members that were removed within a copy into memory of this node, which may still land.
+    /// Members that were removed within a copy into memory of this node, which may still land. Until it has, lost lines
+    /// of this node are not healed, and no other node gets the numbers of such members.
     pub quarantined_members: u64,
     /// Bytes that serve for nothing until then: frames of the cache, and memory that was freed.
     pub quarantined_bytes: u64,
