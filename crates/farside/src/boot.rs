@@ -373,9 +373,7 @@ impl Engine {
                 } else if let Some(connecting) = self.take_connecting(link) {
                     self.port.close(link);
                     self.lost_on_the_way(connecting.node);
-                } else if self.incoming_lost(link) {
-                    self.port.close(link);
-                } else {
+                } else if !self.incoming_lost(link) {
                     // A lost link keeps its place among those of the port until it is closed.
                     self.port.close(link);
                     let request = RequestId(u64::from(link.0));
@@ -545,7 +543,8 @@ impl Engine {
         }
         self.boot.connecting.retain(|connecting| connecting.node != node);
         self.end_incoming(|incoming| incoming == node);
-        let link = self.unlink(node);
+        let closed = self.peers.get(node).and_then(|peer| peer.closed);
+        let link = self.unlink(node).or(closed);
         self.peers.remove(node, self.membership.has_left(node));
         self.placed_at_dead(node);
         self.quarantine(node, link);

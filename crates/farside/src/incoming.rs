@@ -66,6 +66,7 @@ impl Engine {
             messenger,
             fence_word: None,
             watched: None,
+            closed: None,
         };
         if !self.peers.insert(node, peer) {
             return false;
@@ -84,7 +85,7 @@ impl Engine {
                 Ok(Some(link)) => self.taken_in(incoming.node, link, incoming.asked_here),
                 Ok(None) => self.boot.incoming.push(incoming),
                 Err(_) => {
-                    self.port.close(incoming.link);
+                    self.close_incoming(&incoming);
                     self.not_taken_in(incoming.node, incoming.asked_here);
                 }
             }
@@ -129,8 +130,9 @@ impl Engine {
         let Some(place) = place else {
             return false;
         };
-        let Incoming { node, asked_here, .. } = self.boot.incoming.swap_remove(place);
-        self.not_taken_in(node, asked_here);
+        let incoming = self.boot.incoming.swap_remove(place);
+        self.close_incoming(&incoming);
+        self.not_taken_in(incoming.node, incoming.asked_here);
         true
     }
 
@@ -139,7 +141,16 @@ impl Engine {
         let ended: Vec<Incoming> =
             self.boot.incoming.extract_if(.., |incoming| is_over(incoming.node)).collect();
         for incoming in ended {
-            self.port.close(incoming.link);
+            self.close_incoming(&incoming);
+        }
+    }
+
+    /// Closes the link. The member may be within a copy into memory here all the same: it may have imported this
+    /// node's regions, and an owner writes for a home.
+    fn close_incoming(&mut self, incoming: &Incoming) {
+        self.port.close(incoming.link);
+        if let Some(peer) = self.peers.get_mut(incoming.node) {
+            peer.closed = Some(incoming.link);
         }
     }
 }

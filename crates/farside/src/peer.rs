@@ -37,6 +37,8 @@ pub(crate) struct Peer {
     pub(crate) fence_word: Option<SharedWord>,
     /// What this node watches of it; as above.
     pub(crate) watched: Option<Watched>,
+    /// Its link, where that was closed before this node had its regions. It may have had those of this node.
+    pub(crate) closed: Option<LinkId>,
 }
 
 /// The regions of a peer, as it exports them.

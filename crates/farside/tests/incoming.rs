@@ -12,15 +12,26 @@ use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// What peers do.
+#[derive(Default)]
+struct Peers {
+    /// They answer imports.
+    answers: AtomicBool,
+    /// They have not answered in time.
+    is_late: AtomicBool,
+    /// They are within a copy into memory of the node.
+    copies: AtomicBool,
+}
+
 /// A fabric whose peers answer no import until they are let.
 struct Silent {
     inner: Arc<dyn Fabric>,
-    answers: Arc<AtomicBool>,
+    peers: Arc<Peers>,
 }
 
 struct SilentPort {
     inner: Box<dyn Port>,
-    answers: Arc<AtomicBool>,
+    peers: Arc<Peers>,
 }
 
 impl Fabric for Silent {
@@ -28,7 +39,7 @@ impl Fabric for Silent {
 
     fn open(&self, spec: &PortSpec) -> Result<Box<dyn Port>, FabricError> {
         let inner = self.inner.open(spec)?;
-        Ok(Box::new(SilentPort { inner, answers: Arc::clone(&self.answers) }))
+        Ok(Box::new(SilentPort { inner, peers: Arc::clone(&self.peers) }))
     }
 }
 
@@ -45,13 +56,16 @@ impl Port for SilentPort {
         connect,
         accept,
         refuse,
-        close,
         path,
         address,
         destroy_receive_queue,
         trouble,
         reach
     );
+
+    fn close(&mut self, link: LinkId) {
+        self.inner.close(link);
+    }
 
     fn import(&mut self, _: LinkId, _: &RegionToken) -> Result<RemoteRegionId, FabricError> {
         panic!("an import that waits for a peer")
@@ -62,10 +76,15 @@ impl Port for SilentPort {
         link: LinkId,
         token: &RegionToken,
     ) -> Result<Option<RemoteRegionId>, FabricError> {
-        match self.answers.load(Ordering::SeqCst) {
+        match self.peers.answers.load(Ordering::SeqCst) {
             true => self.inner.try_import(link, token),
+            false if self.peers.is_late.load(Ordering::SeqCst) => Err(FabricError::PeerLost),
             false => Ok(None),
         }
+    }
+
+    fn may_land(&mut self, _: LinkId) -> bool {
+        self.peers.copies.load(Ordering::SeqCst)
     }
 }
 
@@ -77,21 +96,21 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// A coordinator to which a member's process does not answer, the switch that lets it, and the member.
-fn silent(name: &str) -> (Node, Arc<AtomicBool>, Node) {
-    let cluster = format!("admission-{name}-{}", std::process::id());
+/// A coordinator to which a member's process does not answer, what that does, and the member.
+fn silent(name: &str) -> (Node, Arc<Peers>, Node) {
+    let cluster = format!("incoming-{name}-{}", std::process::id());
     let config = Config { memory_bytes: 2 << 20, cache_bytes: 4 << 20, ..Config::new(cluster) };
-    let answers = Arc::new(AtomicBool::new(false));
+    let peers = Arc::new(Peers::default());
     let inner: Arc<dyn Fabric> = Arc::new(ShmFabric::new().unwrap());
-    let fabric = Silent { inner, answers: Arc::clone(&answers) };
+    let fabric = Silent { inner, peers: Arc::clone(&peers) };
     let founder = Node::create_on(&config, Arc::new(fabric)).unwrap();
     let member = Node::join(&config).unwrap();
-    (founder, answers, member)
+    (founder, peers, member)
 }
 
 #[test]
 fn coordinator_goes_on_while_a_member_on_its_way_in_does_not_answer() {
-    let (founder, answers, member) = silent("goes-on");
+    let (founder, peers, member) = silent("goes-on");
     let mut here = founder.session().unwrap();
     here.set_timeout(Some(PATIENCE));
     let address = here.alloc_with(
@@ -106,7 +125,7 @@ fn coordinator_goes_on_while_a_member_on_its_way_in_does_not_answer() {
     let read = std::thread::scope(|scope| {
         let reader = scope.spawn(|| there.read_u64(address));
         assert_eq!(here.read_u64(address), Ok(7));
-        answers.store(true, Ordering::SeqCst);
+        peers.answers.store(true, Ordering::SeqCst);
         reader.join().unwrap()
     });
     assert_eq!(read, Ok(7));
@@ -119,4 +138,19 @@ fn member_that_ends_on_its_way_in_is_gone() {
     until("it is known", || alive() == 2);
     drop(member);
     until("it is gone", || alive() == 1);
+}
+
+/// It had imported the regions of the coordinator, and may be stopped while it writes there.
+#[test]
+fn memory_that_a_member_on_its_way_in_may_write_is_in_quarantine() {
+    let (founder, peers, member) = silent("writes");
+    let alive = || founder.members().iter().filter(|member| member.alive).count();
+    until("it is known", || alive() == 2);
+    peers.copies.store(true, Ordering::SeqCst);
+    peers.is_late.store(true, Ordering::SeqCst);
+    until("it is removed", || alive() == 1);
+    assert_eq!(founder.stats().quarantined_members, 1);
+    peers.copies.store(false, Ordering::SeqCst);
+    until("its copy has ended", || founder.stats().quarantined_members == 0);
+    drop(member);
 }
