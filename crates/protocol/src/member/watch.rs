@@ -170,7 +170,8 @@ impl Outlives {
     }
 
     /// Whether a word that was read decides, and how: true when this member outlives the other. `None`:
-    /// replace it by [`word`](Self::word), unless it has changed.
+    /// replace it by [`word`](Self::word), unless it has changed since. Look between the two whether this member
+    /// has been removed: the word may be of a later bearer of its number, and then decides nothing for it.
     pub const fn read(self, word: u64) -> Option<bool> {
         if word & (LIFE | WRITTEN) != self.life | WRITTEN {
             return None;

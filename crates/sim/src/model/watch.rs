@@ -5,6 +5,9 @@
 //! A removal takes several steps, between which its member may be stopped: it decides; it writes the word of
 //! each pair, one after the other; it stores the fence word of each, and tells the rest by a view. A member that
 //! finds that it is removed closes its links, which the others learn too.
+//!
+//! With [`Machine::with_successor`] a later member gets the number of one that is removed, and with it the
+//! words of its pairs, while the former bearer may still continue.
 
 use crate::explorer::{Model, Violation};
 use farside_base::{Incarnation, NodeId};
@@ -32,7 +35,10 @@ enum Doing {
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Member {
+    number: usize,
     watch: Watch,
+    /// It has not joined yet.
+    absent: bool,
     /// Looks so far.
     clock: u64,
     polls: u64,
@@ -66,6 +72,8 @@ pub struct Machine {
     steady: u64,
     /// A defect: pairs have no words.
     no_pairs: bool,
+    /// A defect: a removed member may write the word of a later bearer of its number.
+    unchecked: bool,
     broken: Option<&'static str>,
 }
 
@@ -82,6 +90,8 @@ pub enum Action {
     Step(usize),
     /// It learns of a removal or end.
     Hear(usize),
+    /// The number of a removed member is given to a new one.
+    Join,
 }
 
 impl Machine {
@@ -91,7 +101,9 @@ impl Machine {
             let mut watch = Watch::new(LEASE);
             (0..count).filter(|node| *node != me).for_each(|node| watch.add(id(node)));
             Member {
+                number: me,
                 watch,
+                absent: false,
                 clock: 0,
                 polls: 1,
                 missed: 0,
@@ -111,12 +123,52 @@ impl Machine {
             looks,
             steady: 0,
             no_pairs: false,
+            unchecked: false,
             broken: None,
         }
     }
 
+    /// Two members, and a later one that gets the number of the second. That one has decided to remove the first,
+    /// and is stopped before it has written anything.
+    pub fn with_successor(stops: u8, looks: u64) -> Self {
+        let mut machine = Self::new(3, stops, looks);
+        let [first, second, later] = &mut machine.members[..] else {
+            return machine;
+        };
+        for (one, other) in [(&mut *first, 2), (&mut *second, 2), (&mut *later, 1)] {
+            one.watch.remove(id(other));
+            one.gone[other] = true;
+        }
+        (later.number, later.absent) = (1, true);
+        (machine.stops, machine.looks) = (2, LOOKS + 1);
+        machine.apply(Action::Stop(0));
+        while machine.looks > 0 {
+            machine.apply(Action::Look);
+        }
+        machine.apply(Action::Stop(1));
+        machine.apply(Action::Continue(0));
+        (machine.stops, machine.looks) = (stops, looks);
+        machine
+    }
+
     fn runs(&self, me: usize) -> bool {
-        !self.members[me].stopped && !self.members[me].out
+        !self.members[me].stopped && !self.members[me].out && !self.members[me].absent
+    }
+
+    /// Whether the first member has settled the removal of the second.
+    fn can_join(&self) -> bool {
+        let first = &self.members[0];
+        let settled = first.gone[1] && first.doing == Doing::Nothing;
+        settled && self.runs(0) && !first.fenced && self.members.iter().any(|member| member.absent)
+    }
+
+    fn join(&mut self) {
+        let first = &mut self.members[0];
+        first.watch.add(id(2));
+        first.gone[2] = false;
+        let later = &mut self.members[2];
+        later.mail.clear();
+        (later.absent, later.missed, later.lapsed) = (false, 0, false);
     }
 
     /// A member that runs notices its fence word before anything else.
@@ -178,12 +230,16 @@ impl Machine {
         if self.no_pairs {
             return true;
         }
+        let number = |node: usize| self.members[node].number;
         let (lower, higher) = (me.min(node), me.max(node));
         let outlives = Outlives::new(Incarnation(higher as u64 * 16 + 16), me == lower);
-        let word = self.pairs.entry((lower, higher)).or_insert(0);
+        let is_removed = self.members[me].fenced && !self.unchecked;
+        let word = self.pairs.entry((number(lower), number(higher))).or_insert(0);
         outlives.read(*word).unwrap_or_else(|| {
-            *word = outlives.word();
-            true
+            if !is_removed {
+                *word = outlives.word();
+            }
+            !is_removed
         })
     }
 
@@ -204,8 +260,12 @@ impl Machine {
             self.set(me, Doing::Removing { nodes, won, fenced: fenced + 1 });
         } else {
             for node in &nodes {
+                let number = self.members[me].number;
                 for other in (0..self.members.len()).filter(|other| *other != me && other != node) {
-                    self.members[other].mail.push(*node);
+                    // A later bearer of this one's number knows nothing of it.
+                    if self.members[other].number != number {
+                        self.members[other].mail.push(*node);
+                    }
                 }
             }
             self.set(me, Doing::Nothing);
@@ -235,7 +295,8 @@ impl Machine {
     /// Whether a member that runs has something to do besides looking.
     fn is_any_busy(&self) -> bool {
         let busy = |member: &Member| member.doing != Doing::Nothing || !member.mail.is_empty();
-        self.members.iter().any(|member| !member.stopped && !member.out && busy(member))
+        let runs = |member: &&Member| !member.stopped && !member.out && !member.absent;
+        self.members.iter().filter(runs).any(busy)
     }
 
     fn hear(&mut self, me: usize) {
@@ -261,6 +322,7 @@ impl Model for Machine {
         let mut actions = Vec::new();
         // Steps take no time beside looks, except of members that are stopped within.
         actions.extend((self.looks > 0 && !self.is_any_busy()).then_some(Action::Look));
+        actions.extend(self.can_join().then_some(Action::Join));
         for me in 0..self.members.len() {
             let member = &self.members[me];
             actions.extend((self.stops > 0 && self.runs(me)).then_some(Action::Stop(me)));
@@ -286,13 +348,15 @@ impl Model for Machine {
                 self.members[me].stopped = false;
             }
             Action::Step(me) => self.step(me),
+            Action::Join => self.join(),
             Action::Hear(me) if self.notices(me) => {}
             Action::Hear(me) => self.hear(me),
         }
     }
 
     fn violation(&self) -> Option<Violation> {
-        let all_out = self.members.iter().all(|member| member.fenced || member.out);
+        let is_out = |member: &Member| member.fenced || member.out || member.absent;
+        let all_out = self.members.iter().all(is_out);
         let text = match () {
             () if self.broken.is_some() => self.broken,
             () if all_out => Some("no member is left"),
@@ -317,7 +381,23 @@ mod tests {
                 Err(text) => panic!("{count} members, {stops} stops: {text}"),
             }
         });
-        assert_eq!(states, [25_778, 232_034, 750, 53_082], "{cases:?}");
+        assert_eq!(states, [25_778, 232_034, 750, 53_488], "{cases:?}");
+    }
+
+    #[test]
+    fn a_member_remains_when_a_number_is_given_again() {
+        match Explorer::new().explore(&Machine::with_successor(1, 12)).holds() {
+            Ok(coverage) => assert_eq!(coverage.states, 14_079),
+            Err(text) => panic!("{text}"),
+        }
+    }
+
+    /// The model can see what the fence word is looked at for before a word of a pair is written.
+    #[test]
+    fn removed_member_that_writes_the_word_of_its_successor_is_found() {
+        let model = Machine { unchecked: true, ..Machine::with_successor(1, 12) };
+        let failure = Explorer::new().explore(&model).failure().expect("a failure");
+        assert_eq!(failure.violation.0, "no member is left", "{}", failure.transcript);
     }
 
     /// The model can see what the words of pairs are for.
