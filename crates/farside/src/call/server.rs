@@ -2,6 +2,8 @@
 
 mod lend;
 mod registering;
+#[cfg(test)]
+mod registering_tests;
 
 use super::across::BLOCK_BYTES;
 use super::executor::{End, Executor, Slice};
@@ -77,6 +79,9 @@ pub struct ServerOptions {
     /// Most bytes of objects that are being received or wait to be verified, of all tenants together. One more is refused
     /// with `OverQuota`.
     pub registering_bytes_max: u64,
+    /// An object of which no further part has come for this time makes room for others: it is dropped when the next object
+    /// begins, of any caller.
+    pub upload_timeout: Duration,
 }
 
 impl Default for ServerOptions {
@@ -93,6 +98,7 @@ impl Default for ServerOptions {
             registrations: 64,
             verifications: 2,
             registering_bytes_max: 64 << 20,
+            upload_timeout: Duration::from_secs(10),
         }
     }
 }
@@ -106,8 +112,8 @@ struct Side {
     room: Option<RemoteRegionId>,
     /// How much room each output has there, over any link.
     room_bytes: u32,
-    /// The object that is being registered.
-    upload: Vec<u8>,
+    /// The object of which parts are missing.
+    upload: Option<registering::Upload>,
 }
 
 /// What a link is.
@@ -788,8 +794,8 @@ impl CallServer {
         welcome.resumed = resumed;
         let before = self.sides.get_mut(session.0 as usize).and_then(Option::as_mut);
         let (old, upload) = match before {
-            Some(side) => (side.link.take(), std::mem::take(&mut side.upload)),
-            None => (None, Vec::new()),
+            Some(side) => (side.link.take(), side.upload.take()),
+            None => (None, None),
         };
         if let Some(old) = old {
             self.close(old);

@@ -417,6 +417,9 @@ impl Server {
         if run.is_some() {
             self.schedule.forget(call);
         }
+        if run == Some(Run::Loading) {
+            self.programs.release(call.session, tenant);
+        }
         if let Some(Run::Call(deadline_ns)) = run {
             self.programs.ended(tenant);
             if let Some(at_ns) = deadline_ns {
@@ -444,7 +447,8 @@ impl Server {
         self.programs.register(session, tenant, object_of(object), sizes)
     }
 
-    /// A session begins to register an object of so many bytes, which count until [`Self::release`] or its end.
+    /// A session begins to register an object of so many bytes, which count until [`Self::release`], the end of its loading
+    /// in any way, or the session's end.
     ///
     /// # Errors
     /// `State` where that is more than the tenant may have, `Registrations` where too much is being registered already.
@@ -471,7 +475,7 @@ impl Server {
     }
 
     /// An object whose last part was taken is loaded in turns as calls have them, at its session's cost, until
-    /// [`Self::answer`].
+    /// [`Self::answer`], which releases its reservation.
     pub fn load(&mut self, call: Call, now_ns: u64) {
         if let Some(entry) = self.entry(call.session) {
             entry.runs[usize::from(call.slot)] = Some(Run::Loading);

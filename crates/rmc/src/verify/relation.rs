@@ -13,6 +13,8 @@
 //! Invariants: a relation is true of the values that its symbols name, in every concrete state. All arithmetic is that of
 //! [`Scalar::alu`], which wraps as the machine does, so that no rule here needs a condition on overflow, but where an order
 //! is read as a difference ([`Stepper::order`]). There are at most [`RELATIONS_MAX`]; more take the place of the oldest.
+//! Two numbers are the same value if they have the same symbol, or are the same constant; numbers of equal sets are not.
+//! So an operand of a relation has a symbol or is a constant, and the sum of a [`Kind::Half`] has a symbol.
 
 use super::interned::{Id, Interned};
 use super::link::{Link, Renaming};
@@ -315,6 +317,9 @@ impl Stepper {
         if !self.is_half(half) {
             return None;
         }
+        // A sum that is too far from its symbol has no link, and its set alone does not say which number it is.
+        let half =
+            if half.link.is_none() { Number { link: self.new_symbol(), ..half } } else { half };
         let whole = Number { id: Id::UNKNOWN, link: self.new_symbol() };
         let terms = [whole, Number::UNKNOWN];
         Self::relate(state, Relation { kind: Kind::Half, terms, sum: half });
@@ -369,15 +374,18 @@ impl Stepper {
         (a, b): (Number, Number),
         result: Number,
     ) -> Number {
+        debug_assert!(!a.link.is_none() || self.is_constant(a), "an operand without a symbol");
+        debug_assert!(!b.link.is_none() || self.is_constant(b), "an operand without a symbol");
         let is_sum = op == AluOp::Add;
         let ((a, add_a), (b, add_b)) = (self.symbol_of(a), self.symbol_of(b));
         let add = if is_sum { add_a + add_b } else { add_a - add_b };
         let known = if is_sum {
             state.sum_of(a.link, b.link).map(|relation| relation.sum)
         } else {
+            let is_constant = self.is_constant(a);
             let of = |relation: &Relation| {
                 let sum = relation.sum;
-                let same = sum.link.is_related(a.link) || a.link.is_none() && sum.id == a.id;
+                let same = sum.link.is_related(a.link) || is_constant && sum.id == a.id;
                 same.then(|| relation.other(b.link)).flatten()
             };
             state.relations.iter().find_map(of)

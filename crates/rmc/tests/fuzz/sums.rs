@@ -28,6 +28,11 @@ impl Maker<'_> {
         let (offset, length) = (R[2], R[4]);
         let (first, second) = (self.chance.below(8) as i16, self.chance.below(8) as i16);
         let size = 72 - self.chance.of(&[0, 0, 0, 8, 40]);
+        if self.reserved == 0 && self.chance.one_in(8) {
+            self.chains(size, end);
+            self.builder.place(end);
+            return;
+        }
         if self.chance.one_in(4) {
             self.builder.load(Size::Double, offset, R[6], first * 8);
             self.builder.load(Size::Double, length, R[6], second * 8);
@@ -117,6 +122,50 @@ impl Maker<'_> {
             }
             self.extended(register);
         }
+    }
+
+    /// Two numbers, R8 and R9, of which the lower halves have equal sets, go through the same chain of additions, mostly
+    /// farther from their symbols than a link may be; one of them is bounded, and either is an index.
+    fn chains(&mut self, size: i32, end: Label) {
+        let (wholes, terms, last) = ([R[8], R[9]], [R[1], R[2]], R[5]);
+        for (at, register) in wholes.into_iter().chain(terms).chain([last]).enumerate() {
+            let size = if at < wholes.len() { Size::Double } else { Size::Byte };
+            self.builder.load(size, register, R[6], at as i16 * 8);
+        }
+        for whole in wholes {
+            self.builder.copy(R[3], whole);
+            self.extended(R[3]);
+            self.builder.jump_if(Condition::Greater, R[3], Operand::Immediate(0xfff_ffff), end);
+            if self.chance.one_in(2) {
+                self.builder.copy(whole, R[3]);
+            }
+        }
+        let mut distance = 0;
+        for term in terms {
+            let by = self.chance.of(&[16_384, 16_384, 9_000, 4_000, -16_384]);
+            // A copy gives the term a symbol.
+            self.builder.copy(R[0], term).alu(AluOp::Add, term, Operand::Immediate(by));
+            distance += by;
+            for whole in wholes {
+                self.builder.alu(AluOp::Add, whole, Operand::Register(term));
+            }
+        }
+        let (bounded, used) = self.chance.of(&[(R[8], R[9]), (R[8], R[9]), (R[9], R[9])]);
+        for whole in wholes {
+            self.builder.alu(AluOp::Sub, whole, Operand::Register(last));
+        }
+        let most = distance + size - 1;
+        for (copy, of) in [(R[4], used), (R[0], bounded)] {
+            self.builder.copy(copy, of);
+            self.extended(copy);
+        }
+        let compared = self.chance.of(&[R[0], bounded]);
+        self.builder.jump_if(Condition::Greater, compared, Operand::Immediate(most), end);
+        self.builder.alu(AluOp::Add, R[4], Operand::Immediate(-distance));
+        self.builder.jump_if(Condition::SignedLess, R[4], Operand::Immediate(0), end);
+        self.base(R[3], false);
+        self.builder.alu(AluOp::Add, R[3], Operand::Register(R[4]));
+        self.builder.load(Size::Byte, R[0], R[3], 0);
     }
 
     /// Two paths to one place.

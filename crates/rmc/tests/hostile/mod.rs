@@ -199,6 +199,120 @@ exit",
         13,
         "the address may lie",
     ),
+    // Two numbers of equal sets, of which one is bounded: sums so far from their symbols that these are lost.
+    (
+        ".program escape
+.own 16
+r6 = *(u64 *)(r1 + 0)
+r8 = *(u64 *)(r1 + 8)
+r3 = *(u8 *)(r1 + 16)
+r4 = *(u8 *)(r1 + 24)
+r5 = *(u8 *)(r1 + 32)
+w7 = w6
+if r7 > 0xfffffff goto out
+w9 = w8
+if r9 > 0xfffffff goto out
+r0 = r3
+r3 += 16384
+r0 = r4
+r4 += 16384
+r6 += r3
+r6 += r4
+r9 += r3
+r9 += r4
+r0 = r9
+r0 -= r5
+r6 -= r5
+w2 = w6
+if r0 > 32513 goto out
+r2 += -32513
+if r2 s< 0 goto out
+r1 = own 0
+r1 += r2
+r0 = *(u64 *)(r1 + 0)
+exit
+out:
+r0 = 7
+exit",
+        29,
+        "of the queue pair's variables",
+    ),
+    (
+        ".program escape
+.own 16
+r6 = *(u64 *)(r1 + 0)
+r8 = *(u64 *)(r1 + 8)
+r3 = *(u8 *)(r1 + 16)
+r4 = *(u8 *)(r1 + 24)
+r5 = *(u8 *)(r1 + 32)
+w7 = w6
+if r7 > 0xfffffff goto out
+w9 = w8
+if r9 > 0xfffffff goto out
+r0 = r3
+r3 += 16384
+r0 = r4
+r4 += 16384
+r6 += r3
+r6 += r4
+r9 += r3
+r9 += r4
+r0 = r9
+r0 -= r5
+r6 -= r5
+w2 = w6
+if r0 > 32513 goto out
+r2 += -32513
+if r2 s< 0 goto out
+r1 = own 0
+r1 += r2
+r0 = 4919
+*(u64 *)(r1 + 0) = r0
+r0 = 1
+exit
+out:
+r0 = 7
+exit",
+        30,
+        "of the queue pair's variables",
+    ),
+    (
+        ".program escape
+.own 16
+r6 = *(u64 *)(r1 + 0)
+r8 = *(u64 *)(r1 + 8)
+r3 = *(u8 *)(r1 + 16)
+r4 = *(u8 *)(r1 + 24)
+r5 = *(u8 *)(r1 + 32)
+w7 = w6
+if r7 > 0xfffffff goto out
+w9 = w8
+if r9 > 0xfffffff goto out
+r0 = r3
+r3 += 8000
+r0 = r4
+r4 += 8000
+r6 += r3
+r6 += r4
+r9 += r3
+r9 += r4
+r0 = r9
+r0 -= r5
+r6 -= r5
+w2 = w6
+if r0 > 15745 goto out
+r2 += -15745
+if r2 s< 0 goto out
+r1 = own 0
+r1 += r2
+r0 = *(u64 *)(r1 + 0)
+exit
+out:
+r0 = 7
+exit",
+        29,
+        "of the queue pair's variables",
+    ),
     // Ends.
     ("goto -1\nr0 = 0\nexit", 0, "no path leads to the end"),
     ("r0 = 0\nagain:\nr0 += 1\ngoto again\nexit", 0, "no path leads to the end"),

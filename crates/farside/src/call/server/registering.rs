@@ -1,4 +1,8 @@
-//! Objects that callers register: their parts, their loading in turns with calls, and what comes of it.
+//! Registration of objects: reception of their parts, verification in slices between calls, and its result.
+//!
+//! Invariants: a session receives an object or has one verified, never both; it has a reservation of that object's bytes
+//! exactly while it does. The machine releases the reservation of a verification that ends in any way
+//! ([`Server::answer`](farside_protocol::call::Server::answer)); an upload is dropped together with its own.
 
 use super::CallServer;
 use crate::call::loaded::{self, Loaded, NotLoaded};
@@ -6,44 +10,52 @@ use crate::call::{programs, quota};
 use farside_protocol::call::{Call, Part, Refused, Reply, Session, program_of};
 use std::sync::Arc;
 
+/// An object of which parts are missing.
+#[derive(Debug)]
+pub(super) struct Upload {
+    /// Its bytes, by its first part.
+    whole: u32,
+    bytes: Vec<u8>,
+    /// When its last part came.
+    at_ns: u64,
+}
+
 impl CallServer {
     /// Takes a part of an object; the last one registers its programs.
     pub(super) fn take(&mut self, call: Call, part: Part, bytes: &[u8]) {
-        let Some(Some(side)) = self.sides.get_mut(call.session.0 as usize) else { return };
-        if part.offset == 0 {
-            side.upload = Vec::new();
-        }
-        let most = self.options.limits.file_bytes_max;
-        if part.offset as usize != side.upload.len() || part.whole as usize > most {
-            side.upload = Vec::new();
-            self.machine.release(call.session);
-            let text = format!("an object has at most {most} B, and its parts come in order");
-            self.answer(call, Reply::refused(Refused::Object, 0), text.as_bytes());
-            return;
-        }
         if part.offset == 0
-            && let Err((why, text)) = self.receive(call.session, part.whole)
+            && let Err((why, text)) = self.begin_upload(call, part.whole)
         {
             self.answer(call, Reply::refused(why, 0), text.as_bytes());
             return;
         }
-        let Some(Some(side)) = self.sides.get_mut(call.session.0 as usize) else { return };
-        side.upload.extend_from_slice(bytes);
-        if side.upload.len() < part.whole as usize {
+        let now_ns = self.come_ns();
+        let side = self.sides.get_mut(call.session.0 as usize).and_then(Option::as_mut);
+        let upload = side.and_then(|side| side.upload.as_mut()).filter(|upload| {
+            upload.whole == part.whole && upload.bytes.len() == part.offset as usize
+        });
+        let Some(upload) = upload else {
+            self.drop_upload(call.session);
+            let text = "parts of an object come in order and name the same size: register it again";
+            self.answer(call, Reply::refused(Refused::Object, 0), text.as_bytes());
+            return;
+        };
+        upload.bytes.extend_from_slice(bytes);
+        upload.at_ns = now_ns;
+        if upload.bytes.len() < upload.whole as usize {
             self.answer(call, Reply::returned(0, 0), &[]);
             return;
         }
-        let object: Arc<[u8]> = std::mem::take(&mut side.upload).into();
-        let tenant = side.tenant;
+        self.received(call);
+    }
+
+    /// All parts of an object were received.
+    fn received(&mut self, call: Call) {
+        let Some(Some(side)) = self.sides.get_mut(call.session.0 as usize) else { return };
+        let Some(upload) = side.upload.take() else { return };
+        let (object, tenant): (Arc<[u8]>, _) = (upload.bytes.into(), side.tenant);
         if let Some(programs) = self.executor.programs_of(&object) {
             return self.loaded(call, &object, Ok(programs));
-        }
-        let first = self.at(Call { slot: 0, ..call });
-        if self.executor.is_loading(first..first + self.machine.slots()) {
-            let text =
-                "another object of this caller is being registered: wait for its programs first";
-            self.answer(call, Reply::refused(Refused::Programs, 0), text.as_bytes());
-            return;
         }
         let registrations = self.executor.loading_of(tenant);
         if registrations >= self.options.registrations as usize {
@@ -58,8 +70,24 @@ impl CallServer {
         self.machine.load(call, now_ns);
     }
 
-    /// An object of so many bytes is about to come: they count from now on.
-    fn receive(&mut self, session: Session, bytes: u32) -> Result<(), (Refused, String)> {
+    /// An object of this size begins, in place of one of the session whose parts are missing: its bytes count from now on.
+    fn begin_upload(&mut self, call: Call, bytes: u32) -> Result<(), (Refused, String)> {
+        let session = call.session;
+        self.drop_upload(session);
+        let most = self.options.limits.file_bytes_max;
+        if bytes as usize > most {
+            return Err((
+                Refused::Object,
+                format!("an object has at most {most} B, not {bytes} B"),
+            ));
+        }
+        let first = self.at(Call { slot: 0, ..call });
+        if self.executor.is_loading(first..first + self.machine.slots()) {
+            let text =
+                "another object of this caller is being registered: wait for its programs first";
+            return Err((Refused::Programs, text.to_owned()));
+        }
+        self.drop_overdue_uploads();
         let taken = self.machine.taken(self.machine.tenant(session).unwrap_or(0));
         if !self.machine.may_register(session) {
             return Err((Refused::Programs, quota::programs_full(taken)));
@@ -69,13 +97,40 @@ impl CallServer {
             let text = quota::no_room(why, bytes, taken, (self.machine.registering_bytes(), most));
             return Err((why, text));
         }
-        let Some(Some(side)) = self.sides.get_mut(session.0 as usize) else { return Ok(()) };
-        if side.upload.try_reserve_exact(bytes as usize).is_err() {
+        let mut upload = Upload { whole: bytes, bytes: Vec::new(), at_ns: self.come_ns() };
+        if upload.bytes.try_reserve_exact(bytes as usize).is_err() {
             self.machine.release(session);
             let text = format!("the executor has no memory for an object of {bytes} B: try later");
             return Err((Refused::Registrations, text));
         }
+        match self.sides.get_mut(session.0 as usize).and_then(Option::as_mut) {
+            Some(side) => side.upload = Some(upload),
+            None => self.machine.release(session),
+        }
         Ok(())
+    }
+
+    /// Forgets the object of a session whose parts are missing.
+    fn drop_upload(&mut self, session: Session) {
+        let side = self.sides.get_mut(session.0 as usize).and_then(Option::as_mut);
+        if side.and_then(|side| side.upload.take()).is_some() {
+            self.machine.release(session);
+        }
+    }
+
+    /// The same of all sessions of which no part has come for [`upload_timeout`](super::ServerOptions::upload_timeout).
+    fn drop_overdue_uploads(&mut self) {
+        let now_ns = self.come_ns();
+        let timeout = self.options.upload_timeout;
+        for at in 0..self.sides.len() {
+            let side = self.sides[at].as_ref();
+            let since_ns = side.and_then(|side| side.upload.as_ref()).map(|upload| upload.at_ns);
+            let is_overdue = since_ns
+                .is_some_and(|ns| u128::from(now_ns.saturating_sub(ns)) >= timeout.as_nanos());
+            if is_overdue && let Ok(session) = u32::try_from(at) {
+                self.drop_upload(Session(session));
+            }
+        }
     }
 
     /// An object is loaded, or cannot be.
