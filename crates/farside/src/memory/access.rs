@@ -620,9 +620,13 @@ impl Session {
                 if let Some(stopped) = self.behind_writes() {
                     return stopped;
                 }
-                let away = line.home() != self.lines.me() && self.lines.frame(line).is_some();
-                if !away {
-                    return Piecemeal::Begun;
+                if Some(line.memory()) == self.lines.memory() {
+                    return match self.lines.here(line).1 {
+                        Some(_) => Piecemeal::Begun,
+                        None => {
+                            Piecemeal::Failed(failure(ErrorCode::Unallocated, address, continues))
+                        }
+                    };
                 }
                 (false, Kind::WriteBack, &[][..])
             }
