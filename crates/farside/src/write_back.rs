@@ -404,9 +404,38 @@ mod tests {
     }
 
     #[test]
+    fn slow_answer_does_not_decide_how_long_a_pause_is() {
+        let mut lines = WriteBacks::new(Some(2_000_000), 1 << 20);
+        let line = GlobalAddress::from_bits(0).unwrap().line();
+        let pauses = &mut lines.pauses;
+        pauses.begins(line, Frame(0), 0);
+        pauses.answered(line, SAMPLE_NS + 1);
+        assert_eq!(pauses.round_trip_ns, ROUND_TRIP_NS, "it measures nothing");
+        pauses.begins(line, Frame(0), 0);
+        pauses.answered(line, SAMPLE_NS);
+        assert_eq!(pauses.round_trip_ns, 2 * ROUND_TRIP_NS, "at most twice what it was");
+        pauses.begins(line, Frame(0), 0);
+        pauses.answered(line, 70_000);
+        assert_eq!(pauses.round_trip_ns, 70_000);
+        pauses.round_trip_ns = SAMPLE_NS;
+        pauses.returns = 1;
+        assert!(pauses.is_paused(1_000_000, 1_000_000));
+        assert_eq!(pauses.round_trip_ns, ROUND_TRIP_NS);
+        let halves = (1..).take_while(|half| {
+            pauses.returns = 1;
+            pauses.is_paused(1_000_000 * (half + 1), 1_000_000)
+        });
+        assert_eq!(halves.count() as u64, PAUSE_LEAST - 1, "one line in a half interval is few");
+    }
+
+    #[test]
     fn nothing_is_queued_without_an_interval() {
         let mut lines = WriteBacks::new(None, 1 << 20);
         lines.add(Frame(3), 0, || panic!("no clock"));
         assert_eq!(lines.next_due_ns(), u64::MAX);
     }
 }
+
+#[cfg(test)]
+#[path = "write_back_tests.rs"]
+mod driven;

@@ -453,7 +453,7 @@ fn write_back_leaves_a_copy_to_read() {
             n1 place in n0 memory: Ack g1 had the bytes, left Shared
         n1 > n0: Ack g1 had the bytes, left Shared
             n0 send to n1: Written t2
-            n0 set Shared
+            n0 set Shared g0
         n0 > n1: Written t2
             n1 ready o7
         n1 placed
