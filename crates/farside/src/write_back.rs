@@ -322,8 +322,8 @@ impl Session {
     /// not. This node keeps copies to read, and asks the home again before its next write.
     /// *Blocks* until the homes have answered, up to 8 lines at a time. *Cost*: one and a half round trips to the
     /// home and the bytes of an owned line; one round trip for any other, cached here or not (and a recall where
-    /// another node owns it), because only the home knows what it has; nothing for memory of this home. The next write of each line is one
-    /// round trip.
+    /// another node owns it), because only the home knows what it has; nothing for memory of this home. The next
+    /// write of each line is one round trip.
     ///
     /// # Errors
     /// `ZeroSize`, `TooLarge`; the first failure of an earlier write; `NodeLost` and `NodeLeft` when a home is gone;
