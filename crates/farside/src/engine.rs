@@ -291,6 +291,7 @@ impl Engine {
         self.lines.trust_until(0);
         self.call_in_loans();
         self.homes.stop();
+        self.write_backs.stop();
         self.fail_waiting();
     }
 

@@ -63,8 +63,9 @@ pub(crate) const WORD: u64 = 8;
 pub(crate) struct TagValue(u64);
 
 impl TagValue {
+    /// Whether a thread changes the line's bytes.
     #[inline]
-    fn busy(self) -> bool {
+    pub(crate) fn busy(self) -> bool {
         self.0 & BUSY != 0
     }
 
@@ -814,8 +815,8 @@ impl Lines {
         spot.key.map(|_| (frame, spot.tag.observe().version()))
     }
 
-    /// The line that is owned in a frame, if one is, and the version of its tag.
-    pub(crate) fn owned_in(&self, frame: Frame) -> Option<(LineAddress, u32)> {
+    /// The line that is owned in a frame, if one is, and its tag.
+    pub(crate) fn owned_in(&self, frame: Frame) -> Option<(LineAddress, TagValue)> {
         let offset = u64::from(frame.0) << LineSize::MIN.log2();
         let class =
             self.classes.iter().rfind(|class| class.base <= offset && !class.keys.is_empty())?;
@@ -824,7 +825,7 @@ impl Lines {
         let key = class.keys.get(set)?.0[way].load(Ordering::Relaxed) & !AGE_MASK;
         let seen = class.tags[set].0[way].observe();
         let line = LineAddress::from_bits(key).filter(|_| key != 0)?;
-        (seen.level() == Level::Dirty).then(|| (line, seen.version()))
+        (seen.level() == Level::Dirty).then_some((line, seen))
     }
 
     /// Reserves a free frame for a line that has none. Engine only.

@@ -277,9 +277,11 @@ impl Session {
     /// home, not waited for. *Source*: 004 §2.4, §4.
     ///
     /// *Lost lines*: a write that covers all bytes that the allocation has in a lost line heals it: reads of all nodes
-    /// return the new bytes. Of several nodes that heal a line at a time the last one's bytes stay. While a removed
+    /// return the new bytes. Of several nodes that heal a line at a time the last one's bytes stay. Allocations are
+    /// rounded up to 8 bytes, so a write that ends up to 7 bytes before the end of one heals its last line too: the
+    /// rest reads as zero. A write that is out of bounds heals nothing in the lines where it is. While a removed
     /// member may still write the home's memory ([`Stats::quarantined_members`](crate::Stats::quarantined_members)
-    /// there), it fails with `LineLost`.
+    /// there), a write that covers a lost line fails with `LineLost`.
     ///
     /// # Errors
     /// `ZeroSize`, `TooLarge`, at once, and `LineLost` for a part of a lost line of this home. What is found out later

@@ -96,7 +96,8 @@ impl Request {
         match self.address {
             Some(address) if brings && address.offset_in_line() == 0 => {
                 let covers = self.bytes.next_multiple_of(WORD as usize);
-                Some(Want::Overwrite { covers: covers.min(address.line_size().bytes()) as u32 })
+                let covers = covers.min(address.line_size().bytes()) as u32;
+                Some(Want::Overwrite { covers, continues: self.continues })
             }
             _ => Some(want),
         }

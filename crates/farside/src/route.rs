@@ -24,11 +24,8 @@ impl Engine {
                 let done = self.step(Event::Received { from, message, here });
                 if let Message::Written { line, .. } = message {
                     self.written(line);
-                    self.retry_frames(); // it can be evicted
                 }
-                if let Message::Refuse { .. } = message {
-                    self.retry_frames();
-                }
+                self.retry_frames(); // any message can bring a line to rest, which can be evicted then
                 done
             }
             Family::Lock => self.lock_message(from, body),
@@ -265,6 +262,7 @@ impl Engine {
                 FollowUp::Placed(line) => {
                     let here = self.here(line);
                     self.step_own(Event::Placed { line, here });
+                    self.retry_frames();
                 }
                 FollowUp::Unpin(line) => self.unpin(line),
                 FollowUp::RetryFrames => {
@@ -306,6 +304,7 @@ impl Engine {
             .filter(|line| line.home() == node && self.held(*line).level != Level::Invalid)
             .collect();
         for line in lost {
+            self.leaves_frame(line);
             self.lines.set_level(line, farside_protocol::coherence::Held::default(), None);
             self.lines.release(line);
         }

@@ -35,9 +35,14 @@ impl Engine {
         self.count_poll();
         let linked = (!landed || self.turns.is_multiple_of(LINKS_EVERY)) && self.links();
         let sliced = self.allocation_slice();
-        let cleaned = self.turns.is_multiple_of(LINKS_EVERY) && self.write_back_due();
         self.follow_up();
-        let posted = self.post();
+        let mut posted = self.post();
+        // After what was to be sent: a home to which this node has just answered is not a busy one.
+        let cleaned = self.turns.is_multiple_of(LINKS_EVERY) && self.write_back_due();
+        if cleaned {
+            self.follow_up();
+            posted |= self.post();
+        }
         let busy = landed || linked || posted || sliced || cleaned || self.homes.is_runnable();
         if self.leaving.is_some() {
             self.step_leave();

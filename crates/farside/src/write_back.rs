@@ -3,7 +3,8 @@
 //! When the tag of a line rises to `Dirty`, its frame joins a queue with the version of its tag, which each write
 //! raises anyway: hits do nothing for it. The engine looks at each frame every half interval. If the version has
 //! changed, the line is in use, and would be lost with this node whether or not its home had older bytes: it waits
-//! for another half. If not, its last write was between a half and a whole interval ago, and the engine asks the home
+//! for another half. So does one that a closure of [`Session::atomic`] is changing, or that an operation keeps at this
+//! node: the engine would wait for it. If not, its last write was between a half and a whole interval ago, and the engine asks the home
 //! to recall it down to `Shared` (`protocol::coherence`, event `WriteBack`). The next write needs the home again, and
 //! the frame joins the queue again. So a line that is written all the time stays owned.
 //!
@@ -20,6 +21,7 @@
 //!   the clock, which is no earlier than the last write-back.
 
 use crate::engine::Engine;
+use crate::hit::TagValue;
 use crate::memory::{Buffer, Session, What};
 use crate::{Error, GlobalAddress};
 use farside_base::{LineAddress, LineSize, NodeSet, OperationId};
@@ -74,7 +76,8 @@ struct Pauses {
     until_ns: u64,
     /// Half intervals that the last pause took.
     halves: u64,
-    /// What a write-back last took from request to answer.
+    /// What a write-back last took from request to answer; at most twice what it took before, for one that was held
+    /// up is no measure.
     round_trip_ns: u64,
     /// One that is in flight, and since when.
     sample: Option<(LineAddress, u64)>,
@@ -89,6 +92,8 @@ impl Pauses {
             if cost_ns > half_ns / SHARE {
                 if !is_paused {
                     self.halves = (self.halves * 2).clamp(PAUSE_LEAST, PAUSE_MOST);
+                    // Nothing is measured in a pause, so an old measure would decide when it ends.
+                    self.round_trip_ns = ROUND_TRIP_NS;
                 }
                 self.until_ns = now_ns.saturating_add(half_ns.saturating_mul(self.halves));
             } else if !is_paused {
@@ -106,6 +111,17 @@ impl Pauses {
         let is_over = |(_, at_ns): (LineAddress, u64)| now_ns.saturating_sub(at_ns) > SAMPLE_NS;
         if self.sample.is_none_or(is_over) {
             self.sample = Some((line, now_ns));
+        }
+    }
+
+    /// The home has answered a write-back.
+    fn answered(&mut self, line: LineAddress, now_ns: u64) {
+        let Some((_, at_ns)) = self.sample.take_if(|(sample, _)| *sample == line) else {
+            return;
+        };
+        let taken_ns = now_ns.saturating_sub(at_ns);
+        if taken_ns <= SAMPLE_NS {
+            self.round_trip_ns = taken_ns.min(self.round_trip_ns.saturating_mul(2)).max(1);
         }
     }
 }
@@ -187,6 +203,13 @@ impl WriteBacks {
         self.queue.pop_front_if(|entry| entry.due_ns <= self.seen_ns)
     }
 
+    /// Empties the queue for good: this node is no member any more.
+    pub(crate) fn stop(&mut self) {
+        self.queue.clear();
+        self.queued = Frames(Box::default()); // no frame has room in it
+        self.is_news = false;
+    }
+
     /// A frame is not in the queue any more.
     fn forget(&mut self, frame: Frame) {
         self.queued.remove(frame);
@@ -213,7 +236,7 @@ impl Engine {
     /// Looks at owned lines whose time has come, and has the homes of those recall them that have not been
     /// written for half an interval; whether there was any.
     pub(crate) fn write_back_due(&mut self) -> bool {
-        if self.write_backs.queue.is_empty() || self.closed_with.is_some() {
+        if self.write_backs.queue.is_empty() {
             return false;
         }
         self.write_backs.seen_ns = self.boot.fabric.time_ns();
@@ -234,8 +257,8 @@ impl Engine {
             };
             match self.lines.owned_in(frame) {
                 None => self.write_backs.forget(frame),
-                Some((line, now)) if is_paused || now != version || busy.contains(line.home()) => {
-                    self.write_backs.push(frame, now);
+                Some((line, tag)) if is_paused || self.is_in_use(line, tag, version, busy) => {
+                    self.write_backs.push(frame, tag.version());
                 }
                 Some((line, _)) => {
                     self.write_backs.forget(frame);
@@ -249,6 +272,14 @@ impl Engine {
         true
     }
 
+    /// Whether a line was written since its tag had this version, or cannot be recalled at once.
+    fn is_in_use(&self, line: LineAddress, tag: TagValue, version: u32, busy: NodeSet) -> bool {
+        tag.version() != version
+            || tag.busy()
+            || busy.contains(line.home())
+            || self.coherence.is_pinned(line)
+    }
+
     /// Homes to which messages wait for credits, or for a link: more would only lengthen their queues.
     fn busy_homes(&self) -> NodeSet {
         let ready = |node| {
@@ -260,9 +291,8 @@ impl Engine {
 
     /// A home has answered a write-back.
     pub(crate) fn written(&mut self, line: LineAddress) {
-        let pauses = &mut self.write_backs.pauses;
-        if let Some((_, at_ns)) = pauses.sample.take_if(|(sample, _)| *sample == line) {
-            pauses.round_trip_ns = self.boot.fabric.time_ns().saturating_sub(at_ns);
+        if self.write_backs.pauses.sample.is_some() {
+            self.write_backs.pauses.answered(line, self.boot.fabric.time_ns());
         }
     }
 
@@ -275,8 +305,8 @@ impl Engine {
 
     /// Starts an operation that ends when a line's home has its bytes.
     pub(crate) fn start_write_back(&mut self, operation: OperationId, line: LineAddress) {
-        if line.home() == self.me() || self.lines.frame(line).is_none() {
-            return self.finish(operation, Ok(()));
+        if let Some(code) = self.refusal_at(line) {
+            return self.finish(operation, Err(code));
         }
         let here = self.here(line);
         self.step_own(Event::WriteBack { operation: Some(operation), line, here });
@@ -291,13 +321,14 @@ impl Session {
     /// taken from this one meanwhile is fetched from there if it is still cached here, and is that node's to lose if
     /// not. This node keeps copies to read, and asks the home again before its next write.
     /// *Blocks* until the homes have answered, up to 8 lines at a time. *Cost*: one and a half round trips to the
-    /// home and the bytes of an owned line; one round trip for a line that is only cached here; nothing for memory
-    /// of this home and lines that are not here. The next write of each line is one round trip.
+    /// home and the bytes of an owned line; one round trip for any other, cached here or not (and a recall where
+    /// another node owns it), because only the home knows what it has; nothing for memory of this home. The next
+    /// write of each line is one round trip.
     ///
     /// # Errors
     /// `ZeroSize`, `TooLarge`; the first failure of an earlier write; `NodeLost` and `NodeLeft` when a home is gone;
     /// `LineLost` when a node died that had taken a line (overwrite the whole line); `Unallocated` when the
-    /// memory was freed; `TimedOut`.
+    /// memory was freed; `ForeignAddress` for memory that no member ever lent; `TimedOut`.
     pub fn write_back(&mut self, address: GlobalAddress, bytes: usize) -> Result<(), Error> {
         self.access(What::WriteBack, address, bytes, Buffer::In(&[])).map(drop)
     }
@@ -373,9 +404,38 @@ mod tests {
     }
 
     #[test]
+    fn slow_answer_does_not_decide_how_long_a_pause_is() {
+        let mut lines = WriteBacks::new(Some(2_000_000), 1 << 20);
+        let line = GlobalAddress::from_bits(0).unwrap().line();
+        let pauses = &mut lines.pauses;
+        pauses.begins(line, Frame(0), 0);
+        pauses.answered(line, SAMPLE_NS + 1);
+        assert_eq!(pauses.round_trip_ns, ROUND_TRIP_NS, "it measures nothing");
+        pauses.begins(line, Frame(0), 0);
+        pauses.answered(line, SAMPLE_NS);
+        assert_eq!(pauses.round_trip_ns, 2 * ROUND_TRIP_NS, "at most twice what it was");
+        pauses.begins(line, Frame(0), 0);
+        pauses.answered(line, 70_000);
+        assert_eq!(pauses.round_trip_ns, 70_000);
+        pauses.round_trip_ns = SAMPLE_NS;
+        pauses.returns = 1;
+        assert!(pauses.is_paused(1_000_000, 1_000_000));
+        assert_eq!(pauses.round_trip_ns, ROUND_TRIP_NS);
+        let halves = (1..).take_while(|half| {
+            pauses.returns = 1;
+            pauses.is_paused(1_000_000 * (half + 1), 1_000_000)
+        });
+        assert_eq!(halves.count() as u64, PAUSE_LEAST - 1, "one line in a half interval is few");
+    }
+
+    #[test]
     fn nothing_is_queued_without_an_interval() {
         let mut lines = WriteBacks::new(None, 1 << 20);
         lines.add(Frame(3), 0, || panic!("no clock"));
         assert_eq!(lines.next_due_ns(), u64::MAX);
     }
 }
+
+#[cfg(test)]
+#[path = "write_back_tests.rs"]
+mod driven;

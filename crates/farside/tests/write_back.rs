@@ -356,6 +356,31 @@ fn lost_end_of_an_allocation_is_healed() {
     });
 }
 
+/// A write that reaches beyond the end of its allocation, or into it from the one before, is refused: it heals nothing.
+#[test]
+fn lost_line_is_not_healed_by_a_write_out_of_bounds() {
+    everywhere("beyond", |bank| {
+        let (mut here, mut there) = (bank.home.session().unwrap(), bank.second.session().unwrap());
+        let bytes = ACCOUNTS * LINE - 99;
+        let first = here.alloc_on(bytes, bank.home.id()).unwrap();
+        let of_end = Bank { first, ..Bank::clone_of(bank) };
+        assert_eq!(of_end.killed("owns all", 0), vec![None; ACCOUNTS as usize]);
+        let last = account(first, ACCOUNTS - 1);
+        let before = GlobalAddress::from_bits(first.to_bits() - LINE).unwrap();
+        for session in [&mut here, &mut there] {
+            let beyond = session.write(last, &[1; LINE as usize]).and_then(|()| session.fence());
+            assert_eq!(code(beyond), ErrorCode::LineLost);
+            let into = session.write(before, &[1; 2 * LINE as usize]);
+            assert!(into.and_then(|()| session.fence()).is_err());
+        }
+        for address in [first, last] {
+            for session in [&mut here, &mut there] {
+                assert_eq!(code(session.read_u64(address)), ErrorCode::LineLost);
+            }
+        }
+    });
+}
+
 impl Bank {
     fn clone_of(other: &Self) -> Self {
         Self {
@@ -379,7 +404,7 @@ fn write_back_needs_no_owned_line_and_says_what_is_wrong() {
         there.write_back(bank.first, bytes).unwrap();
         there.write_u64(bank.first, 1).unwrap();
         there.write_back(bank.first, 1).unwrap();
-        assert_eq!(bank.second.stats().write_backs, 2, "a copy to read, and an owned line");
+        assert_eq!(bank.second.stats().write_backs, 2 * ACCOUNTS + 1, "each line is asked about");
         assert_eq!(code(there.write_back(bank.first, 0)), ErrorCode::ZeroSize);
         let beyond = bank.first.checked_add(bytes as u64).unwrap();
         there.write_u64(beyond, 1).unwrap();

@@ -617,12 +617,8 @@ impl Session {
                 (false, kind, &[][..])
             }
             (What::WriteBack, _) => {
-                if let Some(stopped) = self.behind_writes() {
-                    return stopped;
-                }
-                let away = line.home() != self.lines.me() && self.lines.frame(line).is_some();
-                if !away {
-                    return Piecemeal::Begun;
+                if let Some(done) = self.behind_writes().or_else(|| self.written_at_home(piece)) {
+                    return done;
                 }
                 (false, Kind::WriteBack, &[][..])
             }
@@ -673,6 +669,16 @@ impl Session {
             return Some(Piecemeal::Behind(write.slot));
         }
         self.fenced().err().map(Piecemeal::Failed)
+    }
+
+    /// What becomes of a piece that is to be written back, if it is of this home.
+    fn written_at_home(&self, piece: Piece) -> Option<Piecemeal> {
+        let line = piece.address.line();
+        let code = ErrorCode::Unallocated;
+        (Some(line.memory()) == self.lines.memory()).then(|| match self.lines.here(line).1 {
+            Some(_) => Piecemeal::Begun,
+            None => Piecemeal::Failed(failure(code, piece.address, piece.continues())),
+        })
     }
 
     /// Writes a piece, or begins to; `behind`: another write to its line is in flight.

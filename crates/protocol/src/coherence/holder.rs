@@ -42,6 +42,10 @@ impl Holder {
         self.busy.iter().any(|(_, work)| work.holds_work())
     }
 
+    pub(super) fn is_pinned(&self, line: LineAddress) -> bool {
+        self.busy.get(line).is_some_and(|work| work.pins > 0)
+    }
+
     pub(super) fn own_event(
         &mut self,
         line: LineAddress,

@@ -529,11 +529,11 @@ impl Desk<'_, '_> {
         self.serve();
     }
 
-    /// Puts the bytes of the first operation that overwrites all of the line there; false when none does any more.
-    /// Operations before it find the line lost.
+    /// Puts the bytes of the first operation that overwrites all of the line there; false when none does any more, or
+    /// those that would are out of bounds. Operations before it find the line lost.
     fn fill(&mut self, extent: Extent) -> bool {
         let part = self.context.canary.is(Mutant::HealByPart);
-        self.lose_all_before(|waiting| part || waiting.want.covers() >= extent.bytes);
+        self.lose_all_before(|waiting| part || waiting.want.heals(extent));
         let (Some(first), line) = (self.state.waiting.front(), self.line) else {
             return false;
         };

@@ -86,12 +86,13 @@ impl Request {
         }
     }
 
-    /// How many bytes from the line's start it overwrites.
-    const fn covers(self) -> u32 {
+    /// Whether it overwrites all of a line with this extent. A requester that has several writes, or one that is
+    /// out of bounds, finds out by itself, and gives the line back if it cannot heal it.
+    fn heals(self, extent: Extent) -> bool {
         match self {
-            Self::Write(_, _, covers) => covers,
-            Self::Own(_, want, _) => want.covers(),
-            Self::Read(_) | Self::Evict(..) | Self::WriteBack(..) | Self::Retire(_) => 0,
+            Self::Write(_, _, covers) => covers >= extent.bytes,
+            Self::Own(_, want, _) => want.heals(extent),
+            Self::Read(_) | Self::Evict(..) | Self::WriteBack(..) | Self::Retire(_) => false,
         }
     }
 
@@ -585,10 +586,9 @@ impl Desk<'_, '_> {
 
     /// Whether a request overwrites all of the line.
     fn is_healed_by(&self, request: Request) -> bool {
-        let bytes = self.state.extent.map_or(u32::MAX, |extent| extent.bytes);
         let part =
             self.context.canary.is(Mutant::HealByPart) && matches!(request, Request::Write(..));
-        request.covers() >= bytes || part
+        part || self.state.extent.is_some_and(|extent| request.heals(extent))
     }
 
     /// Whether the owner of a lost line may still write this home's memory. For how long nothing tells, so that

@@ -78,6 +78,11 @@ impl Coherence {
         self.holder.awaiting(&self.lingering)
     }
 
+    /// Whether an operation keeps a line of another home at this node.
+    pub fn is_pinned(&self, line: LineAddress) -> bool {
+        self.holder.is_pinned(line)
+    }
+
     /// Who owns an own line, if another node does.
     pub fn owner(&self, line: LineAddress) -> Option<(NodeId, Grant)> {
         self.home.owner(line)

@@ -108,6 +108,8 @@ pub enum Want {
     Overwrite {
         /// Bytes from the line's start.
         covers: u32,
+        /// The write began in an earlier line, so it may not reach a line that is the first of its allocation.
+        continues: bool,
     },
 }
 
@@ -305,8 +307,19 @@ impl Want {
     /// How many bytes from the line's start it overwrites.
     pub(super) const fn covers(self) -> u32 {
         match self {
-            Self::Overwrite { covers } => covers,
+            Self::Overwrite { covers, .. } => covers,
             Self::Read | Self::Write => 0,
+        }
+    }
+
+    /// Whether it overwrites all of a line with this extent, and nothing beyond it: a write that is out of bounds is
+    /// refused, and may not change the line before.
+    pub(super) fn heals(self, extent: Extent) -> bool {
+        match self {
+            Self::Overwrite { covers, continues } => {
+                covers == extent.bytes && !(continues && extent.first)
+            }
+            Self::Read | Self::Write => false,
         }
     }
 }

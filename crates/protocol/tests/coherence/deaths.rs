@@ -1,6 +1,6 @@
 //! A node dies in each of its roles, inside each workflow.
 
-use crate::cluster::{Cluster, line};
+use crate::cluster::{Cluster, EXTENT, line};
 use farside_protocol::coherence::{Level, Want};
 
 #[test]
@@ -416,4 +416,26 @@ fn dead_nodes_are_not_heard_any_more() {
         n1 > n0: Evict g1 clean
         ",
     );
+}
+
+/// A write that ran into the line from another allocation is refused, so it may not heal the line before.
+#[test]
+fn lost_line_is_not_healed_by_a_write_out_of_bounds() {
+    let overwrite = |continues| Want::Overwrite { covers: EXTENT.bytes, continues };
+    for node in [0, 2] {
+        let mut cluster = Cluster::owned_by(3, 1);
+        cluster.dead(0, 1);
+        cluster.dead(2, 1);
+        cluster.issue(node, 1, overwrite(true), false);
+        cluster.run();
+        assert!(cluster.machines[0].is_lost(line()), "node {node}");
+        assert_eq!(cluster.level(node), Level::Invalid);
+        cluster.at_rest_of(&[0, 2]);
+        cluster.issue(node, 2, overwrite(true), false);
+        cluster.issue(node, 3, overwrite(false), false);
+        cluster.run();
+        assert!(!cluster.machines[0].is_lost(line()), "node {node}");
+        assert_eq!(cluster.level(node), Level::Dirty);
+        cluster.at_rest_of(&[0, 2]);
+    }
 }

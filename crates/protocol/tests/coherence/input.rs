@@ -235,7 +235,7 @@ impl Numbers {
             0..7 => Event::Issue {
                 operation,
                 line,
-                want: [Want::Read, Want::Write, Want::Overwrite { covers: 512 }]
+                want: [Want::Read, Want::Write, Want::Overwrite { covers: 512, continues: false }]
                     [self.below(3) as usize],
                 pin: self.below(4) == 0,
                 frame: FRAME,

@@ -158,7 +158,7 @@ impl Kind {
         match self {
             Self::Read | Self::Hold => Want::Read,
             Self::Write | Self::Update | Self::Retire => Want::Write,
-            Self::Overwrite => Want::Overwrite { covers: LINE_BYTES },
+            Self::Overwrite => Want::Overwrite { covers: LINE_BYTES, continues: false },
         }
     }
 
