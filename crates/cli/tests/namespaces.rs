@@ -270,6 +270,10 @@ const APART: Duration = Duration::from_secs(3);
 /// Outages of 1 to 1.5 s of one host after the other, under leases of 2 s together, with a program on each host:
 /// no member is removed, and no operation fails or is done twice. `FARSIDE_RUNS` says how many.
 #[test]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "how long outages last and how far they are apart is what is tested"
+)]
 fn process_outages_shorter_than_the_leases_remove_no_member() {
     let Some(network) = Network::new(3) else { return };
     let runs = std::env::var("FARSIDE_RUNS").map_or(2, |runs| runs.parse().unwrap());
@@ -290,7 +294,6 @@ fn process_outages_shorter_than_the_leases_remove_no_member() {
     for run in 0..runs {
         let host = 1 + run % 3;
         network.plug(host, "down");
-        // How long an outage lasts, and how far they are apart, is what is tested: no synchronisation.
         std::thread::sleep(Duration::from_millis(1000 + (run as u64 * 137) % 500));
         network.plug(host, "up");
         let back = Instant::now();
