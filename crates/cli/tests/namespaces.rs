@@ -246,7 +246,7 @@ impl Program {
 
     fn says(&mut self) -> String {
         let said = self.lines.find_map(|line| Some(line.ok()?.strip_prefix("SAYS ")?.to_owned()));
-        said.expect("the program goes on")
+        said.expect("a line of the running program")
     }
 
     /// Lets it add one to each counter; the sums and the members.
