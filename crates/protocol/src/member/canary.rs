@@ -12,6 +12,8 @@ pub enum Mutant {
     LowestNumberCoordinates,
     /// What is heard of the death of a former bearer counts for the next one.
     FormerBurialCounts,
+    /// A peer is heard when it has told of a death in the class of replies alone.
+    BurialOvertakesRecalls,
     /// A node does not answer one that it had not told of a death.
     BurialUnanswered,
     /// A new coordinator does not wait for what others know.
@@ -30,6 +32,10 @@ pub enum Mutant {
     EarlyPeerRefused,
     /// A death is settled before the others have said that they know of it.
     DeathSettledAtOnce,
+    /// A linked member that may live is declared dead before it is cut off.
+    RemovedUncut,
+    /// A new coordinator removes its own suspects by reports of members that may still reach them.
+    SuspectsDeclaredByReports,
     /// Suspects are judged without a quorum.
     NoQuorum,
     /// Who still reaches somebody below answers a takeover.

@@ -62,8 +62,14 @@ pub enum Event {
         /// The member.
         node: NodeId,
     },
-    /// The link to a member broke, or the member could not be reached.
+    /// The process of a member has ended. Where members out of reach live on, only its host can say so;
+    /// elsewhere a link that breaks, or a member that cannot be reached, means the same.
     LinkLost {
+        /// The member.
+        node: NodeId,
+    },
+    /// This node can use a member no longer (it broke the protocol, say), and the member may live.
+    Dropped {
         /// The member.
         node: NodeId,
     },
@@ -138,7 +144,7 @@ pub enum Effect {
         refusal: Refusal,
     },
     /// Accept the `Peer`. The node counts as linked from now on: messages may follow. If it is gone
-    /// already, report `LinkLost`.
+    /// already, report `Dropped`.
     AcceptPeer {
         /// The question.
         request: RequestId,

@@ -202,7 +202,7 @@ impl Membership {
 
     /// What to tell the coordinator when a live member breaks the protocol: that one alone shall
     /// judge, because the other would say the same of us if we closed the link. `None` when there is
-    /// nobody else to ask; then report `LinkLost`.
+    /// nobody else to ask; then report `Dropped`.
     pub fn accusation(&self, node: NodeId) -> Option<(NodeId, Message)> {
         let coordinator = self.coordinator().filter(|first| *first != self.me && *first != node)?;
         let member = self.roster.find(node).filter(|member| !member.gone)?;
@@ -229,7 +229,7 @@ impl Membership {
     ///
     /// # Errors
     /// [`Violation`]: the sender of the message broke the protocol; nothing was changed. Send its
-    /// [`accusation`](Self::accusation); without one close the link to it and report `LinkLost`.
+    /// [`accusation`](Self::accusation); without one close the link to it and report `Dropped`.
     pub fn step(&mut self, event: Event, effects: &mut Effects) -> Result<(), Violation> {
         match event {
             Event::Found => self.found(effects),
@@ -238,7 +238,8 @@ impl Membership {
             Event::PeerAsked { request, peer } => self.peer_asked(request, peer, effects),
             Event::RequestLost { request } => self.request_lost(request, effects),
             Event::LinkUp { node } => self.link_up(node, effects),
-            Event::LinkLost { node } => self.lost(node, effects),
+            Event::LinkLost { node } => self.lost(node, true, effects),
+            Event::Dropped { node } => self.lost(node, false, effects),
             Event::OutOfReach { node } => self.out_of_reach(node, effects),
             Event::Expelled { by } => self.expelled(by, effects),
             Event::Removed => self.removed(effects),
@@ -329,6 +330,7 @@ impl Membership {
         let listed = Listed { node: number, incarnation, born, host, memory };
         let mut member = Member::new(listed);
         member.join = Some(request);
+        member.unused = true;
         self.publish(member.coming(), effects);
         let generations = self.generations.iter().map(|(node, next)| (*node, *next)).collect();
         let (view, limits, nodes_max) = (self.view, self.identity.limits, self.identity.nodes_max);
@@ -422,10 +424,14 @@ impl Membership {
         };
         member.linked = true;
         member.join = None;
+        member.unused = false;
         let born = member.born;
         effects.push(Effect::AcceptPeer { request, peer });
         match self.stage {
-            Stage::Coordinator => self.catch_up(node, born, effects),
+            Stage::Coordinator => {
+                self.catch_up(node, born, effects);
+                self.tell_suspects(node, effects);
+            }
             Stage::TakingOver => {
                 let message = Message::Takeover { number: self.view };
                 effects.push(Effect::Send { to: node, message });
@@ -456,7 +462,7 @@ impl Membership {
         self.waiting.retain(|(waiting, _)| *waiting != request);
         let vouched = |member: &Member| member.join == Some(request);
         if let Some(node) = self.roster.find_where(vouched) {
-            self.lost(node, effects);
+            self.lost(node, false, effects);
         }
     }
 
@@ -480,8 +486,17 @@ impl Membership {
         }
     }
 
-    /// Declares a node dead; false when it was before.
-    fn declare(&mut self, node: NodeId, effects: &mut Effects) -> bool {
+    /// Declares a node dead; false when it was before. Unless its process has `ended` for certain, a linked one
+    /// is cut off first where it may live on: its memory and locks are settled when it must have noticed.
+    fn declare(&mut self, node: NodeId, ended: bool, effects: &mut Effects) -> bool {
+        let uses_others = |member: &Member| member.linked && !member.leaving;
+        let may_live = self.identity.quorum
+            && !ended
+            && !self.canary.is(Mutant::RemovedUncut)
+            && self.roster.find(node).is_some_and(uses_others);
+        if may_live {
+            effects.push(Effect::Cut { node });
+        }
         let new = self.roster.declare(node);
         self.accusations.forget(node);
         if new {
@@ -491,13 +506,13 @@ impl Membership {
         new
     }
 
-    /// A node is dead, found by a link and not by a view.
-    fn lost(&mut self, node: NodeId, effects: &mut Effects) {
+    /// A node is dead, found by a link and not by a view: its process has `ended`, or it may live.
+    fn lost(&mut self, node: NodeId, ended: bool, effects: &mut Effects) {
         if self.stage == Stage::Joining && !self.canary.is(Mutant::JoinerJudges) {
             return self.lost_by_joiner(node, effects);
         }
         let outside = matches!(self.stage, Stage::Outside | Stage::Over);
-        if outside || node == self.me || !self.declare(node, effects) {
+        if outside || node == self.me || !self.declare(node, ended, effects) {
             return;
         }
         match self.stage {
@@ -608,7 +623,10 @@ impl Membership {
         if !self.roster.find(from).is_some_and(|member| member.leaving) {
             return Err(Violation("left without announcing it"));
         }
-        self.lost(from, effects);
+        if let Some(member) = self.roster.find_mut(from) {
+            member.left = true;
+        }
+        self.lost(from, false, effects);
         Ok(())
     }
 
@@ -639,7 +657,7 @@ impl Membership {
             Message::Lost { node, incarnation } => {
                 let same_life = |member: &Member| member.incarnation == incarnation;
                 if self.roster.find(node).is_some_and(same_life) {
-                    self.lost(node, effects);
+                    self.lost(node, false, effects);
                 }
                 Ok(())
             }
@@ -679,7 +697,8 @@ impl Membership {
             }
             Change::Died | Change::Left => {
                 if let Some(member) = self.roster.find_mut(named.node) {
-                    member.leaving |= change == Change::Left;
+                    member.left |= change == Change::Left;
+                    member.leaving |= member.left;
                 }
                 self.remove(named.node, number, effects);
             }
@@ -721,7 +740,7 @@ impl Membership {
     }
 
     fn remove(&mut self, node: NodeId, number: ViewNumber, effects: &mut Effects) {
-        let declared = self.declare(node, effects);
+        let declared = self.declare(node, false, effects);
         if self.canary.is(Mutant::DeadTwice) && !declared {
             effects.push(Effect::Dead { node, born: self.born_of(node), left: false });
         }
@@ -780,7 +799,7 @@ impl Membership {
         let declared =
             |member: &Member| member.born < born && !member.gone && !member.suspect && !heard;
         for node in self.roster.all_where(declared) {
-            self.declare(node, effects);
+            self.declare(node, false, effects);
         }
         self.catch_up(from, number, effects);
         self.tell_losses(from, effects);
@@ -824,7 +843,9 @@ impl Membership {
         if self.stage != Stage::TakingOver || !all_answered || self.lacks_quorum() {
             return;
         }
-        self.declare_suspects(effects);
+        if self.canary.is(Mutant::SuspectsDeclaredByReports) {
+            self.declare_suspects(effects);
+        }
         self.expel_unlinked(effects);
         for to in self.linked() {
             let reported = self.roster.find(to).and_then(|member| member.reported);
@@ -833,6 +854,10 @@ impl Membership {
         self.stage = Stage::Coordinator;
         self.publish_losses(effects);
         effects.push(Effect::BecomeCoordinator);
+        if self.has_suspects() {
+            // Those who reported may reach them still.
+            self.call_vote(effects);
+        }
         if !self.accusations.is_empty() {
             effects.push(Effect::JudgeLater);
         }
@@ -842,8 +867,10 @@ impl Membership {
         if self.canary.is(Mutant::UnlinkedKept) {
             return;
         }
-        for node in self.roster.all_where(|member| !member.gone && !member.linked) {
-            self.declare(node, effects);
+        for node in
+            self.roster.all_where(|member| !member.gone && !member.linked && !member.suspect)
+        {
+            self.declare(node, false, effects);
         }
     }
 

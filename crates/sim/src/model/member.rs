@@ -454,6 +454,10 @@ impl Cluster {
             if serves && !self.quorum {
                 self.broken = Some("declared dead alive");
             }
+            let linked = self.link(at, other, Kind::Peer).end == End::Up;
+            if serves && linked && !self.machine(at).has_left(node) {
+                self.broken = Some("a linked member that lives is not cut off before it is dead");
+            }
             for kind in [Kind::Peer, Kind::Join] {
                 // A request that did not arrive yet cannot be closed; it will be refused.
                 if self.link(at, other, kind).end != End::Closed {
