@@ -34,8 +34,6 @@ pub enum Mutant {
     DeathSettledAtOnce,
     /// A linked member that may live is declared dead before it is cut off.
     RemovedUncut,
-    /// A new coordinator removes its own suspects by reports of members that may still reach them.
-    SuspectsDeclaredByReports,
     /// Suspects are judged without a quorum.
     NoQuorum,
     /// Who still reaches somebody below answers a takeover.

@@ -843,9 +843,6 @@ impl Membership {
         if self.stage != Stage::TakingOver || !all_answered || self.lacks_quorum() {
             return;
         }
-        if self.canary.is(Mutant::SuspectsDeclaredByReports) {
-            self.declare_suspects(effects);
-        }
         self.expel_unlinked(effects);
         for to in self.linked() {
             let reported = self.roster.find(to).and_then(|member| member.reported);

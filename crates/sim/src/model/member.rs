@@ -804,6 +804,18 @@ mod tests {
         }
     }
 
+    /// A joiner that is linked to a suspect, and only then to the coordinator, learns of its removal by a view.
+    #[cfg(canary)]
+    #[test]
+    fn canary_removal_of_a_linked_member_is_found() {
+        use farside_protocol::member::Mutant;
+        let change = |machine: Membership| machine.with_mutant(Mutant::RemovedUncut);
+        let model = Cluster::parting(4, 0, 1, change).settled(3);
+        let failure = Explorer::new().explore(&model).failure().expect("a failure");
+        let expected = "a linked member that lives is not cut off before it is dead";
+        assert_eq!(failure.violation.0, expected, "{}", failure.transcript);
+    }
+
     /// Processes, those of them that have joined, numbers, deaths or leavings.
     type Reuse = (usize, usize, u16, u8, bool);
 

@@ -174,7 +174,7 @@ impl Membership {
         }
     }
 
-    pub(super) fn declare_suspects(&mut self, effects: &mut Effects) {
+    fn declare_suspects(&mut self, effects: &mut Effects) {
         for (node, _) in self.suspects() {
             self.declare(node, false, effects);
         }
