@@ -44,8 +44,8 @@ fn all_leave_at_once_without_an_error() {
 #[test]
 fn leave_hands_locks_over() {
     let memory = setup(&[0], &[budget(0, 0); 3]);
-    assert_eq!(states(memory.clone(), &[1, 1, 2], 0b010), 58_017);
-    assert_eq!(states(memory, &[0, 1, 1], 0b011), 23_017);
+    assert_eq!(states(memory.clone(), &[1, 1, 2], 0b010), 96_808);
+    assert_eq!(states(memory, &[0, 1, 1], 0b011), 36_635);
 }
 
 #[test]
