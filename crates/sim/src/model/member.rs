@@ -749,8 +749,8 @@ mod tests {
         assert_eq!(states(2, 1, 2, true), 251);
         assert_eq!(states(3, 1, 1, true), 9_518);
         assert_eq!(states(3, 1, 3, false), 10_702);
-        assert_eq!(states(4, 3, 1, true), 55_252);
-        assert_eq!(states(4, 3, 2, false), 115_410);
+        assert_eq!(states(4, 3, 1, true), 98_297);
+        assert_eq!(states(4, 3, 2, false), 124_051);
     }
 
     fn parted(processes: usize, settled: usize, deaths: u8, partings: u8) -> u64 {
