@@ -147,9 +147,9 @@ impl Engine {
         body: &[u8; BODY],
     ) -> Result<(), Violation> {
         match Message::decode(body)? {
-            Message::Buried { node, born, answer } => {
+            Message::Buried { node, born, lane, answer } => {
                 let former = self.membership.is_former(node, born);
-                self.bury(burial::Event::Buried { from, node, born, answer, former })
+                self.bury(burial::Event::Buried { from, node, born, lane, answer, former })
             }
             message => self.step_member(Event::Message { from, message }),
         }
@@ -288,11 +288,22 @@ impl Engine {
     }
 
     pub(crate) fn lost_on_the_way(&mut self, node: NodeId) {
-        self.boot.connecting.retain(|connecting| connecting.node != node);
+        self.stop_connecting(node);
         self.member_own(match self.resumes() {
             true => Event::OutOfReach { node },
             false => Event::LinkLost { node },
         });
+    }
+
+    /// Gives up the link that this node has asked a member for.
+    fn stop_connecting(&mut self, node: NodeId) {
+        let Self { boot, port, peers, .. } = self;
+        for given_up in boot.connecting.extract_if(.., |connecting| connecting.node == node) {
+            if let Some(link) = given_up.link {
+                peers.early.retain(|(early, _)| *early != link);
+                port.close(link);
+            }
+        }
     }
 
     fn accept_peer(&mut self, request: RequestId, peer: &member::Peer) {
@@ -420,7 +431,9 @@ impl Engine {
 
     fn connected(&mut self, link: LinkId, reply: &[u8]) {
         let Some(connecting) = self.take_connecting(link) else {
-            return;
+            // The member is gone meanwhile.
+            self.peers.early.retain(|(early, _)| *early != link);
+            return self.port.close(link);
         };
         let node = connecting.node;
         let incarnation = connecting.incarnation;
@@ -504,7 +517,7 @@ impl Engine {
         }
     }
 
-    /// A request failed or the peer broke the protocol: this node can use it no longer.
+    /// A request failed, a peer broke the protocol, or this node has no room for it: it can use it no longer.
     pub(crate) fn drop_peer(&mut self, node: NodeId) {
         if self.peers.get(node).is_some() {
             self.member_own(Event::Dropped { node });
@@ -541,7 +554,7 @@ impl Engine {
         if let Some(word) = self.peers.get(node).and_then(|peer| peer.fence_word.as_ref()) {
             remove_member(|value, order| word.store(value, order));
         }
-        self.boot.connecting.retain(|connecting| connecting.node != node);
+        self.stop_connecting(node);
         self.end_incoming(|incoming| incoming == node);
         let closed = self.peers.get(node).and_then(|peer| peer.closed);
         let link = self.unlink(node).or(closed);
@@ -566,8 +579,8 @@ impl Engine {
         let step = self.boot.burials.step(event, &mut effects);
         for effect in effects {
             match effect {
-                burial::Effect::Tell { to, node, born, answer } => {
-                    let message = Message::Buried { node, born, answer };
+                burial::Effect::Tell { to, node, born, lane, answer } => {
+                    let message = Message::Buried { node, born, lane, answer };
                     self.peers.push(to, message.class(), Family::Member, &message.encode());
                 }
                 burial::Effect::Settled { node, born } => self.settled(node, born),

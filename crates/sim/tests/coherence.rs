@@ -1,7 +1,7 @@
 //! Exhaustive search over the coherence machines, and long random walks where there is too much to
 //! search. The numbers of states are asserted: a change of the machine or of the model shows.
 
-use farside_sim::explorer::{Coverage, Explorer, walk};
+use farside_sim::explorer::{Coverage, Explorer, Outcome, walk};
 use farside_sim::model::coherence::{Budget, Lingers, Setup, System};
 
 /// How often a node may read, write, update, hold and evict.
@@ -306,6 +306,27 @@ fn three_nodes_one_line_and_a_number_that_is_given_again() {
         ..Setup::default()
     };
     holds(writing, (53_209, 141_476, 340, 36));
+}
+
+/// The owner would write into the cache of the next bearer.
+#[test]
+fn recall_that_names_a_former_bearer_is_found() {
+    let setup = Setup {
+        homes: vec![0],
+        budgets: vec![budget(0, 0, 0, 0, 0), budget(0, 1, 0, 0, 0), budget(1, 0, 0, 0, 0)],
+        mortal: vec![2],
+        deaths: 1,
+        reuses: 1,
+        ignores_recalls: true,
+        ..Setup::default()
+    };
+    match Explorer::new().explore(&System::new(setup)) {
+        Outcome::Fails(failure) => {
+            let expected = "bytes land in a frame that is not the line's";
+            assert!(failure.violation.0.contains(expected), "{}", failure.transcript);
+        }
+        Outcome::Holds(coverage) | Outcome::OutOfBounds(coverage) => panic!("{coverage:?}"),
+    }
 }
 
 #[test]

@@ -7,6 +7,10 @@
 //! nothing for the dead one from then on. Who has heard that from everybody it was linked to when it
 //! learned of the death itself, except for those that have died since, has nothing to expect any more.
 //!
+//! *Lanes.* Messages of different classes overtake each other on one link, and messages of two of them speak
+//! of a third node: a home's recall names the requester that the owner shall write to, and replies follow such
+//! writes. So a node says it once in each of these classes, is answered in each, and is heard when both have come.
+//!
 //! *Links that are younger than the death.* A node that was linked to this one only after it had learned of
 //! the death (a joiner, which learns of it later) was not told, and says so itself when it learns of it: it is
 //! answered then, and its message and the answer have swept both directions of the link. A node that never
@@ -16,12 +20,38 @@
 //! settled the death of `n`, no message that speaks of that bearer of the number is in flight between any two:
 //! of each pair, each has received the other's `Buried`, or was linked after the other had sent the last of
 //! it. What a member that is gone has said does not count for the next bearer of *its* number either.
+//!
+//! *Wrong messages.* What a peer says of a death counts for that peer alone, and only where it names the bearer
+//! that this node finds dead: a peer that names others delays nothing that was said by correct ones.
 
 use super::canary::{Canary, Mutant};
 use crate::Table;
-use crate::wire::Violation;
+use crate::wire::{Class, Violation};
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use farside_base::{NodeId, NodeSet, ViewNumber};
+
+/// The classes of messages that speak of a third node; each link keeps the order within one.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Lane {
+    /// Recalls.
+    Forward,
+    /// Replies, and the bytes before them.
+    Reply,
+}
+
+impl Lane {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Forward, Self::Reply];
+
+    /// The class of its messages.
+    pub const fn class(self) -> Class {
+        match self {
+            Self::Forward => Class::Forward,
+            Self::Reply => Class::Reply,
+        }
+    }
+}
 
 /// What happens to the machine.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -44,7 +74,9 @@ pub enum Event {
         node: NodeId,
         /// The view that admitted it.
         born: ViewNumber,
-        /// It answers what this node said.
+        /// The class that it came in.
+        lane: Lane,
+        /// It answers what this node said in that class.
         answer: bool,
         /// The dead one was removed before this node was a member, or its number was given again.
         former: bool,
@@ -63,7 +95,9 @@ pub enum Effect {
         node: NodeId,
         /// The view that admitted it.
         born: ViewNumber,
-        /// It answers what the peer said.
+        /// The class that it goes in.
+        lane: Lane,
+        /// It answers what the peer said in that class.
         answer: bool,
     },
     /// Nothing arrives any more that a peer sends because of the dead node, of the peers that were linked when
@@ -76,44 +110,34 @@ pub enum Effect {
     },
 }
 
-/// What this node knows of one death.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+/// A death that this node knows of.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Grave {
     /// The view that admitted the dead one.
     born: ViewNumber,
-    /// Nodes that have said that they know.
-    heard: NodeSet,
-    /// Those that must say so; `None` while this node does not know itself.
-    awaited: Option<NodeSet>,
-    /// Those that this node has told.
-    told: NodeSet,
+    /// Peers that must say that they know.
+    awaited: NodeSet,
+    /// Peers that this node has told, by lane.
+    told: [NodeSet; 2],
     settled: bool,
 }
 
-impl Grave {
-    fn of(born: ViewNumber) -> Self {
-        Self { born, ..Self::default() }
-    }
-
-    fn is_due(&self) -> bool {
-        let silent = |node| !self.heard.contains(node);
-        !self.settled && self.awaited.is_some_and(|awaited| !awaited.iter().any(silent))
-    }
-}
-
-/// The last death under each number. *Cost*: one message to each other node for each death.
+/// The last death under each number. *Cost*: two messages to each other node for each death.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Burials {
     nodes_max: u16,
     /// By the dead node; kept until its number is given again.
     graves: Table<NodeId, Grave>,
+    /// By the dead node, lane and peer: the last bearer of the number that the peer has said is dead, until
+    /// this node has settled that death.
+    heard: BTreeMap<(NodeId, Lane, NodeId), ViewNumber>,
     canary: Canary,
 }
 
 impl Burials {
     /// No node is dead. Node numbers are below `nodes_max`.
     pub fn new(nodes_max: u16) -> Self {
-        Self { nodes_max, graves: Table::new(), canary: Canary::default() }
+        Self { nodes_max, graves: Table::new(), heard: BTreeMap::new(), canary: Canary::default() }
     }
 
     /// Puts a defect in.
@@ -136,13 +160,13 @@ impl Burials {
             Event::Buried { from, node, .. } if from == node => {
                 return Err(Violation("a node tells of its own death"));
             }
-            Event::Buried { from, node, born, answer, former } => {
-                let older = self.graves.get(node).is_some_and(|grave| born < grave.born);
-                if former || older {
-                    self.answer(from, node, born, answer, effects);
-                } else {
-                    self.buried(from, node, born, answer, effects)?;
+            Event::Buried { from, node, born, lane, answer, former: true } => {
+                if !answer {
+                    self.answer(from, node, born, lane, effects);
                 }
+            }
+            Event::Buried { from, node, born, lane, answer, former: false } => {
+                self.buried((from, lane), node, born, answer, effects)?;
             }
         }
         self.settle(effects);
@@ -150,48 +174,51 @@ impl Burials {
     }
 
     fn dead(&mut self, node: NodeId, born: ViewNumber, linked: NodeSet, effects: &mut Vec<Effect>) {
+        self.heard.retain(|(_, _, peer), _| *peer != node);
         for (_, grave) in self.graves.iter_mut() {
-            grave.heard.remove(node);
-            grave.told.remove(node);
-            if let Some(awaited) = &mut grave.awaited {
-                awaited.remove(node);
+            grave.awaited.remove(node);
+            for told in &mut grave.told {
+                told.remove(node);
             }
         }
+        if let Some(last) = self.graves.get(node) {
+            if last.born == born {
+                return; // known
+            }
+            debug_assert!(last.born < born, "deaths of one number come in order");
+            debug_assert!(last.settled, "settled before the number was reused");
+        }
         let early = self.canary.is(Mutant::DeathSettledAtOnce);
-        let any_bearer = self.canary.is(Mutant::FormerBurialCounts);
-        let grave = self.graves.get_or_insert_with(node, || Grave::of(born));
-        debug_assert!(grave.born <= born, "deaths of one number come in order");
-        if grave.born != born {
-            debug_assert!(grave.settled || grave.awaited.is_none(), "settled before it was reused");
-            let heard = if any_bearer { grave.heard } else { NodeSet::EMPTY };
-            *grave = Grave { heard, ..Grave::of(born) };
+        let awaited = if early { NodeSet::EMPTY } else { linked };
+        self.graves.insert(node, Grave { born, awaited, told: [linked; 2], settled: false });
+        for lane in Lane::ALL {
+            let told = linked.iter();
+            effects.extend(told.map(|to| Effect::Tell { to, node, born, lane, answer: false }));
         }
-        if grave.awaited.is_some() {
-            return; // known
-        }
-        grave.told = linked;
-        grave.awaited = Some(if early { NodeSet::EMPTY } else { linked });
-        effects.extend(linked.iter().map(|to| Effect::Tell { to, node, born, answer: false }));
     }
 
     fn buried(
         &mut self,
-        from: NodeId,
+        (from, lane): (NodeId, Lane),
         node: NodeId,
         born: ViewNumber,
         answer: bool,
         effects: &mut Vec<Effect>,
     ) -> Result<(), Violation> {
-        let grave = self.graves.get_or_insert_with(node, || Grave::of(born));
-        if grave.born < born {
-            if grave.awaited.is_some() && !grave.settled {
+        let mut untold = false;
+        if let Some(grave) = self.graves.get_mut(node) {
+            if born > grave.born && !grave.settled {
                 return Err(Violation("a number was given again before a death was settled"));
             }
-            *grave = Grave::of(born);
+            // Of an earlier bearer nothing is left here.
+            untold =
+                born < grave.born || born == grave.born && grave.told[lane as usize].insert(from);
         }
-        grave.heard.insert(from);
-        if grave.awaited.is_some() && grave.told.insert(from) {
-            self.answer(from, node, born, answer, effects);
+        if !self.is_settled(node, born) {
+            self.heard.insert((node, lane, from), born);
+        }
+        if untold && !answer {
+            self.answer(from, node, born, lane, effects);
         }
         Ok(())
     }
@@ -201,25 +228,48 @@ impl Burials {
         to: NodeId,
         node: NodeId,
         born: ViewNumber,
-        is_answer: bool,
+        lane: Lane,
         effects: &mut Vec<Effect>,
     ) {
-        if !is_answer && !self.canary.is(Mutant::BurialUnanswered) {
-            effects.push(Effect::Tell { to, node, born, answer: true });
+        if !self.canary.is(Mutant::BurialUnanswered) {
+            effects.push(Effect::Tell { to, node, born, lane, answer: true });
         }
+    }
+
+    /// Whether this node has settled the death of this bearer of a number, or of a later one.
+    fn is_settled(&self, node: NodeId, born: ViewNumber) -> bool {
+        let settled = |grave: &Grave| born < grave.born || born == grave.born && grave.settled;
+        self.graves.get(node).is_some_and(settled)
+    }
+
+    /// Whether a death is to be settled now: every peer that is awaited has said in each lane that it knows.
+    fn is_due(&self, node: NodeId, grave: &Grave) -> bool {
+        let any_bearer = self.canary.is(Mutant::FormerBurialCounts);
+        let one_lane = self.canary.is(Mutant::BurialOvertakesRecalls);
+        let says = |lane, peer| {
+            let said = self.heard.get(&(node, lane, peer));
+            said.is_some_and(|said| *said == grave.born || any_bearer)
+                || one_lane && lane == Lane::Forward
+        };
+        let has_said = |peer| Lane::ALL.into_iter().all(|lane| says(lane, peer));
+        !grave.settled && grave.awaited.iter().all(has_said)
     }
 
     /// Tells of the deaths that are settled now, by rising node.
     fn settle(&mut self, effects: &mut Vec<Effect>) {
-        if !self.graves.iter().any(|(_, grave)| grave.is_due()) {
+        if !self.graves.iter().any(|(node, grave)| self.is_due(node, grave)) {
             return;
         }
         for node in self.graves.sorted_keys() {
-            if let Some(grave) = self.graves.get_mut(node)
-                && grave.is_due()
+            if self.graves.get(node).is_some_and(|grave| self.is_due(node, grave))
+                && let Some(grave) = self.graves.get_mut(node)
             {
                 grave.settled = true;
-                effects.push(Effect::Settled { node, born: grave.born });
+                let born = grave.born;
+                effects.push(Effect::Settled { node, born });
+                if !self.canary.is(Mutant::FormerBurialCounts) {
+                    self.heard.retain(|(dead, ..), said| *dead != node || *said > born);
+                }
             }
         }
     }
@@ -247,17 +297,26 @@ mod tests {
         Event::Dead { node: NodeId(node), born: BORN, linked: set(linked) }
     }
 
-    fn says(from: u16) -> Event {
-        says_of(from, 0, BORN)
+    /// In both lanes.
+    fn says(burials: &mut Burials, from: u16) -> Vec<Effect> {
+        says_of(burials, from, 0, BORN)
     }
 
-    fn says_of(from: u16, node: u16, born: ViewNumber) -> Event {
+    fn says_of(burials: &mut Burials, from: u16, node: u16, born: ViewNumber) -> Vec<Effect> {
+        let word = |lane| buried(from, node, born, lane, false);
+        Lane::ALL.into_iter().flat_map(|lane| step(burials, word(lane))).collect()
+    }
+
+    fn buried(from: u16, node: u16, born: ViewNumber, lane: Lane, answer: bool) -> Event {
         let (from, node) = (NodeId(from), NodeId(node));
-        Event::Buried { from, node, born, answer: false, former: false }
+        Event::Buried { from, node, born, lane, answer, former: false }
     }
 
-    fn tell(to: u16, node: u16, answer: bool) -> Effect {
-        Effect::Tell { to: NodeId(to), node: NodeId(node), born: BORN, answer }
+    /// Of each of these, in both lanes.
+    fn tell(to: &[u16], node: u16, answer: bool) -> Vec<Effect> {
+        let node = NodeId(node);
+        let tell = |lane, to: u16| Effect::Tell { to: NodeId(to), node, born: BORN, lane, answer };
+        Lane::ALL.into_iter().flat_map(|lane| to.iter().map(move |to| tell(lane, *to))).collect()
     }
 
     fn settled(node: u16) -> Effect {
@@ -267,37 +326,46 @@ mod tests {
     #[test]
     fn death_is_settled_when_every_linked_node_has_said_so() {
         let mut burials = Burials::new(8);
-        let told = [tell(2, 0, false), tell(3, 0, false)];
-        assert_eq!(step(&mut burials, dies(0, &[2, 3])), told);
-        assert_eq!(step(&mut burials, says(3)), []);
-        assert_eq!(step(&mut burials, says(2)), [settled(0)]);
+        assert_eq!(step(&mut burials, dies(0, &[2, 3])), tell(&[2, 3], 0, false));
+        assert_eq!(says(&mut burials, 3), []);
+        assert_eq!(says(&mut burials, 2), [settled(0)]);
+    }
+
+    #[test]
+    fn peer_is_heard_when_both_lanes_have_come() {
+        for [first, last] in [[Lane::Forward, Lane::Reply], [Lane::Reply, Lane::Forward]] {
+            let mut burials = Burials::new(8);
+            step(&mut burials, dies(0, &[2]));
+            assert_eq!(step(&mut burials, buried(2, 0, BORN, first, false)), []);
+            assert_eq!(step(&mut burials, buried(2, 0, BORN, last, false)), [settled(0)]);
+        }
     }
 
     #[test]
     fn node_linked_after_the_death_is_answered_once() {
         let mut burials = Burials::new(8);
         assert_eq!(step(&mut burials, dies(0, &[])), [settled(0)]);
-        assert_eq!(step(&mut burials, says(4)), [tell(4, 0, true)]);
-        assert_eq!(step(&mut burials, says(4)), []);
-        let (from, node) = (NodeId(5), DEAD);
-        let answer = Event::Buried { from, node, born: BORN, answer: true, former: false };
+        assert_eq!(says(&mut burials, 4), tell(&[4], 0, true));
+        assert_eq!(says(&mut burials, 4), []);
+        let answer = buried(5, 0, BORN, Lane::Reply, true);
         assert_eq!(step(&mut burials, answer), [], "an answer needs none");
     }
 
     #[test]
     fn node_that_never_knew_the_dead_one_answers_at_once() {
         let mut burials = Burials::new(8);
-        let (from, node) = (NodeId(5), DEAD);
-        let former = Event::Buried { from, node, born: BORN, answer: false, former: true };
-        assert_eq!(step(&mut burials, former), [tell(5, 0, true)]);
+        let (from, node, lane) = (NodeId(5), DEAD, Lane::Reply);
+        let former = Event::Buried { from, node, born: BORN, lane, answer: false, former: true };
+        let answer = Effect::Tell { to: from, node, born: BORN, lane, answer: true };
+        assert_eq!(step(&mut burials, former), [answer]);
         assert_eq!(burials, Burials::new(8), "and keeps nothing");
     }
 
     #[test]
     fn node_that_knew_before_is_not_waited_for() {
         let mut burials = Burials::new(8);
-        assert_eq!(step(&mut burials, says(2)), []);
-        assert_eq!(step(&mut burials, says(3)), []);
+        assert_eq!(says(&mut burials, 2), []);
+        assert_eq!(says(&mut burials, 3), []);
         let told = step(&mut burials, dies(0, &[2, 3]));
         assert_eq!(told.last(), Some(&settled(0)));
     }
@@ -306,32 +374,48 @@ mod tests {
     fn dead_nodes_are_not_waited_for() {
         let mut burials = Burials::new(8);
         step(&mut burials, dies(0, &[2, 3]));
-        assert_eq!(step(&mut burials, says(2)), []);
-        assert_eq!(step(&mut burials, dies(3, &[2])), [tell(2, 3, false), settled(0)]);
-        assert_eq!(step(&mut burials, says_of(2, 3, BORN)), [settled(3)]);
+        assert_eq!(says(&mut burials, 2), []);
+        let mut expected = tell(&[2], 3, false);
+        expected.push(settled(0));
+        assert_eq!(step(&mut burials, dies(3, &[2])), expected);
+        assert_eq!(says_of(&mut burials, 2, 3, BORN), [settled(3)]);
     }
 
     #[test]
     fn word_on_a_former_bearer_does_not_count_for_the_next() {
         let mut burials = Burials::new(8);
         assert_eq!(step(&mut burials, dies(0, &[])), [settled(0)]);
-        step(&mut burials, says(2));
+        says(&mut burials, 2);
         let born = ViewNumber(9);
         let next = Event::Dead { node: DEAD, born, linked: set(&[2]) };
-        assert_eq!(step(&mut burials, next).len(), 1, "node 2 is told and waited for");
-        let late = step(&mut burials, says(2));
-        assert_eq!(late, [tell(2, 0, true)], "the former one's; nothing is settled by it");
+        assert_eq!(step(&mut burials, next).len(), 2, "node 2 is told and waited for");
+        let late = says(&mut burials, 2);
+        assert_eq!(late, tell(&[2], 0, true), "the former one's; nothing is settled by it");
         let settled = Effect::Settled { node: DEAD, born };
-        assert_eq!(step(&mut burials, says_of(2, 0, born)), [settled]);
+        assert_eq!(says_of(&mut burials, 2, 0, born), [settled]);
     }
 
     #[test]
     fn word_of_a_former_bearer_does_not_count_as_the_next_ones() {
         let mut burials = Burials::new(8);
-        step(&mut burials, says(2));
+        says(&mut burials, 2);
         step(&mut burials, dies(2, &[]));
-        assert_eq!(step(&mut burials, dies(0, &[2])), [tell(2, 0, false)], "the next node 2");
-        assert_eq!(step(&mut burials, says(2)), [settled(0)]);
+        let told = tell(&[2], 0, false);
+        assert_eq!(step(&mut burials, dies(0, &[2])), told, "the next node 2");
+        assert_eq!(says(&mut burials, 2), [settled(0)]);
+    }
+
+    #[test]
+    fn word_on_a_bearer_to_come_delays_no_other_peer() {
+        for lie in [ViewNumber(BORN.0 + 1), ViewNumber(u64::MAX), ViewNumber(0)] {
+            let mut burials = Burials::new(8);
+            says(&mut burials, 2);
+            assert_eq!(says_of(&mut burials, 7, 0, lie), []);
+            says(&mut burials, 3);
+            assert_eq!(step(&mut burials, dies(7, &[2, 3])), tell(&[2, 3], 7, false));
+            let told = step(&mut burials, dies(0, &[2, 3]));
+            assert_eq!(told.last(), Some(&settled(0)), "{lie:?}");
+        }
     }
 
     #[test]
@@ -344,11 +428,11 @@ mod tests {
     fn impossible_deaths_are_refused() {
         let mut burials = Burials::new(8);
         for (from, node) in [(1, 8), (1, u16::MAX), (2, 2)] {
-            let event = says_of(from, node, BORN);
+            let event = buried(from, node, BORN, Lane::Reply, false);
             assert!(burials.step(event, &mut Vec::new()).is_err());
         }
         step(&mut burials, dies(0, &[2]));
-        let early = says_of(2, 0, ViewNumber(9));
+        let early = buried(2, 0, ViewNumber(9), Lane::Reply, false);
         assert!(burials.step(early, &mut Vec::new()).is_err());
     }
 }

@@ -12,6 +12,8 @@ pub enum Mutant {
     LowestNumberCoordinates,
     /// What is heard of the death of a former bearer counts for the next one.
     FormerBurialCounts,
+    /// A peer is heard when it has told of a death in the class of replies alone.
+    BurialOvertakesRecalls,
     /// A node does not answer one that it had not told of a death.
     BurialUnanswered,
     /// A new coordinator does not wait for what others know.
@@ -30,6 +32,8 @@ pub enum Mutant {
     EarlyPeerRefused,
     /// A death is settled before the others have said that they know of it.
     DeathSettledAtOnce,
+    /// The process of a member that was removed and may live counts as ended.
+    RemovedCountsAsEnded,
     /// Suspects are judged without a quorum.
     NoQuorum,
     /// Who still reaches somebody below answers a takeover.

@@ -62,8 +62,8 @@ pub enum Event {
         /// The member.
         node: NodeId,
     },
-    /// The link to a member ended with its process. Where members out of reach may live on, only what
-    /// the peer's host says counts as that.
+    /// The process of a member has ended. Where members out of reach may live on, only what the member's host
+    /// says counts as that; elsewhere a link that breaks, or a member that cannot be reached, means the same.
     LinkLost {
         /// The member.
         node: NodeId,
@@ -155,7 +155,7 @@ pub enum Effect {
         refusal: Refusal,
     },
     /// Accept the `Peer`. The node counts as linked from now on: messages may follow. If it is gone
-    /// already, report `LinkLost`.
+    /// already, report `Dropped`.
     AcceptPeer {
         /// The question.
         request: RequestId,

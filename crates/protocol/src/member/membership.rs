@@ -331,6 +331,7 @@ impl Membership {
         let listed = Listed { node: number, incarnation, born, host, memory };
         let mut member = Member::new(listed);
         member.join = Some(request);
+        member.unused = true;
         self.publish(member.coming(), effects);
         let generations = self.generations.iter().map(|(node, next)| (*node, *next)).collect();
         let (view, limits, nodes_max) = (self.view, self.identity.limits, self.identity.nodes_max);
@@ -424,10 +425,14 @@ impl Membership {
         };
         member.linked = true;
         member.join = None;
+        member.unused = false;
         let born = member.born;
         effects.push(Effect::AcceptPeer { request, peer });
         match self.stage {
-            Stage::Coordinator => self.catch_up(node, born, effects),
+            Stage::Coordinator => {
+                self.catch_up(node, born, effects);
+                self.tell_suspects(node, effects);
+            }
             Stage::TakingOver => {
                 let message = Message::Takeover { number: self.view };
                 effects.push(Effect::Send { to: node, message });
@@ -485,7 +490,8 @@ impl Membership {
     /// Declares a node dead; false when it was before.
     fn declare(&mut self, node: NodeId, effects: &mut Effects) -> bool {
         // Where members that live are always reached, each death is certain.
-        self.roster.note_ended(node, !self.identity.quorum);
+        let certain = !self.identity.quorum || self.canary.is(Mutant::RemovedCountsAsEnded);
+        self.roster.note_ended(node, certain);
         let new = self.roster.declare(node);
         self.accusations.forget(node);
         if new {
@@ -504,7 +510,7 @@ impl Membership {
         }
     }
 
-    /// A node is dead, found by a link and not by a view; its process has `ended`, or it may live.
+    /// A node is dead, found by a link and not by a view: its process has `ended`, or it may live.
     fn lost(&mut self, node: NodeId, ended: bool, effects: &mut Effects) {
         if self.stage == Stage::Joining && !self.canary.is(Mutant::JoinerJudges) {
             return self.lost_by_joiner(node, effects);
@@ -625,6 +631,9 @@ impl Membership {
         if !self.roster.find(from).is_some_and(|member| member.leaving) {
             return Err(Violation("left without announcing it"));
         }
+        if let Some(member) = self.roster.find_mut(from) {
+            member.left = true;
+        }
         self.lost(from, false, effects);
         Ok(())
     }
@@ -696,7 +705,8 @@ impl Membership {
             }
             Change::Died | Change::Left | Change::Removed => {
                 if let Some(member) = self.roster.find_mut(named.node) {
-                    member.leaving |= change == Change::Left;
+                    member.left |= change == Change::Left;
+                    member.leaving |= member.left;
                 }
                 self.roster.note_ended(named.node, change == Change::Died);
                 self.remove(named.node, number, effects);
@@ -843,7 +853,6 @@ impl Membership {
         if self.stage != Stage::TakingOver || !all_answered || self.lacks_quorum() {
             return;
         }
-        self.declare_suspects(effects);
         self.expel_unlinked(effects);
         for to in self.linked() {
             let reported = self.roster.find(to).and_then(|member| member.reported);
@@ -852,6 +861,10 @@ impl Membership {
         self.stage = Stage::Coordinator;
         self.publish_losses(effects);
         effects.push(Effect::BecomeCoordinator);
+        if self.has_suspects() {
+            // Those who reported may reach them still.
+            self.call_vote(effects);
+        }
         if !self.accusations.is_empty() {
             effects.push(Effect::JudgeLater);
         }
@@ -861,7 +874,9 @@ impl Membership {
         if self.canary.is(Mutant::UnlinkedKept) {
             return;
         }
-        for node in self.roster.all_where(|member| !member.gone && !member.linked) {
+        for node in
+            self.roster.all_where(|member| !member.gone && !member.linked && !member.suspect)
+        {
             self.declare(node, effects);
         }
     }

@@ -1,5 +1,6 @@
 //! What members say to each other about who is there.
 
+use super::burial::Lane;
 use super::hello::Listed;
 use crate::wire::{BODY, Class, Reader, Violation, Writer};
 use farside_base::{Generation, Incarnation, NodeId, ViewNumber};
@@ -81,13 +82,15 @@ pub enum Message {
     LeaveHeard,
     /// The sender has left, and its memory with it. Every linked member has answered its `Leave`.
     Left,
-    /// The sender knows that this node is dead, and has sent all that it will ever send because of
-    /// it: see [`super::burial`].
+    /// The sender knows that this node is dead, and has sent all that it will ever send in this class
+    /// because of it: see [`super::burial`].
     Buried {
         /// The node.
         node: NodeId,
         /// The view that admitted it: its number may be given again.
         born: ViewNumber,
+        /// The class that it goes in.
+        lane: Lane,
         /// It answers the receiver's own `Buried`, and needs no answer.
         answer: bool,
     },
@@ -95,7 +98,7 @@ pub enum Message {
 
 impl Message {
     /// All about views go in one class, so that they arrive in the order in which they were sent;
-    /// `Buried` goes behind the replies of other machines that it speaks of. Handling one never waits
+    /// `Buried` goes behind the messages of other machines that it speaks of. Handling one never waits
     /// for room to send another, so this closes no circle.
     pub const fn class(&self) -> Class {
         match self {
@@ -110,7 +113,7 @@ impl Message {
             | Self::Leave
             | Self::LeaveHeard
             | Self::Left => Class::Forward,
-            Self::Buried { .. } => Class::Reply,
+            Self::Buried { lane, .. } => lane.class(),
         }
     }
 
@@ -138,8 +141,12 @@ impl Message {
                 writer.u8(4).u8(u8::from(ended)).u16(node.0).u64(incarnation.0)
             }
             Self::Leave => writer.u8(5),
-            Self::Buried { node, born, answer } => {
-                writer.u8(6).u8(u8::from(answer)).u16(node.0).u64(born.0)
+            Self::Buried { node, born, lane, answer } => {
+                let lane = match lane {
+                    Lane::Forward => 0,
+                    Lane::Reply => 2,
+                };
+                writer.u8(6).u8(lane | u8::from(answer)).u16(node.0).u64(born.0)
             }
             Self::Suspect { node, incarnation } => writer.u8(7).u16(node.0).u64(incarnation.0),
             Self::Vote { round } => writer.u8(8).u64(round),
@@ -192,13 +199,15 @@ impl Message {
             }
             5 => Self::Leave,
             6 => {
-                let answer = match reader.u8()? {
-                    0 => false,
-                    1 => true,
-                    _ => return Err(Violation("whether it is an answer")),
+                let (lane, answer) = match reader.u8()? {
+                    0 => (Lane::Forward, false),
+                    1 => (Lane::Forward, true),
+                    2 => (Lane::Reply, false),
+                    3 => (Lane::Reply, true),
+                    _ => return Err(Violation("the lane of a death")),
                 };
                 let node = NodeId(reader.u16()?);
-                Self::Buried { node, born: ViewNumber(reader.u64()?), answer }
+                Self::Buried { node, born: ViewNumber(reader.u64()?), lane, answer }
             }
             7 => Self::Suspect {
                 node: NodeId(reader.u16()?),
@@ -257,8 +266,8 @@ mod tests {
             Message::Leave,
             Message::LeaveHeard,
             Message::Left,
-            Message::Buried { node, born: number, answer: false },
-            Message::Buried { node, born: number, answer: true },
+            Message::Buried { node, born: number, lane: Lane::Forward, answer: false },
+            Message::Buried { node, born: number, lane: Lane::Reply, answer: true },
             Message::Suspect { node, incarnation },
             Message::Vote { round: 1 << 50 },
             Message::Voted { round: 3 },

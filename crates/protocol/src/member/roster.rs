@@ -32,6 +32,8 @@ pub(super) struct Member {
     /// It has announced that it leaves: from then on it holds nothing of other homes, so that it leaves
     /// nothing behind, however it goes.
     pub(super) leaving: bool,
+    /// It has said that it has left, or a view does: every member has answered its `Leave`.
+    pub(super) left: bool,
     /// It has answered this node's own `Leave`.
     pub(super) heard_leave: bool,
     /// There is a link to it. Invariant: false when `gone`.
@@ -40,6 +42,8 @@ pub(super) struct Member {
     pub(super) suspect: bool,
     /// At the coordinator: its `Join`, until it is linked.
     pub(super) join: Option<RequestId>,
+    /// This node admitted it, and has never been linked to it: it was never ready.
+    pub(super) unused: bool,
     /// It takes over and has asked for a report that it cannot have yet: the last view that it knows.
     pub(super) asked: Option<ViewNumber>,
     /// During a takeover: the last view it knows.
@@ -60,11 +64,13 @@ impl Member {
             settled: false,
             settled_to: listed.born,
             leaving: false,
+            left: false,
             heard_leave: false,
             linked: false,
             suspect: false,
             asked: None,
             join: None,
+            unused: false,
             reported: None,
         }
     }
@@ -87,7 +93,7 @@ impl Member {
 
     /// The view that removes it.
     pub(super) const fn going(&self, number: ViewNumber) -> Message {
-        let change = match (self.leaving, self.ended) {
+        let change = match (self.left, self.ended) {
             (true, _) => Change::Left,
             (false, true) => Change::Died,
             (false, false) => Change::Removed,

@@ -97,6 +97,9 @@ pub struct Setup {
     pub lingers: Lingers,
     /// How often another node gets the number of a dead one that is home of nothing.
     pub reuses: u8,
+    /// A number is given again while recalls that name its last bearer are in flight: what the burials forbid,
+    /// which sweep the class of recalls and that of replies.
+    pub ignores_recalls: bool,
     /// The last grant that homes made before the start.
     pub last_grant: u64,
 }

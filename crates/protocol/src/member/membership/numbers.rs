@@ -14,7 +14,9 @@
 //! **Generations.** A node that lends memory gets the next generation of its number, which all members count
 //! along with the views and joiners learn from their welcome. A generation that a coordinator gave in a view
 //! that died with it may be given again: no address of that memory exists, since its node was never ready, and a
-//! node allocates nothing for others before it is.
+//! node allocates nothing for others before it is. For the same reason a coordinator gives the generation again of a
+//! member that it admitted and that was never linked to it, so that failed joins use none up. Only that
+//! coordinator can know, so the others take the generation of the last bearer from it.
 
 use super::{Membership, Stage, refusal};
 use crate::member::canary::Mutant;
@@ -37,7 +39,9 @@ impl Membership {
 
     /// The next generation of memory of a number: smaller ones have been memories of that number.
     pub fn next_generation(&self, node: NodeId) -> Generation {
-        Generation(self.generations.get(&node).copied().unwrap_or(0))
+        let unused = self.roster.find(node).filter(|last| last.gone && last.unused);
+        let next = self.generations.get(&node).copied().unwrap_or(0);
+        unused.and_then(|last| last.memory).unwrap_or(Generation(next))
     }
 
     /// Whether this bearer of a number was removed before this node's time, or another bears the number now.
@@ -68,7 +72,8 @@ impl Membership {
         if used || usize::from(named.node.0) >= self.nodes_max() {
             return Err(Violation("view names a node by a used number"));
         }
-        if named.memory.is_some_and(|memory| memory < self.next_generation(named.node)) {
+        let next = self.next_generation(named.node).0;
+        if named.memory.is_some_and(|memory| memory.0 + 1 < next) {
             return Err(Violation("view names memory by a used generation"));
         }
         Ok(())

@@ -11,7 +11,8 @@
 //!   go (see [`accusations`](super::accusations)). It cuts that one off, tells all members, and calls a vote; those
 //!   that answer have cut it off. With a quorum of answers it is dead, by views.
 //! - A member whose coordinator is a suspect waits for the takeover of the earliest that is left, or takes
-//!   over itself: the reports that it collects are the votes. Who still reaches a member admitted before the asker
+//!   over itself with the reports of a quorum, and then calls a vote like any coordinator: those who reported may
+//!   reach its suspects still, and cut them off before they answer. Who still reaches a member admitted before the asker
 //!   does not answer until it is told otherwise, so nobody votes on both sides.
 //!
 //! *Why no two sides go on.* Suppose two did. Both had quorums of votes, of the members of the same last
@@ -152,7 +153,7 @@ impl Membership {
         }
     }
 
-    fn call_vote(&mut self, effects: &mut Effects) {
+    pub(super) fn call_vote(&mut self, effects: &mut Effects) {
         self.vote = Vote { round: self.vote.round + 1, ayes: NodeSet::EMPTY };
         for to in self.linked() {
             for (node, incarnation) in self.suspects() {
@@ -173,7 +174,7 @@ impl Membership {
         }
     }
 
-    pub(super) fn declare_suspects(&mut self, effects: &mut Effects) {
+    fn declare_suspects(&mut self, effects: &mut Effects) {
         for (node, _) in self.suspects() {
             self.declare(node, effects);
         }

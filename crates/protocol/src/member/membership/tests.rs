@@ -443,6 +443,10 @@ fn coordinator_tells_a_leave_from_a_death() {
     let left = Message::View { number, member, change: Change::Left };
     check(&mut second, heard(0, left), &["gone 2"]);
     assert!(second.has_left(NodeId(2)) && !first.has_left(NodeId(1)));
+    // One that ends before all have answered: others may not have what it sent.
+    let mut first = of_three(0);
+    check(&mut first, heard(2, Message::Leave), &["to 2: leave heard"]);
+    check(&mut first, link_lost(2), &["gone 2", "to 1: view 4 2 went"]);
 }
 
 const UNANNOUNCED: &str = "answer to a leave that was not announced";
@@ -681,8 +685,41 @@ fn the_smaller_side_gives_up() {
 fn the_larger_side_goes_on_without_its_coordinator() {
     let mut second = of_three(1);
     check(&mut second, out_of_reach(0), &["cut 0", "to 2: takeover 3"]);
-    let taken = ["removed 0", "to 2: view 4 0 removed", "coordinator"];
-    check(&mut second, heard(2, report(3)), &taken);
+    // Node 2 may reach node 0 still: it cuts it off before it answers.
+    let called = ["coordinator", "to 2: suspect 0", "to 2: vote 1"];
+    check(&mut second, heard(2, report(3)), &called);
+    let removed = ["removed 0", "to 2: view 4 0 removed"];
+    check(&mut second, heard(2, Message::Voted { round: 1 }), &removed);
+}
+
+#[test]
+fn member_that_may_live_is_removed_and_not_ended() {
+    let view = heard(0, view(4, 2, 2, false));
+    check(&mut of_three(1), view, &["dead 2"]);
+    let (number, member) = (ViewNumber(4), listed(2, 2));
+    let view = Message::View { number, member, change: Change::Removed };
+    check(&mut of_three(1), heard(0, view), &["removed 2"]);
+    let lost = |ended| Message::Lost { node: NodeId(2), incarnation: Incarnation(2), ended };
+    for event in [heard(1, lost(false)), Event::Dropped { node: NodeId(2) }] {
+        check(&mut of_three(0), event, &["removed 2", "to 1: view 4 2 removed"]);
+    }
+    for event in [heard(1, lost(true)), link_lost(2)] {
+        check(&mut of_three(0), event, &["dead 2", "to 1: view 4 2 went"]);
+    }
+    // It uses nothing of this node any more; others may not have heard that.
+    let mut first = of_three(0);
+    check(&mut first, heard(2, Message::Leave), &["to 2: leave heard"]);
+    check(&mut first, heard(1, lost(false)), &["gone 2", "to 1: view 4 2 removed"]);
+}
+
+#[test]
+fn member_linked_while_suspects_are_judged_is_told_of_them() {
+    let mut first = founder_with(&[1, 2, 3]);
+    first.identity.nodes_max = 5;
+    first.step(asked_to_join(4, join(PROGRAM + 4)), &mut Effects::new()).unwrap();
+    first.step(out_of_reach(1), &mut Effects::new()).unwrap();
+    let asked = asked_for_link(104, peer(4, PROGRAM + 4, 5));
+    check(&mut first, asked, &["accept 104 from 4", "to 4: suspect 1"]);
 }
 
 #[test]
@@ -798,7 +835,9 @@ fn member_reports_settled_removals_to_its_coordinator_once() {
     check(&mut machine, settled(2, 3), &["to 0: settled 4"]);
     check(&mut machine, settled(2, 3), &[]);
     let used = "view names memory by a used generation";
-    check_violation(&machine, 0, view(5, 2, 22, true), used);
+    let mut later = machine.clone();
+    later.generations.insert(NodeId(2), 2);
+    check_violation(&later, 0, view(5, 2, 22, true), used);
     check(&mut machine, heard(0, view(5, 2, PROGRAM, true)), &[]);
     let used = "view names a node by a used number";
     check_violation(&machine, 0, view(6, 2, PROGRAM, true), used);
@@ -824,6 +863,35 @@ fn numbers_free_for_the_longest_are_given_first() {
     check(&mut machine, asked_to_join(6, join(program)), &admitted);
     let next = [1, 3].map(|node| machine.next_generation(NodeId(node)));
     assert_eq!(next, [Generation(1), Generation(2)]);
+}
+
+#[test]
+fn failed_joins_use_no_generation_up() {
+    let mut machine = founder();
+    machine.identity.nodes_max = 2;
+    for life in 1..=4 {
+        let mut effects = Effects::new();
+        machine.step(asked_to_join(life, join(life)), &mut effects).unwrap();
+        let Some(Effect::Admit { welcome, .. }) = effects.last() else { panic!("{effects:?}") };
+        assert_eq!((welcome.node, welcome.memory), (NodeId(1), Some(Generation(0))));
+        let born = welcome.view.0;
+        if life == 4 {
+            let linked = asked_for_link(100, peer(1, life, born));
+            check(&mut machine, linked, &["accept 100 from 1"]);
+            check(&mut machine, link_lost(1), &["dead 1"]);
+        } else {
+            let request = RequestId(life);
+            check(&mut machine, Event::RequestLost { request }, &["dead 1"]);
+        }
+        check(&mut machine, settled(1, born), &[]);
+    }
+    assert_eq!(machine.next_generation(NodeId(1)), Generation(1), "the fourth was linked");
+    // A member takes it from the coordinator.
+    let mut member = middle();
+    check(&mut member, heard(0, view(4, 2, 2, false)), &["dead 2"]);
+    check(&mut member, settled(2, 3), &["to 0: settled 4"]);
+    check(&mut member, heard(0, view(5, 2, 22, true)), &[]);
+    assert_eq!(member.next_generation(NodeId(2)), Generation(1));
 }
 
 #[test]

@@ -236,10 +236,13 @@ impl System {
         self.step(node, Event::Settled { node: NodeId(dead) });
     }
 
-    /// Whether a dead node's number can be given again.
+    /// Whether a dead node's number can be given again: all have settled its death, after which no message of any
+    /// class names it. That the burials see to this is for [`burial`](crate::model::burial) to show.
     fn is_free(&self, dead: u16) -> bool {
         let names = |message: &Message| match *message {
-            Message::Recall { forward, .. } => forward.is_some_and(|to| to.node.0 == dead),
+            Message::Recall { forward, .. } => {
+                !self.setup.ignores_recalls && forward.is_some_and(|to| to.node.0 == dead)
+            }
             Message::Grant { supply: Supply::Owner(owner), .. } => owner.0 == dead,
             Message::Refuse { supplier, .. } => supplier.is_some_and(|from| from.0 == dead),
             _ => false,
