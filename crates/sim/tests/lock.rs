@@ -104,7 +104,7 @@ fn a_delegate_a_home_and_anybody_die() {
     explore(Setup { mortal: vec![1], ..setup(3, sessions()) }, 44_005);
     explore(Setup { mortal: vec![0], ..setup(3, sessions()) }, 39_732);
     let sessions = vec![one(1, 2, &[READ, WRITE]), one(2, 1, &[WRITE])];
-    explore(Setup { mortal: vec![0, 1, 2], ..setup(3, sessions) }, 126_302);
+    explore(Setup { mortal: vec![0, 1, 2], ..setup(3, sessions) }, 126_344);
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn the_next_holder_is_told_of_the_dead() {
     let sessions = vec![one(1, 1, &[WRITE]), one(2, 2, &[WRITE]).with_undo().with_cancels(1)];
     explore(Setup { mortal: vec![1], ..setup(3, sessions) }, 11_899);
     let sessions = vec![one(1, 1, &[WRITE]), one(2, 3, &[READ, UPGRADE, WRITE])];
-    explore(Setup { mortal: vec![1], ..setup(3, sessions) }, 109_989);
+    explore(Setup { mortal: vec![1], ..setup(3, sessions) }, 110_617);
 }
 
 #[test]

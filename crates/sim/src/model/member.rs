@@ -767,9 +767,9 @@ mod tests {
         assert_eq!(parted(2, 2, 1, 1), 15);
         assert_eq!(parted(3, 3, 0, 3), 2_008);
         assert_eq!(parted(3, 3, 1, 2), 4_324);
-        assert_eq!(parted(3, 2, 1, 1), 7_451);
-        assert_eq!(parted(3, 1, 0, 1), 5_575);
-        assert_eq!(parted(4, 4, 0, 1), 5_621);
+        assert_eq!(parted(3, 2, 1, 1), 7_588);
+        assert_eq!(parted(3, 1, 0, 1), 5_599);
+        assert_eq!(parted(4, 4, 0, 1), 5_969);
     }
 
     fn parted_programs(processes: usize, programs: u8, deaths: u8, partings: u8) -> u64 {
@@ -786,7 +786,7 @@ mod tests {
         assert_eq!(parted_programs(3, 0b100, 1, 2), 3_929);
         assert_eq!(parted_programs(3, 0b110, 1, 2), 3_929);
         assert_eq!(parted_programs(3, 0b001, 0, 3), 1_322);
-        assert_eq!(parted_programs(4, 0b1000, 0, 1), 4_485);
+        assert_eq!(parted_programs(4, 0b1000, 0, 1), 4_749);
     }
 
     #[cfg(canary)]
