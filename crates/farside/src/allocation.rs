@@ -32,6 +32,15 @@ struct FreedBlock {
     line_size: LineSize,
 }
 
+/// A request for memory that waits until this node is ready.
+#[derive(Debug)]
+struct EarlyRequest {
+    from: NodeId,
+    ticket: Ticket,
+    bytes: u64,
+    line_size: LineSize,
+}
+
 /// The home's side of allocation, and what this node knows of other homes.
 #[derive(Debug)]
 pub(crate) struct Homes {
@@ -39,6 +48,9 @@ pub(crate) struct Homes {
     pub(crate) placement: Placement,
     jobs: Jobs,
     asked: BTreeMap<Ticket, (OperationId, NodeId)>,
+    /// What was requested before this node was ready: not every member knows its memory before, and no address of
+    /// it may exist.
+    early: Vec<EarlyRequest>,
     /// Blocks that are free, and that a removed node may still write: they go back to the allocator later.
     quarantine: Vec<FreedBlock>,
     next: u64,
@@ -56,6 +68,7 @@ impl Homes {
             placement,
             jobs: Jobs::new(),
             asked: BTreeMap::new(),
+            early: Vec::new(),
             quarantine: Vec::new(),
             next: 1,
             used_to: 0,
@@ -254,10 +267,8 @@ impl Engine {
         body: &[u8; BODY],
     ) -> Result<(), Violation> {
         match Message::decode(body)? {
-            Message::Allocate { ticket, .. } if !self.boot.ready => {
-                // Not every member knows this memory yet: no address of it may exist.
-                let code = ErrorCode::OutOfMemory;
-                self.send_allocate(from, &Message::Refused { ticket, code });
+            Message::Allocate { ticket, bytes, line_size, .. } if !self.boot.ready => {
+                self.homes.early.push(EarlyRequest { from, ticket, bytes, line_size });
             }
             Message::Allocate { ticket, bytes, line_size, .. } => {
                 self.allocate_here(bytes, line_size, Requester::Node(from, ticket));
@@ -286,6 +297,16 @@ impl Engine {
         Ok(())
     }
 
+    /// This node is ready: tells its members how much memory is free, and allocates what they requested before.
+    pub(crate) fn lend_memory(&mut self) {
+        let peers: Vec<NodeId> = self.peers.iter().collect();
+        peers.into_iter().for_each(|node| self.announce_free(Some(node)));
+        for EarlyRequest { from, ticket, bytes, line_size } in std::mem::take(&mut self.homes.early)
+        {
+            self.allocate_here(bytes, line_size, Requester::Node(from, ticket));
+        }
+    }
+
     fn asked(&mut self, from: NodeId, ticket: Ticket) -> Result<OperationId, Violation> {
         match self.homes.asked.remove(&ticket) {
             Some((operation, node)) if node == from => Ok(operation),
@@ -297,6 +318,7 @@ impl Engine {
     pub(crate) fn home_dead(&mut self, node: NodeId) {
         self.homes.placement.remove(node);
         self.homes.jobs.node_dead(node);
+        self.homes.early.retain(|request| request.from != node);
         let lost: Vec<Ticket> = self
             .homes
             .asked

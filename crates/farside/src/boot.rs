@@ -184,8 +184,7 @@ impl Engine {
             Effect::Dead { node, death, .. } => self.member_dead(node, death),
             Effect::Ready => {
                 self.boot.ready = true;
-                let peers: Vec<NodeId> = self.peers.iter().collect();
-                peers.into_iter().for_each(|node| self.announce_free(Some(node)));
+                self.lend_memory();
                 if self.resumes() {
                     // Whoever asks here is told where the coordinator is.
                     self.boot.wants_rendezvous = true;

@@ -204,7 +204,7 @@ insecure = false
             ("colour = 1", &["line 20", "unknown field `colour`", "`memory_bytes`"][..]),
             ("lease = 0", &["line 20", "0.01 to 3600"]),
             ("join = \"10.0.0.1:7400\"", &["line 20", "join"]),
-            ("listen = ", &["line 19"]),
+            ("listen = ", &["line 20"]),
         ] {
             let text = if line.starts_with("colour") || line.ends_with(' ') {
                 format!("{ALL}{line}\n")
