@@ -193,8 +193,9 @@ impl Session {
     /// owned, one after the other in the order of addresses (which excludes deadlock).
     ///
     /// # Errors
-    /// As [`write`](Self::write), all at once; nothing is written then, but lost lines that it covers may have
-    /// been healed with these bytes, one after the other. `CacheFull` when the lines cannot all be cached at a time.
+    /// As [`write`](Self::write), all at once; nothing is written then. `LineLost` also where it covers a lost line and
+    /// others: lines are healed one at a time, by `write`, which a reader of all of them would see. `CacheFull` when
+    /// the lines cannot all be cached at a time.
     pub fn write_atomic(&mut self, address: GlobalAddress, bytes: &[u8]) -> Result<(), Error> {
         self.blocking().run(self.write_atomic_async(address, bytes))
     }
@@ -213,8 +214,9 @@ impl Session {
         let mut call = self.enter();
         call.writes_ended().await?;
         let lines = Arc::clone(call.lines());
+        let healing = if parts.len() == 1 { bytes } else { &[] };
         loop {
-            call.pin(Want::Write, &parts, bytes).await?;
+            call.pin(Want::Write, &parts, healing).await?;
             // In the order of addresses: two writers of this node cannot wait for each other.
             let claims = parts
                 .iter()
@@ -316,9 +318,9 @@ fn snapshot(lines: &Lines, parts: &[Piece], out: &mut [u8]) -> bool {
 }
 
 impl Session {
-    /// Keeps all the lines at this node until the call ends, from a moment when what is cached counts. `bytes` are
-    /// those that will be written, if all are known: lost lines that they cover are filled with them.
-    async fn pin(&mut self, want: Want, parts: &[Piece], bytes: &[u8]) -> Result<(), Error> {
+    /// Keeps all the lines at this node until the call ends, from a moment when what is cached counts. Lost lines
+    /// are filled with `healing`, which is empty or what will be written.
+    async fn pin(&mut self, want: Want, parts: &[Piece], healing: &[u8]) -> Result<(), Error> {
         self.check_room(parts)?;
         if parts.len() > 1 {
             poll_fn(|context| match self.take_gate() {
@@ -333,8 +335,8 @@ impl Session {
         }
         loop {
             for part in parts {
-                let part_bytes = bytes.get(part.at..part.at + part.bytes).unwrap_or_default();
-                self.call(Kind::Pin(want), *part, part_bytes).await?;
+                let part_healing = healing.get(part.at..part.at + part.bytes).unwrap_or_default();
+                self.call(Kind::Pin(want), *part, part_healing).await?;
                 self.in_flight.pinned.push(part.address.line());
             }
             if self.lines().is_trusted() {

@@ -303,12 +303,20 @@ fn lost_line_is_healed_by_writing_it_whole() {
         there.write_vectored(&[(at(2), &whole[..]), (at(5), &whole[..])]).unwrap();
         there.fence().unwrap();
         assert_eq!([reads(bank, at(2)), reads(bank, at(5))], [[Ok(5); 2]; 2]);
-        there.write_atomic(at(6), &vec![6; 2 * line]).unwrap();
-        here.write_atomic(at(8), &vec![7; 2 * line]).unwrap();
-        assert_eq!(
-            [6, 7, 8, 9].map(|number| reads(bank, at(number))),
-            [[Ok(6); 2], [Ok(6); 2], [Ok(7); 2], [Ok(7); 2]]
-        );
+        there.write_atomic(at(6), &vec![6; line]).unwrap();
+        here.write_atomic(at(7), &vec![7; line]).unwrap();
+        assert_eq!([6, 7].map(|number| reads(bank, at(number))), [[Ok(6); 2], [Ok(7); 2]]);
+
+        // Of several lines, readers see all of an atomic write or nothing.
+        for session in [&mut there, &mut here] {
+            assert_eq!(code(session.write_atomic(at(7), &vec![8; 2 * line])), ErrorCode::LineLost);
+        }
+        let read = [7, 8].map(|number| reads(bank, at(number))[0]);
+        assert_eq!(read, [Ok(7), Err(ErrorCode::LineLost)]);
+        there.write(at(8), &vec![8; line]).unwrap();
+        there.fence().unwrap();
+        there.write_atomic(at(7), &vec![9; 2 * line]).unwrap();
+        assert_eq!([7, 8].map(|number| reads(bank, at(number))), [[Ok(9); 2]; 2]);
 
         here.free(bank.first).unwrap();
         let fresh = here.alloc_on(ACCOUNTS * LINE, bank.home.id()).unwrap();
