@@ -38,6 +38,7 @@ mod operation;
 mod patience;
 mod peer;
 mod registered;
+mod requests;
 mod resources;
 mod route;
 mod stats;
