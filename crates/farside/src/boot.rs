@@ -8,8 +8,8 @@ use farside_base::{ErrorCode, Incarnation, LinkId, NodeId, ViewNumber};
 use farside_fabric::{Fabric, FabricError, LinkEvent, NotReached, Port, PortSpec};
 use farside_protocol::coherence;
 use farside_protocol::member::{
-    self, Answer, Burials, Effect, Elsewhere, Event, Hello, Message, PROTOCOL_VERSION, PeerReply,
-    Refusal, RequestId, burial,
+    self, Answer, Burials, Effect, Elsewhere, Event, Hello, Message, Occupancy, PROTOCOL_VERSION,
+    PeerReply, Refusal, RequestId, burial,
 };
 use farside_protocol::wire::{BODY, Family, Violation};
 use std::collections::VecDeque;
@@ -407,7 +407,7 @@ impl Engine {
                 self.member_own(Event::PeerAsked { request, peer });
             }
             Ok(Hello::Resume(resume)) => self.resume_asked(request, &resume),
-            Ok(Hello::Join(_)) => {
+            Ok(Hello::Join(_) | Hello::AskOccupancy(_)) => {
                 self.turn_away(request, Refusal::new(ErrorCode::ProtocolViolation));
             }
             Err(error) => self.turn_away(request, error.refusal()),
@@ -473,6 +473,7 @@ impl Engine {
                         Some(host) => self.send_elsewhere(link, host),
                         None => self.member_own(Event::JoinAsked { request, join }),
                     },
+                    Ok(Hello::AskOccupancy(_)) => self.tell_occupancy(link),
                     Ok(Hello::Peer(_) | Hello::Resume(_)) => {
                         self.turn_away(request, Refusal::new(ErrorCode::ProtocolViolation))
                     }
@@ -506,6 +507,16 @@ impl Engine {
         if let Some((port, _)) = self.peers.rendezvous.as_mut() {
             // Whoever asked may be gone already; then nobody needs the answer.
             let _ = port.refuse(link, &Elsewhere { host }.encode());
+        }
+    }
+
+    fn tell_occupancy(&mut self, link: LinkId) {
+        let (members, members_max) = self.membership.occupancy();
+        // Both are bounded by the numbers of nodes.
+        let occupancy = Occupancy { members: members as u16, members_max: members_max as u16 };
+        if let Some((port, _)) = self.peers.rendezvous.as_mut() {
+            // The requester may be gone already; then the answer is not needed.
+            let _ = port.refuse(link, &occupancy.encode());
         }
     }
 

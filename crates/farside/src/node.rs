@@ -88,7 +88,7 @@ pub const REQUIREMENTS: Requirements = Requirements {
     ..Requirements::NOTHING
 };
 
-fn fabric_error(error: FabricError) -> Error {
+pub(crate) fn fabric_error(error: FabricError) -> Error {
     let code = match &error {
         FabricError::Lacks(_) | FabricError::Limit(_) => ErrorCode::FabricLacks,
         FabricError::AddressInUse(_) => ErrorCode::NameTaken,
@@ -475,7 +475,7 @@ impl Joining {
             Ok(Answer::Welcome(welcome)) => welcome,
             Ok(Answer::Refusal(refusal)) => return Err(refused(refusal).into()),
             Ok(Answer::Elsewhere(Elsewhere { host })) => return self.ask_elsewhere(host),
-            Ok(Answer::PeerReply(_) | Answer::Resumed(_)) => {
+            Ok(Answer::PeerReply(_) | Answer::Resumed(_) | Answer::Occupancy(_)) => {
                 return Err(Error::new(ErrorCode::ProtocolViolation).into());
             }
             Err(error) => return Err(refused(error.refusal()).into()),

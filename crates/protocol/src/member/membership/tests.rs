@@ -3,6 +3,7 @@ use alloc::string::String;
 use alloc::vec;
 use core::net::SocketAddr;
 use farside_base::{Access, RegionId, RegionToken, RemoteKey};
+use quorum::of_three;
 
 mod quorum;
 

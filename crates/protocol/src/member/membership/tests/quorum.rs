@@ -3,7 +3,7 @@
 use super::*;
 
 /// Three members of which this is one, on a fabric where losses are no deaths.
-fn of_three(me: u16) -> Membership {
+pub(super) fn of_three(me: u16) -> Membership {
     let mut machine = match me {
         0 => {
             let mut machine = Membership::new(identity(0)).in_a_quorum();
