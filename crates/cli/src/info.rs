@@ -8,13 +8,22 @@ use crate::rdma;
 use farside_base::{Capabilities, FlushScope};
 use serde::Serialize;
 use serde_json::{Value, json};
+use std::time::Duration;
 
 /// A cluster that runs on this machine.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 struct Running {
     cluster: String,
+    /// Its nodes that listen on this machine.
     nodes: usize,
+    /// As its coordinator says; unknown where that does not answer.
+    members: Option<usize>,
+    /// How many there can be.
+    members_max: Option<usize>,
 }
+
+/// How long a coordinator may take to say how many members there are.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Shows what there is.
 pub(crate) fn run(output: Output) -> Result<(), Failure> {
@@ -22,7 +31,8 @@ pub(crate) fn run(output: Output) -> Result<(), Failure> {
     // A folder of names that is not right is said below, with what to do.
     let names = farside_fabric_shm::listening();
     let unknown = names.as_ref().err().map(ToString::to_string);
-    let running = clusters(&names.unwrap_or_default());
+    let mut running = clusters(&names.unwrap_or_default());
+    ask_members(&found, &mut running);
     let (chosen, reason) = choice(&found);
     output.value(&json!({
         "version": env!("CARGO_PKG_VERSION"),
@@ -42,9 +52,36 @@ pub(crate) fn run(output: Output) -> Result<(), Failure> {
         output.line("running clusters of this user: none");
     }
     for one in &running {
-        output.line(format!("running: {}, {} nodes", one.cluster, one.nodes));
+        output.line(one.text());
     }
     Ok(())
+}
+
+impl Running {
+    fn text(&self) -> String {
+        match (self.members, self.members_max) {
+            (Some(members), Some(most)) => {
+                format!("running: {}, members {members} of {most}", self.cluster)
+            }
+            _ => format!(
+                "running: {}, {} nodes; its coordinator does not say how many members it has",
+                self.cluster, self.nodes
+            ),
+        }
+    }
+}
+
+/// Asks the coordinator of each cluster how many members of how many there are.
+fn ask_members(found: &[Found], running: &mut [Running]) {
+    let shared_memory = found.iter().find(|fabric| fabric.name == "shm");
+    let Some(Ok(fabric)) = shared_memory.map(|found| &found.fabric) else {
+        return;
+    };
+    for one in running {
+        if let Ok(occupancy) = farside::occupancy(&**fabric, &one.cluster, ANSWER_TIMEOUT) {
+            (one.members, one.members_max) = (Some(occupancy.members), Some(occupancy.members_max));
+        }
+    }
 }
 
 fn choice(found: &[Found]) -> (Option<&'static str>, String) {
@@ -160,7 +197,12 @@ fn clusters(names: &[String]) -> Vec<Running> {
         }
         match found.iter_mut().find(|one| one.cluster == cluster) {
             Some(one) => one.nodes += 1,
-            None => found.push(Running { cluster: cluster.to_owned(), nodes: 1 }),
+            None => found.push(Running {
+                cluster: cluster.to_owned(),
+                nodes: 1,
+                members: None,
+                members_max: None,
+            }),
         }
     }
     found.sort_by(|a, b| a.cluster.cmp(&b.cluster));
@@ -181,9 +223,10 @@ mod tests {
             "foreign.0-1",
             "x",
         ];
-        let expected = [("a.b", 1), ("lab", 2)]
-            .map(|(cluster, nodes)| Running { cluster: cluster.to_owned(), nodes });
-        assert_eq!(clusters(&names.map(str::to_owned)), expected);
+        let expected = [("a.b", 1), ("lab", 2)].map(|(cluster, nodes)| (cluster.to_owned(), nodes));
+        let found = clusters(&names.map(str::to_owned));
+        let found: Vec<_> = found.into_iter().map(|one| (one.cluster, one.nodes)).collect();
+        assert_eq!(found, expected);
     }
 
     #[test]

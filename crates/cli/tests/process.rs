@@ -227,6 +227,16 @@ fn process_info_and_doctor_say_what_they_found() {
     let info = json(&text(&output(&["info", "--json"]).stdout));
     assert_eq!(info["chosen"], "shm");
     assert_eq!(info["fabrics"][0]["capabilities"]["one_sided"], "yes");
+    // Of a cluster it says how many members of how many there are.
+    let config = Config { memory_bytes: 1 << 20, cache_bytes: 4 << 20, ..Config::new(name()) };
+    let node = Node::create(&config).unwrap();
+    let members = format!("running: {}, members 1 of {}", config.cluster, node.members_max());
+    let shown = text(&output(&["info"]).stdout);
+    assert!(shown.contains(&members), "{shown}");
+    let info = json(&text(&output(&["info", "--json"]).stdout));
+    let clusters = info["clusters"].as_array().unwrap();
+    let own = clusters.iter().find(|one| one["cluster"] == config.cluster.as_str()).unwrap();
+    assert_eq!((&own["members"], &own["members_max"]), (&1.into(), &node.members_max().into()));
     let doctor = json(&text(&output(&["doctor", "--json", "--nodes", "1"]).stdout));
     assert!(doctor["checks"].as_array().unwrap().iter().any(|check| check["name"] == "memfd"));
     let impossible = output(&["doctor", "--nodes", "100", "--memory-bytes", "1T"]);

@@ -140,7 +140,7 @@ impl Call {
             Failure::Io(reason) => (NotReached::Unreachable, text(reason)),
             Failure::Violation(what) => (NotReached::Unreachable, text(what)),
             Failure::Ended => {
-                (NotReached::Unreachable, text(&"it hung up; its load or its log may say why"))
+                (NotReached::HungUp, text(&"it hung up; its load or its log may say why"))
             }
             Failure::Silence | Failure::NoProgress => {
                 (NotReached::Unreachable, text(&"no answer in time; see to the way there"))
@@ -158,7 +158,8 @@ impl Call {
 
     fn met(&mut self, why: NotReached, trouble: String) {
         let weight = |why| match why {
-            NotReached::NotPermitted => 2,
+            NotReached::NotPermitted => 3,
+            NotReached::HungUp => 2,
             NotReached::Unreachable => 1,
             _ => 0,
         };

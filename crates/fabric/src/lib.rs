@@ -381,6 +381,9 @@ pub enum NotReached {
     Nobody,
     /// Whoever is there does not trust this process, or the other way round.
     NotPermitted,
+    /// The connection was made and closed before an answer: the peer has ended, or its listener was full and this
+    /// connection gave way to another. A later attempt may succeed.
+    HungUp,
     /// No answer in time, or no way there.
     Unreachable,
 }

@@ -280,7 +280,8 @@ impl Engine {
                 self.check_generation(address.line())?;
                 self.free_here(address, Requester::Node(from, ticket));
             }
-            Message::Allocated { ticket, address, .. } => {
+            Message::Allocated { ticket, address, lines } => {
+                self.check_allocated(from, ticket, (address, lines))?;
                 let operation = self.asked(from, ticket)?;
                 self.finish_with(operation, address.to_bits());
             }
@@ -305,6 +306,37 @@ impl Engine {
         {
             self.allocate_here(bytes, line_size, Requester::Node(from, ticket));
         }
+    }
+
+    /// Refuses an allocation that is not of the memory that its home lends, or not what was asked of it.
+    fn check_allocated(
+        &self,
+        from: NodeId,
+        ticket: Ticket,
+        (address, lines): (GlobalAddress, u64),
+    ) -> Result<(), Violation> {
+        let asked = self.homes.asked.get(&ticket).filter(|(_, node)| *node == from);
+        let Some((operation, _)) = asked else {
+            return Ok(()); // refused as an answer without a question
+        };
+        let (bytes, class) = match self.request(*operation) {
+            Some((Kind::Allocate { bytes, class, .. }, _)) => (bytes, class),
+            Some(_) => return Err(Violation("allocation in answer to a free")),
+            None => return Ok(()),
+        };
+        let line_bytes = address.line_size().bytes() as u64;
+        let room = self.peers.get(from).map_or(0, |peer| peer.tokens.home.bytes);
+        let end = lines.checked_mul(line_bytes).and_then(|b| address.offset().checked_add(b));
+        let is_whole = address.offset_in_line() == 0
+            && address.line_size().class() == class
+            && lines == bytes.div_ceil(line_bytes);
+        if !self.peers.lends(address.memory()) || address.home() != from {
+            return Err(Violation("allocation in memory that its home does not lend"));
+        }
+        if !is_whole || end.is_none_or(|end| end > room) {
+            return Err(Violation("allocation that is not what was asked for"));
+        }
+        Ok(())
     }
 
     fn asked(&mut self, from: NodeId, ticket: Ticket) -> Result<OperationId, Violation> {

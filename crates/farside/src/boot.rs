@@ -8,8 +8,8 @@ use farside_base::{ErrorCode, Incarnation, LinkId, NodeId, ViewNumber};
 use farside_fabric::{Fabric, FabricError, LinkEvent, NotReached, Port, PortSpec};
 use farside_protocol::coherence;
 use farside_protocol::member::{
-    self, Answer, Burials, Effect, Elsewhere, Event, Hello, Message, PROTOCOL_VERSION, PeerReply,
-    Refusal, RequestId, burial,
+    self, Answer, Burials, Effect, Elsewhere, Event, Hello, Message, Occupancy, PROTOCOL_VERSION,
+    PeerReply, Refusal, RequestId, burial,
 };
 use farside_protocol::wire::{BODY, Family, Violation};
 use std::collections::VecDeque;
@@ -17,7 +17,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// Marks requests that came in at the rendezvous name.
-const AT_RENDEZVOUS: u64 = 1 << 63;
+pub(crate) const AT_RENDEZVOUS: u64 = 1 << 63;
 
 /// The name where a cluster takes new nodes in.
 pub(crate) fn rendezvous_name(cluster: &str) -> String {
@@ -165,10 +165,12 @@ impl Engine {
             }
             Effect::Admit { request, welcome } => {
                 let answer = welcome.encode();
+                self.requests.add(request, self.boot.fabric.time_ns(), true);
                 self.answer(request, |port, link, queue| port.accept(link, &answer, queue));
             }
             Effect::Deny { request, refusal } => {
                 let answer = refusal.encode();
+                self.requests.remove(request);
                 self.answer(request, |port, link, _| port.refuse(link, &answer));
             }
             Effect::AcceptPeer { request, peer } => self.accept_peer(request, &peer),
@@ -219,7 +221,6 @@ impl Engine {
         ) -> Result<(), FabricError>,
     ) {
         let link = LinkId((request.0 & !AT_RENDEZVOUS) as u32);
-        self.asked.retain(|asked| *asked != request);
         let done = if request.0 & AT_RENDEZVOUS == 0 {
             answer(&mut *self.port, link, self.peers.receives)
         } else {
@@ -229,6 +230,7 @@ impl Engine {
             }
         };
         if done.is_err() {
+            self.requests.remove(request);
             self.member_own(Event::RequestLost { request });
         }
     }
@@ -307,7 +309,7 @@ impl Engine {
 
     fn accept_peer(&mut self, request: RequestId, peer: &member::Peer) {
         let link = LinkId(request.0 as u32);
-        self.asked.retain(|asked| *asked != request);
+        self.requests.remove(request);
         let reply = PeerReply {
             node: self.me(),
             incarnation: self.membership.incarnation(),
@@ -387,8 +389,7 @@ impl Engine {
                     // A lost link keeps its place among those of the port until it is closed.
                     self.port.close(link);
                     let request = RequestId(u64::from(link.0));
-                    if let Some(index) = self.asked.iter().position(|asked| *asked == request) {
-                        self.asked.swap_remove(index);
+                    if self.requests.remove(request) {
                         self.member_own(Event::RequestLost { request });
                     }
                 }
@@ -401,11 +402,11 @@ impl Engine {
     fn requested(&mut self, request: RequestId, hello: &[u8]) {
         match Hello::decode(hello) {
             Ok(Hello::Peer(peer)) => {
-                self.asked.push(request);
+                self.requests.add(request, self.boot.fabric.time_ns(), false);
                 self.member_own(Event::PeerAsked { request, peer });
             }
             Ok(Hello::Resume(resume)) => self.resume_asked(request, &resume),
-            Ok(Hello::Join(_)) => {
+            Ok(Hello::Join(_) | Hello::AskOccupancy(_)) => {
                 self.turn_away(request, Refusal::new(ErrorCode::ProtocolViolation));
             }
             Err(error) => self.turn_away(request, error.refusal()),
@@ -418,7 +419,7 @@ impl Engine {
         Some(connecting.swap_remove(index))
     }
 
-    fn turn_away(&mut self, request: RequestId, refusal: Refusal) {
+    pub(crate) fn turn_away(&mut self, request: RequestId, refusal: Refusal) {
         let answer = refusal.encode();
         let link = LinkId((request.0 & !AT_RENDEZVOUS) as u32);
         // Whoever asked may be gone already; then nobody needs the answer.
@@ -471,6 +472,7 @@ impl Engine {
                         Some(host) => self.send_elsewhere(link, host),
                         None => self.member_own(Event::JoinAsked { request, join }),
                     },
+                    Ok(Hello::AskOccupancy(_)) => self.tell_occupancy(link),
                     Ok(Hello::Peer(_) | Hello::Resume(_)) => {
                         self.turn_away(request, Refusal::new(ErrorCode::ProtocolViolation))
                     }
@@ -479,13 +481,18 @@ impl Engine {
             }
             LinkEvent::Lost { link, .. } => {
                 // A lost link keeps its place among those of the port until it is closed.
-                if let Some((port, _)) = self.peers.rendezvous.as_mut() {
-                    port.close(link);
-                }
+                self.close_rendezvous_link(link);
                 let request = RequestId(u64::from(link.0) | AT_RENDEZVOUS);
+                self.requests.remove(request);
                 self.member_own(Event::RequestLost { request });
             }
             _ => {}
+        }
+    }
+
+    pub(crate) fn close_rendezvous_link(&mut self, link: LinkId) {
+        if let Some((port, _)) = self.peers.rendezvous.as_mut() {
+            port.close(link);
         }
     }
 
@@ -499,6 +506,16 @@ impl Engine {
         if let Some((port, _)) = self.peers.rendezvous.as_mut() {
             // Whoever asked may be gone already; then nobody needs the answer.
             let _ = port.refuse(link, &Elsewhere { host }.encode());
+        }
+    }
+
+    fn tell_occupancy(&mut self, link: LinkId) {
+        let (members, members_max) = self.membership.occupancy();
+        // Both are bounded by the numbers of nodes.
+        let occupancy = Occupancy { members: members as u16, members_max: members_max as u16 };
+        if let Some((port, _)) = self.peers.rendezvous.as_mut() {
+            // The requester may be gone already; then the answer is not needed.
+            let _ = port.refuse(link, &occupancy.encode());
         }
     }
 

@@ -10,17 +10,19 @@ use crate::lock_hit::LockCells;
 use crate::locks::Grant;
 use crate::operation::{Kind, Outcome, SessionSlots, Slot, is_home, session_index};
 use crate::peer::Peers;
+use crate::registered::Registered;
+use crate::requests::Requests;
 use crate::stopped::Lookout;
 use crate::turn::BATCH;
 use crate::write_back::WriteBacks;
 use farside_base::{
     Completion, ErrorCode, GlobalAddress, Limits, LineAddress, NodeId, OperationId,
 };
-use farside_fabric::{Port, Region};
+use farside_fabric::Port;
 use farside_protocol::channel::Underway;
 use farside_protocol::coherence::{Coherence, Effects, Held};
 use farside_protocol::lock::{self, Locks};
-use farside_protocol::member::{Membership, RequestId};
+use farside_protocol::member::Membership;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -77,24 +79,25 @@ pub(crate) struct Counters {
     pub(crate) past_lock_hits: u64,
 }
 
-/// The regions of a node.
-#[derive(Clone, Debug)]
+/// The regions of a node, which end with it: a fabric may outlive its nodes.
+#[derive(Debug)]
 pub(crate) struct Regions {
     /// The memory this node is home of; peers write it under recalls.
-    pub(crate) home: Region,
+    pub(crate) home: Arc<Registered>,
     /// Frames of cached lines; homes and owners write them under grants.
-    pub(crate) cache: Region,
-    /// Receive buffers of messages; nobody else reaches it.
-    pub(crate) messages: Region,
+    pub(crate) cache: Arc<Registered>,
+    /// Receive buffers of messages; no peer reaches it.
+    pub(crate) messages: Registered,
     /// The fence word of this node: peers that remove it write it.
-    pub(crate) fence: Region,
+    pub(crate) fence: Arc<Registered>,
 }
 
 /// Everything of a node that is driven by `turn`.
 pub(crate) struct Engine {
     pub(crate) lines: Arc<Lines>,
-    pub(crate) regions: Regions,
+    /// Before the regions: it is dropped first.
     pub(crate) port: Box<dyn Port>,
+    pub(crate) regions: Regions,
     pub(crate) peers: Peers,
     /// Where polls put completions; `None` only while they are gone through.
     pub(crate) completions: Option<Box<[Completion; BATCH]>>,
@@ -137,8 +140,8 @@ pub(crate) struct Engine {
     pub(crate) keeper: Option<Keeper>,
     /// Watches for members that stand still.
     pub(crate) lookout: Lookout,
-    /// Link requests not yet answered.
-    pub(crate) asked: Vec<RequestId>,
+    /// Requests of other processes that have not come to a link.
+    pub(crate) requests: Requests,
 }
 
 impl Engine {

@@ -30,13 +30,17 @@ const EVICT_EVERY_NS: u64 = 1_000_000;
 /// What a dial and a vote take besides the leases, at most.
 const DIAL_NS: u64 = 500_000_000;
 
-/// How long a leave waits for the other nodes at most: twice as long as a silent member takes to be removed, which is
-/// what `Config::lease_ns` says, with leases of the fabric and of the node.
-pub(crate) fn leave_timeout(config: &Config, fabric_lease_ns: u64) -> Duration {
+/// How long a silent member takes to be removed, which is what `Config::lease_ns` says, with leases of the fabric and
+/// of the node.
+pub(crate) fn removal_ns(config: &Config, fabric_lease_ns: u64) -> u64 {
     let noticed_ns = fabric_lease_ns.saturating_add(config.lease_ns.saturating_mul(3) / 2);
     let settled_ns = fabric_lease_ns.saturating_mul(3) / 2;
-    let removal_ns = noticed_ns.saturating_add(settled_ns).saturating_add(DIAL_NS);
-    let derived_ns = removal_ns.saturating_mul(2).max(LEAVE_LEAST_NS);
+    noticed_ns.saturating_add(settled_ns).saturating_add(DIAL_NS)
+}
+
+/// How long a leave waits for the other nodes at most: twice as long as a silent member takes to be removed.
+pub(crate) fn leave_timeout(config: &Config, fabric_lease_ns: u64) -> Duration {
+    let derived_ns = removal_ns(config, fabric_lease_ns).saturating_mul(2).max(LEAVE_LEAST_NS);
     Duration::from_nanos(config.leave_timeout_ns.unwrap_or(derived_ns))
 }
 

@@ -6,11 +6,13 @@ use crate::clock::Clock;
 use crate::contact::Keeper;
 use crate::engine::{Counters, Engine, Regions};
 use crate::hit::{Lines, SEGMENT, cache_split};
-use crate::leave::{Departure, Leaving, leave_timeout};
+use crate::leave::{Departure, Leaving, leave_timeout, removal_ns};
 use crate::lock_hit::{CELLS, LockCells};
 use crate::memory::{CALL_SLOTS, Session};
 use crate::operation::SessionSlots;
 use crate::peer::{MESSAGE_SLOT, Peers};
+use crate::registered::Registered;
+use crate::requests::Requests;
 use crate::stopped::Lookout;
 use crate::turn::BATCH;
 use crate::wait::{AWAKE, Core, pause, serve, tick};
@@ -18,11 +20,9 @@ use crate::write_back::WriteBacks;
 use crate::{Config, Error, ErrorCode, NodeId, SessionId, Stats};
 use farside_base::{
     Access, AtomicScope, Completion, Generation, Incarnation, Limits, LinkId, MemoryId,
-    ReceiveQueueId, RegionKind, Requirements, ViewNumber,
+    ReceiveQueueId, Requirements, ViewNumber,
 };
-use farside_fabric::{
-    Fabric, FabricError, LinkEvent, NotReached, Port, PortSpec, Region, RegionSpec, SharedWord,
-};
+use farside_fabric::{Fabric, FabricError, LinkEvent, NotReached, Port, PortSpec, SharedWord};
 use farside_protocol::channel::{Messenger, Underway};
 use farside_protocol::coherence::Coherence;
 use farside_protocol::lock::Locks;
@@ -88,7 +88,7 @@ pub const REQUIREMENTS: Requirements = Requirements {
     ..Requirements::NOTHING
 };
 
-fn fabric_error(error: FabricError) -> Error {
+pub(crate) fn fabric_error(error: FabricError) -> Error {
     let code = match &error {
         FabricError::Lacks(_) | FabricError::Limit(_) => ErrorCode::FabricLacks,
         FabricError::AddressInUse(_) => ErrorCode::NameTaken,
@@ -114,9 +114,8 @@ fn limits_fingerprint(limits: &Limits) -> u64 {
     hash
 }
 
-fn register(fabric: &dyn Fabric, bytes: u64, access: Access) -> Result<Region, Error> {
-    let kind = RegionKind::Memory;
-    fabric.register(&RegionSpec { bytes, access, kind }).map_err(fabric_error)
+fn register(fabric: &Arc<dyn Fabric>, bytes: u64, access: Access) -> Result<Registered, Error> {
+    Registered::memory(fabric, bytes, access).map_err(fabric_error)
 }
 
 /// Who drives a node.
@@ -139,9 +138,9 @@ struct Setup {
 
 /// The regions of a node that do not depend on the cluster.
 struct SetupRegions {
-    home: Region,
-    cache: Region,
-    fence: Region,
+    home: Arc<Registered>,
+    cache: Arc<Registered>,
+    fence: Arc<Registered>,
 }
 
 impl Setup {
@@ -154,11 +153,12 @@ impl Setup {
         })?;
         let limits = &config.limits;
         let home_bytes = config.memory_bytes.next_multiple_of(SEGMENT).max(SEGMENT);
-        let home = register(&*fabric, home_bytes, Access::WRITE)?;
+        let home = Arc::new(register(&fabric, home_bytes, Access::WRITE)?);
+        let fence = register(&fabric, FENCE_BYTES, Access::READ.with(Access::WRITE))?;
         let regions = SetupRegions {
-            home: home.clone(),
-            cache: register(&*fabric, config.cache_bytes, Access::WRITE)?,
-            fence: register(&*fabric, FENCE_BYTES, Access::READ.with(Access::WRITE))?,
+            home: Arc::clone(&home),
+            cache: Arc::new(register(&fabric, config.cache_bytes, Access::WRITE)?),
+            fence: Arc::new(fence),
         };
         let host = fabric.host();
         Ok(Self {
@@ -180,7 +180,7 @@ impl Setup {
     }
 
     /// Asks the cluster for a number, at a host that somebody named or wherever it is found.
-    fn ask(&self, host: Option<SocketAddr>) -> Result<(Box<dyn Port>, LinkId), Error> {
+    fn ask(&self, host: Option<SocketAddr>) -> Result<(Box<dyn Port>, LinkId), JoinError> {
         let mut port = self.fabric.open(&PortSpec::default()).map_err(fabric_error)?;
         let queue = port.create_receive_queue(1).map_err(fabric_error)?;
         let hello = Join {
@@ -195,19 +195,19 @@ impl Setup {
         let name = rendezvous_name(&self.config.cluster);
         let name = host.map_or_else(|| name.clone(), |host| format!("{host}/{name}"));
         let link = port.connect(&name, &hello, queue).map_err(|error| match error {
-            FabricError::PeerLost => Error::with(ErrorCode::NoSuchCluster, NOT_ANSWERED),
-            error => fabric_error(error),
+            FabricError::PeerLost => JoinError::unanswered(NOT_ANSWERED.to_owned()),
+            error => fabric_error(error).into(),
         })?;
         Ok((port, link))
     }
 
     /// The queue of messages of as many members as there can be, and the region of its buffers.
-    fn receive_queue(&self, port: &mut dyn Port) -> Result<(ReceiveQueueId, Region), Error> {
+    fn receive_queue(&self, port: &mut dyn Port) -> Result<(ReceiveQueueId, Registered), Error> {
         let limits = &self.config.limits;
         let receives = Messenger::receives_needed(limits.credits_per_class) as usize;
         let receives = usize::from(limits.nodes_max) * receives;
         let bytes = receives as u64 * MESSAGE_SLOT;
-        let messages = register(&*self.fabric, bytes, Access::NONE)?;
+        let messages = register(&self.fabric, bytes, Access::NONE)?;
         let queue = port.create_receive_queue(receives).map_err(|error| {
             let error = fabric_error(error);
             let (detail, nodes_max) = (&error.detail, limits.nodes_max);
@@ -254,9 +254,9 @@ impl Setup {
         Ok(Engine {
             lines: Arc::new(lines),
             regions: Regions {
-                home: self.regions.home.clone(),
-                cache: self.regions.cache.clone(),
-                fence: self.regions.fence.clone(),
+                home: Arc::clone(&self.regions.home),
+                cache: Arc::clone(&self.regions.cache),
+                fence: Arc::clone(&self.regions.fence),
                 messages,
             },
             port,
@@ -290,8 +290,15 @@ impl Setup {
                 .map(|host| Keeper::new(me, host, config.lease_ns, self.fabric.lease_ns(), &clock)),
             boot: Boot::new(config.cluster.clone(), Arc::clone(&self.fabric), limits.nodes_max),
             lookout: Lookout::new(polls, config.lease_ns, config.remove_stopped),
-            asked: Vec::new(),
+            requests: Requests::new(self.request_patience_ns()),
         })
+    }
+
+    /// How long requests of other processes may take to come to a link: longer than a joiner waits, and than members
+    /// take to learn of each other's removal.
+    fn request_patience_ns(&self) -> u64 {
+        let join_ns = u64::try_from(JOIN_PATIENCE.as_nanos()).unwrap_or(u64::MAX);
+        removal_ns(&self.config, self.fabric.lease_ns()).max(join_ns)
     }
 
     fn finish(self, engine: Engine) -> Result<Node, Error> {
@@ -344,6 +351,30 @@ impl Setup {
     }
 }
 
+/// Why an attempt to join has failed.
+struct JoinError {
+    error: Error,
+    /// Another attempt may succeed at once.
+    may_pass: bool,
+}
+
+impl JoinError {
+    /// The connection ended before an answer. The coordinator may have ended, or its listener was full and this
+    /// connection gave way to another one.
+    fn unanswered(text: String) -> Self {
+        Self { error: Error::with(ErrorCode::NoSuchCluster, text), may_pass: true }
+    }
+}
+
+impl From<Error> for JoinError {
+    fn from(error: Error) -> Self {
+        // The coordinator died or changed meanwhile, or a free number is not settled yet.
+        use ErrorCode::{Busy, Isolated, NodeClosed};
+        let may_pass = matches!(error.code, NodeClosed | Busy | Isolated);
+        Self { error, may_pass }
+    }
+}
+
 /// A node on its way into a cluster, driven by its caller: for simulation, and for programs with an
 /// event loop of their own. [`Node::join`] does the same and blocks.
 pub struct Joining {
@@ -374,10 +405,10 @@ impl Joining {
     /// # Errors
     /// As [`Node::join`].
     pub fn start(config: &Config, fabric: Arc<dyn Fabric>) -> Result<Self, Error> {
-        Self::with(config, fabric, Drive::Caller)
+        Self::with(config, fabric, Drive::Caller).map_err(|failure| failure.error)
     }
 
-    fn with(config: &Config, fabric: Arc<dyn Fabric>, drive: Drive) -> Result<Self, Error> {
+    fn with(config: &Config, fabric: Arc<dyn Fabric>, drive: Drive) -> Result<Self, JoinError> {
         let setup = Setup::new(config, fabric, drive)?;
         let asking = Some(setup.ask(None)?);
         Ok(Self { setup: Some(setup), asking, engine: None, sent_on: 0 })
@@ -388,6 +419,10 @@ impl Joining {
     /// # Errors
     /// As [`Node::join`]; joining is over then.
     pub fn poll(&mut self) -> Result<Option<Node>, Error> {
+        self.advance().map_err(|failure| failure.error)
+    }
+
+    fn advance(&mut self) -> Result<Option<Node>, JoinError> {
         if let Some((mut port, link)) = self.asking.take() {
             let mut events = Vec::new();
             port.link_events(&mut events);
@@ -403,14 +438,14 @@ impl Joining {
         engine.watch_joining();
         engine.retry_connections();
         if let Some(refusal) = engine.boot.refused.take() {
-            return Err(refused(refusal));
+            return Err(refused(refusal).into());
         }
         if !engine.boot.ready {
             return Ok(None);
         }
         engine.post();
         match (self.setup.take(), self.engine.take()) {
-            (Some(setup), Some(engine)) => setup.finish(engine).map(Some),
+            (Some(setup), Some(engine)) => Ok(setup.finish(engine).map(Some)?),
             _ => Ok(None),
         }
     }
@@ -420,27 +455,30 @@ impl Joining {
         port: Box<dyn Port>,
         link: LinkId,
         event: LinkEvent,
-    ) -> Result<(), Error> {
+    ) -> Result<(), JoinError> {
         let answer = match event {
             LinkEvent::Connected { reply, .. } => reply,
             LinkEvent::Refused { reason, .. } => reason,
             LinkEvent::NotReached { why, .. } => {
-                let code = match why {
-                    NotReached::NotPermitted => ErrorCode::NotPermitted,
-                    _ => ErrorCode::NoSuchCluster,
-                };
-                return Err(Error::with(code, port.trouble(link).unwrap_or_default()));
+                let trouble = port.trouble(link).unwrap_or_default();
+                return Err(match why {
+                    NotReached::NotPermitted => {
+                        Error::with(ErrorCode::NotPermitted, trouble).into()
+                    }
+                    NotReached::HungUp => JoinError::unanswered(trouble),
+                    _ => Error::with(ErrorCode::NoSuchCluster, trouble).into(),
+                });
             }
-            _ => return Err(Error::with(ErrorCode::NoSuchCluster, NOT_ANSWERED)),
+            _ => return Err(JoinError::unanswered(NOT_ANSWERED.to_owned())),
         };
         let welcome = match Answer::decode(&answer) {
             Ok(Answer::Welcome(welcome)) => welcome,
-            Ok(Answer::Refusal(refusal)) => return Err(refused(refusal)),
+            Ok(Answer::Refusal(refusal)) => return Err(refused(refusal).into()),
             Ok(Answer::Elsewhere(Elsewhere { host })) => return self.ask_elsewhere(host),
-            Ok(Answer::PeerReply(_) | Answer::Resumed(_)) => {
-                return Err(Error::new(ErrorCode::ProtocolViolation));
+            Ok(Answer::PeerReply(_) | Answer::Resumed(_) | Answer::Occupancy(_)) => {
+                return Err(Error::new(ErrorCode::ProtocolViolation).into());
             }
-            Err(error) => return Err(refused(error.refusal())),
+            Err(error) => return Err(refused(error.refusal()).into()),
         };
         let Some(setup) = self.setup.as_mut() else {
             return Ok(());
@@ -454,11 +492,11 @@ impl Joining {
         Ok(())
     }
 
-    fn ask_elsewhere(&mut self, host: SocketAddr) -> Result<(), Error> {
+    fn ask_elsewhere(&mut self, host: SocketAddr) -> Result<(), JoinError> {
         self.sent_on += 1;
         if self.sent_on > SENT_ON_MAX {
             let text = format!("members disagree about the coordinator, at last it was {host}");
-            return Err(Error::with(ErrorCode::Busy, text));
+            return Err(Error::with(ErrorCode::Busy, text).into());
         }
         if let Some(setup) = self.setup.as_ref() {
             self.asking = Some(setup.ask(Some(host))?);
@@ -522,7 +560,8 @@ impl Node {
 
     /// Joins a cluster that runs on this machine.
     ///
-    /// *Blocks* until this node is linked to all members.
+    /// *Blocks* until this node is linked to all members. Attempts that a later one may mend (the coordinator changes,
+    /// its listener was full) are repeated for up to 10 s.
     ///
     /// # Errors
     /// `NoSuchCluster`, `ClusterFull`, `VersionMismatch`, `LimitsMismatch`, `NotPermitted`,
@@ -540,18 +579,12 @@ impl Node {
         let mut patience = Duration::from_millis(1);
         loop {
             match Self::join_once(config, &fabric, deadline) {
-                // The coordinator died or changed meanwhile, or a free number is not settled yet: start
-                // over as a new life.
-                Err(error)
-                    if matches!(
-                        error.code,
-                        ErrorCode::NodeClosed | ErrorCode::Busy | ErrorCode::Isolated
-                    ) && Instant::now() < deadline =>
-                {
+                // Start over as a new life.
+                Err(failure) if failure.may_pass && Instant::now() < deadline => {
                     patience = (patience * 2).min(JOIN_AGAIN_MAX);
                     pause(patience);
                 }
-                done => return done,
+                done => return done.map_err(|failure| failure.error),
             }
         }
     }
@@ -560,14 +593,14 @@ impl Node {
         config: &Config,
         fabric: &Arc<dyn Fabric>,
         deadline: Instant,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, JoinError> {
         let mut joining = Joining::with(config, Arc::clone(fabric), Drive::Threads)?;
         loop {
-            if let Some(node) = joining.poll()? {
+            if let Some(node) = joining.advance()? {
                 return Ok(node);
             }
             if Instant::now() > deadline {
-                return Err(Error::with(ErrorCode::TimedOut, NOT_LINKED));
+                return Err(Error::with(ErrorCode::TimedOut, NOT_LINKED).into());
             }
             tick();
         }

@@ -3,6 +3,8 @@
 use crate::{Error, ErrorCode};
 use farside_base::{Access, RegionKind};
 use farside_fabric::{Fabric, FabricError, NotReached, Region, RegionSpec};
+use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 
 /// A region that is deregistered when it is dropped.
@@ -12,6 +14,16 @@ pub(crate) struct Registered {
 }
 
 impl Registered {
+    /// Memory of the most usual kind.
+    pub(crate) fn memory(
+        fabric: &Arc<dyn Fabric>,
+        bytes: u64,
+        access: Access,
+    ) -> Result<Self, FabricError> {
+        let spec = RegionSpec { bytes, access, kind: RegionKind::Memory };
+        Ok(Self { fabric: Arc::clone(fabric), region: fabric.register(&spec)? })
+    }
+
     /// Memory of this end alone, for requests to take from and to put into.
     pub(crate) fn own(fabric: &Arc<dyn Fabric>, bytes: u64) -> Result<Self, Error> {
         Self::new(fabric, bytes, Access::NONE, RegionKind::Memory)
@@ -36,6 +48,20 @@ impl Registered {
         kind: RegionKind,
     ) -> Result<Option<Self>, Error> {
         (bytes > 0).then(|| Self::new(fabric, bytes, access, kind)).transpose()
+    }
+}
+
+impl Deref for Registered {
+    type Target = Region;
+
+    fn deref(&self) -> &Region {
+        &self.region
+    }
+}
+
+impl fmt::Debug for Registered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.region.fmt(f)
     }
 }
 

@@ -162,6 +162,7 @@ impl Engine {
 
     fn links(&mut self) -> bool {
         self.tick();
+        self.end_requests();
         let mut events = std::mem::take(&mut self.peers.events);
         self.port.link_events(&mut events);
         let mut any = !events.is_empty();

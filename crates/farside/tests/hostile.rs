@@ -1,11 +1,12 @@
 //! Peers that speak another version, junk, or break the protocol: a typed error for them, and
 //! nobody else notices. The bad peer is a sound node whose fabric changes what it says.
 
-use farside::{Config, ErrorCode, Node, NodeId};
+use farside::{Config, ErrorCode, Generation, GlobalAddress, MemoryId, Node, NodeId};
 use farside_base::{LinkId, Operation, ReceiveQueueId, Source, Work};
 use farside_fabric::{Fabric, FabricError, MemFabric, Port, PortSpec, Posted};
 use farside_fabric_shm::ShmFabric;
 use farside_protocol::member::{Join, PROTOCOL_VERSION};
+use farside_protocol::wire::Family;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -210,6 +211,65 @@ fn a_peer_that_breaks_the_protocol_is_dropped_and_nobody_else() {
             assert_eq!(second.session().unwrap().read_u64(kept), Ok(7), "{name}");
             let error = session.read_u64(gone).unwrap_err();
             assert_eq!(error.code, ErrorCode::NodeLost, "{name}: {error}");
+        }
+    });
+}
+
+/// Changes the answer to an allocation, and nothing else.
+fn change_allocation(message: &mut [u8], change: fn(GlobalAddress) -> GlobalAddress) {
+    let is_allocated = message[0] == Family::Allocate as u8 && message[8] == 2;
+    if is_allocated {
+        let mut bits = [0; 8];
+        bits.copy_from_slice(&message[17..25]);
+        let address = GlobalAddress::from_bits(u64::from_le_bytes(bits)).unwrap();
+        message[17..25].copy_from_slice(&change(address).to_bits().to_le_bytes());
+    }
+}
+
+#[test]
+fn allocation_outside_of_the_memory_of_its_home_is_refused() {
+    fn moved(address: GlobalAddress, node: NodeId, offset: u64) -> GlobalAddress {
+        let memory = MemoryId::new(node, address.memory().generation()).unwrap();
+        GlobalAddress::new_in(memory, address.line_size(), offset).unwrap()
+    }
+    let lies: [(&str, Lie); 5] = [
+        ("of another home", |message| {
+            change_allocation(message, |address| moved(address, NodeId(0), address.offset()));
+        }),
+        ("of a later generation", |message| {
+            change_allocation(message, |address| {
+                let memory = MemoryId::new(address.home(), Generation(9)).unwrap();
+                GlobalAddress::new_in(memory, address.line_size(), address.offset()).unwrap()
+            });
+        }),
+        ("behind the end", |message| {
+            change_allocation(message, |address| moved(address, address.home(), 1 << 40));
+        }),
+        ("within a line", |message| {
+            change_allocation(message, |address| {
+                moved(address, address.home(), address.offset() + 8)
+            });
+        }),
+        ("of other lines", |message| {
+            if message[0] == Family::Allocate as u8 && message[8] == 2 {
+                message[25] += 1;
+            }
+        }),
+    ];
+    on_mem_and_shm(|make, fabric| {
+        for (number, (name, lie)) in lies.into_iter().enumerate() {
+            let config = config(&format!("allocation-{number}"), fabric);
+            let first = Node::create_on(&config, make()).unwrap();
+            let (bad, armed) = liar(make(), honest, lie);
+            let second = Node::join_on(&config, bad).unwrap();
+            first.wait_for_members(2, Duration::from_secs(10)).unwrap();
+            let mut session = first.session().unwrap();
+            armed.store(u32::MAX, Ordering::SeqCst);
+            let refused = session.alloc_on(64, second.id()).map_err(|error| error.code);
+            assert_eq!(refused, Err(ErrorCode::NodeLost), "{name}");
+            let own = session.alloc_on(64, first.id()).unwrap();
+            session.write_u64(own, 3).unwrap();
+            assert_eq!(session.read_u64(own), Ok(3), "{name}");
         }
     });
 }

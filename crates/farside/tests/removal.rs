@@ -176,6 +176,9 @@ fn removed_member_judges_nobody() {
         });
         assert_eq!(survivor.session().unwrap().read_u64(had.shared), Ok(2));
         assert!(survivor.session().is_ok(), "the survivor was removed too");
+        // It leaves at once, with the same error.
+        let left = member.start_leaving().poll().map(|left| left.map_err(|error| error.code));
+        assert_eq!(left, Some(Err(ErrorCode::NodeClosed)));
     });
 }
 

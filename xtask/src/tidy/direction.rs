@@ -91,6 +91,7 @@ const BOTH_SIDES: &[(&str, &str)] = &[
         "crates/farside/src/stopped.rs",
         "carries out what the machine of watches decides by shared words",
     ),
+    ("crates/farside/src/occupancy.rs", "asks a coordinator as a joiner does, without a machine"),
     ("crates/farside/src/node.rs", "sets up machines, regions and ports"),
     ("crates/farside/src/channel/drive.rs", "the loop of a channel, as turn.rs is of a node"),
     ("crates/farside/src/channel/memory.rs", "registers what the plan of a machine asks for"),

@@ -24,7 +24,7 @@ use farside_rmc::Limits;
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use upload::Upload;
 
 /// Calls that this end runs itself at once.
@@ -125,6 +125,9 @@ pub struct Caller {
     again: Again,
     window: Window,
     waiting: Vec<Option<Waiting>>,
+    /// Where outputs land. An executor that is stopped within a copy may still write there over a link that is closed
+    /// here. It needs no quarantine: the memory serves this session alone, a slot is used again only when its call
+    /// is answered, and the thread that welcomes the session again is the one that copies.
     room: Registered,
     message_bytes: u32,
     output_bytes: u32,
@@ -291,13 +294,18 @@ impl Caller {
     /// Gives a program back, with all programs of its object, which share their state. What they keep for this
     /// caller is erased, and everything of them with the last caller; calls of them that are in progress end.
     ///
-    /// *Blocks*, as [`Self::register`].
+    /// *Blocks*, for at most [`CallerOptions::timeout`].
     ///
     /// # Errors
-    /// `NoProgram`; `PeerLost`, `TimedOut`.
+    /// `NoProgram`; `PeerLost`; `TimedOut`, where the executor gives it back when it takes the request.
     pub fn unregister(&mut self, program: &Program) -> Result<(), Error> {
+        let until = Instant::now() + self.options.timeout;
         let ticket = self.ask_wait(Verb::Unregister, &program.number.to_le_bytes(), &[])?;
-        self.wait(ticket, self.options.timeout)?;
+        let left = until.saturating_duration_since(Instant::now());
+        if let Err(error) = self.wait(ticket, left) {
+            self.forget(ticket);
+            return Err(error);
+        }
         let object = object_of(program.number);
         self.objects.remove(&object);
         if let Some(here) = &mut self.here {

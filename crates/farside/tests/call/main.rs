@@ -580,3 +580,38 @@ fn an_object_of_several_parts_is_registered_by_an_executor_that_has_other_work()
         assert_eq!(registered.unwrap()[0].name, "list_search", "{fabric}");
     }
 }
+
+/// The request that gave up stayed behind, as an end that no call had.
+#[test]
+fn unregister_at_a_silent_executor_times_out_and_leaves_nothing() {
+    for fabric in FABRICS {
+        let (there, here) = over::pair(fabric);
+        let name = format!("call-silent-{}", std::process::id());
+        let mut server = CallServer::listen(&there, &name, &ServerOptions::default()).unwrap();
+        let timeout = Duration::from_millis(20);
+        let options = CallerOptions { timeout, ..CallerOptions::default() };
+        let mut caller = Caller::begin(&here, &server.address().unwrap(), &options).unwrap();
+        while !caller.is_connected() {
+            server.turn();
+            caller.turn().unwrap();
+        }
+        let room = caller.room();
+        assert!(caller.begin_register(LIST_SEARCH.as_bytes()).unwrap());
+        let mut programs = None;
+        while programs.is_none() {
+            server.turn();
+            caller.turn().unwrap();
+            programs = caller.registered();
+        }
+        let program = programs.unwrap().unwrap().remove(0);
+        let error = caller.unregister(&program).unwrap_err();
+        assert_eq!(error.code, ErrorCode::TimedOut, "{fabric}: {error}");
+        let begun = Instant::now();
+        while caller.room() < room {
+            assert!(begun.elapsed() < LONG, "{fabric}");
+            server.turn();
+            caller.turn().unwrap();
+        }
+        assert!(caller.poll_any().is_none(), "{fabric}");
+    }
+}

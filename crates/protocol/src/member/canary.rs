@@ -36,6 +36,8 @@ pub enum Mutant {
     RemovedCountsAsEnded,
     /// Suspects are judged without a quorum.
     NoQuorum,
+    /// A death leaves the count of a quorum before other members have confirmed it.
+    QuorumShrinksAtDeath,
     /// Who still reaches somebody below answers a takeover.
     VotesForBothSides,
     /// A node that leaves does not wait until the others have processed what it sent.

@@ -173,6 +173,19 @@ pub struct Elsewhere {
     pub host: SocketAddr,
 }
 
+/// To the rendezvous name, of a process that does not join: how many members are there?
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct AskOccupancy;
+
+/// To the sender of [`AskOccupancy`]; it comes with the refusal of its link.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Occupancy {
+    /// Members that are alive, as far as the answering node knows.
+    pub members: u16,
+    /// How many there can be at a time.
+    pub members_max: u16,
+}
+
 /// To the sender of anything: no.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Refusal {
@@ -191,6 +204,8 @@ pub enum Hello {
     Peer(Peer),
     /// At a member's name, of a member.
     Resume(Resume),
+    /// At the rendezvous name.
+    AskOccupancy(AskOccupancy),
 }
 
 /// What comes back.
@@ -204,6 +219,8 @@ pub enum Answer {
     Resumed(Resumed),
     /// To [`Join`].
     Elsewhere(Elsewhere),
+    /// To [`AskOccupancy`].
+    Occupancy(Occupancy),
     /// To any.
     Refusal(Refusal),
 }
@@ -246,6 +263,8 @@ enum Kind {
     Resume = 6,
     Resumed = 7,
     Elsewhere = 8,
+    AskOccupancy = 9,
+    Occupancy = 10,
 }
 
 impl Hello {
@@ -259,6 +278,7 @@ impl Hello {
             Kind::Join => input.join().map(Self::Join),
             Kind::Peer => input.peer().map(Self::Peer),
             Kind::Resume => input.resume().map(Self::Resume),
+            Kind::AskOccupancy => input.end(Self::AskOccupancy(AskOccupancy)),
             _ => Err(HelloError::Junk("kind")),
         }
     }
@@ -277,7 +297,10 @@ impl Answer {
             Kind::Refusal => input.refusal().map(Self::Refusal),
             Kind::Resumed => input.resumed().map(Self::Resumed),
             Kind::Elsewhere => input.elsewhere().map(Self::Elsewhere),
-            Kind::Join | Kind::Peer | Kind::Resume => Err(HelloError::Junk("kind")),
+            Kind::Occupancy => input.occupancy().map(Self::Occupancy),
+            Kind::Join | Kind::Peer | Kind::Resume | Kind::AskOccupancy => {
+                Err(HelloError::Junk("kind"))
+            }
         }
     }
 }
@@ -381,6 +404,20 @@ impl Elsewhere {
     }
 }
 
+impl AskOccupancy {
+    /// The bytes to send.
+    pub fn encode(&self) -> Vec<u8> {
+        Output::new(Kind::AskOccupancy, PROTOCOL_VERSION).0
+    }
+}
+
+impl Occupancy {
+    /// The bytes to send.
+    pub fn encode(&self) -> Vec<u8> {
+        Output::new(Kind::Occupancy, PROTOCOL_VERSION).u16(self.members).u16(self.members_max).0
+    }
+}
+
 impl Refusal {
     /// A refusal that the table says everything about.
     pub const fn new(code: ErrorCode) -> Self {
@@ -455,6 +492,8 @@ impl<'a> Input<'a> {
             6 => Kind::Resume,
             7 => Kind::Resumed,
             8 => Kind::Elsewhere,
+            9 => Kind::AskOccupancy,
+            10 => Kind::Occupancy,
             _ if version != PROTOCOL_VERSION => return Err(HelloError::Version(version)),
             _ => return Err(HelloError::Junk("kind")),
         };
@@ -525,6 +564,14 @@ impl<'a> Input<'a> {
             cluster: self.cluster()?,
         };
         self.end(join)
+    }
+
+    fn occupancy(&mut self) -> Result<Occupancy, HelloError> {
+        let occupancy = Occupancy { members: self.u16()?, members_max: self.u16()? };
+        if occupancy.members > occupancy.members_max {
+            return Err(HelloError::Junk("count of members"));
+        }
+        self.end(occupancy)
     }
 
     fn welcome(&mut self) -> Result<Welcome, HelloError> {

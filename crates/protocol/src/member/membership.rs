@@ -366,6 +366,9 @@ impl Membership {
                 text: format!("a node has at most {} bytes", 1_u64 << GlobalAddress::OFFSET_BITS),
             });
         }
+        if self.has_undecided() && self.roster.iter().any(Member::is_unburied) {
+            return Err(refusal(ErrorCode::Busy, REMOVAL_PENDING));
+        }
         self.free_number(join.home_bytes > 0)
     }
 
@@ -431,7 +434,7 @@ impl Membership {
         match self.stage {
             Stage::Coordinator => {
                 self.catch_up(node, born, effects);
-                self.tell_suspects(node, effects);
+                self.ask_linked(node, effects);
             }
             Stage::TakingOver => {
                 let message = Message::Takeover { number: self.view };
@@ -527,7 +530,7 @@ impl Membership {
             Stage::Member if self.coordinator() == Some(self.me) => self.take_over(effects),
             Stage::Member => self.report_losses(effects),
             Stage::TakingOver => self.check_takeover(effects),
-            Stage::Coordinator => self.publish_losses(effects),
+            Stage::Coordinator => self.remove_lost(effects),
             Stage::Outside | Stage::Joining | Stage::Over => {}
         }
         self.judge(effects);
@@ -859,10 +862,10 @@ impl Membership {
             self.catch_up(to, reported.unwrap_or(self.view), effects);
         }
         self.stage = Stage::Coordinator;
-        self.publish_losses(effects);
+        self.remove_lost(effects);
         effects.push(Effect::BecomeCoordinator);
-        if self.has_suspects() {
-            // Those who reported may reach them still.
+        if self.has_undecided() {
+            // Members that reported may reach suspects still.
             self.call_vote(effects);
         }
         if !self.accusations.is_empty() {
@@ -957,6 +960,7 @@ impl Membership {
 
 const COORDINATOR_LOST: &str = "the coordinator was lost during the join: it has ended, or its process or this \
     one has no descriptor left; raise their RLIMIT_NOFILE";
+const REMOVAL_PENDING: &str = "members confirm that another has died; try again";
 const EXPELLED: &str = "the cluster declared this node dead";
 
 fn refusal(code: ErrorCode, text: &str) -> Refusal {

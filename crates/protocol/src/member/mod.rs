@@ -31,8 +31,9 @@ pub use burial::Burials;
 pub use canary::Mutant;
 pub use event::{Death, Effect, Effects, Event, Identity, RequestId};
 pub use hello::{
-    Answer, EXTRA_MAX, Elsewhere, HELLO_MAX, Hello, HelloError, Join, Listed, PROTOCOL_VERSION,
-    Peer, PeerReply, Refusal, Resume, Resumed, Welcome, valid_cluster_name,
+    Answer, AskOccupancy, EXTRA_MAX, Elsewhere, HELLO_MAX, Hello, HelloError, Join, Listed,
+    Occupancy, PROTOCOL_VERSION, Peer, PeerReply, Refusal, Resume, Resumed, Welcome,
+    valid_cluster_name,
 };
 pub use membership::Membership;
 pub use message::{Change, Message};

@@ -39,7 +39,10 @@ impl Random {
     }
 
     fn hello(&mut self) -> Hello {
-        let kind = self.below(3);
+        let kind = self.below(4);
+        if kind == 3 {
+            return Hello::AskOccupancy(AskOccupancy);
+        }
         if kind == 0 {
             return Hello::Resume(Resume {
                 version: PROTOCOL_VERSION,
@@ -74,7 +77,12 @@ impl Random {
     }
 
     fn answer(&mut self) -> Answer {
-        match self.below(5) {
+        match self.below(6) {
+            5 => {
+                let members_max = self.next() as u16;
+                let members = self.below(u64::from(members_max) + 1) as u16;
+                Answer::Occupancy(Occupancy { members, members_max })
+            }
             3 => Answer::Resumed(Resumed {
                 incarnation: Incarnation(self.next()),
                 received: self.next(),
@@ -147,6 +155,7 @@ fn encode_hello(hello: &Hello) -> Vec<u8> {
         Hello::Join(join) => join.encode(),
         Hello::Peer(peer) => peer.encode(),
         Hello::Resume(resume) => resume.encode(),
+        Hello::AskOccupancy(ask) => ask.encode(),
     }
 }
 
@@ -156,6 +165,7 @@ fn encode_answer(answer: &Answer) -> Vec<u8> {
         Answer::PeerReply(reply) => reply.encode(),
         Answer::Resumed(resumed) => resumed.encode(),
         Answer::Elsewhere(elsewhere) => elsewhere.encode(),
+        Answer::Occupancy(occupancy) => occupancy.encode(),
         Answer::Refusal(refusal) => refusal.encode(),
     }
 }
@@ -238,11 +248,14 @@ fn noise_is_refused() {
 
 #[test]
 fn another_version_is_told_so_and_can_read_it() {
-    let mut join = Random(1).hello();
+    let hellos = (1..).map(|seed| Random(seed).hello());
+    let with_version = |hello: &Hello| !matches!(hello, Hello::AskOccupancy(_));
+    let mut join = hellos.into_iter().find(with_version).unwrap();
     match &mut join {
         Hello::Join(join) => join.version = 99,
         Hello::Peer(peer) => peer.version = 99,
         Hello::Resume(resume) => resume.version = 99,
+        Hello::AskOccupancy(_) => panic!("it has the version of its header alone"),
     }
     let mut bytes = encode_hello(&join);
     bytes.extend([1, 2, 3]);

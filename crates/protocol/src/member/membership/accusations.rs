@@ -8,6 +8,9 @@
 //! is an end of all broken links, so that it goes and not those that accuse it; a program with a link that fails
 //! takes no server along.
 //!
+//! So many are never removed at once that the rest is no quorum, or the coordinator would give up itself. Of
+//! accusations that remain is judged when a vote has decided about the members removed first.
+//!
 //! A member that the coordinator does not reach itself is not judged here: it is a suspect (see [`quorum`](super::quorum)).
 //! Members that are removed learn of it as every suspect does. A member repeats its accusations in its report to
 //! a new coordinator.
@@ -17,37 +20,47 @@ use crate::member::event::{Effect, Effects};
 use alloc::vec::Vec;
 use farside_base::NodeId;
 
-/// Pairs of live members that are no suspects, the smaller number first, without duplicates.
+/// Accusations of which is not judged yet.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-pub(super) struct Accusations(Vec<(NodeId, NodeId)>);
+pub(super) struct Accusations {
+    /// Pairs of live members that are no suspects, the smaller number first, without duplicates.
+    pairs: Vec<(NodeId, NodeId)>,
+    /// They were judged once, and some have to wait for a vote.
+    postponed: bool,
+}
 
 impl Accusations {
     /// Whether the pair is new.
     fn insert(&mut self, one: NodeId, other: NodeId) -> bool {
         let pair = (one.min(other), one.max(other));
-        let new = !self.0.contains(&pair);
+        let new = !self.pairs.contains(&pair);
         if new {
-            self.0.push(pair);
-            self.0.sort_unstable();
+            self.pairs.push(pair);
+            self.pairs.sort_unstable();
         }
         new
     }
 
     /// The member is removed or a suspect.
     pub(super) fn forget(&mut self, node: NodeId) {
-        self.0.retain(|(one, other)| *one != node && *other != node);
+        self.pairs.retain(|(one, other)| *one != node && *other != node);
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.pairs.is_empty()
     }
 
     pub(super) fn contains(&self, node: NodeId) -> bool {
         self.degree(node) > 0
     }
 
+    /// Whether accusations wait for the vote about members that are removed first.
+    pub(super) fn are_postponed(&self) -> bool {
+        self.postponed && !self.is_empty()
+    }
+
     fn degree(&self, node: NodeId) -> usize {
-        self.0.iter().filter(|(one, other)| *one == node || *other == node).count()
+        self.pairs.iter().filter(|(one, other)| *one == node || *other == node).count()
     }
 }
 
@@ -66,7 +79,7 @@ impl Membership {
         }
     }
 
-    /// All accusations of one outage have arrived.
+    /// All accusations of one outage have arrived, or a vote has decided about the members removed before.
     pub(super) fn judge_accusations(&mut self, effects: &mut Effects) {
         if self.stage != Stage::Coordinator {
             return; // another coordinator hears of them in the reports
@@ -76,6 +89,7 @@ impl Membership {
             self.suspect(node, effects);
             removes = true;
         }
+        self.accusations.postponed = !self.accusations.is_empty();
         if removes {
             self.judge(effects);
         }
@@ -83,10 +97,17 @@ impl Membership {
 
     fn most_accused(&self) -> Option<NodeId> {
         let accused = self.roster.iter().filter(|member| !member.gone);
-        let accused = accused.filter(|member| self.accusations.contains(member.node));
+        let accused = accused.filter(|member| {
+            self.accusations.contains(member.node) && self.is_quorum_without(member.node)
+        });
         let worst = accused.max_by_key(|member| {
             (self.accusations.degree(member.node), member.memory.is_none(), member.born)
         });
         worst.map(|member| member.node)
+    }
+
+    fn is_quorum_without(&self, node: NodeId) -> bool {
+        let rest: Vec<NodeId> = self.linked().into_iter().filter(|other| *other != node).collect();
+        self.is_quorum(&rest)
     }
 }

@@ -22,8 +22,16 @@
 //! the first, and the first was a suspect of that asker only after their link had broken, of which the
 //! first hears too: it cannot have a quorum without that voter's word that it was cut off.
 //!
-//! A member of the last view that is dead for certain counts as one that does not answer, as long as there are
-//! suspects: it may have voted before it died.
+//! *Certain deaths.* A member whose process has ended may have voted for another side before. So it counts as one
+//! that does not answer until its view is made, and the coordinator makes that view only when no other side can
+//! have its vote:
+//!
+//! - Without suspects, when every linked member has answered a vote that was called after the death. A member that
+//!   takes over answers no other coordinator. So when all have answered, no live member has asked the dead one
+//!   for its vote.
+//! - With suspects, when a quorum that still counts the dead one has cut them off, by the argument above.
+//!
+//! Meanwhile the coordinator admits no node, which would not know the dead one.
 
 use super::{Membership, Stage, refusal};
 use crate::member::canary::Mutant;
@@ -93,7 +101,10 @@ impl Membership {
         if !self.is_ready() {
             return;
         }
-        if self.suspects().is_empty() {
+        if !self.has_suspects() {
+            if self.has_undecided() {
+                self.call_vote(effects);
+            }
             return self.answer_asker(effects);
         }
         let linked = self.linked();
@@ -123,9 +134,26 @@ impl Membership {
         !self.suspects().is_empty() && !self.is_quorum(&reported)
     }
 
-    /// Whether anybody is cut off of whom it is not decided yet.
+    /// Whether a member is cut off and its removal is not decided yet.
     pub fn has_suspects(&self) -> bool {
         self.roster.iter().any(|member| member.suspect && !member.gone)
+    }
+
+    /// Whether this coordinator has to call a vote: there are suspects, or dead members whose removal other members
+    /// have to confirm.
+    pub(super) fn has_undecided(&self) -> bool {
+        let unburied = || self.roster.iter().any(Member::is_unburied);
+        let shrinks = self.canary.is(Mutant::QuorumShrinksAtDeath);
+        let confirms = self.identity.quorum && !shrinks;
+        self.stage == Stage::Coordinator && (self.has_suspects() || (confirms && unburied()))
+    }
+
+    /// Removes members that were found dead: at once where members that live are always reached, else by
+    /// [`judge`](Self::judge).
+    pub(super) fn remove_lost(&mut self, effects: &mut Effects) {
+        if !self.identity.quorum || self.canary.is(Mutant::QuorumShrinksAtDeath) {
+            self.publish_losses(effects);
+        }
     }
 
     /// Whether this node and these are enough of the last view.
@@ -164,13 +192,29 @@ impl Membership {
         self.check_vote(effects);
     }
 
-    /// With a quorum of answers the suspects are dead.
+    /// With a quorum of answers the suspects are dead; without suspects all linked members have to answer.
     fn check_vote(&mut self, effects: &mut Effects) {
-        let ayes: Vec<NodeId> =
-            self.linked().into_iter().filter(|node| self.vote.ayes.contains(*node)).collect();
-        if self.is_quorum(&ayes) {
+        let linked = self.linked();
+        let answered = |node: &NodeId| self.vote.ayes.contains(*node);
+        let ayes: Vec<NodeId> = linked.iter().copied().filter(answered).collect();
+        let is_decided = match self.has_suspects() {
+            true => self.is_quorum(&ayes),
+            false => ayes.len() == linked.len(),
+        };
+        if is_decided {
             self.declare_suspects(effects);
             self.publish_losses(effects);
+            if self.accusations.are_postponed() {
+                self.judge_accusations(effects);
+            }
+        }
+    }
+
+    /// Brings a member that is linked during a vote up to date.
+    pub(super) fn ask_linked(&self, to: NodeId, effects: &mut Effects) {
+        self.tell_suspects(to, effects);
+        if self.has_undecided() && !self.has_suspects() {
+            effects.push(Effect::Send { to, message: Message::Vote { round: self.vote.round } });
         }
     }
 
@@ -212,11 +256,12 @@ impl Membership {
         round: u64,
         effects: &mut Effects,
     ) -> Result<(), Violation> {
-        if self.stage == Stage::Joining {
-            // It counts as a member that cannot vote, since nobody knows yet whether it is linked to
+        let asked = self.coordinator() == Some(from);
+        if self.stage == Stage::Joining && self.has_suspects() {
+            // It counts as a member that cannot vote, since it is not known yet whether it is linked to
             // all: it makes room, and joins again.
             self.fail(refusal(ErrorCode::Isolated, UNREACHED), effects);
-        } else if self.stage == Stage::Member && self.coordinator() == Some(from) {
+        } else if matches!(self.stage, Stage::Joining | Stage::Member) && asked {
             effects.push(Effect::Send { to: from, message: Message::Voted { round } });
             self.judge_as_voter(effects);
         }
@@ -241,7 +286,7 @@ impl Membership {
         }
         if self.stage == Stage::Coordinator && round == self.vote.round {
             self.vote.ayes.insert(from);
-            if !self.suspects().is_empty() {
+            if self.has_undecided() {
                 self.check_vote(effects);
             }
         }

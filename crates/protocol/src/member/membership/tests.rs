@@ -3,6 +3,9 @@ use alloc::string::String;
 use alloc::vec;
 use core::net::SocketAddr;
 use farside_base::{Access, RegionId, RegionToken, RemoteKey};
+use quorum::of_three;
+
+mod quorum;
 
 const LIMITS: u64 = 99;
 
@@ -437,7 +440,8 @@ fn leave_given_twice_waits_for_no_answer() {
 fn coordinator_tells_a_leave_from_a_death() {
     let mut first = of_three(0);
     check(&mut first, heard(2, Message::Leave), &["to 2: leave heard"]);
-    check(&mut first, heard(2, Message::Left), &["gone 2", "to 1: view 4 2 left"]);
+    check(&mut first, heard(2, Message::Left), &["gone 2", "to 1: vote 1"]);
+    check(&mut first, heard(1, Message::Voted { round: 1 }), &["to 1: view 4 2 left"]);
     let mut second = of_three(1);
     let (number, member) = (ViewNumber(4), listed(2, 2));
     let left = Message::View { number, member, change: Change::Left };
@@ -446,7 +450,8 @@ fn coordinator_tells_a_leave_from_a_death() {
     // One that ends before all have answered: others may not have what it sent.
     let mut first = of_three(0);
     check(&mut first, heard(2, Message::Leave), &["to 2: leave heard"]);
-    check(&mut first, link_lost(2), &["gone 2", "to 1: view 4 2 went"]);
+    check(&mut first, link_lost(2), &["gone 2", "to 1: vote 1"]);
+    check(&mut first, heard(1, Message::Voted { round: 1 }), &["to 1: view 4 2 went"]);
 }
 
 const UNANNOUNCED: &str = "answer to a leave that was not announced";
@@ -551,240 +556,6 @@ fn everybody_learns_where_everybody_is() {
     first.step(asked_to_join(2, join(2)), &mut effects).unwrap();
     let Some(Effect::Admit { welcome, .. }) = effects.pop() else { panic!("{effects:?}") };
     assert_eq!(welcome.members.iter().map(|one| one.host).collect::<Vec<_>>(), [host(0), host(1)]);
-}
-
-/// Three members of which this is one, on a fabric where losses are no deaths.
-fn of_three(me: u16) -> Membership {
-    let mut machine = match me {
-        0 => {
-            let mut machine = Membership::new(identity(0)).in_a_quorum();
-            check(&mut machine, Event::Found, &["ready"]);
-            machine
-        }
-        _ => {
-            let mut machine = Membership::new(identity(u64::from(me))).in_a_quorum();
-            let below: Vec<u16> = (0..me).collect();
-            let welcome = welcome(me, u64::from(me) + 1, &below);
-            machine.step(Event::Joined(welcome), &mut Effects::new()).unwrap();
-            for node in below {
-                machine.step(link_up(node), &mut Effects::new()).unwrap();
-            }
-            machine
-        }
-    };
-    let mut ignored = Effects::new();
-    for node in me + 1..3 {
-        let (life, number) = (u64::from(node), u64::from(node) + 1);
-        let named = match me {
-            0 => asked_to_join(life, join(life)),
-            _ => heard(0, view(number, node, life, true)),
-        };
-        machine.step(named, &mut ignored).unwrap();
-        machine.step(asked_for_link(100 + life, peer(node, life, number)), &mut ignored).unwrap();
-    }
-    assert!(machine.is_ready());
-    machine
-}
-
-fn out_of_reach(node: u16) -> Event {
-    Event::OutOfReach { node: NodeId(node) }
-}
-
-fn suspect(node: u16) -> Message {
-    Message::Suspect { node: NodeId(node), incarnation: Incarnation(u64::from(node)) }
-}
-
-#[test]
-fn a_coordinator_buries_whom_a_quorum_has_cut_off() {
-    let mut first = of_three(0);
-    let called = ["cut 2", "to 1: suspect 2", "to 1: vote 1"];
-    check(&mut first, out_of_reach(2), &called);
-    check(&mut first, out_of_reach(2), &[]);
-    check(&mut first, heard(2, Message::Leave), &[]);
-    let buried = ["removed 2", "to 1: view 4 2 removed"];
-    check(&mut first, heard(1, Message::Voted { round: 1 }), &buried);
-    check_violation(&first, 1, Message::Voted { round: 2 }, "answer to a vote that was not called");
-
-    let mut second = of_three(1);
-    check(&mut second, heard(0, suspect(2)), &["cut 2"]);
-    check(&mut second, heard(0, Message::Vote { round: 1 }), &["to 0: voted 1"]);
-    check(&mut second, heard(0, view(4, 2, 2, false)), &["dead 2"]);
-}
-
-#[test]
-fn a_member_tells_of_its_suspects_and_waits_for_the_judgement() {
-    let mut last = of_three(2);
-    check(&mut last, out_of_reach(1), &["cut 1", "to 0: suspect 1"]);
-    let mut first = of_three(0);
-    check(&mut first, heard(2, suspect(1)), &["judge later"]);
-    check(&mut first, heard(1, suspect(2)), &[]);
-    // Both lend memory and accuse each other: the one that was admitted last goes.
-    check(&mut first, Event::Judge, &["cut 2", "to 1: suspect 2", "to 1: vote 1"]);
-}
-
-#[test]
-fn member_with_several_broken_links_goes_and_not_its_accusers() {
-    let mut first = founder_with(&[1, 2, 3]);
-    check(&mut first, heard(3, suspect(1)), &["judge later"]);
-    check(&mut first, heard(2, suspect(1)), &[]);
-    let called = ["to 2: suspect 1", "to 2: vote 1", "to 3: suspect 1", "to 3: vote 1"];
-    check(&mut first, Event::Judge, &[&["cut 1"][..], &called].concat());
-}
-
-#[test]
-fn program_takes_no_server_along() {
-    let mut first = founder_with(&[PROGRAM + 1, 2]);
-    check(&mut first, heard(1, suspect(2)), &["judge later"]);
-    let removed =
-        ["cut 1", "to 2: suspect 1", "to 2: vote 1", "removed 1", "to 2: view 4 1 removed"];
-    check(&mut first, Event::Judge, &removed);
-}
-
-#[test]
-fn accusations_of_members_that_are_removed_meanwhile_do_not_count() {
-    let mut first = founder_with(&[1, 2, 3]);
-    check(&mut first, heard(2, suspect(1)), &["judge later"]);
-    let lost = ["dead 1", "to 2: view 5 1 went", "to 3: view 5 1 went"];
-    check(&mut first, Event::LinkLost { node: NodeId(1) }, &lost);
-    check(&mut first, Event::Judge, &[]);
-}
-
-#[test]
-fn accusations_are_repeated_to_a_new_coordinator() {
-    let mut last = of_three(2);
-    check(&mut last, out_of_reach(1), &["cut 1", "to 0: suspect 1"]);
-    let mut second = of_three(1);
-    check(&mut second, Event::LinkLost { node: NodeId(0) }, &["dead 0", "to 2: takeover 3"]);
-    check(&mut second, heard(2, suspect(0)), &[]);
-}
-
-#[test]
-fn leave_waits_until_suspects_are_judged() {
-    let mut first = of_three(0);
-    check(&mut first, Event::Leave, &["to 1: leave", "to 2: leave"]);
-    check(&mut first, heard(1, Message::LeaveHeard), &[]);
-    check(&mut first, out_of_reach(2), &["cut 2", "to 1: suspect 2", "to 1: vote 1"]);
-    check(
-        &mut first,
-        heard(1, Message::Voted { round: 1 }),
-        &["removed 2", "to 1: view 4 2 removed", "to 1: left", "closed"],
-    );
-}
-
-#[test]
-fn the_smaller_side_gives_up() {
-    let mut first = of_three(0);
-    check(&mut first, out_of_reach(1), &["cut 1", "to 2: suspect 1", "to 2: vote 1"]);
-    check(&mut first, out_of_reach(2), &["cut 2", "failed Isolated"]);
-    let mut last = of_three(2);
-    check(&mut last, out_of_reach(0), &["cut 0", "to 1: suspect 0"]);
-    check(&mut last, out_of_reach(1), &["cut 1", "failed Isolated"]);
-}
-
-#[test]
-fn the_larger_side_goes_on_without_its_coordinator() {
-    let mut second = of_three(1);
-    check(&mut second, out_of_reach(0), &["cut 0", "to 2: takeover 3"]);
-    // Node 2 may reach node 0 still: it cuts it off before it answers.
-    let called = ["coordinator", "to 2: suspect 0", "to 2: vote 1"];
-    check(&mut second, heard(2, report(3)), &called);
-    let removed = ["removed 0", "to 2: view 4 0 removed"];
-    check(&mut second, heard(2, Message::Voted { round: 1 }), &removed);
-}
-
-#[test]
-fn member_that_may_live_is_removed_and_not_ended() {
-    let view = heard(0, view(4, 2, 2, false));
-    check(&mut of_three(1), view, &["dead 2"]);
-    let (number, member) = (ViewNumber(4), listed(2, 2));
-    let view = Message::View { number, member, change: Change::Removed };
-    check(&mut of_three(1), heard(0, view), &["removed 2"]);
-    let lost = |ended| Message::Lost { node: NodeId(2), incarnation: Incarnation(2), ended };
-    for event in [heard(1, lost(false)), Event::Dropped { node: NodeId(2) }] {
-        check(&mut of_three(0), event, &["removed 2", "to 1: view 4 2 removed"]);
-    }
-    for event in [heard(1, lost(true)), link_lost(2)] {
-        check(&mut of_three(0), event, &["dead 2", "to 1: view 4 2 went"]);
-    }
-    // It uses nothing of this node any more; others may not have heard that.
-    let mut first = of_three(0);
-    check(&mut first, heard(2, Message::Leave), &["to 2: leave heard"]);
-    check(&mut first, heard(1, lost(false)), &["gone 2", "to 1: view 4 2 removed"]);
-}
-
-#[test]
-fn member_linked_while_suspects_are_judged_is_told_of_them() {
-    let mut first = founder_with(&[1, 2, 3]);
-    first.identity.nodes_max = 5;
-    first.step(asked_to_join(4, join(PROGRAM + 4)), &mut Effects::new()).unwrap();
-    first.step(out_of_reach(1), &mut Effects::new()).unwrap();
-    let asked = asked_for_link(104, peer(4, PROGRAM + 4, 5));
-    check(&mut first, asked, &["accept 104 from 4", "to 4: suspect 1"]);
-}
-
-#[test]
-fn who_reaches_the_coordinator_answers_no_takeover_until_it_does_not() {
-    let mut last = of_three(2);
-    let takeover = Message::Takeover { number: ViewNumber(3) };
-    check(&mut last, heard(1, takeover), &[]);
-    let told = ["cut 0", "to 1: suspect 0", "to 1: suspect 0", "to 1: report 3"];
-    check(&mut last, out_of_reach(0), &told);
-}
-
-#[test]
-fn who_is_counted_among_the_dead_by_the_coordinator_stops() {
-    let mut last = of_three(2);
-    check(&mut last, Event::Expelled { by: NodeId(0) }, &["failed NodeClosed"]);
-    // Another member may be wrong, and is told of to the coordinator.
-    let mut last = of_three(2);
-    check(&mut last, Event::Expelled { by: NodeId(1) }, &["cut 1", "to 0: suspect 1"]);
-}
-
-/// A founder that lends memory, and two programs without any.
-fn with_programs() -> Membership {
-    founder_with(&[PROGRAM + 1, PROGRAM + 2])
-}
-
-/// A founder that lends memory, and nodes from 1 on.
-fn founder_with(lives: &[u64]) -> Membership {
-    let mut machine = Membership::new(identity(0)).in_a_quorum();
-    check(&mut machine, Event::Found, &["ready"]);
-    for (node, life) in (1..).zip(lives.iter().copied()) {
-        let number = u64::from(node) + 1;
-        let asked =
-            [asked_to_join(life, join(life)), asked_for_link(life, peer(node, life, number))];
-        for event in asked {
-            machine.step(event, &mut Effects::new()).unwrap();
-        }
-    }
-    machine
-}
-
-#[test]
-fn cut_off_programs_do_not_end_the_members_that_lend_memory() {
-    let mut machine = with_programs();
-    check(
-        &mut machine,
-        out_of_reach(1),
-        &["cut 1", "to 2: suspect 1", "to 2: vote 1", "removed 1", "to 2: view 4 1 removed"],
-    );
-    check(&mut machine, out_of_reach(2), &["cut 2", "removed 2"]);
-    assert!(machine.is_coordinator());
-}
-
-#[test]
-fn programs_without_a_voter_within_reach_give_up() {
-    let life = PROGRAM + 2;
-    let mut machine = Membership::new(identity(life)).in_a_quorum();
-    let mut welcome = welcome(2, 3, &[0]);
-    welcome.memory = None;
-    welcome.members.push(listed(1, PROGRAM + 1));
-    machine.step(Event::Joined(welcome), &mut Effects::new()).unwrap();
-    for node in [0, 1] {
-        machine.step(link_up(node), &mut Effects::new()).unwrap();
-    }
-    assert!(machine.is_ready());
-    check(&mut machine, out_of_reach(0), &["cut 0", "failed Isolated"]);
 }
 
 fn settled(node: u16, born: u64) -> Event {

@@ -1,0 +1,305 @@
+//! Members out of reach, and deaths on fabrics where losses are no deaths.
+
+use super::*;
+
+/// Three members of which this is one, on a fabric where losses are no deaths.
+pub(super) fn of_three(me: u16) -> Membership {
+    let mut machine = match me {
+        0 => {
+            let mut machine = Membership::new(identity(0)).in_a_quorum();
+            check(&mut machine, Event::Found, &["ready"]);
+            machine
+        }
+        _ => {
+            let mut machine = Membership::new(identity(u64::from(me))).in_a_quorum();
+            let below: Vec<u16> = (0..me).collect();
+            let welcome = welcome(me, u64::from(me) + 1, &below);
+            machine.step(Event::Joined(welcome), &mut Effects::new()).unwrap();
+            for node in below {
+                machine.step(link_up(node), &mut Effects::new()).unwrap();
+            }
+            machine
+        }
+    };
+    let mut ignored = Effects::new();
+    for node in me + 1..3 {
+        let (life, number) = (u64::from(node), u64::from(node) + 1);
+        let named = match me {
+            0 => asked_to_join(life, join(life)),
+            _ => heard(0, view(number, node, life, true)),
+        };
+        machine.step(named, &mut ignored).unwrap();
+        machine.step(asked_for_link(100 + life, peer(node, life, number)), &mut ignored).unwrap();
+    }
+    assert!(machine.is_ready());
+    machine
+}
+
+fn out_of_reach(node: u16) -> Event {
+    Event::OutOfReach { node: NodeId(node) }
+}
+
+fn suspect(node: u16) -> Message {
+    Message::Suspect { node: NodeId(node), incarnation: Incarnation(u64::from(node)) }
+}
+
+#[test]
+fn a_coordinator_buries_whom_a_quorum_has_cut_off() {
+    let mut first = of_three(0);
+    let called = ["cut 2", "to 1: suspect 2", "to 1: vote 1"];
+    check(&mut first, out_of_reach(2), &called);
+    check(&mut first, out_of_reach(2), &[]);
+    check(&mut first, heard(2, Message::Leave), &[]);
+    let buried = ["removed 2", "to 1: view 4 2 removed"];
+    check(&mut first, heard(1, Message::Voted { round: 1 }), &buried);
+    check_violation(&first, 1, Message::Voted { round: 2 }, "answer to a vote that was not called");
+
+    let mut second = of_three(1);
+    check(&mut second, heard(0, suspect(2)), &["cut 2"]);
+    check(&mut second, heard(0, Message::Vote { round: 1 }), &["to 0: voted 1"]);
+    check(&mut second, heard(0, view(4, 2, 2, false)), &["dead 2"]);
+}
+
+#[test]
+fn a_member_tells_of_its_suspects_and_waits_for_the_judgement() {
+    let mut last = of_three(2);
+    check(&mut last, out_of_reach(1), &["cut 1", "to 0: suspect 1"]);
+    let mut first = of_three(0);
+    check(&mut first, heard(2, suspect(1)), &["judge later"]);
+    check(&mut first, heard(1, suspect(2)), &[]);
+    // Both lend memory and accuse each other: the one that was admitted last goes.
+    check(&mut first, Event::Judge, &["cut 2", "to 1: suspect 2", "to 1: vote 1"]);
+}
+
+#[test]
+fn member_with_several_broken_links_goes_and_not_its_accusers() {
+    let mut first = founder_with(&[1, 2, 3]);
+    check(&mut first, heard(3, suspect(1)), &["judge later"]);
+    check(&mut first, heard(2, suspect(1)), &[]);
+    let called = ["to 2: suspect 1", "to 2: vote 1", "to 3: suspect 1", "to 3: vote 1"];
+    check(&mut first, Event::Judge, &[&["cut 1"][..], &called].concat());
+}
+
+#[test]
+fn program_takes_no_server_along() {
+    let mut first = founder_with(&[PROGRAM + 1, 2]);
+    check(&mut first, heard(1, suspect(2)), &["judge later"]);
+    let removed =
+        ["cut 1", "to 2: suspect 1", "to 2: vote 1", "removed 1", "to 2: view 4 1 removed"];
+    check(&mut first, Event::Judge, &removed);
+}
+
+#[test]
+fn accusations_of_members_that_are_removed_meanwhile_do_not_count() {
+    let mut first = founder_with(&[1, 2, 3]);
+    check(&mut first, heard(2, suspect(1)), &["judge later"]);
+    let lost = ["dead 1", "to 2: vote 1", "to 3: vote 1"];
+    check(&mut first, Event::LinkLost { node: NodeId(1) }, &lost);
+    check(&mut first, Event::Judge, &[]);
+}
+
+/// Members that reach the coordinator alone: it removes them a few at a time, and remains.
+#[test]
+fn accusations_of_all_members_leave_the_coordinator_a_quorum() {
+    let mut first = founder_with(&[1, 2, 3]);
+    first.identity.nodes_max = 5;
+    for event in [asked_to_join(4, join(4)), asked_for_link(104, peer(4, 4, 5))] {
+        first.step(event, &mut Effects::new()).unwrap();
+    }
+    for (by, node) in [(1, 2), (1, 3), (1, 4), (2, 3), (2, 4), (3, 4)] {
+        first.step(heard(by, suspect(node)), &mut Effects::new()).unwrap();
+    }
+    let called = ["to 1: suspect 4", "to 1: suspect 3", "to 1: vote 1"];
+    let mut effects = Effects::new();
+    first.step(Event::Judge, &mut effects).unwrap();
+    let lines: Vec<String> = effects.iter().map(told).collect();
+    assert!(lines.starts_with(&["cut 4".into(), "cut 3".into()]), "{lines:?}");
+    assert!(
+        lines.contains(&called[2].into()) && lines.contains(&"to 2: vote 1".into()),
+        "{lines:?}"
+    );
+    // With one answer and its own it is a quorum of five but for one; with both the rest is judged.
+    check(&mut first, heard(1, Message::Voted { round: 1 }), &[]);
+    let mut effects = Effects::new();
+    first.step(heard(2, Message::Voted { round: 1 }), &mut effects).unwrap();
+    let lines: Vec<String> = effects.iter().map(told).collect();
+    assert!(lines.contains(&"cut 2".into()) && lines.contains(&"to 1: vote 2".into()), "{lines:?}");
+    first.step(heard(1, Message::Voted { round: 2 }), &mut Effects::new()).unwrap();
+    let left: Vec<NodeId> = first.alive().map(|(node, _)| node).collect();
+    assert_eq!(left, [NodeId(0), NodeId(1)]);
+    assert!(first.is_coordinator());
+}
+
+/// The dead member may have voted for another side, of which the coordinator has not heard.
+#[test]
+fn certain_death_counts_in_quorums_until_all_members_have_confirmed_it() {
+    let mut first = of_three(0);
+    check(&mut first, link_lost(2), &["dead 2", "to 1: vote 1"]);
+    let refused = asked_to_join(3, join(3));
+    check(&mut first, refused.clone(), &["deny 3 Busy"]);
+    let mut alone = first.clone();
+    check(&mut alone, out_of_reach(1), &["cut 1", "failed Isolated"]);
+    check(&mut first, heard(1, Message::Voted { round: 1 }), &["to 1: view 4 2 went"]);
+    check(&mut first, out_of_reach(1), &["cut 1", "removed 1"]);
+    assert!(first.is_coordinator());
+    // With suspects a quorum decides, in which the dead member counts.
+    let mut first = founder_with(&[1, 2, 3]);
+    first.step(out_of_reach(3), &mut Effects::new()).unwrap();
+    let called = ["dead 2", "to 1: suspect 3", "to 1: vote 2"];
+    check(&mut first, link_lost(2), &called);
+    let removed = ["removed 3", "to 1: view 5 2 went", "to 1: view 6 3 removed"];
+    check(&mut first, heard(1, Message::Voted { round: 2 }), &removed);
+}
+
+#[test]
+fn joiner_confirms_a_death_and_gives_way_to_suspects() {
+    let mut joiner = Membership::new(identity(2)).in_a_quorum();
+    joiner.step(Event::Joined(welcome(2, 3, &[0, 1])), &mut Effects::new()).unwrap();
+    joiner.step(link_up(0), &mut Effects::new()).unwrap();
+    check(&mut joiner, heard(0, Message::Vote { round: 1 }), &["to 0: voted 1"]);
+    joiner.step(heard(0, suspect(1)), &mut Effects::new()).unwrap();
+    check(&mut joiner, heard(0, Message::Vote { round: 2 }), &["failed Isolated"]);
+}
+
+#[test]
+fn accusations_are_repeated_to_a_new_coordinator() {
+    let mut last = of_three(2);
+    check(&mut last, out_of_reach(1), &["cut 1", "to 0: suspect 1"]);
+    let mut second = of_three(1);
+    check(&mut second, Event::LinkLost { node: NodeId(0) }, &["dead 0", "to 2: takeover 3"]);
+    check(&mut second, heard(2, suspect(0)), &[]);
+}
+
+#[test]
+fn leave_waits_until_suspects_are_judged() {
+    let mut first = of_three(0);
+    check(&mut first, Event::Leave, &["to 1: leave", "to 2: leave"]);
+    check(&mut first, heard(1, Message::LeaveHeard), &[]);
+    check(&mut first, out_of_reach(2), &["cut 2", "to 1: suspect 2", "to 1: vote 1"]);
+    check(
+        &mut first,
+        heard(1, Message::Voted { round: 1 }),
+        &["removed 2", "to 1: view 4 2 removed", "to 1: left", "closed"],
+    );
+}
+
+#[test]
+fn the_smaller_side_gives_up() {
+    let mut first = of_three(0);
+    check(&mut first, out_of_reach(1), &["cut 1", "to 2: suspect 1", "to 2: vote 1"]);
+    check(&mut first, out_of_reach(2), &["cut 2", "failed Isolated"]);
+    let mut last = of_three(2);
+    check(&mut last, out_of_reach(0), &["cut 0", "to 1: suspect 0"]);
+    check(&mut last, out_of_reach(1), &["cut 1", "failed Isolated"]);
+}
+
+#[test]
+fn the_larger_side_goes_on_without_its_coordinator() {
+    let mut second = of_three(1);
+    check(&mut second, out_of_reach(0), &["cut 0", "to 2: takeover 3"]);
+    // Node 2 may reach node 0 still: it cuts it off before it answers.
+    let called = ["coordinator", "to 2: suspect 0", "to 2: vote 1"];
+    check(&mut second, heard(2, report(3)), &called);
+    let removed = ["removed 0", "to 2: view 4 0 removed"];
+    check(&mut second, heard(2, Message::Voted { round: 1 }), &removed);
+}
+
+#[test]
+fn member_that_may_live_is_removed_and_not_ended() {
+    let view = heard(0, view(4, 2, 2, false));
+    check(&mut of_three(1), view, &["dead 2"]);
+    let (number, member) = (ViewNumber(4), listed(2, 2));
+    let view = Message::View { number, member, change: Change::Removed };
+    check(&mut of_three(1), heard(0, view), &["removed 2"]);
+    let lost = |ended| Message::Lost { node: NodeId(2), incarnation: Incarnation(2), ended };
+    for event in [heard(1, lost(false)), Event::Dropped { node: NodeId(2) }] {
+        let mut first = of_three(0);
+        check(&mut first, event, &["removed 2", "to 1: vote 1"]);
+        check(&mut first, heard(1, Message::Voted { round: 1 }), &["to 1: view 4 2 removed"]);
+    }
+    for event in [heard(1, lost(true)), link_lost(2)] {
+        let mut first = of_three(0);
+        check(&mut first, event, &["dead 2", "to 1: vote 1"]);
+        check(&mut first, heard(1, Message::Voted { round: 1 }), &["to 1: view 4 2 went"]);
+    }
+    // It uses nothing of this node any more; others may not have heard that.
+    let mut first = of_three(0);
+    check(&mut first, heard(2, Message::Leave), &["to 2: leave heard"]);
+    check(&mut first, heard(1, lost(false)), &["gone 2", "to 1: vote 1"]);
+    check(&mut first, heard(1, Message::Voted { round: 1 }), &["to 1: view 4 2 removed"]);
+}
+
+#[test]
+fn member_linked_while_suspects_are_judged_is_told_of_them() {
+    let mut first = founder_with(&[1, 2, 3]);
+    first.identity.nodes_max = 5;
+    first.step(asked_to_join(4, join(PROGRAM + 4)), &mut Effects::new()).unwrap();
+    first.step(out_of_reach(1), &mut Effects::new()).unwrap();
+    let asked = asked_for_link(104, peer(4, PROGRAM + 4, 5));
+    check(&mut first, asked, &["accept 104 from 4", "to 4: suspect 1"]);
+}
+
+#[test]
+fn who_reaches_the_coordinator_answers_no_takeover_until_it_does_not() {
+    let mut last = of_three(2);
+    let takeover = Message::Takeover { number: ViewNumber(3) };
+    check(&mut last, heard(1, takeover), &[]);
+    let told = ["cut 0", "to 1: suspect 0", "to 1: suspect 0", "to 1: report 3"];
+    check(&mut last, out_of_reach(0), &told);
+}
+
+#[test]
+fn who_is_counted_among_the_dead_by_the_coordinator_stops() {
+    let mut last = of_three(2);
+    check(&mut last, Event::Expelled { by: NodeId(0) }, &["failed NodeClosed"]);
+    // Another member may be wrong, and is told of to the coordinator.
+    let mut last = of_three(2);
+    check(&mut last, Event::Expelled { by: NodeId(1) }, &["cut 1", "to 0: suspect 1"]);
+}
+
+/// A founder that lends memory, and two programs without any.
+fn with_programs() -> Membership {
+    founder_with(&[PROGRAM + 1, PROGRAM + 2])
+}
+
+/// A founder that lends memory, and nodes from 1 on.
+fn founder_with(lives: &[u64]) -> Membership {
+    let mut machine = Membership::new(identity(0)).in_a_quorum();
+    check(&mut machine, Event::Found, &["ready"]);
+    for (node, life) in (1..).zip(lives.iter().copied()) {
+        let number = u64::from(node) + 1;
+        let asked =
+            [asked_to_join(life, join(life)), asked_for_link(life, peer(node, life, number))];
+        for event in asked {
+            machine.step(event, &mut Effects::new()).unwrap();
+        }
+    }
+    machine
+}
+
+#[test]
+fn cut_off_programs_do_not_end_the_members_that_lend_memory() {
+    let mut machine = with_programs();
+    check(
+        &mut machine,
+        out_of_reach(1),
+        &["cut 1", "to 2: suspect 1", "to 2: vote 1", "removed 1", "to 2: view 4 1 removed"],
+    );
+    check(&mut machine, out_of_reach(2), &["cut 2", "removed 2"]);
+    assert!(machine.is_coordinator());
+}
+
+#[test]
+fn programs_without_a_voter_within_reach_give_up() {
+    let life = PROGRAM + 2;
+    let mut machine = Membership::new(identity(life)).in_a_quorum();
+    let mut welcome = welcome(2, 3, &[0]);
+    welcome.memory = None;
+    welcome.members.push(listed(1, PROGRAM + 1));
+    machine.step(Event::Joined(welcome), &mut Effects::new()).unwrap();
+    for node in [0, 1] {
+        machine.step(link_up(node), &mut Effects::new()).unwrap();
+    }
+    assert!(machine.is_ready());
+    check(&mut machine, out_of_reach(0), &["cut 0", "failed Isolated"]);
+}
