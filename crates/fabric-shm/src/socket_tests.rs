@@ -11,7 +11,7 @@ use farside_fabric::FabricError;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::os::unix::thread::JoinHandleExt;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -34,7 +34,7 @@ fn handle_signals() {
 }
 
 /// Connects as a program does that tries again while a listener accepts nothing.
-fn connect(folder: &PathBuf) -> Result<OwnedFd, FabricError> {
+fn connect(folder: &Path) -> Result<OwnedFd, FabricError> {
     loop {
         match socket::connect(Some(folder), "a") {
             Err(FabricError::System(_, reason))
