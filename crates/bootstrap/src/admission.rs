@@ -419,7 +419,8 @@ mod tests {
         (&client).write_all(&[0]).unwrap();
         server.peek(&mut [0]).unwrap();
         server.write_all(&crate::opening::of(&Security::open())).unwrap();
-        drop(server);
+        // Nor does the kernel find a listener at its address.
+        drop((server, listener));
         while owner(peer, local).is_ok_and(|found| found.state == ESTABLISHED) {
             std::thread::yield_now();
         }
