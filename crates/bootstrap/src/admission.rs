@@ -6,12 +6,12 @@
 //! `sock_diag` names the owner of any socket of this network namespace by its two addresses, here that
 //! of the peer's end, at a cost of three system calls.
 
-use crate::{BootstrapError, Security};
+use crate::{BootstrapError, Security, user};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
 use std::io::Write;
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 
 /// Who may connect to a listener.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -27,36 +27,53 @@ pub enum Admission {
 }
 
 impl Admission {
-    /// Who may connect to a listener at `local`. Asks the kernel whose the listener is, to see
-    /// whether it tells.
-    pub fn of(security: &Security, local: SocketAddr) -> Self {
+    /// Who may connect to a listener at `local`. Asks the kernel who owns the listener, to see whether it
+    /// tells: `AnyUser` only where this kernel never does.
+    ///
+    /// # Errors
+    /// `OwnerUnknown` when the question fails otherwise, for want of descriptors or memory say: raise the
+    /// limit that the error names, or try again. `UnmappedUser` where the kernel cannot tell this user from
+    /// others.
+    pub fn of(security: &Security, local: SocketAddr) -> Result<Self, BootstrapError> {
         if !security.is_open() {
-            return Self::Identity;
+            return Ok(Self::Identity);
         }
         if !local.ip().to_canonical().is_loopback() {
-            return Self::Anybody;
+            return Ok(Self::Anybody);
         }
-        let nobody = SocketAddr::new(local.ip(), 0);
-        match owner(local, nobody) {
-            Ok(Owner { user, .. }) if user == own_user() => Self::ThisUser,
+        if user::is_unmapped().map_err(BootstrapError::OwnerUnknown)? {
+            return Err(BootstrapError::UnmappedUser(user::own()));
+        }
+        let no_peer = SocketAddr::new(local.ip(), 0);
+        match owner(local, no_peer) {
+            Ok(found) if found.user == user::own() => Ok(Self::ThisUser),
             Ok(Owner { user, .. }) => {
-                Self::AnyUser(format!("it names user {user} as the owner of this listener"))
+                let text = format!("it names user {user} as the owner of this listener");
+                Err(BootstrapError::OwnerUnknown(std::io::Error::other(text)))
             }
-            Err(reason) => Self::AnyUser(format!("sock_diag: {reason}")),
+            // A listener that is open is found wherever the kernel knows TCP sockets.
+            Err(reason) if never_tells(reason) || reason == Errno::NOENT => {
+                Ok(Self::AnyUser(format!("sock_diag: {reason}")))
+            }
+            Err(reason) => Err(BootstrapError::OwnerUnknown(reason.into())),
         }
     }
 
-    /// Judges a connection that was accepted. One that is refused is told so, as far as possible at
-    /// once. Never blocks on the peer.
+    /// Judges a connection that was accepted. One of another user is sent a refusal, as far as that is
+    /// possible at once. Never blocks on the peer.
     ///
     /// # Errors
     /// `OtherUser` when it is of another user, or closed already so that its user is not known.
+    /// `OwnerUnknown` when nothing is known for want of descriptors or memory: close it without an answer,
+    /// after which its peer tries again.
     pub fn judge(&self, mut socket: &TcpStream) -> Result<(), BootstrapError> {
         if *self != Self::ThisUser {
             return Ok(());
         }
         let judged = peer_is_own(socket);
-        if judged.is_err() && socket.set_nonblocking(true).is_ok() {
+        if judged.as_ref().is_err_and(BootstrapError::is_refusal)
+            && socket.set_nonblocking(true).is_ok()
+        {
             // Best effort: without it the peer sees the connection end.
             let _ = socket.write(&crate::opening::refusal());
             let _ = socket.shutdown(std::net::Shutdown::Write);
@@ -88,18 +105,39 @@ impl Admission {
 }
 
 /// Judges who has accepted a connection of this side over the loopback. Passes all others, and where
-/// the kernel does not tell, which the accepting side has said.
+/// the kernel never tells, which the accepting side has said.
+///
+/// # Errors
+/// `OtherUser`; `Ended` when the peer has closed its end, and `OwnerUnknown`: both may be tried again.
 pub(crate) fn judge_server(local: SocketAddr, peer: SocketAddr) -> Result<(), BootstrapError> {
     if !peer.ip().to_canonical().is_loopback() {
         return Ok(());
     }
     match owner(peer, local) {
+        Ok(found) if found.state != ESTABLISHED => Err(BootstrapError::Ended),
         Ok(found) => found.judge(),
-        // Soon they may be had again.
-        Err(reason @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
-            Err(BootstrapError::Io(reason.into()))
-        }
-        Err(_) => Ok(()),
+        Err(reason) if never_tells(reason) => Ok(()),
+        Err(Errno::NOENT) => judge_hidden_server(local, peer),
+        Err(reason) => Err(BootstrapError::OwnerUnknown(reason.into())),
+    }
+}
+
+/// The kernel finds no other end of a connection. Whether it ever finds one shows a listener that is made
+/// for the question.
+fn judge_hidden_server(local: SocketAddr, peer: SocketAddr) -> Result<(), BootstrapError> {
+    let unknown = |reason: std::io::Error| BootstrapError::OwnerUnknown(reason);
+    let listener = TcpListener::bind(SocketAddr::new(local.ip(), 0)).map_err(unknown)?;
+    let known = listener.local_addr().map_err(unknown)?;
+    match owner(known, SocketAddr::new(known.ip(), 0)) {
+        Ok(_) => {}
+        Err(Errno::NOENT) => return Ok(()),
+        Err(reason) => return Err(unknown(reason.into())),
+    }
+    match owner(local, peer) {
+        // Open here alone: its addresses are translated on the way, so its owner cannot be asked for.
+        Ok(own) if own.state == ESTABLISHED => Err(BootstrapError::OtherUser(None)),
+        Ok(_) | Err(Errno::NOENT) => Err(BootstrapError::Ended),
+        Err(reason) => Err(unknown(reason.into())),
     }
 }
 
@@ -108,13 +146,27 @@ fn peer_is_own(socket: &TcpStream) -> Result<(), BootstrapError> {
     let local = socket.local_addr().map_err(BootstrapError::Io)?;
     match owner(peer, local) {
         Ok(found) => found.judge(),
-        // It is closed already, or the kernel has no memory: nothing is known, and nothing is lost.
-        Err(_) => Err(BootstrapError::OtherUser(None)),
+        // It is closed already, or of no user that could be named.
+        Err(Errno::NOENT) => Err(BootstrapError::OtherUser(None)),
+        Err(reason) => Err(BootstrapError::OwnerUnknown(reason.into())),
     }
 }
 
-fn own_user() -> u32 {
-    rustix::process::geteuid().as_raw()
+/// Whether an error means that this kernel tells the owner of no socket, or not to this process, rather
+/// than that one question failed.
+fn never_tells(reason: Errno) -> bool {
+    matches!(
+        reason,
+        Errno::AFNOSUPPORT
+            | Errno::PFNOSUPPORT
+            | Errno::PROTONOSUPPORT
+            | Errno::OPNOTSUPP
+            | Errno::NOSYS
+            | Errno::INVAL
+            | Errno::CONNREFUSED
+            | Errno::ACCESS
+            | Errno::PERM
+    )
 }
 
 /// The state of a socket with an open connection.
@@ -128,15 +180,18 @@ struct Owner {
 }
 
 impl Owner {
-    /// Whether it is of this user. A socket that its process has closed is of nobody, and the kernel then
+    /// Whether it is of this user. A socket that its process has closed has no owner, and the kernel then
     /// names user 0.
     fn judge(self) -> Result<(), BootstrapError> {
-        match self.user == own_user() && self.state == ESTABLISHED {
-            true => Ok(()),
-            false => {
-                let known = (self.state == ESTABLISHED).then_some(self.user);
-                Err(BootstrapError::OtherUser(known))
-            }
+        if self.state != ESTABLISHED {
+            return Err(BootstrapError::OtherUser(None));
+        }
+        if self.user != user::own() {
+            return Err(BootstrapError::OtherUser(Some(self.user)));
+        }
+        match user::is_unmapped().map_err(BootstrapError::OwnerUnknown)? {
+            true => Err(BootstrapError::UnmappedUser(self.user)),
+            false => Ok(()),
         }
     }
 }
@@ -158,7 +213,7 @@ fn owner(local: SocketAddr, remote: SocketAddr) -> rustix::io::Result<Owner> {
     let kind = (AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC);
     let diag = rustix::net::socket_with(kind.0, kind.1, kind.2, Some(netlink::SOCK_DIAG))?;
     let question = question(local, remote);
-    rustix::net::send(&diag, &question, SendFlags::empty())?;
+    rustix::io::retry_on_intr(|| rustix::net::send(&diag, &question, SendFlags::empty()))?;
     read_answer(&diag)
 }
 
@@ -208,7 +263,6 @@ mod tests {
     use super::*;
     use crate::{ClusterKey, Identity, Protect};
     use std::io::Read;
-    use std::net::TcpListener;
 
     fn pair(listener: &TcpListener) -> (TcpStream, TcpStream) {
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -226,7 +280,7 @@ mod tests {
             let client = TcpStream::connect(to).unwrap();
             let (server, _) = listener.accept().unwrap();
             let (peer, local) = (server.peer_addr().unwrap(), server.local_addr().unwrap());
-            let own = Owner { user: own_user(), state: ESTABLISHED };
+            let own = Owner { user: user::own(), state: ESTABLISHED };
             assert_eq!((owner(peer, local), owner(local, peer)), (Ok(own), Ok(own)), "{at}");
             let wrong = SocketAddr::new(peer.ip(), 1);
             assert_eq!(owner(wrong, local), Err(Errno::NOENT), "{at}");
@@ -239,16 +293,16 @@ mod tests {
         let open = Security::open();
         let of = |at: &str| {
             let listener = TcpListener::bind(at).unwrap();
-            Admission::of(&open, listener.local_addr().unwrap())
+            Admission::of(&open, listener.local_addr().unwrap()).unwrap()
         };
         assert_eq!((of("127.0.0.1:0"), of("0.0.0.0:0")), (Admission::ThisUser, Admission::Anybody));
         // What is no listener of this user is not known.
-        let unknown = Admission::of(&open, "127.0.0.1:0".parse().unwrap());
+        let unknown = Admission::of(&open, "127.0.0.1:0".parse().unwrap()).unwrap();
         assert!(matches!(unknown, Admission::AnyUser(_)), "{unknown:?}");
         assert!(unknown.warning().is_some_and(|text| text.contains("farside key new")));
         let identity = Identity::cluster_key(&ClusterKey::generate().unwrap()).unwrap();
         let keyed = Security::new(identity, Protect::Handshake).unwrap();
-        let keyed = Admission::of(&keyed, "127.0.0.1:0".parse().unwrap());
+        let keyed = Admission::of(&keyed, "127.0.0.1:0".parse().unwrap()).unwrap();
         assert_eq!((keyed.warning(), keyed.describe()), (None, None));
     }
 
@@ -268,11 +322,11 @@ mod tests {
 
     #[test]
     fn another_user_is_refused_and_told_so() {
-        let stranger = Owner { user: own_user() ^ 1, state: ESTABLISHED };
+        let stranger = Owner { user: user::own() ^ 1, state: ESTABLISHED };
         let refused = stranger.judge().unwrap_err();
         assert!(matches!(refused, BootstrapError::OtherUser(Some(_))), "{refused}");
         assert!(refused.is_refusal() && refused.to_string().contains("farside key new"));
-        let closed = Owner { user: own_user(), state: 6 };
+        let closed = Owner { user: user::own(), state: 6 };
         assert!(closed.judge().is_err(), "a closed socket is of nobody");
         let told = crate::opening::check(&crate::opening::refusal(), &Security::open());
         assert!(matches!(told, Err(BootstrapError::OtherUserThere)), "{told:?}");
@@ -293,5 +347,84 @@ mod tests {
         let mut said = Vec::new();
         client.read_to_end(&mut said).unwrap();
         assert_eq!(said, crate::opening::refusal());
+    }
+
+    /// Says that this process is a child that plays a part.
+    const ROLE: &str = "FARSIDE_BOOTSTRAP_TEST_ROLE";
+
+    /// What a child does; does nothing in an ordinary run.
+    #[test]
+    fn child() {
+        if std::env::var_os(ROLE).is_none() {
+            return;
+        }
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener.local_addr().unwrap();
+        let (mut client, server) = pair(&listener);
+        let (local, peer) = (client.local_addr().unwrap(), client.peer_addr().unwrap());
+        // None is left: the lowest number that is free is the limit.
+        let free = server.try_clone().unwrap();
+        let most = u64::try_from(std::os::fd::AsRawFd::as_raw_fd(&free)).unwrap();
+        drop(free);
+        let limit = rustix::process::Rlimit { current: Some(most), maximum: Some(most) };
+        rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
+        assert_eq!(TcpStream::connect(at).unwrap_err().raw_os_error(), Some(24), "no descriptor");
+        let judged = [
+            Admission::of(&Security::open(), at).map(drop),
+            Admission::ThisUser.judge(&server),
+            judge_server(local, peer),
+        ];
+        for judged in judged {
+            let Err(error @ BootstrapError::OwnerUnknown(_)) = judged else {
+                panic!("{judged:?}");
+            };
+            assert!(!error.is_refusal());
+            let text = error.to_string();
+            assert!(text.contains(&format!("RLIMIT_NOFILE is {most}: raise")), "{text}");
+        }
+        drop(server);
+        let mut said = Vec::new();
+        client.read_to_end(&mut said).unwrap();
+        assert_eq!(said, [], "nothing is refused");
+    }
+
+    #[test]
+    fn without_descriptors_nobody_is_admitted_or_refused() {
+        let this = std::env::current_exe().unwrap();
+        let mut child = std::process::Command::new(this);
+        child.args(["admission::tests::child", "--exact", "--nocapture", "--test-threads=1"]);
+        let ended = child.env(ROLE, "starved").output().unwrap();
+        let text = String::from_utf8_lossy(&ended.stderr);
+        assert!(ended.status.success(), "{text}");
+    }
+
+    #[test]
+    fn only_kernels_that_never_tell_leave_owners_unknown() {
+        for reason in [Errno::PROTONOSUPPORT, Errno::AFNOSUPPORT, Errno::PERM, Errno::ACCESS] {
+            assert!(never_tells(reason), "{reason}");
+        }
+        let passing = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::AGAIN];
+        for reason in passing.into_iter().chain([Errno::NOENT, Errno::INTR, Errno::PROTO]) {
+            assert!(!never_tells(reason), "{reason}");
+        }
+    }
+
+    /// What a listener that has closed its end has sent is not trusted.
+    #[test]
+    fn a_server_that_has_closed_its_end_is_not_passed() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (client, mut server) = pair(&listener);
+        let (local, peer) = (client.local_addr().unwrap(), client.peer_addr().unwrap());
+        // Bytes that it has not read make its close a reset, after which the kernel knows it no more.
+        (&client).write_all(&[0]).unwrap();
+        server.peek(&mut [0]).unwrap();
+        server.write_all(&crate::opening::of(&Security::open())).unwrap();
+        // Nor does the kernel find a listener at its address.
+        drop((server, listener));
+        while owner(peer, local).is_ok_and(|found| found.state == ESTABLISHED) {
+            std::thread::yield_now();
+        }
+        let judged = judge_server(local, peer);
+        assert!(matches!(judged, Err(BootstrapError::Ended)), "{judged:?}");
     }
 }

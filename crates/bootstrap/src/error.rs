@@ -58,6 +58,12 @@ pub enum BootstrapError {
     OtherUser(Option<u32>),
     /// The peer serves its own user alone on the loopback.
     OtherUserThere,
+    /// The number of this process's user stands for all users without a number in its user namespace, so
+    /// that the kernel does not tell them apart.
+    UnmappedUser(u32),
+    /// The kernel was asked who owns a connection over the loopback and failed, mostly for want of
+    /// descriptors or memory. May succeed later.
+    OwnerUnknown(std::io::Error),
     /// This side does not trust the peer; why.
     NotTrusted(String),
     /// The peer does not trust this side; what it said.
@@ -86,6 +92,7 @@ impl BootstrapError {
             Self::OtherSecurity { .. }
                 | Self::OtherUser(_)
                 | Self::OtherUserThere
+                | Self::UnmappedUser(_)
                 | Self::NotTrusted(_)
                 | Self::NotTrustedThere(_)
         )
@@ -125,7 +132,14 @@ impl fmt::Display for BootstrapError {
             Self::OtherSecurity { theirs, ours } => {
                 write!(f, "the peer asks for {theirs}, this side for {ours}; give both the same")
             }
-            Self::OtherUser(_) | Self::OtherUserThere => other_user(f, self),
+            Self::OtherUser(_) | Self::OtherUserThere | Self::UnmappedUser(_) => {
+                other_user(f, self)
+            }
+            Self::OwnerUnknown(reason) => write!(
+                f,
+                "the kernel does not say now who owns a connection over the loopback: {reason}{}",
+                exhausted(reason)
+            ),
             Self::NotTrusted(reason) => write!(f, "the peer is not trusted: {reason}"),
             Self::NotTrustedThere(reason) => {
                 write!(f, "the peer does not trust this side: {reason}")
@@ -160,6 +174,11 @@ fn other_user(f: &mut fmt::Formatter<'_>, error: &BootstrapError) -> fmt::Result
         BootstrapError::OtherUser(None) => {
             write!(f, "the peer has closed its end, so that its user is not known")?;
         }
+        BootstrapError::UnmappedUser(user) => write!(
+            f,
+            "this process runs as user {user}, which in its user namespace stands for every user without a \
+             number: run it as a user that the namespace maps"
+        )?,
         _ => write!(f, "it is a process of another user")?,
     }
     write!(
@@ -167,6 +186,28 @@ fn other_user(f: &mut fmt::Formatter<'_>, error: &BootstrapError) -> fmt::Result
         "; without a key an address of the loopback is for one user alone: give both sides a key (farside \
          key new)"
     )
+}
+
+/// What there is none left of, its limit, and what to do.
+fn exhausted(reason: &std::io::Error) -> String {
+    use rustix::io::Errno;
+    use rustix::process::{Resource, getrlimit};
+    match Errno::from_io_error(reason) {
+        Some(Errno::MFILE) => {
+            let most = getrlimit(Resource::Nofile).current;
+            let most = most.map_or_else(|| "without end".to_owned(), |most| most.to_string());
+            format!("; RLIMIT_NOFILE is {most}: raise that limit (ulimit -n)")
+        }
+        Some(Errno::NFILE) => {
+            "; the machine has no descriptor left: raise fs.file-max (sysctl)".to_owned()
+        }
+        Some(Errno::NOBUFS | Errno::NOMEM) => {
+            "; the kernel has no memory left for a socket: free some, or raise the memory limit of the \
+             control group"
+                .to_owned()
+        }
+        _ => "; try again, or give both sides a key (farside key new)".to_owned(),
+    }
 }
 
 fn key_file(f: &mut fmt::Formatter<'_>, path: &Path, problem: &KeyFileProblem) -> fmt::Result {
@@ -188,9 +229,9 @@ impl std::error::Error for BootstrapError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Address(reason) => Some(reason),
-            Self::Io(reason) | Self::KeyFile { problem: KeyFileProblem::Io(reason), .. } => {
-                Some(reason)
-            }
+            Self::Io(reason)
+            | Self::OwnerUnknown(reason)
+            | Self::KeyFile { problem: KeyFileProblem::Io(reason), .. } => Some(reason),
             _ => None,
         }
     }

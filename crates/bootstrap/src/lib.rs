@@ -31,6 +31,7 @@ mod stream;
 #[cfg(test)]
 mod stream_tests;
 mod tls;
+mod user;
 
 pub use address::{Address, AddressError, Endpoint, Host};
 pub use admission::Admission;

@@ -253,7 +253,7 @@ enum Place {
 /// Who may connect to a listener on the loopback, as one that is made for the question tells.
 fn loopback(security: &Security) -> Option<Admission> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).ok()?;
-    Some(Admission::of(security, listener.local_addr().ok()?))
+    Admission::of(security, listener.local_addr().ok()?).ok()
 }
 
 impl Between {

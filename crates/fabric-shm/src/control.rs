@@ -2,8 +2,9 @@
 //!
 //! The thread sleeps in `epoll_wait` until a socket has something. It accepts connections, answers
 //! peers' imports without the program's help, and sees when a peer's process is gone. What it
-//! learns goes to the inboxes of ports. It never waits: sockets do not block, and locks are
-//! held for moments. Connections are accepted some at a time between links, each has a deadline for its
+//! learns goes to the inboxes of ports. It waits there alone: sockets do not block, locks are held for
+//! moments, and a listener whose connection cannot be accepted for want of descriptors or memory is left out
+//! of the epoll for a while. Connections are accepted some at a time between links, each has a deadline for its
 //! hello, and each process has a share of those that have said none, so that one which connects and is
 //! silent delays neither joins nor imports of others.
 
@@ -32,6 +33,9 @@ use std::time::{Duration, Instant};
 
 /// Connections that are accepted before links are looked at again.
 const ACCEPTS: usize = 16;
+
+/// How long no connection is accepted at a listener after the system had no descriptor or memory left.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// The token of the event that ends the thread.
 const STOP: u64 = 0;
@@ -254,6 +258,16 @@ impl Inner {
         }
     }
 
+    /// Watches a listener again that was not watched, or no longer one that was.
+    fn watch_listener(&self, token: u64, watched: bool) {
+        if let Some(Entry::Listener(socket, _)) = lock(&self.registry).entries.get(&token) {
+            // To be found without events costs no memory, as adding it again would.
+            let flags = if watched { epoll::EventFlags::IN } else { epoll::EventFlags::empty() };
+            // Fails only for a socket that is not in the epoll.
+            let _ = epoll::modify(&self.epoll, socket, epoll::EventData::new_u64(token), flags);
+        }
+    }
+
     /// Forgets every socket of a port that goes.
     pub(crate) fn forget_port(&self, inbox: &Arc<Inbox>) {
         let mut registry = lock(&self.registry);
@@ -347,10 +361,13 @@ struct Thread {
     inner: Arc<Inner>,
     buffer: Box<[u8; MESSAGE_BYTES_MAX]>,
     /// Given up to accept and drop a connection when the process has no descriptor left, so that
-    /// a waiting connection cannot keep the thread awake.
+    /// its peer learns it at once.
     spare: Option<OwnedFd>,
-    /// When the next connection must have said hello; none later than that.
+    /// When the next connection must have said hello, or the next listener is watched again; none later
+    /// than that.
     deadline: Option<Instant>,
+    /// Listeners that are not watched until then.
+    paused: Vec<(u64, Instant)>,
 }
 
 impl Thread {
@@ -360,6 +377,7 @@ impl Thread {
             buffer: Box::new([0; MESSAGE_BYTES_MAX]),
             spare: Some(spare_descriptor().map_err(system("eventfd"))?),
             deadline: None,
+            paused: Vec::new(),
         })
     }
 
@@ -383,6 +401,7 @@ impl Thread {
             }
             if self.deadline.is_some_and(|at| Instant::now() >= at) {
                 self.expire();
+                self.resume();
             }
         }
     }
@@ -406,19 +425,44 @@ impl Thread {
                 }
                 Ok((Accepted::Stranger, _)) => {}
                 Ok((Accepted::Nothing | Accepted::Connection(..), _)) => return,
-                Err(Errno::MFILE | Errno::NFILE) => {
-                    self.spare = None;
+                Err(Errno::MFILE | Errno::NFILE) if self.spare.take().is_some() => {
                     drop(self.inner.accept(listener));
+                    // Another thread may have taken it meanwhile: then there is none, until a pause is over.
                     self.spare = spare_descriptor().ok();
                     return;
                 }
-                Err(_) => {
-                    // No memory: the connection keeps waiting, and this thread must not spin.
-                    pause(Duration::from_millis(10));
-                    return;
-                }
+                Err(_) => return self.pause(listener),
             }
         }
+    }
+
+    /// Leaves a listener alone for a while: the connection keeps waiting, and would keep this thread awake.
+    fn pause(&mut self, listener: u64) {
+        self.inner.watch_listener(listener, false);
+        let until = Instant::now() + PAUSE;
+        self.paused.push((listener, until));
+        self.deadline = Some(self.deadline.map_or(until, |next| next.min(until)));
+    }
+
+    /// Watches listeners again whose pause is over.
+    fn resume(&mut self) {
+        if self.paused.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        if self.spare.is_none() {
+            self.spare = spare_descriptor().ok();
+        }
+        let inner = &self.inner;
+        self.paused.retain(|(listener, until)| {
+            let over = now >= *until;
+            if over {
+                inner.watch_listener(*listener, true);
+            }
+            !over
+        });
+        let next = self.paused.iter().map(|(_, until)| *until).chain(self.deadline).min();
+        self.deadline = next;
     }
 
     fn take_in(&mut self, socket: OwnedFd, inbox: Arc<Inbox>, process: u32) {
@@ -604,7 +648,7 @@ fn hand_over(
 /// Gives way to what cannot be waited for.
 #[allow(
     clippy::disallowed_methods,
-    reason = "no event tells when a peer leaves a request, when memory is free, or a name"
+    reason = "no event tells when a peer leaves a request, or when the lock of names is free"
 )]
 pub(crate) fn pause(time: Duration) {
     std::thread::sleep(time);

@@ -10,15 +10,17 @@
 //! an open descriptor: `/tmp/farside-UID`, or `/run/user/UID/farside` where another user has taken the
 //! former. `FARSIDE_RUNTIME_DIR` or [`ShmOptions::folder`] names another one; no other variable counts,
 //! since not every shell, service or `su` has the same. What a killed process leaves there is removed
-//! when any port of the user listens next.
+//! when any port of the user listens next. No other user may write a folder or a link on the way there
+//! (a sticky folder such as `/tmp` is right), and the folder must be on a file system of this host alone.
 //!
 //! Processes find each other when they see the same folder: containers with a `/tmp` of their own do
 //! not. Network namespaces make no difference, for they do not part file systems. User namespaces do:
-//! the kernel names the peer's user, who must be the same on both sides.
+//! the kernel names the peer's user, who must be the same on both sides. A user without a number in its
+//! namespace (65534) has no names, for it cannot be told from others.
 //!
 //! From the data path outwards: `port` (its requests, its arrivals), `ring`, `bell` (sleep),
 //! `barrier`, `queue`; then `region`, `connection`, `control` (the one thread), with the
-//! `message`s and `socket`s it speaks over, and their `names`; below all, `mapping` and `layout`.
+//! `message`s and `socket`s it speaks over, and their `names` (`parents`, `user`); below all, `mapping` and `layout`.
 //!
 //! What is absent: any cost on the hot path that grows with the number of regions or users of the
 //! fabric, and any protection against a process of the same user that wants to do harm: whoever was
@@ -42,6 +44,7 @@ mod names;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod names_tests;
 mod options;
+mod parents;
 mod port;
 mod probe;
 mod queue;
@@ -50,6 +53,9 @@ mod ring;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod ring_tests;
 mod socket;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod socket_tests;
+mod user;
 
 pub use fabric::ShmFabric;
 pub use mapping::Pages;

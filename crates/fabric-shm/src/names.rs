@@ -9,16 +9,20 @@
 //! 3. else the first of these that can be made.
 //!
 //! The second place is for a machine on which another user has taken the first one. Owner and mode are
-//! judged on an open descriptor, and the folder itself is never reached through a link.
+//! judged on an open descriptor, and the folder itself is never reached through a link. Each folder and link
+//! on the way to it from the root is judged as well, as `StrictModes` of sshd does: another user that may
+//! write one of them could put another folder in this one's place ([`crate::parents`]).
 //!
 //! A process that is killed leaves its sockets there. The kernel knows that they are dead (`connect`
 //! with a socket of another type says so without bothering a live listener), and whoever listens next
 //! removes all of them, so that nothing piles up. Listening and removing happen under a lock of the
-//! folder itself, which the kernel releases when its holder dies.
+//! folder itself, which the kernel releases when its holder dies. A socket of another host seems dead, so a
+//! folder on a file system that hosts may share is refused.
 //!
 //! [`ShmOptions::folder`]: crate::ShmOptions
 
 use crate::control::pause;
+use crate::{parents, user};
 use farside_fabric::FabricError;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags, Stat};
@@ -60,12 +64,11 @@ fn system(what: &'static str) -> impl Fn(Errno) -> FabricError {
     move |reason| FabricError::System(what, reason.into())
 }
 
-fn user() -> u32 {
-    rustix::process::geteuid().as_raw()
-}
-
 /// Where the folder may be, the preferred place first.
 fn places(given: Option<&Path>) -> Result<Vec<PathBuf>, FabricError> {
+    if user::is_unmapped().map_err(|reason| FabricError::System("user of this process", reason))? {
+        return Err(FabricError::NotPermitted(user::why_unmapped()));
+    }
     let setting = std::env::var_os(SETTING).filter(|text| !text.is_empty()).map(PathBuf::from);
     match given.map(Path::to_owned).or(setting) {
         Some(path) if path.is_absolute() && path.file_name().is_some() => Ok(vec![path]),
@@ -75,7 +78,7 @@ fn places(given: Option<&Path>) -> Result<Vec<PathBuf>, FabricError> {
             Err(FabricError::System("folder of names", reason))
         }
         None => {
-            let user = user();
+            let user = user::own();
             Ok(vec![
                 PathBuf::from(format!("/tmp/farside-{user}")),
                 PathBuf::from(format!("/run/user/{user}/farside")),
@@ -159,7 +162,7 @@ impl Folder {
             Err(reason) => return Err(system("folder of names")(reason)),
         };
         let stat = rustix::fs::fstat(&descriptor).map_err(system("folder of names"))?;
-        if stat.st_uid != user() {
+        if stat.st_uid != user::own() {
             return Err(wrong(path, &format!("belongs to user {}", stat.st_uid)));
         }
         let mode = Mode::from_raw_mode(stat.st_mode).bits() & 0o777;
@@ -167,7 +170,17 @@ impl Folder {
             let text = format!("has mode {mode:03o}, so that others may have names in it");
             return Err(wrong(path, &text));
         }
-        judge_parent(path)?;
+        let kind = rustix::fs::fstatfs(&descriptor).map_err(system("folder of names"))?.f_type;
+        if let Some(name) = parents::shared_between_hosts(kind) {
+            let text = format!(
+                "is on a file system that hosts may share ({name}), where names of other hosts are not \
+                 told from those of ended processes"
+            );
+            return Err(misplaced(path, &text));
+        }
+        if let Some(fault) = parents::judge(path).map_err(system("folder of names"))? {
+            return Err(misplaced(path, &format!("can be replaced by others: {fault}")));
+        }
         Ok(Some(Self { path: path.to_owned(), descriptor }))
     }
 
@@ -295,22 +308,18 @@ fn wrong(path: &Path, what: &str) -> FabricError {
     FabricError::NotPermitted(format!(
         "{path} {what}; names of ports need a folder of user {} with mode 700: remove {path} (as its \
          owner or as root), or set {SETTING} to a folder of your own in every process",
-        user()
+        user::own()
     ))
 }
 
-/// Whether nobody else can put another folder in this one's place.
-fn judge_parent(path: &Path) -> Result<(), FabricError> {
-    let parent = path.parent().unwrap_or(path);
-    let stat = rustix::fs::statat(CWD, parent, AtFlags::empty());
-    let mode = stat.map_err(system("folder of names"))?.st_mode;
-    let mode = Mode::from_raw_mode(mode);
-    let shared = mode.intersects(Mode::WGRP | Mode::WOTH);
-    if shared && !mode.contains(Mode::SVTX) {
-        let text = format!("can be replaced by whoever may write {}", parent.display());
-        return Err(wrong(path, &text));
-    }
-    Ok(())
+/// Refuses the place of a folder, with what to do.
+fn misplaced(path: &Path, what: &str) -> FabricError {
+    FabricError::NotPermitted(format!(
+        "{} {what}; names of ports need a folder of user {} with mode 700 that no other user or host can \
+         change: set {SETTING} to one in every process",
+        path.display(),
+        user::own()
+    ))
 }
 
 /// A socket that is bound to a name. Dropped, it gives the name back.

@@ -113,6 +113,73 @@ fn a_folder_that_others_can_replace_is_refused() {
     socket::listen(Some(&scratch.path()), "a").expect("nobody else can replace it");
 }
 
+/// A folder below `path` with this mode.
+fn folder(path: &Path, name: &str, rights: u32) -> PathBuf {
+    let made = path.join(name);
+    std::fs::create_dir(&made).expect("a folder");
+    mode(&made, rights);
+    made
+}
+
+#[test]
+fn a_folder_below_one_that_others_may_write_is_refused() {
+    let scratch = Scratch::new();
+    let open = folder(&scratch.0, "open", 0o777);
+    let names = folder(&folder(&open, "between", 0o755), "deep", 0o700).join("names");
+    let made = socket::listen(Some(&names), "a").map(drop);
+    assert!(matches!(made, Err(FabricError::NotPermitted(_))), "{made:?}");
+    for wrong in [0o777, 0o775, 0o757] {
+        mode(&open, wrong);
+        let text = refused(&names);
+        assert!(text.contains(&format!("{} has mode {wrong:03o}", open.display())), "{text}");
+    }
+    mode(&open, 0o1777);
+    socket::listen(Some(&names), "a").expect("a folder that nobody else can replace");
+}
+
+#[test]
+fn links_on_the_way_to_a_folder_are_judged_with_their_targets() {
+    let scratch = Scratch::new();
+    let (safe, open) = (folder(&scratch.0, "safe", 0o755), folder(&scratch.0, "open", 0o777));
+    let deep = folder(&open, "deep", 0o755);
+    let link = |to: &Path, at: PathBuf| {
+        symlink(to, &at).expect("a link");
+        at.join("names")
+    };
+    let good = link(Path::new("../safe"), safe.join("again"));
+    let listener = socket::listen(Some(&good), "a").expect("a link of this user to a folder of it");
+    socket::connect(Some(&safe.join("names")), "a").expect("the same folder");
+    drop(listener);
+    // Others may put another link there, or another folder at its target.
+    for names in [link(&safe, open.join("link")), link(&deep, safe.join("link"))] {
+        let made = socket::listen(Some(&names), "a").map(drop);
+        assert!(matches!(made, Err(FabricError::NotPermitted(_))), "{made:?}");
+        let text = refused(&names);
+        assert!(text.contains(&format!("{} has mode 777", open.display())), "{text}");
+    }
+}
+
+#[test]
+#[allow(clippy::print_stdout, reason = "a test that cannot run says why")]
+fn a_folder_below_one_of_another_user_is_refused() {
+    if !geteuid().is_root() {
+        println!("SKIPPED: only root can make a folder of another user");
+        return;
+    }
+    let scratch = Scratch::new();
+    let foreign = folder(&scratch.0, "foreign", 0o755);
+    let names = folder(&foreign, "between", 0o755).join("names");
+    drop(socket::listen(Some(&names), "a").expect("a folder of this user"));
+    chown(&foreign, Some(65_534), None).expect("another owner");
+    assert!(refused(&names).contains("foreign belongs to user 65534"));
+    // Its owner can replace a link, wherever that is.
+    let link = scratch.0.join("link");
+    symlink(folder(&scratch.0, "safe", 0o755), &link).expect("a link");
+    drop(socket::listen(Some(&link.join("names")), "a").expect("a link of this user"));
+    std::os::unix::fs::lchown(&link, Some(65_534), None).expect("another owner");
+    assert!(refused(&link.join("names")).contains("link belongs to user 65534"));
+}
+
 #[test]
 #[allow(clippy::print_stdout, reason = "a test that cannot run says why")]
 fn the_folder_of_another_user_is_refused() {

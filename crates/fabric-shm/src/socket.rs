@@ -7,18 +7,19 @@
 
 use crate::message::{DESCRIPTORS_MAX, MESSAGE_BYTES_MAX};
 use crate::names::{Folder, Listener, NAME_BYTES_MAX};
+use crate::user;
 use farside_fabric::FabricError;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType,
-    sockopt,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags,
+    SocketType, sockopt,
 };
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Connections that wait to be accepted; the kernel may cut it.
 const BACKLOG: i32 = 1024;
@@ -53,9 +54,8 @@ pub(crate) fn connect(given: Option<&Path>, name: &str) -> Result<OwnedFd, Fabri
     let folder = Folder::find(given)?.ok_or_else(nobody)?;
     // It blocks in `connect` alone: all else is asked not to.
     let socket = socket(SocketFlags::empty())?;
-    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(CONNECT_TIMEOUT))
-        .map_err(|reason| FabricError::System("socket", reason.into()))?;
-    rustix::net::connect(&socket, &folder.address_of(name)?).map_err(|reason| match reason {
+    let connected = connect_within(&socket, &folder.address_of(name)?, CONNECT_TIMEOUT);
+    connected.map_err(|reason| match reason {
         Errno::CONNREFUSED | Errno::NOENT => nobody(),
         Errno::AGAIN => FabricError::System("the peer accepts no connections", reason.into()),
         reason => FabricError::System("connect", reason.into()),
@@ -64,6 +64,26 @@ pub(crate) fn connect(given: Option<&Path>, name: &str) -> Result<OwnedFd, Fabri
         return Err(FabricError::NotPermitted(format!("{name} is of another user")));
     }
     Ok(socket)
+}
+
+/// Connects within a time, whatever signals come: a wait with a time-out ends by each of them, also where the
+/// handler asks for restarts.
+///
+/// # Errors
+/// `AGAIN` when the time is up while the listener's queue is full.
+fn connect_within(socket: &OwnedFd, to: &SocketAddrUnix, time: Duration) -> rustix::io::Result<()> {
+    let until = Instant::now() + time;
+    loop {
+        // Zero would mean without end.
+        let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        sockopt::set_socket_timeout(socket, sockopt::Timeout::Send, Some(left))?;
+        match rustix::net::connect(socket, to) {
+            Err(Errno::INTR) if Instant::now() >= until => return Err(Errno::AGAIN),
+            // Interrupted before the listener's queue had a place: the socket is as it was.
+            Err(Errno::INTR) => {}
+            done => return done,
+        }
+    }
 }
 
 /// What was found waiting at a listener.
@@ -94,7 +114,7 @@ pub(crate) fn accept(listener: BorrowedFd<'_>) -> rustix::io::Result<Accepted> {
 
 /// Whether the process at the other end runs for the user of this one.
 fn is_same_user(socket: BorrowedFd<'_>) -> bool {
-    credentials(socket).is_some_and(|peer| peer.uid == rustix::process::geteuid().as_raw())
+    credentials(socket).is_some_and(|peer| user::is_own(peer.uid))
 }
 
 /// The process at the other end; `None` when it is in another process namespace.

@@ -27,6 +27,7 @@ fn child() {
         ["listen", listen] => serve(listen),
         ["join", listen] => join(listen),
         ["alone", listen] => alone(listen),
+        ["unmapped", listen] => unmapped(listen),
         ["attack", folder, listen] => attack(Path::new(folder), listen),
         _ => panic!("unknown role {role:?}"),
     }
@@ -60,6 +61,17 @@ fn alone(listen: &str) {
     let mut node = Node::new(None);
     let connected = node.port.connect(listen, b"", node.queue);
     assert!(matches!(connected, Err(FabricError::NobodyThere(_))), "{connected:?}");
+}
+
+/// A process whose user has no number in its user namespace: others may have the same number.
+fn unmapped(listen: &str) {
+    let mut node = Node::new(None);
+    let connected = node.port.connect(listen, b"", node.queue).map(drop);
+    let spec = PortSpec { listen: Some("another".to_owned()) };
+    for refused in [connected, node.fabric.open(&spec).map(drop)] {
+        let Err(FabricError::NotPermitted(text)) = refused else { panic!("{refused:?}") };
+        assert!(text.contains("user namespace"), "{text}");
+    }
 }
 
 /// Everything that another user can try with the names of `folder`.
@@ -276,4 +288,32 @@ fn network_namespaces_share_names_and_mount_namespaces_need_not() {
         assert!(alone.succeeds());
     }
     assert_eq!(node.events, []);
+}
+
+/// The kernel names each user without a number by the same one, which is nobody's identity.
+#[test]
+fn the_number_of_unmapped_users_is_no_user() {
+    let scratch = Scratch::new("unmapped");
+    let node = Node::with(scratch.fabric(), Some("there"));
+    let folder = format!("export FARSIDE_RUNTIME_DIR={};", scratch.0.display());
+    if let Some(child) = apart("--user", &folder, "unmapped there") {
+        assert!(child.succeeds());
+    }
+    assert_eq!(node.events, []);
+}
+
+/// A listener whose process has no descriptor left accepts again once there are some.
+#[test]
+fn connections_that_wait_for_descriptors_are_accepted_when_there_are_some() {
+    let scratch = Scratch::new("starved");
+    let victim = Helper::of(scratch.child("listen starved")).expect("a child");
+    let path = scratch.0.join("starved");
+    wait_for(&path);
+    victim.limit_descriptors(Some(0));
+    let _waiting: Vec<_> = (0..20).map(|_| connect(&path).expect("a listener")).collect();
+    let mut node = Node::with(scratch.fabric(), None);
+    let link = node.port.connect("starved", b"test", node.queue).expect("a listener");
+    victim.limit_descriptors(None);
+    let event = node.event();
+    assert!(matches!(event, LinkEvent::Connected { link: same, .. } if same == link), "{event:?}");
 }

@@ -9,7 +9,7 @@ use crate::port::PortShared;
 use crate::region::{RegionRegistry, Registered};
 use crate::wire::Kind;
 use farside_base::{Capabilities, RegionId};
-use farside_bootstrap::{Address, Admission, Endpoint, HandshakeLimits, Stream};
+use farside_bootstrap::{Address, Admission, BootstrapError, Endpoint, HandshakeLimits, Stream};
 use farside_fabric::{FabricError, Pending, PortSpec, Region};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
@@ -84,6 +84,14 @@ fn system(what: &'static str) -> impl Fn(rustix::io::Errno) -> FabricError {
     move |reason| FabricError::System(what, reason.into())
 }
 
+/// Why it is not known who may connect.
+fn unadmitted(error: BootstrapError) -> FabricError {
+    match error {
+        BootstrapError::OwnerUnknown(reason) => FabricError::System("owner of a listener", reason),
+        error => FabricError::NotPermitted(error.to_string()),
+    }
+}
+
 fn random() -> u64 {
     let mut bytes = [0; 8];
     // Without random numbers there would be no keys either, so no fabric gets here.
@@ -103,8 +111,10 @@ impl Inner {
             (_, local) => local.map(reachable),
         };
         // Nobody connects to a fabric that does not listen.
-        let admission = local.map(|local| Admission::of(&options.security, local));
-        let admission = admission.unwrap_or(Admission::Identity);
+        let admission = match local {
+            Some(local) => Admission::of(&options.security, local).map_err(unadmitted)?,
+            None => Admission::Identity,
+        };
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("epoll"))?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let wake = eventfd(0, flags).map_err(system("eventfd"))?;
@@ -438,9 +448,13 @@ impl Engine {
                 Ok((socket, peer)) => {
                     let host = peer.ip().to_canonical();
                     // Before it takes a place.
-                    let judged = self.inner.admission.judge(&socket);
-                    if judged.is_err() || socket.set_nonblocking(true).is_err() {
-                        continue;
+                    match self.inner.admission.judge(&socket) {
+                        // Its peer tries again, when there may be descriptors.
+                        Err(BootstrapError::OwnerUnknown(_)) => return self.pause(),
+                        judged if judged.is_err() || socket.set_nonblocking(true).is_err() => {
+                            continue;
+                        }
+                        _ => {}
                     }
                     self.make_room(host);
                     set_options(&socket, &self.inner.options);

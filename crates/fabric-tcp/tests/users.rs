@@ -5,8 +5,8 @@ mod common;
 
 use common::{Helper, Node, free_endpoint, role};
 use farside_bootstrap::{Admission, ClusterKey, Identity, Protect, Security};
-use farside_fabric::{LinkEvent, NotReached};
-use farside_fabric_tcp::TcpOptions;
+use farside_fabric::{FabricError, LinkEvent, NotReached};
+use farside_fabric_tcp::{TcpFabric, TcpOptions};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
@@ -24,6 +24,8 @@ fn child() {
         ["flood", to] => flood(to),
         ["pretend", at] => pretend(at),
         ["joins", to, key] => joins(to, key),
+        ["serve", at] => serve(at),
+        ["unmapped", to] => unmapped(to),
         _ => panic!("unknown role {role:?}"),
     }
 }
@@ -66,6 +68,26 @@ fn joins(to: &str, key: &str) {
     let mut node = Node::new(TcpOptions { security: keyed(key), ..TcpOptions::default() });
     let (link, region) = node.connect(&format!("{to}/p"));
     node.works(link, region);
+}
+
+/// Accepts every link, until it is killed.
+fn serve(at: &str) {
+    let mut node = Node::at(at, TcpOptions::default());
+    loop {
+        match node.event() {
+            LinkEvent::Requested { link, .. } => drop(node.accept_link(link)),
+            event => node.port.close(event.link()),
+        }
+    }
+}
+
+/// A process whose user has no number in its user namespace: others may have the same number.
+fn unmapped(to: &str) {
+    let listen = Some(free_endpoint());
+    let started = TcpFabric::new(TcpOptions { listen, ..TcpOptions::default() }).map(drop);
+    let Err(FabricError::NotPermitted(text)) = started else { panic!("{started:?}") };
+    assert!(text.contains("user namespace") && text.contains("farside key new"), "{text}");
+    refused(to, "user namespace");
 }
 
 /// A child of another user.
@@ -130,4 +152,40 @@ fn with_a_key_other_users_are_let_in() {
     let Some(joiner) = other(&format!("joins {listen} {key}")) else { return };
     node.accept();
     assert!(joiner.succeeds());
+}
+
+/// A node that cannot ask who connects, for want of a descriptor, neither lets anybody in nor refuses its
+/// own user.
+#[test]
+fn a_node_without_descriptors_does_not_take_its_own_user_for_another() {
+    let listen = free_endpoint().to_string();
+    let to = format!("{listen}/p");
+    let server = Helper::start("child", &format!("serve {listen}"));
+    let mut own = Node::new(TcpOptions::default());
+    own.connect(&to);
+    // One more is accepted, and nothing is left to ask whose it is.
+    server.limit_descriptors(1);
+    let mut second = Node::new(TcpOptions::default());
+    let link = second.port.connect(&to, b"", second.queue).expect("an address");
+    let event = second.event();
+    let trouble = second.port.trouble(link);
+    let unreachable = LinkEvent::NotReached { link, why: NotReached::Unreachable };
+    assert_eq!(event, unreachable, "{trouble:?}");
+    server.limit_descriptors(64);
+    let (link, region) = second.connect(&to);
+    second.works(link, region);
+}
+
+#[test]
+#[allow(clippy::print_stdout, reason = "a test that cannot run says why")]
+fn the_number_of_unmapped_users_is_no_user() {
+    let tried = std::process::Command::new("unshare").args(["--user", "true"]).status();
+    if !tried.is_ok_and(|status| status.success()) {
+        return println!("SKIPPED: no namespaces of users here (unshare --user)");
+    }
+    let listen = free_endpoint().to_string();
+    let node = Node::at(&listen, TcpOptions::default());
+    let child = Helper::start_in(&["unshare", "--user"], "child", &format!("unmapped {listen}"));
+    assert!(child.succeeds());
+    drop(node);
 }

@@ -74,10 +74,8 @@ impl From<BootstrapError> for Over {
         match error {
             BootstrapError::Ended => Self::Ended,
             BootstrapError::Io(reason) => reason.into(),
-            BootstrapError::TooSlow => Self::Unreachable(words),
-            BootstrapError::NotTrusted(_)
-            | BootstrapError::NotTrustedThere(_)
-            | BootstrapError::OtherSecurity { .. } => Self::NotTrusted(words),
+            BootstrapError::TooSlow | BootstrapError::OwnerUnknown(_) => Self::Unreachable(words),
+            error if error.is_refusal() => Self::NotTrusted(words),
             _ => Self::Violation(words),
         }
     }

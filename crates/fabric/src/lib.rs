@@ -186,6 +186,9 @@ fn process_limit(what: &str, reason: &std::io::Error) -> String {
     let (name, resource, option) = match Errno::from_io_error(reason) {
         Some(Errno::MFILE) => ("RLIMIT_NOFILE", Resource::Nofile, "-n"),
         Some(Errno::AGAIN) if what.ends_with("thread") => ("RLIMIT_NPROC", Resource::Nproc, "-u"),
+        Some(Errno::NFILE) => {
+            return "; the machine has no descriptor left: raise fs.file-max (sysctl)".to_owned();
+        }
         _ => return String::new(),
     };
     let most =

@@ -114,7 +114,9 @@ pub(crate) fn run(arguments: &Agent, output: Output) -> Result<(), Failure> {
     let listener = TcpListener::bind(&addresses[..]).map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
     let local = listener.local_addr().map_err(failed)?;
-    let (address, admission) = (local.to_string(), Admission::of(&security, local));
+    let admission = Admission::of(&security, local);
+    let admission = admission.map_err(|e| Failure::system(format!("{at}: {e}")))?;
+    let address = local.to_string();
     let words = choice::security_words(&security, Some(&admission));
     let warning = admission.warning();
     let key = arguments.key.as_deref().map(std::path::absolute).transpose().map_err(failed)?;

@@ -1,8 +1,11 @@
 //! Clusters of one name that meet.
 //!
 //! `--found-alone` may found a cluster although another one of the name runs behind a broken link. The two never
-//! merge. So a member looks now and then whether the hosts of `--join` that are no members of its own cluster
+//! merge. So a member asks now and then whether the hosts of `--join` that are no members of its own cluster
 //! belong to another one, and answers those that ask it.
+//!
+//! What a host answers is not trusted: a question has a deadline, only a refusal is an answer, each link is closed
+//! whatever comes over it, and a host is reported once until it was a member of this cluster.
 
 use super::Life;
 use super::founding::{Answer, waiting_name};
@@ -11,13 +14,16 @@ use crate::failure::Failure;
 use farside_base::{LinkId, ReceiveQueueId};
 use farside_bootstrap::Endpoint;
 use farside_fabric::{FabricError, LinkEvent, Port, PortSpec};
-use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 /// How often other hosts are asked.
 const PERIOD: Duration = Duration::from_secs(2);
+/// How long a host may take to answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A host that belongs to another cluster of the name.
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Other {
     pub(super) host: String,
     pub(super) cluster_id: u64,
@@ -27,66 +33,264 @@ pub(super) struct Other {
 pub(super) struct Others {
     port: Box<dyn Port>,
     queue: ReceiveQueueId,
+    /// What it answers.
+    answer: Answer,
     cluster_id: u64,
-    asked: Vec<(LinkId, Endpoint)>,
+    /// At most one question to each host of `--join`.
+    asked: Vec<Question>,
     ask_at: Instant,
-    told: BTreeSet<(String, u64)>,
+    /// Hosts of `--join` that were reported; each at most once.
+    reported: Vec<Endpoint>,
+}
+
+/// A question that has no answer yet.
+struct Question {
+    link: LinkId,
+    host: Endpoint,
+    deadline: Instant,
 }
 
 impl Others {
     /// # Errors
     /// The name where this node answers is taken.
     pub(super) fn open(plan: &Plan, life: &Life) -> Result<Self, Failure> {
-        let failed = |error: FabricError| Failure::system(error.to_string());
         let spec = PortSpec { listen: Some(waiting_name(plan)) };
-        let mut port = life.fabric.open(&spec).map_err(failed)?;
-        let queue = port.create_receive_queue(1).map_err(failed)?;
-        let (cluster_id, ask_at) = (life.node.cluster_id(), Instant::now());
-        Ok(Self { port, queue, cluster_id, asked: Vec::new(), ask_at, told: BTreeSet::new() })
+        let opened = life
+            .fabric
+            .open(&spec)
+            .and_then(|port| Self::at(port, life.node.cluster_id(), life.address, Instant::now()));
+        opened.map_err(|error| Failure::system(error.to_string()))
     }
 
-    /// Answers, asks when it is time, and returns hosts of other clusters that were not known before.
+    fn at(
+        mut port: Box<dyn Port>,
+        cluster_id: u64,
+        address: SocketAddr,
+        now: Instant,
+    ) -> Result<Self, FabricError> {
+        let queue = port.create_receive_queue(1)?;
+        let answer = Answer::Member { cluster_id, address };
+        let (asked, reported) = (Vec::new(), Vec::new());
+        Ok(Self { port, queue, answer, cluster_id, asked, ask_at: now, reported })
+    }
+
+    /// Answers, asks when it is time, and returns hosts of other clusters that were not reported before.
     pub(super) fn poll(&mut self, plan: &Plan, life: &Life) -> Vec<Other> {
-        let (mut events, mut found) = (Vec::new(), Vec::new());
-        self.port.link_events(&mut events);
-        for event in events {
-            if let LinkEvent::Requested { link, .. } = event {
-                let answer = Answer::Member { cluster_id: self.cluster_id, address: life.address };
-                // The requester may be gone already; then the answer is not needed.
-                let _ = self.port.refuse(link, answer.to_string().as_bytes());
-                continue;
-            }
-            let Some(at) = self.asked.iter().position(|(link, _)| *link == event.link()) else {
-                continue;
-            };
-            let (_, host) = self.asked.swap_remove(at);
-            if let LinkEvent::Refused { reason, .. } = event
-                && let Some(Answer::Member { cluster_id, .. }) = Answer::read(&reason)
-                && cluster_id != self.cluster_id
-                && self.told.insert((host.to_string(), cluster_id))
-            {
-                found.push(Other { host: host.to_string(), cluster_id });
-            }
-        }
-        if self.asked.is_empty() && Instant::now() >= self.ask_at {
-            self.ask(plan, life);
+        let now = Instant::now();
+        let found = self.take_events(now);
+        if now >= self.ask_at {
+            let members = life.node.members().into_iter().filter(|member| member.alive);
+            let members: Vec<Endpoint> =
+                members.filter_map(|member| member.host).map(Endpoint::from).collect();
+            let hosts = plan.options.hosts.iter().filter(|host| !plan.is_own(host, life.address));
+            self.ask(hosts, &members, &waiting_name(plan), now);
         }
         found
     }
 
-    fn ask(&mut self, plan: &Plan, life: &Life) {
-        self.ask_at = Instant::now() + PERIOD;
-        let members = life.node.members().into_iter().filter(|member| member.alive);
-        let known: Vec<Endpoint> =
-            members.filter_map(|member| member.host).map(Endpoint::from).collect();
-        for host in plan.options.hosts.iter().filter(|host| !known.contains(host)) {
-            if plan.is_own(host, life.address) {
+    /// Answers others, takes answers, and closes links over which nothing is to come any more.
+    fn take_events(&mut self, now: Instant) -> Vec<Other> {
+        let (mut events, mut found) = (Vec::new(), Vec::new());
+        self.port.link_events(&mut events);
+        for event in events {
+            if let LinkEvent::Requested { link, .. } = event {
+                // The requester may be gone already; then the answer is not needed.
+                let _ = self.port.refuse(link, self.answer.to_string().as_bytes());
                 continue;
             }
-            let to = format!("{host}/{}", waiting_name(plan));
-            if let Ok(link) = self.port.connect(&to, &[], self.queue) {
-                self.asked.push((link, host.clone()));
+            // A host that accepts does not answer. A link that is gone is closed without effect.
+            self.port.close(event.link());
+            let of_question = |question: &Question| question.link == event.link();
+            let Some(at) = self.asked.iter().position(of_question) else {
+                continue;
+            };
+            let Question { host, .. } = self.asked.swap_remove(at);
+            if let LinkEvent::Refused { reason, .. } = event
+                && let Some(Answer::Member { cluster_id, .. }) = Answer::read(&reason)
+                && cluster_id != self.cluster_id
+                && !self.reported.contains(&host)
+            {
+                found.push(Other { host: host.to_string(), cluster_id });
+                self.reported.push(host);
             }
         }
+        for question in self.asked.extract_if(.., |question| now >= question.deadline) {
+            self.port.close(question.link);
+        }
+        found
+    }
+
+    /// Asks those of `hosts` that are no members and have no question that is open.
+    fn ask<'a>(
+        &mut self,
+        hosts: impl Iterator<Item = &'a Endpoint>,
+        members: &[Endpoint],
+        name: &str,
+        now: Instant,
+    ) {
+        self.ask_at = now + PERIOD;
+        // One that leaves this cluster for another is news again.
+        self.reported.retain(|host| !members.contains(host));
+        for host in hosts.filter(|host| !members.contains(host)) {
+            if self.asked.iter().any(|question| question.host == *host) {
+                continue;
+            }
+            if let Ok(link) = self.port.connect(&format!("{host}/{name}"), &[], self.queue) {
+                let deadline = now + ANSWER_TIMEOUT;
+                self.asked.push(Question { link, host: host.clone(), deadline });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farside_fabric::Fabric;
+    use farside_fabric_tcp::{TcpFabric, TcpOptions};
+
+    const WATCHDOG: Duration = Duration::from_secs(60);
+    const NAME: &str = "farside.test.waiting";
+
+    /// A host with a port where nodes answer.
+    struct Host {
+        _fabric: TcpFabric,
+        address: SocketAddr,
+        port: Box<dyn Port>,
+        queue: ReceiveQueueId,
+        requested: Vec<LinkId>,
+        lost: Vec<LinkId>,
+    }
+
+    impl Host {
+        fn new() -> Self {
+            let listen = Some("127.0.0.1:0".parse().unwrap());
+            let fabric = TcpFabric::new(TcpOptions { listen, ..TcpOptions::default() }).unwrap();
+            let mut port = fabric.open(&PortSpec { listen: Some(NAME.to_owned()) }).unwrap();
+            let queue = port.create_receive_queue(1).unwrap();
+            let (address, lost) = (fabric.host().unwrap(), Vec::new());
+            Self { _fabric: fabric, address, port, queue, requested: Vec::new(), lost }
+        }
+
+        fn endpoint(&self) -> Endpoint {
+            self.address.into()
+        }
+
+        /// Takes what has come; `accepts` what asks.
+        fn poll(&mut self, accepts: bool) {
+            let mut events = Vec::new();
+            self.port.link_events(&mut events);
+            for event in events {
+                match event {
+                    LinkEvent::Requested { link, .. } => {
+                        self.requested.push(link);
+                        if accepts {
+                            self.port.accept(link, b"", self.queue).unwrap();
+                        }
+                    }
+                    other => self.lost.push(other.link()),
+                }
+            }
+        }
+    }
+
+    /// A member that asks, at a time of its own.
+    struct Member {
+        _fabric: TcpFabric,
+        others: Others,
+        now: Instant,
+    }
+
+    impl Member {
+        fn new() -> Self {
+            let fabric = TcpFabric::new(TcpOptions::default()).unwrap();
+            let port = fabric.open(&PortSpec::default()).unwrap();
+            let now = Instant::now();
+            let address = "127.0.0.1:1".parse().unwrap();
+            Self { _fabric: fabric, others: Others::at(port, 1, address, now).unwrap(), now }
+        }
+
+        fn poll(&mut self, hosts: &[Endpoint], members: &[Endpoint]) -> Vec<Other> {
+            let found = self.others.take_events(self.now);
+            if self.now >= self.others.ask_at {
+                self.others.ask(hosts.iter(), members, NAME, self.now);
+            }
+            found
+        }
+    }
+
+    fn until(what: &str, mut done: impl FnMut() -> bool) {
+        let start = Instant::now();
+        while !done() {
+            assert!(start.elapsed() < WATCHDOG, "not in time: {what}");
+            std::thread::yield_now();
+        }
+    }
+
+    /// Each link that it accepts is closed, and it is asked again.
+    #[test]
+    fn links_that_a_hostile_host_accepts_are_closed() {
+        let (mut host, mut member) = (Host::new(), Member::new());
+        for round in 1..=3 {
+            until("a link that is accepted and closed", || {
+                host.poll(true);
+                assert_eq!(member.poll(&[host.endpoint()], &[]), []);
+                host.lost.len() == round
+            });
+            assert_eq!(host.requested.len(), round);
+            member.now += PERIOD;
+        }
+    }
+
+    /// A host that never answers has one link at a time, until its deadline.
+    #[test]
+    fn questions_without_an_answer_end_at_their_deadline() {
+        let (mut silent, mut other, mut member) = (Host::new(), Host::new(), Member::new());
+        let hosts = [silent.endpoint(), other.endpoint()];
+        for round in 1..=3 {
+            until("both are asked", || {
+                silent.poll(false);
+                other.poll(false);
+                assert_eq!(member.poll(&hosts, &[]), []);
+                (silent.requested.len(), other.requested.len()) == (round, round)
+            });
+            let link = other.requested[round - 1];
+            let answer = Answer::Member { cluster_id: 1, address: other.address };
+            other.port.refuse(link, answer.to_string().as_bytes()).unwrap();
+            until("the answer is taken", || {
+                assert_eq!(member.poll(&hosts, &[]), []);
+                member.others.asked.len() == 1
+            });
+            member.now += ANSWER_TIMEOUT;
+            until("the link to the silent host is closed", || {
+                silent.poll(false);
+                assert_eq!(member.others.take_events(member.now), []);
+                silent.lost.len() == round
+            });
+        }
+    }
+
+    /// Whatever it answers, until it is a member.
+    #[test]
+    fn a_host_of_another_cluster_is_reported_once() {
+        let (mut host, mut member) = (Host::new(), Member::new());
+        let mut reports = Vec::new();
+        for cluster_id in 2..6 {
+            let answer = Answer::Member { cluster_id, address: host.address }.to_string();
+            until("an answer is taken", || {
+                host.poll(false);
+                for link in host.requested.drain(..) {
+                    host.port.refuse(link, answer.as_bytes()).unwrap();
+                }
+                let asked = member.others.asked.len();
+                let members = if cluster_id == 4 { vec![host.endpoint()] } else { Vec::new() };
+                reports.extend(member.poll(&[host.endpoint()], &members));
+                cluster_id == 4 || asked > member.others.asked.len()
+            });
+            assert!(member.others.reported.len() <= 1);
+            member.now += PERIOD;
+        }
+        let ids: Vec<u64> = reports.iter().map(|other| other.cluster_id).collect();
+        assert_eq!(ids, [2, 5]);
     }
 }

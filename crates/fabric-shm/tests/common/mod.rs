@@ -8,7 +8,9 @@ use farside_base::{
 };
 use farside_fabric::{Fabric, LinkEvent, Port, PortSpec, Region, RegionSpec};
 use farside_fabric_shm::ShmFabric;
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use rustix::process::{
+    Pid, Resource, Rlimit, Signal, WaitOptions, getrlimit, kill_process, prlimit, waitpid,
+};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -52,6 +54,13 @@ impl Helper {
     /// Waits until it has ended; whether it has done what it should.
     pub(crate) fn succeeds(mut self) -> bool {
         self.0.wait().expect("to wait for a child").success()
+    }
+
+    /// Limits how many descriptors it may have, or to what this process may.
+    pub(crate) fn limit_descriptors(&self, most: Option<u64>) {
+        let own = getrlimit(Resource::Nofile);
+        let limit = Rlimit { current: most.or(own.current), maximum: own.maximum };
+        prlimit(Some(Pid::from_child(&self.0)), Resource::Nofile, limit).expect("to limit a child");
     }
 
     /// kill -9, and waits until it is gone.

@@ -9,7 +9,9 @@ use farside_base::{
 use farside_bootstrap::{Endpoint, Security};
 use farside_fabric::{Fabric, LinkEvent, Port, PortSpec, Region, RegionSpec};
 use farside_fabric_tcp::{TcpFabric, TcpOptions};
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use rustix::process::{
+    Pid, Resource, Rlimit, Signal, WaitOptions, getrlimit, kill_process, prlimit, waitpid,
+};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
@@ -99,6 +101,19 @@ impl Helper {
         kill_process(process, Signal::STOP).expect("to stop a child");
         let stopped = waitpid(Some(process), WaitOptions::UNTRACED).expect("to wait for a child");
         assert!(stopped.is_some_and(|(_, status)| status.stopped()));
+    }
+
+    /// Lowers or raises how many descriptors it may have: as many as it has now, and `more`.
+    pub(crate) fn limit_descriptors(&self, more: usize) {
+        let process = Pid::from_child(&self.0);
+        let open = std::fs::read_dir(format!("/proc/{}/fd", self.0.id())).expect("its descriptors");
+        let number = |entry: std::fs::DirEntry| entry.file_name().to_str()?.parse::<u64>().ok();
+        let open: Vec<u64> = open.map(|entry| entry.expect("one")).filter_map(number).collect();
+        // The numbers that are free decide, and those below the limit alone.
+        let free = (0..).filter(|number| !open.contains(number)).nth(more);
+        let maximum = getrlimit(Resource::Nofile).maximum;
+        let limit = Rlimit { current: free, maximum };
+        prlimit(Some(process), Resource::Nofile, limit).expect("to limit a child");
     }
 
     /// Lets it go on.

@@ -153,6 +153,11 @@ impl<H: AnyHalf> Drive<H> {
             let (name, fabric) = (missing.0, fabric.name());
             let text = match needs.amounts(missing, &has) {
                 None => format!("{kind} needs `{name}`, which {fabric} lacks"),
+                Some((needed, had)) if name == "device_bytes_max" => format!(
+                    "{kind} with {} slots and {} peers needs `{name}` of {needed}, and {fabric} has {had}: lower \
+                     slots or peers, or have fewer words at the adapter (device)",
+                    shape.slots, shape.peers_max
+                ),
                 Some((needed, had)) => format!(
                     "{kind} with messages of {} bytes needs `{name}` of {needed}, and {fabric} has {had}: \
                      lower message_bytes_max, or take a channel that needs less (farside channels)",

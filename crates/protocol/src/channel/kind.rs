@@ -1,6 +1,7 @@
 //! The twenty channels of 001 Table 2 by name, and what each needs of a fabric.
 
 use super::shape::{Acknowledge, Shape, Signal};
+use super::shared_ring;
 use core::fmt;
 use core::str::FromStr;
 use farside_base::{AtomicScope, Requirements, WordScope};
@@ -235,7 +236,7 @@ impl Kind {
             }
         }
         if self.has_device_words(shape) {
-            needs.device_bytes = 64;
+            needs.device_bytes = self.device_bytes(shape);
             // A bell is another word than the one before, in both halves.
             needs.device_words = !matches!(self.family(), Family::SharedRing);
         }
@@ -262,13 +263,20 @@ impl Kind {
 
     /// Whether words of it are at the adapter.
     pub const fn has_device_words(self, shape: &Shape) -> bool {
-        match self {
+        self.device_bytes(shape) > 0
+    }
+
+    /// Bytes of its words at the adapter: of the one half that has them there.
+    const fn device_bytes(self, shape: &Shape) -> u64 {
+        let bells = match self {
             Self::SharedRingImmediate | Self::SharedRingInlinedZeroing => {
-                shape.device.has_head() || shape.device.has_tail()
+                return shared_ring::device_bytes(shape);
             }
-            Self::ReadSlotDetached | Self::ReadRingDetached => shape.device.has_head(),
-            _ => false,
-        }
+            Self::ReadSlotDetached => shape.slots as u64 * 8,
+            Self::ReadRingDetached => 8,
+            _ => 0,
+        };
+        if shape.device.has_head() { bells } else { 0 }
     }
 
     /// Bytes of the words that its sender writes besides messages, at once.
@@ -334,8 +342,23 @@ impl FromStr for Kind {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{DeviceWords, Receiver, Sender};
     use super::*;
     extern crate std;
+    use farside_base::RegionKind;
+
+    const SHAPE: Shape = Shape {
+        message_bytes_max: 64,
+        slots: 64,
+        ring_bytes: 4096,
+        peers_max: 64,
+        mirrored: false,
+        prefetch_bytes: 0,
+        acknowledge: Acknowledge::ReadTail,
+        signal: Signal::Word,
+        device: DeviceWords::Nothing,
+        piece_bytes: 1 << 16,
+    };
     use std::string::ToString as _;
 
     #[test]
@@ -348,5 +371,48 @@ mod tests {
         assert_eq!("ring".parse::<Kind>(), Err(UnknownKind));
         assert_eq!(Kind::from_number(0), None);
         assert_eq!(Kind::from_number(21), None);
+    }
+
+    /// What a fabric must have at its adapter is what the halves of a channel register there.
+    #[test]
+    fn device_bytes_are_those_that_the_halves_register() {
+        let mut most = 0;
+        for kind in Kind::ALL {
+            for (device, (slots, peers_max)) in DeviceWords::ALL
+                .into_iter()
+                .flat_map(|device| [(1, 1), (64, 64), (4096, 1024)].map(|counts| (device, counts)))
+            {
+                let shape = Shape { device, slots, peers_max, ..SHAPE };
+                let plans = [Sender::plan(kind, &shape), Receiver::plan(kind, &shape)];
+                let at_adapter =
+                    plans.iter().filter(|plan| plan.counters_kind == RegionKind::Device);
+                let bytes = at_adapter.map(|plan| plan.counters_bytes).sum();
+                assert_eq!(kind.requirements(&shape).device_bytes, bytes, "{kind} {shape:?}");
+                assert_eq!(kind.has_device_words(&shape), bytes > 0, "{kind} {shape:?}");
+                most = most.max(bytes);
+            }
+        }
+        assert_eq!(most, 4096 * 8);
+    }
+
+    /// What a channel needs is asked for before its shape is judged.
+    #[test]
+    fn requirements_of_impossible_shapes_do_not_panic() {
+        for kind in Kind::ALL {
+            for device in DeviceWords::ALL {
+                let fit = Shape { device, ..SHAPE };
+                let least =
+                    Shape { slots: 0, peers_max: 0, ring_bytes: 0, message_bytes_max: 0, ..fit };
+                let most = Shape {
+                    slots: u32::MAX,
+                    peers_max: u16::MAX,
+                    ring_bytes: u64::MAX,
+                    message_bytes_max: u32::MAX,
+                    ..fit
+                };
+                let bytes = [least, most].map(|shape| kind.requirements(&shape).device_bytes);
+                assert!(bytes[0] <= bytes[1], "{kind} {bytes:?}");
+            }
+        }
     }
 }

@@ -217,6 +217,23 @@ pub const fn plan_sender(kind: Kind, shape: &Shape) -> Plan {
         .with_buffer(staging(kind, shape) * places(shape) as u64, Access::NONE)
 }
 
+/// Bytes of the receiver's words: among its bells, and in the region apart from them.
+const fn words_bytes(shape: &Shape) -> [u64; 2] {
+    let (head_bytes, tail_bytes) = (HEAD + WORD, ANSWERS + WORD * shape.peers_max as u64);
+    match Words::of(shape).tail_apart {
+        true => [head_bytes, tail_bytes],
+        false => [tail_bytes, head_bytes],
+    }
+}
+
+/// Bytes of the receiver's words that are at the adapter. Of any shape, also one that is refused.
+pub(super) const fn device_bytes(shape: &Shape) -> u64 {
+    match shape.device {
+        DeviceWords::Nothing => 0,
+        DeviceWords::Head | DeviceWords::Tail | DeviceWords::All => words_bytes(shape)[1],
+    }
+}
+
 /// What the receiver needs.
 pub const fn plan_receiver(kind: Kind, shape: &Shape) -> Plan {
     let layout = Layout::of(kind, shape);
@@ -225,7 +242,6 @@ pub const fn plan_receiver(kind: Kind, shape: &Shape) -> Plan {
         Bell::InlinedZeroing => 0,
     };
     let Words { head_apart, tail_apart } = Words::of(shape);
-    let tail_bytes = ANSWERS + WORD * shape.peers_max as u64;
     let tail_access = Access::READ.with(Access::WRITE);
     let access = match (head_apart, tail_apart) {
         (true, true) => tail_access.with(Access::ATOMIC),
@@ -237,8 +253,7 @@ pub const fn plan_receiver(kind: Kind, shape: &Shape) -> Plan {
         (true, true) => Access::NONE,
         (false, true) => Access::ATOMIC,
     };
-    let [bells_bytes, counters_bytes] =
-        if tail_apart { [HEAD + WORD, tail_bytes] } else { [tail_bytes, HEAD + WORD] };
+    let [bells_bytes, counters_bytes] = words_bytes(shape);
     let kind = DeviceWords::kind(!matches!(shape.device, DeviceWords::Nothing));
     let words = Plan { bells_access, ..Plan::words(bells_bytes) };
     words

@@ -1,0 +1,98 @@
+//! The user of this process, and which numbers of users that the kernel names are that user.
+//!
+//! In a user namespace the kernel names every user without a number there by one number (`overflowuid`, usually
+//! 65534). That number is no identity: two processes that have it may belong to two users. The same module is in
+//! `farside-bootstrap`, since neither crate sees the other.
+
+use std::io::{self, ErrorKind};
+use std::sync::OnceLock;
+
+/// The number where the kernel does not tell it.
+const OVERFLOW_UID: u32 = 65_534;
+/// Numbers that a user can have: all of 32 bits but the last, which means no user.
+const USERS: u64 = u32::MAX as u64;
+
+/// The number of this process's user.
+pub(crate) fn own() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// Whether the kernel names this process's user by the number of users without a number, so that it
+/// cannot be told from others.
+///
+/// # Errors
+/// There is no descriptor or memory to read that.
+pub(crate) fn is_unmapped() -> io::Result<bool> {
+    static UNMAPPED: OnceLock<Option<u32>> = OnceLock::new();
+    let unmapped = match UNMAPPED.get() {
+        Some(known) => *known,
+        None => {
+            let overflow_uid = read("/proc/sys/kernel/overflowuid")?;
+            let uid_map = read("/proc/self/uid_map")?;
+            let found = unmapped_number(overflow_uid.as_deref(), uid_map.as_deref());
+            *UNMAPPED.get_or_init(|| found)
+        }
+    };
+    Ok(unmapped == Some(own()))
+}
+
+/// `None` where there is no such file.
+fn read(path: &str) -> io::Result<Option<String>> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) => {
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether `user`, as the kernel names it here, is this process's user, as far as that is known.
+pub(crate) fn is_own(user: u32) -> bool {
+    user == own() && is_unmapped().is_ok_and(|unmapped| !unmapped)
+}
+
+/// Why a process with such a user is refused, with what to do.
+pub(crate) fn why_unmapped() -> String {
+    format!(
+        "this process runs as user {}, which in its user namespace stands for every user without a number: \
+         run it as a user that the namespace maps",
+        own()
+    )
+}
+
+/// The number of users without a number; `None` where the map gives each user a number, and where the kernel
+/// has no namespaces of users.
+fn unmapped_number(overflow_uid: Option<&str>, uid_map: Option<&str>) -> Option<u32> {
+    let number = overflow_uid.and_then(|text| text.trim().parse().ok());
+    let Some(uid_map) = uid_map else {
+        // Without the one file alone there are no namespaces, without both nothing is known.
+        return if number.is_some() { None } else { Some(OVERFLOW_UID) };
+    };
+    // Lines of the first number inside, the first outside, and how many; they never overlap.
+    let counts = uid_map.lines().filter_map(|line| line.split_whitespace().nth(2));
+    let mapped: u64 = counts.filter_map(|count| count.parse::<u64>().ok()).sum();
+    (mapped < USERS).then(|| number.unwrap_or(OVERFLOW_UID))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_partial_map_of_users_has_a_number_for_the_others() {
+        let table = [
+            (Some("65534\n"), Some("         0          0 4294967295\n"), None),
+            (Some("65534\n"), Some("0 0 1000\n1000 1000 4294966295\n"), None),
+            (Some("65534\n"), None, None),
+            (Some("65534\n"), Some("         0     100000      65536\n"), Some(65_534)),
+            (Some("65534\n"), Some(""), Some(65_534)),
+            (Some("99\n"), Some("0 1000 1\n"), Some(99)),
+            (None, None, Some(65_534)),
+            (Some("x"), Some("x y z"), Some(65_534)),
+        ];
+        for (overflow_uid, uid_map, number) in table {
+            assert_eq!(unmapped_number(overflow_uid, uid_map), number, "{uid_map:?}");
+        }
+    }
+}
