@@ -293,7 +293,7 @@ impl fmt::Display for Problem {
             }
             Self::Dangling => {
                 out.write_str(
-                    "r0 is an address of the function's own frame, which is gone when it returns: let the \
+                    "the function returns an address of its own frame in r0, which is gone then: let the \
                      caller pass the address of its variable",
                 )
             }

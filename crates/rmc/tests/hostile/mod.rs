@@ -154,18 +154,18 @@ exit",
     (
         "call load_u64\nexit",
         1,
-        "argument 1 of load_u64 must be the number of a region, but is an addr",
+        "argument 1 of load_u64, in r1, must be the number of a region, but is an addr",
     ),
     ("r1 = 1\ncall load_u64\nr0 += r1\nexit", 3, "r1 is read"),
     (
         "r1 = 1\nr2 = 8\ncall emit\nexit",
         3,
-        "argument 1 of emit must be the address of as many bytes",
+        "argument 1 of emit, in r1, must be the address of as many bytes",
     ),
     (
         "r3 = r2\nr2 = *(u64 *)(r1 + 0)\ncall emit\nexit",
         3,
-        "argument 2 of emit must be a number of bytes",
+        "argument 2 of emit, in r2, must be a number of bytes",
     ),
     ("r2 = 5000\ncall emit\nexit", 2, "5000 B at offset 0 to 0 of the context"),
     ("r1 = r10\nr1 += -8\nr2 = 8\ncall emit\nexit", 4, "r10 -8 is read"),
@@ -180,7 +180,7 @@ exit",
     (
         ".state m map 8 8 4 own\nr1 = state m\nr2 = 0\nr3 = r10\nr3 += -8\ncall array_read\nexit",
         6,
-        "argument 1 of array_read must be the handle of a state of kind Array, but is the handle of a \
+        "argument 1 of array_read, in r1, must be the handle of a state of kind Array, but is the handle of a \
          state of kind Map",
     ),
     ("r1 = 0\nr2 = 0\nr3 = r10\ncall array_read\nexit", 4, "but is the number 0"),
