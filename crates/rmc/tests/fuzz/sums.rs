@@ -87,10 +87,8 @@ impl Maker<'_> {
             self.builder.place(met);
             (0..2).for_each(|_| self.diamond());
         }
-        if scale > 0 {
-            self.scaled(offset, scale);
-            self.scaled(length, scale);
-        }
+        self.scaled(offset, scale);
+        self.scaled(length, scale);
         self.used((offset, length), size);
         self.builder.place(end);
     }
@@ -143,6 +141,9 @@ impl Maker<'_> {
 
     /// From elements to bytes, in most cases.
     fn scaled(&mut self, register: Register, scale: i32) {
+        if scale == 0 {
+            return;
+        }
         let by = if self.chance.one_in(10) { 1 + self.chance.below(4) as i32 } else { scale };
         self.moved(register);
         self.builder.alu(AluOp::ShiftLeft, register, Operand::Immediate(by));
