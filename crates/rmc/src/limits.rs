@@ -42,7 +42,7 @@ pub struct Limits {
     /// Most bytes of result that a call may emit.
     pub output_bytes_max: usize,
     /// Most instructions that the verifier walks while it explores every path; once more, where loop summarization came to
-    /// too much, and once more before a program is refused whose exploration was cut short because a loop has no bound.
+    /// too much, and once more before a program is refused, by all of it or with what loops without a bound change widened.
     pub walked_max: u32,
     /// Most instructions that it walks besides while it looks for a fixpoint.
     pub widened_max: u32,

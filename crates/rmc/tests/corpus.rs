@@ -73,10 +73,37 @@ fn ordinary_programs_are_accepted_but_for_the_known_ones() {
 #[test]
 fn programs_that_linux_accepts_are_accepted() {
     let refused = include_str!("corpus/refused.txt");
-    let linux = include_str!("corpus/linux.txt").lines().filter(|line| !line.starts_with('#'));
-    let missed: Vec<_> =
-        linux.filter(|name| refused.lines().any(|line| line == format!("{name} 20 -O2"))).collect();
-    assert!(missed.is_empty(), "{missed:?}");
+    let table = include_str!("corpus/linux.txt").lines().filter(|line| !line.starts_with('#'));
+    let mut asked = 0;
+    for line in table {
+        let mut columns = line.split(' ');
+        let name = columns.next().unwrap_or_default();
+        for (level, column) in LEVELS.iter().zip(columns) {
+            for (size, verdict) in SIZES.iter().zip(column.chars()) {
+                asked += 1;
+                let variant = format!("{name} {size} {level}");
+                let missed = verdict == '+' && refused.lines().any(|line| line == variant);
+                assert!(!missed, "{variant}");
+            }
+        }
+    }
+    let Some(corpus) = corpus() else { return };
+    assert_eq!(asked, corpus.len(), "linux/ask.py makes the table complete");
+}
+
+#[test]
+fn refusals_name_a_value_and_a_remedy() {
+    let Some(verdicts) = verdicts() else { return };
+    for ((name, size, level), verdict) in verdicts {
+        let Err(refusal) = verdict else { continue };
+        let text = refusal.to_string();
+        let (found, remedy) = text.rsplit_once(": ").unwrap_or_default();
+        let values = ["at offset ", "is read", "from the start of", "a number from", "any number"];
+        let remedies = ["FARSIDE_OPAQUE", "-O2"];
+        assert!(found.contains(" r"), "{name} {size} {level}: {text}");
+        assert!(values.iter().any(|value| found.contains(value)), "{name} {size} {level}: {text}");
+        assert!(remedies.iter().any(|it| remedy.contains(it)), "{name} {size} {level}: {text}");
+    }
 }
 
 #[test]

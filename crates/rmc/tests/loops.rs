@@ -199,8 +199,8 @@ fn what_is_wrong_in_some_turn_alone_is_found() {
         // The 65th store is above the frame.
         "r1 = 0\nr2 = r10\nr2 += -512\nagain:\n*(u64 *)(r2 + 0) = r1\nr2 += 8\nr1 += 1\nif r1 != 65 goto again\n\
          r0 = 0\nexit",
-        // The tenth turn reads what nobody wrote.
-        "r1 = 0\nagain:\nif r1 != 9 goto on\nr0 = r5\non:\nr1 += 1\nif r1 != 20 goto again\nr0 = 0\nexit",
+        // The tenth iteration reads a register that holds nothing.
+        "r1 = 0\nagain:\nif r1 != 9 goto on\nw0 = w5\non:\nr1 += 1\nif r1 != 20 goto again\nr0 = 0\nexit",
     ] {
         let verdict = farside_rmc::verify(assemble(text).unwrap(), &Limits::DEFAULT);
         let refusal = verdict.map(|verified| verified.worst()).unwrap_err();

@@ -148,6 +148,16 @@ fn programs_that_need_what_they_have_are_accepted() {
          if r1 != r3 goto again\nexit",
         "r0 = r1\nr0 += 8\nr0 -= r1\nexit",
         "if r1 == 0 goto +2\nr0 = *(u8 *)(r1 + 0)\nexit\nr0 = r9\nexit",
+        // An index in an aligned array.
+        "r3 = *(u64 *)(r1 + 0)\nr3 &= 7\nr4 = r10\nr4 -= 16\nr4 |= r3\n*(u8 *)(r4 + 0) = 5\nr0 = 0\nexit",
+        // A start and an end that are compared with each other before either is bounded.
+        "r6 = r1\nr2 = *(u64 *)(r6 + 8)\nr3 = *(u64 *)(r6 + 0)\nr0 = 0\nif r3 > r2 goto out\n\
+         if r2 > 80 goto out\nr1 += r3\nr2 -= r3\ncall emit\nout:\nexit",
+        // An offset and a length in words that are used in bytes.
+        "r6 = r1\nr2 = *(u64 *)(r6 + 8)\nr3 = *(u64 *)(r6 + 0)\nr0 = 0\nif r3 > 20 goto out\nr4 = 20\n\
+         r4 -= r3\nif r2 > r4 goto out\nr3 <<= 2\nr2 <<= 2\nr1 += r3\ncall emit\nout:\nexit",
+        // A copy of what holds nothing, which nothing reads.
+        "r3 = r9\nr4 = r3\nr0 = 0\nexit",
         // Spilled and taken back.
         "*(u64 *)(r10 - 8) = r1\nr1 = *(u64 *)(r10 - 8)\nr0 = *(u8 *)(r1 + 0)\nexit",
         // A function that writes into its caller's stack.
@@ -220,7 +230,8 @@ fn paths_that_multiply_are_not_walked_for_ever() {
         text.push_str(&format!("if r6 & {} goto b{bit}\nr7 += {bit}\n", 1u32 << (bit % 31)));
         text.push_str(&format!("r7 <<= 1\nb{bit}:\nr7 += 1\nr6 >>= 1\n"));
     }
-    text.push_str("r0 = r7\nexit");
+    // A comparison makes the number matter.
+    text.push_str("if r7 == 7 goto end\nend:\nr0 = r7\nexit");
     // The fixpoint gives up on telling them apart.
     assert!(verified(&text).metered());
 }
@@ -232,6 +243,6 @@ fn a_refusal_names_program_line_slot_and_instruction() {
         refusal,
         "program `program`, program:3, slot 1 `r1 *= r1`: arithmetic on an address: only adding or \
          subtracting a number, the difference and comparison of two addresses of one memory, and \
-         comparison with zero are possible"
+         comparison with zero are possible; compute an index first, and add it to the array last"
     );
 }

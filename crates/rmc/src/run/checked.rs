@@ -187,7 +187,7 @@ impl Run<'_> {
         let held = match (op, held_a, held_b) {
             (_, Held::Number, Held::Number) => Held::Number,
             (AluOp::Move, _, held) if double => held,
-            (AluOp::Add | AluOp::Sub, Held::Address(area), Held::Number) if double => {
+            (AluOp::Add | AluOp::Sub | AluOp::Or, Held::Address(area), Held::Number) if double => {
                 Held::Address(area)
             }
             (AluOp::Add, Held::Number, Held::Address(area)) if double => Held::Address(area),

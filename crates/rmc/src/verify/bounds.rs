@@ -98,6 +98,15 @@ impl Bounds {
         first.iter().chain(last).map(|(_, with)| *with)
     }
 
+    /// Bits of the registers that are compared with a number in a loop.
+    pub(super) fn bounded(&self, loops: Loop) -> u16 {
+        let is_bounded = |register: &u8| {
+            self.within(*register, loops).any(|with| matches!(with, With::Number(_)))
+        };
+        let registers = (0..Register::COUNT as u8).filter(is_bounded);
+        registers.fold(0, |bits, register| bits | 1 << register)
+    }
+
     /// Numbers that a register may be compared with, about the first ones from there up or down: where it is compared
     /// with none itself, all that the program names.
     pub(super) fn near(&self, register: u8, from: i64, up: bool) -> impl Iterator<Item = i64> {

@@ -37,7 +37,7 @@ impl Stepper {
                 (Argument::Readable(extent), Value::Address(place, offset)) => {
                     let (_, most) = self.extent(state, helper, *extent)?;
                     let end = self.end(state, *offset, *extent);
-                    let at = (*place, *self.known.get(offset.id));
+                    let at = (register, *place, *self.known.get(offset.id));
                     let reach = self.reach(at, (most, end), false)?;
                     readable(state, reach)?;
                     bytes += most;
@@ -45,7 +45,7 @@ impl Stepper {
                 (Argument::Writable(extent), Value::Address(place, offset)) => {
                     let (least, most) = self.extent(state, helper, *extent)?;
                     let end = self.end(state, *offset, *extent);
-                    let at = (*place, *self.known.get(offset.id));
+                    let at = (register, *place, *self.known.get(offset.id));
                     written = Some((self.reach(at, (most, end), true)?, least));
                     bytes += most;
                 }

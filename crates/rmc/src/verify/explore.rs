@@ -468,11 +468,15 @@ impl Explorer {
     fn count_constants(&mut self, at: usize, state: &mut State) -> Option<Counting> {
         let open = |memory: &&Memory| memory.cost.is_none();
         let memory = self.memories[at].iter().rev().find(open)?;
+        let loops = Loop { head: at, end: self.ends[at] as usize };
+        let known = &mut self.stepper.known;
         if self.tries[at].of_constants_are_over() || !self.stepper.counts {
+            if self.stepper.widens {
+                state.widen(&memory.state, self.bounds.bounded(loops), known);
+            }
             return None;
         }
-        let loops = Loop { head: at, end: self.ends[at] as usize };
-        let (id, known) = ((loops, self.counted_ever), &mut self.stepper.known);
+        let id = (loops, self.counted_ever);
         let hints = (self.tries[at], &self.bounds);
         let (counted, general) = Counted::of_constants(id, (&memory.state, state), hints, known)?;
         if let Some(left) = self.counted.iter().rposition(|left| left.goes_on_as(&counted)) {

@@ -2,8 +2,8 @@
 //!
 //! A number may be linked to a *symbol*, which names a value that was computed once: `form(symbol + add)`. Two numbers of
 //! a state with the same symbol are functions of the same value, so that a comparison of one of them bounds the other:
-//! copies, copies at a distance, the zero- and sign-extended lower half, and the lower half shifted up, which is the way
-//! to an extension on processors without one. This is Linux's `find_equal_scalars` (scalar ids, with `BPF_ADD_CONST`),
+//! copies, copies at a distance, the zero- and sign-extended lower half, the lower half shifted up, which is the way
+//! to an extension on processors without one, and the value scaled by a power of two, as an index is. This is Linux's `find_equal_scalars` (scalar ids, with `BPF_ADD_CONST`),
 //! extended by the extensions.
 //!
 //! A symbol means nothing outside of its state: two states agree in their relations if one's symbols can be renamed into
@@ -19,6 +19,9 @@ use crate::isa::{AluOp, Width};
 const ADD_MAX: i64 = 1 << 14;
 
 const DIVISOR_MAX: u64 = ADD_MAX as u64;
+
+/// The greatest shift of a scaled sum.
+const SCALE_MAX: u64 = 12;
 
 /// What a number is of the sum of a symbol and a constant. Kept in two bytes, so that values of a state are small.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,6 +40,7 @@ impl Form {
     const UPPER_WHOLE: Self = Self(4);
     const QUOTIENT: u16 = 5;
     const MULTIPLE: u16 = Self::QUOTIENT + DIVISOR_MAX as u16;
+    const SCALED: u16 = Self::MULTIPLE + DIVISOR_MAX as u16;
 
     /// The sum divided by a number.
     fn quotient(by: u16) -> Self {
@@ -48,17 +52,32 @@ impl Form {
         Self(Self::MULTIPLE + of)
     }
 
+    /// The sum shifted to the left, by at least 1.
+    fn scaled(by: u16) -> Self {
+        Self(Self::SCALED + by)
+    }
+
     fn is_divided(self) -> bool {
-        self.0 >= Self::QUOTIENT
+        (Self::QUOTIENT..=Self::SCALED).contains(&self.0)
     }
 
     /// What it is a multiple of.
     fn multiple_of(self) -> Option<u16> {
-        self.0.checked_sub(Self::MULTIPLE).filter(|of| *of > 0)
+        let of = self.0.checked_sub(Self::MULTIPLE)?;
+        (1..=DIVISOR_MAX).contains(&u64::from(of)).then_some(of)
+    }
+
+    /// By how much the sum is shifted to the left: not at all where it is the sum itself; `None` of other forms.
+    fn scale(self) -> Option<u16> {
+        if self == Self::WHOLE {
+            Some(0)
+        } else {
+            self.0.checked_sub(Self::SCALED + 1).map(|by| by + 1)
+        }
     }
 }
 
-const _: () = assert!(Form::MULTIPLE as u64 + DIVISOR_MAX <= u16::MAX as u64);
+const _: () = assert!(Form::SCALED as u64 + SCALE_MAX <= u16::MAX as u64);
 
 /// How a number follows from a symbol, if it does: `form(symbol + add)`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -121,6 +140,17 @@ impl Link {
         (self.is_related(multiple) && self.is_whole()).then_some(above)
     }
 
+    /// By how much the sum is shifted to the left, if it is that or the sum itself.
+    pub(super) fn scale(self) -> Option<u64> {
+        if self.is_none() { None } else { self.form.scale().map(u64::from) }
+    }
+
+    /// The sum itself, shifted to the left.
+    pub(super) fn scaled(self, by: u64) -> Option<Self> {
+        let fits = self.is_whole() && (1..=SCALE_MAX).contains(&by);
+        fits.then(|| Self { form: Form::scaled(by as u16), ..self })
+    }
+
     /// Whether what is learnt of one is of use for the other.
     pub(super) fn is_related(self, other: Self) -> bool {
         self.symbol == other.symbol && self.symbol != 0
@@ -149,9 +179,15 @@ impl Link {
             {
                 Form::multiple(by as u16)
             }
-            (Width::Double, AluOp::Add, Some(by)) if whole => return self.plus(by as i64),
-            (Width::Double, AluOp::Sub, Some(by)) if whole => {
-                return self.plus((by as i64).wrapping_neg());
+            (Width::Double, AluOp::Add | AluOp::Sub, Some(by)) if self.form.scale().is_some() => {
+                let by = if op == AluOp::Add { by as i64 } else { (by as i64).wrapping_neg() };
+                let scale = u32::from(self.form.scale().unwrap_or(0));
+                // A multiple of the scale is a distance before scaling.
+                return if by.trailing_zeros() >= scale {
+                    self.plus(by >> scale)
+                } else {
+                    Self::NONE
+                };
             }
             (Width::Double, AluOp::And, Some(0xffff_ffff))
             | (Width::Word, AluOp::Move, _)
@@ -188,7 +224,8 @@ impl Link {
     /// What a number with the link `other` is where one with this link is in `known`.
     pub(super) fn implied(self, known: &Scalar, other: Self) -> Option<Scalar> {
         let shift = |op, of: &Scalar| Scalar::alu(Width::Double, op, of, &Scalar::constant(32));
-        if self.form.is_divided() || other.form.is_divided() {
+        let is_scaled = |form: Form| form.scale().filter(|by| *by > 0).map(u64::from);
+        if self.form.is_divided() || other.form.is_divided() || is_scaled(self.form).is_some() {
             return None;
         }
         let sum = match self.form {
@@ -199,6 +236,9 @@ impl Link {
         };
         let by = Scalar::constant((i64::from(other.add) - i64::from(self.add)) as u64);
         let sum = Scalar::alu(Width::Double, AluOp::Add, &sum, &by);
+        if let Some(by) = is_scaled(other.form) {
+            return Some(Scalar::alu(Width::Double, AluOp::ShiftLeft, &sum, &Scalar::constant(by)));
+        }
         Some(match other.form {
             Form::WHOLE => sum,
             Form::ZERO => sum.zero_extended(),
@@ -250,10 +290,12 @@ impl Renaming {
     }
 
     /// Whether whatever is related in the state of `old` is so in that of `new`, as far as both were compared.
+    #[inline]
     pub(super) fn holds(&mut self, old: Link, new: Link) -> bool {
-        if old.is_none() {
-            return true;
-        }
+        old.is_none() || self.renames(old, new)
+    }
+
+    fn renames(&mut self, old: Link, new: Link) -> bool {
         let entry @ (_, to, _) = Self::entry(old, new);
         match self.known(old) {
             Some(known) => *known == entry && to != 0,

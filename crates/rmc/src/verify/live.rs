@@ -10,7 +10,9 @@
 //! Hankin: Principles of Program Analysis, exercise 2.4; their complement are *faint* variables). A number matters where it
 //! is compared, or becomes an address, a length, the argument or result of a function, or a word that the stack keeps; a
 //! sum matters if what it is assigned to does. Counts, sums and hashes of data do not, so abstract states that differ in
-//! these alone are the same state.
+//! these alone are the same state. A comparison that decides only whether such a number is assigned (a conditional move: the
+//! greater of two, a bit of a checksum) does not make its operands matter: nothing else is control-dependent on it (Weiser:
+//! Program slicing, 1984).
 
 use alloc::vec::Vec;
 
@@ -31,6 +33,28 @@ struct Flow {
     stored: u64,
     /// The slot behind it and the target of its jump; the end of the code where there is none.
     next: [u32; 2],
+    /// How many slots it jumps over, if it is the jump of a conditional move.
+    skipped: u32,
+}
+
+/// Most slots of a conditional move: a jump over instructions that only compute.
+const SKIPPED_MAX: usize = 4;
+
+/// Slots that an instruction jumps over, if it is a conditional move.
+fn skipped(slot: usize, code: &[Instruction]) -> u32 {
+    let Instruction::JumpIf { .. } = code[slot] else { return 0 };
+    let target = code[slot].jump_target(slot).and_then(|at| usize::try_from(at).ok());
+    let Some(over) = target.and_then(|target| code.get(slot + 1..target)) else { return 0 };
+    let computes = |code: &Instruction| {
+        matches!(
+            code,
+            Instruction::Alu { .. }
+                | Instruction::Bytes { .. }
+                | Instruction::LoadWide { .. }
+                | Instruction::SecondHalf
+        )
+    };
+    if over.len() <= SKIPPED_MAX && over.iter().all(computes) { over.len() as u32 } else { 0 }
 }
 
 impl Flow {
@@ -45,7 +69,8 @@ impl Flow {
         let target = instruction.jump_target(slot).and_then(|at| usize::try_from(at).ok());
         let next = |next: Option<usize>| next.map_or(code.len(), |at| at.min(code.len())) as u32;
         let next = [next(behind), next(target)];
-        Self { read, written, decides, passes, loaded, stored, next }
+        let skipped = skipped(slot, code);
+        Self { read, written, decides, passes, loaded, stored, next, skipped }
     }
 }
 
@@ -121,7 +146,11 @@ impl Liveness {
             let held_before = held_after & !flow.stored | flow.loaded;
             let strong_after = strongly[behind] | strongly[target];
             let passed = if strong_after & flow.written == 0 { 0 } else { flow.passes };
-            let strong_before = strong_after & !flow.written | flow.decides | passed;
+            let over = slot + 1..slot + 1 + flow.skipped as usize;
+            let moves = |at: usize| strongly[at + 1] & self.flows[at].written != 0;
+            let is_faint = flow.skipped > 0 && !over.into_iter().any(moves);
+            let decides = if is_faint { 0 } else { flow.decides };
+            let strong_before = strong_after & !flow.written | decides | passed;
             let found = (before, strong_before, held_before);
             changed |= self.heads[slot] && found != (registers[slot], strongly[slot], stack[slot]);
             (registers[slot], strongly[slot], stack[slot]) = found;

@@ -33,7 +33,7 @@ impl Stepper {
     /// that than where it starts at most and how long it is at most.
     pub(super) fn reach(
         &mut self,
-        (place, at): (Place, Scalar),
+        (register, place, at): (Register, Place, Scalar),
         (length, end): (u64, Option<i64>),
         writes: bool,
     ) -> Result<Reach, Problem> {
@@ -45,7 +45,7 @@ impl Stepper {
         let inside = reach.least >= 0 && i128::from(reach.end) <= i128::from(bound);
         if !inside {
             let (memory, least, most) = (memory(place), reach.least, reach.most);
-            return Err(Problem::OutOfBounds { memory, least, most, length, bound });
+            return Err(Problem::OutOfBounds { register, memory, least, most, length, bound });
         }
         if writes && matches!(place, Place::Constants | Place::Context) {
             return Err(Problem::ReadOnly { memory: memory(place) });
@@ -72,8 +72,8 @@ impl Stepper {
         (base, offset): (Register, i16),
     ) -> Result<Value, Problem> {
         let length = size.bytes() as u64;
-        let at = self.address(state, base, offset)?;
-        let reach = self.reach(at, (length, None), false)?;
+        let (place, at) = self.address(state, base, offset)?;
+        let reach = self.reach((base, place, at), (length, None), false)?;
         let Place::Stack(depth) = reach.place else {
             return Ok(self.loaded(size, signed));
         };
@@ -105,8 +105,8 @@ impl Stepper {
         value: Value,
     ) -> Result<(), Problem> {
         let length = size.bytes() as u64;
-        let at = self.address(state, base, offset)?;
-        let reach = self.reach(at, (length, None), true)?;
+        let (place, at) = self.address(state, base, offset)?;
+        let reach = self.reach((base, place, at), (length, None), true)?;
         let is_number = matches!(value, Value::Number(_));
         let Place::Stack(depth) = reach.place else {
             return if is_number {

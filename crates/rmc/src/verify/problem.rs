@@ -133,6 +133,8 @@ pub enum Problem {
     },
     /// Memory outside of its bounds.
     OutOfBounds {
+        /// The register that has the address.
+        register: Register,
         /// Which memory.
         memory: Memory,
         /// The least offset of the access.
@@ -215,10 +217,9 @@ pub enum Problem {
     },
 }
 
-/// How a value is bounded so that the verifier knows it.
-const ALONE: &str = "by comparing it with a constant just before";
-/// What a compiler does not remove.
-const OPAQUE: &str = "where clang removes the comparison, write i = FARSIDE_OPAQUE(i) before it";
+/// How an index is bounded so that the verifier knows it and clang keeps it.
+const BOUND: &str =
+    "write i = FARSIDE_OPAQUE(i) and compare i with a constant just before it is used";
 
 /// What a helper wants as an argument.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -280,9 +281,9 @@ impl fmt::Display for Problem {
             }
             Self::FramePointer => out.write_str("r10 is written: it is read-only"),
             Self::TooDeep { most } => {
-                write!(out, "calls are nested deeper than {most} frames")
+                write!(out, "calls are nested deeper than {most} frames: use a loop in place of recursion")
             }
-            Self::NeverEnds => out.write_str("no path leads to the end of the program"),
+            Self::NeverEnds => out.write_str("no path leads to the end of the program: end each loop by a condition"),
             Self::TooComplex { walked } => {
                 write!(
                     out,
@@ -291,7 +292,10 @@ impl fmt::Display for Problem {
                 )
             }
             Self::Dangling => {
-                out.write_str("the function returns an address of its own frame, which is gone")
+                out.write_str(
+                    "the function returns an address of its own frame in r0, which is gone then: let the \
+                     caller pass the address of its variable",
+                )
             }
             _ => self.fmt_values(out),
         }
@@ -304,60 +308,113 @@ impl Problem {
         match self {
             Self::Uninitialised { register } => write!(
                 out,
-                "r{} is read, which holds nothing, or different things on different paths",
+                "r{} is read, which holds nothing, or a value on some paths only: set the variable where it is \
+                 declared; if it is set on every path, compile with -O2, since clang leaves registers \
+                 undefined at -O1",
                 register.number()
             ),
             Self::UninitialisedStack { offset } => write!(
                 out,
-                "the byte at r10 {offset:+} is read, which nobody has written, or which is part of \
+                "the byte at r10 {offset:+} is read, which nothing has written, or which is part of \
                  an address: start with an array of zeros (= {{0}})"
             ),
-            Self::OutOfBounds { memory, least, most, length, bound } => write!(
-                out,
-                "{length} B at offset {least} to {most} of {memory}, which has {bound} B: \
-                 bound the offset {ALONE}, and a length that is not constant too; {OPAQUE}"
-            ),
-            Self::ReadOnly { memory } => write!(out, "{memory} is read-only"),
+            Self::OutOfBounds { register, memory, least, most, length, bound } => {
+                write!(
+                    out,
+                    "{length} B at offset {least} to {most} of {memory}, which has {bound} B: "
+                )?;
+                match bound.checked_sub(*length) {
+                    Some(end) => {
+                        write!(out, "the offset in r{} must be 0 to {end}", register.number())?;
+                    }
+                    None => write!(out, "the length must be at most {bound}")?,
+                }
+                write!(out, ": {BOUND}; the same for a length that is not constant")
+            }
+            Self::ReadOnly { memory } => {
+                write!(out, "{memory} is read-only: write to a copy in a local variable")
+            }
             Self::NotAnAddress { register, found } => write!(
                 out,
-                "r{} is used as an address, but is {found}; memory outside of the call is reached \
-                 by helpers",
+                "r{} is used as an address, but is {found}: access memory of the host by helpers such as \
+                 farside_read, and memory of the call by the name of a variable",
                 register.number()
             ),
-            Self::NotANumber { register, found } => {
-                write!(out, "r{} is used as a number, but is {found}", register.number())
-            }
+            Self::NotANumber { register, found } => write!(
+                out,
+                "r{} is used as a number, but is {found}: use an index or offset in place of the address",
+                register.number()
+            ),
+            Self::ResultIsNoNumber { found } => write!(
+                out,
+                "r0 must be a number at the end, but is {found}: return an integer, and emit bytes by \
+                 farside_emit"
+            ),
+            _ => self.fmt_addresses(out),
+        }
+    }
+
+    /// Problems with what is done to addresses, and with arguments.
+    fn fmt_addresses(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
             Self::AddressArithmetic => out.write_str(
                 "arithmetic on an address: only adding or subtracting a number, the difference and \
-                 comparison of two addresses of one memory, and comparison with zero are possible",
+                 comparison of two addresses of one memory, and comparison with zero are possible; \
+                 compute an index first, and add it to the array last",
             ),
             Self::AddressTooFar { least, most } => write!(
                 out,
-                "the address may lie {least} to {most} B from its memory's start: bound what is added \
-                 to it {ALONE}; {OPAQUE}"
+                "the address may be {} from the start of its memory, which is more than 512 MiB: {BOUND}",
+                Distance(*least, *most)
             ),
-            Self::AddressEscapes { memory } => {
-                write!(out, "an address would be written to {memory}: addresses stay on the stack")
-            }
-            Self::AddressInPieces => {
-                out.write_str("an address is stored whole, at a multiple of eight bytes")
-            }
-            Self::MayOverwriteAddress => {
-                out.write_str("a store at an unknown offset may hit an address on the stack")
-            }
-            Self::Misaligned => out.write_str("an atomic must be aligned to its size"),
+            Self::AddressEscapes { memory } => write!(
+                out,
+                "an address would be written to {memory}: addresses stay on the stack, store an index"
+            ),
+            Self::AddressInPieces => out.write_str(
+                "an address is stored whole, at a multiple of eight bytes: store it to a variable of \
+                 pointer type that is not part of a packed structure",
+            ),
+            Self::MayOverwriteAddress => write!(
+                out,
+                "a store at an unknown offset may hit an address on the stack: {BOUND}, or make the array \
+                 static"
+            ),
+            Self::Misaligned => out.write_str(
+                "an atomic must be aligned to its size: use a variable of that type, not bytes of an array",
+            ),
             Self::BadArgument { helper, argument, expected, found } => {
-                write!(out, "argument {argument} of {helper} must be {expected}, but is {found}")?;
-                let is_length = matches!(expected.0, Argument::Length(_));
-                if is_length && matches!(found, Found::Number(..)) {
-                    write!(out, ": bound it {ALONE}; {OPAQUE}")?;
+                write!(
+                    out,
+                    "argument {argument} of {helper}, in r{argument}, must be {expected}, but is {found}"
+                )?;
+                match (expected.0, found) {
+                    (Argument::Length(_), Found::Number(..)) => write!(out, ": {BOUND}"),
+                    (_, Found::Nothing) => out.write_str(": set it on every path"),
+                    (Argument::Readable(_) | Argument::Writable(_), _) => {
+                        out.write_str(": pass the address of a variable")
+                    }
+                    (Argument::State(_), _) => {
+                        out.write_str(": pass the address of a state that is declared as that kind")
+                    }
+                    (Argument::Number | Argument::Region | Argument::Length(_), _) => {
+                        out.write_str(": pass an integer")
+                    }
                 }
-                Ok(())
-            }
-            Self::ResultIsNoNumber { found } => {
-                write!(out, "r0 must be a number at the end, but is {found}")
             }
             _ => Ok(()),
+        }
+    }
+}
+
+/// A range of distances from the start of memory.
+struct Distance(i64, i64);
+
+impl fmt::Display for Distance {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self(i64::MIN, i64::MAX) => out.write_str("any distance"),
+            Self(least, most) => write!(out, "{least} to {most} B"),
         }
     }
 }

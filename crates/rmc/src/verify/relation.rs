@@ -3,7 +3,9 @@
 //! They are the constraints of the octagon domain (Miné: The octagon abstract domain, 2006), bounds on x + y and on x - y,
 //! for those pairs alone that a program adds, subtracts or compares (variable packing; Blanchet and others, 2003). A
 //! difference `x - y = d` is the sum `y + d = x`, and `x <= y` is that sum with a *slack variable* d that is not negative.
-//! So one form covers `offset + length <= size`, `length <= size - offset` and `end - start`.
+//! So one form covers `offset + length <= size`, `length <= size - offset` and `end - start`. Two numbers that are compared
+//! as unsigned ones before either is bounded are *parts*: `x + d = y` without overflow, so that a bound of y, which comes
+//! later, bounds x and d. What is scaled by a power of two keeps its relation, by links (`link.rs`).
 //!
 //! A relation names its three numbers by the symbols of `link.rs`, at no distance, or by none where only the set is known
 //! (a constant, say), and keeps what is known of each: what a register says of a symbol stays known when the register is
@@ -38,6 +40,8 @@ const SMALL: i64 = 1 << 20;
 pub(super) enum Kind {
     /// `terms[0] + terms[1] = sum`.
     Sum,
+    /// The same, where the sum of unsigned numbers does not overflow: neither term is greater than `sum`.
+    Parts,
     /// The lower half of `terms[0]`, extended either way, is `sum`, which is from 0 to 2^31 - 1. The other term is any.
     Half,
 }
@@ -59,6 +63,10 @@ impl Relation {
         self.terms.iter_mut().chain([&mut self.sum])
     }
 
+    fn is_sum(&self) -> bool {
+        matches!(self.kind, Kind::Sum | Kind::Parts)
+    }
+
     fn mentions(&self, link: Link) -> bool {
         self.numbers().iter().any(|number| number.link.is_related(link))
     }
@@ -66,14 +74,14 @@ impl Relation {
     /// The other term, where this is one of them.
     fn other(&self, term: Link) -> Option<Number> {
         let [first, second] = self.terms;
-        let is = |number: Number| self.kind == Kind::Sum && number.link.is_related(term);
+        let is = |number: Number| self.is_sum() && number.link.is_related(term);
         if is(first) { Some(second) } else { is(second).then_some(first) }
     }
 
     fn is_sum_of(&self, first: Link, second: Link) -> bool {
         let pair = |a: Number, b: Number| a.link.is_related(first) && b.link.is_related(second);
         let [a, b] = self.terms;
-        self.kind == Kind::Sum && (pair(a, b) || pair(b, a))
+        self.is_sum() && (pair(a, b) || pair(b, a))
     }
 
     /// The half of a symbol.
@@ -140,8 +148,9 @@ impl State {
     }
 
     /// Forgets relations of which fewer than two symbols are named by a register, the stack or another relation: nothing
-    /// can be learnt by them any more.
-    pub(super) fn forget_relations(&mut self) {
+    /// can be learnt by them any more. So are the parts of a sum that was not bounded yet: most are data that were compared,
+    /// which would make states differ.
+    pub(super) fn forget_relations(&mut self, known: &Interned) {
         let mut at = 0;
         while at < self.relations.len() {
             let relation = self.relations[at];
@@ -152,7 +161,8 @@ impl State {
                         || others.into_iter().any(|(_, other)| other.mentions(number.link)))
             };
             let is_of_use = match relation.kind {
-                Kind::Sum => relation.numbers().iter().filter(is_named).count() >= 2,
+                Kind::Parts if known.get(relation.sum.id).most == u64::MAX => false,
+                Kind::Sum | Kind::Parts => relation.numbers().iter().filter(is_named).count() >= 2,
                 // Halves are found by the whole.
                 Kind::Half => self.names(relation.terms[0].link),
             };
@@ -227,9 +237,9 @@ impl Stepper {
     }
 
     /// Adds a relation, of which each number is in the set that follows from the others.
-    fn relate(state: &mut State, relation: Relation) {
+    fn relate(&self, state: &mut State, relation: Relation) {
         if state.relations.len() == RELATIONS_MAX {
-            state.forget_relations();
+            state.forget_relations(&self.known);
         }
         if state.relations.len() == RELATIONS_MAX {
             state.relations.remove(0);
@@ -261,7 +271,7 @@ impl Stepper {
             None => return None,
         };
         let terms = [Number { id: Id::UNKNOWN, ..whole }, Number::UNKNOWN];
-        Self::relate(state, Relation { kind: Kind::Half, terms, sum: named });
+        self.relate(state, Relation { kind: Kind::Half, terms, sum: named });
         Some(named)
     }
 
@@ -281,6 +291,44 @@ impl Stepper {
         let Some(met) = met.filter(|_| set.most < 1 << 31) else { return number };
         let link = half.link.through(Width::Double, AluOp::Add, Some(add), false);
         Number { id: self.known.intern(&met), link }
+    }
+
+    /// A number that was shifted to the left, known as the scaled number where that is a term of a relation: then offset
+    /// and length in elements, `x + y <= size`, are known to be so in bytes.
+    ///
+    /// Sound: modulo 2^32, the shifted number is its shifted half. Where that is from 0 to 2^31 - 1, it is either extension of
+    /// the lower half.
+    pub(super) fn scaled(
+        &mut self,
+        state: &mut State,
+        (width, op): (Width, AluOp),
+        (a, b): (Number, Number),
+        result: Number,
+    ) -> Number {
+        let by = self.known.get(b.id).as_constant();
+        let (Some(by), (Width::Double, AluOp::ShiftLeft)) = (by, (width, op)) else {
+            return result;
+        };
+        if state.relations.is_empty() || !result.link.is_none() {
+            return result;
+        }
+        if state.relations.iter().any(|it| it.other(a.link).is_some()) {
+            return Number { link: a.link.scaled(by).unwrap_or(Link::NONE), ..result };
+        }
+        let half = state.relations.iter().find_map(|it| it.half_of(a.link));
+        let Some(half) = half.filter(|_| a.link.is_whole() && a.link.add() == 0) else {
+            return result;
+        };
+        let Some(link) = half.link.scaled(by) else { return result };
+        let set = Scalar::alu(Width::Double, op, self.known.get(half.id), &Scalar::constant(by));
+        if set.most >= 1 << 31 {
+            return result;
+        }
+        let sum = Number { id: self.known.intern(&set), link };
+        let whole = Number { id: Id::UNKNOWN, link: self.new_symbol() };
+        let terms = [whole, Number::UNKNOWN];
+        self.relate(state, Relation { kind: Kind::Half, terms, sum });
+        Number { link: whole.link, ..result }
     }
 
     /// Whether a number is its own lower half, extended either way.
@@ -310,6 +358,9 @@ impl Stepper {
             stepper.be_linked(state, register).filter(|number| number.link.may_be_whole())
         };
         let (a, b) = (half(self, dst, a)?, half(self, src, b)?);
+        if !a.link.may_be_whole() || !b.link.may_be_whole() {
+            return None;
+        }
         let known = self.known.get(a.id);
         let set = Scalar::alu(Width::Double, op, known, self.known.get(b.id));
         let id = self.known.intern(&set);
@@ -322,7 +373,7 @@ impl Stepper {
             if half.link.is_none() { Number { link: self.new_symbol(), ..half } } else { half };
         let whole = Number { id: Id::UNKNOWN, link: self.new_symbol() };
         let terms = [whole, Number::UNKNOWN];
-        Self::relate(state, Relation { kind: Kind::Half, terms, sum: half });
+        self.relate(state, Relation { kind: Kind::Half, terms, sum: half });
         Some(Number { link: whole.link, ..result })
     }
 
@@ -374,8 +425,9 @@ impl Stepper {
         (a, b): (Number, Number),
         result: Number,
     ) -> Number {
-        debug_assert!(!a.link.is_none() || self.is_constant(a), "an operand without a symbol");
-        debug_assert!(!b.link.is_none() || self.is_constant(b), "an operand without a symbol");
+        for number in [a, b] {
+            debug_assert!(number.link.is_whole() || self.is_constant(number), "no symbol");
+        }
         let is_sum = op == AluOp::Add;
         let ((a, add_a), (b, add_b)) = (self.symbol_of(a), self.symbol_of(b));
         let add = if is_sum { add_a + add_b } else { add_a - add_b };
@@ -397,7 +449,7 @@ impl Stepper {
                 let set = *self.known.get(result.id);
                 let symbol = self.fresh(&Scalar::alu(Width::Double, AluOp::Sub, &set, &by));
                 let (terms, sum) = if is_sum { ([a, b], symbol) } else { ([symbol, b], a) };
-                Self::relate(state, Relation { kind: Kind::Sum, terms, sum });
+                self.relate(state, Relation { kind: Kind::Sum, terms, sum });
                 symbol
             }
         };
@@ -408,17 +460,18 @@ impl Stepper {
         Number { id, link: symbol.link.through(Width::Double, AluOp::Add, Some(add as u64), false) }
     }
 
-    /// The greatest that `offset + length` may be, by a relation of the two. Both are far from the ends of the numbers, so
+    /// The greatest that `offset + length` may be, by a relation of the two, or of what both are scaled from. Both are far from the ends of the numbers, so
     /// that their sum is what it is modulo 2^64.
     pub(super) fn end_of(&mut self, state: &State, offset: Number, length: Number) -> Option<i64> {
         let relation = *state.sum_of(offset.link, length.link)?;
-        let whole = offset.link.is_whole() && length.link.is_whole();
-        if !whole || !self.near(offset) || !self.near(length) {
+        let scale = offset.link.scale().filter(|scale| length.link.scale() == Some(*scale))?;
+        if !self.near(offset) || !self.near(length) {
             return None;
         }
         let by = Scalar::constant((offset.link.add() + length.link.add()) as u64);
         let sum = Scalar::alu(Width::Double, AluOp::Add, self.known.get(relation.sum.id), &by);
-        Some(sum.signed_most)
+        let scale = Scalar::constant(scale);
+        Some(Scalar::alu(Width::Double, AluOp::ShiftLeft, &sum, &scale).signed_most)
     }
 
     /// Learns of the other numbers of relations what follows from what is known of this symbol now.
@@ -445,7 +498,11 @@ impl Stepper {
             self.learn_set(state, relation.sum, &sum);
             let sum = state.relations[at].sum;
             for (term, other) in [(first, second), (second, first)] {
-                let rest = of(self, AluOp::Sub, sum, other);
+                let mut rest = of(self, AluOp::Sub, sum, other);
+                if relation.kind == Kind::Parts {
+                    let part = Scalar::range(0, self.known.get(sum.id).most);
+                    rest = rest.meet(&part).unwrap_or(rest);
+                }
                 self.learn_set(state, term, &rest);
             }
         }
@@ -500,7 +557,10 @@ impl Stepper {
             set.signed_least >= -NEAR && set.signed_most <= SMALL
         });
         let may_be = |number: Number| number.link.may_be_whole() || number.link.is_half();
-        if !small || !may_be(a) || !may_be(b) {
+        // Of a start and an end that may still be any numbers.
+        let are_parts = !is_signed(condition)
+            && [a, b].iter().all(|number| self.known.get(number.id).most == u64::MAX);
+        if !small && !are_parts || !may_be(a) || !may_be(b) {
             return false;
         }
         self.link(state, dst);
@@ -520,8 +580,7 @@ impl Stepper {
         (condition, holds): (Condition, bool),
         (dst, src): (Register, Register),
     ) {
-        use Condition::{Greater, Less, LessEqual};
-        use Condition::{SignedGreater, SignedGreaterEqual, SignedLess, SignedLessEqual};
+        use Condition::{Greater, Less, LessEqual, SignedGreater, SignedLess, SignedLessEqual};
         for register in [dst, src] {
             if let Value::Number(number) = state.value(register)
                 && number.link.is_half()
@@ -533,15 +592,16 @@ impl Stepper {
             Value::Number(number) | Value::Address(_, number) => number,
             Value::Nothing | Value::Handle(_) => Number::UNKNOWN,
         };
-        let is_signed =
-            matches!(condition, SignedLess | SignedLessEqual | SignedGreater | SignedGreaterEqual)
-                || matches!(state.value(dst), Value::Address(..));
+        let is_signed = is_signed(condition) || matches!(state.value(dst), Value::Address(..));
         let is_less = matches!(condition, Less | LessEqual | SignedLess | SignedLessEqual);
         let is_strict = matches!(condition, Less | Greater | SignedLess | SignedGreater) == holds;
         let (a, b) = (number(dst), number(src));
         let (least, greatest) = if is_less == holds { (a, b) } else { (b, a) };
         let (low, high) = (*self.known.get(least.id), *self.known.get(greatest.id));
         let negative = low.signed_least < 0 || high.signed_least < 0;
+        if !self.near(least) && !self.near(greatest) && !is_signed {
+            self.part(state, (least, greatest), is_strict);
+        }
         if !self.near(least) || !self.near(greatest) || negative && !is_signed {
             return;
         }
@@ -572,11 +632,32 @@ impl Stepper {
                 None => {
                     let slack = self.fresh(&slack);
                     let terms = [x, slack];
-                    Self::relate(state, Relation { kind: Kind::Sum, terms, sum: y });
+                    self.relate(state, Relation { kind: Kind::Sum, terms, sum: y });
                     self.propagate(state, slack.link);
                 }
             }
         }
+    }
+
+    /// Behind a comparison that says that one unsigned number is not above another one, or below it: what follows once the
+    /// greater one is bounded.
+    ///
+    /// Sound: `d = greatest - least` is at most `greatest`, and `least + d` does not overflow.
+    fn part(&mut self, state: &mut State, (least, greatest): (Number, Number), is_strict: bool) {
+        let is_symbol = |number: Number| number.link.is_whole() && number.link.add() == 0;
+        let known = |relation: &Relation| {
+            relation.sum.link.is_related(greatest.link) && relation.other(least.link).is_some()
+        };
+        if !is_symbol(least)
+            || !is_symbol(greatest)
+            || least.link.is_related(greatest.link)
+            || state.relations.iter().any(known)
+        {
+            return;
+        }
+        let most = self.known.get(greatest.id).most.saturating_sub(self.known.get(least.id).least);
+        let slack = self.fresh(&Scalar::range(u64::from(is_strict), most));
+        self.relate(state, Relation { kind: Kind::Parts, terms: [least, slack], sum: greatest });
     }
 
     /// A sum of two symbols is in this set.
@@ -591,8 +672,13 @@ impl Stepper {
         let sum = Scalar::alu(Width::Double, AluOp::Add, first, second);
         if let Some(met) = sum.meet(set) {
             let sum = self.fresh(&met);
-            Self::relate(state, Relation { kind: Kind::Sum, terms: [x, z], sum });
+            self.relate(state, Relation { kind: Kind::Sum, terms: [x, z], sum });
             self.propagate(state, sum.link);
         }
     }
+}
+
+fn is_signed(condition: Condition) -> bool {
+    use Condition::{SignedGreater, SignedGreaterEqual, SignedLess, SignedLessEqual};
+    matches!(condition, SignedLess | SignedLessEqual | SignedGreater | SignedGreaterEqual)
 }

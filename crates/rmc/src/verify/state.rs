@@ -66,13 +66,23 @@ impl Value {
 
     #[inline]
     fn contains(&self, other: &Self, links: &mut Renaming, known: &Interned) -> bool {
+        self.may_contain(other, known)
+            && match (self, other) {
+                (Self::Number(a), Self::Number(b)) | (Self::Address(_, a), Self::Address(_, b)) => {
+                    links.holds(a.link, b.link)
+                }
+                _ => true,
+            }
+    }
+
+    /// The same, whatever other values the two are linked to.
+    #[inline]
+    fn may_contain(&self, other: &Self, known: &Interned) -> bool {
         match (self, other) {
             (Self::Nothing, _) => true,
-            (Self::Number(a), Self::Number(b)) => {
-                set_contains(a.id, b.id, known) && links.holds(a.link, b.link)
-            }
+            (Self::Number(a), Self::Number(b)) => set_contains(a.id, b.id, known),
             (Self::Address(at, a), Self::Address(place, b)) => {
-                at == place && set_contains(a.id, b.id, known) && links.holds(a.link, b.link)
+                at == place && set_contains(a.id, b.id, known)
             }
             (Self::Handle(a), Self::Handle(b)) => a == b,
             _ => false,
@@ -429,6 +439,20 @@ impl State {
         })
     }
 
+    /// Numbers in registers of the running frame that were not in the earlier state become any number, if nothing else
+    /// differs from it and no register is bounded that has a bit here.
+    pub(super) fn widen(&mut self, earlier: &Self, bounded: u16, known: &Interned) {
+        let changed = earlier.changed(self, known);
+        if changed & bounded != 0 || !earlier.contains_but(changed, self, known) {
+            return;
+        }
+        for (at, value) in self.frame_mut().registers.iter_mut().enumerate() {
+            if changed >> at & 1 == 1 {
+                *value = Value::UNKNOWN;
+            }
+        }
+    }
+
     /// The first place of the running frame that shows that [`State::contains`] is false, if one does.
     pub(super) fn differs_at(&self, other: &Self, known: &Interned) -> Option<Spot> {
         let registers = (0..Register::COUNT).map(|at| Spot(at as u8));
@@ -437,20 +461,17 @@ impl State {
     }
 
     /// Whether a place of the running frame leaves it open that [`State::contains`] is true.
+    #[inline]
     pub(super) fn may_contain_at(&self, other: &Self, spot: Spot, known: &Interned) -> bool {
         let (frame, other) = (self.frame(), other.frame());
         let Some(slot) = spot.0.checked_sub(Spot::STACK) else {
             let at = usize::from(spot.0);
-            return frame.registers[at].contains(
-                &other.registers[at],
-                &mut Renaming::default(),
-                known,
-            );
+            return frame.registers[at].may_contain(&other.registers[at], known);
         };
         let (stack, other) = (&frame.stack, &other.stack);
         let Ok(at) = stack.place(slot) else { return true };
         let of_other = other.place(slot).map_or(Value::UNKNOWN, |at| other.held[at].1);
-        stack.held[at].1.contains(&of_other, &mut Renaming::default(), known)
+        stack.held[at].1.may_contain(&of_other, known)
     }
 
     /// What holds in either.

@@ -9,6 +9,7 @@ use super::problem::{Found, Memory, Problem};
 use super::refine::refine;
 use super::scalar::Scalar;
 use super::state::{Frame, Number, Place, State, Value};
+use super::tnum::Bits;
 use crate::isa::{
     AluOp, AtomicOp, Condition, Instruction, Operand, Register, Size, Wide, Width, compare,
 };
@@ -102,6 +103,8 @@ pub(super) struct Facts {
     pub(super) places: Vec<u8>,
     /// Whether some path ends.
     pub(super) ends: bool,
+    /// Slots that copy a register that holds nothing.
+    pub(super) undefined: Vec<usize>,
     /// Slots where paths may meet. This and the next are known before any path is walked.
     pub(super) meetings: Vec<bool>,
     /// What is read before it is written.
@@ -116,6 +119,7 @@ impl Facts {
             reached: alloc::vec![false; slots],
             places: alloc::vec![0; slots],
             ends: false,
+            undefined: Vec::new(),
             meetings: Vec::new(),
             live: Live::default(),
         }
@@ -149,6 +153,8 @@ pub(super) struct Stepper {
     /// What the instructions cost since somebody took this.
     pub(super) cost: Cost,
     pub(super) at: usize,
+    /// Whether a path came to that slot before.
+    was_reached: bool,
     /// The last symbol of a link.
     symbols: u32,
     /// Sets of numbers of all states.
@@ -164,6 +170,9 @@ pub(super) struct Stepper {
     /// the fixpoint finds something wrong, the pairs of numbers that the walk comes to may be fewer than those of ranges.
     pub(super) was_cut: bool,
     pub(super) is_patient: bool,
+    /// Whether the walk widens what a loop without a known bound changes, and why the program was refused before.
+    pub(super) widens: bool,
+    pub(super) refused: Option<(usize, Problem)>,
     /// Whether turns of loops may be walked as one.
     pub(super) counts: bool,
     /// The state behind the last jump that may go either way.
@@ -180,6 +189,7 @@ impl Stepper {
             limits: *limits,
             cost: Cost::default(),
             at: 0,
+            was_reached: false,
             symbols: 0,
             known,
             forgets: true,
@@ -187,6 +197,8 @@ impl Stepper {
             has_forgotten_faint: false,
             was_cut: false,
             is_patient: false,
+            widens: false,
+            refused: None,
             counts: true,
             jumped: None,
             spare: Vec::new(),
@@ -231,7 +243,7 @@ impl Stepper {
             self.has_forgotten |= frame.forget(live.stack[at]);
         }
         if !state.relations.is_empty() {
-            state.forget_relations();
+            state.forget_relations(&self.known);
         }
     }
 
@@ -246,7 +258,7 @@ impl Stepper {
     /// Changes `state` by the instruction at `at`.
     pub(super) fn step(&mut self, state: &mut State, at: usize) -> Result<Next, Problem> {
         self.at = at;
-        self.facts.reached[at] = true;
+        self.was_reached = core::mem::replace(&mut self.facts.reached[at], true);
         self.cost.instructions = self.cost.instructions.saturating_add(1);
         let slow = u64::from(is_slow(self.program.code[at]));
         self.cost.slow = self.cost.slow.saturating_add(slow);
@@ -304,8 +316,13 @@ impl Stepper {
         src: Operand,
     ) -> Result<(), Problem> {
         if let (AluOp::Move | AluOp::MoveSigned32, Operand::Register(src)) = (op, src) {
+            if (width, op) == (Width::Double, AluOp::Move) && self.is_undefined(state, src)? {
+                state.set(dst, Value::Nothing);
+                return Ok(());
+            }
             self.link(state, src);
         }
+        let op = if self.adds(state, (width, op), (dst, src)) { AluOp::Add } else { op };
         self.link_term(state, (width, op), (dst, src));
         let b = self.operand(state, src)?;
         if (width, op) == (Width::Double, AluOp::Div) && matches!(src, Operand::Immediate(_)) {
@@ -320,6 +337,7 @@ impl Stepper {
                 let result = self.result(a, b, alu);
                 let result = self.linked(result, (width, op), (a, b));
                 let result = self.halved(state, result);
+                let result = self.scaled(state, (width, op), (a, b), result);
                 Value::Number(self.related(state, (width, op), (dst, src), (a, b), result))
             }
             (AluOp::Move, _, b) if double => b,
@@ -345,6 +363,48 @@ impl Stepper {
         };
         state.set(dst, result);
         Ok(())
+    }
+
+    /// Whether a copy is of a register that holds nothing, on all paths: clang makes such at -O1 of values that are not used
+    /// on the first iteration. What it copies to holds nothing, and the instruction becomes a zero, so that no engine copies
+    /// what it left in a register. A copy that is one of a value too is refused.
+    fn is_undefined(&mut self, state: &State, src: Register) -> Result<bool, Problem> {
+        let is_nothing = state.value(src) == Value::Nothing;
+        let undefined = &mut self.facts.undefined;
+        let was_nothing = !undefined.is_empty() && undefined.contains(&self.at);
+        if is_nothing && !was_nothing && !self.was_reached {
+            undefined.push(self.at);
+            return Ok(true);
+        }
+        if is_nothing == was_nothing {
+            Ok(is_nothing)
+        } else {
+            Err(Problem::Uninitialised { register: src })
+        }
+    }
+
+    /// Whether `address | number` is their sum, in which form clang computes addresses in aligned arrays.
+    ///
+    /// Sound: every frame and area starts at a multiple of [`FRAME_BYTES`], so that the low bits of the address are those of
+    /// its offset. The number has no other bits, and none that the offset may have.
+    fn adds(
+        &self,
+        state: &State,
+        (width, op): (Width, AluOp),
+        (dst, src): (Register, Operand),
+    ) -> bool {
+        let (Width::Double, AluOp::Or) = (width, op) else { return false };
+        let Value::Address(_, offset) = state.value(dst) else { return false };
+        let number = match src {
+            Operand::Register(src) => match state.value(src) {
+                Value::Number(number) => self.known.get(number.id).bits,
+                _ => return false,
+            },
+            Operand::Immediate(value) => Bits::constant(i64::from(value) as u64),
+        };
+        let Bits { value, mask } = self.known.get(offset.id).bits;
+        let number = number.value | number.mask;
+        number < u64::from(FRAME_BYTES) && number & (value | mask) == 0
     }
 
     /// Whether the upper half of a number is zero.

@@ -1,14 +1,15 @@
 //! Verification as a state machine of bounded steps, so that an executor interleaves it with other work.
 //!
 //! The analyses are tried in the order of what they cost at run time: path exploration with loop summarization, then one
-//! iteration at a time, then the fixpoint. Where the exploration was cut short because some loop has no bound and the
-//! fixpoint finds a problem, all paths are explored within the whole limit before the program is refused: ranges of two
-//! counters have more pairs than the loop comes to.
+//! iteration at a time, then the fixpoint. Where the fixpoint finds a problem, paths are explored once more before the
+//! program is refused. If the exploration was cut short because some loop has no bound, it is by the whole limit: ranges of
+//! two counters have more pairs than the loop comes to. Else what such loops change is widened at their headers, so that
+//! paths through them end: the fixpoint does not tell paths apart.
 
 use alloc::boxed::Box;
-use core::fmt;
 use core::mem::{replace, take};
 use core::sync::atomic::{AtomicU64, Ordering};
+use core::{fmt, iter};
 
 use super::explore::{Explored, Explorer};
 use super::fixpoint::Fixpoint;
@@ -18,7 +19,7 @@ use super::problem::{Problem, Refusal};
 use super::step::{Cost, Facts, Stepper};
 use super::{Verified, structure, within};
 use crate::assembler::disassemble;
-use crate::isa::Instruction;
+use crate::isa::{Instruction, Operand};
 use crate::limits::{Budget, Limits, SLOW_WEIGHT, UNPAUSED_HELPER_WEIGHT};
 use crate::program::Program;
 use crate::run::{Charges, fuse, predecode};
@@ -178,10 +179,11 @@ impl Verification {
                 Ok(Stage::Operations(fixpoint.stepper, worst, true))
             }
             Ok(true) => Err(refusal(&fixpoint.stepper, None, Problem::NeverEnds)),
-            Err(_) if fixpoint.stepper.was_cut && !fixpoint.stepper.is_patient => {
+            Err(found) if !fixpoint.stepper.is_patient => {
                 let mut stepper = fixpoint.stepper;
                 stepper.again();
                 (stepper.is_patient, stepper.counts) = (true, true);
+                (stepper.widens, stepper.refused) = (!stepper.was_cut, Some(found));
                 Ok(paths(stepper, None))
             }
             Err(found) => again(fixpoint.stepper, found),
@@ -241,12 +243,13 @@ fn again(
     mut stepper: Box<Stepper>,
     (slot, problem): (usize, Problem),
 ) -> Result<Stage, Box<Refusal>> {
+    let (slot, problem) = stepper.refused.take().unwrap_or((slot, problem));
     let by_faint = stepper.has_forgotten_faint && matches!(problem, Problem::AddressTooFar { .. });
     if !stepper.has_forgotten && !by_faint {
         return Err(refusal(&stepper, Some(slot), problem));
     }
     stepper.again();
-    (stepper.forgets, stepper.counts) = (false, true);
+    (stepper.forgets, stepper.counts, stepper.widens) = (false, true, false);
     Ok(paths(stepper, None))
 }
 
@@ -270,7 +273,13 @@ fn unpaused_weight(worst: &Cost) -> u64 {
 }
 
 fn accept(stepper: Stepper, worst: Cost, metered: bool) -> Verified {
-    let Stepper { program, limits, facts, .. } = stepper;
+    let Stepper { mut program, limits, mut facts, .. } = stepper;
+    if !facts.undefined.is_empty() {
+        facts.undefined.iter().for_each(|slot| define(&mut program.code[*slot]));
+        let mut liveness = Liveness::new(&program);
+        facts.live =
+            iter::repeat_with(|| liveness.settle(u32::MAX)).flatten().next().unwrap_or_default();
+    }
     let charged = metered || unpaused_weight(&worst) > limits.unpaused_max;
     let charges = charged.then(|| Charges::of(&program));
     let ops = predecode(&program, &facts.reached, charges.as_ref());
@@ -293,6 +302,13 @@ fn accept(stepper: Stepper, worst: Cost, metered: bool) -> Verified {
         live: facts.live.registers,
         identity: VERIFIED.fetch_add(1, Ordering::Relaxed),
         program,
+    }
+}
+
+/// A copy of what holds nothing becomes a zero.
+fn define(instruction: &mut Instruction) {
+    if let Instruction::Alu { src, .. } = instruction {
+        *src = Operand::Immediate(0);
     }
 }
 

@@ -318,6 +318,14 @@ impl Maker<'_> {
     fn arithmetic(&mut self) {
         for _ in 0..1 + self.chance.below(4) {
             let (width, dst, src) = (self.width(), self.number(), self.operand());
+            if self.chance.one_in(12) {
+                // Of a register that may hold nothing.
+                let (to, from) =
+                    (3 + self.chance.below(3) as usize, 1 + self.chance.below(5) as usize);
+                let src = Operand::Register(R[from]);
+                self.builder.push(Instruction::Alu { width, op: AluOp::Move, dst: R[to], src });
+                continue;
+            }
             if self.chance.one_in(8) {
                 let order = self.chance.of(&[Order::Little, Order::Big, Order::Swapped]);
                 let size = self.chance.of(&[Size::Half, Size::Word, Size::Double]);
@@ -401,7 +409,7 @@ impl Maker<'_> {
         let bound = self.base(R[3], writes);
         let op = self.chance.of(&[AluOp::And, AluOp::Mod, AluOp::ShiftRight, AluOp::And]);
         let by = match op {
-            AluOp::And => 63 & !(self.chance.below(9) as i32),
+            AluOp::And => self.chance.of(&[63, 63, 63, 7]) & !(self.chance.below(9) as i32),
             AluOp::Mod => bound - self.chance.below(9) as i32,
             _ => 58 + self.chance.below(4) as i32,
         };
@@ -410,7 +418,9 @@ impl Maker<'_> {
         if self.chance.one_in(16) {
             self.builder.alu(AluOp::Mul, R[2], Operand::Immediate(2));
         }
-        self.builder.alu(AluOp::Add, R[3], Operand::Register(R[2]));
+        // The bits of an index in an aligned array are none of its address.
+        let add = self.chance.of(&[AluOp::Add, AluOp::Add, AluOp::Add, AluOp::Or]);
+        self.builder.alu(add, R[3], Operand::Register(R[2]));
         self.touch(R[3], writes);
     }
 

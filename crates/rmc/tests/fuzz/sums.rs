@@ -28,6 +28,9 @@ impl Maker<'_> {
         let (offset, length) = (R[2], R[4]);
         let (first, second) = (self.chance.below(8) as i16, self.chance.below(8) as i16);
         let size = 72 - self.chance.of(&[0, 0, 0, 8, 40]);
+        // Both may be counted in elements.
+        let scale = self.chance.of(&[0, 0, 0, 0, 0, 0, 1, 2]);
+        let elements = size >> scale;
         if self.reserved == 0 && self.chance.one_in(8) {
             self.chains(size, end);
             self.builder.place(end);
@@ -36,7 +39,15 @@ impl Maker<'_> {
         if self.chance.one_in(4) {
             self.builder.load(Size::Double, offset, R[6], first * 8);
             self.builder.load(Size::Double, length, R[6], second * 8);
-            self.sum_of_halves((offset, length), size, end);
+            self.sum_of_halves((offset, length), elements, end);
+            if scale > 0 {
+                for register in [offset, length] {
+                    self.scaled(register, scale);
+                    if self.chance.one_in(2) {
+                        self.extended(register);
+                    }
+                }
+            }
             self.used((offset, length), size);
             self.builder.place(end);
             return;
@@ -52,10 +63,10 @@ impl Maker<'_> {
         }
         for _ in 0..1 + self.chance.below(2) {
             match self.chance.below(6) {
-                0 | 1 => self.sum_compared((offset, length), size, end),
-                2 | 3 => self.rest_compared((offset, length), size, end),
-                4 => self.difference((offset, length), size, end),
-                _ => self.ordered((offset, length), size, end),
+                0 | 1 => self.sum_compared((offset, length), elements, end),
+                2 | 3 => self.rest_compared((offset, length), elements, end),
+                4 => self.difference((offset, length), elements, end),
+                _ => self.ordered((offset, length), elements, end),
             }
             if self.chance.one_in(3) {
                 self.copied(self.chance.clone().of(&[offset, length]));
@@ -65,17 +76,19 @@ impl Maker<'_> {
             self.builder.jump(met).place(apart);
             if self.chance.one_in(2) {
                 let more = self.chance.of(&[0, 0, 8, 200]);
-                self.sum_compared((offset, length), size + more, end);
+                self.sum_compared((offset, length), elements + more, end);
             }
             for register in [offset, length] {
                 if !self.chance.one_in(8) {
-                    let bound = self.near(size);
+                    let bound = self.near(elements);
                     self.builder.jump_if(Condition::Greater, register, bound, end);
                 }
             }
             self.builder.place(met);
             (0..2).for_each(|_| self.diamond());
         }
+        self.scaled(offset, scale);
+        self.scaled(length, scale);
         self.used((offset, length), size);
         self.builder.place(end);
     }
@@ -120,8 +133,20 @@ impl Maker<'_> {
             if self.chance.one_in(3) {
                 self.moved(register);
             }
-            self.extended(register);
+            if !self.chance.one_in(3) {
+                self.extended(register);
+            }
         }
+    }
+
+    /// From elements to bytes, in most cases.
+    fn scaled(&mut self, register: Register, scale: i32) {
+        if scale == 0 {
+            return;
+        }
+        let by = if self.chance.one_in(10) { 1 + self.chance.below(4) as i32 } else { scale };
+        self.moved(register);
+        self.builder.alu(AluOp::ShiftLeft, register, Operand::Immediate(by));
     }
 
     /// Two numbers, R8 and R9, of which the lower halves have equal sets, go through the same chain of additions, mostly
@@ -178,7 +203,8 @@ impl Maker<'_> {
 
     /// A number of which little is known, not negative in most cases.
     fn unknown(&mut self, to: Register, word: i16) {
-        let size = self.chance.of(&[Size::Byte, Size::Byte, Size::Half, Size::Word, Size::Double]);
+        let size =
+            self.chance.of(&[Size::Byte, Size::Byte, Size::Half, Size::Word, Size::Double]);
         self.builder.load(size, to, R[6], word * 8);
         match self.chance.below(8) {
             0 => _ = self.builder.alu(AluOp::And, to, Operand::Immediate(127)),

@@ -4,11 +4,13 @@
 pub(crate) const HOSTILE: &[(&str, u32, &str)] = &[
     // What is read before it is written.
     ("exit", 1, "r0 is read, which holds nothing"),
-    ("r0 = r3\nexit", 1, "r3 is read, which holds nothing"),
-    ("call time_ns\nr0 = r1\nexit", 2, "r1 is read"),
-    ("r6 = 1\nr0 = 0\ncall f\nexit\n.function f\nr0 = r6\nexit", 6, "r6 is read"),
+    ("r0 = r3\nexit", 2, "r0 is read, which holds nothing"),
+    ("r0 += r3\nexit", 1, "r3 is read, which holds nothing"),
+    ("call time_ns\nr0 = r1\nexit", 3, "r0 is read"),
+    ("call time_ns\nw0 = w1\nexit", 2, "r1 is read"),
+    ("r6 = 1\nr0 = 0\ncall f\nexit\n.function f\nr0 = r6\nexit", 4, "r0 is read"),
     ("if r2 > 5 goto +1\nr3 = 1\nr0 = r3\nexit", 3, "r3 is read"),
-    ("r0 = *(u64 *)(r10 - 8)\nexit", 1, "r10 -8 is read, which nobody has written"),
+    ("r0 = *(u64 *)(r10 - 8)\nexit", 1, "r10 -8 is read, which nothing has written"),
     ("*(u32 *)(r10 - 8) = 1\nr0 = *(u64 *)(r10 - 8)\nexit", 2, "r10 -4 is read"),
     (
         "call f\nr0 = *(u64 *)(r10 - 8)\nexit\n.function f\n*(u64 *)(r10 - 8) = 1\nr0 = 0\nexit",
@@ -72,21 +74,31 @@ exit",
     (
         "r3 = *(u64 *)(r1 + 0)\nif r3 s> 7 goto +3\nr1 += r3\nr0 = *(u8 *)(r1 + 0)\nexit\nr0 = 0\nexit",
         3,
-        "the address may lie",
+        "the address may be",
     ),
     (
         "r3 = *(u64 *)(r1 + 0)\nif w3 > 7 goto +3\nr1 += r3\nr0 = *(u8 *)(r1 + 0)\nexit\nr0 = 0\nexit",
         3,
-        "the address may lie",
+        "the address may be",
     ),
     (
         "r3 = *(u64 *)(r1 + 0)\nr3 <<= 32\nr3 >>= 32\nr1 += r3\nr0 = *(u8 *)(r1 + 0)\nexit",
         4,
-        "the address may lie",
+        "the address may be",
     ),
     // Addresses are no numbers.
     ("r0 = r10\nexit", 2, "r0 must be a number at the end, but is an address in the frame's stack"),
     ("r1 *= 2\nr0 = 0\nexit", 1, "arithmetic on an address"),
+    // Bits that the address may have itself, and more than where memories start.
+    ("r2 &= 7\nr3 = r10\nr3 += -4\nr3 |= r2\nr0 = 0\nexit", 4, "arithmetic on an address"),
+    ("r2 &= 512\nr3 = r10\nr3 += -8\nr3 |= r2\nr0 = 0\nexit", 4, "arithmetic on an address"),
+    // A start that may be behind its end, as unsigned numbers and since either may be above what is compared.
+    (
+        "r6 = r1\nr2 = *(u64 *)(r6 + 8)\nr3 = *(u64 *)(r6 + 0)\nr0 = 0\nif r3 s> r2 goto out\n\
+         if r2 > 80 goto out\nr1 += r3\nr2 -= r3\ncall emit\nout:\nexit",
+        7,
+        "the address may be",
+    ),
     ("w1 += 1\nr0 = 0\nexit", 1, "arithmetic on an address"),
     ("r1 = -r1\nr0 = 0\nexit", 1, "arithmetic on an address"),
     ("r1 = be16 r1\nr0 = 0\nexit", 1, "r1 is used as a number"),
@@ -96,7 +108,7 @@ exit",
     ("if r1 == r10 goto +0\nr0 = 0\nexit", 1, "arithmetic on an address"),
     ("if w1 == 0 goto +0\nr0 = 0\nexit", 1, "arithmetic on an address"),
     ("if r1 & r1 goto +0\nr0 = 0\nexit", 1, "arithmetic on an address"),
-    ("r3 = 0x40000000 ll\nr1 += r3\nr0 = 0\nexit", 2, "the address may lie"),
+    ("r3 = 0x40000000 ll\nr1 += r3\nr0 = 0\nexit", 2, "the address may be"),
     (".own 8\nr2 = own 0\n*(u64 *)(r2 + 0) = r2\nr0 = 0\nexit", 3, "an address would be written"),
     (".own 8\nr2 = own 0\nr2 = xchg_64(r2 + 0, r2)\nr0 = 0\nexit", 3, "r2 is used as a number"),
     ("*(u64 *)(r10 - 12) = r10\nr0 = 0\nexit", 1, "stored whole, at a multiple of eight"),
@@ -124,7 +136,7 @@ exit",
         "r1 = r10\nr1 += -8\ncall f\nr1 = *(u64 *)(r10 - 8)\nr0 = *(u8 *)(r1 - 8)\nexit\n.function f\n\
       *(u64 *)(r1 + 0) = r10\nr0 = 0\nexit",
         4,
-        "r10 -8 is read, which nobody has written",
+        "r10 -8 is read, which nothing has written",
     ),
     ("r10 = 5\nr0 = 0\nexit", 1, "r10 is written"),
     ("*(u64 *)(r10 - 12) = 0\nr2 = 1\nlock *(u64 *)(r10 - 12) += r2\nr0 = 0\nexit", 3, "aligned"),
@@ -142,18 +154,18 @@ exit",
     (
         "call load_u64\nexit",
         1,
-        "argument 1 of load_u64 must be the number of a region, but is an addr",
+        "argument 1 of load_u64, in r1, must be the number of a region, but is an addr",
     ),
-    ("r1 = 1\ncall load_u64\nr2 = r1\nexit", 3, "r1 is read"),
+    ("r1 = 1\ncall load_u64\nr0 += r1\nexit", 3, "r1 is read"),
     (
         "r1 = 1\nr2 = 8\ncall emit\nexit",
         3,
-        "argument 1 of emit must be the address of as many bytes",
+        "argument 1 of emit, in r1, must be the address of as many bytes",
     ),
     (
         "r3 = r2\nr2 = *(u64 *)(r1 + 0)\ncall emit\nexit",
         3,
-        "argument 2 of emit must be a number of bytes",
+        "argument 2 of emit, in r2, must be a number of bytes",
     ),
     ("r2 = 5000\ncall emit\nexit", 2, "5000 B at offset 0 to 0 of the context"),
     ("r1 = r10\nr1 += -8\nr2 = 8\ncall emit\nexit", 4, "r10 -8 is read"),
@@ -168,7 +180,7 @@ exit",
     (
         ".state m map 8 8 4 own\nr1 = state m\nr2 = 0\nr3 = r10\nr3 += -8\ncall array_read\nexit",
         6,
-        "argument 1 of array_read must be the handle of a state of kind Array, but is the handle of a \
+        "argument 1 of array_read, in r1, must be the handle of a state of kind Array, but is the handle of a \
          state of kind Map",
     ),
     ("r1 = 0\nr2 = 0\nr3 = r10\ncall array_read\nexit", 4, "but is the number 0"),
@@ -189,7 +201,7 @@ exit",
         "r2 &= 7\n*(u64 *)(r10 - 8) = 0\nr3 = r10\nr3 += r2\n*(u8 *)(r3 - 8) = 200\n\
       r4 = *(u64 *)(r10 - 8)\nr1 += r4\nr0 = *(u8 *)(r1 + 0)\nexit",
         7,
-        "the address may lie",
+        "the address may be",
     ),
     // Copies that are copies on one path alone.
     (
@@ -197,7 +209,7 @@ exit",
       goto meet\nother:\nr0 = 0\nmeet:\nif r3 > 7 goto end\nr1 = r6\nr1 += r4\nr0 = *(u8 *)(r1 + 0)\n\
       end:\nr5 += 1\nif r5 < 2 goto meet\nr0 = 0\nexit",
         13,
-        "the address may lie",
+        "the address may be",
     ),
     // Two numbers of equal sets, of which one is bounded: sums so far from their symbols that these are lost.
     (
