@@ -203,8 +203,7 @@ impl Maker<'_> {
 
     /// A number of which little is known, not negative in most cases.
     fn unknown(&mut self, to: Register, word: i16) {
-        let size =
-            self.chance.of(&[Size::Byte, Size::Byte, Size::Half, Size::Word, Size::Double]);
+        let size = self.chance.of(&[Size::Byte, Size::Byte, Size::Half, Size::Word, Size::Double]);
         self.builder.load(size, to, R[6], word * 8);
         match self.chance.below(8) {
             0 => _ = self.builder.alu(AluOp::And, to, Operand::Immediate(127)),
