@@ -45,7 +45,7 @@ fn near_bounds(chance: &mut Chance) -> [u8; 64] {
 #[test]
 fn offsets_and_lengths_that_are_bounded_together_stay_inside() {
     let limits = Limits { walked_max: 3_000, context_bytes_max: 64, ..Limits::DEFAULT };
-    let (mut accepted, mut reached, count) = (0, 0, 40_000);
+    let (mut accepted, mut reached, count) = (0, 0, 48_000);
     for seed in 0..count {
         let mut chance = Chance::new(seed);
         let program = sums(&mut chance);

@@ -29,7 +29,7 @@ impl Maker<'_> {
         let (first, second) = (self.chance.below(8) as i16, self.chance.below(8) as i16);
         let size = 72 - self.chance.of(&[0, 0, 0, 8, 40]);
         // Both may be counted in elements.
-        let scale = self.chance.of(&[0, 0, 0, 0, 0, 0, 1, 2]);
+        let scale = if self.chance.one_in(6) { 1 + self.chance.below(2) as i32 } else { 0 };
         let elements = size >> scale;
         if self.reserved == 0 && self.chance.one_in(8) {
             self.chains(size, end);
@@ -133,7 +133,7 @@ impl Maker<'_> {
             if self.chance.one_in(3) {
                 self.moved(register);
             }
-            if !self.chance.one_in(3) {
+            if !self.chance.one_in(12) {
                 self.extended(register);
             }
         }
