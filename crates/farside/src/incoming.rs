@@ -84,10 +84,7 @@ impl Engine {
             match incoming.advance(&mut *self.port) {
                 Ok(Some(link)) => self.taken_in(incoming.node, link, incoming.asked_here),
                 Ok(None) => self.boot.incoming.push(incoming),
-                Err(_) => {
-                    self.close_incoming(&incoming);
-                    self.not_taken_in(incoming.node, incoming.asked_here);
-                }
+                Err(_) => self.not_taken_in(incoming),
             }
         }
     }
@@ -95,8 +92,7 @@ impl Engine {
     /// All regions of a member are there.
     fn taken_in(&mut self, node: NodeId, link: Link, asked_here: bool) {
         let fence_word = self.port.reach_word(link.id, link.fence, FENCE_WORD);
-        let pair = (self.lines.me(), node);
-        let watched = Watched::new(&*self.port, pair, link, &self.regions.fence.arena);
+        let watched = Watched::new(&*self.port, link, self.lines.me(), asked_here);
         if let Some(peer) = self.peers.get_mut(node) {
             (peer.fence_word, peer.watched) = (fence_word, watched);
             self.lookout.add(node, peer);
@@ -117,7 +113,15 @@ impl Engine {
     }
 
     /// Its link has ended, or its regions cannot be had.
-    fn not_taken_in(&mut self, node: NodeId, asked_here: bool) {
+    fn not_taken_in(&mut self, incoming: Incoming) {
+        let Incoming { node, asked_here, .. } = incoming;
+        if asked_here || self.resumes() {
+            self.close_incoming(&incoming);
+        } else {
+            // Closed with its removal, which decides first which of the two outlives the other: a member whose process
+            // was stopped takes a closed link for the end of this node.
+            self.boot.incoming.push(incoming);
+        }
         match asked_here {
             true => self.lost_on_the_way(node),
             false => self.member_own(Event::Dropped { node }),
@@ -131,8 +135,7 @@ impl Engine {
             return false;
         };
         let incoming = self.boot.incoming.swap_remove(place);
-        self.close_incoming(&incoming);
-        self.not_taken_in(incoming.node, incoming.asked_here);
+        self.not_taken_in(incoming);
         true
     }
 

@@ -21,7 +21,7 @@ use farside_protocol::member::{self, Evidence, Outlives, Watch};
 use std::fs;
 use std::sync::atomic::Ordering;
 
-/// Where in a fence region the words of pairs lie, one for each member with a higher number. Members of one
+/// Where in a fence region the words of pairs lie, one for each number of a member that was admitted later. Members of one
 /// machine ask no quorum, so that the place of those questions serves.
 const PAIRS: u64 = 64;
 /// Where its owner counts its polls: in cache lines of its own, apart from what hits look at.
@@ -37,27 +37,24 @@ const _: () = assert!(POLLS.is_multiple_of(128));
 pub(crate) struct Watched {
     /// The count of its polls.
     polls: SharedWord,
-    /// The word of the pair.
-    pair: SharedWord,
+    /// The word of the pair, of a member that was admitted before this node.
+    pair: Option<SharedWord>,
     process: PeerProcess,
 }
 
 impl Watched {
-    /// Of a peer that is linked; `None` where this processor does not reach its memory.
-    pub(crate) fn new(
-        port: &dyn Port,
-        (me, node): (NodeId, NodeId),
-        link: Link,
-        own: &Arena,
-    ) -> Option<Self> {
+    /// Of a peer that is linked, and was perhaps admitted before this node; `None` where this processor does not
+    /// reach its memory.
+    pub(crate) fn new(port: &dyn Port, link: Link, me: NodeId, is_before: bool) -> Option<Self> {
         let reach = |offset| port.reach_word(link.id, link.fence, offset);
-        let at = |node: NodeId| PAIRS + u64::from(node.0) * 8;
-        let pair = match me < node {
-            true => SharedWord::new(own, at(node)).ok()?,
-            false => reach(at(me))?,
-        };
+        let pair = if is_before { Some(reach(pair_of(me))?) } else { None };
         Some(Self { polls: reach(POLLS)?, pair, process: port.peer_process(link.id) })
     }
+}
+
+/// Where the word is that a member with this number shares with one that was admitted before it.
+fn pair_of(last: NodeId) -> u64 {
+    PAIRS + u64::from(last.0) * 8
 }
 
 /// A member that is removed, and whose thread may be within a copy.
@@ -160,17 +157,24 @@ impl Engine {
 
     /// Decides whether this node outlives a member, once and for all; true where there is no such question.
     pub(crate) fn outlives(&self, node: NodeId) -> bool {
-        let Some(peer) = self.peers.get(node) else {
+        let Some(peer) = self.peers.get(node).filter(|_| !self.resumes()) else {
             return true;
         };
-        let Some(watched) = &peer.watched else {
+        let first = self.membership.born() < self.membership.born_of(node);
+        let own;
+        let (pair, last) = if first {
+            own = SharedWord::new(&self.regions.fence.arena, pair_of(node)).ok();
+            (own.as_ref(), peer.incarnation)
+        } else {
+            let watched = peer.watched.as_ref();
+            (watched.and_then(|watched| watched.pair.as_ref()), self.membership.incarnation())
+        };
+        let Some(pair) = pair else {
             return true;
         };
-        let lower = self.lines.me() < node;
-        let higher = if lower { peer.incarnation } else { self.membership.incarnation() };
-        let outlives = Outlives::new(higher, lower);
+        let outlives = Outlives::new(last, first);
         loop {
-            let word = watched.pair.load(Ordering::Acquire);
+            let word = pair.load(Ordering::Acquire);
             if let Some(decided) = outlives.read(word) {
                 return decided;
             }
@@ -178,7 +182,7 @@ impl Engine {
             if self.lines.is_removed() {
                 return false;
             }
-            if watched.pair.compare_exchange(word, outlives.word()).is_ok() {
+            if pair.compare_exchange(word, outlives.word()).is_ok() {
                 return true;
             }
         }

@@ -2,7 +2,7 @@
 //! hold up nothing else.
 #![forbid(unsafe_code)]
 
-use farside::{AllocationHint, AllocationSpec, Config, Node};
+use farside::{AllocationHint, AllocationSpec, Config, ErrorCode, Node};
 use farside_base::{LinkId, RegionToken, RemoteRegionId};
 use farside_fabric::{Fabric, FabricError, Port, PortSpec};
 use farside_fabric_shm::ShmFabric;
@@ -152,5 +152,8 @@ fn memory_that_a_member_on_its_way_in_may_write_is_in_quarantine() {
     assert_eq!(founder.stats().quarantined_members, 1);
     peers.copies.store(false, Ordering::SeqCst);
     until("its copy has ended", || founder.stats().quarantined_members == 0);
-    drop(member);
+    // The member takes its closed link for the end of the founder, and is told that it is not.
+    let closed = member.wait_for_members(3, PATIENCE).map_err(|error| error.code);
+    assert_eq!(closed, Err(ErrorCode::NodeClosed));
+    assert!(founder.session().is_ok());
 }

@@ -243,7 +243,7 @@ fn what_is_wrong_is_an_error_that_says_where_and_the_executor_goes_on() {
             assert_eq!(error.code, ErrorCode::BadProgram, "{error}");
             let error = code(caller.register(b".program bad\nr0 = r3\nexit"));
             assert_eq!(error.code, ErrorCode::UnsafeProgram, "{error}");
-            assert!(error.detail.contains("bad") && error.detail.contains(":2"), "{error}");
+            assert!(error.detail.contains("bad") && error.detail.contains(":3"), "{error}");
             let error = code(caller.register(b"r1 = 0\ncall global_load_u64\nexit"));
             assert_eq!(error.code, ErrorCode::ExecutorLacks, "{error}");
             assert_eq!(code(caller.register(b"")).code, ErrorCode::BadProgram);

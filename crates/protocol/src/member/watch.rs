@@ -145,12 +145,13 @@ impl Watch {
 }
 
 /// What the word of a pair of members is to say: which of the two outlives the other. The word is in memory
-/// of the member with the lower number, one for each higher number.
+/// of the member that was admitted first, one for each number of the others: it can write the word of a member
+/// whose memory it does not reach yet, and that one cannot be ready before it reaches the word.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Outlives {
-    /// The life of the member with the higher number: a later one has the word again.
+    /// The life of the member that was admitted last: a later one of its number has the word again.
     life: u64,
-    lower: bool,
+    first: bool,
 }
 
 /// Never zero, which a word is that was never written.
@@ -158,15 +159,15 @@ const WRITTEN: u64 = 2;
 const LIFE: u64 = !3;
 
 impl Outlives {
-    /// The member with the lower number wants to outlive the other, whose life is `higher`, or (not `lower`)
-    /// the other way round.
-    pub const fn new(higher: Incarnation, lower: bool) -> Self {
-        Self { life: higher.0 & LIFE, lower }
+    /// The member that was admitted first wants to outlive the other, whose life is `last`, or (not `first`) the
+    /// other way round.
+    pub const fn new(last: Incarnation, first: bool) -> Self {
+        Self { life: last.0 & LIFE, first }
     }
 
     /// What to write.
     pub const fn word(self) -> u64 {
-        self.life | WRITTEN | self.lower as u64
+        self.life | WRITTEN | self.first as u64
     }
 
     /// Whether a word that was read decides, and how: true when this member outlives the other. `None`:
@@ -176,7 +177,7 @@ impl Outlives {
         if word & (LIFE | WRITTEN) != self.life | WRITTEN {
             return None;
         }
-        Some((word & 1 == 1) == self.lower)
+        Some((word & 1 == 1) == self.first)
     }
 }
 
@@ -271,18 +272,12 @@ mod tests {
     #[test]
     fn word_of_a_pair_decides_once_for_each_life() {
         let life = Incarnation(0x1234_5678_9abc_def7);
-        let (lower, higher) = (Outlives::new(life, true), Outlives::new(life, false));
-        assert_eq!((lower.read(0), higher.read(0)), (None, None));
-        assert_eq!(
-            (lower.read(lower.word()), higher.read(lower.word())),
-            (Some(true), Some(false))
-        );
-        assert_eq!(
-            (lower.read(higher.word()), higher.read(higher.word())),
-            (Some(false), Some(true))
-        );
+        let (first, last) = (Outlives::new(life, true), Outlives::new(life, false));
+        assert_eq!((first.read(0), last.read(0)), (None, None));
+        assert_eq!((first.read(first.word()), last.read(first.word())), (Some(true), Some(false)));
+        assert_eq!((first.read(last.word()), last.read(last.word())), (Some(false), Some(true)));
         let later = Outlives::new(Incarnation(!life.0), false);
-        assert_eq!(later.read(lower.word()), None, "of the life before");
+        assert_eq!(later.read(first.word()), None, "of the life before");
         assert_ne!(Outlives::new(Incarnation(0), false).word(), 0);
     }
 }
