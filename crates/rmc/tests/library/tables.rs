@@ -78,7 +78,10 @@ fn record(memory: &[u8], meta: u64, link: u64, key: &[u8], records: &mut u64) ->
     }
     *records += 1;
     let start = (link & ((1 << 42) - 2)) as usize;
-    let Some(bytes) = memory.get(start..start.saturating_add(line * lines)) else {
+    // Above: the generation and the node of another memory.
+    let of_this_memory = link >> 46 == 0;
+    let bytes = memory.get(start..start.saturating_add(line * lines));
+    let Some(bytes) = bytes.filter(|_| of_this_memory) else {
         return Record::Nothing(status::NOT_PERMITTED);
     };
     let key_bytes = (number(&bytes[4..8]) & 0x7fff_ffff) as usize;
@@ -226,7 +229,7 @@ pub(crate) fn lookups_in_odd_bytes(programs: &Programs) {
             };
             let lines = u64::from(made.memory[BUCKET + 16 + 8 * slot + 4]).clamp(1, 16);
             let link = number(&links[8 * slot..][..8]);
-            let record = (link & 0xfff_ffff_fffe) as usize;
+            let record = (link & 0x3ff_ffff_fffe) as usize;
             let line = 64_usize << (link >> 42 & 15);
             let (at, bytes) = match chance.below(8) {
                 0 => (BUCKET + chance.below(16) as usize, 1),
