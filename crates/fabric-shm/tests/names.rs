@@ -264,7 +264,9 @@ fn apart(kind: &str, first: &str, role: &str) -> Option<Helper> {
     }
     let this = std::env::current_exe().expect("the path of this executable");
     let mut command = Command::new("unshare");
-    command.args([kind, "sh", "-c", &format!("{first} exec \"$@\"")]).arg("sh").arg(this);
+    // Opened before `first`, which may hide the folder that it is in.
+    let script = format!("exec 9<\"$1\"; shift; {first} exec /proc/self/fd/9 \"$@\"");
+    command.args([kind, "sh", "-c", &script]).arg("sh").arg(this);
     Some(Helper::of(Helper::play(command, "child", role)).expect("a child"))
 }
 
