@@ -373,7 +373,7 @@ fn three_nodes_one_line_of_which_two_die() {
         retires: 1,
         ..Setup::default()
     };
-    holds(setup, (1_322_128, 6_992_671, 2_135, 35));
+    holds(setup, (1_321_532, 6_991_291, 2_135, 35));
 }
 
 #[test]
