@@ -169,8 +169,10 @@ fn a_node_without_descriptors_does_not_take_its_own_user_for_another() {
     let link = second.port.connect(&to, b"", second.queue).expect("an address");
     let event = second.event();
     let trouble = second.port.trouble(link);
-    let hung_up = LinkEvent::NotReached { link, why: NotReached::HungUp };
-    assert_eq!(event, hung_up, "{trouble:?}");
+    // As it is accepted before it is closed, or not.
+    let not_reached = [NotReached::HungUp, NotReached::Unreachable]
+        .map(|why| LinkEvent::NotReached { link, why });
+    assert!(not_reached.contains(&event), "{event:?} {trouble:?}");
     server.limit_descriptors(64);
     let (link, region) = second.connect(&to);
     second.works(link, region);
