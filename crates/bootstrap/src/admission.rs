@@ -6,7 +6,8 @@
 //! `sock_diag` names the owner of any socket of this network namespace by its two addresses, here that
 //! of the peer's end, at a cost of three system calls.
 
-use crate::{BootstrapError, Security, user};
+use crate::{BootstrapError, Security};
+use farside_fabric::user;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
@@ -42,7 +43,7 @@ impl Admission {
             return Ok(Self::Anybody);
         }
         if user::is_unmapped().map_err(BootstrapError::OwnerUnknown)? {
-            return Err(BootstrapError::UnmappedUser(user::own()));
+            return Err(BootstrapError::UnmappedUser);
         }
         let no_peer = SocketAddr::new(local.ip(), 0);
         match owner(local, no_peer) {
@@ -190,7 +191,7 @@ impl Owner {
             return Err(BootstrapError::OtherUser(Some(self.user)));
         }
         match user::is_unmapped().map_err(BootstrapError::OwnerUnknown)? {
-            true => Err(BootstrapError::UnmappedUser(self.user)),
+            true => Err(BootstrapError::UnmappedUser),
             false => Ok(()),
         }
     }

@@ -1,6 +1,7 @@
 //! Why a stream did not come about, or ended; each with what to do.
 
 use crate::{AddressError, Protect};
+use farside_fabric::FabricError;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -58,9 +59,8 @@ pub enum BootstrapError {
     OtherUser(Option<u32>),
     /// The peer serves its own user alone on the loopback.
     OtherUserThere,
-    /// The number of this process's user stands for all users without a number in its user namespace, so
-    /// that the kernel does not tell them apart.
-    UnmappedUser(u32),
+    /// This process's user is not mapped in its user namespace, so that the kernel does not tell it from others.
+    UnmappedUser,
     /// The kernel was asked who owns a connection over the loopback and failed, mostly for want of
     /// descriptors or memory. May succeed later.
     OwnerUnknown(std::io::Error),
@@ -92,7 +92,7 @@ impl BootstrapError {
             Self::OtherSecurity { .. }
                 | Self::OtherUser(_)
                 | Self::OtherUserThere
-                | Self::UnmappedUser(_)
+                | Self::UnmappedUser
                 | Self::NotTrusted(_)
                 | Self::NotTrustedThere(_)
         )
@@ -132,9 +132,7 @@ impl fmt::Display for BootstrapError {
             Self::OtherSecurity { theirs, ours } => {
                 write!(f, "the peer asks for {theirs}, this side for {ours}; give both the same")
             }
-            Self::OtherUser(_) | Self::OtherUserThere | Self::UnmappedUser(_) => {
-                other_user(f, self)
-            }
+            Self::OtherUser(_) | Self::OtherUserThere | Self::UnmappedUser => other_user(f, self),
             Self::OwnerUnknown(reason) => write!(
                 f,
                 "the kernel does not say now who owns a connection over the loopback: {reason}{}",
@@ -174,11 +172,7 @@ fn other_user(f: &mut fmt::Formatter<'_>, error: &BootstrapError) -> fmt::Result
         BootstrapError::OtherUser(None) => {
             write!(f, "the peer has closed its end, so that its user is not known")?;
         }
-        BootstrapError::UnmappedUser(user) => write!(
-            f,
-            "this process runs as user {user}, which in its user namespace stands for every user without a \
-             number: run it as a user that the namespace maps"
-        )?,
+        BootstrapError::UnmappedUser => f.write_str(&farside_fabric::user::why_unmapped())?,
         _ => write!(f, "it is a process of another user")?,
     }
     write!(
@@ -191,22 +185,26 @@ fn other_user(f: &mut fmt::Formatter<'_>, error: &BootstrapError) -> fmt::Result
 /// What there is none left of, its limit, and what to do.
 fn exhausted(reason: &std::io::Error) -> String {
     use rustix::io::Errno;
-    use rustix::process::{Resource, getrlimit};
-    match Errno::from_io_error(reason) {
-        Some(Errno::MFILE) => {
-            let most = getrlimit(Resource::Nofile).current;
-            let most = most.map_or_else(|| "without end".to_owned(), |most| most.to_string());
-            format!("; RLIMIT_NOFILE is {most}: raise that limit (ulimit -n)")
+    if let Some(Errno::NOBUFS | Errno::NOMEM) = Errno::from_io_error(reason) {
+        return "; the kernel has no memory left for a socket: free some, or raise the memory limit of the \
+                control group"
+            .to_owned();
+    }
+    match farside_fabric::limit_reached("a socket", reason) {
+        text if text.is_empty() => {
+            "; try again, or give both sides a key (farside key new)".to_owned()
         }
-        Some(Errno::NFILE) => {
-            "; the machine has no descriptor left: raise fs.file-max (sysctl)".to_owned()
+        text => text,
+    }
+}
+
+/// Why a fabric cannot say who may connect to it.
+impl From<BootstrapError> for FabricError {
+    fn from(error: BootstrapError) -> Self {
+        match error {
+            BootstrapError::OwnerUnknown(reason) => Self::System("owner of a listener", reason),
+            error => Self::NotPermitted(error.to_string()),
         }
-        Some(Errno::NOBUFS | Errno::NOMEM) => {
-            "; the kernel has no memory left for a socket: free some, or raise the memory limit of the \
-             control group"
-                .to_owned()
-        }
-        _ => "; try again, or give both sides a key (farside key new)".to_owned(),
     }
 }
 

@@ -31,7 +31,6 @@ mod stream;
 #[cfg(test)]
 mod stream_tests;
 mod tls;
-mod user;
 
 pub use address::{Address, AddressError, Endpoint, Host};
 pub use admission::Admission;

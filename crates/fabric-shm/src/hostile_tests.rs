@@ -523,7 +523,7 @@ fn request_in_progress_may_land_after_a_close_until_it_has_ended() {
     assert!(!victim.port.may_land(link), "that is of another link");
 }
 
-/// The engine of a node goes on while a peer does not answer an import.
+/// A port that awaits the answer to an import serves its other links.
 #[test]
 fn import_that_is_not_answered_does_not_wait_and_ends() {
     let mut victim = Victim::new();

@@ -15,12 +15,12 @@
 //!
 //! Processes find each other when they see the same folder: containers with a `/tmp` of their own do
 //! not. Network namespaces make no difference, for they do not part file systems. User namespaces do:
-//! the kernel names the peer's user, who must be the same on both sides. A user without a number in its
-//! namespace (65534) has no names, for it cannot be told from others.
+//! the kernel names the peer's user, who must be the same on both sides. A user that its namespace
+//! does not map (65534) has no names, for it cannot be told from others.
 //!
 //! From the data path outwards: `port` (its requests, its arrivals), `ring`, `bell` (sleep),
 //! `barrier`, `queue`; then `region`, `connection`, `control` (the one thread), with the
-//! `message`s and `socket`s it speaks over, and their `names` (`parents`, `user`); below all, `mapping` and `layout`.
+//! `message`s and `socket`s it speaks over, and their `names` (`parents`); below all, `mapping` and `layout`.
 //!
 //! What is absent: any cost on the hot path that grows with the number of regions or users of the
 //! fabric, and any protection against a process of the same user that wants to do harm: whoever was
@@ -55,7 +55,6 @@ mod ring_tests;
 mod socket;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod socket_tests;
-mod user;
 
 pub use fabric::ShmFabric;
 pub use mapping::Pages;

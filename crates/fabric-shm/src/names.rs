@@ -22,8 +22,8 @@
 //! [`ShmOptions::folder`]: crate::ShmOptions
 
 use crate::control::pause;
-use crate::{parents, user};
-use farside_fabric::FabricError;
+use crate::parents;
+use farside_fabric::{FabricError, user};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;

@@ -134,7 +134,7 @@ fn a_folder_below_one_that_others_may_write_is_refused() {
         assert!(text.contains(&format!("{} has mode {wrong:03o}", open.display())), "{text}");
     }
     mode(&open, 0o1777);
-    socket::listen(Some(&names), "a").expect("a folder that nobody else can replace");
+    socket::listen(Some(&names), "a").expect("a folder that no other user can replace");
 }
 
 #[test]

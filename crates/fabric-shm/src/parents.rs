@@ -4,7 +4,7 @@
 //! Each folder from the root down, and each link that is followed, must belong to root or to this user. A
 //! folder that others may write must be sticky, so that they can rename and remove their own entries alone.
 
-use crate::user;
+use farside_fabric::user;
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;

@@ -7,8 +7,7 @@
 
 use crate::message::{DESCRIPTORS_MAX, MESSAGE_BYTES_MAX};
 use crate::names::{Folder, Listener, NAME_BYTES_MAX};
-use crate::user;
-use farside_fabric::FabricError;
+use farside_fabric::{FabricError, user};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{

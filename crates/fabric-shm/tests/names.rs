@@ -292,7 +292,7 @@ fn network_namespaces_share_names_and_mount_namespaces_need_not() {
     assert_eq!(node.events, []);
 }
 
-/// The kernel names each user without a number by the same one, which is nobody's identity.
+/// The kernel names all unmapped users by one number, which identifies none of them.
 #[test]
 fn the_number_of_unmapped_users_is_no_user() {
     let scratch = Scratch::new("unmapped");

@@ -263,7 +263,7 @@ fn copy_of_a_stopped_process_may_land_until_it_or_its_process_has_ended() {
         // Nothing wakes a port for that.
         let closed = std::time::Instant::now();
         while node.port.may_land(link) {
-            assert!(closed.elapsed() < common::WATCHDOG, "waited in vain for the end of its copy");
+            assert!(closed.elapsed() < common::WATCHDOG, "its copy has not ended");
             std::thread::yield_now();
         }
         let after = target(&node);

@@ -84,14 +84,6 @@ fn system(what: &'static str) -> impl Fn(rustix::io::Errno) -> FabricError {
     move |reason| FabricError::System(what, reason.into())
 }
 
-/// Why it is not known who may connect.
-fn unadmitted(error: BootstrapError) -> FabricError {
-    match error {
-        BootstrapError::OwnerUnknown(reason) => FabricError::System("owner of a listener", reason),
-        error => FabricError::NotPermitted(error.to_string()),
-    }
-}
-
 fn random() -> u64 {
     let mut bytes = [0; 8];
     // Without random numbers there would be no keys either, so no fabric gets here.
@@ -112,7 +104,7 @@ impl Inner {
         };
         // Nobody connects to a fabric that does not listen.
         let admission = match local {
-            Some(local) => Admission::of(&options.security, local).map_err(unadmitted)?,
+            Some(local) => Admission::of(&options.security, local)?,
             None => Admission::Identity,
         };
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("epoll"))?;

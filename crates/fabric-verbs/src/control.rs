@@ -19,7 +19,7 @@ use crate::neighbour;
 use crate::status::{self, numbers};
 use crate::wire::{self, Accepted, Connect, Frame, Parting};
 use farside_base::CompletionStatus;
-use farside_bootstrap::{Admission, BootstrapError, Endpoint, HandshakeLimits};
+use farside_bootstrap::{Admission, Endpoint, HandshakeLimits};
 use farside_fabric::{FabricError, Loss, NotReached, Pending, PendingLimits};
 use rustix::event::{Timespec, epoll};
 use rustix::fd::OwnedFd;
@@ -61,12 +61,7 @@ impl Control {
         let system = |what| move |reason: std::io::Error| FabricError::System(what, reason);
         let local = listener.as_ref().and_then(|listener| listener.local_addr().ok());
         let admission = local.map(|local| Admission::of(&core.options.security, local));
-        let admission = admission.transpose().map_err(|error| match error {
-            BootstrapError::OwnerUnknown(reason) => {
-                FabricError::System("owner of a listener", reason)
-            }
-            error => FabricError::NotPermitted(error.to_string()),
-        })?;
+        let admission = admission.transpose()?;
         let mut thread = Thread::new(Arc::clone(&core), listener).map_err(system("epoll"))?;
         thread.admission = admission.clone();
         let thread = std::thread::Builder::new()

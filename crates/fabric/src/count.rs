@@ -186,20 +186,7 @@ fn count_completion(counts: &mut Counts, done: &Completion) {
 }
 
 impl Port for CountPort {
-    crate::forward!(
-        disarm,
-        create_receive_queue,
-        connect,
-        accept,
-        refuse,
-        import,
-        reach,
-        close,
-        path,
-        address,
-        destroy_receive_queue,
-        trouble
-    );
+    crate::forward!(common, connect, import, close, may_land);
 
     fn post(&mut self, work: &[Work<'_>]) -> Posted {
         let posted = self.inner.post(work);

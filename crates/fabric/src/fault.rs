@@ -174,20 +174,7 @@ fn is_receive(kind: CompletionKind) -> bool {
 }
 
 impl Port for FaultPort {
-    crate::forward!(
-        post_receives,
-        disarm,
-        create_receive_queue,
-        connect,
-        accept,
-        refuse,
-        import,
-        reach,
-        path,
-        address,
-        destroy_receive_queue,
-        trouble
-    );
+    crate::forward!(common, post_receives, connect, import, may_land);
 
     fn waiter(&self) -> Arc<dyn Waiter> {
         self.inner.waiter()

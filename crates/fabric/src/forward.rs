@@ -1,10 +1,12 @@
 //! What a fabric around another passes on, said once.
 
-/// Within `impl Fabric` or `impl Port`: the methods named are those of the field `inner`.
+/// Within `impl Fabric` or `impl Port`: the methods named are those of the field `inner`. `control` are all
+/// methods of a `Fabric` but `open`, `common` are those of a `Port` that are seldom changed.
 ///
 /// ```ignore
 /// impl Port for Watched {
-///     farside_fabric::forward!(post_receives, arm, disarm, waiter, close);
+///     farside_fabric::forward!(common, post_receives, poll, arm, waiter, connect, import, link_events,
+///         close, may_land);
 ///     fn post(&mut self, work: &[Work<'_>]) -> Posted { ... }
 /// }
 /// ```
@@ -21,6 +23,20 @@ macro_rules! forward {
             register,
             deregister,
             register_memory
+        );
+    };
+    (@ common) => {
+        $crate::forward!(
+            disarm,
+            create_receive_queue,
+            destroy_receive_queue,
+            accept,
+            refuse,
+            path,
+            address,
+            trouble,
+            reach,
+            peer_process
         );
     };
     (@ name) => {
@@ -203,9 +219,13 @@ macro_rules! forward {
         fn close(&mut self, link: $crate::base::LinkId) {
             self.inner.close(link);
         }
+    };
+    (@ may_land) => {
         fn may_land(&mut self, link: $crate::base::LinkId) -> bool {
             self.inner.may_land(link)
         }
+    };
+    (@ peer_process) => {
         fn peer_process(&self, link: $crate::base::LinkId) -> $crate::PeerProcess {
             self.inner.peer_process(link)
         }

@@ -19,6 +19,8 @@ mod pending;
 mod random;
 mod reached;
 mod trace;
+#[cfg(target_os = "linux")]
+pub mod user;
 mod waiter;
 
 #[doc(hidden)]
@@ -178,9 +180,10 @@ fn remedy(name: &str) -> &'static str {
     }
 }
 
-/// The limit of this process that an error of the system means, with its value and what to do.
+/// The limit that an error of the system means, of this process or the machine, with its value and what to do;
+/// empty where it means none. `what` was asked for.
 #[cfg(target_os = "linux")]
-fn process_limit(what: &str, reason: &std::io::Error) -> String {
+pub fn limit_reached(what: &str, reason: &std::io::Error) -> String {
     use rustix::io::Errno;
     use rustix::process::{Resource, getrlimit};
     let (name, resource, option) = match Errno::from_io_error(reason) {
@@ -200,8 +203,8 @@ fn process_limit(what: &str, reason: &std::io::Error) -> String {
 
 /// Limits of a process are known by name on Linux alone.
 #[cfg(not(target_os = "linux"))]
-const fn process_limit(_: &str, _: &std::io::Error) -> &'static str {
-    ""
+pub const fn limit_reached(_: &str, _: &std::io::Error) -> String {
+    String::new()
 }
 
 impl fmt::Display for FabricError {
@@ -215,7 +218,7 @@ impl fmt::Display for FabricError {
             Self::PeerLost => write!(f, "the peer is gone"),
             Self::Limit(name) => write!(f, "over the fabric's limit `{name}`"),
             Self::System(what, reason) => {
-                write!(f, "{what}: {reason}{}", process_limit(what, reason))
+                write!(f, "{what}: {reason}{}", limit_reached(what, reason))
             }
         }
     }

@@ -44,9 +44,9 @@ pub struct Config {
     /// Where two members cannot reach each other and the coordinator reaches both, one of them is removed: the one with
     /// more such links, else one without memory, else the one that joined last.
     pub lease_ns: u64,
-    /// On one machine: whether this node removes members that stand still for `lease_ns`, because their
-    /// process or a thread of it is stopped by a signal or a debugger, or frozen. Off, all wait until they
-    /// continue: turn it off on all nodes alike to debug one of them.
+    /// On one machine: whether this node removes members that are stopped for `lease_ns`: their process or a thread
+    /// of it is stopped by a signal or a debugger, or frozen. Otherwise operations wait until they continue: set it
+    /// to false on all nodes to debug one of them.
     ///
     /// *Guarantees*: a member that was removed returns nothing old and acknowledges nothing when it continues.
     /// A member whose threads run and get no processor is removed after eight such leases, and 8 s, at the

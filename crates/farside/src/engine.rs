@@ -71,7 +71,7 @@ pub(crate) struct Counters {
     pub(crate) locks: u64,
     /// Links that broke and came back.
     pub(crate) resumes: u64,
-    /// Members that stood still and that this node has removed.
+    /// Stopped members that this node has removed.
     pub(crate) removals: u64,
     /// Hits and misses of sessions that are closed.
     pub(crate) past_hits: u64,
@@ -138,7 +138,7 @@ pub(crate) struct Engine {
     pub(crate) leaving: Option<LeaveProgress>,
     /// Mends broken links, on fabrics between hosts.
     pub(crate) keeper: Option<Keeper>,
-    /// Watches for members that stand still.
+    /// Watches for stopped members.
     pub(crate) lookout: Lookout,
     /// Requests of other processes that have not come to a link.
     pub(crate) requests: Requests,

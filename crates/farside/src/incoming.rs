@@ -1,6 +1,6 @@
-//! Members on their way in: their links are up, and their regions are asked for. That may take as long as
-//! the other process gets no processor, so the engine goes on meanwhile, and messages to the member wait in
-//! its messenger.
+//! Members that are being taken in: their links are up, and imports of their regions are pending. That may take as long
+//! as the other process is not scheduled, so the engine does not wait for it, and messages to the member are queued
+//! in its messenger.
 
 use crate::boot::FENCE_WORD;
 use crate::engine::Engine;
@@ -78,9 +78,14 @@ impl Engine {
         true
     }
 
-    /// Goes on with all members that are on their way in.
+    /// Advances the imports of all members that are being taken in.
     pub(crate) fn advance_incoming(&mut self) {
-        for mut incoming in std::mem::take(&mut self.boot.incoming) {
+        for _ in 0..self.boot.incoming.len() {
+            // One at a time: each may end others.
+            if self.boot.incoming.is_empty() {
+                return;
+            }
+            let mut incoming = self.boot.incoming.remove(0);
             match incoming.advance(&mut *self.port) {
                 Ok(Some(link)) => self.taken_in(incoming.node, link, incoming.asked_here),
                 Ok(None) => self.boot.incoming.push(incoming),
@@ -115,7 +120,7 @@ impl Engine {
     /// Its link has ended, or its regions cannot be had.
     fn not_taken_in(&mut self, incoming: Incoming) {
         let Incoming { node, asked_here, .. } = incoming;
-        if asked_here || self.resumes() {
+        if asked_here || self.resumes() || self.peers.get(node).is_none() {
             self.close_incoming(&incoming);
         } else {
             // Closed with its removal, which decides first which of the two outlives the other: a member whose process
@@ -128,18 +133,18 @@ impl Engine {
         }
     }
 
-    /// The link of a member on its way in has ended; false when it was none of those.
+    /// The link of a member that is being taken in has ended; false when it was none of those.
     pub(crate) fn incoming_lost(&mut self, link: LinkId) -> bool {
         let place = self.boot.incoming.iter().position(|incoming| incoming.link == link);
         let Some(place) = place else {
             return false;
         };
-        let incoming = self.boot.incoming.swap_remove(place);
+        let incoming = self.boot.incoming.remove(place);
         self.not_taken_in(incoming);
         true
     }
 
-    /// Members that are dead, or all of them, are let in no more.
+    /// Ends the imports of members that are dead, or of all.
     pub(crate) fn end_incoming(&mut self, is_over: impl Fn(NodeId) -> bool) {
         let ended: Vec<Incoming> =
             self.boot.incoming.extract_if(.., |incoming| is_over(incoming.node)).collect();

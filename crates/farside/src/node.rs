@@ -20,9 +20,11 @@ use crate::write_back::WriteBacks;
 use crate::{Config, Error, ErrorCode, NodeId, SessionId, Stats};
 use farside_base::{
     Access, AtomicScope, Completion, Generation, Incarnation, Limits, LinkId, MemoryId,
-    ReceiveQueueId, Requirements, ViewNumber,
+    ReceiveQueueId, RegionKind, Requirements, ViewNumber,
 };
-use farside_fabric::{Fabric, FabricError, LinkEvent, NotReached, Port, PortSpec, SharedWord};
+use farside_fabric::{
+    Fabric, FabricError, LinkEvent, NotReached, Port, PortSpec, RegionSpec, SharedWord,
+};
 use farside_protocol::channel::{Messenger, Underway};
 use farside_protocol::coherence::Coherence;
 use farside_protocol::lock::Locks;
@@ -115,7 +117,8 @@ fn limits_fingerprint(limits: &Limits) -> u64 {
 }
 
 fn register(fabric: &Arc<dyn Fabric>, bytes: u64, access: Access) -> Result<Registered, Error> {
-    Registered::memory(fabric, bytes, access).map_err(fabric_error)
+    let spec = RegionSpec { bytes, access, kind: RegionKind::Memory };
+    Registered::of(fabric, &spec).map_err(fabric_error)
 }
 
 /// Who drives a node.

@@ -14,14 +14,9 @@ pub(crate) struct Registered {
 }
 
 impl Registered {
-    /// Memory of the most usual kind.
-    pub(crate) fn memory(
-        fabric: &Arc<dyn Fabric>,
-        bytes: u64,
-        access: Access,
-    ) -> Result<Self, FabricError> {
-        let spec = RegionSpec { bytes, access, kind: RegionKind::Memory };
-        Ok(Self { fabric: Arc::clone(fabric), region: fabric.register(&spec)? })
+    /// Registers a region.
+    pub(crate) fn of(fabric: &Arc<dyn Fabric>, spec: &RegionSpec) -> Result<Self, FabricError> {
+        Ok(Self { fabric: Arc::clone(fabric), region: fabric.register(spec)? })
     }
 
     /// Memory of this end alone, for requests to take from and to put into.
@@ -35,9 +30,7 @@ impl Registered {
         access: Access,
         kind: RegionKind,
     ) -> Result<Self, Error> {
-        let spec = RegionSpec { bytes, access, kind };
-        let region = fabric.register(&spec).map_err(|error| control(&error))?;
-        Ok(Self { fabric: Arc::clone(fabric), region })
+        Self::of(fabric, &RegionSpec { bytes, access, kind }).map_err(|error| control(&error))
     }
 
     /// The same, or nothing where no bytes are wanted.

@@ -7,7 +7,7 @@ use crate::engine::Engine;
 use farside_base::{ErrorCode, LinkId};
 use farside_protocol::member::{Event, Refusal, RequestId};
 
-/// What a process is told whose request has ended.
+/// The refusal of a request that has expired.
 const NO_LINK_IN_TIME: &str = "the members did not learn of this node in time; join again";
 
 /// One such request.

@@ -30,7 +30,7 @@ pub struct Stats {
     pub lock_hits: u64,
     /// Links to other hosts that broke and came back.
     pub resumes: u64,
-    /// Members of this machine that this node has removed because they stood still.
+    /// Stopped members of this machine that this node has removed.
     pub removals: u64,
     /// Members that were removed within a copy into memory of this node, which may still land. Until it has, lost lines
     /// of this node are not healed, and no other node gets the numbers of such members.

@@ -1,9 +1,9 @@
-//! Members of one machine that stand still: carries out what the machine of watches decides, and keeps the
-//! memory that a removed member may still write out of use.
+//! Removal of stopped members of one machine: carries out what the machine of watches decides, and keeps memory that a
+//! removed member may still write out of use.
 //!
 //! There a link that holds says nothing about the threads of its peer. Each engine counts its polls in its
-//! fence region. A member that is removed for standing still is told by its fence word, before anything of it
-//! is reclaimed; in the same region lie the words by which each pair of members decides which of the two
+//! fence region. The fence word of a stopped member is set before anything of it is
+//! reclaimed; the same region has the words by which each pair of members decides which of the two
 //! outlives the other.
 //!
 //! **Quarantine.** A removed member may have been stopped within a copy into memory of this node, and its
@@ -21,7 +21,7 @@ use farside_protocol::member::{self, Evidence, Outlives, Watch};
 use std::fs;
 use std::sync::atomic::Ordering;
 
-/// Where in a fence region the words of pairs lie, one for each number of a member that was admitted later. Members of one
+/// Offset of the words of pairs in a fence region, one for each number of a member that was admitted later. Members of one
 /// machine ask no quorum, so that the place of those questions serves.
 const PAIRS: u64 = 64;
 /// Where its owner counts its polls: in cache lines of its own, apart from what hits look at.

@@ -127,20 +127,7 @@ impl GhostPort {
 }
 
 impl Port for GhostPort {
-    farside_fabric::forward!(
-        post_receives,
-        arm,
-        disarm,
-        waiter,
-        create_receive_queue,
-        accept,
-        refuse,
-        path,
-        address,
-        destroy_receive_queue,
-        trouble,
-        reach
-    );
+    farside_fabric::forward!(common, post_receives, arm, waiter, may_land);
 
     fn post(&mut self, work: &[Work<'_>]) -> Posted {
         let posted = self.inner.post(work);

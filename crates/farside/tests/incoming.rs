@@ -1,5 +1,5 @@
-//! Members on their way in whose processes do not answer, because they are stopped or get no processor: they
-//! hold up nothing else.
+//! Members that are being taken in and whose processes do not answer, because they are stopped or not scheduled: nothing
+//! else waits for them.
 #![forbid(unsafe_code)]
 
 use farside::{AllocationHint, AllocationSpec, Config, ErrorCode, Node};
@@ -45,27 +45,16 @@ impl Fabric for Silent {
 
 impl Port for SilentPort {
     farside_fabric::forward!(
+        common,
         post,
         post_receives,
         poll,
         link_events,
         arm,
-        disarm,
         waiter,
-        create_receive_queue,
         connect,
-        accept,
-        refuse,
-        path,
-        address,
-        destroy_receive_queue,
-        trouble,
-        reach
+        close
     );
-
-    fn close(&mut self, link: LinkId) {
-        self.inner.close(link);
-    }
 
     fn import(&mut self, _: LinkId, _: &RegionToken) -> Result<RemoteRegionId, FabricError> {
         panic!("an import that waits for a peer")
@@ -152,7 +141,7 @@ fn memory_that_a_member_on_its_way_in_may_write_is_in_quarantine() {
     assert_eq!(founder.stats().quarantined_members, 1);
     peers.copies.store(false, Ordering::SeqCst);
     until("its copy has ended", || founder.stats().quarantined_members == 0);
-    // The member takes its closed link for the end of the founder, and is told that it is not.
+    // The member takes its closed link for the end of the founder, and finds itself removed.
     let closed = member.wait_for_members(3, PATIENCE).map_err(|error| error.code);
     assert_eq!(closed, Err(ErrorCode::NodeClosed));
     assert!(founder.session().is_ok());

@@ -46,23 +46,16 @@ impl Fabric for Watched {
 
 impl Port for WatchedPort {
     farside_fabric::forward!(
+        common,
         post,
         post_receives,
         poll,
         link_events,
         arm,
-        disarm,
-        create_receive_queue,
         connect,
-        accept,
-        refuse,
         import,
         close,
-        path,
-        address,
-        destroy_receive_queue,
-        trouble,
-        reach
+        may_land
     );
 
     fn waiter(&self) -> Arc<dyn Waiter> {
@@ -142,22 +135,15 @@ impl Fabric for Displaced {
 
 impl Port for DisplacedPort {
     farside_fabric::forward!(
+        common,
         post,
         post_receives,
         poll,
         arm,
-        disarm,
         waiter,
-        create_receive_queue,
-        accept,
-        refuse,
         import,
         close,
-        path,
-        address,
-        destroy_receive_queue,
-        trouble,
-        reach
+        may_land
     );
 
     fn connect(

@@ -19,7 +19,7 @@ const SIGHTS: &[Sight] = &[
     Sight { folder: "base", sees: &[], tests_see: &[], outside: false },
     Sight { folder: "fabric", sees: &["base"], tests_see: &[], outside: true },
     Sight { folder: "fabric-shm", sees: &["base", "fabric"], tests_see: &[], outside: true },
-    Sight { folder: "bootstrap", sees: &[], tests_see: &[], outside: true },
+    Sight { folder: "bootstrap", sees: &["fabric"], tests_see: &[], outside: true },
     Sight {
         folder: "fabric-tcp",
         sees: &["base", "bootstrap", "fabric"],

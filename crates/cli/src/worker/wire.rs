@@ -47,7 +47,7 @@ pub(crate) struct NodeSpec {
     pub(crate) processor: Option<usize>,
     /// How it is reached over TCP; `None` for shared memory.
     pub(crate) host: Option<HostSpec>,
-    /// It does not remove nodes of its machine that stand still.
+    /// It does not remove stopped nodes of its machine.
     pub(crate) keep_stopped: bool,
 }
 

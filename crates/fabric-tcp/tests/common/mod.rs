@@ -103,7 +103,7 @@ impl Helper {
         assert!(stopped.is_some_and(|(_, status)| status.stopped()));
     }
 
-    /// Lowers or raises how many descriptors it may have: as many as it has now, and `more`.
+    /// Sets its limit of descriptors to those that it has open now, and `more`.
     pub(crate) fn limit_descriptors(&self, more: usize) {
         let process = Pid::from_child(&self.0);
         let open = std::fs::read_dir(format!("/proc/{}/fd", self.0.id())).expect("its descriptors");

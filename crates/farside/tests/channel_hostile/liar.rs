@@ -132,22 +132,15 @@ impl LiarPort {
 
 impl Port for LiarPort {
     farside_fabric::forward!(
+        common,
         post_receives,
         link_events,
         arm,
-        disarm,
         waiter,
-        create_receive_queue,
         connect,
-        accept,
-        refuse,
         import,
-        reach,
         close,
-        path,
-        address,
-        destroy_receive_queue,
-        trouble
+        may_land
     );
 
     fn post(&mut self, work: &[Work<'_>]) -> Posted {

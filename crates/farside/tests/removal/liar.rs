@@ -54,23 +54,16 @@ impl Fabric for Liar {
 
 impl Port for LiarPort {
     farside_fabric::forward!(
+        common,
         post_receives,
         poll,
         link_events,
         arm,
-        disarm,
         waiter,
-        create_receive_queue,
         connect,
-        accept,
-        refuse,
         import,
         close,
-        path,
-        address,
-        destroy_receive_queue,
-        trouble,
-        reach
+        may_land
     );
 
     fn post(&mut self, work: &[Work<'_>]) -> Posted {

@@ -178,7 +178,7 @@ impl Programs {
         tenant.is_some_and(|tenant| tenant.taken.programs < tenant.quota.programs)
     }
 
-    /// A session begins to register an object of so many bytes, which count until [`Self::release`]; in place of the one
+    /// A session begins to register an object of `bytes`, which count until [`Self::release`]; in place of the one
     /// that it has begun before.
     pub(super) fn reserve(
         &mut self,

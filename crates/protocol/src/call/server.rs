@@ -447,7 +447,7 @@ impl Server {
         self.programs.register(session, tenant, object_of(object), sizes)
     }
 
-    /// A session begins to register an object of so many bytes, which count until [`Self::release`], the end of its loading
+    /// A session begins to register an object of `bytes`, which count until [`Self::release`], the end of its loading
     /// in any way, or the session's end.
     ///
     /// # Errors

@@ -346,6 +346,7 @@ mod tests {
     use super::*;
     extern crate std;
     use farside_base::RegionKind;
+    use std::string::ToString as _;
 
     const SHAPE: Shape = Shape {
         message_bytes_max: 64,
@@ -359,7 +360,6 @@ mod tests {
         device: DeviceWords::Nothing,
         piece_bytes: 1 << 16,
     };
-    use std::string::ToString as _;
 
     #[test]
     fn names_and_numbers_lead_back() {

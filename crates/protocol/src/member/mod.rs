@@ -5,7 +5,7 @@
 //! - [`membership`]: the machine; its events and effects.
 //! - [`contact`]: a machine beside it, which mends broken links between living members.
 //! - [`standing`]: a machine beside it, by which a member knows at any moment whether it may have been removed.
-//! - [`watch`]: a machine beside it, which finds members of one machine that stand still.
+//! - [`watch`]: a machine that finds stopped members of one machine.
 //! - [`burial`]: a machine beside it, which tells when nothing more can come of a death.
 //!
 //! The cluster has one *rendezvous name*, bound by the coordinator: the live node that was admitted first. A process

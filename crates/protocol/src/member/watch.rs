@@ -1,10 +1,10 @@
-//! Which members stand still, where all members run on one machine: their threads are stopped by a signal, a
-//! debugger or a frozen container, and their links hold.
+//! Detects stopped members of one machine by heartbeat counters: their threads are stopped by a signal, a debugger or a
+//! frozen container, and their links hold.
 //!
-//! **Counts.** Each engine counts its polls in shared memory, and an idle one polls now and then too. Each
-//! member looks at the counts of all others at regular intervals. One whose count has stayed the same for
-//! so many looks in a row is *stopped*. What the kernel says of its process decides how many
-//! ([`Evidence`]): a process whose threads run and do not get a processor must not be removed.
+//! **Counts.** Each engine counts its polls in shared memory; an idle one polls regularly too. Each member reads
+//! the counts of all others at regular intervals. One whose count has stayed the same for a number of looks in a
+//! row is *stopped*. What the kernel says of its process decides the number ([`Evidence`]): a process whose threads are
+//! runnable and not scheduled must not be removed.
 //!
 //! **An observer that was stopped.** Looks are counted, not time, and a look that comes late starts all counts
 //! again: an observer that was stopped or starved itself learns nothing from an interval that it has not
@@ -16,7 +16,7 @@
 //! **Two members that remove each other.** A member may be stopped just after it has decided, be removed, and
 //! continue with what it had decided. So each pair of members shares one word, which is written once: a member
 //! removes another one only after it has written there that it outlives it ([`Outlives`]), and a member that
-//! finds there that it does not has been removed. Whoever removes members before itself in the order must have
+//! finds there that it does not has been removed. A member that removes members before itself in the order must have
 //! won against all of those first.
 //!
 //! *Why a member always remains.* Of the members that have won against all before them and have removed one
@@ -34,7 +34,7 @@ const LOOKS: u64 = 4;
 const LOOK_MIN_NS: u64 = 10_000_000;
 /// How long a member is watched of whose process nothing is known. An idle member polls four times in that time.
 const HIDDEN_NS: u64 = 2_000_000_000;
-/// How long a member is watched whose threads run, and at least so many leases.
+/// How long a member is watched whose threads run; at least [`RUNNING_LEASES`].
 const RUNNING_NS: u64 = 8_000_000_000;
 const RUNNING_LEASES: u64 = 8;
 
@@ -45,7 +45,7 @@ pub enum Evidence {
     Stopped,
     /// Nothing: it is in another namespace of processes.
     Hidden,
-    /// All its threads run or sleep. They may get no processor.
+    /// All its threads run or sleep. They may not be scheduled.
     Running,
 }
 

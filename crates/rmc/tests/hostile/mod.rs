@@ -1,5 +1,31 @@
 //! Hostile programs, each of which is refused for its own reason.
 
+/// Two numbers of equal sets, of which one is bounded: sums with a distance so far from their symbols that these are
+/// lost, and an access by the number that is not bounded.
+macro_rules! far_sums {
+    ($distance:literal, $most:literal, $access:literal) => {
+        concat!(
+            ".program escape\n.own 16\nr6 = *(u64 *)(r1 + 0)\nr8 = *(u64 *)(r1 + 8)\n\
+             r3 = *(u8 *)(r1 + 16)\nr4 = *(u8 *)(r1 + 24)\nr5 = *(u8 *)(r1 + 32)\n\
+             w7 = w6\nif r7 > 0xfffffff goto out\nw9 = w8\nif r9 > 0xfffffff goto out\n\
+             r0 = r3\nr3 += ",
+            $distance,
+            "\nr0 = r4\nr4 += ",
+            $distance,
+            "\n\
+             r6 += r3\nr6 += r4\nr9 += r3\nr9 += r4\nr0 = r9\nr0 -= r5\nr6 -= r5\nw2 = w6\n\
+             if r0 > ",
+            $most,
+            " goto out\nr2 += -",
+            $most,
+            "\nif r2 s< 0 goto out\n\
+             r1 = own 0\nr1 += r2\n",
+            $access,
+            "\nexit\nout:\nr0 = 7\nexit"
+        )
+    };
+}
+
 /// Each program, the line that the refusal names, and words that it says.
 pub(crate) const HOSTILE: &[(&str, u32, &str)] = &[
     // What is read before it is written.
@@ -211,120 +237,13 @@ exit",
         13,
         "the address may be",
     ),
-    // Two numbers of equal sets, of which one is bounded: sums so far from their symbols that these are lost.
+    (far_sums!("16384", "32513", "r0 = *(u64 *)(r1 + 0)"), 29, "of the queue pair's variables"),
     (
-        ".program escape
-.own 16
-r6 = *(u64 *)(r1 + 0)
-r8 = *(u64 *)(r1 + 8)
-r3 = *(u8 *)(r1 + 16)
-r4 = *(u8 *)(r1 + 24)
-r5 = *(u8 *)(r1 + 32)
-w7 = w6
-if r7 > 0xfffffff goto out
-w9 = w8
-if r9 > 0xfffffff goto out
-r0 = r3
-r3 += 16384
-r0 = r4
-r4 += 16384
-r6 += r3
-r6 += r4
-r9 += r3
-r9 += r4
-r0 = r9
-r0 -= r5
-r6 -= r5
-w2 = w6
-if r0 > 32513 goto out
-r2 += -32513
-if r2 s< 0 goto out
-r1 = own 0
-r1 += r2
-r0 = *(u64 *)(r1 + 0)
-exit
-out:
-r0 = 7
-exit",
-        29,
-        "of the queue pair's variables",
-    ),
-    (
-        ".program escape
-.own 16
-r6 = *(u64 *)(r1 + 0)
-r8 = *(u64 *)(r1 + 8)
-r3 = *(u8 *)(r1 + 16)
-r4 = *(u8 *)(r1 + 24)
-r5 = *(u8 *)(r1 + 32)
-w7 = w6
-if r7 > 0xfffffff goto out
-w9 = w8
-if r9 > 0xfffffff goto out
-r0 = r3
-r3 += 16384
-r0 = r4
-r4 += 16384
-r6 += r3
-r6 += r4
-r9 += r3
-r9 += r4
-r0 = r9
-r0 -= r5
-r6 -= r5
-w2 = w6
-if r0 > 32513 goto out
-r2 += -32513
-if r2 s< 0 goto out
-r1 = own 0
-r1 += r2
-r0 = 4919
-*(u64 *)(r1 + 0) = r0
-r0 = 1
-exit
-out:
-r0 = 7
-exit",
+        far_sums!("16384", "32513", "r0 = 4919\n*(u64 *)(r1 + 0) = r0\nr0 = 1"),
         30,
         "of the queue pair's variables",
     ),
-    (
-        ".program escape
-.own 16
-r6 = *(u64 *)(r1 + 0)
-r8 = *(u64 *)(r1 + 8)
-r3 = *(u8 *)(r1 + 16)
-r4 = *(u8 *)(r1 + 24)
-r5 = *(u8 *)(r1 + 32)
-w7 = w6
-if r7 > 0xfffffff goto out
-w9 = w8
-if r9 > 0xfffffff goto out
-r0 = r3
-r3 += 8000
-r0 = r4
-r4 += 8000
-r6 += r3
-r6 += r4
-r9 += r3
-r9 += r4
-r0 = r9
-r0 -= r5
-r6 -= r5
-w2 = w6
-if r0 > 15745 goto out
-r2 += -15745
-if r2 s< 0 goto out
-r1 = own 0
-r1 += r2
-r0 = *(u64 *)(r1 + 0)
-exit
-out:
-r0 = 7
-exit",
-        29,
-        "of the queue pair's variables",
-    ),
+    (far_sums!("8000", "15745", "r0 = *(u64 *)(r1 + 0)"), 29, "of the queue pair's variables"),
     // Ends.
     ("goto -1\nr0 = 0\nexit", 0, "no path leads to the end"),
     ("r0 = 0\nagain:\nr0 += 1\ngoto again\nexit", 0, "no path leads to the end"),

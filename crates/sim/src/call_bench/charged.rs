@@ -41,23 +41,16 @@ struct ChargedPort {
 
 impl Port for ChargedPort {
     farside_fabric::forward!(
+        common,
         post,
         post_receives,
         link_events,
         arm,
-        disarm,
         waiter,
-        create_receive_queue,
         connect,
-        accept,
-        refuse,
         import,
-        reach,
         close,
-        path,
-        address,
-        destroy_receive_queue,
-        trouble
+        may_land
     );
 
     fn poll(&mut self, out: &mut [Completion]) -> usize {

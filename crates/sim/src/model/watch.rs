@@ -1,5 +1,5 @@
 //! The model of watches: members of one machine that count their polls, look at the counts of the others and
-//! remove those that stand still. Each may be stopped at any step, within a removal too, and continue at any
+//! remove stopped ones. Each may be stopped at any step, within a removal too, and continue at any
 //! later one, or never. A member that is not stopped polls between two looks of another.
 //!
 //! A removal takes several steps, between which its member may be stopped: it decides; it writes the word of
@@ -95,7 +95,7 @@ pub enum Action {
 }
 
 impl Machine {
-    /// So many members, all of which run; so many stops and looks are still to come.
+    /// Members that all run, with these counts of stops and looks to come.
     pub fn new(count: usize, stops: u8, looks: u64) -> Self {
         let member = |me: usize| {
             let mut watch = Watch::new(LEASE);
@@ -231,10 +231,10 @@ impl Machine {
             return true;
         }
         let number = |node: usize| self.members[node].number;
-        let (lower, higher) = (me.min(node), me.max(node));
-        let outlives = Outlives::new(Incarnation(higher as u64 * 16 + 16), me == lower);
+        let (first, last) = (me.min(node), me.max(node));
+        let outlives = Outlives::new(Incarnation(last as u64 * 16 + 16), me == first);
         let is_removed = self.members[me].fenced && !self.unchecked;
-        let word = self.pairs.entry((number(lower), number(higher))).or_insert(0);
+        let word = self.pairs.entry((number(first), number(last))).or_insert(0);
         outlives.read(*word).unwrap_or_else(|| {
             if !is_removed {
                 *word = outlives.word();

@@ -58,23 +58,7 @@ struct WatchPort {
 }
 
 impl Port for WatchPort {
-    farside_fabric::forward!(
-        link_events,
-        arm,
-        disarm,
-        waiter,
-        create_receive_queue,
-        connect,
-        accept,
-        refuse,
-        import,
-        close,
-        path,
-        address,
-        destroy_receive_queue,
-        trouble,
-        reach
-    );
+    farside_fabric::forward!(common, link_events, arm, waiter, connect, import, close, may_land);
 
     fn post(&mut self, work: &[Work<'_>]) -> farside_fabric::Posted {
         let posted = self.inner.post(work);

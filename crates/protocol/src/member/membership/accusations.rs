@@ -8,8 +8,8 @@
 //! is an end of all broken links, so that it goes and not those that accuse it; a program with a link that fails
 //! takes no server along.
 //!
-//! So many are never removed at once that the rest is no quorum, or the coordinator would give up itself. Of
-//! accusations that remain is judged when a vote has decided about the members removed first.
+//! The members that remain are always a quorum, or the coordinator would give up itself: accusations that have to be
+//! postponed for that are judged when a vote has removed the first members.
 //!
 //! A member that the coordinator does not reach itself is not judged here: it is a suspect (see [`quorum`](super::quorum)).
 //! Members that are removed learn of it as every suspect does. A member repeats its accusations in its report to
@@ -20,7 +20,7 @@ use crate::member::event::{Effect, Effects};
 use alloc::vec::Vec;
 use farside_base::NodeId;
 
-/// Accusations of which is not judged yet.
+/// Accusations that are not judged yet.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Accusations {
     /// Pairs of live members that are no suspects, the smaller number first, without duplicates.

@@ -1,8 +1,7 @@
 //! The user of this process, and which numbers of users that the kernel names are that user.
 //!
-//! In a user namespace the kernel names every user without a number there by one number (`overflowuid`, usually
-//! 65534). That number is no identity: two processes that have it may belong to two users. The same module is in
-//! `farside-fabric-shm`, since neither crate sees the other.
+//! In a user namespace the kernel names every user that is not mapped there by one number (`overflowuid`, usually
+//! 65534). That number is no identity: two processes that have it may belong to two users.
 
 use std::io::{self, ErrorKind};
 use std::sync::OnceLock;
@@ -12,17 +11,17 @@ const OVERFLOW_UID: u32 = 65_534;
 /// Numbers that a user can have: all of 32 bits but the last, which means no user.
 const USERS: u64 = u32::MAX as u64;
 
-/// The number of this process's user.
-pub(crate) fn own() -> u32 {
+/// The number of this process's user. *Cost*: a system call.
+pub fn own() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Whether the kernel names this process's user by the number of users without a number, so that it
-/// cannot be told from others.
+/// Whether the kernel names this process's user by the number of unmapped users, so that it
+/// cannot be told from others. *Cost*: reads two files of `/proc`, once for each process.
 ///
 /// # Errors
-/// There is no descriptor or memory to read that.
-pub(crate) fn is_unmapped() -> io::Result<bool> {
+/// There is no descriptor or memory to read that; it may succeed later.
+pub fn is_unmapped() -> io::Result<bool> {
     static UNMAPPED: OnceLock<Option<u32>> = OnceLock::new();
     let unmapped = match UNMAPPED.get() {
         Some(known) => *known,
@@ -47,12 +46,25 @@ fn read(path: &str) -> io::Result<Option<String>> {
     }
 }
 
-/// The number of users without a number; `None` where the map gives each user a number, and where the kernel
-/// has no namespaces of users.
+/// Whether `user`, as the kernel names it here, is this process's user, as far as that is known.
+pub fn is_own(user: u32) -> bool {
+    user == own() && is_unmapped().is_ok_and(|unmapped| !unmapped)
+}
+
+/// Why a process is refused whose user is unmapped, with what to do.
+pub fn why_unmapped() -> String {
+    format!(
+        "this process runs as user {}, the number of all users that its user namespace does not map: run it as a \
+         user that the namespace maps",
+        own()
+    )
+}
+
+/// The number of unmapped users; `None` where every user is mapped, and where the kernel has no user namespaces.
 fn unmapped_number(overflow_uid: Option<&str>, uid_map: Option<&str>) -> Option<u32> {
     let number = overflow_uid.and_then(|text| text.trim().parse().ok());
     let Some(uid_map) = uid_map else {
-        // Without the one file alone there are no namespaces, without both nothing is known.
+        // Without this file alone there are no user namespaces, without both nothing is known.
         return if number.is_some() { None } else { Some(OVERFLOW_UID) };
     };
     // Lines of the first number inside, the first outside, and how many; they never overlap.
@@ -66,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_partial_map_of_users_has_a_number_for_the_others() {
+    fn users_that_a_partial_map_leaves_out_have_one_number() {
         let table = [
             (Some("65534\n"), Some("         0          0 4294967295\n"), None),
             (Some("65534\n"), Some("0 0 1000\n1000 1000 4294966295\n"), None),
