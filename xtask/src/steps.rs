@@ -247,7 +247,8 @@ const SUITES_OF_VERBS: &[guest::Suite] = &[
         in_full_run: true,
         nodes: 3,
         memory_mib: 3000,
-        ..guest::Suite::new(&["-p", "farside-cli", "--test", "guest"])
+        // With the features that the whole workspace has together, as the README's command builds it.
+        ..guest::Suite::new(&["--workspace", "--test", "guest"])
     },
     // How soon a cluster goes on when a link comes back.
     guest::Suite { nodes: 3, ..guest::Suite::new(&["-p", "farside-cli", "--test", "outages"]) },
@@ -336,18 +337,16 @@ fn sanitizer(shell: &mut Shell) -> Result<(), String> {
     shell.set("ASAN_OPTIONS", options);
     // Tests that forget a future leak what it holds, by intention; those that limit address space or
     // threads leave none for the sanitizer; one measures resident memory, which the sanitizer keeps after it is freed.
-    let test = |shell: &mut Shell, package| {
-        let tests = ["-p", package, "--lib", "--tests", "--target", &target];
+    let test = |shell: &mut Shell, packages: &[&'static str]| {
+        let packages: Vec<_> = packages.iter().flat_map(|package| ["-p", package]).collect();
+        let tests = ["--lib", "--tests", "--target", &target];
         let skip =
             ["forgotten_", "address_space_limit", "too_few_threads", "take_the_memory_of_one"];
         let skipped = skip.map(|name| ["--skip", name]);
-        shell.cargo_test(&[&tests[..], &["--"], skipped.as_flattened()].concat())
+        shell.cargo_test(&[&packages[..], &tests, &["--"], skipped.as_flattened()].concat())
     };
-    for package in ["farside-fabric", "farside-fabric-shm", "farside-fabric-tcp", "farside"] {
-        test(shell, package)?;
-    }
+    test(shell, &["farside-fabric", "farside-fabric-shm", "farside-fabric-tcp", "farside"])?;
     // That library keeps its devices, as contexts point to them.
     shell.set("ASAN_OPTIONS", format!("{options}:detect_leaks=0"));
-    test(shell, "farside-fabric-verbs-fake")?;
-    Ok(())
+    test(shell, &["farside-fabric-verbs-fake"])
 }

@@ -5,8 +5,11 @@
 //! whole states are kept only for the layer that is being searched. Two different states with one
 //! fingerprint would hide each other: with ten million states the odds are below 1 in 10^24.
 
+use std::cell::Cell;
 use std::fmt::{self, Debug, Write as _};
 use std::hash::{Hash, Hasher};
+use std::ops::{Deref, DerefMut};
+use std::rc::Rc;
 
 /// A system of which every reachable state can be visited.
 ///
@@ -318,6 +321,57 @@ fn fingerprint(state: &impl Hash) -> u128 {
     hasher.value()
 }
 
+/// Part of a state that most actions leave as it is: it is copied when it is changed, and hashed once.
+#[derive(Clone, Debug)]
+pub struct Shared<T>(Rc<Hashed<T>>);
+
+#[derive(Clone, Debug)]
+struct Hashed<T> {
+    value: T,
+    /// Of the value, when it has been asked for since the last change.
+    fingerprint: Cell<Option<u128>>,
+}
+
+impl<T> Shared<T> {
+    /// Holds this.
+    pub fn new(value: T) -> Self {
+        Self(Rc::new(Hashed { value, fingerprint: Cell::new(None) }))
+    }
+}
+
+impl<T> Deref for Shared<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0.value
+    }
+}
+
+impl<T: Clone> DerefMut for Shared<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        let hashed = Rc::make_mut(&mut self.0);
+        hashed.fingerprint.set(None);
+        &mut hashed.value
+    }
+}
+
+impl<T: PartialEq> PartialEq for Shared<T> {
+    fn eq(&self, other: &Self) -> bool {
+        Rc::ptr_eq(&self.0, &other.0) || **self == **other
+    }
+}
+
+impl<T: Eq> Eq for Shared<T> {}
+
+impl<T: Hash> Hash for Shared<T> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let cell = &self.0.fingerprint;
+        let value = cell.get().unwrap_or_else(|| fingerprint(&**self));
+        cell.set(Some(value));
+        state.write_u128(value);
+    }
+}
+
 /// Two independent 64-bit hashes by folded multiplication.
 struct Fingerprint(u64, u64);
 
@@ -368,6 +422,11 @@ impl Hasher for Fingerprint {
 
     fn write_u64(&mut self, value: u64) {
         self.word(value);
+    }
+
+    fn write_u128(&mut self, value: u128) {
+        self.word(value as u64);
+        self.word((value >> 64) as u64);
     }
 
     fn write_usize(&mut self, value: usize) {

@@ -5,7 +5,7 @@
 //! Node numbers are given again where there are fewer than processes. A process settles each removal that it
 //! learns of at any later time; how it does is the model of burials.
 
-use crate::explorer::{Model, Violation};
+use crate::explorer::{Model, Shared, Violation};
 use farside_base::{
     Access, Incarnation, MemoryId, NodeId, RegionId, RegionToken, RemoteKey, ViewNumber,
 };
@@ -64,7 +64,7 @@ struct Link {
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Process {
-    machine: Membership,
+    machine: Shared<Membership>,
     started: bool,
     running: bool,
     ready: bool,
@@ -75,13 +75,13 @@ struct Process {
     /// Those of them of which something is left here.
     unsettled: Vec<(NodeId, ViewNumber)>,
     /// By the other process, by kind.
-    links: Vec<[Link; 2]>,
+    links: Vec<[Shared<Link>; 2]>,
 }
 
 /// The processes and what is under way between them.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Cluster {
-    processes: Vec<Process>,
+    processes: Vec<Shared<Process>>,
     /// Who has bound the cluster's name.
     rendezvous: Option<usize>,
     /// Processes that lend no memory, as bits.
@@ -180,7 +180,7 @@ impl Cluster {
         change: impl Fn(Membership) -> Membership,
     ) -> Self {
         let process = |number| Process {
-            machine: change(Membership::new(Identity {
+            machine: Shared::new(change(Membership::new(Identity {
                 cluster: CLUSTER.into(),
                 incarnation: Incarnation(number as u64),
                 limits: LIMITS,
@@ -188,17 +188,17 @@ impl Cluster {
                 votes: programs >> number & 1 == 0,
                 quorum: false,
                 nodes_max: numbers,
-            })),
+            }))),
             started: number == 0,
             running: number == 0,
             ready: false,
             buried: Vec::new(),
             judges: false,
             unsettled: Vec::new(),
-            links: vec![<[Link; 2]>::default(); processes],
+            links: vec![[Link::default(), Link::default()].map(Shared::new); processes],
         };
         let mut cluster = Self {
-            processes: (0..processes).map(process).collect(),
+            processes: (0..processes).map(process).map(Shared::new).collect(),
             rendezvous: Some(0),
             programs,
             deaths,
@@ -269,7 +269,7 @@ impl Cluster {
 
     /// The machines, in the order of processes.
     pub(super) fn machines(&self) -> impl Iterator<Item = &Membership> {
-        self.processes.iter().map(|process| &process.machine)
+        self.processes.iter().map(|process| &*process.machine)
     }
 
     fn link(&mut self, at: usize, other: usize, kind: Kind) -> &mut Link {
@@ -308,11 +308,12 @@ impl Cluster {
 
     /// One process closes its end; the other one finds it lost after what was sent before.
     fn close(&mut self, at: usize, other: usize, kind: Kind) {
-        let link = self.link(at, other, kind);
-        link.arriving.clear();
-        let mine = std::mem::take(&mut link.end);
-        let theirs = self.link(other, at, kind).end;
-        if mine != End::Closed || theirs != End::Closed {
+        let end = |at: usize, other: usize| self.processes[at].links[other][kind as usize].end;
+        let was_open = end(at, other) != End::Closed || end(other, at) != End::Closed;
+        if *self.processes[at].links[other][kind as usize] != Link::default() {
+            *self.link(at, other, kind) = Link::default();
+        }
+        if was_open {
             self.send(at, other, kind, Item::Lost);
         }
     }
