@@ -35,11 +35,16 @@ fn process_nodes_found_join_die_and_leave() {
     );
     let settings = folder.file("node.toml", settings.as_bytes());
     let mut second = Running::node(&[], &["--config", &settings, "--lease", "1"]);
-    assert_eq!(second.started().0, 1);
+    let started = second.event("started");
+    assert_eq!(
+        (&started["node"], &started["lease_ms"]),
+        (&1.into(), &2000.into()),
+        "the founder's"
+    );
     second.event_of("member_joined", 0);
     first.event_of("member_joined", 1);
     let join = ["--listen", "127.0.0.1:0", "--key", &key, "--join", &address];
-    let mut third = Running::node(&[], &[&join[..], &["--found"]].concat());
+    let mut third = Running::node(&[], &[&join[..], &["--found", "--lease", "5"]].concat());
     assert_eq!(third.started().0, 2, "there is a cluster already");
     for node in [&mut first, &mut second] {
         node.event_of("member_joined", 2);
@@ -50,7 +55,9 @@ fn process_nodes_found_join_die_and_leave() {
     }
     third.signal(Signal::INT);
     assert_eq!(third.event("ended")["reason"], Value::Null);
-    assert_eq!(third.end(), (Some(0), String::new()));
+    let (code, said) = third.end();
+    assert_eq!(code, Some(0));
+    assert!(said.contains("the lease is 2 s, as the founder said; 5 s would count"), "{said}");
     first.event_of("member_lost", 2);
     first.signal(Signal::TERM);
     assert_eq!(first.end(), (Some(0), String::new()));

@@ -3,6 +3,7 @@
 use crate::Error;
 use crate::hit::{cache_split, set_bytes};
 use farside_base::{ErrorCode, GlobalAddress, Limits, LineSize, NodeId, NodeSet};
+use farside_protocol::member::Leases;
 
 const MEMORY_BYTES_MAX: u64 = 1 << GlobalAddress::OFFSET_BITS;
 
@@ -32,7 +33,8 @@ pub struct Config {
     pub spin_ns: u64,
     /// Between hosts: for how long a lost link is dialled again before its member counts as out of reach.
     /// Operations wait meanwhile, and go on when the link is back. The fabric notices a silent member first,
-    /// after a lease of its own (1 s by default).
+    /// after a lease of its own (1 s by default). Both are the founder's; joiners learn them from the cluster
+    /// ([`Node::lease`](crate::Node::lease)).
     ///
     /// *Guarantees*: an outage shorter than both leases together removes no member. *Cost*: an operation on the
     /// memory of a member that is silent for longer fails after the fabric's lease, this lease, a quarter of the
@@ -116,7 +118,13 @@ impl Config {
         let ranges = [
             ("memory_bytes", self.memory_bytes, 0, MEMORY_BYTES_MAX, "at most 4 TiB"),
             ("cache_bytes", self.cache_bytes, 4_096, 1 << 37, "4 KiB to 128 GiB"),
-            ("lease_ns", self.lease_ns, 10_000_000, 600_000_000_000, "10 ms to 10 minutes"),
+            (
+                "lease_ns",
+                self.lease_ns,
+                Leases::MEMBER_MIN_NS,
+                Leases::MAX_NS,
+                "10 ms to 10 minutes",
+            ),
         ];
         let optional = [
             ("write_back_ns", self.write_back_ns, 100_000, "100 us to 10 minutes, or None"),

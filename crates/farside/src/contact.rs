@@ -15,7 +15,7 @@ use farside_base::{
 use farside_fabric::{FabricError, LinkEvent, Loss, NotReached};
 use farside_protocol::member::contact::{Contacts, Effect, Event, Failure, Patience, RESOLVE_NS};
 use farside_protocol::member::{
-    self, Answer, Death, PROTOCOL_VERSION, Refusal, RequestId, Resume, Resumed, Standing,
+    self, Answer, Death, Leases, PROTOCOL_VERSION, Refusal, RequestId, Resume, Resumed, Standing,
 };
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -56,17 +56,20 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    /// `silence_ns` is how long a fabric does not notice that a peer is silent; `host` is where others reach
-    /// this one.
+    /// `silence_ns` is how long this node's own fabric does not notice that a peer is silent, which `leases` say of
+    /// the cluster's; `host` is where others reach this one.
     pub(crate) fn new(
         me: NodeId,
         host: SocketAddr,
-        lease_ns: u64,
+        leases: Leases,
         silence_ns: u64,
         clock: &Clock,
     ) -> Self {
         let resolve_ns = if host.ip().is_loopback() { 0 } else { RESOLVE_NS };
-        let mut patience = Patience::of_lease(lease_ns, silence_ns, resolve_ns);
+        // Where its own fabric notices silence sooner, a lost link is dialled the longer.
+        let sooner_ns = leases.fabric_ns.saturating_sub(silence_ns);
+        let lease_ns = leases.member_ns.saturating_add(sooner_ns);
+        let mut patience = Patience::of_lease(lease_ns, leases.fabric_ns, resolve_ns);
         if canary::is(Mutant::SettledAtOnce) {
             (patience.unaware_ns, patience.standing_ns) = (0, u64::MAX);
         }

@@ -16,7 +16,7 @@ use crate::operation::{Kind, SessionSlots, Slot};
 use crate::{Config, Error, ErrorCode};
 use farside_base::NodeSet;
 use farside_protocol::coherence::{Event, Level};
-use farside_protocol::member;
+use farside_protocol::member::{self, Leases};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -30,17 +30,16 @@ const EVICT_EVERY_NS: u64 = 1_000_000;
 /// What a dial and a vote take besides the leases, at most.
 const DIAL_NS: u64 = 500_000_000;
 
-/// How long a silent member takes to be removed, which is what `Config::lease_ns` says, with leases of the fabric and
-/// of the node.
-pub(crate) fn removal_ns(config: &Config, fabric_lease_ns: u64) -> u64 {
-    let noticed_ns = fabric_lease_ns.saturating_add(config.lease_ns.saturating_mul(3) / 2);
-    let settled_ns = fabric_lease_ns.saturating_mul(3) / 2;
+/// How long a silent member takes to be removed, which is what `Config::lease_ns` says.
+pub(crate) fn removal_ns(leases: Leases) -> u64 {
+    let noticed_ns = leases.fabric_ns.saturating_add(leases.member_ns.saturating_mul(3) / 2);
+    let settled_ns = leases.fabric_ns.saturating_mul(3) / 2;
     noticed_ns.saturating_add(settled_ns).saturating_add(DIAL_NS)
 }
 
 /// How long a leave waits for the other nodes at most: twice as long as a silent member takes to be removed.
-pub(crate) fn leave_timeout(config: &Config, fabric_lease_ns: u64) -> Duration {
-    let derived_ns = removal_ns(config, fabric_lease_ns).saturating_mul(2).max(LEAVE_LEAST_NS);
+pub(crate) fn leave_timeout(config: &Config, leases: Leases) -> Duration {
+    let derived_ns = removal_ns(leases).saturating_mul(2).max(LEAVE_LEAST_NS);
     Duration::from_nanos(config.leave_timeout_ns.unwrap_or(derived_ns))
 }
 
@@ -225,11 +224,14 @@ mod tests {
     #[test]
     fn leave_timeout_follows_the_leases_unless_it_is_set() {
         let mut config = Config::new("x");
-        assert_eq!(leave_timeout(&config, 0), Duration::from_secs(5), "within a machine");
-        assert_eq!(leave_timeout(&config, 1_000_000_000), Duration::from_secs(9));
-        config.lease_ns = 60_000_000_000;
-        assert_eq!(leave_timeout(&config, 1_000_000_000), Duration::from_secs(186));
+        let leases = |fabric_s: u64, member_s: u64| Leases {
+            fabric_ns: fabric_s * 1_000_000_000,
+            member_ns: member_s * 1_000_000_000,
+        };
+        let seconds = |leases| leave_timeout(&config, leases).as_secs();
+        assert_eq!(seconds(leases(0, 1)), 5, "within a machine");
+        assert_eq!([seconds(leases(1, 1)), seconds(leases(1, 60))], [9, 186]);
         config.leave_timeout_ns = Some(7);
-        assert_eq!(leave_timeout(&config, 1_000_000_000), Duration::from_nanos(7));
+        assert_eq!(leave_timeout(&config, leases(1, 60)), Duration::from_nanos(7));
     }
 }

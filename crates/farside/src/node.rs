@@ -29,7 +29,7 @@ use farside_protocol::channel::{Messenger, Underway};
 use farside_protocol::coherence::Coherence;
 use farside_protocol::lock::Locks;
 use farside_protocol::member::{
-    self, Answer, Elsewhere, Identity, Join, Membership, PROTOCOL_VERSION, Refusal,
+    self, Answer, Elsewhere, Identity, Join, Leases, Membership, PROTOCOL_VERSION, Refusal,
 };
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -164,6 +164,7 @@ impl Setup {
             fence: Arc::new(fence),
         };
         let host = fabric.host();
+        let leases = Leases { fabric_ns: fabric.lease_ns(), member_ns: config.lease_ns };
         Ok(Self {
             config: config.clone(),
             fabric,
@@ -177,6 +178,7 @@ impl Setup {
                 votes: config.memory_bytes > 0,
                 quorum: host.is_some(),
                 nodes_max: limits.nodes_max,
+                leases,
             },
             regions,
         })
@@ -242,7 +244,7 @@ impl Setup {
     ) -> Result<Engine, Error> {
         let config = &self.config;
         let limits = config.limits;
-        let identity = Identity { nodes_max: limits.nodes_max, ..self.identity.clone() };
+        let leases = self.identity.leases;
         let listen = Some(member_name(&config.cluster, me, born));
         let mut port = self.fabric.open(&PortSpec { listen }).map_err(fabric_error)?;
         let (queue, messages) = self.receive_queue(&mut *port)?;
@@ -268,7 +270,7 @@ impl Setup {
             coherence: Coherence::new(me, &limits),
             locks: Locks::new(me, &limits),
             lock_cells: LockCells::new(CELLS),
-            membership: Membership::new(identity),
+            membership: Membership::new(self.identity.clone()),
             homes: Homes::new(me, usable),
             sessions: Vec::new(),
             closed_sessions: Vec::new(),
@@ -290,9 +292,9 @@ impl Setup {
             keeper: self
                 .identity
                 .host
-                .map(|host| Keeper::new(me, host, config.lease_ns, self.fabric.lease_ns(), &clock)),
+                .map(|host| Keeper::new(me, host, leases, self.fabric.lease_ns(), &clock)),
             boot: Boot::new(config.cluster.clone(), Arc::clone(&self.fabric), limits.nodes_max),
-            lookout: Lookout::new(polls, config.lease_ns, config.remove_stopped),
+            lookout: Lookout::new(polls, leases.member_ns, config.remove_stopped),
             requests: Requests::new(self.request_patience_ns()),
         })
     }
@@ -301,7 +303,7 @@ impl Setup {
     /// take to learn of each other's removal.
     fn request_patience_ns(&self) -> u64 {
         let join_ns = u64::try_from(JOIN_PATIENCE.as_nanos()).unwrap_or(u64::MAX);
-        removal_ns(&self.config, self.fabric.lease_ns()).max(join_ns)
+        removal_ns(self.identity.leases).max(join_ns)
     }
 
     fn finish(self, engine: Engine) -> Result<Node, Error> {
@@ -323,7 +325,7 @@ impl Setup {
             alarm_ns: AtomicU64::new(u64::MAX),
             wakes_at_ns: AtomicU64::new(0),
             timeout: self.config.timeout_ns.map(Duration::from_nanos),
-            leave_timeout: leave_timeout(&self.config, self.fabric.lease_ns()),
+            leave_timeout: leave_timeout(&self.config, self.identity.leases),
             spin: Duration::from_nanos(self.config.spin_ns),
             limits: self.config.limits,
             line_size: self.config.line_size,
@@ -487,6 +489,8 @@ impl Joining {
             return Ok(());
         };
         setup.config.limits.nodes_max = welcome.nodes_max;
+        setup.identity.nodes_max = welcome.nodes_max;
+        setup.identity.leases = welcome.leases;
         let mut engine = setup.engine(welcome.node, welcome.view, welcome.memory)?;
         let coordinator = welcome.members.first().map_or(NodeId(0), |first| first.node);
         engine.boot.joining = Some((port, link, coordinator));
@@ -685,6 +689,13 @@ impl Node {
     /// ([`Limits::nodes_max`](farside_base::Limits::nodes_max)).
     pub fn members_max(&self) -> usize {
         self.shared.core.engine().membership.occupancy().1
+    }
+
+    /// How long a member may be silent: the leases of the fabric and of members ([`Config::lease_ns`]) together, as
+    /// the founder of the cluster said.
+    pub fn lease(&self) -> Duration {
+        let leases = self.shared.core.engine().membership.leases();
+        Duration::from_nanos(leases.fabric_ns.saturating_add(leases.member_ns))
     }
 
     /// Blocks until at least `count` nodes, this one among them, are alive and linked to this one.

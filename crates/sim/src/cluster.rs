@@ -575,7 +575,11 @@ impl Cluster {
     }
 
     fn start_joining(&self, process_number: u16) -> Result<Joining, Error> {
-        Joining::start(&self.config, self.net.fabric(&process(process_number)))
+        // The founder's lease counts for those who ask for another.
+        let lease_ns =
+            [SILENCE_NS, SILENCE_NS / 4, SILENCE_NS * 4][usize::from(process_number) % 3];
+        let config = Config { lease_ns, ..self.config.clone() };
+        Joining::start(&config, self.net.fabric(&process(process_number)))
     }
 
     /// The network.

@@ -100,7 +100,7 @@ pub(crate) struct NodeSettings {
     /// Over tcp, which congestion control of the kernel [default: unpaced]
     #[arg(long, value_name = "CONTROL")]
     pub(crate) congestion: Option<CongestionName>,
-    /// An outage of fewer seconds costs time alone, a longer one its member; equal on all nodes [default: 2]
+    /// An outage of fewer seconds costs time alone, a longer one its member; the founder's counts for all [default: 2]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     #[serde(deserialize_with = "some_seconds")]
     pub(crate) lease: Option<f64>,

@@ -48,6 +48,8 @@ enum Event<'a> {
         members: usize,
         /// How many there can be at a time.
         members_max: usize,
+        /// Longer outages remove members; the founder's.
+        lease_ms: u64,
         /// It joined again after it was cut off.
         again: bool,
     },
@@ -121,13 +123,14 @@ impl Event<'_> {
                 memory_bytes,
                 members,
                 members_max,
+                lease_ms,
                 again,
                 ..
             } => {
                 let what = if *again { "joined again as" } else { "is" };
                 format!(
                     "{what} node {node} of cluster {cluster} at {address} ({security}), {}, members \
-                     {members} of {members_max}; Ctrl-C leaves",
+                     {members} of {members_max}, lease {lease_ms} ms; Ctrl-C leaves",
                     bytes(*memory_bytes)
                 )
             }
@@ -309,6 +312,14 @@ impl Life {
         if let Some(warning) = &warning {
             output.warning(warning);
         }
+        let lease = self.node.lease();
+        if let Some(asked) = plan.lease.filter(|asked| *asked != lease) {
+            output.warning(format!(
+                "the lease is {} s, as the founder said; {} s would count if this node founded the cluster",
+                lease.as_secs_f64(),
+                asked.as_secs_f64()
+            ));
+        }
         Event::Started {
             cluster: &plan.config.cluster,
             node: self.node.id().0,
@@ -318,6 +329,7 @@ impl Life {
             memory_bytes: plan.config.memory_bytes,
             members: self.node.members().iter().filter(|member| member.alive).count(),
             members_max: self.node.members_max(),
+            lease_ms: u64::try_from(lease.as_millis()).unwrap_or(u64::MAX),
             again,
         }
         .tell(output);

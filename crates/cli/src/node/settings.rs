@@ -26,6 +26,8 @@ pub(super) struct Plan {
     /// Whether it does so although other hosts have not answered.
     pub(super) founds_alone: bool,
     pub(super) rejoins: bool,
+    /// The lease that was asked for.
+    pub(super) lease: Option<Duration>,
 }
 
 impl Plan {
@@ -80,10 +82,11 @@ impl Plan {
             return Err(Failure::usage("neither to found the cluster nor where to join it"));
         }
         let rejoins = settings.rejoin.unwrap_or(true);
+        let asked = settings.lease.map(|_| lease * 2);
         let lease_ns = u64::try_from(lease.as_nanos()).unwrap_or(u64::MAX);
         let config = Config { lease_ns, ..config(&settings)? };
         config.check()?;
-        Ok(Self { config, fabric, rdma, options, founds, founds_alone, rejoins })
+        Ok(Self { config, fabric, rdma, options, founds, founds_alone, rejoins, lease: asked })
     }
 }
 

@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
 const LEASE: Duration = Duration::from_millis(200);
+const LEASE_OF_JOINERS: Duration = Duration::from_secs(20);
 const THREADS: usize = 4;
 
 /// The system's clock.
@@ -28,17 +29,23 @@ fn now_ns() -> u64 {
 }
 
 fn config(cluster: &str) -> Config {
-    let lease_ns = u64::try_from(LEASE.as_nanos()).expect("a lease");
+    config_with(cluster, LEASE)
+}
+
+fn config_with(cluster: &str, lease: Duration) -> Config {
+    let lease_ns = u64::try_from(lease.as_nanos()).expect("a lease");
     // With room for lines of every size.
     Config { memory_bytes: 4 << 20, cache_bytes: 64 << 20, lease_ns, ..Config::new(cluster) }
 }
 
+/// Those who join were told longer leases than the founder's, which count for them all the same.
 fn tcp(founder: Option<SocketAddr>) -> Arc<dyn Fabric> {
+    let lease = if founder.is_some() { LEASE_OF_JOINERS } else { LEASE };
     let options = TcpOptions {
         listen: Some("127.0.0.1:0".parse().expect("an address")),
         hosts: founder.into_iter().map(Into::into).collect(),
-        lease: LEASE,
-        request_timeout: LEASE,
+        lease,
+        request_timeout: lease,
         ..TcpOptions::default()
     };
     Arc::new(TcpFabric::new(options).expect("a fabric"))
@@ -70,7 +77,10 @@ impl Founder {
         let node = match std::env::var("FARSIDE_TEST_FOUNDER").expect("a founder").as_str() {
             "itself" => Node::create_on(&config(cluster), shm()),
             "local" => Node::join_on(&config(cluster), shm()),
-            host => Node::join_on(&config(cluster), tcp(Some(host.parse().expect("an address")))),
+            host => {
+                let fabric = tcp(Some(host.parse().expect("an address")));
+                Node::join_on(&config_with(cluster, LEASE_OF_JOINERS), fabric)
+            }
         };
         node.expect("a node")
     }

@@ -27,6 +27,32 @@ pub struct Identity {
     pub quorum: bool,
     /// `Limits::nodes_max`: node numbers are below it. A founder's; a joiner learns it by its welcome.
     pub nodes_max: u16,
+    /// The same of the leases.
+    pub leases: Leases,
+}
+
+/// How long a member may be silent. All members go by those of the founder: what one still takes for its standing
+/// must have ended when the others settle its removal.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Leases {
+    /// The fabric notices silence within this time; zero where a member that lives is always reached.
+    pub fabric_ns: u64,
+    /// A lost link is dialled again for so long.
+    pub member_ns: u64,
+}
+
+impl Leases {
+    /// The longest of each.
+    pub const MAX_NS: u64 = 600_000_000_000;
+    /// The shortest `member_ns`.
+    pub const MEMBER_MIN_NS: u64 = 10_000_000;
+
+    /// Whether a cluster can have them.
+    pub const fn are_possible(self) -> bool {
+        self.fabric_ns <= Self::MAX_NS
+            && self.member_ns >= Self::MEMBER_MIN_NS
+            && self.member_ns <= Self::MAX_NS
+    }
 }
 
 /// What happens to the machine.

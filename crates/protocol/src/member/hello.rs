@@ -10,6 +10,7 @@
 //! whole of [`Refusal`] stay as they are in every version, so that a peer of another version can be
 //! told so. Bytes after the last field, unknown kinds and lengths beyond the bounds are refused.
 
+use super::event::Leases;
 use super::message::{NO_MEMORY, decode_memory};
 use crate::wire::{HOST, decode_host, encode_host};
 use alloc::{string::String, vec::Vec};
@@ -17,7 +18,7 @@ use core::net::SocketAddr;
 use farside_base::{ErrorCode, Generation, Incarnation, NodeId, NodeSet, RegionToken, ViewNumber};
 
 /// The version of everything that nodes say to each other. Another version is another protocol.
-pub const PROTOCOL_VERSION: u32 = 6;
+pub const PROTOCOL_VERSION: u32 = 7;
 
 /// Most bytes of a hello or answer, of any kind.
 pub const HELLO_MAX: usize = 16_384;
@@ -86,6 +87,8 @@ pub struct Welcome {
     pub view: ViewNumber,
     /// `Limits::nodes_max` of the cluster: node numbers are below it.
     pub nodes_max: u16,
+    /// The leases of the cluster.
+    pub leases: Leases,
     /// Which memory of that number you lend.
     pub memory: Option<Generation>,
     /// The other live members in the order of their admission; the first is the coordinator. Connect to all.
@@ -326,6 +329,8 @@ impl Welcome {
             .u64(self.founder.0)
             .u16(self.node.0)
             .u16(self.nodes_max)
+            .u64(self.leases.fabric_ns)
+            .u64(self.leases.member_ns)
             .memory(self.memory)
             .u16(self.members.len() as u16);
         let output = self.members.iter().fold(output, |output, member| {
@@ -582,6 +587,10 @@ impl<'a> Input<'a> {
         if node.0 >= nodes_max || usize::from(nodes_max) > NodeSet::CAPACITY {
             return Err(HelloError::Junk("count of node numbers"));
         }
+        let leases = Leases { fabric_ns: self.u64()?, member_ns: self.u64()? };
+        if !leases.are_possible() {
+            return Err(HelloError::Junk("leases"));
+        }
         let memory = self.memory()?;
         let count = usize::from(self.u16()?);
         if count == 0 || count >= NodeSet::CAPACITY {
@@ -598,7 +607,17 @@ impl<'a> Input<'a> {
             return Err(HelloError::Junk("order of members"));
         }
         let generations = self.generations()?;
-        self.end(Welcome { node, view, nodes_max, memory, members, generations, limits, founder })
+        self.end(Welcome {
+            node,
+            view,
+            nodes_max,
+            leases,
+            memory,
+            members,
+            generations,
+            limits,
+            founder,
+        })
     }
 
     fn generations(&mut self) -> Result<Vec<(NodeId, u16)>, HelloError> {

@@ -282,6 +282,7 @@ impl Membership {
         self.me = welcome.node;
         self.view = welcome.view;
         self.identity.nodes_max = welcome.nodes_max;
+        self.identity.leases = welcome.leases;
         self.founder = welcome.founder;
         self.generations = welcome.generations.iter().copied().collect();
         for listed in &welcome.members {
@@ -334,10 +335,19 @@ impl Membership {
         member.unused = true;
         self.publish(member.coming(), effects);
         let generations = self.generations.iter().map(|(node, next)| (*node, *next)).collect();
-        let (view, limits, nodes_max) = (self.view, self.identity.limits, self.identity.nodes_max);
-        let (node, founder) = (number, self.founder);
-        let welcome =
-            Welcome { node, view, nodes_max, memory, members, generations, limits, founder };
+        let Identity { limits, nodes_max, leases, .. } = self.identity;
+        let (node, view, founder) = (number, self.view, self.founder);
+        let welcome = Welcome {
+            node,
+            view,
+            nodes_max,
+            leases,
+            memory,
+            members,
+            generations,
+            limits,
+            founder,
+        };
         self.take_in(member, effects);
         effects.push(Effect::Admit { request, welcome });
     }

@@ -10,8 +10,8 @@ use farside_base::{
     Access, Incarnation, MemoryId, NodeId, RegionId, RegionToken, RemoteKey, ViewNumber,
 };
 use farside_protocol::member::{
-    Death, Effect, Effects, Event, Identity, Join, Membership, Message, PROTOCOL_VERSION, Peer,
-    Refusal, RequestId, Welcome,
+    Death, Effect, Effects, Event, Identity, Join, Leases, Membership, Message, PROTOCOL_VERSION,
+    Peer, Refusal, RequestId, Welcome,
 };
 use std::collections::VecDeque;
 
@@ -188,6 +188,7 @@ impl Cluster {
                 votes: programs >> number & 1 == 0,
                 quorum: false,
                 nodes_max: numbers,
+                leases: Leases { fabric_ns: 0, member_ns: 0 },
             }))),
             started: number == 0,
             running: number == 0,

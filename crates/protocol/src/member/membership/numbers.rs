@@ -20,7 +20,7 @@
 
 use super::{Membership, Stage, refusal};
 use crate::member::canary::Mutant;
-use crate::member::event::{Effect, Effects};
+use crate::member::event::{Effect, Effects, Leases};
 use crate::member::hello::{Listed, Refusal};
 use crate::member::message::Message;
 use crate::member::roster::Member;
@@ -35,6 +35,11 @@ impl Membership {
     /// How many members are alive as far as this node knows, itself included, and how many there can be.
     pub fn occupancy(&self) -> (usize, usize) {
         (self.roster.iter().filter(|member| !member.gone).count(), self.nodes_max())
+    }
+
+    /// The leases of the cluster.
+    pub const fn leases(&self) -> Leases {
+        self.identity.leases
     }
 
     /// The next generation of memory of a number: smaller ones have been memories of that number.

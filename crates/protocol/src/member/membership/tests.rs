@@ -1,4 +1,5 @@
 use super::*;
+use crate::member::Leases;
 use alloc::string::String;
 use alloc::vec;
 use core::net::SocketAddr;
@@ -8,6 +9,7 @@ use quorum::of_three;
 mod quorum;
 
 const LIMITS: u64 = 99;
+const LEASES: Leases = Leases { fabric_ns: 1_000_000_000, member_ns: 2_000_000_000 };
 
 fn identity(life: u64) -> Identity {
     Identity {
@@ -18,6 +20,7 @@ fn identity(life: u64) -> Identity {
         votes: life < PROGRAM,
         quorum: false,
         nodes_max: 4,
+        leases: LEASES,
     }
 }
 
@@ -61,6 +64,7 @@ fn welcome(node: u16, view: u64, members: &[u16]) -> Welcome {
         node: NodeId(node),
         view: ViewNumber(view),
         nodes_max: 4,
+        leases: LEASES,
         memory: Some(Generation(0)),
         members: members.iter().map(life).collect(),
         generations: members.iter().map(|node| (NodeId(*node), 1)).collect(),
@@ -277,7 +281,7 @@ fn a_link_is_given_to_whom_the_view_names() {
     other.cluster = "d".into();
     check(&mut machine, asked_for_link(2, other), &["deny 2 NoSuchCluster"]);
     let mut other = peer(5, 5, 9);
-    other.version = 7;
+    other.version = PROTOCOL_VERSION + 1;
     check(&mut machine, asked_for_link(2, other), &["deny 2 VersionMismatch"]);
 }
 
@@ -682,6 +686,23 @@ fn number_whose_generations_are_used_up_is_for_nodes_without_memory() {
     let program = PROGRAM + 6;
     let (one, three) = ("to 1: view 6 2 came", "to 3: view 6 2 came");
     check(&mut machine, asked_to_join(6, join(program)), &[one, three, "admit 6 as 2 in view 6"]);
+}
+
+#[test]
+fn leases_of_the_founder_count_for_all() {
+    let longer = Leases { fabric_ns: 9_000_000_000, member_ns: 9_000_000_000 };
+    let mut second = Membership::new(Identity { leases: longer, ..identity(1) });
+    check(&mut second, Event::Joined(welcome(1, 2, &[0])), &["connect 0"]);
+    check(&mut second, link_up(0), &["ready"]);
+    assert_eq!(second.leases(), LEASES);
+    check(&mut second, link_lost(0), &["dead 0", "coordinator"]);
+    let mut effects = Effects::new();
+    second.step(asked_to_join(7, join(2)), &mut effects).unwrap();
+    let leases = effects.iter().find_map(|effect| match effect {
+        Effect::Admit { welcome, .. } => Some(welcome.leases),
+        _ => None,
+    });
+    assert_eq!(leases, Some(LEASES));
 }
 
 #[test]
