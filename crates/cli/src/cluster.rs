@@ -8,7 +8,7 @@ use crate::failure::Failure;
 use crate::hosts::Hosts;
 use crate::signals;
 use crate::worker::{Answer, Command, Event, NodeSpec, NodeStats};
-use farside::ErrorCode;
+use farside::{Config, ErrorCode};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
@@ -106,6 +106,10 @@ impl Cluster {
     /// # Errors
     /// A node's; where a worker process ends meanwhile, which one and how, at once.
     pub(crate) fn start_each(hosts: &Hosts, specs: &[NodeSpec]) -> Result<Self, Failure> {
+        if !matches!(hosts, Hosts::Agents(..)) {
+            let configs: Result<Vec<_>, _> = specs.iter().map(NodeSpec::config).collect();
+            Config::check_together(&configs?)?;
+        }
         let mut cluster = Self::of_workers(hosts, specs.len())?;
         match cluster.start_nodes(specs) {
             Ok(()) => Ok(cluster),

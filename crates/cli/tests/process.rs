@@ -211,6 +211,23 @@ fn process_bad_names_and_sizes_are_refused_with_their_row_of_the_table() {
 }
 
 #[test]
+fn process_more_memory_than_there_is_for_all_nodes_is_refused() {
+    let bytes = |line: &str| line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024;
+    let text_of_machine = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let mut lines = text_of_machine.lines();
+    let all = bytes(lines.find(|line| line.starts_with("MemTotal:")).unwrap());
+    let swap = text_of_machine.lines().find(|line| line.starts_with("SwapTotal:")).map_or(0, bytes);
+    let each = ((all + swap) / 3).to_string();
+    let refused =
+        output(&["up", "--json", "--nodes", "4", "--name", &name(), "--memory-bytes", &each]);
+    assert_eq!(refused.status.code(), Some(1));
+    let error = &json(&text(&refused.stdout))["error"];
+    assert_eq!(error["name"], "BadConfiguration");
+    let said = error["text"].as_str().unwrap();
+    assert!(said.contains("4 nodes of up to memory_bytes"), "{said}");
+}
+
+#[test]
 fn process_every_command_has_help_with_examples() {
     for command in ["demo", "up", "wordcount", "doctor", "info", "channels"] {
         let help = output(&[command, "--help"]);

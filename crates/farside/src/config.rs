@@ -101,6 +101,15 @@ impl Config {
         }
     }
 
+    /// Checks that this machine has the memory of nodes that are to start together on it: a node alone, at its start,
+    /// does not see what others will touch later. Reads files of the kernel.
+    ///
+    /// # Errors
+    /// `BadConfiguration`, with the settings, what they need, what limits it, and what to do.
+    pub fn check_together(nodes: &[Self]) -> Result<(), Error> {
+        crate::resources::check_together(nodes)
+    }
+
     /// Checks the values. What the machine has for them is checked when a node starts.
     ///
     /// # Errors

@@ -26,31 +26,53 @@ struct Left {
 /// # Errors
 /// `BadConfiguration`, with the settings, what they need, what limits it, and what to do.
 pub(crate) fn check(config: &Config) -> Result<(), Error> {
-    let needed = config.memory_bytes.saturating_add(config.cache_bytes);
+    let needed = needed(config);
     if needed <= SMALL {
         return Ok(());
     }
+    check_memory(needed, &settings(config))?;
+    // A tag of 8 B for each 64 B of memory, and about three times as much for 64 B of cache.
+    let tags = config.memory_bytes / 8 + config.cache_bytes / 2;
+    let needed = needed.saturating_add(tags);
+    of_address_space().map_or(Ok(()), |left| refuse(needed, &settings(config), &left))
+}
+
+/// The same of nodes that start together, but for the limits of their processes.
+///
+/// # Errors
+/// As [`check`].
+pub(crate) fn check_together(nodes: &[Config]) -> Result<(), Error> {
+    let most = nodes.iter().max_by_key(|config| needed(config));
+    let all = nodes.iter().fold(0_u64, |sum, config| sum.saturating_add(needed(config)));
+    most.map_or(Ok(()), |most| {
+        check_memory(all, &format!("{} nodes of up to {}", nodes.len(), settings(most)))
+    })
+}
+
+const fn needed(config: &Config) -> u64 {
+    config.memory_bytes.saturating_add(config.cache_bytes)
+}
+
+fn settings(config: &Config) -> String {
+    let Config { memory_bytes, cache_bytes, .. } = config;
+    format!("memory_bytes {memory_bytes} and cache_bytes {cache_bytes}")
+}
+
+/// Checks what the machine and the control groups leave.
+fn check_memory(needed: u64, settings: &str) -> Result<(), Error> {
     let memory = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| of_machine(&text));
     let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let group = of_groups(Path::new(GROUPS), &own);
-    for left in memory.into_iter().chain(group) {
-        refuse(config, needed, &left)?;
-    }
-    // A tag of 8 B for each 64 B of memory, and about three times as much for 64 B of cache.
-    let tags = config.memory_bytes / 8 + config.cache_bytes / 2;
-    of_address_space().map_or(Ok(()), |left| refuse(config, needed.saturating_add(tags), &left))
+    memory.into_iter().chain(group).try_for_each(|left| refuse(needed, settings, &left))
 }
 
-fn refuse(config: &Config, needed: u64, left: &Left) -> Result<(), Error> {
+fn refuse(needed: u64, settings: &str, left: &Left) -> Result<(), Error> {
     if needed <= left.bytes {
         return Ok(());
     }
-    let Config { memory_bytes, cache_bytes, .. } = config;
     let Left { bytes, of, remedy } = left;
-    let detail = format!(
-        "memory_bytes {memory_bytes} and cache_bytes {cache_bytes} need {needed} B, and {of} leaves \
-         {bytes} B: lower them, or {remedy}"
-    );
+    let detail =
+        format!("{settings} need {needed} B, and {of} leaves {bytes} B: lower them, or {remedy}");
     Err(Error::with(ErrorCode::BadConfiguration, detail))
 }
 
@@ -183,5 +205,16 @@ mod tests {
         for part in ["memory_bytes 3377699720527872", "cache_bytes 8192", "leaves", "lower them"] {
             assert!(error.detail.contains(part), "{error}");
         }
+    }
+
+    #[test]
+    fn nodes_that_start_together_share_what_there_is() {
+        let of = |bytes| Config { memory_bytes: bytes, cache_bytes: 8192, ..Config::new("x") };
+        let text = std::fs::read_to_string("/proc/meminfo").unwrap();
+        let third = of_machine(&text).unwrap().bytes / 3;
+        assert_eq!(check_together(&[of(1 << 20), of(1 << 20)]), Ok(()));
+        let error = check_together(&[of(third), of(1 << 20), of(third), of(third * 2)]);
+        let detail = error.unwrap_err().detail;
+        assert!(detail.contains("4 nodes of up to memory_bytes"), "{detail}");
     }
 }
