@@ -18,8 +18,8 @@ pub struct TcpOptions {
     pub hosts: Vec<Endpoint>,
     /// Who is trusted and what is protected.
     pub security: Security,
-    /// After hearing nothing of a peer for so long its links are lost (`Unreachable`). Each side says
-    /// that it is still there, at least every fourth part of the shorter lease of both. An
+    /// After hearing nothing of a peer for so long its links are lost (`Unreachable`). Each side sends a
+    /// keepalive after a sixth of the shorter lease of both without traffic, looking every twelfth. An
     /// outage of up to a third of a lease is survived; the nearer one comes to a whole, the less.
     pub lease: Duration,
     /// How long the engine looks for more before it sleeps. On cores of its own some tens of
