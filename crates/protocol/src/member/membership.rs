@@ -13,8 +13,8 @@
 //! joiner whose coordinator is lost before `Ready` gives up, as it does when anybody refuses it, and
 //! starts over as a new life. Until it is linked to the coordinator its `Join` link vouches for it.
 //!
-//! **Death.** Whoever loses a link declares the node dead at once and tells the coordinator; others
-//! learn it from the view. Once only, and for good.
+//! **Death.** A member that finds the end of another's process declares it dead and tells the coordinator; others
+//! learn it from the view. Once only, and for good. A member out of reach may live: see `membership/quorum.rs`.
 //!
 //! **Leaving.** A node that leaves has handed over what it held. It sends `Leave` to every linked
 //! member behind everything else, so that each answers when it has processed all of that; when all have
