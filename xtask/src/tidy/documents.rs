@@ -4,14 +4,6 @@ use super::direction::dependencies;
 use super::tree::{Finding, Source, Tree};
 use crate::steps;
 
-/// Documents for readers of the project.
-const DOCUMENTS: &[&str] = &[
-    "README.md",
-    "ARCHITECTURE.md",
-    "CONTRIBUTING.md",
-    "SECURITY.md",
-    "docs/first-remote-memory-call.md",
-];
 /// Where the commands of the `farside` program are declared.
 const ARGUMENTS: &str = "crates/cli/src/arguments.rs";
 /// Commands that have commands of their own, and the enumerations of those.
@@ -20,8 +12,11 @@ const GROUPS: &[(&str, &str)] = &[("bench", "Bench"), ("key", "Key"), ("rmc", "R
 const CHECKED: &[&str] =
     &["crates", "xtask", ".ci", ".cargo", "examples", "fuzz", "bench", "tests"];
 
-fn documents(tree: &Tree) -> impl Iterator<Item = &Source> {
-    DOCUMENTS.iter().filter_map(|path| tree.file(path))
+/// Documents for readers of the project: those at its root, and all of `docs`. The changelog names what is gone too.
+pub(super) fn documents(tree: &Tree) -> impl Iterator<Item = &Source> {
+    let is_one = |path: &str| !path.contains('/') || path.starts_with("docs/");
+    let documents = tree.files.iter().filter(move |file| is_one(&file.path));
+    documents.filter(|file| file.path.ends_with(".md") && file.path != "CHANGELOG.md")
 }
 
 /// Commands of fenced blocks that do not exist.
@@ -205,7 +200,7 @@ pub(crate) fn tests_named(tree: &Tree) -> Vec<Finding> {
                 if span.ends_with(".rs") {
                     file = tree.file(span);
                 } else if let Some(file) = file
-                    && file.find(&["fn", span], true).is_empty()
+                    && !names(file, span)
                 {
                     let text = format!("no test `{span}` in {}", file.path);
                     findings.push(Finding::new(&document.path, at + 1, text));
@@ -214,6 +209,13 @@ pub(crate) fn tests_named(tree: &Tree) -> Vec<Finding> {
         }
     }
     findings
+}
+
+/// Whether a file has a test of this name, or a mutant or another variant.
+fn names(file: &Source, name: &str) -> bool {
+    let is_variant = name.starts_with(|first: char| first.is_ascii_uppercase());
+    let pattern = if is_variant { &[name][..] } else { &["fn", name] };
+    !file.find(pattern, true).is_empty()
 }
 
 /// Outside crates that ARCHITECTURE.md does not name.

@@ -7,7 +7,9 @@ mod banned;
 mod dead;
 mod direction;
 pub(crate) mod documents;
+mod language;
 mod leftover;
+mod prose;
 mod size;
 mod tree;
 mod unsafety;
@@ -104,6 +106,31 @@ const RULES: &[Rule] = &[
         check: documents::tests_named,
     },
     Rule {
+        name: "idiom",
+        sentence: "plain technical English: no words of a private idiom",
+        check: language::idiom,
+    },
+    Rule {
+        name: "type-names",
+        sentence: "a type name is defined in at most three modules, ten general ones in one",
+        check: language::type_names,
+    },
+    Rule {
+        name: "headers",
+        sentence: "headers of modules have at most 40 lines",
+        check: language::headers,
+    },
+    Rule {
+        name: "links",
+        sentence: "links within the documents lead to a file, and to a heading of it",
+        check: prose::links,
+    },
+    Rule {
+        name: "paragraphs",
+        sentence: "paragraphs of documents have at most 120 words",
+        check: prose::paragraphs,
+    },
+    Rule {
         name: "dependencies",
         sentence: "every outside crate has its sentence of reason in ARCHITECTURE.md",
         check: documents::dependencies_explained,
@@ -119,8 +146,13 @@ pub(crate) fn run() -> Result<String, String> {
             text.push_str(&format!("{}: {finding}\n    rule: {}\n", rule.name, rule.sentence));
         }
     }
+    let (long, skipped) = language::subjects();
+    for finding in long {
+        text.push_str(&format!("subjects: {finding}\n"));
+    }
     if text.is_empty() {
-        Ok(format!("{} rules over {} files hold", RULES.len(), tree.len()))
+        let skipped = skipped.map(|skipped| format!("; {skipped}")).unwrap_or_default();
+        Ok(format!("{} rules over {} files hold{skipped}", RULES.len() + 1, tree.len()))
     } else {
         Err(text)
     }
